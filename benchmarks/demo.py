@@ -55,8 +55,8 @@ def main() -> None:
         _print(times)
 
         print(
-            f"Step 2 of 2: searching for {arguments.seconds:.0f} s. Candidates are chosen by the gradient of the predicted "
-            "latency, and measured.",
+            f"Step 2 of 2: searching for {arguments.seconds:.0f} s. The gradient of the predicted latency chooses "
+            "candidates, which are measured.",
             flush=True,
         )
         tuned = fx.optimize(model, inputs, seconds=arguments.seconds, store=arguments.store)

@@ -26,6 +26,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -293,41 +294,47 @@ _TUNED_SECONDS = 20.0
 _END_SECONDS = 15.0
 
 
+_AT_ONCE = 3
+"""Kills that go on at the same time, each with folders of its own."""
+
+
 def _tuners(kills: int) -> Iterator[Row]:
     """Kill processes that have a tuner, at random moments."""
     rng = random.Random(0)
-    left_running = left_on_disk = with_tuner = 0
-    with tempfile.TemporaryDirectory() as folder:
+    moments = [rng.uniform(0.0, _TUNED_SECONDS) for _ in range(kills)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        results = list(pool.map(_kill_with_tuner, moments))
+    had_tuner, running, on_disk = (sum(column) for column in zip(*results, strict=True))
+    survived = sum(not (left_running or left_on_disk) for _, left_running, left_on_disk in results)
+    outcome = (
+        f"{had_tuner} had a tuner at that moment; {running} left a process running, {on_disk} anything but"
+        " caches on disk after the next start"
+    )
+    yield _row("kill -9 of a process whose graph is tuned in the background", kills, survived, outcome)
+
+
+def _kill_with_tuner(seconds: float) -> tuple[bool, bool, bool]:
+    """Kill one so many seconds after its first call: whether it had a tuner, left a process running, left files."""
+    with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
         places = {name: Path(folder) / name for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME")}
         for place in places.values():
             place.mkdir()
         environment = {**os.environ, **{name: str(place) for name, place in places.items()}}
-        for _ in range(kills):
-            server = subprocess.Popen(
-                [sys.executable, "-c", _SERVER, str(Path(folder) / "s.sqlite")],
-                stdout=subprocess.PIPE,
-                env=environment,
-            )
-            with server:
-                assert server.stdout is not None
-                server.stdout.readline()
-                time.sleep(rng.uniform(0.0, _TUNED_SECONDS))
-                started = list(psutil.Process(server.pid).children(recursive=True))
-                with_tuner += bool(started)
-                server.kill()
-            _, alive = psutil.wait_procs(started, timeout=_END_SECONDS)
-            left_running += bool(alive)
-            for process in alive:
-                process.kill()
-            sweep = "from felixlike import scratch; scratch.discard(scratch.folder('any'))"
-            subprocess.run([sys.executable, "-c", sweep], check=True, env=environment)
-            left_on_disk += any(path.name.startswith("felixlike") for path in places["TMPDIR"].iterdir())
-    survived = kills - max(left_running, left_on_disk)
-    outcome = (
-        f"{with_tuner} had a tuner at that moment; {left_running} left a process running, {left_on_disk} anything but"
-        " caches on disk after the next start"
-    )
-    yield _row("kill -9 of a process whose graph is tuned in the background", kills, survived, outcome)
+        command = [sys.executable, "-c", _SERVER, str(Path(folder) / "s.sqlite")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as server:
+            assert server.stdout is not None
+            server.stdout.readline()
+            time.sleep(seconds)
+            children = list(psutil.Process(server.pid).children(recursive=True))
+            server.kill()
+        _, alive = psutil.wait_procs(children, timeout=_END_SECONDS)
+        for process in alive:
+            process.kill()
+        sweep = "from felixlike._util import scratch; scratch.discard(scratch.folder('any'))"
+        subprocess.run([sys.executable, "-c", sweep], check=True, env=environment)
+        left = [path for path in places["TMPDIR"].iterdir() if path.name.startswith("felixlike")]
+    print(f"after {seconds:.1f} s: {len(children)} children, {len(alive)} left, {len(left)} folders left", flush=True)
+    return bool(children), bool(alive), bool(left)
 
 
 if __name__ == "__main__":

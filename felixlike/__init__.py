@@ -5,14 +5,14 @@
     fast = fx.optimize(model, example_inputs, rounds=50)
     y = fast(x)
 
-Names are loaded when first used: importing this package imports neither torch nor TVM.
+Public names are imported on first use. Importing this package imports neither torch nor TVM.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from felixlike._util import moved_modules as _moved_modules
 from felixlike._version import __version__
-from felixlike.hardware import probe as _probe  # noqa: F401  reads which cores there are before torch pins threads
+from felixlike.hardware import probe as _probe  # noqa: F401  reads the available cores before torch pins threads
 
 if TYPE_CHECKING:
     from felixlike import search, tc
@@ -39,10 +39,10 @@ __all__ = [
     "tc",
 ]
 
-_ROOMS = ("search", "tc")
-"""Rooms that users write out: felixlike.search.Gradient(seeds=64), felixlike.tc.define(…)."""
+_PACKAGES = ("search", "tc")
+"""Packages that users access as attributes: felixlike.search.Gradient(seeds=64), felixlike.tc.define(…)."""
 
-_HOMES = {
+_MODULES = {
     "Device": "felixlike.hardware",
     "Dim": "felixlike.dynamic",
     "FelixlikeError": "felixlike.errors",
@@ -53,16 +53,17 @@ _HOMES = {
     "load": "felixlike.api",
     "optimize": "felixlike.api",
 }
+"""The module that defines each public name."""
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

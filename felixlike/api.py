@@ -1,6 +1,7 @@
-"""The whole story on a page: model → tasks → rounds of search → the best schedules in one compiled callable.
+"""Tune a model: import it, split it into tasks, search schedules, compile the best ones and verify the result.
 
-In: a model, its shapes, a budget. Out: `Optimized`. Every step is a call into one room; see docs/architecture.md.
+Input: a model, its shapes and a budget. Output: `Optimized`. Each step is a call into one package; see
+docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -37,20 +38,24 @@ if TYPE_CHECKING:
 
 
 _MOST_THREADS = 1024
-"""Of a call, whatever somebody asks for."""
+"""Upper limit on threads per call. Chosen by hand."""
 
 
 class Optimized:
-    """A tuned model: a callable from torch tensors to torch tensors, with a report of how it came about.
+    """A tuned model: a callable from torch tensors to torch tensors, with a report of the tuning run.
 
-    report: what was done to every task; prints itself, `report.save_html(path)` writes a page with pictures,
-    `report.plot()` draws.  inputs: names, shapes and dtypes it takes.  outputs: the same of what it
-    gives, nested as its result is.  threads: how many a call runs on; None for what TVM_NUM_THREADS or OMP_NUM_THREADS
-    say, else one for each core. May be set at any time. Calls of several threads run side by side, each with so many.
+    A pickle contains what `save` writes, machine code included. Unpickle only data you trust. `copy.deepcopy` shares
+    code and constants. Under torch.compile and torch.export a call is one operator, felixlike::run, without graph
+    breaks.
 
-    It can be pickled, and so be sent to other processes: as what `save` writes, machine code included, so unpickle only
-    what you trust. copy.deepcopy shares code and constants. Under
-    torch.compile and torch.export a call is one operator, felixlike::run, so no graph breaks."""
+    Attributes:
+        report: The `Report` of the run. `print` shows one row per task, `report.save_html(path)` writes a page with
+            plots, `report.plot()` returns a figure.
+        inputs: Name, shape and dtype of each input.
+        outputs: Name, shape and dtype of each output, nested like the result of a call.
+        threads: Number of threads per call. None uses TVM_NUM_THREADS or OMP_NUM_THREADS, else one thread per core.
+            It can be set at any time. Calls from several Python threads run concurrently, each on this many threads.
+    """
 
     def __init__(self, compiled: runtime.Compiled, report: Report) -> None:
         self._compiled = compiled
@@ -62,7 +67,7 @@ class Optimized:
 
     @property
     def threads(self) -> int | None:
-        """How many threads a call runs on; None for what the environment says."""
+        """Number of threads per call; None if the environment decides."""
         return self._compiled.threads or None
 
     @threads.setter
@@ -70,9 +75,20 @@ class Optimized:
         self._compiled.threads = _threads(count)
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
-        """The model's outputs, nested as the model nests them. Raises InputMismatch for wrong inputs.
+        """Run the model.
 
-        Outputs carry no gradients: if an input needs one, a NoGradientWarning warning says so once."""
+        Outputs carry no gradients. If an input requires one, a NoGradientWarning is issued once.
+
+        Args:
+            tensors: The model's positional inputs, with the shapes and dtypes of `inputs`.
+            named: The model's keyword inputs.
+
+        Returns:
+            The model's outputs, nested like those of the original model.
+
+        Raises:
+            InputMismatch: The number, names, shapes or dtypes of the inputs differ from `inputs`.
+        """
         return self._call(*tensors, **named)
 
     def __repr__(self) -> str:
@@ -88,18 +104,37 @@ class Optimized:
         return _unpickled, (runtime.to_bytes(self._compiled, report=self.report.to_json()),)
 
     def save(self, path: str | Path) -> None:
-        """Write one file that `load` reads back, without any tuning store. Raises OutputNotWritable."""
+        """Save the compiled model and its report to one file, which `load` reads without a record store.
+
+        Args:
+            path: The file to write. It is written whole or not at all.
+
+        Raises:
+            OutputNotWritable: The path cannot be written.
+            CompilationFailed: No C compiler is found, or linking fails.
+            InvalidModel: The class of the outputs cannot be named in a file.
+        """
         runtime.save(self._compiled, path, report=self.report.to_json())
 
     def export_library(self, path: str | Path) -> None:
-        """Write the compiled code as a shared library that TVM's runtime loads by itself, from C++ or Python: see
-        examples/. Inputs are flat tensors in the order of `inputs`. Raises OutputNotWritable, CompilationFailed."""
+        """Export the compiled code as a shared library for TVM's runtime, in C++ or Python; see examples/.
+
+        The library's function takes flat tensors in the order of `inputs`.
+
+        Args:
+            path: The file to write.
+
+        Raises:
+            OutputNotWritable: The path cannot be written.
+            CompilationFailed: The model has one library per batch size, no C compiler is found, or linking fails.
+        """
         runtime.export_library(self._compiled, path)
 
     def module(self) -> torch.nn.Module:
-        """The same as an nn.Module without parameters, to be a part of others: in nn.Sequential, say.
+        """Return this model as an nn.Module without parameters, for use inside other modules such as nn.Sequential.
 
-        Moving it to another device or type raises FixedModel; train() and eval() change nothing."""
+        Moving the module to another device or dtype raises FixedModel. train() and eval() have no effect.
+        """
         from felixlike.runtime.nn_module import CompiledModule
 
         tensors = (*self.inputs, *self._compiled.outputs)
@@ -108,8 +143,19 @@ class Optimized:
 
 @default_modes()
 def load(path: str | Path, *, threads: int | None = None) -> Optimized:
-    """A saved model. It holds machine code: load only files you trust. threads: as of `optimize`, whatever the model
-    was saved with. Raises InvalidArtefact, InvalidOption."""
+    """Load a model that `Optimized.save` has written. The file holds machine code: load only files you trust.
+
+    Args:
+        path: The saved file.
+        threads: Number of threads per call, as for `optimize`. The value at the time of saving is not used.
+
+    Returns:
+        The compiled model with the report of its run.
+
+    Raises:
+        InvalidArtefact: The file is damaged, or was made by an incompatible version or for another machine.
+        InvalidOption: `threads` is not a whole number from 1 to 1024.
+    """
     count = _threads(threads)
     loaded = _optimized(*runtime.load(path))
     loaded.threads = count or None
@@ -117,27 +163,44 @@ def load(path: str | Path, *, threads: int | None = None) -> Optimized:
 
 
 def _threads(count: int | None) -> int:
-    """A number of threads as compiled models have it, 0 for None. Raises InvalidOption."""
+    """Return a number of threads as `Compiled.threads` stores it: 0 for None. Raise InvalidOption."""
     return 0 if count is None else option_checks.whole(count, "threads", least=1, most=_MOST_THREADS, otherwise="None")
 
 
 def _unpickled(content: bytes) -> Optimized:
+    """Load a model from the bytes of a pickle."""
     return _optimized(*runtime.from_bytes(content))
 
 
 def _optimized(compiled: runtime.Compiled, report: dict[str, Any]) -> Optimized:
+    """Return a loaded model with its report."""
     return Optimized(compiled, Report.from_json(report))
 
 
 def extract_tasks(
     model: Any, shapes: Any = None, target: Any = "cpu", *, example_inputs: Any = None
 ) -> tuple[Task, ...]:
-    """The tasks of a model, heaviest first. Raises as `optimize` does for bad models, shapes and targets."""
+    """Split a model into tuning tasks without tuning it.
+
+    Args:
+        model: As for `optimize`.
+        shapes: As for `optimize`.
+        target: As for `optimize`.
+        example_inputs: Another name for `shapes`.
+
+    Returns:
+        The tasks, heaviest first.
+
+    Raises:
+        UnknownTarget: As for `optimize`.
+        InvalidShape: As for `optimize`.
+        InvalidModel: As for `optimize`.
+    """
     return import_model(model, shapes, target, example_inputs=example_inputs).tasks
 
 
 @default_modes()
-@user_folders.held_back()  # until `tell`, which has the model
+@user_folders.held_back()  # delays StorageWarning until `tell`, which attaches the model
 def optimize(
     model: Any,
     shapes: Any = None,
@@ -160,45 +223,84 @@ def optimize(
 ) -> Optimized:
     """Tune a model and return a callable that runs faster.
 
-    model: a torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax IRModule or a PrimFunc.
-    shapes: example inputs, as the model takes them, tuples of sizes, or either by input name; example_inputs is another
-    name for it. A size may be a Dim: the model then serves all sizes of it (docs/dynamic-shapes.md). Where that is the
-    batch of a model with convolutions, it is optimized for a few sizes, which share the limits; elsewhere limits,
-    strategy, space, store and weights mean nothing, but that with rounds=0 or trials=0 nothing is timed.
-    rounds, trials, seconds: limits, whichever runs out first; a round measures up to 16 candidates of one task. Without
-    any limit there are 4 rounds a task. Whatever the budget, every task gets a verified schedule. store: a file that
-    keeps every measurement; limits then are totals over all runs of the model with it, so a later run returns at once,
-    and goes on from there with larger limits.
-    strategy: a name, "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random" or a registered one, or a
-    strategy with options: felixlike.search.Gradient(seeds=64).
-    space: whose sketches are searched: "best" (our rules, MetaSchedule's where none applies; on GPUs both),
-    "own", "default" (MetaSchedule's) or "all". weights: of the cost model, None for those shipped. seed: fixes the
-    choice of candidates, given the same measurements. progress: True, False or "plain". Ctrl-C ends the search early
-    and returns the best so far; once more, while that is made, leaves out what is still to be checked; a third time
-    raises KeyboardInterrupt.
-    target: "cpu", "cuda" and their like, or a TVM target; with "simulated:cpu" the search asks a surrogate of such a
-    device, and what it finds is compiled for this CPU (docs/simulated.md).
-    precision: what products of float32 numbers may be computed in: "float32", exactly, or on a GPU's tensor cores
-    "tf32", "float16" or "bfloat16", which round them first (docs/gpu.md); sums are of float32 always. The report says
-    which tasks it came to.
-    threads: how many the result's calls run on, None for what the environment says (Optimized.threads).
-    tracker, key: measure on the servers of TVM's tracker at HOST:PORT under this key, which must be of the target's
-    kind, as this machine is; see docs/rpc.md. Raises InvalidBudget, InvalidOption, UnknownTarget, InvalidShape,
-    InvalidModel and its kinds, StoreError, InvalidWeights, TrackerFailed, WrongDevice, ForkedProcess before any long
-    work; VerificationFailed, with the model as its `optimized`, if that computes something else; WorkerFailed and the
-    like only while nothing is tuned, CompilationFailed. Warns, once the model is there and with it as `optimized`, of
-    what was not as it should be: TrainingModeWarning, InputUnchangedWarning, NondeterministicModelWarning,
-    UnverifiedWarning, SearchFailedWarning, InternalErrorWarning, FallbackWarning, StorageWarning."""
+    Interrupts are safe. The first Ctrl-C stops the search and keeps the best schedules found, the second skips the
+    remaining verification, the third raises KeyboardInterrupt. Invalid arguments raise an error before any long work.
+
+    Args: What to tune
+        model: A torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax IRModule or a PrimFunc.
+        shapes: Example inputs as the model takes them, tuples of sizes, or a dict from input names to either. A size
+            may be a `Dim`: the model then serves all sizes of it (docs/dynamic-shapes.md). If that size is the batch
+            of a model with convolutions, the model is tuned for a few batch sizes, which share the limits. With any
+            other `Dim`, limits, `strategy`, `space`, `store` and `weights` are ignored, except that `rounds=0` or
+            `trials=0` disables timing.
+        example_inputs: Another name for `shapes`.
+        precision: Precision of float32 products: "float32" (exact), or on a GPU's tensor cores "tf32", "float16" or
+            "bfloat16", which round the factors first (docs/gpu.md). Sums are always float32. The report names the
+            tasks that use it.
+
+    Args: How long
+        rounds: Maximum number of rounds; one round measures up to 16 candidates of one task. The run ends at the first
+            limit reached. Without any limit, there are 4 rounds per task. Every task gets a verified schedule
+            regardless of the limits.
+        trials: Maximum number of measured candidates.
+        seconds: Maximum time in seconds.
+        store: Path of a file that keeps every measurement. Limits are then totals over all runs of the model with this
+            file: a run whose limits are used up returns at once, and larger limits resume the search.
+
+    Args: Where
+        target: "cpu", "cuda" or another target name, or a TVM target. With "simulated:cpu" a surrogate of the device
+            predicts the times, and the result is compiled for this CPU (docs/simulated.md).
+        threads: Number of threads per call of the result, from 1 to 1024; None for the environment's number, see
+            `Optimized.threads`.
+        tracker: "HOST:PORT" of a TVM RPC tracker whose servers measure; requires `key` (docs/rpc.md).
+        key: The key of the tracker's servers. Their devices and this machine must be of the target's kind.
+
+    Args: How
+        strategy: "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random", the name of a registered
+            strategy, or a strategy with options such as `felixlike.search.Gradient(seeds=64)`.
+        space: The design space: "best" (felixlike's rules, MetaSchedule's where none applies; both on GPUs), "own"
+            (felixlike's rules), "default" (MetaSchedule's) or "all".
+        weights: Path of cost-model weights; None for the shipped ones.
+        seed: Random seed. It fixes the choice of candidates, given the same measurements.
+        progress: True, False, or "plain".
+
+    Returns:
+        The tuned model and the report of the run.
+
+    Raises:
+        InvalidBudget: A limit is negative or not a number. This error and those up to ForkedProcess are raised early.
+        InvalidOption: An option has an invalid value.
+        UnknownTarget: The target's name is unknown, or its device is missing.
+        InvalidShape: A shape is malformed.
+        InvalidModel: The model cannot be imported; subclasses name the cause.
+        StoreError: The store cannot be opened.
+        InvalidWeights: The weights cannot be read.
+        TrackerFailed: The tracker cannot be reached, or has no server for the key.
+        WrongDevice: A server's device differs from the target.
+        ForkedProcess: The process was forked from one that has run a compiled model.
+        VerificationFailed: The tuned model computes something else. The error's `optimized` is the tuned model.
+        WorkerFailed: Measuring failed before anything was tuned. Other errors of measuring are raised likewise.
+        CompilationFailed: TVM could not compile the tuned model.
+
+    Warns once the model is complete, with the model as the warning's `optimized`: TrainingModeWarning,
+    InputUnchangedWarning, NondeterministicModelWarning, UnverifiedWarning, SearchFailedWarning, InternalErrorWarning,
+    FallbackWarning, StorageWarning.
+
+    Example:
+        >>> fast = fx.optimize(model, example_inputs, rounds=50, store="runs.sqlite")
+        >>> y = fast(x)
+        >>> fast.save("model.flx")
+    """
     started = time.monotonic()
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
     seed, space, count = option_checks.seed(seed), check_space(space), _threads(threads)
     target = hardware.with_precision(resolve_target(target), precision)
     require_runnable(target)
-    device = device_name(target)  # raises where the GPU it needs is missing
+    device = device_name(target)  # raises if the required GPU is missing
     kind = kind_of(target)
     if kind.on_host:
-        pin_threads()  # raises where the calling thread could not run the result
+        pin_threads()  # raises if the calling thread cannot run the result
     if is_dynamic(model, shapes, example_inputs):
         limits = {"rounds": rounds, "trials": trials, "seconds": seconds}
         same = {
@@ -223,7 +325,8 @@ def optimize(
         closing(RunLog(store), problems) as log,
         contextlib.ExitStack() as opening,
     ):
-        pool = opening.enter_context(closing(pool_of(target), problems))  # its processes start while the model is read
+        # The pool's processes start while the model is imported.
+        pool = opening.enter_context(closing(pool_of(target), problems))
         reporter.say("importing the model")
         imported = import_model(model, shapes, target, example_inputs=example_inputs)
         budget.with_default(len(imported.tasks))
@@ -238,9 +341,9 @@ def optimize(
         )
 
         def observe(event: Event) -> None:
-            for told in (reporter.event, log.event):
-                with contextlib.suppress(Exception):  # no run ends for what is said of it
-                    told(event)
+            for listener in (reporter.event, log.event):
+                with contextlib.suppress(Exception):  # a failing reporter or log must not end the run
+                    listener(event)
             interrupts.check()
 
         with opening.pop_all(), one_thread():
@@ -276,31 +379,31 @@ def optimize(
 
 
 def _dynamic(model: Any, shapes: Any, example_inputs: Any, limits: Mapping[str, Any], **same: Any) -> Optimized:
-    """`optimize` of a model some of whose sizes a call decides, with these limits and options."""
-    target = require_real(same["target"], where="dynamic shapes")  # they are measured here
+    """Optimize a model with dynamic sizes under these limits and options."""
+    target = require_real(same["target"], where="dynamic shapes")  # dynamic kernels are measured on this machine
     hardware.require_float32(target)
 
-    def fixed(part: Any, given: Any, own: Mapping[str, Any]) -> tuple[runtime.Compiled, Report]:
-        found = optimize(part, given, **own, **same)
-        return found._compiled, found.report
+    def fixed(part: Any, part_shapes: Any, part_limits: Mapping[str, Any]) -> tuple[runtime.Compiled, Report]:
+        result = optimize(part, part_shapes, **part_limits, **same)
+        return result._compiled, result.report
 
-    compiled, stated, found, warned = optimize_dynamic(
+    compiled, report, verification, warned = optimize_dynamic(
         model, shapes, example_inputs, target, fixed, limits, seed=same["seed"]
     )
-    optimized = Optimized(compiled, stated)
-    tell(found, stated.model, optimized, warned)
+    optimized = Optimized(compiled, report)
+    tell(verification, report.model, optimized, warned)
     return optimized
 
 
 def _pool_of(
     target: Any, tracker: str | None, key: str | None, deadline: Deadline
 ) -> Callable[[Any], AbstractContextManager[Pool]]:
-    """How to open a pool for a target: here, on a tracker's servers, or without measuring."""
+    """Return the function that opens a pool for a target: local, on a tracker's servers, or simulated."""
     if tracker is None and key is None:
         return partial(MeasurePool if simulated(target) is None else SimulatedPool, deadline=deadline)
     require_real(target, where="tracker")
     if tracker is None or key is None:
         missing, given = ("tracker", "key") if tracker is None else ("key", "tracker")
         raise InvalidOption(f"there is a {given} but no {missing}", where=missing, remedy="give both or neither")
-    check_servers(tracker, key)  # now, before the model is imported
+    check_servers(tracker, key)  # fail before the model is imported
     return partial(RpcPool, tracker=tracker, key=key, deadline=deadline)

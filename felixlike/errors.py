@@ -1,6 +1,7 @@
-"""One family of errors: every message says what is wrong, where, and what to do.
+"""Define all errors and warnings of the package.
 
-Each class stands for one situation; where callers expect a built-in (ValueError, OSError, …) it is a base too.
+Every error message says what is wrong, where, and what to do. Each class stands for one situation. Where callers expect
+a built-in exception (ValueError, OSError, …), the class derives from it too.
 """
 
 import inspect
@@ -11,9 +12,13 @@ from felixlike._encoding import showable
 
 
 class FelixlikeError(Exception):
-    """Root of all errors of this package.
+    """Base class of all errors of this package.
 
-    what: the fact, with the offending value; where: the input, file, task or operator; remedy: what to do next."""
+    Attributes:
+        what: What is wrong, with the offending value.
+        where: The input, file, task or operator; empty if there is none.
+        remedy: What to do next; empty if there is nothing to suggest.
+    """
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         self.what = what
@@ -25,24 +30,25 @@ class FelixlikeError(Exception):
         super().__init__(". ".join(part.rstrip(".") for part in parts) + ".")
 
     def __str__(self) -> str:
-        """In signs that standard output can show, since that is where programs print what they caught."""
+        """Return the message in characters that standard output can encode, since programs print caught errors."""
         return showable(super().__str__())
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only arguments do not survive the default pickling, and errors cross process borders.
+        # Default pickling loses keyword-only arguments, and errors are sent between processes.
         return (_rebuild, (type(self), self.what, self.where, self.remedy))
 
 
 def _rebuild(cls: type[FelixlikeError], what: str, where: str, remedy: str) -> FelixlikeError:
+    """Recreate an error when it is unpickled."""
     return cls(what, where=where, remedy=remedy)
 
 
 class VersionMismatch(FelixlikeError, ImportError):
-    """A library is installed in a version known not to work."""
+    """A library is installed in a version that is known not to work."""
 
 
 class MissingDependency(FelixlikeError, ImportError):
-    """An optional library is needed for what was asked."""
+    """An optional library is required but not installed."""
 
 
 class InvalidBudget(FelixlikeError, ValueError):
@@ -50,7 +56,7 @@ class InvalidBudget(FelixlikeError, ValueError):
 
 
 class InvalidOption(FelixlikeError, ValueError):
-    """An option (strategy, seed, progress …) has a value that is not understood."""
+    """An option (strategy, seed, progress …) has an invalid value."""
 
 
 class InvalidShape(FelixlikeError, ValueError):
@@ -58,11 +64,11 @@ class InvalidShape(FelixlikeError, ValueError):
 
 
 class InputMismatch(FelixlikeError, ValueError):
-    """Inputs differ from what a model or a callable takes, in number, name, shape or dtype."""
+    """Inputs differ from those of a model or a callable in number, name, shape or dtype."""
 
 
 class InvalidModel(FelixlikeError, ValueError):
-    """The model cannot be read or is of a kind that is not understood."""
+    """The model cannot be read, or its type is not supported."""
 
 
 class EmptyModel(InvalidModel):
@@ -70,7 +76,7 @@ class EmptyModel(InvalidModel):
 
 
 class ExportFailed(InvalidModel):
-    """torch.export refused the model; the message names the operator or the line torch gives."""
+    """torch.export rejected the model. The message names the operator or the line that torch reports."""
 
 
 class DynamicControlFlow(ExportFailed):
@@ -78,63 +84,63 @@ class DynamicControlFlow(ExportFailed):
 
 
 class RandomOperator(InvalidModel):
-    """The model draws random numbers, which compiled code cannot."""
+    """The model draws random numbers, which compiled code does not support."""
 
 
 class UnsupportedOperator(InvalidModel):
-    """TVM's importer does not know an operator of the model."""
+    """TVM's importer does not support an operator of the model."""
 
 
 class UnknownTarget(FelixlikeError, ValueError):
-    """The target's name is not known, or the device it needs is not there."""
+    """The target's name is unknown, or the device it needs is missing."""
 
 
 class NoGPU(UnknownTarget):
-    """A GPU is wanted, and there is none, or no driver for it."""
+    """A GPU is required, but no GPU or no driver for it was found."""
 
 
 class WrongArchitecture(UnknownTarget):
-    """Code, or a target, is for GPUs of another architecture than this machine's."""
+    """Code or a target is for another GPU architecture than this machine's."""
 
 
 class GPUFailed(FelixlikeError, RuntimeError):
-    """A kernel could not be started on a GPU, or broke off."""
+    """A kernel could not be launched on a GPU, or aborted."""
 
 
 class GPUOutOfMemory(GPUFailed, MemoryError):
-    """A GPU has no memory left."""
+    """A GPU is out of memory."""
 
 
 class KernelOverLimits(GPUFailed):
-    """A kernel asks for more registers, threads or shared memory than a GPU has."""
+    """A kernel needs more registers, threads or shared memory than the GPU has."""
 
 
 class InvalidDevice(FelixlikeError, ValueError):
-    """A description of a device lacks a value, or has one that no device has."""
+    """A hardware description lacks a value, or has an impossible one."""
 
 
 class InvalidDim(FelixlikeError, ValueError):
-    """A dynamic dimension has no sizes, or sizes or weights that none can have; or there are too many of them."""
+    """A dynamic dimension has no sizes or has invalid sizes or weights, or there are too many dynamic dimensions."""
 
 
 class NoUKernels(FelixlikeError):
-    """No uKernel of an operator is left after a stage of the filter, however far its thresholds are relaxed."""
+    """A filter stage removes every uKernel of an operator, even with fully relaxed thresholds."""
 
 
 class UnsupportedSketch(FelixlikeError):
-    """A sketch is not yet understood symbolically; it is tuned by sampling instead."""
+    """A sketch has no symbolic form yet. It is tuned by sampling instead."""
 
 
 class WrongSketch(UnsupportedSketch):
-    """TVM lowers a sketch to a program that does not compute what the task asks for; no point of it is any use."""
+    """TVM lowers a sketch to a program that computes something other than the task. None of its points can be used."""
 
 
 class NoSmoothForm(FelixlikeError):
-    """No smoothing rule covers a formula. The sketch is searched without its gradient."""
+    """No smoothing rule covers a formula. The sketch is searched without a gradient."""
 
 
 class InvalidGraph(FelixlikeError, ValueError):
-    """A cached smooth program is damaged. It is discarded and made again."""
+    """A cached smooth program is damaged. It is discarded and rebuilt."""
 
 
 class InvalidWeights(FelixlikeError, ValueError):
@@ -142,11 +148,11 @@ class InvalidWeights(FelixlikeError, ValueError):
 
 
 class InvalidPoint(FelixlikeError, ValueError):
-    """A point does not fit its sketch: wrong length, or a constraint is broken."""
+    """A point does not fit its sketch: its length is wrong, or it violates a constraint."""
 
 
 class InvalidSchedule(FelixlikeError):
-    """TVM refused to replay or post-process a schedule."""
+    """TVM rejected a schedule during replay or postprocessing."""
 
 
 class OutputNotWritable(FelixlikeError, OSError):
@@ -158,35 +164,35 @@ class InvalidArtefact(FelixlikeError, ValueError):
 
 
 class StoreError(FelixlikeError, OSError):
-    """A store of measurements cannot be opened or written."""
+    """A record store cannot be opened or written."""
 
 
 class SourceLeftOut(StoreError):
-    """A store was to be merged into another, and nothing of it could be taken; the other one is sound."""
+    """None of a record store could be merged into another store. The other store is intact."""
 
 
 class UnconfirmedCommand(FelixlikeError):
-    """A store's command would be run that this user has neither given on this machine nor confirmed."""
+    """A store contains a command that this user has neither entered on this machine nor confirmed."""
 
 
 class CompilationFailed(FelixlikeError):
-    """TVM could not compile a module that should compile."""
+    """TVM failed to compile a module."""
 
 
 class MissingCompiler(FelixlikeError, RuntimeError):
-    """Nothing on this machine compiles CUDA source, or a header that it needs is missing."""
+    """This machine has no compiler for CUDA source, or lacks a header that the source needs."""
 
 
 class ForkedProcess(FelixlikeError, RuntimeError):
-    """A compiled model is called in a process that was forked from one in which it ran already."""
+    """A compiled model is called in a process forked from one in which it has already run."""
 
 
 class WorkerFailed(FelixlikeError):
-    """A measuring process could not be started or kept alive."""
+    """A measuring process could not be started, or died."""
 
 
 class TrackerFailed(WorkerFailed, ConnectionError):
-    """A tracker cannot be reached, or no server is registered with it under the key."""
+    """A tracker cannot be reached, or has no server registered under the key."""
 
 
 class WrongDevice(FelixlikeError):
@@ -194,38 +200,46 @@ class WrongDevice(FelixlikeError):
 
 
 class ModelNotLoaded(FelixlikeError, RuntimeError):
-    """A graph of PyTorch's calls a compiled model that is not loaded in this process."""
+    """A PyTorch graph calls a compiled model that is not loaded in this process."""
 
 
 class FixedModel(FelixlikeError, RuntimeError):
-    """A compiled model was to move to another device, or to become of another type."""
+    """A compiled model cannot be moved to another device or converted to another dtype."""
 
 
 class ReferenceFailed(FelixlikeError):
-    """The unscheduled function of a task, with which answers are compared, could not be run."""
+    """The unscheduled function of a task, which computes the reference outputs, could not be run."""
 
 
 class NoSpaceLeft(ReferenceFailed):
-    """The inputs and answers with which a task's candidates are checked cannot be written."""
+    """The inputs and reference outputs for checking a task's candidates cannot be written."""
 
 
 class VerificationFailed(FelixlikeError):
-    """A tuned model does not compute what its original does.
+    """The outputs of a tuned model differ from those of the original.
 
-    optimized: the tuned model all the same, to be looked at or saved; None once pickled."""
+    Attributes:
+        optimized: The tuned model, for inspection or saving; None after pickling.
+    """
 
     optimized: Any = None
 
 
 class WrongContext(FelixlikeError, RuntimeError):
-    """A call was made inside something of PyTorch's where it cannot be done."""
+    """A call was made inside a PyTorch mode, transform or trace that does not support it."""
 
 
 class TCError(FelixlikeError, ValueError):
-    """A tensor comprehension is wrong: its text, its names and types, its ranges, or what it is called with.
+    """A tensor comprehension is invalid. Subclasses tell errors of syntax, semantics, ranges and calls apart.
 
-    Its kinds say which.  line, column: of the place in the text, from 1; 0 where the text is not the cause.
-    underlined: the part of the text that is meant.  reason: what is wrong with it.  remedy: what to do."""
+    Attributes:
+        reason: What is wrong.
+        remedy: What to do.
+        line: Line in the text, from 1; 0 where the text is not the cause.
+        column: Column in the text, from 1; 0 where the text is not the cause.
+        underlined: The part of the text that the error refers to.
+        excerpt: The line of the text, and a second line with marks under `underlined`.
+    """
 
     def __init__(
         self,
@@ -238,13 +252,13 @@ class TCError(FelixlikeError, ValueError):
         underlined: str = "",
         excerpt: str = "",
     ) -> None:
-        """excerpt: the line of the text and a second one with marks under the part that is meant."""
+        """Create an error for a place in the text; see the attributes of the class."""
         super().__init__(reason, where=where, remedy=remedy)
         self.line, self.column, self.underlined, self.excerpt = line, column, underlined, excerpt
 
     @property
     def reason(self) -> str:
-        """What is wrong."""
+        """Return what is wrong."""
         return self.what
 
     def __str__(self) -> str:
@@ -256,29 +270,33 @@ class TCError(FelixlikeError, ValueError):
 
 
 def _rebuild_placed(cls: type[TCError], what: str, where: str, remedy: str, place: dict[str, Any]) -> TCError:
+    """Recreate an error with its place when it is unpickled."""
     return cls(what, where=where, remedy=remedy, **place)
 
 
 class TCSyntaxError(TCError):
-    """The text is not one of the language."""
+    """The text is not a valid tensor comprehension."""
 
 
 class TCSemanticError(TCError):
-    """Names, types or numbers of dimensions do not fit, or a tensor is written or read where it must not be."""
+    """Names, types or ranks do not match, or a tensor is read or written where this is not allowed."""
 
 
 class TCRangeError(TCError):
-    """A range is empty or cannot be inferred, or an access leaves its tensor."""
+    """A range is empty or cannot be inferred, or an access is out of bounds."""
 
 
 class TCCallError(TCError, InputMismatch):
-    """A tensor comprehension is called with other tensors than it takes."""
+    """A tensor comprehension is called with tensors that do not match its inputs."""
 
 
 class FelixlikeWarning(UserWarning):
-    """Root of all warnings of this package.
+    """Base class of all warnings of this package.
 
-    optimized: the tuned model that a warning is about, for those who turn warnings into errors; None if about none."""
+    Attributes:
+        optimized: The tuned model that the warning is about, for users who turn warnings into errors; None if the
+            warning is about something else.
+    """
 
     def __init__(self, message: str, *, optimized: Any = None) -> None:
         super().__init__(message)
@@ -286,58 +304,58 @@ class FelixlikeWarning(UserWarning):
 
 
 class UnverifiedWarning(FelixlikeWarning):
-    """A tuned model could not be compared with its original, or differs in what arithmetic does not decide."""
+    """A tuned model could not be compared with its original, or differs within the original's rounding errors."""
 
 
 class TrainingModeWarning(FelixlikeWarning):
-    """A model in training mode was optimized in eval mode, in which it computes something else."""
+    """A model in training mode was optimized in eval mode, in which its outputs differ."""
 
 
 class InputUnchangedWarning(FelixlikeWarning):
-    """A model changes an input in place, and the optimized model does not."""
+    """A model changes an input in place; the optimized model does not."""
 
 
 class NotCompiledWarning(FelixlikeWarning):
-    """A graph of torch.compile runs as PyTorch runs it."""
+    """A graph of torch.compile is run by PyTorch instead of felixlike."""
 
 
 class NondeterministicModelWarning(FelixlikeWarning):
-    """A model gives something else at every call, so nothing can be compared with it."""
+    """A model returns different outputs at every call, so the tuned model cannot be verified."""
 
 
 class FallbackWarning(FelixlikeWarning):
-    """A part of a run failed after something had been tuned: a schedule gave way to another one, or a log was lost."""
+    """A part of a run failed after tuning: a schedule was replaced by another one, or a log was lost."""
 
 
 class InternalErrorWarning(FelixlikeWarning):
-    """A mistake in this package's rules or formulas left a task with a part of its search, or without any."""
+    """An internal error in this package's rules or formulas cut a task's search short or prevented it."""
 
 
 class SearchFailedWarning(FelixlikeWarning):
-    """The search ended by an error; the model is the best that it had found."""
+    """An error ended the search. The model uses the best schedules found until then."""
 
 
 class StorageWarning(FelixlikeWarning):
-    """The user's folder for caches or data cannot be used; results are kept in memory. Issued once in a process."""
+    """The user's folder for caches or data cannot be used. Results are kept in memory. Issued once per process."""
 
 
 class SuspiciousNameWarning(FelixlikeWarning):
-    """A tensor comprehension sums over an index whose name is nearly that of another one: probably a slip."""
+    """A tensor comprehension sums over an index whose name resembles another one: probably a typo."""
 
 
 class NoGradientWarning(FelixlikeWarning):
-    """An input of a compiled model needs a gradient, which its outputs do not carry."""
+    """An input of a compiled model requires a gradient, but the outputs carry none."""
 
 
 def first_line(error: BaseException, *, longest: int = 300) -> str:
-    """The first line of another library's message, to be quoted in one of ours; its kind if it has none."""
+    """Return the first line of an error's message, cut to `longest` characters; its class name if it is empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def callers_level() -> int:
-    """How far up the stack, seen from where warnings are issued, the code begins that is not this package's."""
+    """Return the `stacklevel` of the innermost frame that belongs to the user's code, for `warnings.warn`."""
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
         level, frame = level + 1, frame.f_back
@@ -345,7 +363,7 @@ def callers_level() -> int:
 
 
 _NOT_THE_CALLER = ("felixlike", "torch", "contextlib")
-"""Modules that stand between a user's code and what it is warned of."""
+"""Top-level packages whose frames are skipped when a warning is attributed to the user's code."""
 
 
 _RENAMED = {
@@ -358,7 +376,7 @@ _RENAMED = {
     "SearchFailed": SearchFailedWarning,
     "SuspiciousName": SuspiciousNameWarning,
 }
-"""Names before version 0.1.0."""
+"""Names of classes before version 0.1.0. Using one issues a DeprecationWarning."""
 
 
 def __getattr__(name: str) -> type[FelixlikeWarning]:

@@ -1,8 +1,8 @@
-"""The only room that knows TVM's unstable import paths, and the versions they are true for.
+"""Collect all names of TVM that felixlike uses, with the import paths and versions of TVM that they depend on.
 
-In: nothing. Out: TVM's names under short ones, and helpers that need nothing but TVM; everyone else imports them from
-here. Importing this package does not import TVM (2–4 s): the first use of one of its names does. So
-`from felixlike import _tvm` stands at the top of files, and `_tvm.te` in functions.
+Other packages import TVM's names only from here, with helpers that need nothing but TVM. Importing this package does
+not import TVM (2–4 s); the first use of one of its names does. So `from felixlike import _tvm` is at the top of files,
+and `_tvm.te` is used in functions.
 """
 
 from importlib import import_module
@@ -82,8 +82,8 @@ if TYPE_CHECKING:
     from felixlike._tvm.versions import TVM_VERSION as TVM_VERSION
     from felixlike._tvm.versions import check_versions as check_versions
 
-# The same names again, for Python; a test compares. Type checkers read only the imports above, and to find these names
-# by importing what has them would be to load TVM.
+# The same names again, for Python; a test compares both lists. Type checkers read only the imports above. Python cannot
+# import the modules to find the names, because that would load TVM.
 __getattr__, __dir__ = lazily(
     __name__,
     {
@@ -166,7 +166,9 @@ __getattr__, __dir__ = lazily(
 
 
 def load() -> None:
-    """Load TVM now: where processes are forked later, each of which would load it for itself, and where that is to be
-    timed or may fail. Raises VersionMismatch, ImportError."""
+    """Load TVM now: before processes are forked, each of which would load it, or where loading is timed or may fail.
+
+    Raises VersionMismatch or ImportError.
+    """
     for module in ("names", "trees", "processors"):
         import_module(f"{__name__}.{module}")

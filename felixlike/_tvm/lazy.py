@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first used (PEP 562)."""
+"""Load names of a package on first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 
 def lazily(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The functions `__getattr__` and `__dir__` of a package.
+    """Return the functions `__getattr__` and `__dir__` of a package.
 
-    homes: module of the package → the names that it has.  A name is looked up once: then the package holds it."""
+    `homes` maps each module of the package to the names that it has. A loaded name becomes an attribute of the package.
+    """
     home = {name: module for module, names in homes.items() for name in names}
 
     def load(name: str) -> Any:

@@ -1,6 +1,7 @@
-"""TVM's names under short ones, from wherever this version keeps them.
+"""Import TVM's names from the paths of this TVM version.
 
-Importing this module imports TVM (2–4 s); `felixlike._tvm` does so when the first of them is used."""
+Importing this module imports TVM (2–4 s). `felixlike._tvm` imports it when one of the names is first used.
+"""
 
 from __future__ import annotations
 
@@ -48,28 +49,32 @@ ms = meta_schedule
 
 
 array_item = _ffi_api.ArrayGetItem
-"""An element of one of TVM's arrays, in half the time of array[i]."""
+"""Return an element of a TVM array, in half the time of array[i]."""
 
 
 SessionTimeout = tvm.error.RPCSessionTimeoutError
-"""What a call on a server raises once the session's time is up."""
+"""Raised by a call on a server after the session has timed out."""
 
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
-"""What TVM raises when it refuses something: its FFI turns C++ errors into these (InternalError is a RuntimeError).
-Python raises them for our own mistakes, too: ask `refusal` before calling one TVM's."""
+"""Errors that TVM raises: its FFI turns C++ errors into these (InternalError is a RuntimeError). Python raises them for
+felixlike's own mistakes, too, so check with `refusal`."""
 
 
 def refusal(error: BaseException) -> bool:
-    """Whether an error is TVM's, and no mistake of ours: whatever comes out of its FFI carries the error that it was
-    there, unless a function raised it that is not TVM's, but was called by it."""
+    """Return whether an error is TVM's, and not a mistake in felixlike.
+
+    Errors that come out of TVM's FFI have an attribute. A function that is not TVM's, but was called by TVM, may have
+    raised them.
+    """
     return hasattr(error, "__tvm_ffi_error__") and raised_in_tvm(error)
 
 
 def raised_in_tvm(error: BaseException) -> bool:
-    """Whether an error was raised in C++ or in TVM's own Python, be it that this was called in a wrong way.
+    """Return whether an error was raised in C++ or in TVM's own Python, even if a wrong call is the cause.
 
-    What comes out of the FFI has in its traceback the frames of all languages, down to where it was raised."""
+    The traceback of an error that comes out of the FFI has the frames of all languages, down to where it was raised.
+    """
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -78,8 +83,8 @@ def raised_in_tvm(error: BaseException) -> bool:
 
 
 _FOLDERS = tuple(f"{Path(package.__path__[0])}{os.sep}" for package in (tvm, tvm_ffi))
-"""Where TVM's Python is."""
+"""Folders of TVM's Python code."""
 
 
-for _own in (KeyboardInterrupt, Terminated, CompilationFailed, MissingCompiler):
-    tvm_ffi.register_error(_own.__name__, _own)  # else one that is raised in a callback becomes a RuntimeError
+for _error in (KeyboardInterrupt, Terminated, CompilationFailed, MissingCompiler):
+    tvm_ffi.register_error(_error.__name__, _error)  # otherwise one raised in a callback becomes a RuntimeError

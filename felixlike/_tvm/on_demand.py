@@ -1,4 +1,4 @@
-"""Parts of TVM that few callers need: imported when they are asked for."""
+"""Import parts of TVM that few callers need, on first use."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from felixlike._tvm.names import TVM_ERRORS, relax
 
 
 def dlight() -> Any:
-    """TVM's default GPU schedules."""
+    """Return TVM's module of default GPU schedules."""
     from tvm.s_tir import dlight
 
     return dlight
 
 
 def nvcc() -> Any:
-    """TVM's module that calls nvcc."""
+    """Return TVM's module that calls nvcc."""
     from tvm.support import nvcc
 
     return nvcc
 
 
 def relax_pipeline(kind: str) -> Any:
-    """TVM's module of the passes that a fused Relax module undergoes, for a kind of target."""
+    """Return TVM's module of passes over a fused Relax module, for a target kind."""
     return import_module(f"tvm.relax.backend.{_BACKENDS[kind]}.pipeline")
 
 
 _BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda"}
-"""Where TVM keeps what it does for a kind of target."""
+"""TVM's folder of a target kind."""
 
 
 def vm_build() -> Any:
-    """TVM's module that makes executables of Relax's virtual machine."""
+    """Return TVM's module that makes executables of Relax's virtual machine."""
     from tvm.relax import vm_build
 
     return vm_build
 
 
 def relax_api() -> Any:
-    """The functions of Relax that have no Python wrapper."""
+    """Return the functions of Relax that have no Python wrapper."""
     from tvm.relax import _ffi_api
 
     return _ffi_api
 
 
 def torch_importer() -> Any:
-    """TVM's module that turns an ExportedProgram into Relax."""
+    """Return TVM's module that translates an ExportedProgram to Relax."""
     from tvm.relax.frontend.torch import exported_program_translator
 
     return exported_program_translator
 
 
 def onnx_importer() -> Any:
-    """TVM's module that turns an ONNX model into Relax."""
+    """Return TVM's module that translates an ONNX model to Relax."""
     from tvm.relax.frontend.onnx import onnx_frontend
 
     return onnx_frontend
@@ -64,10 +64,11 @@ def onnx_importer() -> Any:
 
 @contextmanager
 def builders_end_their_blocks() -> Iterator[None]:
-    """Let an importer fail without TVM's words on stderr about blocks that were never ended.
+    """Let an importer fail without TVM's warnings on stderr about blocks that were not ended.
 
     BlockBuilder leaves the outermost block of a function open when an error passes through its scope, and its
-    destructor then prints a warning (src/relax/ir/block_builder.cc)."""
+    destructor then prints a warning (src/relax/ir/block_builder.cc).
+    """
 
     def leave(builder: Any, kind: Any, error: Any, at: Any) -> None:
         if kind is not None:
@@ -85,3 +86,4 @@ def builders_end_their_blocks() -> Iterator[None]:
 
 
 _importing = threading.Lock()
+"""Held while BlockBuilder is patched."""

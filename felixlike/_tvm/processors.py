@@ -1,4 +1,4 @@
-"""The processors that code is made for and runs on, and the threads that run it."""
+"""Query the processors that code is generated for and runs on, and the threads that run it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from felixlike._tvm.names import Target, tvm
 
 
 def version() -> str:
-    """TVM's version, as stored beside measurements."""
+    """Return TVM's version, as stored with measurements."""
     return str(tvm.__version__)
 
 
 def llvm_version() -> str:
-    """The version of the LLVM that TVM generates code with."""
+    """Return the version of TVM's LLVM."""
     return str(tvm.target.codegen.llvm_version_major())
 
 
 def host_cpu() -> str:
-    """LLVM's name of the processor of this machine."""
+    """Return LLVM's name of the host's processor."""
     return str(tvm.target.codegen.llvm_get_system_cpu())
 
 
@@ -34,56 +34,59 @@ _LAUNCHED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes
 
 
 def launch_threads(processors: Sequence[int]) -> list[int]:
-    """Have TVM run code that the calling thread calls on a thread for each of these processors, itself among them: the
-    system's numbers of the threads that it does run on.
+    """Make TVM run the calling thread's code on one thread for each of these processors, the caller included.
 
-    TVM reads how many from the environment at every parallel loop, and takes half of the logical processors where it
-    finds nothing, unless it was told on the same thread; nothing has to stand in the environment then, where children
-    would find it.  Changes what the calling thread may run on (src/runtime/threading_backend.cc, SetAffinity)."""
+    Returns the system's numbers of the threads that it runs on. TVM reads their number from the environment at every
+    parallel loop, or takes half of the logical processors, unless it was configured on the same thread. With this
+    function, the environment, which children inherit, need not be set. It changes the calling thread's affinity
+    (src/runtime/threading_backend.cc, SetAffinity).
+    """
     names = [str(processor) for processor in processors]
     tvm.get_global_func("runtime.config_threadpool")(_ONE_PROCESSOR_EACH, len(names), names)
     return wake_threads()
 
 
 def wake_threads() -> list[int]:
-    """Run nothing on the calling thread's pool: the system's numbers of its threads, which then wait for more work for
-    some 30 ms before they sleep."""
-    found: dict[int, int] = {}
+    """Run an empty task on the calling thread's pool and return the system's numbers of its threads.
+
+    They then wait for more work for some 30 ms before they sleep.
+    """
+    numbers: dict[int, int] = {}
 
     def note(task: int, environment: Any, data: Any) -> int:
-        found[task] = threading.get_native_id()
+        numbers[task] = threading.get_native_id()
         return 0
 
     ctypes.CDLL(None).TVMBackendParallelLaunch(_LAUNCHED(note), None, 0)
-    return [found[task] for task in sorted(found)]
+    return [numbers[task] for task in sorted(numbers)]
 
 
 def cpu_features(target: Any) -> frozenset[str]:
-    """LLVM's names of the instruction sets and tunings that code for this llvm target may rely on."""
+    """Return LLVM's names of the instruction sets and tunings that code for an llvm target may rely on."""
     return frozenset(str(feature) for feature in tvm.target.codegen.llvm_get_cpu_features(target))
 
 
 def knows_cpu(name: str, triple: str) -> bool:
-    """Whether LLVM knows a processor by this name. Of another it would say so on stderr, and take a plain one."""
+    """Return whether LLVM knows a processor's name. For unknown names, LLVM prints to stderr and uses a generic one."""
     return bool(tvm.target.codegen.llvm_is_valid_cpu(name, triple))
 
 
 def host_features() -> frozenset[str]:
-    """What the processor of this machine can do, by LLVM's own look at it."""
-    found = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
-    return frozenset(str(feature) for feature, present in found.items() if present)
+    """Return LLVM's names of the features that it detects on the host."""
+    features = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    return frozenset(str(feature) for feature, present in features.items() if present)
 
 
 def device_of(target: Any) -> Any:
-    """The device that code for a target runs on: the first GPU, or the CPU.  Its `exist` says whether it is there."""
+    """Return the device that a target's code runs on: the first GPU, or the CPU. Its `exist` says whether it exists."""
     return tvm.runtime.device(target.get_target_device_type(), 0)
 
 
 def remote_device(session: Any, target: Any) -> Any:
-    """The same of a server.  session: an RPC session with it."""
+    """Return the device of a server that a target's code runs on. `session` is an RPC session with it."""
     return session.device(device_of(target).type)
 
 
 def with_host(target: Any) -> Any:
-    """A target that says what its host is: this machine's processor."""
+    """Return the target with a host: this machine's processor unless it has one."""
     return target if target.host is not None else Target(target, host={"kind": "llvm", "mcpu": host_cpu()})

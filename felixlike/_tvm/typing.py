@@ -1,8 +1,7 @@
-"""What signatures call TVM's objects. TVM has no types that mypy could check, so all of these are Any: they say what a
-function takes and gives, and hold nobody to it.
+"""Name TVM's objects in signatures. TVM has no static types, so all aliases are Any and only document a signature.
 
-Statements and expressions are nodes of a function; references are what a schedule's methods take and give, and stand
-for a block or loop wherever it has moved to. Nothing of TVM is loaded.
+Statements and expressions are nodes of a function. References are arguments and results of a schedule's methods, and
+stand for a block or loop wherever it has moved to. This module does not load TVM.
 """
 
 from typing import Any, TypeAlias
@@ -32,22 +31,22 @@ TirExpr: TypeAlias = Any
 """An expression of TIR: a number, a variable, a load, a call."""
 
 Var: TypeAlias = Any
-"""A variable of TIR, as a loop has one."""
+"""A variable of TIR, such as a loop's."""
 
 Buffer: TypeAlias = Any
 """A buffer of TIR."""
 
 Schedule: TypeAlias = Any
-"""A schedule that is being made."""
+"""A schedule under construction."""
 
 BlockRef: TypeAlias = Any
-"""A schedule's name for a block (SBlockRV)."""
+"""A schedule's reference to a block (SBlockRV)."""
 
 LoopRef: TypeAlias = Any
-"""A schedule's name for a loop (LoopRV)."""
+"""A schedule's reference to a loop (LoopRV)."""
 
 Trace: TypeAlias = Any
 """The instructions of a schedule, with their decisions."""
 
 Instruction: TypeAlias = Any
-"""One of a trace's."""
+"""An instruction of a trace."""

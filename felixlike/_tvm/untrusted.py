@@ -1,9 +1,9 @@
-"""TVM's JSON from files that anyone may have written: functions of stores and databases, and traces.
+"""Load TVM's JSON from untrusted files: functions of record stores and databases, and traces.
 
-Inputs: JSON. Outputs: an IRModule, or a trace's steps. TVM's reader builds objects of every type that is registered:
-modules of machine code, global functions by name, tensors from bytes. It also follows references without a limit and
-crashes on circles. So the graph is checked before TVM sees it: only types of which tensor programs consist, each node
-after those that it refers to, as TVM writes them, and no chain of references longer than `_MOST_DEPTH`.
+Input: JSON. Output: an IRModule, or a trace's steps. TVM's reader creates objects of every registered type: modules of
+machine code, global functions by name, tensors from bytes. It also follows references without a limit and crashes on
+cycles. The graph is therefore checked before TVM reads it: it may only have types of tensor programs, each node must
+come after those that it refers to, as TVM writes them, and no chain of references may exceed `_MOST_DEPTH`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from felixlike._tvm.names import ir
 
 _LEAVES = frozenset(("None", "int", "bool", "float", "DataType", "ffi.String", "ir.Op"))
-"""Types whose data is a value and refers to no other node. ir.Op names an operator, which is not called."""
+"""Types whose data is a value and has no references. ir.Op names an operator, which is not called."""
 
 _TYPES = _LEAVES | frozenset(
     (
@@ -37,7 +37,7 @@ _TYPES = _LEAVES | frozenset(
         "tirx.While",
     )
 )
-"""Types of TVM 0.27 that functions of tasks, and index maps of traces, are made of."""
+"""Types of TVM 0.27 in functions of tasks and in index maps of traces."""
 
 _NUMBERS = frozenset(
     (
@@ -45,22 +45,22 @@ _NUMBERS = frozenset(
         *("line", "column", "end_line", "end_column"),
     )
 )
-"""Fields of these types whose integers are values. All others' are references."""
+"""Fields of these types whose integers are values. Integers of other fields are references."""
 
 _CONSTANTS = frozenset(("ir.IntImm", "ir.FloatImm"))
 """Types whose field `value` is a value, too."""
 
 _MOST_DEPTH = 1000
-"""Of references after one another. The functions of the shipped measurements have at most 33. TVM's reader overflows a
-stack of 8 MiB between 2500 and 3000."""
+"""Upper limit on the length of a chain of references. The functions of the shipped measurements have at most 33. TVM's
+reader overflows a stack of 8 MiB between 2500 and 3000."""
 
 
 class NotAllowed(ValueError):
-    """JSON holds something that no function and no trace consists of."""
+    """Raised if JSON has something that functions and traces do not consist of."""
 
 
 def load_function(text: str) -> Any:
-    """Read an IRModule. Raises NotAllowed, or what TVM raises for a graph that is none."""
+    """Read an IRModule. Raises NotAllowed, or TVM's error for an invalid graph."""
     module = ir.load_json(_checked_graph(text))
     if not isinstance(module, ir.IRModule):
         raise NotAllowed("it is not an IRModule")
@@ -68,13 +68,15 @@ def load_function(text: str) -> Any:
 
 
 def trace_steps(text: str) -> Any:
-    """Read a trace's [instructions, decisions], for `Trace.apply_json_to_schedule`. Raises NotAllowed.
+    """Read a trace's [instructions, decisions] for `Trace.apply_json_to_schedule`. Raises NotAllowed.
 
-    TVM reads texts of inputs and attributes in it as graphs, too."""
+    TVM also reads texts of inputs and attributes in it as graphs.
+    """
     return _checked_texts(_parsed(text))
 
 
 def _parsed(text: Any) -> Any:
+    """Parse JSON. Raises NotAllowed."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
@@ -82,6 +84,7 @@ def _parsed(text: Any) -> Any:
 
 
 def _checked_texts(steps: Any) -> Any:
+    """Return the steps with every graph in them checked."""
     if isinstance(steps, list):
         return [_checked_texts(step) for step in steps]
     if isinstance(steps, dict):
@@ -90,7 +93,7 @@ def _checked_texts(steps: Any) -> Any:
 
 
 def _checked_graph(text: str) -> str:
-    """The same graph, as Python writes it: TVM's parser must not understand what was checked in another way."""
+    """Check a graph and return it as Python writes it, so that TVM's parser cannot read it differently."""
     graph = _parsed(text)
     nodes = graph.get("nodes") if isinstance(graph, dict) else None
     if not isinstance(nodes, list):
@@ -110,7 +113,7 @@ def _checked_graph(text: str) -> str:
 
 
 def _references(node: dict[str, Any]) -> Iterator[int]:
-    """Places of the nodes that a node refers to."""
+    """Yield the places of the nodes that a node refers to."""
     kind, data = node["type"], node.get("data")
     if kind in _LEAVES:
         return

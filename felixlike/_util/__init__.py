@@ -1,1 +1,1 @@
-"""Modules that any package may use: files, caches, processes, checks of options, and wording."""
+"""Provide files, caches, processes, option checks and wording for all packages."""

@@ -1,8 +1,8 @@
-"""A file written whole or not at all.
+"""Write a file whole or not at all.
 
-In: the path a user gave, bytes. Out: the file, complete and on the disk, or what was there before and an
-OutputNotWritable. What is written goes into a file beside it, which takes its place at the end; a symbolic link stays,
-and its target is replaced, as editors do.
+Input: a path of the user's, and bytes. Output: the complete file, synced to disk, or the previous file and an
+OutputNotWritable. The data goes into a temporary file beside it, which replaces it at the end. A symbolic link
+stays, and its target is replaced, as editors do.
 """
 
 from __future__ import annotations
@@ -27,35 +27,44 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error codes of a full disk, an exceeded quota and a file that is too large."""
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
-    """Raise OutputNotWritable unless a file can be written there; meant for before long work.
+    """Check that a file can be written, before long work.
 
-    Returns the path of the file itself: what a symbolic link leads to, whether it is there or not."""
-    found = option_checks.path(path, "output", error=OutputNotWritable)
-    given = str(found)
+    Args:
+        path: Path of the file, which need not exist.
+
+    Returns:
+        The path of the file itself, with symbolic links resolved.
+
+    Raises:
+        OutputNotWritable: The file cannot be written.
+    """
+    checked = option_checks.path(path, "output", error=OutputNotWritable)
+    where = str(checked)
     try:
-        target = Path(os.path.realpath(found, strict=False))
+        target = Path(os.path.realpath(checked, strict=False))
         mode = target.stat().st_mode
     except FileNotFoundError:
         mode = None
     except NotADirectoryError:
-        raise OutputNotWritable(f"there is no directory {target.parent}", where=given, remedy="make it first") from None
+        raise OutputNotWritable(f"there is no directory {target.parent}", where=where, remedy="make it first") from None
     except OSError as error:
-        raise _explained(error, given) from None
+        raise _explained(error, where) from None
     if mode is not None and not stat.S_ISREG(mode):
         kind = next((name for test, name in _KINDS if test(mode)), "no file")
-        raise OutputNotWritable(f"it is {kind}", where=given, remedy="give the path of a file")
+        raise OutputNotWritable(f"it is {kind}", where=where, remedy="give the path of a file")
     folder = target.parent
     if not folder.is_dir():
-        raise OutputNotWritable(f"there is no directory {folder}", where=given, remedy="make it first")
+        raise OutputNotWritable(f"there is no directory {folder}", where=where, remedy="make it first")
     if mode is not None and not os.access(target, os.W_OK):
-        raise OutputNotWritable("permission is denied", where=given, remedy="choose another place")
+        raise OutputNotWritable("permission is denied", where=where, remedy="choose another place")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OutputNotWritable(
             f"permission is denied: a file beside it is needed, and {folder} cannot be written",
-            where=given,
+            where=where,
             remedy="choose another place",
         )
     return target
@@ -63,15 +72,25 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def written_whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A file to write to, which becomes the file at the path when the block ends without an exception.
+    """Yield a binary file that replaces the file at the path when the block ends without an exception.
 
-    An existing file keeps its permissions (and owner, where that is allowed); a new one gets those that the umask
-    leaves. Raises OutputNotWritable, also for a full disk; nothing is left behind then."""
+    An existing file keeps its permissions (and owner, where allowed). A new one gets permissions according to the
+    umask.
+
+    Args:
+        path: Path of the file, which need not exist.
+
+    Yields:
+        The file to write to.
+
+    Raises:
+        OutputNotWritable: The file cannot be written, also for a full disk. Nothing is left behind.
+    """
     target = check_writable(path)
-    partial = target.with_name(f".felixlike-{secrets.token_hex(8)}.partial")  # a name of its own: no longer than usual
+    partial = target.with_name(f".felixlike-{secrets.token_hex(8)}.partial")  # of fixed length, so never too long
     try:
         try:
-            # Made with the permissions of a new file, so that the umask and what else there is have their say.
+            # Created with the default permissions of a new file, so that umask and ACLs apply.
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
                 yield file
                 file.flush()
@@ -89,17 +108,17 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def _permit(number: int, target: Path) -> None:
-    """Give an open file the permissions of the one it is to replace, if there is one."""
+    """Copy the permissions and owner of the file that is replaced, if it exists, to an open file."""
     with contextlib.suppress(FileNotFoundError):
-        there, own = target.stat(), os.fstat(number)
-        if (own.st_uid, own.st_gid) != (there.st_uid, there.st_gid):
+        existing, new = target.stat(), os.fstat(number)
+        if (new.st_uid, new.st_gid) != (existing.st_uid, existing.st_gid):
             with contextlib.suppress(OSError):
-                os.fchown(number, there.st_uid, there.st_gid)
-        os.fchmod(number, stat.S_IMODE(there.st_mode))
+                os.fchown(number, existing.st_uid, existing.st_gid)
+        os.fchmod(number, stat.S_IMODE(existing.st_mode))
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that a power cut does not undo the rename.  Some file systems cannot."""
+    """Sync a folder, so that a power failure does not undo the rename. Some file systems do not support this."""
     with contextlib.suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -109,6 +128,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _explained(error: OSError, where: str) -> OutputNotWritable:
+    """Return the error for a failed system call."""
     if error.errno in _NO_ROOM:
         return OutputNotWritable(
             f"there is no room for it ({error.strerror})", where=where, remedy="make room, or choose another place"

@@ -1,10 +1,10 @@
-"""What is kept for later runs in the user's cache folder: one file an entry, a folder a kind.
+"""Store data for later runs in the user's cache folder: one file per entry, one folder per kind.
 
-In: a kind, a key, plain data. Out: the data, or None. Anything unreadable counts as absent, and a cache may always be
-deleted. What cannot be written is kept in memory for this process, and a `StorageWarning` says so. A folder or an entry
-that another user could have written counts as one that cannot be used (`_util/private_files.py`). Entries that were not
-used for `MOST_DAYS` are removed, and the least recently used ones beyond `MOST_BYTES`: once a day, by whichever process
-writes an entry then. A file's time of modification says when its entry was last used, to a day.
+Input: a kind, a key, plain data. Output: the data, or None. Unreadable entries count as absent, and the cache may
+be deleted at any time. Data that cannot be written is kept in memory for this process, with a `StorageWarning`.
+Folders and entries that another user could have written are not used (`_util/private_files.py`). Entries that were
+not used for `MOST_DAYS` are removed, and the least recently used ones beyond `MOST_BYTES`. The first process that
+writes an entry on a day does this. A file's modification time is the time of its last use, to a day.
 """
 
 from __future__ import annotations
@@ -22,29 +22,32 @@ from typing import IO, Any
 from felixlike._util import private_files, user_folders
 
 MOST_DAYS = 90
+"""Days after which unused entries are removed, chosen by hand."""
 MOST_BYTES = 2**30
-"""Limits of the whole cache, chosen by hand: a tuned network leaves some megabytes."""
+"""Upper limit of the cache's size in bytes, chosen by hand. A tuned network takes some megabytes."""
 
 _DAY = 86400.0
+"""Seconds of a day."""
 _LEFT_SECONDS = 3600.0
-"""The age of a file that is still being written, or locked, when its process must have been killed."""
+"""Age in seconds after which a partial or lock file is taken as left by a killed process."""
 _LOCK, _PART = ".lock", (".part", ".partial")
 _MARKER = ".trimmed"
-"""A file that is as old as the latest look at the limits."""
+"""File whose modification time is that of the latest check of the limits."""
 
 _MOST_IN_MEMORY = 4096
+"""Upper limit of the entries in memory."""
 _memory: dict[tuple[str, str], str] = {}
-"""Entries that could not be written, as JSON."""
+"""Entries that could not be written, as JSON, by (kind, key)."""
 
 
 def folder(kind: str = "") -> Path | None:
-    """Where entries of a kind live; where all do; None where the user has no home.  It need not exist."""
+    """Return the folder of a kind, or of all kinds, or None if the user has no home. It need not exist."""
     root = user_folders.cache_folder()
     return None if root is None else root / kind
 
 
 def load(kind: str, key: str) -> Any | None:
-    """The entry, or None."""
+    """Return the data of an entry, or None."""
     try:
         text = _text(kind, key)
         return None if text is None else json.loads(text)
@@ -53,6 +56,7 @@ def load(kind: str, key: str) -> Any | None:
 
 
 def _text(kind: str, key: str) -> str | None:
+    """Return the JSON text of an entry, or None."""
     file = opened(kind, f"{key}.json")
     if file is not None:
         with contextlib.suppress(OSError, UnicodeDecodeError), file:
@@ -61,14 +65,14 @@ def _text(kind: str, key: str) -> str | None:
 
 
 def store(kind: str, key: str, data: Any) -> None:
-    """Write an entry, whole or not at all; into memory where it cannot be written."""
+    """Write an entry whole or not at all, or keep it in memory if it cannot be written."""
     text = json.dumps(data)
     if not write(kind, f"{key}.json", text.encode()) and len(_memory) < _MOST_IN_MEMORY:
         _memory[kind, key] = text
 
 
 def opened(kind: str, name: str) -> IO[bytes] | None:
-    """Open an entry's file for reading; None if there is none that only this user can have written."""
+    """Open an entry's file for reading. Returns None unless only this user can have written it."""
     root = folder()
     if root is None:
         return None
@@ -83,7 +87,7 @@ def opened(kind: str, name: str) -> IO[bytes] | None:
 
 
 def write(kind: str, name: str, content: bytes) -> bool:
-    """Write an entry's file, whole or not at all; return whether that was done."""
+    """Write an entry's file whole or not at all, and return whether it was written."""
     root = folder()
     try:
         if root is None:
@@ -97,7 +101,7 @@ def write(kind: str, name: str, content: bytes) -> bool:
 
 
 def writable_folder(kind: str) -> Path | None:
-    """Make the folder of a kind, for this user alone; None where it cannot be used."""
+    """Make the folder of a kind with access for this user only. Returns None if it cannot be used."""
     root = folder()
     try:
         if root is None:
@@ -110,21 +114,22 @@ def writable_folder(kind: str) -> Path | None:
 
 
 def _unusable(place: Path | str, error: OSError) -> None:
+    """Warn once that a place of the cache cannot be used."""
     user_folders.unusable(error.filename if isinstance(error, private_files.NotPrivate) else place, error)
 
 
 def digest(text: str) -> str:
-    """A key of a text."""
+    """Return the key of a text: 48 hexadecimal digits of its BLAKE2b hash."""
     return hashlib.blake2b(text.encode(), digest_size=24).hexdigest()
 
 
 def sources() -> str:
-    """The same for the same version of felixlike's code, also between releases."""
+    """Return a hash of felixlike's source code, which distinguishes versions between releases too."""
     root = Path(__file__).parents[1]
-    found = hashlib.blake2b(digest_size=24)
+    code_hash = hashlib.blake2b(digest_size=24)
     for path in sorted(root.rglob("*.py")):
-        found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
-    return found.hexdigest()
+        code_hash.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return code_hash.hexdigest()
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
@@ -132,7 +137,13 @@ def sources() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file in the cache.  bytes: its size.  used: when it was last used, seconds since 1970."""
+    """Describe a file in the cache.
+
+    Attributes:
+        path: Path of the file.
+        bytes: Size in bytes.
+        used: Time of the last use, in seconds since 1970.
+    """
 
     path: Path
     bytes: int
@@ -140,37 +151,37 @@ class Entry:
 
     @property
     def kind(self) -> str:
-        """The folder of its kind."""
+        """Name of the folder of its kind."""
         return self.path.parent.name
 
     @property
     def is_part(self) -> bool:
-        """Whether it is a lock, or being written, rather than an entry."""
+        """Whether it is a lock or a partial file instead of an entry."""
         return self.path.suffix in (_LOCK, *_PART)
 
     @staticmethod
     def of(found: os.DirEntry[str]) -> Entry | None:
-        """What a folder holds, if it is a file."""
+        """Return the entry of a directory entry, or None if it is not a file."""
         if not found.is_file(follow_symlinks=False):
             return None
-        told = found.stat(follow_symlinks=False)
-        return Entry(Path(found.path), told.st_size, told.st_mtime)
+        status = found.stat(follow_symlinks=False)
+        return Entry(Path(found.path), status.st_size, status.st_mtime)
 
 
 def entries() -> list[Entry]:
-    """Return everything in the cache that is complete."""
+    """Return all complete entries of the cache."""
     return [entry for entry in _files() if not entry.is_part]
 
 
 def note_use(path: Path) -> None:
-    """Note that an entry was used, if the latest note is older than a day."""
+    """Update the time of an entry's last use if it is more than a day old."""
     with contextlib.suppress(OSError):
         if abs(time.time() - path.stat().st_mtime) > _DAY:
             os.utime(path)
 
 
 def trim_daily() -> None:
-    """Remove what is beyond the limits, unless a process has done so within the last day."""
+    """Remove entries beyond the limits, unless a process has done so within the last day."""
     root = folder()
     if root is None:
         return
@@ -179,37 +190,37 @@ def trim_daily() -> None:
         with contextlib.suppress(FileNotFoundError):
             if abs(time.time() - marker.stat().st_mtime) < _DAY:
                 return
-        marker.touch()  # first, so that other processes leave it to this one
+        marker.touch()  # before trimming, so that other processes skip it
         trim()
 
 
 def trim() -> list[Entry]:
-    """Remove entries beyond the limits, and what killed processes left; return what was removed."""
-    found, left = list(_files()), time.time() - _LEFT_SECONDS
-    outdated = [entry for entry in found if entry.is_part and entry.used < left]
-    outdated += beyond([entry for entry in found if not entry.is_part], most_bytes=MOST_BYTES, most_days=MOST_DAYS)
+    """Remove entries beyond the limits and files of killed processes, and return the removed ones."""
+    everything, left = list(_files()), time.time() - _LEFT_SECONDS
+    outdated = [entry for entry in everything if entry.is_part and entry.used < left]
+    outdated += beyond([entry for entry in everything if not entry.is_part], most_bytes=MOST_BYTES, most_days=MOST_DAYS)
     return [entry for entry in outdated if _removed(entry.path)]
 
 
 def beyond(entries: Iterable[Entry], *, most_bytes: int, most_days: float) -> list[Entry]:
-    """Return the files that were not used for so many days, and the least recently used ones beyond so many bytes."""
-    oldest, size, found = time.time() - most_days * _DAY, 0, []
+    """Return the entries unused for `most_days`, and the least recently used ones beyond `most_bytes`."""
+    oldest, size, outdated = time.time() - most_days * _DAY, 0, []
     for entry in sorted(entries, key=lambda entry: -entry.used):
         size += entry.bytes
         if entry.used < oldest or size > most_bytes:
-            found.append(entry)
-    return found
+            outdated.append(entry)
+    return outdated
 
 
 def clear() -> list[Entry]:
-    """Remove everything but the locks that processes hold; return what was removed."""
+    """Remove everything except locks that processes hold, and return the removed files."""
     removed = [entry for entry in list(_files()) if _removed(entry.path)]
     _memory.clear()
     return removed
 
 
 def _files() -> Iterator[Entry]:
-    """Yield every file of the cache.  Other processes may remove some meanwhile."""
+    """Yield every file of the cache. Other processes may remove files meanwhile."""
     root = folder()
     if root is None:
         return
@@ -219,17 +230,17 @@ def _files() -> Iterator[Entry]:
 
 
 def files(place: Path) -> Iterator[Entry]:
-    """Yield the files of a folder, of which other processes may remove some meanwhile."""
-    with contextlib.suppress(OSError), os.scandir(place) as found:
-        for each in found:
+    """Yield the files of a folder. Other processes may remove files meanwhile."""
+    with contextlib.suppress(OSError), os.scandir(place) as directory:
+        for item in directory:
             with contextlib.suppress(OSError):
-                entry = Entry.of(each)
+                entry = Entry.of(item)
                 if entry is not None:
                     yield entry
 
 
 def _removed(path: Path) -> bool:
-    """Remove a file, unless it is a lock that a process holds; return whether that was done."""
+    """Remove a file, unless it is a lock that a process holds, and return whether it was removed."""
     if path.suffix == _LOCK:
         with user_folders.locked(path, seconds=0.0) as held:  # which removes it
             return held

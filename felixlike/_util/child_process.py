@@ -1,6 +1,6 @@
-"""Start Python processes that find this package wherever it lies, and import nothing from the current folder.
+"""Start Python processes that find this package and import nothing from the current folder.
 
-In: a module to run. Out: a command and its environment.
+Input: a module to run. Output: a command and its environment.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module with this Python."""
+    """Return the command that runs a module with this Python."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment, in which Python finds this package first.  more: further variables."""
+    """Return this process's environment, changed so that Python finds this package first.  more: further variables."""
     root, path = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": root if not path else os.pathsep.join((root, path)), **more}

@@ -1,7 +1,7 @@
-"""Tell everything that waits or computes for long when its run must end.
+"""Limit waiting and computing to the time that is left of a run.
 
-In: the moment, which the run moves when its search ends. Out: how long a step may take. A run without a limit of
-seconds has no deadline, and its steps have their own limits only.
+Input: the deadline, which the run moves when its search ends. Output: the seconds that a step may take. A run
+without a limit in seconds has no deadline, and its steps have only their own limits.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ class OutOfTime(Exception):
 
 @dataclass(slots=True)
 class Deadline:
-    """moment: by time.monotonic.  least: seconds that a step has in any case, however late it begins."""
+    """Hold the time at which a run must end.
+
+    Attributes:
+        moment: The deadline, as a value of time.monotonic().
+        least: Minimum seconds of a step, however late it begins.
+    """
 
     moment: float = math.inf
     least: float = 0.0
 
     def move(self, seconds: float, *, least: float = 0.0) -> None:
-        """Set the moment to so many seconds from now."""
+        """Set the deadline to `seconds` from now."""
         self.moment, self.least = time.monotonic() + seconds, least
 
     @property
     def passed(self) -> bool:
-        """Whether it is too late to begin a step that can be left out."""
+        """Whether the deadline has passed, so that optional steps should be skipped."""
         return time.monotonic() >= self.moment
 
     def check(self) -> None:
@@ -37,5 +42,5 @@ class Deadline:
             raise OutOfTime
 
     def limit(self, seconds: float) -> float:
-        """Return the seconds that a step which begins now may take, if it has a limit of its own."""
+        """Return the seconds that a step with its own limit of `seconds` may take if it begins now."""
         return min(seconds, max(self.moment - time.monotonic(), self.least))

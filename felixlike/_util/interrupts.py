@@ -1,8 +1,9 @@
-"""Ctrl-C, and signals that are to be like it: when a run is left at once, and when what it has is kept first.
+"""Handle Ctrl-C, and signals that act like it, during a run.
 
-In: SIGINT (SIGTERM and SIGHUP for the command). Out: until the search begins a KeyboardInterrupt, as ever. The first
-one during the search ends the search. Afterwards, while there is something to lose, the first one makes the rest brief
-(`hurried`), and never comes between the compiler and its result; one more ends the run at once.
+Input: SIGINT (also SIGTERM and SIGHUP for the command). Output: before the search begins, a KeyboardInterrupt as
+usual. During the search, the first interrupt ends the search. After it, while there are results to save, the first
+interrupt shortens the remaining steps (`hurried`) and does not interrupt the compiler. One more ends the run
+immediately.
 """
 
 from __future__ import annotations
@@ -19,28 +20,42 @@ from typing import Any, NoReturn, Self, TypeVar
 _T = TypeVar("_T")
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that are handled."""
 
 _TOGETHER = 0.5
-"""Seconds within which signals are one: GNU's timeout sends its own twice, people press a key twice."""
+"""Seconds within which several signals count as one.
+
+GNU's timeout sends its signal twice, and people press a key twice.
+"""
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal other than Ctrl-C's.  number: which."""
+    """A signal other than Ctrl-C has arrived.
+
+    Attributes:
+        number: Number of the signal.
+    """
 
     def __init__(self, name: str) -> None:
-        """name: of the signal, since TVM hands on the words of an exception and nothing else."""
+        """Store the number of the signal of this name.
+
+        The argument is a name because TVM passes on only the message of an exception.
+        """
         super().__init__(name)
         self.number = signal.Signals[name]
 
 
 class Interrupts:
-    """What one run does about signals; a context manager.
+    """Handle the signals of one run, as a context manager.
 
-    Handlers are exchanged in the main thread only, and only those of which Python makes a KeyboardInterrupt: who has
-    one of his own keeps it.
+    Handlers are replaced in the main thread only, and only where Python would raise KeyboardInterrupt. A user's own
+    handlers stay.
 
-    ended: the search was ended by one.  hurried: what is left is to be brief.  code: the exit code for what arrived
-    (130 for Ctrl-C), 0 where nothing did."""
+    Attributes:
+        ended: Whether a signal has ended the search.
+        hurried: Whether the remaining steps are shortened.
+        code: Exit code for the first signal (130 for Ctrl-C), 0 without a signal.
+    """
 
     def __init__(self) -> None:
         self.ended = self.hurried = False
@@ -65,7 +80,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def search(self) -> Iterator[None]:
-        """A block that the first signal ends; all that follows is to be kept."""
+        """Run a block that the first signal ends. The code after the block still runs."""
         self._searching = self._begun = True
         try:
             yield
@@ -75,21 +90,21 @@ class Interrupts:
             self._searching = False
 
     def stop(self, error: KeyboardInterrupt | None = None) -> None:
-        """Note that an interrupt has ended the search."""
+        """Record that an interrupt has ended the search."""
         self.ended = True
         self._note(error)
 
     def again(self) -> NoReturn:
-        """Raise what has arrived, since there is nothing to keep."""
+        """Raise the exception of the signal that has arrived, because there is nothing to save."""
         _raise(self.code - 128)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if one was swallowed on its way through somebody else's code."""
+        """Raise KeyboardInterrupt if one was swallowed by foreign code during the search."""
         if self._searching and self.ended:
             raise KeyboardInterrupt
 
     def attempt(self, step: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
-        """What a step gives; where things are to be brief, or come to be so meanwhile, what stands in for it."""
+        """Return the result of `step`, or that of `otherwise` if the run is hurried or becomes so during the step."""
         try:
             if self.hurried:
                 return otherwise()
@@ -103,14 +118,14 @@ class Interrupts:
         return otherwise()
 
     def give_way(self, error: KeyboardInterrupt) -> None:
-        """Note an interrupt of a step; raise it again if it is not the first."""
+        """Record an interrupt of a step. Raises it again if it is not the first."""
         self._note(error)
         if self.hurried:
             raise error
         self.hurried = True
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
-        """The handler."""
+        """Handle a signal."""
         before, self._latest = self._latest, time.monotonic()
         if self._latest - before < _TOGETHER:
             return
@@ -118,29 +133,33 @@ class Interrupts:
         if self._searching and not self.ended:
             self.ended = True
         elif self._begun and not self.hurried and not self._open:
-            self.hurried = True  # nothing is raised: the compiler goes on
+            self.hurried = True  # do not raise: the compiler continues
             return
         _raise(number)
 
     def _note(self, error: KeyboardInterrupt | None) -> None:
+        """Record the exit code of the first interrupt."""
         self.code = self.code or 128 + getattr(error, "number", signal.SIGINT)
 
 
 @contextlib.contextmanager
 def joined() -> Iterator[Interrupts]:
-    """The Interrupts at work, whose block this is in (the command's has a run's in it); else new ones."""
+    """Yield the active Interrupts if the block runs inside one (a run inside the command), else new ones."""
     owner = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     owner = getattr(signal.getsignal(signal.SIGINT), "__self__", owner)
     if isinstance(owner, Interrupts) and threading.current_thread() is threading.main_thread():
         yield owner
         return
-    with Interrupts() as found:
-        yield found
+    with Interrupts() as interrupts:
+        yield interrupts
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM and SIGHUP, unless the process ignores or handles them already, are KeyboardInterrupts inside."""
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupts inside the block.
+
+    Signals that the process ignores or handles already stay as they are.
+    """
     changed: list[signal.Signals] = []
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -155,10 +174,12 @@ def terminable() -> Iterator[None]:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM or SIGHUP by raising Terminated."""
     _raise(number)
 
 
 def _raise(number: int) -> NoReturn:
+    """Raise KeyboardInterrupt for SIGINT, Terminated for other signals."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     raise Terminated(signal.Signals(number).name)

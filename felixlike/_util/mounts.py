@@ -1,7 +1,7 @@
-"""Read which file systems are mounted, and tell those that other hosts use at the same time.
+"""Read the mounted file systems, and detect those that other hosts use at the same time.
 
-In: Linux's /proc/self/mountinfo. Out: a `Mount` for each file system. Systems without that file count as having local
-disks only.
+Input: Linux's /proc/self/mountinfo. Output: a `Mount` for each file system. Without that file, all disks count as
+local.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NETWORK = frozenset(
         *("gfs", "gfs2", "ocfs2", "vboxsf", "vmhgfs", "prl_fs", "davfs", "autofs", "dvs", "efs", "quobyte"),
     )
 )
-"""File systems that several hosts, or a virtual machine and its host, may have mounted at the same time."""
+"""File systems that several hosts, or a virtual machine and its host, may mount at the same time."""
 
 _LOCAL_FUSE = frozenset(
     f"fuse.{name}"
@@ -31,10 +31,14 @@ _LOCAL_FUSE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mounted file system.
+    """Describe a mounted file system.
 
-    root: the folder of the file system that is mounted.  point: where it is mounted.  kind: the file system's type.
-    options: those of the file system."""
+    Attributes:
+        root: The folder of the file system that is mounted.
+        point: Where it is mounted.
+        kind: Type of the file system.
+        options: Options of the file system.
+    """
 
     root: str
     point: str
@@ -43,9 +47,10 @@ class Mount:
 
 
 def mounts(table: Path | None = None) -> tuple[Mount, ...]:
-    """Return all mounts that this process sees, in the order in which Linux lists them.
+    """Return all mounts that this process sees, in Linux's order.
 
-    table: another file of the same format."""
+    table: another file of the same format.
+    """
     try:
         lines = (TABLE if table is None else table).read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -54,26 +59,30 @@ def mounts(table: Path | None = None) -> tuple[Mount, ...]:
 
 
 def is_network(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file, which need not exist yet, lies on a file system that other hosts may use too."""
+    """Return whether a file, which need not exist yet, is on a file system that other hosts may use too."""
     real = Path(os.path.realpath(path))
-    around = {str(real), *map(str, real.parents)}
-    on = [mount for mount in mounts() if mount.point in around]
-    if not on:
+    ancestors = {str(real), *map(str, real.parents)}
+    candidates = [mount for mount in mounts() if mount.point in ancestors]
+    if not candidates:
         return False
-    kind = max(reversed(on), key=lambda mount: len(mount.point)).kind  # of mounts at one place, the last hides the rest
+    # The last of several mounts at one point hides the others.
+    kind = max(reversed(candidates), key=lambda mount: len(mount.point)).kind
     return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 
 
 def _mount(line: str) -> Mount | None:
-    """Return the mount of a line: number, parent, device, root, point, options, optional fields, "-", type, source,
-    options of the file system."""
-    before, found, after = line.partition(" - ")
+    """Return the mount of a line of mountinfo, or None for another format.
+
+    The fields are number, parent, device, root, point, options, optional fields, "-", type, source, options of the
+    file system.
+    """
+    before, separator, after = line.partition(" - ")
     fields, rest = before.split(" "), after.split(" ")
-    if not found or len(fields) < 5 or len(rest) < 3:
+    if not separator or len(fields) < 5 or len(rest) < 3:
         return None
     return Mount(_plain(fields[3]), _plain(fields[4]), rest[0], frozenset(rest[2].split(",")))
 
 
 def _plain(text: str) -> str:
     r"""Return a path whose spaces, tabs, newlines and backslashes Linux has written as octal numbers (\040)."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -1,6 +1,6 @@
-"""Import modules by the names that they had before version 0.1.0, with a DeprecationWarning.
+"""Import modules under the names that they had before version 0.1.0, with a DeprecationWarning.
 
-In: `import felixlike.deploy`. Out: a module with everything that `felixlike.runtime` has.
+Input: `import felixlike.deploy`. Output: a module with all attributes of `felixlike.runtime`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MOVED = {
     "felixlike.trees": "felixlike.costmodel.boosted_trees",
     "felixlike.tvmlib": "felixlike._tvm",
 }
-"""Old name → new name, also of the modules below."""
+"""Maps old names to new ones. Submodules move with their package."""
 
 
 def new_name(name: str) -> str | None:
-    """Return a module's name of today, or None if its name has not changed."""
+    """Return a module's current name, or None if its name has not changed."""
     for old, new in MOVED.items():
         if name == old or name.startswith(f"{old}."):
             return new + name.removeprefix(old)
@@ -34,6 +34,8 @@ def new_name(name: str) -> str | None:
 
 
 class _Loader(importlib.abc.Loader):
+    """Fill a module of an old name with the attributes of the new one."""
+
     def exec_module(self, module: ModuleType) -> None:
         name = new_name(module.__name__)
         assert name is not None
@@ -44,7 +46,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def _importers_level() -> int:
-    """Return the stack level of the import statement, outside of Python's import system and this module."""
+    """Return the stack level of the import statement, outside Python's import system and this module."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and (
         "importlib" in frame.f_code.co_filename or frame.f_code.co_filename == __file__
@@ -54,6 +56,8 @@ def _importers_level() -> int:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    """Find modules by their old names."""
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:

@@ -1,6 +1,7 @@
-"""Checks of what users write for options: one for each kind of value, for Python and the command line alike.
+"""Check the values of options, with one function per kind of value, for Python and the command line.
 
-In: any value, the option's name. Out: the value in its plain Python type, or one of our errors that quotes it.
+Input: any value, and the option's name. Output: the value in its plain Python type, or one of our errors that
+quotes it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from felixlike._util.wording import choose_from, kind_of, shown
 from felixlike.errors import FelixlikeError, InvalidOption
 
 MOST_SEED = 2**63 - 1
-"""What a store's column holds, and every generator of random numbers takes."""
+"""Largest seed: the largest integer that a record store's column and every random number generator accept."""
 
 
 def whole(
@@ -30,17 +31,19 @@ def whole(
     where: str = "options",
     otherwise: str = "",
 ) -> int:
-    """A whole number: an int, or of any type that says it is one (NumPy's integers), but no bool.
+    """Return a whole number from an int or a type with __index__, such as NumPy's integers. Bools are refused.
 
-    otherwise: what else may be given, for the remedy. Raises `error`."""
+    least, most: the inclusive range.  otherwise: other valid values, for the remedy. Raises `error`.
+    """
     number = _index(value)
     if number is not None and number >= least and (most is None or number <= most):
         return number
-    wanted = f"a whole number ≥ {least}" if most is None else f"a whole number from {least} to {most}"
-    raise error(f"{name} is {shown(value)}", where=where, remedy=_give(wanted, otherwise))
+    expected = f"a whole number ≥ {least}" if most is None else f"a whole number from {least} to {most}"
+    raise error(f"{name} is {shown(value)}", where=where, remedy=_give(expected, otherwise))
 
 
 def _index(value: Any) -> int | None:
+    """Return an integer, or None if the value is not one."""
     if isinstance(value, bool):
         return None
     try:
@@ -60,19 +63,22 @@ def real(
     unit: str = "",
     otherwise: str = "",
 ) -> float:
-    """A number that is not negative: an int, a float or of a type that says it is one (NumPy's), but no bool or str.
+    """Return a nonnegative number from an int, a float or a numeric type such as NumPy's.
 
-    positive: above 0.  finite: refuse infinity.  unit: of the number, for the remedy. Raises `error`."""
+    Bools and strings are refused.
+
+    positive: refuse 0.  finite: refuse infinity.  unit: unit of the number, for the remedy. Raises `error`.
+    """
     number = _float(value)
     bad = math.isnan(number) or number < 0 or (positive and number == 0) or (finite and math.isinf(number))
     if not bad:
         return number
-    wanted = f"a number{' of ' + unit if unit else ''} {'greater than 0' if positive else '≥ 0'}"
-    raise error(f"{name} is {shown(value)}", where=where, remedy=_give(wanted, otherwise))
+    expected = f"a number{' of ' + unit if unit else ''} {'greater than 0' if positive else '≥ 0'}"
+    raise error(f"{name} is {shown(value)}", where=where, remedy=_give(expected, otherwise))
 
 
 def share(value: Any, name: str, least: float = 0.0, most: float = 1.0, *, where: str = "options") -> float:
-    """A number between two others. Raises InvalidOption."""
+    """Return a number from `least` to `most`. Raises InvalidOption."""
     number = _float(value)
     if least <= number <= most:
         return number
@@ -80,6 +86,7 @@ def share(value: Any, name: str, least: float = 0.0, most: float = 1.0, *, where
 
 
 def _float(value: Any) -> float:
+    """Return a float, or NaN if the value is not a number."""
     if isinstance(value, bool | str | bytes) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         return math.nan
     try:
@@ -91,12 +98,12 @@ def _float(value: Any) -> float:
 
 
 def seed(value: Any, *, where: str = "options") -> int:
-    """A seed. Raises InvalidOption."""
+    """Return a seed. Raises InvalidOption."""
     return whole(value, "seed", most=MOST_SEED, where=where)
 
 
 def one_of(value: Any, name: str, known: Iterable[str], *, what: str) -> str:
-    """One of the known names.  what: "a strategy", what the value should be. Raises InvalidOption."""
+    """Return one of the known names.  what: the expected kind of value, such as "a strategy". Raises InvalidOption."""
     names = list(known)
     if isinstance(value, str) and value in names:
         return value
@@ -104,44 +111,47 @@ def one_of(value: Any, name: str, known: Iterable[str], *, what: str) -> str:
 
 
 def text(value: Any, name: str, *, remedy: str) -> str:
-    """Text that is not empty. Raises InvalidOption."""
+    """Return a nonempty string. Raises InvalidOption."""
     if isinstance(value, str) and value:
         return value
     raise InvalidOption(f"{name} is {shown(value)}", where=name, remedy=remedy)
 
 
 def of_kind(value: Any, kind: Any, name: str, *, where: str, remedy: str) -> Any:
-    """A value of one class, or of one of several. Raises InvalidOption."""
+    """Return a value of one class, or of one of several. Raises InvalidOption."""
     if isinstance(value, kind):
         return value
     raise InvalidOption(f"{name} is {kind_of(value)}", where=where, remedy=remedy)
 
 
 def path(value: Any, name: str, *, error: type[FelixlikeError] = InvalidOption, otherwise: str = "") -> Path:
-    """A path: str or os.PathLike of str, with ~ for a home.  name: what it is of, for messages.
+    """Return a path from a str or os.PathLike of str, with ~ expanded.  name: what the path is for, in messages.
 
-    The file need not be there. Raises `error` for other types, for "", and where the system refuses to look."""
+    The file need not exist. Raises `error` for other types, for "", and where the system denies access.
+    """
     remedy = _give("a path, as str or pathlib.Path", otherwise)
-    given = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if not isinstance(given, str):
+    raw = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(raw, str):
         raise error(f"{shown(value)} is not a path", where=name, remedy=remedy)
-    if not given or "\0" in given:
-        raise error(f"{given!r} is not a path", where=name, remedy=remedy)
-    found = _expanded(Path(given))
+    if not raw or "\0" in raw:
+        raise error(f"{raw!r} is not a path", where=name, remedy=remedy)
+    expanded = _expanded(Path(raw))
     try:
-        found.stat()
+        expanded.stat()
     except OSError as refusal:
         if refusal.errno not in (errno.ENOENT, errno.ENOTDIR):
-            raise error(f"{refusal.strerror}", where=shown(str(found)), remedy="check the path") from None
-    return found
+            raise error(f"{refusal.strerror}", where=shown(str(expanded)), remedy="check the path") from None
+    return expanded
 
 
-def _expanded(found: Path) -> Path:
+def _expanded(unexpanded: Path) -> Path:
+    """Expand ~, or return the path unchanged if there is no such home."""
     try:
-        return found.expanduser()
-    except RuntimeError:  # there is no such home
-        return found
+        return unexpanded.expanduser()
+    except RuntimeError:  # no such home
+        return unexpanded
 
 
-def _give(wanted: str, otherwise: str) -> str:
-    return f"give {wanted}" + (f", or {otherwise}" if otherwise else "")
+def _give(expected: str, otherwise: str) -> str:
+    """Return the remedy that names the expected value."""
+    return f"give {expected}" + (f", or {otherwise}" if otherwise else "")

@@ -1,8 +1,8 @@
-"""Files of this user that no other user can have written.
+"""Read and write files of this user that no other user can have written.
 
-Inputs: a folder, and the name of a file in it or below. Outputs: an open file, or a new one. New folders get mode 0700
-and new files mode 0600. Owner and mode are read from the descriptors that are then used, and links below the folder are
-not followed, so nothing can change between the check and the use.
+Input: a folder, and the name of a file in it or below. Output: an open file, or a new one. New folders get mode
+0700 and new files mode 0600. Owner and mode are read from the descriptors that are then used, and links below the
+folder are not followed, so nothing can change between the check and the use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def opened(root: Path, *parts: str) -> IO[bytes]:
 
 
 def write(root: Path, *parts: str, content: bytes) -> None:
-    """Write the file `root/parts…` whole or not at all, in place of what is there. Raises as `opened`."""
+    """Write the file `root/parts…` whole or not at all, and replace an existing one. Raises like `opened`."""
     with _folder(root, parts[:-1], make=True) as folder:
         partial = f"{secrets.token_hex(8)}.part"
         number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o600, dir_fd=folder)
@@ -52,16 +52,19 @@ def write(root: Path, *parts: str, content: bytes) -> None:
 
 
 def make_folder(root: Path, *parts: str) -> None:
-    """Make the folder `root/parts…`, and those between, where there are none. Raises as `opened`."""
+    """Make the folder `root/parts…` and missing folders between. Raises like `opened`."""
     with _folder(root, parts, make=True):
         pass
 
 
 @contextlib.contextmanager
 def _folder(root: Path, parts: tuple[str, ...], *, make: bool) -> Iterator[int]:
-    """The descriptor of the folder `root/parts…`, with every folder from `root` on checked.  make: create missing ones.
+    """Yield the descriptor of the folder `root/parts…`.
 
-    A folder that others may write to is not repaired: they may have exchanged what is in it."""
+    Every folder from `root` on is checked.  make: create missing ones.
+
+    A folder that others may write to is not repaired, because they may have exchanged its contents.
+    """
     if make:
         root.parent.mkdir(parents=True, exist_ok=True)
         _make(str(root), None)
@@ -81,16 +84,17 @@ def _folder(root: Path, parts: tuple[str, ...], *, make: bool) -> Iterator[int]:
 
 
 def _make(name: str, folder: int | None) -> None:
+    """Make a folder with access for this user only, if it does not exist."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=folder)
 
 
 def _checked(number: int, path: Path) -> int:
-    """The descriptor of a private regular file; closed if it is none."""
+    """Return the descriptor of a private regular file. Otherwise close it and raise NotPrivate."""
     try:
-        found = os.fstat(number)
-        _check(found, path)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(number)
+        _check(status, path)
+        if not stat.S_ISREG(status.st_mode):
             raise _not_private("it is not a regular file", path)
     except BaseException:
         os.close(number)
@@ -98,12 +102,14 @@ def _checked(number: int, path: Path) -> int:
     return number
 
 
-def _check(found: os.stat_result, path: Path) -> None:
-    if found.st_uid != os.geteuid():
-        raise _not_private(f"it belongs to another user (uid {found.st_uid})", path)
-    if found.st_mode & _OTHERS_WRITE:
-        raise _not_private(f"other users may write to it (mode {stat.S_IMODE(found.st_mode):o})", path)
+def _check(status: os.stat_result, path: Path) -> None:
+    """Raise NotPrivate unless a file belongs to this user and only this user may write to it."""
+    if status.st_uid != os.geteuid():
+        raise _not_private(f"it belongs to another user (uid {status.st_uid})", path)
+    if status.st_mode & _OTHERS_WRITE:
+        raise _not_private(f"other users may write to it (mode {stat.S_IMODE(status.st_mode):o})", path)
 
 
 def _not_private(what: str, path: Path) -> NotPrivate:
+    """Return the error for a file that other users may have written."""
     return NotPrivate(errno.EPERM, what, str(path))

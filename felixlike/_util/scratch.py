@@ -1,9 +1,9 @@
-"""Make folders for temporary files that are removed when their process has ended, also if it was killed.
+"""Make temporary folders that are removed after their process has ended, even if it was killed.
 
-In: a purpose. Out: an empty folder. Each process has one folder of its own below the system's folder for temporary
-files, and holds a lock on it (flock), which the kernel releases when the process ends, whatever ends it. A process that
-makes its first folder removes those of the same user whose lock is free. A folder that cannot be locked gets a name
-that this does not look for.
+Input: a purpose. Output: an empty folder. Each process has one folder below the system's folder for temporary
+files, and holds a lock on it (flock), which the kernel releases when the process ends for any reason. A process
+that makes its first folder removes the same user's folders whose lock is free. A folder that cannot be locked has a
+name that this cleanup ignores.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from pathlib import Path
 from felixlike.errors import OutputNotWritable
 
 LOCKED, _NEW, _UNLOCKED = "felixlike.", "felixlike-new.", "felixlike-unlocked."
-"""What the names of folders begin with: while their process holds the lock, before it does, and where it never can."""
+"""Prefixes of folder names: while the process holds the lock, before it does, and if locking is impossible."""
 
 _NEW_SECONDS = 3600.0
-"""The age of a folder whose process was killed before it held the lock.  It does so within milliseconds."""
+"""Age in seconds after which a folder without a lock belongs to a killed process. Locking takes milliseconds."""
 
 _MEMORY = Path("/dev/shm")
-"""A file system in memory, used where the system has no folder for temporary files that can be written."""
+"""File system in memory, used if the system has no writable folder for temporary files."""
 
 
 def folder(purpose: str) -> Path:
-    """Make an empty folder.  It is removed at the end of this process if it is still there.
+    """Make an empty folder, which is removed at the end of this process if it still exists.
 
-    purpose: the beginning of its name.  Raises OutputNotWritable where none can be made."""
+    purpose: prefix of its name.  Raises OutputNotWritable if no folder can be made.
+    """
     with _lock:
         return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=_own_home().path))
 
 
 @contextlib.contextmanager
 def temporary(purpose: str) -> Iterator[Path]:
-    """Make an empty folder that is removed at the end of the block.  Raises OutputNotWritable as `folder` does."""
+    """Make an empty folder that is removed at the end of the block.  Raises OutputNotWritable like `folder`."""
     path = folder(purpose)
     try:
         yield path
@@ -52,7 +53,7 @@ def temporary(purpose: str) -> Iterator[Path]:
 
 
 def discard(path: Path) -> None:
-    """Remove a folder that `folder` made, also in another process, and its process's own folder if that is empty."""
+    """Remove a folder of `folder`, possibly of another process, and the folder of its process if that is empty."""
     shutil.rmtree(path, ignore_errors=True)
     if path.parent.name.startswith((LOCKED, _UNLOCKED)):
         with _lock, contextlib.suppress(OSError):
@@ -60,7 +61,13 @@ def discard(path: Path) -> None:
 
 
 class _Home:
-    """A process's own folder.  process: its number.  base: the folder that holds it."""
+    """Hold the folder of a process.
+
+    Attributes:
+        process: Process id.
+        base: Parent folder.
+        path: The folder itself.
+    """
 
     def __init__(self, base: Path) -> None:
         self.process, self.base = os.getpid(), base
@@ -77,7 +84,7 @@ _has_swept = False
 
 
 def _own_home() -> _Home:
-    """Return this process's own folder, made if it is not there."""
+    """Return this process's folder, and make it if it does not exist."""
     global _home, _has_swept
     failure: OSError | None = None
     for base in _bases():
@@ -98,14 +105,15 @@ def _own_home() -> _Home:
 
 
 def _bases() -> Iterator[Path]:
-    with contextlib.suppress(FileNotFoundError):  # there is none that can be written
+    """Yield the folders in which to make temporary ones, in order of preference."""
+    with contextlib.suppress(FileNotFoundError):  # no writable folder
         yield Path(tempfile.gettempdir())
     if _MEMORY.is_dir():
         yield _MEMORY
 
 
 def _sweep(base: Path) -> None:
-    """Remove the folders of processes of this user that have ended."""
+    """Remove the folders of this user's processes that have ended."""
     with contextlib.suppress(OSError), os.scandir(base) as entries:
         for entry in entries:
             if entry.name.startswith((LOCKED, _NEW)):
@@ -114,10 +122,11 @@ def _sweep(base: Path) -> None:
 
 
 def _remove_if_left(path: Path) -> None:
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    """Remove a folder if it belongs to this user and its process has ended."""
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         return
-    if path.name.startswith(_NEW) and time.time() - found.st_mtime < _NEW_SECONDS:
+    if path.name.startswith(_NEW) and time.time() - status.st_mtime < _NEW_SECONDS:
         return
     lock = _held(path)
     if lock is not None:
@@ -126,7 +135,10 @@ def _remove_if_left(path: Path) -> None:
 
 
 def _held(path: Path) -> int | None:
-    """Return the descriptor of a folder with the lock on it; None where another process holds it or there are none."""
+    """Return the descriptor of a locked folder.
+
+    Returns None if another process holds the lock or locks are not supported.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,7 +149,7 @@ def _held(path: Path) -> int | None:
 
 
 def _dispose(path: Path, lock: int | None, process: int) -> None:
-    """Remove a process's own folder; a forked process that ends leaves its parent's alone."""
+    """Remove a process's folder. A forked process leaves its parent's folder alone."""
     if os.getpid() != process:
         return
     shutil.rmtree(path, ignore_errors=True)
@@ -146,7 +158,7 @@ def _dispose(path: Path, lock: int | None, process: int) -> None:
 
 
 def _after_fork() -> None:
-    """Give the child a lock of its own: another thread of the parent may have held the parent's."""
+    """Give the child process a new lock, because another thread of the parent may have held the parent's."""
     global _lock
     _lock = threading.Lock()
 

@@ -1,14 +1,14 @@
-"""What we compute does not depend on the modes that the caller has set in PyTorch.
+"""Make our computations independent of the modes that the caller has set in PyTorch.
 
-In: any state of torch: no gradients, inference mode, autocast, another default type or device, deterministic
-algorithms, anomaly detection, function and dispatch modes, transforms, hooks for saved tensors. Out: code that runs
-without them, and the caller's state again afterwards, whatever happened. A user's own model runs in the caller's
-default type.
+Input: any state of torch: no gradients, inference mode, autocast, another default dtype or device, deterministic
+algorithms, anomaly detection, function and dispatch modes, transforms, saved-tensor hooks. Output: code that runs
+without them, and the caller's state restored afterwards. A user's own model runs in the caller's default dtype.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,26 +19,29 @@ from typing import Any, Generic, TypeVar
 _T = TypeVar("_T")
 
 _AUTOCAST = ("cpu", "cuda")
+"""Device types whose autocast is disabled."""
 
 _callers_dtype: ContextVar[Any] = ContextVar("the caller's default type", default=None)
-"""None where it is float32, as ours."""
+"""The caller's default dtype, None if it is float32 like ours."""
 
 _process_lock = threading.RLock()
 
 
 @contextmanager
 def alone(*, exports: bool = False) -> Iterator[None]:
-    """Run a block, or a function that this decorates, in one thread at a time.
+    """Run a block, or a decorated function, in one thread at a time.
 
-    For work that changes state of the whole process: torch.export, the filters of warnings, the standard streams.
-    TorchDynamo's own lock is held too, if it is loaded, so that no thread compiles a graph meanwhile; it is always
-    taken first, since a thread that compiles may call this package.
+    Use it for work that changes process-wide state: torch.export, warning filters, the standard streams. If
+    TorchDynamo is loaded, its own lock is held too, so that no thread compiles a graph meanwhile. That lock is
+    always taken first, since a thread that compiles may call this package.
 
     Args:
-        exports: Load TorchDynamo if it is not loaded, because the block calls torch.export."""
+        exports: Whether the block calls torch.export, which uses TorchDynamo: it is loaded then, so that its lock
+            exists.
+    """
     with ExitStack() as stack:
         if exports:
-            pass
+            importlib.import_module("torch._dynamo.convert_frame")
         dynamo: Any = sys.modules.get("torch._dynamo.convert_frame")
         if dynamo is not None:
             stack.enter_context(dynamo.compile_lock)
@@ -47,7 +50,7 @@ def alone(*, exports: bool = False) -> Iterator[None]:
 
 
 def once(make: Callable[[], _T]) -> Callable[[], _T]:
-    """Decorate a function so that one thread calls it, once; every call returns what it returned."""
+    """Decorate a function so that it runs once, in one thread. Every call returns the first result."""
     made: list[_T] = []
 
     @functools.wraps(make)
@@ -62,14 +65,15 @@ def once(make: Callable[[], _T]) -> Callable[[], _T]:
 
 
 class SharedSetting(Generic[_T]):
-    """A setting of the whole process that this package changes while any of its blocks runs, in whatever thread.
+    """Change a process-wide setting while any of this package's blocks runs, in any thread.
 
-    The first block changes it, the last one restores what the user had set.
+    The first block changes the setting, and the last one restores the user's value.
 
     Args:
         read: Returns the current value.
         write: Changes it.
-        own: The value that this package needs."""
+        own: The value that this package needs.
+    """
 
     def __init__(self, read: Callable[[], _T], write: Callable[[_T], object], own: _T) -> None:
         self._read, self._write, self._own = read, write, own
@@ -79,7 +83,7 @@ class SharedSetting(Generic[_T]):
 
     @contextmanager
     def held(self) -> Iterator[_T]:
-        """Run a block with this package's value; yields the user's."""
+        """Run a block with this package's value. Yields the user's value."""
         with self._lock:
             if not self._blocks:
                 self._users = self._read()
@@ -100,7 +104,7 @@ class SharedSetting(Generic[_T]):
 
     @contextmanager
     def _held_again(self) -> Iterator[None]:
-        """Run a block that the user's code calls, which runs with the user's value inside of another block."""
+        """Run a block inside user code, which runs with the user's value inside another block."""
         with alone():
             value = self._read()
             self._write(self._own)
@@ -112,13 +116,15 @@ class SharedSetting(Generic[_T]):
 
 @contextmanager
 def default_modes(*, gradients: bool = True) -> Iterator[None]:
-    """Run a block, or a function that this decorates, in modes of our own: numbers are what they are without any.
+    """Run a block, or a decorated function, in default modes, so that results do not depend on the caller's.
 
-    gradients: record them, outside of inference mode; False leaves it to the caller whether they are recorded. The
-    default types, deterministic algorithms and anomaly detection are the whole process's, while it lasts; all else the
-    calling thread's."""
+    gradients: True records gradients, outside inference mode. False leaves this to the caller.
+
+    The default dtype, deterministic algorithms and anomaly detection are changed for the whole process, everything
+    else for the calling thread.
+    """
     with ExitStack() as stack:
-        stack.enter_context(_without_modes())  # first, since function modes see what the others do
+        stack.enter_context(_without_modes())  # first, since function modes intercept the calls of the others
         stack.enter_context(_without_autocast())
         stack.enter_context(_own_defaults())
         if gradients:
@@ -128,18 +134,18 @@ def default_modes(*, gradients: bool = True) -> Iterator[None]:
 
 @contextmanager
 def callers_dtype() -> Iterator[None]:
-    """Run a block of the user's code, inside of ours, in the default type that the caller has set."""
+    """Run a block of user code, inside ours, in the caller's default dtype."""
     dtype = _callers_dtype.get()
     if dtype is None:
         yield
         return
-    with alone(), default_dtype(dtype):  # default types are the whole process's
+    with alone(), default_dtype(dtype):  # the default dtype is process-wide
         yield
 
 
 @contextmanager
 def default_dtype(dtype: Any) -> Iterator[None]:
-    """Run a block with another default type."""
+    """Run a block with another default dtype."""
     import torch
 
     before = torch.get_default_dtype()
@@ -151,9 +157,10 @@ def default_dtype(dtype: Any) -> Iterator[None]:
 
 
 def has_dispatch_modes() -> bool:
-    """Whether a dispatch mode of PyTorch's is at work in this thread.
+    """Return whether a PyTorch dispatch mode is active in this thread.
 
-    Those of torch.export are in a list of the whole process, but its dispatch key is a thread's own."""
+    The modes of torch.export are in a process-wide list, but its dispatch key is thread-local.
+    """
     import torch
 
     operators: Any = torch._ops
@@ -165,7 +172,7 @@ def has_dispatch_modes() -> bool:
 
 @contextmanager
 def _without_modes() -> Iterator[None]:
-    """No function modes (the default device is one), no dispatch modes, no transforms as vmap."""
+    """Disable function modes (the default device is one), dispatch modes and transforms such as vmap."""
     import torch
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
     from torch.utils import _device, _python_dispatch
@@ -195,6 +202,7 @@ def _without_modes() -> Iterator[None]:
 
 @contextmanager
 def _without_autocast() -> Iterator[None]:
+    """Disable autocast."""
     import torch
 
     cast = [device for device in _AUTOCAST if torch.is_autocast_enabled(device)]
@@ -209,7 +217,7 @@ def _without_autocast() -> Iterator[None]:
 
 @contextmanager
 def _own_defaults() -> Iterator[None]:
-    """float32 unless said otherwise, algorithms of torch's own choice."""
+    """Use float32 as the default dtype and allow nondeterministic algorithms."""
     import torch
 
     dtypes, levels = _settings()
@@ -223,7 +231,7 @@ def _own_defaults() -> Iterator[None]:
 
 @functools.cache
 def _settings() -> tuple[SharedSetting[Any], SharedSetting[int]]:
-    """The default type, and how deterministic PyTorch's algorithms have to be."""
+    """Return the settings of the default dtype and of the deterministic debug mode."""
     import torch
 
     return (
@@ -234,7 +242,7 @@ def _settings() -> tuple[SharedSetting[Any], SharedSetting[int]]:
 
 @contextmanager
 def _with_gradients() -> Iterator[None]:
-    """Gradients are recorded as torch does by itself: saved tensors as they are, and no look at every step."""
+    """Record gradients as torch does by default, without saved-tensor hooks and anomaly detection."""
     import torch
 
     hooks: Any = torch._C._autograd

@@ -1,8 +1,8 @@
-"""Find the user's folders for caches and data, lock files in them, and warn once where they cannot be used.
+"""Find the user's folders for caches and data, lock files in them, and warn once if they cannot be used.
 
-In: the environment (XDG_CACHE_HOME, XDG_DATA_HOME, HOME). Out: folders and locks, or None and one `StorageWarning` in a
-process: a home may not exist, be read-only, be full, or be on a file system without locks. Callers then keep in memory
-what they would have kept in files.
+Input: the environment (XDG_CACHE_HOME, XDG_DATA_HOME, HOME). Output: folders and locks, or None and one
+`StorageWarning` per process. A home may not exist, be read-only, be full, or be on a file system without locks.
+Callers then keep in memory what they would have stored in files.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ from felixlike._util.mounts import is_network
 from felixlike.errors import FelixlikeError, StorageWarning, callers_level, first_line
 
 LOCK_SECONDS = 60.0
-"""How long a lock is waited for.  What is done under one, compiling a program, takes seconds."""
+"""Seconds to wait for a lock. The work done under one, compiling a program, takes seconds."""
 
 _POLL_SECONDS = 0.02
+"""Seconds between attempts to take a lock."""
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of everything that may be deleted, which need not exist; None for a user without a home."""
+    """Return the folder of everything that may be deleted, or None for a user without a home. It need not exist."""
     return _absolute(platformdirs.user_cache_dir)
 
 
 def store_path() -> Path | None:
-    """Return where the store of `torch.compile` is, whether its folder can be used or not; None without a home.
+    """Return the path of the record store of `torch.compile`, or None without a home. It may be unusable.
 
-    On a network file system the name has this host's name in it, so that each host has a store of its own: only one
-    host's locks are sure to work there."""
+    On a network file system the name contains this host's name, so that each host has its own store: locks are
+    reliable only within one host.
+    """
     folder = _absolute(platformdirs.user_data_dir)
     if folder is None:
         return None
@@ -49,8 +51,10 @@ def store_path() -> Path | None:
 
 
 def default_store() -> Path | None:
-    """Return where the store of `torch.compile` is, in a folder that exists; None, with the warning, where it cannot
-    be written."""
+    """Return the path of the record store of `torch.compile`, in an existing folder.
+
+    Returns None, with the warning, if it cannot be written.
+    """
     path = store_path()
     if path is None:
         unusable("the user's home", OSError(errno.ENOENT, "it is not known"))
@@ -67,10 +71,10 @@ def default_store() -> Path | None:
 
 
 def _absolute(place: Callable[[str], str]) -> Path | None:
-    """Return a folder of this package; None where the home is not known, or the folder depends on the current one."""
+    """Return a folder of this package, or None if the home is not known or the folder is relative."""
     try:
         path = Path(place("felixlike"))
-    except RuntimeError:  # of a home that is not known; earlier versions of platformdirs return "~/…"
+    except RuntimeError:  # the home is not known; earlier versions of platformdirs return "~/…"
         return None
     return path if path.is_absolute() else None
 
@@ -82,9 +86,11 @@ def _absolute(place: Callable[[str], str]) -> Path | None:
 def locked(path: Path, *, seconds: float | None = None) -> Iterator[bool]:
     """Hold a lock that other processes respect, and yield whether it is held.
 
-    It is not where another process holds it for so many seconds, or, with the warning, where the file cannot be made
-    or locked.  The lock ends with the process that holds it.  The file is there only while it is in use.  path: of the
-    file, whose folder is made.  seconds: None for `LOCK_SECONDS`."""
+    It is not held if another process holds it for `seconds`, or, with the warning, if the file cannot be made or
+    locked. The lock ends with the process that holds it. The file exists only while it is in use.
+
+    path: path of the lock file, whose folder is made.  seconds: None for `LOCK_SECONDS`.
+    """
     file: IO[str] | None = None
     consequence = _LOST
     try:
@@ -105,9 +111,9 @@ def locked(path: Path, *, seconds: float | None = None) -> Iterator[bool]:
 
 
 def _acquired(path: Path, deadline: float) -> IO[str] | None:
-    """Return the file with the lock on it; None if that takes too long.  Raises OSError."""
+    """Return the locked file, or None after the deadline.  Raises OSError."""
     while True:
-        file = open(path, "a")  # noqa: SIM115  closed by who gets it
+        file = open(path, "a")  # noqa: SIM115  closed by the caller
         try:
             if not _flocked(file, deadline):
                 file.close()
@@ -117,10 +123,11 @@ def _acquired(path: Path, deadline: float) -> IO[str] | None:
         except BaseException:
             file.close()
             raise
-        file.close()  # who held it has removed it meanwhile
+        file.close()  # the previous holder has removed the file
 
 
 def _flocked(file: IO[str], deadline: float) -> bool:
+    """Lock a file, and return False if that fails until the deadline."""
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,6 +140,7 @@ def _flocked(file: IO[str], deadline: float) -> bool:
 
 
 def _is_at(file: IO[str], path: Path) -> bool:
+    """Return whether an open file is still the one at a path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -143,8 +151,11 @@ def _is_at(file: IO[str], path: Path) -> bool:
 
 _guard = threading.Lock()
 _told = False
+"""Whether the warning was issued."""
 _waiting = ""
+"""Text of the warning that is due."""
 _runs = 0
+"""Number of `held_back` blocks that run."""
 
 
 _LOST = "What felixlike would keep there is kept in memory, and made again by the next process"
@@ -152,10 +163,12 @@ _UNLOCKED = "Files in it cannot be locked, so processes may do the same work at 
 
 
 def unusable(place: Path | str, error: BaseException, *, consequence: str = _LOST) -> None:
-    """Note that a folder or file cannot be used.  The first time in a process a warning says so: now, or, inside of
-    `held_back`, when `warn` is called.
+    """Record that a folder or file cannot be used, and warn about the first one of a process.
 
-    consequence: what that means."""
+    Inside `held_back` the warning is issued when `warn` is called.
+
+    consequence: effect for the user, in the warning's words.
+    """
     global _waiting
     with _guard:
         if _told:
@@ -164,13 +177,13 @@ def unusable(place: Path | str, error: BaseException, *, consequence: str = _LOS
             f"{place} cannot be used ({_reason(error)}). {consequence}. Set XDG_CACHE_HOME and XDG_DATA_HOME to folders"
             " on a local disk that can be written."
         )
-        later = _runs > 0
-    if not later:
+        is_held_back = _runs > 0
+    if not is_held_back:
         warn()
 
 
 def _reason(error: BaseException) -> str:
-    """Return an error's words without the path."""
+    """Return an error's message without the path."""
     if isinstance(error, FelixlikeError):
         return error.what
     return error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
@@ -178,9 +191,10 @@ def _reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Keep the warning back during a block, after which its caller calls `warn` or `pending`.
+    """Delay the warning during a block. The caller then calls `warn` or `pending`.
 
-    A filter may turn it into an error, which is not to interrupt a search."""
+    A warning filter may turn it into an error, which must not interrupt a search.
+    """
     global _runs
     with _guard:
         _runs += 1
@@ -192,7 +206,7 @@ def held_back() -> Iterator[None]:
 
 
 def pending() -> StorageWarning | None:
-    """Return the warning that is due, once; None where there is none."""
+    """Return the warning that is due, once, or None."""
     global _told, _waiting
     with _guard:
         text, _waiting = _waiting, ""
@@ -201,7 +215,7 @@ def pending() -> StorageWarning | None:
 
 
 def warn() -> None:
-    """Issue the warning that is due, if there is one."""
+    """Issue the warning that is due, if any."""
     warning = pending()
     if warning is not None:
         warnings.warn(warning, stacklevel=callers_level())

@@ -1,5 +1,6 @@
-"""How things are said: numbers with their nouns, values inside messages, names that were nearly right, and advice in
-the terms of whoever reads it: a program's author, or a user of the command.
+"""Format messages: numbers with their nouns, values, suggestions for misspelled names, and advice.
+
+Advice is worded for a Python programmer or for a user of the command.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 _LONGEST = 60
+"""Upper limit of a value's length in a message, in characters."""
 
 _in_command = False
 """Whether this process runs the command `felixlike`."""
@@ -17,7 +19,7 @@ _in_command = False
 
 @contextlib.contextmanager
 def for_the_command() -> Iterator[None]:
-    """Give advice to a user of the command until the block ends. For all threads: the command is the whole process."""
+    """Word advice for a user of the command until the block ends, in all threads."""
     global _in_command
     before, _in_command = _in_command, True
     try:
@@ -27,26 +29,26 @@ def for_the_command() -> Iterator[None]:
 
 
 def advice(python: str, command: str) -> str:
-    """The same advice in Python or on the command line, whichever is in use."""
+    """Return the advice for Python or for the command line, whichever is in use."""
     return command if _in_command else python
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """ "1 round", "2 rounds".  plural: where an s is not enough."""
+    """Return a number with its noun: "1 round", "2 rounds".  plural: needed if it is not the noun with an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def shown(value: Any, *, longest: int = _LONGEST) -> str:
-    """A value as Python writes it, on one line and not too long; its kind where that cannot be had."""
+    """Return a value's repr on one line, shortened to `longest` characters, or its kind if repr fails."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # whatever a foreign class raises, and ints of more than 4300 digits
+    except Exception:  # a foreign class may raise anything; ints of more than 4300 digits raise
         text = kind_of(value)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def kind_of(value: Any) -> str:
-    """ "an int", "a Tensor", "None"."""
+    """Return a value's type with an article: "an int", "a Tensor", "None"."""
     if value is None or isinstance(value, bytes):
         return "None" if value is None else "bytes"
     name = type(value).__name__
@@ -54,16 +56,16 @@ def kind_of(value: Any) -> str:
 
 
 def nearest(wrong: Any, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant; None where none is near.  Case does not count."""
+    """Return the known name that was probably meant, or None. Case is ignored."""
     if not isinstance(wrong, str):
         return None
     by_folded = {name.casefold(): str(name) for name in known}
-    found = get_close_matches(wrong.casefold().strip(), by_folded, n=1)
-    return by_folded[found[0]] if found else None
+    matches = get_close_matches(wrong.casefold().strip(), by_folded, n=1)
+    return by_folded[matches[0]] if matches else None
 
 
 def choose_from(wrong: Any, known: Iterable[str]) -> str:
-    """The remedy for a name that is none of those known."""
+    """Return the remedy for an unknown name."""
     names = [str(name) for name in known]
     near = nearest(wrong, names)
     every = ", ".join(names) or "none"

@@ -1,1 +1,1 @@
-"""What tuned models are compared with, and how: sides in processes of their own, timed in turns; whole networks."""
+"""Compare tuned models with other compilers: each side runs in its own process, and sides are timed alternately."""

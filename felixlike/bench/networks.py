@@ -1,8 +1,8 @@
-"""Networks that are tuned and compared as a whole: each a function of the batch.
+"""Create the networks that are tuned and compared as a whole, each by a function of the batch size.
 
-In: the batch, where wanted a size. Out: (module in eval mode, example inputs). Written out, or from a configuration of
-`transformers` in the published sizes. Weights are random and seeded: latency does not depend on them, and nothing is
-downloaded.
+Inputs: the batch size, for some also image size, layers or width. Output: (module in eval mode, example inputs).
+Networks are written out here, or created from a configuration of `transformers` in the published sizes. Weights are
+random and seeded, since latency does not depend on them. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from felixlike.errors import MissingDependency
 
 Model = tuple[nn.Module, tuple[Tensor, ...]]
+"""A module in eval mode and its example inputs."""
 
 _TOKENS = 100
-"""The length of a sequence."""
+"""Length of a sequence, in tokens."""
 
 
 class Output(nn.Module):
-    """One field of what a transformers model returns; with its other arguments, if it is given some."""
+    """Return one field of the output of a transformers model. more: tensors passed as further arguments."""
 
     def __init__(self, model: Any, field: str, **more: Tensor) -> None:
         super().__init__()
@@ -33,12 +34,12 @@ class Output(nn.Module):
             self.register_buffer(name, tensor)
 
     def forward(self, x: Tensor) -> Any:
-        """The field of the model's output."""
+        """Return the field of the model's output."""
         return getattr(self.model(x, **{name: getattr(self, name) for name in self.names}), self.field)
 
 
 def resnet50(batch: int = 1, size: int = 224) -> Model:
-    """ResNet-50 on images of 3×size×size, with its 1000 classes."""
+    """Create ResNet-50 on images of 3×size×size, with its 1000 classes."""
     transformers = _transformers()
     torch.manual_seed(0)
     config = transformers.ResNetConfig(num_labels=1000)  # its defaults are ResNet-50
@@ -46,7 +47,7 @@ def resnet50(batch: int = 1, size: int = 224) -> Model:
 
 
 def mobilenet_v2(batch: int = 1, size: int = 224) -> Model:
-    """MobileNet-v2 on images of 3×size×size; pooled output."""
+    """Create MobileNet-v2 on images of 3×size×size. It returns the pooled output."""
     transformers = _transformers()
     torch.manual_seed(0)
     model = transformers.MobileNetV2Model(transformers.MobileNetV2Config())
@@ -54,7 +55,7 @@ def mobilenet_v2(batch: int = 1, size: int = 224) -> Model:
 
 
 def vit_b16(batch: int = 1, layers: int = 12, size: int = 224) -> Model:
-    """ViT-B/16 on images of 3×size×size; last_hidden_state as output."""
+    """Create ViT-B/16 on images of 3×size×size. It returns last_hidden_state."""
     transformers = _transformers()
     torch.manual_seed(0)
     model = transformers.ViTModel(transformers.ViTConfig(num_hidden_layers=layers, image_size=size))
@@ -62,17 +63,17 @@ def vit_b16(batch: int = 1, layers: int = 12, size: int = 224) -> Model:
 
 
 def gpt2(batch: int = 1, layers: int = 12) -> Model:
-    """GPT-2 (the smallest) on 100 tokens; last_hidden_state as output."""
+    """Create the smallest GPT-2 on 100 tokens. It returns last_hidden_state."""
     transformers = _transformers()
     torch.manual_seed(0)
     config = transformers.GPT2Config(n_layer=layers, use_cache=False)
     ids = torch.randint(0, config.vocab_size, (batch, _TOKENS))
-    mask = _causal(_TOKENS)  # else transformers asks of every call which sequences the tokens belong to
+    mask = _causal(_TOKENS)  # without it, transformers detects packed sequences in every call
     return Output(transformers.GPT2Model(config), "last_hidden_state", attention_mask=mask).eval(), (ids,)
 
 
 def resnet18(batch: int = 1, size: int = 224) -> Model:
-    """ResNet-18 (basic blocks of 64, 128, 256, 512 channels, 2 each) on images of 3×size×size; pooled output."""
+    """Create ResNet-18 (2 basic blocks each of 64, 128, 256, 512 channels) on images of 3×size×size; pooled output."""
     transformers = _transformers()
     torch.manual_seed(0)
     config = transformers.ResNetConfig(
@@ -82,7 +83,7 @@ def resnet18(batch: int = 1, size: int = 224) -> Model:
 
 
 def bert(batch: int = 1, layers: int = 2, hidden: int = 256, length: int = 64) -> Model:
-    """A small BERT encoder on int64 token ids; last_hidden_state as output."""
+    """Create a small BERT encoder on int64[batch, length] token ids. It returns last_hidden_state."""
     transformers = _transformers()
     torch.manual_seed(0)
     config = transformers.BertConfig(
@@ -93,7 +94,7 @@ def bert(batch: int = 1, layers: int = 2, hidden: int = 256, length: int = 64) -
 
 
 class Llama(nn.Module):
-    """Blocks of a LLaMA on vectors of tokens, in which no token sees those after it; no embedding, no head."""
+    """LLaMA blocks with a causal mask on vectors of tokens, without embedding and head."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -103,27 +104,28 @@ class Llama(nn.Module):
         self.angles = modeling.LlamaRotaryEmbedding(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors of the tokens after the last block."""
-        places = torch.arange(x.shape[1])[None]
-        angles = self.angles(x, places)
+        """Return the vectors of the tokens after the last block. x: float32[batch, tokens, hidden]."""
+        positions = torch.arange(x.shape[1])[None]
+        angles = self.angles(x, positions)
         mask = _causal(x.shape[1]).to(x.dtype)
         for block in self.blocks:
-            x = block(x, attention_mask=mask, position_ids=places, position_embeddings=angles)
+            x = block(x, attention_mask=mask, position_ids=positions, position_embeddings=angles)
         normed: Tensor = self.norm(x)
         return normed
 
 
 def llama(batch: int = 1, layers: int | None = None, hidden: int = 4096) -> Model:
-    """Blocks of LLaMA-7B (4096 wide, 32 heads, 11008 in between) on vectors of 100 tokens.
+    """Create blocks of LLaMA-7B (hidden size 4096, 32 heads, intermediate size 11008) on vectors of 100 tokens.
 
-    layers: None for as many of the 32 as fit into memory, with what comparing them needs."""
+    layers: number of blocks; None for as many as `llama_layers` returns.
+    """
     transformers = _transformers()
     torch.manual_seed(0)
-    between = 11008 * hidden // 4096
+    intermediate_size = 11008 * hidden // 4096
     count = llama_layers() if layers is None else layers
     config = transformers.LlamaConfig(
         hidden_size=hidden,
-        intermediate_size=between,
+        intermediate_size=intermediate_size,
         num_attention_heads=max(1, hidden // 128),
         num_key_value_heads=max(1, hidden // 128),
         num_hidden_layers=count,
@@ -133,67 +135,76 @@ def llama(batch: int = 1, layers: int | None = None, hidden: int = 4096) -> Mode
 
 
 _LAYER_BYTES = 4 * (4 * 4096**2 + 3 * 4096 * 11008)
-"""Of a block's weights."""
+"""Bytes of one block's float32 weights."""
 
 _COPIES = 14
-"""Of the weights that are in memory at a time: the original in two precisions, as Relax has them and packed, in the
-artefact that is written, and in the processes of the sides."""
+"""Copies of the weights in memory at a time: the original in two precisions, in Relax, packed, in the artefact being
+written, and in the processes of the sides.
+"""
 
 _MOST_LAYERS = 2
-"""A shared library of 2 GiB or more, constants included, cannot be linked."""
+"""Upper limit on blocks: a shared library of 2 GiB or more, constants included, cannot be linked."""
 
 
 def llama_layers() -> int:
-    """How many blocks fit into this machine's memory, at least one."""
+    """Return the number of blocks that fit into this machine's memory, between 1 and 2."""
     from felixlike.hardware import host_device
 
     return max(1, min(_MOST_LAYERS, host_device().memory_bytes // (_COPIES * _LAYER_BYTES)))
 
 
 class _Block3d(nn.Module):
-    """Two 3×3×3 convolutions beside which the input, or its projection, passes."""
+    """A residual block of two 3×3×3 convolutions."""
 
-    def __init__(self, inward: int, outward: int, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            *_convolution3d(inward, outward, stride), nn.ReLU(inplace=True), *_convolution3d(outward, outward, 1)
+            *_convolution3d(in_channels, out_channels, stride),
+            nn.ReLU(inplace=True),
+            *_convolution3d(out_channels, out_channels, 1),
         )
-        same = stride == 1 and inward == outward
-        self.beside = nn.Identity() if same else nn.Sequential(*_convolution3d(inward, outward, stride, 1))
+        same_shape = stride == 1 and in_channels == out_channels
+        self.beside = (
+            nn.Identity() if same_shape else nn.Sequential(*_convolution3d(in_channels, out_channels, stride, 1))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output."""
+        """Return the block's output."""
         return torch.relu(self.body(x) + self.beside(x))
 
 
-def _convolution3d(inward: int, outward: int, stride: int, size: int = 3) -> tuple[nn.Module, nn.Module]:
-    return nn.Conv3d(inward, outward, size, stride, size // 2, bias=False), nn.BatchNorm3d(outward)
+def _convolution3d(in_channels: int, out_channels: int, stride: int, size: int = 3) -> tuple[nn.Module, nn.Module]:
+    """Create a 3-d convolution without bias, and its batch norm."""
+    return nn.Conv3d(in_channels, out_channels, size, stride, size // 2, bias=False), nn.BatchNorm3d(out_channels)
 
 
 def r3d_18(batch: int = 1, frames: int = 16, size: int = 112) -> Model:
-    """R3D-18 (Tran et al., 2018) on clips of 3×16×112×112, with the 400 classes of Kinetics."""
+    """Create R3D-18 (Tran et al., 2018) on clips of 3×16×112×112 by default, with the 400 classes of Kinetics."""
     torch.manual_seed(0)
     parts: list[nn.Module] = [
         nn.Conv3d(3, 64, (3, 7, 7), (1, 2, 2), (1, 3, 3), bias=False),
         nn.BatchNorm3d(64),
         nn.ReLU(inplace=True),
     ]
-    inward = 64
-    for outward in (64, 128, 256, 512):
-        parts += [_Block3d(inward, outward, 1 if outward == 64 else 2), _Block3d(outward, outward, 1)]
-        inward = outward
+    in_channels = 64
+    for out_channels in (64, 128, 256, 512):
+        parts += [
+            _Block3d(in_channels, out_channels, 1 if out_channels == 64 else 2),
+            _Block3d(out_channels, out_channels, 1),
+        ]
+        in_channels = out_channels
     parts += [nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(512, 400)]
     return nn.Sequential(*parts).eval(), (torch.randn(batch, 3, frames, size, size),)
 
 
 def dcgan(batch: int = 1, width: int = 1024) -> Model:
-    """DCGAN's generator (Radford et al., 2016): 100 numbers → 1024 channels of 4×4 → an image of 3×64×64."""
+    """Create DCGAN's generator (Radford et al., 2016): 100 numbers → 1024 channels of 4×4 → an image of 3×64×64."""
     torch.manual_seed(0)
     parts: list[nn.Module] = [nn.ConvTranspose2d(100, width, 4, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-    for outward in (width // 2, width // 4, width // 8):
+    for out_channels in (width // 2, width // 4, width // 8):
         parts += [
-            nn.ConvTranspose2d(outward * 2, outward, 4, 2, 1, bias=False),
-            nn.BatchNorm2d(outward),
+            nn.ConvTranspose2d(out_channels * 2, out_channels, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(out_channels),
             nn.ReLU(),
         ]
     parts += [nn.ConvTranspose2d(width // 8, 3, 4, 2, 1, bias=False), nn.Tanh()]
@@ -201,26 +212,26 @@ def dcgan(batch: int = 1, width: int = 1024) -> Model:
 
 
 class _LastStep(nn.Module):
-    """An LSTM, of whose outputs the last step is kept."""
+    """An LSTM that returns the output of the last step."""
 
     def __init__(self, wide: int, layers: int) -> None:
         super().__init__()
         self.cells = nn.LSTM(wide, wide, layers, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last step's output."""
+        """Return the last step's output."""
         steps: Tensor = self.cells(x)[0]
         return steps[:, -1]
 
 
 def lstm(batch: int = 1, wide: int = 256, layers: int = 2, steps: int = 32) -> Model:
-    """An LSTM of 2 layers of 256 on 32 steps."""
+    """Create an LSTM of 2 layers of width 256 on 32 steps, by default."""
     torch.manual_seed(0)
     return _LastStep(wide, layers).eval(), (torch.randn(batch, steps, wide),)
 
 
 def mlp(batch: int = 8) -> Model:
-    """128 → 256 → 10 with ReLU and softmax."""
+    """Create an MLP 128 → 256 → 10 with ReLU and softmax."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 10), nn.Softmax(-1))
     return model.eval(), (torch.randn(batch, 128),)
@@ -236,23 +247,25 @@ NETWORKS: dict[str, Callable[..., Model]] = {
     "gpt2": gpt2,
     "lstm": lstm,
 }
-"""What `felixlike bench networks` measures; each takes batch=."""
+"""Networks that `felixlike bench networks` measures by default. Each function takes batch=."""
 
 SMALL: dict[str, Callable[..., Model]] = {"resnet18": resnet18, "bert": bert, "mlp": mlp}
-"""What it measures if asked by name."""
+"""Networks that it measures only if named."""
 
 
 def _causal(tokens: int) -> Tensor:
-    """What is added to scores so that no token sees those after it."""
-    seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
-    return torch.zeros(tokens, tokens).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
+    """Return the float32[1, 1, tokens, tokens] mask that is added to scores so that no token sees later ones."""
+    visible = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+    return torch.zeros(tokens, tokens).masked_fill(~visible, torch.finfo(torch.float32).min)[None, None]
 
 
 def _images(batch: int, size: int) -> tuple[Tensor]:
+    """Return random images of 3×size×size as the only input."""
     return (torch.randn(batch, 3, size, size),)
 
 
 def _transformers() -> Any:
+    """Import transformers. Raise MissingDependency if it is not installed."""
     try:
         import transformers
     except ImportError:

@@ -1,6 +1,6 @@
-"""Rows of networks as a page: a table, what is to be said of single rows, and a picture.
+"""Format the results of networks as a page: a table, remarks on single rows, and a picture.
 
-In: rows as `whole.measure` makes them. Out: text in Markdown, and a picture if matplotlib is there.
+Inputs: rows of `whole.measure`. Outputs: Markdown text, and a picture if matplotlib is installed.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ from felixlike.bench.whole import TUNED
 from felixlike.errors import MissingDependency
 
 GOAL = 1.5
-"""What the best of the others over ours is to be on average, geometrically."""
+"""Target of the geometric mean of best other ÷ tuned."""
 
 _COLUMNS = (EAGER, COMPILED, ONNX, TUNED)
+"""Sides with a column of the table."""
 _BEST_OF = (EAGER, CHANNELS_LAST, COMPILED, ONNX)
+"""Sides among which the best other is chosen."""
 _MS = 1e3
+"""Milliseconds per second."""
 
 
 def key(row: dict[str, Any]) -> tuple[str, int]:
-    """What a row is of: the network and its batch. Rows of earlier versions are of one image or sentence."""
+    """Return the network and the batch size of a row. Rows of earlier versions have batch size 1."""
     return row["network"], row.get("batch", 1)
 
 
 def ratio(row: dict[str, Any]) -> float | None:
-    """The best of the others over ours, medians of a call; None where there was no other."""
+    """Return the best latency of the other sides ÷ ours, medians of a call; None without another side."""
     others = [row[side] for side in _BEST_OF if side in row]
     return min(others) / row[TUNED] if others else None
 
 
 def text(rows: Sequence[dict[str, Any]], picture: str = "") -> str:
-    """The page. picture: the name of the file beside it, if there is one."""
+    """Return the page. picture: name of the picture's file; empty without one."""
     lines = [
         "Milliseconds of a call, median / mean, in interleaved turns, each side in a process of its own with as",
         "many threads; eager in the better of two layouts (*: channels last). best ÷ tuned: the best of the first",
@@ -50,7 +53,7 @@ def text(rows: Sequence[dict[str, Any]], picture: str = "") -> str:
         *map(_line, rows),
         "",
     ]
-    ratios = [found for row in rows if (found := ratio(row)) is not None]
+    ratios = [best for row in rows if (best := ratio(row)) is not None]
     if ratios:
         lines.append(
             f"Best of the others ÷ tuned, geometric mean: **{geometric_mean(ratios):.2f}** (the goal: {GOAL}); "
@@ -66,7 +69,7 @@ def text(rows: Sequence[dict[str, Any]], picture: str = "") -> str:
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> bool:
-    """Bars of the ratios, to each of the others; whether there was anything to draw with. Raises OutputNotWritable."""
+    """Draw bars of other ÷ tuned for each other side. Return False without matplotlib. Raise OutputNotWritable."""
     from felixlike.report.picture import new_figure, save_figure
 
     try:
@@ -90,38 +93,40 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> bool:
 
 
 def _name(row: dict[str, Any]) -> str:
+    """Return the name of a row, with its batch size unless it is 1."""
     name, batch = key(row)
     return name if batch == 1 else f"{name}, {batch}"
 
 
 def _seconds(row: dict[str, Any], side: str) -> float:
-    """The median of a side; of eager the better layout's."""
+    """Return the median of a side, for eager that of the faster layout."""
     sides = (EAGER, CHANNELS_LAST) if side == EAGER else (side,)
     return min(float(row[s]) for s in sides if s in row)
 
 
 def _line(row: dict[str, Any]) -> str:
+    """Return a row of the table."""
     name, batch = key(row)
     times = " | ".join(_cell(row, side) for side in _COLUMNS)
-    found = ratio(row)
+    best = ratio(row)
     share = f"{row['kernels'] / row[TUNED]:.2f}" if row.get("kernels") else "–"
     return (
-        f"| {name} | {batch} | {times} | {'–' if found is None else f'**{found:.2f}**'} | {share} | {row['error']:.1e} "
+        f"| {name} | {batch} | {times} | {'–' if best is None else f'**{best:.2f}**'} | {share} | {row['error']:.1e} "
         f"| {row['trials']} | {row['tuning_seconds']:.0f} | {row['total_seconds']:.0f} |"
     )
 
 
 def _cell(row: dict[str, Any], side: str) -> str:
-    """Median / mean in ms; rows of earlier versions have no means."""
+    """Return median / mean of a side in ms. Rows of earlier versions have no mean."""
     if side not in row:
         return "failed" if side in row.get("without", ()) else "–"
-    last = side == EAGER and row.get(CHANNELS_LAST, row[side]) < row[side]
-    shown = CHANNELS_LAST if last else side
-    found = [row[shown], *([row["mean"][shown]] if shown in row.get("mean", ()) else [])]
-    return " / ".join(f"{seconds * _MS:.3g}" for seconds in found) + ("*" if last else "")
+    is_channels_last = side == EAGER and row.get(CHANNELS_LAST, row[side]) < row[side]
+    layout = CHANNELS_LAST if is_channels_last else side
+    latencies = [row[layout], *([row["mean"][layout]] if layout in row.get("mean", ()) else [])]
+    return " / ".join(f"{seconds * _MS:.3g}" for seconds in latencies) + ("*" if is_channels_last else "")
 
 
 def _notes(row: dict[str, Any]) -> list[str]:
-    """What a reader should know of a row."""
+    """Return remarks on a row: failed sides and warnings."""
     failed = [f"- {_name(row)}: {side} does not work here ({why})." for side, why in row.get("without", {}).items()]
     return failed + [f"- {_name(row)}: {warning}" for warning in row.get("warnings", ())]

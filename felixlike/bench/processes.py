@@ -1,8 +1,8 @@
-"""Sides of a comparison, each in a process of its own, a thread on each core, stopped when it is not its turn.
+"""Run each side of a comparison in its own process with one thread per core, stopped except during its turn.
 
-In: for each side a function that makes its call, which can be pickled. Out: how long its calls take. PyTorch's threads
-are bound to a core each, because two of them sometimes share one otherwise; felixlike's and TVM's are by
-felixlike.hardware.placement. The user's own settings of OpenMP win.
+Input: for each side a picklable function that creates its call. Output: the latencies of its calls. PyTorch's threads
+are bound to one core each, because two of them sometimes share a core otherwise. felixlike's and TVM's threads are
+placed by felixlike.hardware.placement. OpenMP settings of the user take precedence.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from felixlike.hardware.probe import usable_processors
 from felixlike.measure.child.confine import confine
 
 Make = Callable[[], Callable[[], object]]
-"""Makes a side's call where it is to run: a function of a module, or a functools.partial of one."""
+"""Creates a side's call in the process where it runs: a module-level function, or a functools.partial of one."""
 
 
 _GRACE_SECONDS = 10.0
-"""For a process to end by itself."""
+"""Seconds that a process has to exit before it is killed. Chosen by hand."""
 
 
 class SideFailed(RuntimeError):
-    """A side does not work on this machine; says why."""
+    """Raised when a side does not work on this machine. The message says why."""
 
 
 class Side:
-    """A process for one side, which may be loaded again and again.  A context manager."""
+    """A process for one side, which can load calls repeatedly; a context manager."""
 
     def __init__(self) -> None:
         spawning = multiprocessing.get_context("spawn")
@@ -52,23 +52,23 @@ class Side:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._connection.close()
-        with suppress(ProcessLookupError):  # it has died already
+        with suppress(ProcessLookupError):  # the process has exited
             os.kill(self._number, signal.SIGCONT)
         self._process.join(_GRACE_SECONDS)
         self._process.kill()
         self._process.join()
 
     def load(self, make: Make) -> None:
-        """Make the side's call there, in the place of the one before.  Raises SideFailed."""
+        """Create the side's call in the process, in place of the previous one. Raise SideFailed."""
         self._ask(make)
 
     def times(self, calls: int) -> array[float]:
-        """A `Timer` of the call that was loaded last."""
-        found: array[float] = self._ask(calls)
-        return found
+        """Time the call that was loaded last, as a `Timer`."""
+        latencies: array[float] = self._ask(calls)
+        return latencies
 
     def _ask(self, request: object) -> Any:
-        """The answer to a request, from a process that is stopped before and after."""
+        """Return the answer to a request. The process is stopped before and after."""
         try:
             os.kill(self._number, signal.SIGCONT)
             self._connection.send(request)
@@ -82,27 +82,35 @@ class Side:
 
 
 class Sides:
-    """A process for each side's name, kept for further comparisons.  A context manager.
+    """The processes of all sides, reused for further comparisons; a context manager.
 
-    failures: why sides of the latest comparison were left out, by name."""
+    Attributes:
+        failures: Why sides of the latest comparison were left out, by name.
+    """
 
     def __init__(self) -> None:
         self.failures: dict[str, str] = {}
-        self._found: dict[str, Side] = {}
+        self._sides: dict[str, Side] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for side in self._found.values():
+        for side in self._sides.values():
             side.__exit__(kind, error, at)
 
     def compare(self, makes: Mapping[str, Make], *, seconds_a_side: float = 3.0, slot: float = 0.1) -> dict[str, Timed]:
-        """As `interleaved`; sides that do not work here are left out, with a word."""
+        """Time sides as `interleaved` does. Print and leave out the sides that fail.
+
+        Args:
+            makes: Functions that create the calls, by name.
+            seconds_a_side: Seconds of timing per side.
+            slot: Seconds per turn.
+        """
         self.failures = {}
         timers: dict[str, Timer] = {}
         for name, make in makes.items():
-            side = self._found.get(name) or self._found.setdefault(name, Side())
+            side = self._sides.get(name) or self._sides.setdefault(name, Side())
             try:
                 side.load(make)
                 side.times(0)
@@ -110,25 +118,31 @@ class Sides:
                 print(f"{name} does not work here: {failure}", flush=True)
                 self.failures[name] = str(failure)
                 side.__exit__(None, None, None)
-                del self._found[name]
+                del self._sides[name]
                 continue
             timers[name] = side.times
         return interleaved(timers, seconds_a_side=seconds_a_side, slot=slot)
 
 
 def fresh(make: Make, *, processes: int = 10, seconds: float = 0.5) -> list[Timed]:
-    """One side in several processes, one after another, each timed for about so many seconds."""
-    found = []
+    """Time one side in several processes, one after another.
+
+    Args:
+        make: Function that creates the call.
+        processes: Number of processes.
+        seconds: Approximate seconds of timing per process.
+    """
+    results = []
     for _ in range(processes):
         with Side() as side:
             side.load(make)
             calls = max(10, round(seconds / max(min(side.times(5)), 1e-7)))
-            found.append(summary(side.times(calls)))
-    return found
+            results.append(summary(side.times(calls)))
+    return results
 
 
 def _serve(connection: Connection, parent: int) -> None:
-    """Load calls and time them, until the parent is gone.  Its outputs are silent."""
+    """Load and time calls on request until the parent exits. Output of the calls is discarded."""
     confine(parent)
     times = timer(_nothing)
     while True:
@@ -137,7 +151,7 @@ def _serve(connection: Connection, parent: int) -> None:
             if isinstance(request, int):
                 connection.send(times(request))
             else:
-                times = timer(_nothing)  # what it held goes first
+                times = timer(_nothing)  # free the previous call first
                 times = timer(request())
                 connection.send(None)
         except EOFError:
@@ -148,18 +162,18 @@ def _serve(connection: Connection, parent: int) -> None:
 
 
 def _nothing() -> None:
-    """The call before any is loaded."""
+    """Do nothing. Stands in for the call until one is loaded."""
 
 
 def _bound() -> dict[str, str]:
-    """The environment that binds OpenMP's threads to a core each."""
+    """Return the environment that binds each OpenMP thread to one core."""
     places = ",".join(f"{{{min(core)}}}" for core in usable_processors())
     return {"OMP_PROC_BIND": "true", "OMP_PLACES": places}
 
 
 @contextmanager
 def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """These variables, where they are not set, for processes that are started inside."""
+    """Set environment variables that are unset, for processes that are started in the block."""
     missing = {name: value for name, value in settings.items() if name not in os.environ}
     os.environ.update(missing)
     try:

@@ -1,6 +1,6 @@
-"""Results on disk: a JSON file beside a readable page, both saying where and with what they were measured.
+"""Save results as a JSON file and a readable page beside it, both with the machine and the versions of packages.
 
-In: the path of the JSON file, data, the page's text. Out: the two files, with a chapter for each kind of CPU.
+Inputs: the path of the JSON file, data, the page's text. Outputs: the two files, with a chapter per kind of CPU.
 """
 
 from __future__ import annotations
@@ -18,13 +18,26 @@ from felixlike.errors import InvalidOption
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive numbers."""
+    """Return the geometric mean of positive numbers."""
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def write_for_this_machine(path: Path, data: dict[str, Any], text: str, *, command: str) -> str:
-    """Write path, a .json file, and the page beside it, whose text is returned; what was measured on other kinds of
-    CPUs stays in both, a chapter for each.  command: what makes them.  Raises InvalidOption, OutputNotWritable."""
+    """Write results of this machine to a JSON file and a page. Chapters of other kinds of CPUs are preserved.
+
+    Args:
+        path: The .json file. The page lies beside it.
+        data: Results of this machine.
+        text: Text of this machine's chapter, in Markdown.
+        command: Command that reproduces the results.
+
+    Returns:
+        The text of the page.
+
+    Raises:
+        InvalidOption: The file has other content.
+        OutputNotWritable: The files cannot be written.
+    """
     here = where()
     machines = [machine for machine in _machines(path) if machine["mcpu"] != here["mcpu"]]
     machines.append({**here, "data": data, "text": f"Made by `{command}`.\n\n{text}"})
@@ -36,14 +49,16 @@ def write_for_this_machine(path: Path, data: dict[str, Any], text: str, *, comma
 
 
 def of_this_machine(path: Path) -> dict[str, Any]:
-    """The data that `write_for_this_machine` kept of this kind of CPU; empty where there is none. Raises
-    InvalidOption for a file of another kind."""
+    """Return the saved data of this kind of CPU; empty if there is none.
+
+    Raise InvalidOption if the file has other content.
+    """
     here = where()
     return next((machine["data"] for machine in _machines(path) if machine["mcpu"] == here["mcpu"]), {})
 
 
 def where() -> dict[str, Any]:
-    """The machine, and the versions of what is measured on it."""
+    """Return this machine's device, and the versions of felixlike, TVM and PyTorch."""
     from felixlike.hardware import host_device
 
     device = host_device()
@@ -52,27 +67,28 @@ def where() -> dict[str, Any]:
 
 
 def stated(found: dict[str, Any]) -> str:
-    """`where`, in words."""
+    """Return the result of `where` as text."""
     versions = ", ".join(f"{package} {version}" for package, version in found["versions"].items())
     gpu = f"{found['gpu']}; " if "gpu" in found else ""
     return f"{gpu}{found['device']} ({found['mcpu']}), {found['cores']} cores; {versions}"
 
 
 def save(path: Path, data: dict[str, Any], page: str) -> None:
-    """Write path and the .md file beside it. Raises OutputNotWritable."""
+    """Write a JSON file and the .md file beside it. Raise OutputNotWritable."""
     for file, text in ((path, json.dumps(data, indent=1) + "\n"), (path.with_suffix(".md"), page)):
         with written_whole(file) as opened:
             opened.write(text.encode())
 
 
 def _machines(path: Path) -> list[dict[str, Any]]:
+    """Read the chapters of a JSON file; empty if there is no file. Raise InvalidOption for other content."""
     if not path.exists():
         return []
     try:
-        found: list[dict[str, Any]] = json.loads(path.read_text())["machines"]
-        assert all({"mcpu", "data", "text"} <= set(machine) for machine in found)
+        machines: list[dict[str, Any]] = json.loads(path.read_text())["machines"]
+        assert all({"mcpu", "data", "text"} <= set(machine) for machine in machines)
     except (ValueError, KeyError, TypeError, AssertionError):
         raise InvalidOption(
             "the file holds something else", where=str(path), remedy="give another path, or remove it"
         ) from None
-    return found
+    return machines

@@ -1,7 +1,7 @@
-"""What can be compared: a saved model, untuned TVM, PyTorch eager in two layouts, torch.compile, ONNX Runtime.
+"""Define the sides of comparisons: saved models, untuned TVM, PyTorch eager, torch.compile and ONNX Runtime.
 
-In: a function that makes a module and its inputs, which can be pickled. Out: functions that make a call of it
-(`processes.Make`), each run in a process of its own.
+Input: a picklable function that creates a module and its inputs. Outputs: functions that create a call of it
+(`processes.Make`), each run in its own process. PyTorch eager has two sides, one per memory layout.
 """
 
 from __future__ import annotations
@@ -19,19 +19,28 @@ if TYPE_CHECKING:
     from felixlike.bench.networks import Model
 
 Call = Callable[[], object]
+"""A call of a model on its example inputs."""
 
 EAGER, CHANNELS_LAST = "PyTorch eager", "eager, channels last"
+"""Names of the sides of PyTorch in eager mode."""
+
 COMPILED, ONNX, UNTUNED = "torch.compile", "ONNX Runtime", "TVM untuned"
+"""Names of the other sides."""
 
 
 def baselines(make: Callable[[], Model], names: Sequence[str] = (EAGER, COMPILED, ONNX, UNTUNED)) -> dict[str, Make]:
-    """By name what a tuned model is compared with."""
+    """Return the functions that create the baselines' calls, by name.
+
+    Args:
+        make: Function that creates a module and its inputs.
+        names: Names of sides.
+    """
     kinds = {EAGER: eager, CHANNELS_LAST: channels_last, COMPILED: compiled, ONNX: onnxruntime, UNTUNED: untuned}
     return {name: partial(kinds[name], make) for name in names}
 
 
 def saved(path: Path, make: Callable[[], Model]) -> Call:
-    """A model that felixlike has saved, on the inputs of the original."""
+    """Create the call of a model that felixlike has saved, on the inputs of the original."""
     import felixlike as fx
 
     model, (_, inputs) = fx.load(path), make()
@@ -39,7 +48,7 @@ def saved(path: Path, make: Callable[[], Model]) -> Call:
 
 
 def untuned(make: Callable[[], Model]) -> Call:
-    """TVM's own schedules, or none."""
+    """Create the call of TVM's code without tuning."""
     from felixlike.frontend import import_model
     from felixlike.runtime import compile_model
 
@@ -49,24 +58,27 @@ def untuned(make: Callable[[], Model]) -> Call:
 
 
 def eager(make: Callable[[], Model]) -> Call:
-    """PyTorch as it is."""
+    """Create the call of PyTorch in eager mode."""
     return inference(*make())
 
 
 def channels_last(make: Callable[[], Model]) -> Call:
-    """PyTorch as it is, on images (or clips) and weights whose channels lie next to each other."""
+    """Create the call of PyTorch in eager mode with channels-last layout.
+
+    Inputs and weights of 4 dimensions (images) and 5 dimensions (clips) are converted.
+    """
     import torch
 
     model, inputs = make()
-    kinds: dict[int, Any] = {4: torch.channels_last, 5: torch.channels_last_3d}
+    formats: dict[int, Any] = {4: torch.channels_last, 5: torch.channels_last_3d}
     for tensor in (*model.parameters(), *inputs):
-        if tensor.dim() in kinds:
-            tensor.data = tensor.data.contiguous(memory_format=kinds[tensor.dim()])
+        if tensor.dim() in formats:
+            tensor.data = tensor.data.contiguous(memory_format=formats[tensor.dim()])
     return inference(model, inputs)
 
 
 def compiled(make: Callable[[], Model]) -> Call:
-    """torch.compile, which compiles in the first call."""
+    """Create the call of torch.compile, which compiles in the first call."""
     import torch
 
     model, inputs = make()
@@ -74,7 +86,7 @@ def compiled(make: Callable[[], Model]) -> Call:
 
 
 def onnxruntime(make: Callable[[], Model]) -> Call:
-    """The model in ONNX Runtime, with all its optimisations, a thread on each core."""
+    """Create the call of ONNX Runtime with all its optimisations and one thread per core."""
     import onnxruntime as ort
     import torch
 
@@ -86,7 +98,7 @@ def onnxruntime(make: Callable[[], Model]) -> Call:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.intra_op_num_threads = len(cores)
-    if len(cores) > 1:  # OpenMP has bound this thread to the first core; processors are counted from 1
+    if len(cores) > 1:  # OpenMP bound this thread to the first core; ONNX Runtime counts processors from 1
         others = ";".join(",".join(str(processor + 1) for processor in sorted(core)) for core in cores[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", others)
     with scratch.temporary("onnx") as folder, warnings.catch_warnings():
@@ -99,7 +111,7 @@ def onnxruntime(make: Callable[[], Model]) -> Call:
 
 
 def inference(function: Callable[..., object], inputs: Any) -> Call:
-    """A call without gradients."""
+    """Create a call without gradients."""
     import torch
 
     def run() -> object:

@@ -1,7 +1,7 @@
-"""Timing several sides against each other on one noisy machine.
+"""Time several sides alternately on a noisy machine.
 
-In: by name, how to time some calls of a side. Out: medians and means with spread. Sides are interleaved (A B C A B
-C …), and had better be in processes of their own (`processes.py`): two thread pools in one disturb each other.
+Input: a timer per side, by name. Outputs: medians and means with spread. Sides are interleaved (A B C A B C …). They
+should run in separate processes (`processes.py`), since two thread pools in one process disturb each other.
 """
 
 from __future__ import annotations
@@ -14,13 +14,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 Timer = Callable[[int], "array[float]"]
-"""Makes an untimed call, then so many; seconds of each."""
+"""Makes one untimed call, then the given number of calls. Returns the seconds of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """seconds: median of a call.  mean: of all.  low, high: quartiles.  calls: how many were timed.  least, most: the
-    quickest call, and what nine of ten stay below."""
+    """Statistics of a side's calls.
+
+    Attributes:
+        seconds: Median seconds per call.
+        mean: Mean seconds per call.
+        low: First quartile.
+        high: Third quartile.
+        calls: Number of timed calls.
+        least: Fastest call.
+        most: 90th percentile.
+    """
 
     seconds: float
     mean: float
@@ -32,39 +41,45 @@ class Timed:
 
 
 def timer(run: Callable[[], object]) -> Timer:
-    """Times calls in this process."""
+    """Return a timer of calls in this process."""
 
     def times(calls: int) -> array[float]:
-        run()  # others have used the caches meanwhile
-        found = array("d", bytes(8 * calls))
+        run()  # other sides have replaced this side's data in the caches
+        latencies = array("d", bytes(8 * calls))
         before = time.perf_counter()
         for i in range(calls):
             run()
             after = time.perf_counter()
-            found[i] = after - before
+            latencies[i] = after - before
             before = after
-        return found
+        return latencies
 
     return times
 
 
 def interleaved(sides: Mapping[str, Timer], *, seconds_a_side: float = 3.0, slot: float = 0.1) -> dict[str, Timed]:
-    """Time every side for about `seconds_a_side`, in turns of about `slot` seconds, each side at least three times."""
+    """Time sides alternately.
+
+    Args:
+        sides: Timers by name.
+        seconds_a_side: Approximate seconds of timing per side.
+        slot: Approximate seconds per turn. Each side has at least three turns.
+    """
     calls: dict[str, int] = {}
     for name, times in sides.items():
         times(0)  # compile, allocate, warm up
         calls[name] = max(1, round(slot / max(min(times(5)), 1e-7)))
-    found: dict[str, array[float]] = {name: array("d") for name in sides}
+    latencies: dict[str, array[float]] = {name: array("d") for name in sides}
     turns = max(3, round(seconds_a_side / slot))
     for turn in range(turns):
         for name, times in sides.items():
-            if turn < 3 or sum(found[name]) <= seconds_a_side:
-                found[name].extend(times(calls[name]))
-    return {name: summary(seconds) for name, seconds in found.items()}
+            if turn < 3 or sum(latencies[name]) <= seconds_a_side:
+                latencies[name].extend(times(calls[name]))
+    return {name: summary(seconds) for name, seconds in latencies.items()}
 
 
-def summary(found: array[float]) -> Timed:
-    """Of the seconds of some calls, at least one."""
-    low, middle, high = statistics.quantiles(found, n=4) if len(found) > 1 else (found[0],) * 3
-    most = statistics.quantiles(found, n=10)[-1] if len(found) > 1 else found[0]
-    return Timed(middle, statistics.fmean(found), low, high, len(found), min(found), most)
+def summary(latencies: array[float]) -> Timed:
+    """Return the statistics of the seconds of at least one call."""
+    low, middle, high = statistics.quantiles(latencies, n=4) if len(latencies) > 1 else (latencies[0],) * 3
+    most = statistics.quantiles(latencies, n=10)[-1] if len(latencies) > 1 else latencies[0]
+    return Timed(middle, statistics.fmean(latencies), low, high, len(latencies), min(latencies), most)

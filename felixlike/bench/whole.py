@@ -1,7 +1,7 @@
-"""One network, tuned and compared: a row of the table.
+"""Tune one network and compare it with other sides: a row of the table.
 
-In: its name, the batch, seconds to tune it in. Out: seconds of a call of each side, timed in turns, each in a process
-of its own with as many threads, and how right and how soon ours was. A row holds numbers and text alone.
+Inputs: the network's name, the batch size, seconds of tuning. Output: a row of numbers and text: seconds per call of
+each side, timed alternately in separate processes with equal numbers of threads; errors, and the time of tuning.
 """
 
 from __future__ import annotations
@@ -20,24 +20,37 @@ from felixlike.bench.sides import CHANNELS_LAST, COMPILED, EAGER, ONNX, baseline
 from felixlike.errors import FelixlikeWarning
 
 OTHERS = (EAGER, CHANNELS_LAST, COMPILED, ONNX)
-"""What a network is compared with unless somebody asks for something else."""
+"""Sides that networks are compared with by default."""
 
 TUNED = "tuned"
+"""Name of the tuned side."""
 
 
 def measure(
     name: str, batch: int, seconds: float, *, against: Sequence[str] = OTHERS, progress: bool | str = True
 ) -> dict[str, Any]:
-    """Tune a network, save it, and time it against others.
+    """Tune a network, save it, and time it against other sides.
 
-    against: names of sides.  Raises as `felixlike.optimize` does; sides that do not work are named under "without"."""
+    Args:
+        name: Name of a network in NETWORKS or SMALL.
+        batch: Batch size.
+        seconds: Seconds of tuning.
+        against: Names of the other sides.
+        progress: As in `felixlike.optimize`.
+
+    Returns:
+        The row. Sides that failed are named under "without".
+
+    Raises:
+        RuntimeError: The tuned model cannot be called. Errors of `felixlike.optimize` are raised as well.
+    """
     import felixlike as fx
     from felixlike.hardware import placement
 
     make = partial((NETWORKS | SMALL)[name], batch=batch)
     model, inputs = make()
     against = [side for side in against if side != CHANNELS_LAST or any(x.dim() in (4, 5) for x in inputs)]
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as recorded_warnings:
         warnings.simplefilter("always", FelixlikeWarning)
         tuned = fx.optimize(model, inputs, seconds=seconds, progress=progress)
     report = tuned.report
@@ -45,7 +58,7 @@ def measure(
         path = folder / f"{name}.flx"
         tuned.save(path)
         del model, inputs, tuned
-        gc.collect()  # some networks fill a good part of the memory, and every side has one of its own
+        gc.collect()  # every side loads the network, and some networks fill much of the memory
         with Sides() as sides:
             times = sides.compare({**baselines(make, against), TUNED: partial(saved, path, make)})
             without = dict(sides.failures)
@@ -60,11 +73,13 @@ def measure(
         "kernels": kernels if math.isfinite(kernels) else None,
     }
     row |= {"tuning_seconds": report.seconds, "total_seconds": report.total_seconds, "spent": report.spent}
-    row |= {side: found.seconds for side, found in times.items()}
-    row["mean"] = {side: found.mean for side, found in times.items()}
-    row["quartiles"] = {side: [found.low, found.high] for side, found in times.items()}
+    row |= {side: timed.seconds for side, timed in times.items()}
+    row["mean"] = {side: timed.mean for side, timed in times.items()}
+    row["quartiles"] = {side: [timed.low, timed.high] for side, timed in times.items()}
     row["without"] = without
-    row["warnings"] = [str(warning.message) for warning in said if issubclass(warning.category, FelixlikeWarning)]
+    row["warnings"] = [
+        str(warning.message) for warning in recorded_warnings if issubclass(warning.category, FelixlikeWarning)
+    ]
     row["tasks"] = [
         {
             "name": task.name,

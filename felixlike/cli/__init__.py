@@ -1,9 +1,9 @@
-"""The command `felixlike`: tune, resume, show, watch, merge, export, import, compact, compare, explain, doctor,
-cache, collect, train, evaluate, tc and bench.
+"""Run the command `felixlike` with its subcommands tune, resume, show, watch, merge, export, import, compact, compare,
+explain, doctor, cache, collect, train, evaluate, tc and bench.
 
-In: the command line. Out: text on stdout, progress on stderr, and the exit code: 0, 1 (a problem, said in a sentence),
-2 (usage), 130 (Ctrl-C), 143 (SIGTERM), 129 (the terminal has gone) or 141 (the reader of the output has gone). A run
-that was stopped has saved the best so far.
+Input: the command line. Outputs: text on stdout, progress on stderr, and an exit code: 0, 1 (a problem, described in a
+sentence), 2 (usage), 130 (Ctrl-C), 143 (SIGTERM), 129 (the terminal was closed) or 141 (the reader of the output was
+closed). A run that was stopped has saved the best schedules so far.
 """
 
 from __future__ import annotations
@@ -18,24 +18,35 @@ from felixlike.cli.terminal import BROKEN_PIPE, Streams, complain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code. Raises SystemExit after --help and --version, and for wrong usage."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    """Run the command.
+
+    Args:
+        arguments: Command-line arguments without the program's name; None for those of the process.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SystemExit: After --help and --version, and for wrong usage.
+    """
+    command_line = sys.argv[1:] if arguments is None else list(arguments)
     streams = Streams()
     with streams.prepared(), for_the_command():
         try:
-            code, leave = _run(given), False
+            code, exits = _run(command_line), False
         except SystemExit as leaving:
-            code, leave = int(leaving.code or 0), True
+            code, exits = int(leaving.code or 0), True
     if streams.error and not streams.broken:
         complain(f"the output could not be written: {streams.error}")
         code = code or 1
     code = code or (BROKEN_PIPE if streams.broken else 0)
-    if leave:
+    if exits:
         raise SystemExit(code)
     return code
 
 
 def _run(arguments: list[str]) -> int:
+    """Parse the arguments, run the command, and convert errors to messages and exit codes."""
     traceback = False
     try:
         parser = _parser()
@@ -44,60 +55,64 @@ def _run(arguments: list[str]) -> int:
             return 0
         options = _parsed(parser, arguments)
         traceback = options.traceback
-        return _carried_out(options)
+        return _run_command(options)
     except BrokenPipeError:
         return BROKEN_PIPE
     except KeyboardInterrupt as interrupt:
-        exec("")  # else Python ends itself by SIGINT, where it was in the exec of a string (a dataclass is one)
+        exec("")  # Python kills itself by SIGINT if the last exec of a string (dataclasses use it) was interrupted
         number = getattr(interrupt, "number", signal.SIGINT)
         complain("interrupted" if number == signal.SIGINT else "terminated")
         return 128 + int(number)
     except Exception as error:
-        if traceback or not _is_ours(error):
+        if traceback or not _is_expected(error):
             raise
-        complain(_words(error))
+        complain(_error_text(error))
         return 1
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    """The options; usage errors are those of the command, and name what was probably meant. Raises SystemExit."""
+    """Parse the arguments. Raise SystemExit for wrong usage.
+
+    Usage errors come from the parser of the subcommand and suggest a similar name.
+    """
     from felixlike._util.wording import nearest
 
     commands = _commands(parser)
     if not arguments[0].startswith("-") and arguments[0] not in commands:
         near = nearest(arguments[0], commands)
-        asked = f" (did you mean {near!r}?)" if near else ""
-        parser.error(f"there is no command {arguments[0]!r}; use one of {', '.join(commands)}{asked}")
+        hint = f" (did you mean {near!r}?)" if near else ""
+        parser.error(f"there is no command {arguments[0]!r}; use one of {', '.join(commands)}{hint}")
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         command = commands[options.command]
         known = [name for action in command._actions for name in action.option_strings]
         near = nearest(unknown[0].partition("=")[0], known)
-        asked = f" (did you mean {near}?)" if near else ""
-        command.error(f"{unknown[0]} is not understood{asked}")
+        hint = f" (did you mean {near}?)" if near else ""
+        command.error(f"{unknown[0]} is not understood{hint}")
     return options
 
 
 def _commands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    """The parsers of the commands by their names."""
+    """Return the parsers of the subcommands, by name."""
     return next(action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
 
 
-def _carried_out(options: argparse.Namespace) -> int:
-    """The exit code of the command, which a user's model that calls sys.exit does not choose."""
+def _run_command(options: argparse.Namespace) -> int:
+    """Run a subcommand and return its exit code. Raise InvalidModel if a user's model calls sys.exit."""
     try:
         return int(options.run(options))
-    except SystemExit as leaving:
+    except SystemExit as error:
         from felixlike.errors import InvalidModel
 
         raise InvalidModel(
-            f"it ends the program when it runs: sys.exit({'' if leaving.code is None else repr(leaving.code)})",
+            f"it ends the program when it runs: sys.exit({'' if error.code is None else repr(error.code)})",
             where="model",
             remedy="raise an exception instead",
-        ) from leaving
+        ) from error
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Create the parser of the command and its subcommands."""
     from felixlike._version import __version__
     from felixlike.cli import (
         bench,
@@ -125,14 +140,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _is_ours(error: Exception) -> bool:
-    """Whether an error says all there is to say: one of our own, or the system's about a file."""
+def _is_expected(error: Exception) -> bool:
+    """Return whether an error needs no traceback: a FelixlikeError, or an OSError about a file."""
     from felixlike.errors import FelixlikeError
 
     return isinstance(error, FelixlikeError | OSError)
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
+    """Return the message of an error. An OSError is shortened to the file and its reason."""
     from felixlike.errors import FelixlikeError
 
     if isinstance(error, FelixlikeError) or not isinstance(error, OSError) or not error.strerror:

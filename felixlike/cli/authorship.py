@@ -1,8 +1,8 @@
-"""Which of the commands in stores this user gave, on this machine.
+"""Recognise which commands in a store this user gave on this machine.
 
-Inputs: the path of a store and a command. Outputs: a mark that stands beside the command in the store, and whether it
-is right. A mark is an HMAC of host, store and command under a key that only this user can read, so whoever writes a
-store by other means cannot make one. Where the key cannot be kept, no command has a mark.
+Inputs: the path of a store and a command. Outputs: a mark that is saved beside the command, and whether a mark is
+valid. A mark is an HMAC of host, store and command under a key that only this user can read. A store that was written
+by other means therefore has no valid mark. If the key cannot be saved, no command has a mark.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ import platformdirs
 from felixlike._util import private_files
 
 _KEY = "commands.key"
+"""Name of the key's file."""
 _KEY_BYTES = 32
+"""Length of the key in bytes."""
 
 
 def mark(store: Path, command: Mapping[str, Any]) -> str:
-    """The mark of a command that this user gives now; makes the key if there is none. Empty where there can be none."""
+    """Return the mark of a command that this user gives now; empty without a key. Create the key if there is none."""
     try:
         try:
             key = _key()
@@ -38,7 +40,7 @@ def mark(store: Path, command: Mapping[str, Any]) -> str:
 
 
 def is_ours(found: Any, store: Path, command: Mapping[str, Any]) -> bool:
-    """Whether a mark is the one that this user's `mark` gives."""
+    """Return whether a mark is the one that `mark` returns for this user."""
     try:
         key = _key()
     except OSError:
@@ -47,11 +49,13 @@ def is_ours(found: Any, store: Path, command: Mapping[str, Any]) -> bool:
 
 
 def _mark(key: bytes, store: Path, command: Mapping[str, Any]) -> str:
-    said = json.dumps([platform.node(), os.path.realpath(store), dict(command)], sort_keys=True)
-    return hmac.digest(key, said.encode(), "sha256").hex()
+    """Return the HMAC-SHA256 of host, store and command."""
+    message = json.dumps([platform.node(), os.path.realpath(store), dict(command)], sort_keys=True)
+    return hmac.digest(key, message.encode(), "sha256").hex()
 
 
 def _key() -> bytes:
+    """Read the key. Raise OSError if there is none or its length is wrong."""
     with private_files.opened(_folder(), _KEY) as file:
         key = file.read(_KEY_BYTES + 1)
     if len(key) != _KEY_BYTES:
@@ -60,4 +64,5 @@ def _key() -> bytes:
 
 
 def _folder() -> Path:
+    """Return the folder of the key."""
     return Path(platformdirs.user_data_dir("felixlike")) / "keys"

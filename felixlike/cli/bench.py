@@ -1,6 +1,6 @@
-"""`felixlike bench networks`: whole networks, tuned and compared with PyTorch and ONNX Runtime on this machine.
+"""Implement `felixlike bench networks`: tune whole networks and compare them with PyTorch and ONNX Runtime here.
 
-In: names, batches, seconds for each. Out: a JSON file that later runs go on with, and a page beside it.
+Inputs: names, batches, seconds per network. Outputs: a JSON file, which later runs extend, and a page beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from felixlike._util import option_checks as checks
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the command."""
+    """Add the parser of `felixlike bench`."""
     parser = commands.add_parser(
         "bench",
         help="tune whole networks and compare them",
@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure; 0, or 1 if a network could not be."""
+    """Measure networks. Return 0, or 1 if a network failed."""
     from felixlike._util.atomic_files import check_writable
     from felixlike.bench import page
     from felixlike.bench.results import of_this_machine
@@ -51,11 +51,11 @@ def run(options: argparse.Namespace) -> int:
     seconds = checks.real(options.seconds, "seconds", unit="seconds")
     batches = [checks.whole(batch, "batch", least=1) for batch in options.batch or (1,)]
     against = _against(options.against)
-    wanted = [(name, batch) for batch in batches for name in _names(options.names)]
-    found = {page.key(row): row for row in of_this_machine(path).get("rows", [])}
+    jobs = [(name, batch) for batch in batches for name in _names(options.names)]
+    rows = {page.key(row): row for row in of_this_machine(path).get("rows", [])}
     failed = False
-    for name, batch in wanted:
-        if not options.again and found.get((name, batch), {}).get("limit") == seconds:
+    for name, batch in jobs:
+        if not options.again and rows.get((name, batch), {}).get("limit") == seconds:
             continue
         try:
             row = measure(name, batch, seconds, against=against, progress=not options.quiet)
@@ -63,14 +63,14 @@ def run(options: argparse.Namespace) -> int:
             complain(f"{name}, batch {batch}: {type(error).__name__}: {first_line(error)}")
             failed = True
             continue
-        found[name, batch] = row
-        _write(path, list(found.values()), quiet=True)
-    _write(path, list(found.values()), quiet=options.quiet)
+        rows[name, batch] = row
+        _write(path, list(rows.values()), quiet=True)
+    _write(path, list(rows.values()), quiet=options.quiet)
     return int(failed)
 
 
 def _write(path: Path, rows: list[dict[str, Any]], *, quiet: bool) -> None:
-    """The results, the page, the picture; the page on the screen too unless it is to be quiet."""
+    """Write the results, the page and the picture. Print the page unless `quiet`."""
     from felixlike.bench import page
     from felixlike.bench.networks import NETWORKS, SMALL
     from felixlike.bench.results import where, write_for_this_machine
@@ -79,28 +79,28 @@ def _write(path: Path, rows: list[dict[str, Any]], *, quiet: bool) -> None:
     rows = sorted(rows, key=lambda row: (page.key(row)[1], [*order, row["network"]].index(row["network"])))
     picture = path.with_name(f"{path.stem}-{where()['mcpu']}.svg")
     drawn = bool(rows) and page.draw(rows, picture)
-    made = write_for_this_machine(
+    page_text = write_for_this_machine(
         path, {"rows": rows}, page.text(rows, picture.name if drawn else ""), command="felixlike bench networks"
     )
     if not quiet:
-        print(made)
+        print(page_text)
 
 
-def _names(given: list[str]) -> list[str]:
-    """The networks asked for. Raises InvalidOption."""
+def _names(names: list[str]) -> list[str]:
+    """Return the requested networks; all by default. Raise InvalidOption for unknown names."""
     from felixlike._util.wording import choose_from
     from felixlike.bench.networks import NETWORKS, SMALL
     from felixlike.errors import InvalidOption
 
     known = [*NETWORKS, *SMALL]
-    for name in given:
+    for name in names:
         if name not in known:
             raise InvalidOption(f"there is no network {name!r}", where="bench", remedy=choose_from(name, known))
-    return list(dict.fromkeys(given)) or list(NETWORKS)
+    return list(dict.fromkeys(names)) or list(NETWORKS)
 
 
-def _against(given: str | None) -> tuple[str, ...]:
-    """The sides asked for. Raises InvalidOption."""
+def _against(sides_text: str | None) -> tuple[str, ...]:
+    """Return the requested sides; OTHERS by default. Raise InvalidOption for unknown names."""
     from felixlike._util.wording import choose_from
     from felixlike.bench import sides
     from felixlike.bench.whole import OTHERS
@@ -113,9 +113,9 @@ def _against(given: str | None) -> tuple[str, ...]:
         "onnx": sides.ONNX,
         "untuned": sides.UNTUNED,
     }
-    if given is None:
+    if sides_text is None:
         return OTHERS
-    names = [name.strip() for name in given.split(",")]
+    names = [name.strip() for name in sides_text.split(",")]
     for name in names:
         if name not in known:
             raise InvalidOption(f"{name!r} is no side", where="--against", remedy=choose_from(name, known))

@@ -1,7 +1,7 @@
-"""`felixlike cache`: what is kept for later processes, how large it is, and a way to remove it.
+"""Implement `felixlike cache`: show what is cached for later processes, and remove it on request.
 
-In: nothing, or --clear. Out: a line for each kind of entry, for the store of torch.compile and the logs of its runs; or
-what was removed. The store is never removed: it holds measurements.
+Input: nothing, or --clear. Output: a line per kind of entry, and for the store of `torch.compile` and its run logs; or
+what was removed. The store is never removed, since it holds measurements.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the command."""
+    """Add the parser of `felixlike cache`."""
     parser = commands.add_parser(
         "cache",
         help="show or clear what is kept for later processes",
@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show what there is, or remove it; 0."""
+    """Show what is cached, or remove it. Return 0."""
     from felixlike._util import cache, user_folders
     from felixlike.report.runlog import logs_of
 
@@ -59,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _removed(log: Entry) -> bool:
+    """Remove a log and return whether that worked."""
     with contextlib.suppress(OSError):
         log.path.unlink()
         return True
@@ -66,11 +67,12 @@ def _removed(log: Entry) -> bool:
 
 
 def _sized(files: Sequence[Entry]) -> str:
+    """Return the number of files and their total size as text."""
     return f"{counted(len(files), 'file')}, {_bytes(sum(file.bytes for file in files))}"
 
 
 def _bytes(count: int) -> str:
-    """A size in the largest unit of which there is at least one."""
+    """Return a size as text, in the largest unit of which it has at least one."""
     size, units = float(count), ["bytes", "KiB", "MiB", "GiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024

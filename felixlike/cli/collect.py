@@ -1,6 +1,6 @@
-"""`felixlike collect`: measure candidates of many workloads, for a cost model to learn from.
+"""Implement `felixlike collect`: measure candidates of many workloads as training data of a cost model.
 
-In: a store, a list of workloads, a target. Out: measurements in the store, a line a task.
+Inputs: a store, a list of workloads, a target. Outputs: measurements in the store, and a line per task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the command."""
+    """Add the parser of `felixlike collect`."""
     parser = commands.add_parser(
         "collect",
         help="measure what a cost model learns from",
@@ -48,13 +48,14 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Collect; 0, or 128 + the signal that stopped it."""
+    """Collect measurements. Return 0, or 128 + the signal that stopped it."""
     with interrupts.terminable(), interrupts.joined() as stopped:
-        found = _collect(options)
-    return found or stopped.code
+        code = _collect(options)
+    return code or stopped.code
 
 
 def _collect(options: argparse.Namespace) -> int:
+    """List the workloads, or measure them. Return the exit code without signals."""
     lines = _lines(options.workloads, options.part)
     if options.list:
         print("\n".join(line.text for line in lines))
@@ -64,7 +65,7 @@ def _collect(options: argparse.Namespace) -> int:
     from felixlike import records
     from felixlike.training.collect import Wanted, collect, open_pool
 
-    wanted = Wanted(
+    settings = Wanted(
         candidates=checks.whole(options.candidates, "--candidates", least=2, where="collect"),
         seconds=checks.real(options.seconds, "--seconds", positive=True, where="collect")
         if options.seconds is not None
@@ -80,11 +81,11 @@ def _collect(options: argparse.Namespace) -> int:
         nonlocal done
         done += 1
         total.update(found.ended)
-        print(f"{done}: {name}: {_said(found)}", file=sys.stderr, flush=True)
+        print(f"{done}: {name}: {_progress_line(found)}", file=sys.stderr, flush=True)
 
     with records.open(options.store) as store, open_pool(target) as pool:
         try:
-            collect([(line.text, line.make) for line in lines], store, pool, target, wanted, observe=observe)
+            collect([(line.text, line.make) for line in lines], store, pool, target, settings, observe=observe)
         finally:
             ended = ", ".join(f"{count} {status}" for status, count in total.most_common()) or "nothing new"
             print(
@@ -95,6 +96,7 @@ def _collect(options: argparse.Namespace) -> int:
 
 
 def _lines(path: str | None, part: str) -> list[Any]:
+    """Return every N-th workload of a file or of the shipped list, from the I-th on, for `part` I/N."""
     from felixlike.training.workloads import parse_lines, shipped_lines
 
     if path is None:
@@ -112,6 +114,7 @@ def _lines(path: str | None, part: str) -> list[Any]:
 
 
 def _target(name: str, cores: int | None) -> Any:
+    """Return the target of a name, with this number of cores if one is given."""
     from felixlike import _tvm
     from felixlike.hardware import kind_of, resolve_target
 
@@ -124,15 +127,15 @@ def _target(name: str, cores: int | None) -> Any:
     return _tvm.Target({**target.export(), "num-cores": cores})
 
 
-def _said(found: Collected) -> str:
-    """A task's line."""
-    failed = sum(count for status, count in found.ended.items() if status != "ok")
-    words = [found.name]
-    if found.had:
-        words.append(f"{found.had} known")
-    if found.ended:
-        words.append(f"{sum(found.ended.values())} measured" + (f", {failed} failed" if failed else ""))
-    if found.best < float("inf"):
-        words.append(f"best {found.best * 1e6:.1f} µs")
-    words.append(f"{found.seconds:.0f} s")
-    return ", ".join(words) + (f"; {found.problem}" if found.problem else "")
+def _progress_line(collected: Collected) -> str:
+    """Return the line that reports on a task."""
+    failed = sum(count for status, count in collected.ended.items() if status != "ok")
+    words = [collected.name]
+    if collected.had:
+        words.append(f"{collected.had} known")
+    if collected.ended:
+        words.append(f"{sum(collected.ended.values())} measured" + (f", {failed} failed" if failed else ""))
+    if collected.best < float("inf"):
+        words.append(f"best {collected.best * 1e6:.1f} µs")
+    words.append(f"{collected.seconds:.0f} s")
+    return ", ".join(words) + (f"; {collected.problem}" if collected.problem else "")

@@ -1,6 +1,6 @@
-"""`felixlike compare`: which of several stores found what, and how soon.
+"""Implement `felixlike compare`: compare what several stores found, and how soon.
 
-In: paths of stores. Out: tables, JSON or a picture of the best latency over candidates and over seconds.
+Inputs: paths of stores. Outputs: tables, JSON, or a plot of the best latency over candidates and over seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the command."""
+    """Add the parser of `felixlike compare`."""
     parser = commands.add_parser(
         "compare",
         help="which store found what, and how soon",
@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the comparison; 0."""
+    """Print the comparison. Return 0."""
     import json
 
     from felixlike.report.comparison import compare
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     from felixlike.training.packed import opened
 
     if options.output is not None:
-        image_path(options.output)  # before long work
+        image_path(options.output)  # fail before the long work
     with ExitStack() as stack:
         names = _names(options.stores)
         comparison = compare({name: stack.enter_context(opened(path)) for name, path in names.items()})
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _names(paths: list[str]) -> dict[str, Path]:
-    """Short names of the stores, unlike one another. Raises InvalidOption where one is given twice."""
+    """Return short, distinct names of the stores. Raise InvalidOption if a store is given twice."""
     from felixlike.errors import InvalidOption
 
     files = [Path(path) for path in paths]

@@ -1,7 +1,7 @@
-"""`felixlike doctor`: what this machine has, what is wrong, and what to do about it.
+"""Implement `felixlike doctor`: check this machine, and say what is wrong and what to do.
 
-In: nothing, or a tracker whose servers are to be tried. Out: a line for each check; exit code 1 if any found a problem
-that keeps felixlike from working.
+Input: optionally a tracker whose servers are checked too. Outputs: a line per check; exit code 1 if a check found a
+problem that prevents felixlike from working.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from felixlike.cli.finding import Finding, findings_text
 from felixlike.errors import FelixlikeError, InvalidOption
 
 _NEEDED = {"apache-tvm": "0.27.0", "apache-tvm-ffi": "0.1.14", "torch": "2.13", "egglog": "13."}
-"""What versions must begin with. apache-tvm-ffi 0.1.15 makes MetaSchedule's default rules segfault."""
+"""Required prefixes of versions. apache-tvm-ffi 0.1.15 makes MetaSchedule's default rules segfault."""
 _OF_THREADS = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
-"""Environment variables that say how many threads there are and where."""
+"""Environment variables that set the number of threads and their processors."""
 _LEAST_MEMORY = 2 * 2**30
+"""Free memory in bytes below which the check reports a problem."""
 _LEAST_CORES = 1.0
+"""Cores of processor time below which the check reports a problem. With less, calls are stopped in every period."""
 
 
 _FIRST_PYTHON, _LAST_PYTHON = (3, 11), (3, 14)
-"""Versions that `requires-python` in pyproject.toml allows."""
+"""First and last version of Python that `requires-python` in pyproject.toml allows."""
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the command."""
+    """Add the parser of `felixlike doctor`."""
     parser = commands.add_parser("doctor", help="check versions, compiler, cores, threads, memory, GPU")
     parser.add_argument("--tracker", metavar="HOST:PORT", help="try the servers of this tracker, too")
     parser.add_argument("--key", help="only those under this key")
@@ -43,7 +45,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print every finding; 1 if one of them is a fatal problem."""
+    """Print every finding. Return 1 if one of them is a fatal problem, else 0."""
     from felixlike.cli.servers import examine_servers
     from felixlike.report.layout import stream_width
 
@@ -57,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine() -> Iterator[Finding]:
-    """All checks, cheap ones first; TVM is only loaded if its versions are right."""
+    """Run all checks, cheap ones first. TVM is loaded only if the versions of the packages are right."""
     yield _python()
     versions = [_version(package, prefix) for package, prefix in _NEEDED.items()]
     yield from versions
@@ -72,56 +74,62 @@ def examine() -> Iterator[Finding]:
 
 
 def _python() -> Finding:
-    found = platform.python_version()
+    """Check the version of Python."""
+    version = platform.python_version()
     allowed = _FIRST_PYTHON <= sys.version_info[:2] <= _LAST_PYTHON
     wrong = "" if allowed else "felixlike supports Python 3.11 to 3.14"
-    return Finding("Python", found, wrong, "Make the virtual environment with python3.11.")
+    return Finding("Python", version, wrong, "Make the virtual environment with one of these, as python3.11.")
 
 
 def _version(package: str, prefix: str) -> Finding:
+    """Check the version of a package."""
     try:
-        found = metadata.version(package)
+        version = metadata.version(package)
     except metadata.PackageNotFoundError:
         return Finding(package, "not installed", f"{package} {prefix}* is needed", _install(package, prefix))
-    wrong = "" if found.startswith(prefix) else f"{prefix}* is needed"
-    return Finding(package, found, wrong, _install(package, prefix))
+    wrong = "" if version.startswith(prefix) else f"{prefix}* is needed"
+    return Finding(package, version, wrong, _install(package, prefix))
 
 
 def _install(package: str, prefix: str) -> str:
+    """Return the remedy for a package of the wrong version."""
     return f'Install that: pip install "{package}=={prefix.rstrip(".")}.*".'
 
 
 _TVM_AGAIN = f'Install TVM again: pip install --force-reinstall "apache-tvm=={_NEEDED["apache-tvm"]}.*".'
+"""Remedy for a damaged installation of TVM."""
 
 
 def _compiler() -> Finding:
+    """Check that a C compiler is installed."""
     from felixlike.hardware import c_compiler
 
-    found = c_compiler()
-    if found is None:
+    compiler = c_compiler()
+    if compiler is None:
         return Finding(
             "C compiler", "none", "saving a model needs one to link", "Install gcc; tuning works without.", fatal=False
         )
-    return Finding("C compiler", found)
+    return Finding("C compiler", compiler)
 
 
 def _allowance() -> Finding:
-    """What the control groups of this process, which containers set, leave to it."""
+    """Check the limits that control groups (set by containers) impose on this process."""
     from felixlike.hardware import cgroups
 
-    found = cgroups.allowance()
-    said = []
-    if found.cores is not None:
-        said.append(f"{found.cores:g} cores of processor time")
-    if found.memory_bytes is not None:
-        said.append(f"{found.memory_bytes / 2**30:.1f} GiB of memory")
+    limits = cgroups.allowance()
+    parts = []
+    if limits.cores is not None:
+        parts.append(f"{limits.cores:g} cores of processor time")
+    if limits.memory_bytes is not None:
+        parts.append(f"{limits.memory_bytes / 2**30:.1f} GiB of memory")
     wrong = ""
-    if found.cores is not None and found.cores < _LEAST_CORES:
+    if limits.cores is not None and limits.cores < _LEAST_CORES:
         wrong = "with less than one core, calls are stopped in every period, and times of candidates vary"
-    return Finding("container", ", ".join(said) or "no limits", wrong, "Allow a whole core.", fatal=False)
+    return Finding("container", ", ".join(parts) or "no limits", wrong, "Allow a whole core.", fatal=False)
 
 
 def _memory() -> Finding:
+    """Check the free memory."""
     from felixlike.hardware.probe import free_memory_bytes
 
     free = free_memory_bytes()
@@ -132,6 +140,7 @@ def _memory() -> Finding:
 
 
 def _cache() -> Finding:
+    """Check that the cache folder is writable."""
     from felixlike._util import cache
 
     folder = cache.folder()
@@ -148,6 +157,7 @@ def _cache() -> Finding:
 
 
 def _tvm_versions() -> Iterator[Finding]:
+    """Check that TVM loads and creates sketches, and show LLVM, the processor and the threads."""
     started = time.perf_counter()
     try:
         from felixlike.hardware import host_device
@@ -155,15 +165,15 @@ def _tvm_versions() -> Iterator[Finding]:
 
         _tvm.load()
     except (FelixlikeError, ImportError) as error:
-        said = error.what if isinstance(error, FelixlikeError) else str(error)
-        yield Finding("TVM", "does not load", said, _TVM_AGAIN)
+        reason = error.what if isinstance(error, FelixlikeError) else str(error)
+        yield Finding("TVM", "does not load", reason, _TVM_AGAIN)
         return
     yield Finding("TVM start-up", f"{time.perf_counter() - started:.1f} s")
     device = host_device()
     yield Finding("LLVM", f"{_tvm.llvm_version()}, generating code for {device.mcpu}")
     vectors = f"{device.vector_bits}-bit vectors"
     caches = f"L1 {device.l1_bytes // 1024} KiB, L2 {device.l2_bytes // 1024} KiB"
-    stands_in = f", which stands in for {found[0]}" if (found := imitated()) else ""
+    stands_in = f", which stands in for {preset[0]}" if (preset := imitated()) else ""
     cores = counted(device.cores, "core")
     yield Finding("processor", f"{device.name}{stands_in}: {cores}, {vectors}, {caches}")
     yield _threads()
@@ -171,25 +181,25 @@ def _tvm_versions() -> Iterator[Finding]:
 
 
 def _threads() -> Finding:
-    """How many threads a call has, which processors they are on, and what limits them."""
+    """Check the number of threads per call, their processors, and what limits them."""
     from felixlike.hardware import placement, probe
 
-    cores, everywhere, wanted = probe.usable_cores(), probe.all_cores(), placement.threads()
+    cores, everywhere, requested = probe.usable_cores(), probe.all_cores(), placement.threads()
     try:
         threads = placement.placed()
     except FelixlikeError as error:
-        return Finding("threads", f"{wanted} a call", str(error), fatal=False)
-    said = [f"{name}={os.environ[name]}" for name in _OF_THREADS if name in os.environ]
+        return Finding("threads", f"{requested} a call", str(error), fatal=False)
+    settings = [f"{name}={os.environ[name]}" for name in _OF_THREADS if name in os.environ]
     value = f"{len(threads)} a call, on processors {_listed([share.processors for share in threads])}"
-    value += f"; {cores} of {everywhere} cores may be used" + "".join(f", {setting}" for setting in said)
-    asked = placement.asked_by()
-    wrong, remedy = "", f"Unset {asked}, or set TVM_NUM_THREADS={cores}, unless this is wanted."
-    if len(threads) < wanted:
-        wrong, remedy = f"{wanted} threads are wanted", "See how many threads this user may have: ulimit -u."
-    elif wanted < cores:
-        wrong = f"{asked} leaves {cores - wanted} of the cores idle"
-    elif wanted > cores:
-        wrong = f"{asked} is more than there are cores: threads of a call share some"
+    value += f"; {cores} of {everywhere} cores may be used" + "".join(f", {setting}" for setting in settings)
+    variable = placement.asked_by()
+    wrong, remedy = "", f"Unset {variable}, or set TVM_NUM_THREADS={cores}, unless this is wanted."
+    if len(threads) < requested:
+        wrong, remedy = f"{requested} threads are wanted", "See how many threads this user may have: ulimit -u."
+    elif requested < cores:
+        wrong = f"{variable} leaves {cores - requested} of the cores idle"
+    elif requested > cores:
+        wrong = f"{variable} is more than there are cores: threads of a call share some"
     elif not placement.apart(threads):
         wrong, remedy = "some share a core", "Another program has bound them: see taskset, or the container's cpuset."
     elif cores < everywhere:
@@ -199,13 +209,14 @@ def _threads() -> Finding:
 
 
 def _listed(places: Sequence[Collection[int]]) -> str:
-    """Processors of each thread, as 0 | 1 | 2, 3; the first of many."""
+    """Return the processors of each thread as text ("0 | 1 | 2, 3"), at most eight threads."""
     most = 8
     texts = [", ".join(map(str, sorted(processors))) for processors in places[:most]]
     return " | ".join(texts + ["…"] * (len(places) > most))
 
 
 def _guarded(name: str, check: Callable[[], str]) -> Finding:
+    """Run a check. Convert exceptions to a finding."""
     try:
         return Finding(name, check())
     except Exception as error:
@@ -213,7 +224,7 @@ def _guarded(name: str, check: Callable[[], str]) -> Finding:
 
 
 def _design_space() -> str:
-    """MetaSchedule makes sketches of a small product, and they are understood."""
+    """Create MetaSchedule's sketches of a small matrix product, and count the symbolic ones."""
     from felixlike.symbolic import sketches
 
     te = _tvm.te
@@ -221,7 +232,7 @@ def _design_space() -> str:
     k = te.reduce_axis((0, 16), name="k")
     c = te.compute((16, 16), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
     started = time.perf_counter()
-    found = sketches(te.create_prim_func([a, b, c]))
-    understood = sum(s.understood for s in found)
+    candidates = sketches(te.create_prim_func([a, b, c]))
+    symbolic = sum(s.understood for s in candidates)
     seconds = time.perf_counter() - started
-    return f"{counted(len(found), 'sketch', 'sketches')} of a product, {understood} understood, {seconds:.2f} s"
+    return f"{counted(len(candidates), 'sketch', 'sketches')} of a product, {symbolic} understood, {seconds:.2f} s"

@@ -1,6 +1,6 @@
-"""What `felixlike doctor` says of GPUs: the driver, the GPUs, and what compiles code for them.
+"""Check GPUs for `felixlike doctor`: the driver, the GPUs, and the compiler for them.
 
-None of it keeps felixlike from working on the CPU, so nothing here is fatal.
+felixlike works on the CPU without a GPU, so no finding here is fatal.
 """
 
 from __future__ import annotations
@@ -13,40 +13,42 @@ from felixlike.hardware import gpu_at_hand
 from felixlike.hardware.driver import Driver, driver
 
 _INSTALL = 'pip install "felixlike[cuda]"'
+"""Command that installs the packages for CUDA."""
 
 
 def examine_gpu() -> Iterator[Finding]:
-    """The driver and its GPUs; the compiler, if there are any GPUs or it is installed."""
-    found = driver()
-    yield _gpus(found)
-    if found.gpus or cuda_toolchain():
-        yield _compiler(found)
+    """Check the driver and its GPUs, and the compiler if there are GPUs or it is installed."""
+    cuda_driver = driver()
+    yield _gpus(cuda_driver)
+    if cuda_driver.gpus or cuda_toolchain():
+        yield _compiler(cuda_driver)
 
 
-def _gpus(found: Driver) -> Finding:
-    if not found.version:
+def _gpus(cuda_driver: Driver) -> Finding:
+    """Check the driver and list its GPUs."""
+    if not cuda_driver.version:
         return Finding("GPU", "none: there is no NVIDIA driver; the CPU is the target")
-    value = f"driver for CUDA up to {found.version}"
-    if found.problem:
+    value = f"driver for CUDA up to {cuda_driver.version}"
+    if cuda_driver.problem:
         remedy = "See nvidia-smi, CUDA_VISIBLE_DEVICES, and whether the container was given a GPU."
-        return Finding("GPU", value, found.problem, remedy, fatal=False)
-    if not found.gpus:
+        return Finding("GPU", value, cuda_driver.problem, remedy, fatal=False)
+    if not cuda_driver.gpus:
         return Finding("GPU", value, "it has none", "See CUDA_VISIBLE_DEVICES.", fatal=False)
-    return Finding("GPU", ", ".join(f"{name} ({arch})" for name, arch in found.gpus) + f"; {value}")
+    return Finding("GPU", ", ".join(f"{name} ({arch})" for name, arch in cuda_driver.gpus) + f"; {value}")
 
 
 def seen_by_tvm() -> Iterator[Finding]:
-    """Whether TVM, once it is loaded, sees the GPU that the driver has; nothing where there is none."""
-    found = driver()
-    if found.gpus:
-        seen, wrong = gpu_at_hand(), "its CUDA runtime does not load, so nothing can be tuned on the GPU"
+    """Check that TVM, once loaded, sees the GPU of the driver. Yield nothing without a GPU."""
+    cuda_driver = driver()
+    if cuda_driver.gpus:
+        gpu, wrong = gpu_at_hand(), "its CUDA runtime does not load, so nothing can be tuned on the GPU"
         remedy = "See what is missing: ldd on tvm/lib/libtvm_runtime_cuda.so; it needs CUDA 13's libcudart."
-        value = f"TVM sees {seen[0]}" if seen else "TVM sees none"
-        yield Finding("GPU of TVM", value, "" if seen else wrong, "" if seen else remedy, fatal=False)
+        value = f"TVM sees {gpu[0]}" if gpu else "TVM sees none"
+        yield Finding("GPU of TVM", value, "" if gpu else wrong, "" if gpu else remedy, fatal=False)
 
 
-def _compiler(found: Driver) -> Finding:
-    """What compiles for the first GPU, which is the one that is used."""
+def _compiler(cuda_driver: Driver) -> Finding:
+    """Check the compiler for the first GPU, which is the one that felixlike uses."""
     name, kind = "CUDA compiler", cuda_toolchain()
     if not kind:
         wrong = "neither NVRTC nor nvcc is there, so nothing can be tuned on the GPU"
@@ -54,13 +56,13 @@ def _compiler(found: Driver) -> Finding:
     if kind == "nvcc":
         return Finding(name, "nvcc", "each candidate takes seconds", f"NVRTC is quicker: {_INSTALL}.", fatal=False)
     value = f"NVRTC {nvrtc.version()}"
-    arch = found.gpus[0][1] if found.gpus else ""
+    arch = cuda_driver.gpus[0][1] if cuda_driver.gpus else ""
     if arch and nvrtc.architectures() and arch not in nvrtc.architectures():
         newest = nvrtc.architectures()[-1]
         wrong = f"it knows no {arch}, only up to {newest}"
         return Finding(name, value, wrong, f"Install a newer one: {_INSTALL} --upgrade.", fatal=False)
-    if found.version and _major(nvrtc.version()) > _major(found.version):
-        wrong = f"the driver knows CUDA up to {found.version}, and may refuse what a newer compiler makes"
+    if cuda_driver.version and _major(nvrtc.version()) > _major(cuda_driver.version):
+        wrong = f"the driver knows CUDA up to {cuda_driver.version}, and may refuse what a newer compiler makes"
         return Finding(name, value, wrong, "Install a newer driver, or an older nvidia-cuda-nvrtc.", fatal=False)
     if nvrtc.header_folder() is None:
         wrong = "float16 and bfloat16 cannot be compiled without cuda_fp16.h"
@@ -69,4 +71,5 @@ def _compiler(found: Driver) -> Finding:
 
 
 def _major(version: str) -> int:
+    """Return the major number of a version."""
     return int(version.partition(".")[0])

@@ -1,7 +1,7 @@
-"""`felixlike explain`: how a task's schedules look to the optimizer.
+"""Implement `felixlike explain`: show how a task's schedules look to the optimizer.
 
-In: a model, a task of it, one of its sketches. Out: the symbolic program, formulas exact and smooth; a plot on demand.
-Without a task: the list of tasks and sketches.
+Inputs: a model, one of its tasks, one of the task's sketches. Outputs: the symbolic program, exact and smooth formulas,
+and a plot on request. Without a task: the list of tasks and sketches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the command."""
+    """Add the parser of `felixlike explain`."""
     parser = commands.add_parser(
         "explain",
         help="a task's symbolic program and formulas",
@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the explanation; 0."""
+    """Print the explanation. Return 0."""
     model, shapes = read_model(options)
     from felixlike.api import extract_tasks
     from felixlike.hardware import resolve_target
@@ -56,11 +56,13 @@ def run(options: argparse.Namespace) -> int:
         print(tasks_text(tasks, width=stream_width()))
         return 0
     task = _task(tasks, options)
-    every = sketches(task, space=options.space)
-    if not 0 <= options.sketch < len(every):
-        count = counted(len(every), "sketch", "sketches")
+    all_sketches = sketches(task, space=options.space)
+    if not 0 <= options.sketch < len(all_sketches):
+        count = counted(len(all_sketches), "sketch", "sketches")
         raise InvalidOption(f"sketch is {options.sketch}", where=task.name, remedy=f"it has {count}, from 0 on")
-    explanation = explain(every[options.sketch], store=options.store, columns=tuple(options.column) or DEFAULT_COLUMNS)
+    explanation = explain(
+        all_sketches[options.sketch], store=options.store, columns=tuple(options.column) or DEFAULT_COLUMNS
+    )
     print(explanation)
     if options.plot is not None:
         explanation.plot(options.plot, options.variable)
@@ -69,21 +71,22 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _task(tasks: Sequence[Task], options: argparse.Namespace) -> Task:
-    """The task of a name, or whose key begins so."""
-    found = [t for t in tasks if t.name == options.task]
-    found = found or [t for t in tasks if options.task and t.key.startswith(options.task)]
-    if not found:
+    """Return the task with this name, or whose key starts with it. Raise InvalidOption unless there is exactly one."""
+    matches = [t for t in tasks if t.name == options.task]
+    matches = matches or [t for t in tasks if options.task and t.key.startswith(options.task)]
+    if not matches:
         raise InvalidOption(
             f"there is no task {options.task!r}", where=options.model, remedy=choose_from(options.task, _names(tasks))
         )
-    if len(found) > 1:
+    if len(matches) > 1:
         raise InvalidOption(
-            f"{len(found)} keys begin with {options.task!r}",
+            f"{len(matches)} keys begin with {options.task!r}",
             where=options.model,
-            remedy=f"give more of the key, or a name: {', '.join(_names(found))}",
+            remedy=f"give more of the key, or a name: {', '.join(_names(matches))}",
         )
-    return found[0]
+    return matches[0]
 
 
 def _names(tasks: Sequence[Task]) -> list[str]:
+    """Return the names of tasks."""
     return [task.name for task in tasks]

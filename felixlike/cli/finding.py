@@ -1,4 +1,4 @@
-"""What a check of `felixlike doctor` says."""
+"""Define the result of a check of `felixlike doctor`, and format it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """name: what was looked at.  value: what was found.  problem: what is wrong, empty if nothing.
-    remedy: what to do.  fatal: whether felixlike cannot work with it."""
+    """The result of one check.
+
+    Attributes:
+        name: What was checked.
+        value: What was found.
+        problem: What is wrong; empty if nothing.
+        remedy: What to do.
+        fatal: Whether the problem prevents felixlike from working.
+    """
 
     name: str
     value: str
@@ -17,15 +24,18 @@ class Finding:
 
 
 def findings_text(findings: Sequence[Finding], *, width: int | None = None) -> str:
-    """A line for each finding, and what is wrong below; lines that are too wide go on indented."""
+    """Return findings as text: a line each, with problems below.
+
+    width: columns of text, longer lines continue indented; None does not wrap.
+    """
     from felixlike.report.layout import entry
 
     names = max((len(finding.name) for finding in findings), default=0)
     lines = []
     for finding in findings:
         mark = "ok" if not finding.problem else "PROBLEM" if finding.fatal else "note"
-        said = [finding.value]
+        parts = [finding.value]
         if finding.problem:
-            said.append(f"{finding.problem}. {finding.remedy}".rstrip())
-        lines += entry(f"{mark:8}{finding.name}", "\n".join(said), width, column=8 + names + 2)
+            parts.append(f"{finding.problem}. {finding.remedy}".rstrip())
+        lines += entry(f"{mark:8}{finding.name}", "\n".join(parts), width, column=8 + names + 2)
     return "\n".join(lines)

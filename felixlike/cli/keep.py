@@ -1,8 +1,8 @@
-"""Save what was tuned, whatever has become of the place it was meant for.
+"""Save a tuned model, even if its output path can no longer be written.
 
-In: a tuned model, the path that was asked for. Out: a file there, or beside where the command runs, or where temporary
-files go; and where it is. An hour of tuning is not lost for a disk that is full, nor when comparing the model with its
-original takes more memory than there is: a first copy is saved before that.
+Inputs: a tuned model, the requested path. Outputs: a file there, in the current directory or in the temporary
+directory, and its path. An hour of tuning is not lost if the disk is full. A first copy is saved before the model is
+compared with its original, since the comparison may run out of memory.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ if TYPE_CHECKING:
     from felixlike.api import Optimized
 
 _MOST_NAMES = 1000
-"""Names to try in a directory. Chosen by hand."""
+"""Upper limit on the names tried per directory. Chosen by hand."""
 
 
 class FirstCopy:
-    """A context manager in which `optimize` saves the model before comparing it, beside where it is to be saved.
+    """A context manager in which `optimize` saves the model before comparing it, beside the requested path.
 
-    The copy is called model.unverified.flx. It is removed once the model is saved, and stays where the process is
-    killed, or `optimize` raises."""
+    The copy is called model.unverified.flx. It is removed once the model is saved. It stays if the process is killed or
+    `optimize` raises.
+
+    Args:
+        path: Path of the model; None if it is not saved.
+    """
 
     def __init__(self, path: Path | None) -> None:
-        """path: where the model is to be saved; None for nowhere."""
+        """Remember where the copy goes."""
         self._path = None if path is None else unverified(path)
         self._saved = False
 
@@ -51,25 +55,26 @@ class FirstCopy:
             complain(f"the tuned model, which was not compared with its original, is saved to {self._path}")
 
     def saved_again(self, tuned: Optimized, path: Path) -> bool:
-        """Save the model for good by copying the first copy, which then goes.  Whether that worked."""
+        """Save the model by copying the first copy, which is then removed. Return whether that worked."""
         from felixlike import runtime
 
         if not self._saved or self._path is None:
             return False
         try:
             runtime.save_again(self._path, path, report=tuned.report.to_json())
-        except Exception:  # it is saved anew
+        except Exception:  # the caller saves the model itself
             return False
         self.remove(unless=path)
         return True
 
     def remove(self, *, unless: Path) -> None:
-        """Remove the copy, if it is not the file at the path."""
+        """Remove the copy unless it is the file at the path."""
         if self._saved and self._path is not None and self._path != unless:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
     def _save(self, compiled: Any, report: Any) -> None:
+        """Save the copy."""
         from felixlike import runtime
 
         assert self._path is not None
@@ -78,16 +83,19 @@ class FirstCopy:
 
 
 def kept(tuned: Optimized, path: Path, first: FirstCopy) -> Path:
-    """Where it was saved, which is said if it is elsewhere.  Raises what saving at the path raised if nothing works."""
+    """Save a model and return its path. If that differs from the requested path, say so.
+
+    Raise the error of the requested path if no other path works.
+    """
     if first.saved_again(tuned, path):
         return path
     try:
         tuned.save(path)
-    except Exception as error:  # of the disk, of the linker
+    except Exception as error:  # from the disk or the linker
         for other in _elsewhere(path):
             try:
                 tuned.save(other)
-            except Exception:  # there is another place
+            except Exception:  # try the next path
                 other.unlink(missing_ok=True)
                 continue
             complain(f"{path} could not be written ({first_line(error)}); the tuned model is saved to {other}")
@@ -98,23 +106,24 @@ def kept(tuned: Optimized, path: Path, first: FirstCopy) -> Path:
 
 
 def unverified(path: Path) -> Path:
-    """What a model that computes something else is called: model.unverified.flx."""
+    """Return the path of a model that failed verification: model.unverified.flx."""
     return path.with_name(f"{path.stem}.unverified{path.suffix}")
 
 
 def _elsewhere(path: Path) -> Iterator[Path]:
-    """New, empty files where a model may still be saved: in the current directory, in the one for temporary files.
+    """Create empty files for a model in the current and in the temporary directory, and yield their paths.
 
-    Each is created here, so that no link is followed that another user has put in such a place under the same name."""
+    Creating them here prevents following a link of this name that another user has put there.
+    """
     for folder in (Path.cwd, lambda: Path(tempfile.gettempdir())):
         names = (f"{path.stem}{'' if n == 1 else f'-{n}'}{path.suffix}" for n in range(1, _MOST_NAMES))
-        with contextlib.suppress(OSError):  # the current directory is gone, or cannot be written
+        with contextlib.suppress(OSError):  # the directory was removed, or is not writable
             place = folder()
             yield from islice((file for name in names if _created(file := place / name)), 1)
 
 
 def _created(file: Path) -> bool:
-    """Create an empty file; False if there is something of this name already, a link to nothing included."""
+    """Create an empty file. Return False if the name is in use, even by a dangling link."""
     try:
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
     except FileExistsError:

@@ -1,7 +1,7 @@
-"""A model from a Python file or module: file.py:factory, package.module:factory.
+"""Load a model from a Python file or module: file.py:factory, package.module:factory.
 
-In: the text. Out: what the factory returns. The file is the user's: whatever it raises becomes one sentence with the
-line where it happened; what it prints is printed.
+Input: the text. Output: what the factory returns. The file is the user's. Exceptions that it raises become one sentence
+with the line that raised, and its output is printed.
 """
 
 from __future__ import annotations
@@ -23,52 +23,55 @@ from felixlike._util.wording import choose_from, counted, kind_of
 from felixlike.errors import InvalidModel, first_line
 
 _MODULE = re.compile(r"(?:(?P<folder>.*)/)?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
+"""Pattern of a dotted module name, optionally behind FOLDER/."""
 
 
 def model_from(text: str) -> tuple[Any, Any]:
-    """(model, example inputs or None) for file.py:factory and package.module:factory; the text itself for the path of a
-    model's file.
+    """Return a model and its example inputs or None, for file.py:factory or package.module:factory.
 
-    A module is looked for as Python does, in the current folder first, or in FOLDER for FOLDER/package.module:factory.
-    Raises InvalidModel."""
+    Other text is returned as it is, as the path of a model's file. A module is searched for as Python does, in the
+    current folder first, or in FOLDER for FOLDER/package.module:factory. Raise InvalidModel.
+    """
     path, colon, name = text.rpartition(":")
-    if colon and (named := _module_name(path, name)) is not None:
-        folder, module = named
-        return _made(_factory(_imported(folder, module), name, module), text, _file_of(module))
+    if colon and (module_name := _module_name(path, name)) is not None:
+        folder, module = module_name
+        return _call_factory(_factory(_imported(folder, module), name, module), text, _file_of(module))
     if not colon or not path.endswith(".py"):
         if text.endswith(".py"):
             raise InvalidModel(
                 "the file alone does not say which model", where=text, remedy=f"name a function in it: {text}:factory"
             )
         return text, None
-    return _made(_factory(_module(option_checks.path(path, "model", error=InvalidModel)), name, path), text, path)
+    return _call_factory(
+        _factory(_module(option_checks.path(path, "model", error=InvalidModel)), name, path), text, path
+    )
 
 
 def named_from_anywhere(text: str) -> str:
-    """The same model, named so that any current folder will do. Raises InvalidModel."""
+    """Return the text with absolute paths, so that it names the same model in any folder. Raise InvalidModel."""
     path, colon, name = text.rpartition(":")
-    if colon and (named := _module_name(path, name)) is not None:
-        return f"{named[0].absolute()}/{named[1]}:{name}"
+    if colon and (module_name := _module_name(path, name)) is not None:
+        return f"{module_name[0].absolute()}/{module_name[1]}:{name}"
     if colon and path.endswith(".py"):
         return f"{option_checks.path(path, 'model', error=InvalidModel).absolute()}:{name}"
     return str(option_checks.path(text, "model", error=InvalidModel).absolute())
 
 
 def _file_of(module: str) -> str:
-    """What a module's file is called in messages."""
+    """Return the name of a module's file for messages."""
     return f"{module.replace('.', '/')}.py"
 
 
 def _module_name(path: str, factory: str) -> tuple[Path, str] | None:
-    """(folder, dotted name) of a Python module; None for anything else."""
-    found = _MODULE.fullmatch(path)
-    if found is None or not factory.isidentifier() or path.endswith((".py", ".pt2", ".onnx")) or Path(path).is_file():
+    """Return (folder, dotted name) of a Python module; None for anything else."""
+    match = _MODULE.fullmatch(path)
+    if match is None or not factory.isidentifier() or path.endswith((".py", ".pt2", ".onnx")) or Path(path).is_file():
         return None
-    return Path(found["folder"] if found["folder"] is not None else "."), found["name"]
+    return Path(match["folder"] if match["folder"] is not None else "."), match["name"]
 
 
 def _imported(folder: Path, name: str) -> ModuleType:
-    """A module of Python's path, on which the folder comes first."""
+    """Import a module, searching the folder first."""
     sys.path.insert(0, str(folder.resolve()))
     importlib.invalidate_caches()
     try:
@@ -85,24 +88,25 @@ def _imported(folder: Path, name: str) -> ModuleType:
         raise
 
 
-def _made(factory: Callable[[], Any], text: str, path: str) -> tuple[Any, Any]:
+def _call_factory(factory: Callable[[], Any], text: str, path: str) -> tuple[Any, Any]:
+    """Call the factory. Return its model and its example inputs or None."""
     with _explained(path, "calling the function"):
-        made = factory()
-    if made is None:
+        model = factory()
+    if model is None:
         raise InvalidModel("the function returns nothing", where=text, remedy="end it with: return model")
-    if not isinstance(made, tuple):
-        return made, None
-    if len(made) != 2:
+    if not isinstance(model, tuple):
+        return model, None
+    if len(model) != 2:
         raise InvalidModel(
-            f"the function returns a tuple of {len(made)}",
+            f"the function returns a tuple of {len(model)}",
             where=text,
             remedy="return the model, or the model and its example inputs: return model, (x, y)",
         )
-    return made
+    return model
 
 
 def _factory(module: ModuleType, name: str, path: str) -> Callable[[], Any]:
-    """The function of this name, which can be called as it is."""
+    """Return the function of this name, which must be callable without arguments. Raise InvalidModel."""
     if not hasattr(module, name):
         known = [key for key, value in vars(module).items() if _is_factory(value, module)]
         remedy = choose_from(name, known) if known else "define a function there that returns the model"
@@ -123,21 +127,22 @@ def _factory(module: ModuleType, name: str, path: str) -> Callable[[], Any]:
 
 
 def _is_factory(value: Any, module: ModuleType) -> bool:
+    """Return whether a value is a function of the module that needs no arguments."""
     return inspect.isfunction(value) and value.__module__ == module.__name__ and not _required(value)
 
 
 def _required(function: Callable[..., Any]) -> list[str]:
-    """Names of the parameters without which it cannot be called."""
+    """Return the names of the parameters that have no default."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # it has none that Python can see
+    except (TypeError, ValueError):  # Python cannot tell its signature
         return []
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [p.name for p in parameters if p.default is p.empty and p.kind not in variable]
 
 
 def _module(path: Path) -> ModuleType:
-    """The Python file as a module, with its folder on the import path."""
+    """Load a Python file as a module, with its folder on the import path."""
     if not path.is_file():
         raise InvalidModel("there is no such file", where=str(path), remedy="check the path")
     sys.path.insert(0, str(path.parent.resolve()))
@@ -146,7 +151,7 @@ def _module(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses, pickles and torch look classes up by their module's name
+    sys.modules[name] = module  # dataclasses, pickle and torch look up classes by module name
     with _explained(str(path), "importing the file"):
         spec.loader.exec_module(module)
     return module
@@ -154,35 +159,40 @@ def _module(path: Path) -> ModuleType:
 
 @contextmanager
 def _explained(path: str, doing: str) -> Iterator[None]:
-    """What the user's code raises as InvalidModel with its line; Ctrl-C passes."""
+    """Convert exceptions of the user's code to InvalidModel with their line. Ctrl-C passes."""
     try:
         yield
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
         raise InvalidModel(
-            f"{doing} {_what(error)}", where=f"{path}{_line(error, path)}", remedy=_remedy(error)
+            f"{doing} {_error_text(error)}", where=f"{path}{_line(error, path)}", remedy=_remedy(error)
         ) from error
 
 
-def _what(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
+    """Describe an exception of the user's code."""
     if isinstance(error, SystemExit):
         return f"ends the program: sys.exit({'' if error.code is None else repr(error.code)})"
-    said = (error.msg if isinstance(error, SyntaxError) else "") or first_line(error)
+    message = (error.msg if isinstance(error, SyntaxError) else "") or first_line(error)
     kind = type(error).__name__
-    return f"raises {kind}" if said == kind else f"raises {kind}: {said}"
+    return f"raises {kind}" if message == kind else f"raises {kind}: {message}"
 
 
 def _line(error: BaseException, path: str) -> str:
-    """ ":12", the last line of the file that led to the error; of another file ":12 (by other.py:3)"."""
+    """Return ":12", the last line of the file that led to the error, or an empty string if there is none.
+
+    For a SyntaxError in another file, return that file and its line.
+    """
     if isinstance(error, SyntaxError) and error.filename is not None:
         same = Path(error.filename).name == Path(path).name
         return f":{error.lineno}" if same else f" ({error.filename}:{error.lineno})"
-    own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == Path(path).name]
-    return f":{own[-1].lineno}" if own else ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == Path(path).name]
+    return f":{frames[-1].lineno}" if frames else ""
 
 
 def _remedy(error: BaseException) -> str:
+    """Return what to do about an exception of the user's code."""
     if isinstance(error, ModuleNotFoundError):
         return f"install it for {sys.executable}, or set PYTHONPATH to where it is"
     if isinstance(error, SyntaxError):

@@ -1,10 +1,10 @@
-"""`felixlike resume`: go on with what `felixlike tune` was doing when it was stopped.
+"""Implement `felixlike resume`: continue a run of `felixlike tune` that was stopped.
 
-In: a store. Out: as from `tune`. The latest command that used the store is repeated; since limits are totals, it does
-what is left of it. Larger limits go on from there.
+Input: a store. Output: as of `tune`. The command repeats the latest `felixlike tune` that used the store. Limits are
+totals, so it does the rest. Larger limits continue a complete run.
 
-The command imports a Python file and writes to a path, and whoever wrote the store chose both. So it is shown, and run
-only after a yes, unless this user gave it on this machine.
+A stored command imports a Python file and writes to a path, and the author of the store chose both. So the command is
+shown, and runs only after confirmation, unless this user gave it on this machine.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from felixlike.cli import authorship, tune
 from felixlike.errors import StoreError, UnconfirmedCommand
 
 _AGAIN = "give the model again: felixlike tune MODEL --store STORE, or optimize(model, store=…)"
+"""Remedy for a store without a usable command."""
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the command."""
+    """Add the parser of `felixlike resume`."""
     parser = commands.add_parser(
         "resume",
         help="go on with an interrupted run",
@@ -42,7 +43,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tune; the exit code of that. Raises UnconfirmedCommand."""
+    """Tune and return the exit code of `tune`. Raise StoreError without a command, UnconfirmedCommand without a yes."""
     from felixlike import records
 
     with records.open(options.store, read_only=True) as store:
@@ -53,50 +54,52 @@ def run(options: argparse.Namespace) -> int:
             where=options.store,
             remedy=_AGAIN,
         )
-    noted = _read(commands[-1], options.store)
-    mark = noted.pop(tune.MARK, None)
-    kept = {**_OF_OLD, **noted}
-    given = {name: getattr(options, name) for name in ("rounds", "trials", "seconds", "output")}
-    limits = {name: given.pop(name) for name in ("rounds", "trials", "seconds")}
+    stored = _read(commands[-1], options.store)
+    mark = stored.pop(tune.MARK, None)
+    merged = {**_OLD_DEFAULTS, **stored}
+    overrides = {name: getattr(options, name) for name in ("rounds", "trials", "seconds", "output")}
+    limits = {name: overrides.pop(name) for name in ("rounds", "trials", "seconds")}
     if any(limit is not None for limit in limits.values()):
-        kept |= limits
-    kept |= {name: value for name, value in given.items() if value is not None}
-    command = shlex.join(["felixlike", "tune", *_arguments(kept), "--store", options.store])
-    if not command.isprintable():  # what is asked must be what is seen
+        merged |= limits
+    merged |= {name: value for name, value in overrides.items() if value is not None}
+    command = shlex.join(["felixlike", "tune", *_arguments(merged), "--store", options.store])
+    if not command.isprintable():  # the user must see exactly what runs
         raise StoreError("its latest command holds signs that cannot be shown", where=options.store, remedy=_AGAIN)
-    if not (options.yes or authorship.is_ours(mark, path, noted)):
+    if not (options.yes or authorship.is_ours(mark, path, stored)):
         _confirm(command, options.store)
-    return tune.run(argparse.Namespace(**kept, store=options.store, quiet=options.quiet, in_background_of=None))
+    return tune.run(argparse.Namespace(**merged, store=options.store, quiet=options.quiet, in_background_of=None))
 
 
-_OF_OLD = {"space": "best", "precision": "float32"}
-"""What commands of older versions do not say."""
+_OLD_DEFAULTS = {"space": "best", "precision": "float32"}
+"""Values of options that older versions did not store."""
 
 
 def _read(text: str, where: str) -> dict[str, Any]:
-    """A command as a store holds it. Raises StoreError for what `felixlike tune` has not written."""
+    """Parse a stored command. Raise StoreError if `felixlike tune` did not write it."""
     try:
-        noted = json.loads(text)
+        stored = json.loads(text)
         for name, kinds in tune.KEPT.items():
-            value = {**_OF_OLD, **noted}[name]
+            value = {**_OLD_DEFAULTS, **stored}[name]
             if not isinstance(value, kinds) or isinstance(value, bool):
                 raise TypeError(f"{name} is {kind_of(value)}")
-        if not all(isinstance(shape, str) for shape in noted["shape"]):
+        if not all(isinstance(shape, str) for shape in stored["shape"]):
             raise TypeError("a shape is no text")
-        return {name: value for name, value in noted.items() if name in (*tune.KEPT, tune.MARK)}
+        return {name: value for name, value in stored.items() if name in (*tune.KEPT, tune.MARK)}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"its latest command cannot be read ({error})", where=where, remedy=_AGAIN) from error
 
 
-def _arguments(kept: Mapping[str, Any]) -> list[str]:
-    """What follows `felixlike tune` for a command."""
-    options = [(name, kept[name]) for name in tune.KEPT if name not in ("model", "shape") and kept[name] is not None]
-    shapes = [("shape", shape) for shape in kept["shape"]]
-    return [kept["model"], *(f"--{name}={value}" for name, value in [*shapes, *options])]
+def _arguments(options: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of `felixlike tune` for stored options."""
+    flags = [
+        (name, options[name]) for name in tune.KEPT if name not in ("model", "shape") and options[name] is not None
+    ]
+    shapes = [("shape", shape) for shape in options["shape"]]
+    return [options["model"], *(f"--{name}={value}" for name, value in [*shapes, *flags])]
 
 
 def _confirm(command: str, where: str) -> None:
-    """Ask whether to run a command. Raises UnconfirmedCommand unless the answer is yes."""
+    """Ask whether to run a command. Raise UnconfirmedCommand unless the answer is yes."""
     why = "this command in the store was not given by you on this machine"
     answer = ""
     if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():

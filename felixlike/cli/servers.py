@@ -1,6 +1,7 @@
-"""The part of `felixlike doctor` that tries out a tracker and its servers.
+"""Check a tracker and its servers for `felixlike doctor`.
 
-In: a tracker's address, a key or none, a target. Out: a Finding for the tracker, each key and each server.
+Inputs: a tracker's address, a key or None, a target. Output: a Finding for the tracker, for each key and for each
+server.
 """
 
 from __future__ import annotations
@@ -19,64 +20,66 @@ if TYPE_CHECKING:
     from felixlike.measure.rpc.tracker import Servers
 
 _PATIENCE_SECONDS = 10.0
+"""Seconds to wait for a server."""
 
 
 def examine_servers(tracker: str, key: str | None, target: str) -> Iterator[Finding]:
-    """Ask the tracker, then open a session with every server that is free and measure a small product there."""
+    """Query the tracker, then measure a small matrix product on every free server."""
     from felixlike.hardware import resolve_target
     from felixlike.measure.rpc.tracker import Tracker
 
     try:
-        found = Tracker(tracker).servers()
+        servers_by_key = Tracker(tracker).servers()
     except FelixlikeError as error:
         yield Finding("tracker", tracker, error.what, _sentence(error.remedy))
         return
     yield Finding(
-        "tracker", f"{tracker}, {counted(sum(len(servers.addresses) for servers in found.values()), 'server')}"
+        "tracker", f"{tracker}, {counted(sum(len(servers.addresses) for servers in servers_by_key.values()), 'server')}"
     )
     yield from _sessions()
-    wanted = sorted(found) if key is None else [key]
-    if not wanted:
+    keys = sorted(servers_by_key) if key is None else [key]
+    if not keys:
         yield Finding("servers", "none", "no server is registered with the tracker", _start(tracker, "KEY"))
-    for name in wanted:
-        if name not in found:
-            others = f"keys with servers: {', '.join(found) or 'none'}"
+    for name in keys:
+        if name not in servers_by_key:
+            others = f"keys with servers: {', '.join(servers_by_key) or 'none'}"
             yield Finding(f"key {name}", others, "no server is registered under this key", _start(tracker, name))
             continue
-        yield from _key(tracker, name, found[name], resolve_target(target))
+        yield from _key(tracker, name, servers_by_key[name], resolve_target(target))
 
 
 def _sessions() -> Iterator[Finding]:
-    """What a hostile server could do to this machine, if that is more than it must."""
+    """Report which protections against hostile servers this machine lacks."""
     from felixlike.measure.child import sandbox
 
-    lacking = sandbox.missing()
-    if lacking:
-        problem = f"for a hostile server this machine lacks {'; '.join(lacking)}"
+    missing = sandbox.missing()
+    if missing:
+        problem = f"for a hostile server this machine lacks {'; '.join(missing)}"
         remedy = "See Security in docs/rpc.md."
         yield Finding("sessions", "with some of your rights", problem, remedy, fatal=False)
 
 
 def _key(tracker: str, key: str, servers: Servers, target: Any) -> Iterator[Finding]:
+    """Check the servers under one key."""
     from felixlike.measure import RpcPool
     from felixlike.measure.rpc.server_pool import as_text
 
     yield Finding(f"key {key}", f"{counted(len(servers.addresses), 'server')}, {servers.free} free")
     try:
         with RpcPool(target, tracker=tracker, key=key, patience=_PATIENCE_SECONDS) as pool:
-            tried = pool.survey(_product(target))
+            probes = pool.survey(_product(target))
     except FelixlikeError as error:
         yield Finding(f"servers of {key}", "not tried", error.what, _sentence(error.remedy))
         return
-    some_fit = any(not _problem(seen)[0] for seen in tried)
-    for seen in tried:
-        problem, remedy = _problem(seen)
-        found = [seen.device] if seen.device else []
-        found += [f"TVM {seen.version}"] if seen.version else []
-        if seen.measurement is not None and not problem:
-            found.append(f"a product of 64×64 matrices in {seen.measurement.seconds * 1e6:.1f} µs")
-        yield Finding(f"server {as_text(seen.address)}", ", ".join(found), problem, remedy, fatal=not some_fit)
-    for address in sorted(set(servers.addresses) - {seen.address for seen in tried}):
+    some_fit = any(not _problem(probe)[0] for probe in probes)
+    for probe in probes:
+        problem, remedy = _problem(probe)
+        facts = [probe.device] if probe.device else []
+        facts += [f"TVM {probe.version}"] if probe.version else []
+        if probe.measurement is not None and not problem:
+            facts.append(f"a product of 64×64 matrices in {probe.measurement.seconds * 1e6:.1f} µs")
+        yield Finding(f"server {as_text(probe.address)}", ", ".join(facts), problem, remedy, fatal=not some_fit)
+    for address in sorted(set(servers.addresses) - {probe.address for probe in probes}):
         yield Finding(
             f"server {as_text(address)}",
             "not tried",
@@ -86,19 +89,22 @@ def _key(tracker: str, key: str, servers: Servers, target: Any) -> Iterator[Find
         )
 
 
-def _problem(seen: Seen) -> tuple[str, str]:
-    """(what is wrong with a server, what to do); empty if nothing."""
-    if seen.problem:
-        return seen.problem, "" if "TVM_NUM_THREADS" in seen.problem else "See docs/rpc.md for what a server needs."
-    if seen.version not in (_tvm.version(), "unknown"):
+def _problem(probe: Seen) -> tuple[str, str]:
+    """Return (problem, remedy) of a server; empty strings if it has none."""
+    if probe.problem:
+        return probe.problem, "" if "TVM_NUM_THREADS" in probe.problem else "See docs/rpc.md for what a server needs."
+    if probe.version not in (_tvm.version(), "unknown"):
         return f"here TVM is {_tvm.version()}", "Install the same version on both machines."
-    if seen.measurement is not None and seen.measurement.message:
-        return f"a small product: {seen.measurement.status}, {seen.measurement.message}", "See what the server printed."
+    if probe.measurement is not None and probe.measurement.message:
+        return (
+            f"a small product: {probe.measurement.status}, {probe.measurement.message}",
+            "See what the server printed.",
+        )
     return "", ""
 
 
 def _product(target: Any) -> Task:
-    """A product of two small matrices."""
+    """Create the task of a product of two 64×64 matrices."""
     from felixlike.frontend import make_task
 
     te = _tvm.te
@@ -109,8 +115,10 @@ def _product(target: Any) -> Task:
 
 
 def _start(tracker: str, key: str) -> str:
+    """Return the remedy that starts a server."""
     return f"Start one: python -m tvm.exec.rpc_server --tracker {tracker} --key {key}."
 
 
 def _sentence(remedy: str) -> str:
+    """Return a remedy as a sentence."""
     return remedy[:1].upper() + remedy[1:] + "." * bool(remedy)

@@ -1,6 +1,7 @@
-"""`felixlike show`: what an artefact or a store holds, for people.
+"""Implement `felixlike show`: show what an artefact or a store contains.
 
-In: a path. Out: the run's report, or a table of workloads and their best schedules; the same with pictures as a page.
+Input: a path. Output: the run's report, or a table of workloads and their best schedules; on request also as an HTML
+page with pictures.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from felixlike.report.page import Page
 
 _SQLITE = b"SQLite format 3\x00"
+"""First bytes of a SQLite file."""
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the command."""
+    """Add the parser of `felixlike show`."""
     parser = commands.add_parser("show", help="a readable report of an artefact or a store")
     parser.add_argument("path", metavar="PATH")
     parser.add_argument("--html", metavar="PAGE", help="write a page with pictures, for browsers, beside")
@@ -27,7 +29,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the report; 0."""
+    """Print the report. Return 0."""
     from felixlike.report.layout import stream_width
 
     path = checks.path(options.path, "show", error=InvalidArtefact)
@@ -37,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     with path.open("rb") as file:
         is_store = file.read(len(_SQLITE)) == _SQLITE
     if options.html is not None:
-        _check_page(options.html, path)  # before long work
+        _check_page(options.html, path)  # fail before the long work
     width = stream_width()
     print(_store(path, width) if is_store else _artefact(path, width))
     if options.html is not None:
@@ -49,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_page(page: str, path: Path) -> None:
-    """Raise OutputNotWritable where no page can be written, or what is shown would be written over."""
+    """Raise OutputNotWritable if the page cannot be written, or would overwrite the shown file."""
     from felixlike._util.atomic_files import check_writable
 
     if check_writable(page) == path.resolve():
@@ -57,6 +59,7 @@ def _check_page(page: str, path: Path) -> None:
 
 
 def _page(path: Path, *, is_store: bool) -> Page:
+    """Return the page of a store or an artefact."""
     from felixlike import runtime
     from felixlike.report import Report
     from felixlike.report.page import StorePage, page_of_report
@@ -65,6 +68,7 @@ def _page(path: Path, *, is_store: bool) -> Page:
 
 
 def _artefact(path: Path, width: int | None) -> str:
+    """Return the report of an artefact as text."""
     from felixlike import runtime
     from felixlike.report import Report, report_text
 
@@ -72,6 +76,7 @@ def _artefact(path: Path, width: int | None) -> str:
 
 
 def _store(path: Path, width: int | None) -> str:
+    """Return the summary of a store as text."""
     from felixlike import records
     from felixlike.report import store_text
 

@@ -1,6 +1,6 @@
-"""`felixlike merge`, `export`, `import`, `compact`: stores among themselves and with MetaSchedule's databases.
+"""Implement `felixlike merge`, `export`, `import` and `compact`, for stores and MetaSchedule's databases.
 
-In: paths. Out: a line each of what was done, and of what could not be read.
+Inputs: paths. Output: a line for each thing done, and for what could not be read.
 """
 
 from __future__ import annotations
@@ -18,54 +18,55 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the commands."""
-    merge = commands.add_parser(
+    """Add the parsers of `felixlike merge`, `export`, `import` and `compact`."""
+    merge_parser = commands.add_parser(
         "merge",
         help="add what other stores hold to a store",
         description="Add the measurements of other stores to STORE, which is made if there is none; none is there "
         "twice afterwards. Of damaged files what can be read is taken; those of which nothing can be are named.",
     )
-    merge.add_argument("store", metavar="STORE")
-    merge.add_argument("sources", metavar="SOURCE", nargs="+")
-    merge.set_defaults(run=run_merge)
+    merge_parser.add_argument("store", metavar="STORE")
+    merge_parser.add_argument("sources", metavar="SOURCE", nargs="+")
+    merge_parser.set_defaults(run=run_merge)
 
-    export = commands.add_parser(
+    export_parser = commands.add_parser(
         "export",
         help="write a database for MetaSchedule",
         description="Write a store's right measurements of one target and device as MetaSchedule's JSON database.",
     )
-    export.add_argument("store", metavar="STORE")
-    export.add_argument("folder", metavar="FOLDER")
-    export.add_argument("--best", type=int, default=0, metavar="N", help="only the N fastest of each workload")
-    _add_place(export)
-    export.set_defaults(run=run_export)
+    export_parser.add_argument("store", metavar="STORE")
+    export_parser.add_argument("folder", metavar="FOLDER")
+    export_parser.add_argument("--best", type=int, default=0, metavar="N", help="only the N fastest of each workload")
+    _add_place(export_parser)
+    export_parser.set_defaults(run=run_export)
 
-    taken = commands.add_parser(
+    import_parser = commands.add_parser(
         "import",
         help="take measurements over from MetaSchedule",
         description="Add what MetaSchedule has measured (a folder with its JSON database) to STORE.",
     )
-    taken.add_argument("folder", metavar="FOLDER")
-    taken.add_argument("store", metavar="STORE")
-    _add_place(taken)
-    taken.set_defaults(run=run_import)
+    import_parser.add_argument("folder", metavar="FOLDER")
+    import_parser.add_argument("store", metavar="STORE")
+    _add_place(import_parser)
+    import_parser.set_defaults(run=run_import)
 
-    compact = commands.add_parser(
+    compact_parser = commands.add_parser(
         "compact",
         help="make a store's file smaller",
         description="Check every row of a store and give the disk back what it does not need; measurements stay.",
     )
-    compact.add_argument("store", metavar="STORE")
-    compact.set_defaults(run=run_compact)
+    compact_parser.add_argument("store", metavar="STORE")
+    compact_parser.set_defaults(run=run_compact)
 
 
 def _add_place(parser: Any) -> None:
+    """Add the options that select a target and a device."""
     parser.add_argument("--target", default="cpu", help="whose measurements")
     parser.add_argument("--device", metavar="NAME", help="where they were made; this machine's if not given")
 
 
 def run_merge(options: argparse.Namespace) -> int:
-    """Merge all that can be; 1 if a source was left out, else 0."""
+    """Merge all readable sources. Return 1 if a source was left out, else 0."""
     from felixlike import records
     from felixlike.errors import SourceLeftOut
 
@@ -84,7 +85,7 @@ def run_merge(options: argparse.Namespace) -> int:
 
 
 def run_export(options: argparse.Namespace) -> int:
-    """Export; 0."""
+    """Export measurements. Return 0."""
     from felixlike import records
     from felixlike.errors import InvalidOption
     from felixlike.records.metaschedule import export_database
@@ -92,46 +93,53 @@ def run_export(options: argparse.Namespace) -> int:
     if options.best < 0:
         raise InvalidOption(f"best is {options.best}", where="export", remedy="give a whole number, 0 for all")
     with records.open(options.store, read_only=True) as store:
-        found = export_database(store, options.folder, target=options.target, device=options.device, best=options.best)
-    print(f"{options.folder}: {_exchanged(found, 'measurement')}{_passed_over(found)}.")
+        exported = export_database(
+            store, options.folder, target=options.target, device=options.device, best=options.best
+        )
+    print(f"{options.folder}: {_exchanged(exported, 'measurement')}{_passed_over(exported)}.")
     return 0
 
 
 def run_import(options: argparse.Namespace) -> int:
-    """Import; 0."""
+    """Import measurements. Return 0."""
     from felixlike import records
     from felixlike.records.metaschedule import import_database
 
     with records.open(options.store) as store:
-        found = import_database(store, options.folder, target=options.target, device=options.device)
-    print(f"{options.store}: {_exchanged(found, 'new measurement')}, {found.known} known{_passed_over(found)}.")
+        imported = import_database(store, options.folder, target=options.target, device=options.device)
+    print(
+        f"{options.store}: {_exchanged(imported, 'new measurement')}, {imported.known} known{_passed_over(imported)}."
+    )
     return 0
 
 
 def run_compact(options: argparse.Namespace) -> int:
-    """Compact; 0."""
+    """Compact a store. Return 0."""
     from felixlike import records
 
-    found = records.compact(Path(options.store))
-    measured = counted(found.measurements, "measurement")
-    print(f"{options.store}: {measured}, {found.before:,} bytes before, {found.after:,} after.")
+    result = records.compact(Path(options.store))
+    measured = counted(result.measurements, "measurement")
+    print(f"{options.store}: {measured}, {result.before:,} bytes before, {result.after:,} after.")
     return 0
 
 
-def _merged(found: Merged) -> str:
-    text = f"{counted(found.added, 'new measurement')}, {found.known} known."
-    if found.damage:
+def _merged(merged: Merged) -> str:
+    """Return the outcome of merging one source as text."""
+    text = f"{counted(merged.added, 'new measurement')}, {merged.known} known."
+    if merged.damage:
         lost = "no measurement is known to be lost"
-        if found.lost:
-            lost = f"at least {counted(found.lost, 'measurement')} {'is' if found.lost == 1 else 'are'} lost"
-        text += f" The file is not sound: {found.damage}; what can be read was taken, {lost}."
+        if merged.lost:
+            lost = f"at least {counted(merged.lost, 'measurement')} {'is' if merged.lost == 1 else 'are'} lost"
+        text += f" The file is not sound: {merged.damage}; what can be read was taken, {lost}."
     return text
 
 
-def _exchanged(found: Exchanged, what: str) -> str:
-    return f"{counted(found.records, what)} of {counted(found.workloads, 'workload')}"
+def _exchanged(exchanged: Exchanged, what: str) -> str:
+    """Return the numbers of records and workloads as text."""
+    return f"{counted(exchanged.records, what)} of {counted(exchanged.workloads, 'workload')}"
 
 
-def _passed_over(found: Exchanged) -> str:
-    parts = [f"{count} {reason}" for reason, count in found.passed_over.items()]
+def _passed_over(exchanged: Exchanged) -> str:
+    """Return the skipped records as text, by reason."""
+    parts = [f"{count} {reason}" for reason, count in exchanged.passed_over.items()]
     return f"; passed over: {', '.join(parts)}" if parts else ""

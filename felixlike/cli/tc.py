@@ -1,6 +1,7 @@
-"""`felixlike tc`: a tensor comprehension from a file, run on random inputs.
+"""Implement `felixlike tc`: run a tensor comprehension from a file on random inputs.
 
-In: a file with one or more definitions, sizes. Out: shapes of the outputs and the time of a call; tuned on demand.
+Inputs: a file with one or more definitions, sizes. Outputs: shapes of the outputs and the time of a call. The
+comprehension is tuned on request.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from felixlike._util import option_checks as checks
 from felixlike.errors import InvalidModel, InvalidOption
 
 _SIZE = 64
-"""Of dimensions for which none is given."""
+"""Default size of dimensions. Chosen by hand."""
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the command."""
+    """Add the parser of `felixlike tc`."""
     parser = commands.add_parser(
         "tc",
         help="run a tensor comprehension on random inputs",
@@ -42,7 +43,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run, tune and run again; 0."""
+    """Run, tune and run again. Return 0."""
     from felixlike.tc import define
     from felixlike.tc.trial import random_inputs, seconds_of
 
@@ -52,18 +53,18 @@ def run(options: argparse.Namespace) -> int:
     except UnicodeDecodeError:
         raise InvalidModel("it is no text", where=str(path), remedy="give a file with definitions") from None
     defined = define(source, options.name, options.target)
-    inputs, given = random_inputs(defined.program, _sizes(options.size), _SIZE, seed=checks.seed(options.seed))
+    inputs, out_tensors = random_inputs(defined.program, _sizes(options.size), _SIZE, seed=checks.seed(options.seed))
     if options.explain:
         print(defined.explain(*inputs))
-    found = defined(*inputs, out=given or None)
-    outputs = found if isinstance(found, tuple) else (found,)
+    result = defined(*inputs, out=out_tensors or None)
+    outputs = result if isinstance(result, tuple) else (result,)
     for output, tensor in zip(defined.program.outputs, outputs, strict=True):
         print(f"{output.name}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}")
-    print(f"{defined.name}: {_shown(seconds_of(defined, inputs, given))} a call")
+    print(f"{defined.name}: {_shown(seconds_of(defined, inputs, out_tensors))} a call")
     if options.tune:
         defined.tune(
             *inputs,
-            out=given or None,
+            out=out_tensors or None,
             rounds=options.rounds,
             trials=options.trials,
             seconds=options.seconds,
@@ -73,20 +74,21 @@ def run(options: argparse.Namespace) -> int:
             progress=not options.quiet,
         )
         print(defined.report)
-        print(f"{defined.name}: {_shown(seconds_of(defined, inputs, given))} a call, tuned")
+        print(f"{defined.name}: {_shown(seconds_of(defined, inputs, out_tensors))} a call, tuned")
     return 0
 
 
 def _shown(seconds: float) -> str:
+    """Return seconds as text, in ms or µs."""
     return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
 
 
-def _sizes(given: list[str]) -> dict[str, int]:
-    """Sizes by name.  Raises InvalidOption."""
-    found = {}
-    for text in given:
+def _sizes(texts: list[str]) -> dict[str, int]:
+    """Parse sizes in the form N=128. Raise InvalidOption."""
+    sizes = {}
+    for text in texts:
         name, equals, number = text.partition("=")
         if not equals or not name.isidentifier() or not number.isdecimal() or not int(number):
             raise InvalidOption(f"{text!r} is no size", where="--size", remedy="write it as N=128")
-        found[name] = int(number)
-    return found
+        sizes[name] = int(number)
+    return sizes

@@ -1,7 +1,7 @@
-"""What a command writes to: closed streams, pipes whose reader has gone, encodings without our signs.
+"""Make the standard streams writable: closed streams, pipes without a reader, encodings that lack characters.
 
-In: the process's standard streams as they are. Out: streams to which everything can be written, and whether a reader
-has gone away. So what a command is asked for is done to its end, whoever still listens.
+Input: the standard streams of the process. Outputs: streams that accept all text, and whether a reader was closed. So a
+command completes its work even if its output is no longer read.
 """
 
 from __future__ import annotations
@@ -16,31 +16,36 @@ from typing import Any
 from felixlike._encoding import HANDLER
 
 BROKEN_PIPE = 141
-"""The exit code of a command whose reader has gone: what a shell says of one that SIGPIPE ends."""
+"""Exit code of a command whose reader was closed: 128 + SIGPIPE, as in a shell."""
 
 _STRICT = ("strict", "surrogateescape", "backslashreplace")
-"""What a stream does with signs that it lacks unless somebody asked for something else."""
+"""Python's default error handlers of streams, which are replaced. Other handlers were set by the user and stay."""
 
 
 class _Descriptor(io.FileIO):
-    """A file descriptor that leads to nothing as soon as the reader has gone away.  broken: whether it has."""
+    """A file descriptor that is redirected to the null device when its reader is closed. broken: whether it was."""
 
     broken = False
 
     def write(self, data: Any, /) -> int:
+        """Write data. Discard it if the reader was closed."""
         try:
             return super().write(data)
         except BrokenPipeError:
             self.broken = True
             nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, self.fileno())  # so that nobody else who writes there meets the same
+            os.dup2(nothing, self.fileno())  # other writers to this descriptor get no error either
             os.close(nothing)
             return len(data)
 
 
 class Streams:
-    """The standard streams of a command.  broken: whether the reader of one has gone.  error: why standard output could
-    not be written to its end; empty where it was."""
+    """The standard streams of a command.
+
+    Attributes:
+        broken: Whether the reader of a stream was closed.
+        error: Why the output of a stream is incomplete; empty if everything was written.
+    """
 
     def __init__(self) -> None:
         self._descriptors: list[_Descriptor] = []
@@ -48,11 +53,12 @@ class Streams:
 
     @property
     def broken(self) -> bool:
+        """Return whether the reader of a stream was closed."""
         return any(descriptor.broken for descriptor in self._descriptors)
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
-        """sys.stdout and sys.stderr can be written to meanwhile; they are as they were afterwards."""
+        """Make sys.stdout and sys.stderr writable within the block. Restore the previous objects afterwards."""
         _open_closed()
         before = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = self._ready(sys.stdout), self._ready(sys.stderr)
@@ -64,12 +70,12 @@ class Streams:
             sys.stdout, sys.stderr = before
 
     def _ready(self, stream: Any) -> Any:
-        """The stream itself where it is none of the process's own: a test's, or of a program that calls the command."""
+        """Wrap a stream of the process. Return other objects (of a test or a calling program) unchanged."""
         if stream is None:
             return open(os.devnull, "w", encoding="utf-8")
         if not isinstance(stream, io.TextIOWrapper):
             return stream
-        raw = getattr(stream.buffer, "raw", stream.buffer)  # there is no buffer under python -u
+        raw = getattr(stream.buffer, "raw", stream.buffer)  # python -u has no buffer
         if not isinstance(raw, io.FileIO) or raw.fileno() not in (1, 2):
             if stream.errors in _STRICT:
                 stream.reconfigure(errors=HANDLER)
@@ -86,6 +92,7 @@ class Streams:
         )
 
     def _finish(self, ours: Any, theirs: Any) -> None:
+        """Flush and close our stream, and remember its error."""
         try:
             ours.flush()
             if ours is not theirs:
@@ -97,8 +104,10 @@ class Streams:
 
 
 def _open_closed() -> None:
-    """Connect standard streams that are closed to nothing: the next file that is opened would take their place, and
-    get what is written to them."""
+    """Open the null device for standard streams that are closed.
+
+    Otherwise the next opened file would get their number, and the text written to them.
+    """
     for number in range(3):
         try:
             os.fstat(number)
@@ -107,6 +116,6 @@ def _open_closed() -> None:
 
 
 def complain(text: str) -> None:
-    """A sentence on standard error, if that can be written to."""
+    """Print a sentence on standard error. Ignore write errors."""
     with contextlib.suppress(OSError, ValueError):
         print(f"felixlike: {text}", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""`felixlike train`, `evaluate`: from stores of measurements to weights of the cost model, and how good they are.
+"""Implement `felixlike train` and `evaluate`: train weights of the cost model on stores, and score weights.
 
-In: stores. Out: a file of weights with its card; tables of scores.
+Inputs: stores. Outputs: a file of weights with its card; tables of scores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the commands."""
+    """Add the parsers of `felixlike train` and `evaluate`."""
     train = commands.add_parser(
         "train",
         help="train the cost model on what was measured",
@@ -44,12 +44,13 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_common(parser: Any) -> None:
+    """Add the arguments of both commands."""
     parser.add_argument("stores", metavar="STORE", nargs="+", help="also one packed as NAME.sqlite.xz")
     parser.add_argument("--kind", choices=("cpu", "cuda"), help="of target; needed where the stores hold several")
 
 
 def run_train(options: argparse.Namespace) -> int:
-    """Train and write; 0."""
+    """Train and save weights. Return 0."""
     from felixlike import runtime
     from felixlike.costmodel import save_weights
     from felixlike.training.fit import Fit
@@ -70,7 +71,7 @@ def run_train(options: argparse.Namespace) -> int:
 
 
 def run_evaluate(options: argparse.Namespace) -> int:
-    """Judge and print; 0."""
+    """Score weights and print a table. Return 0."""
     from felixlike.costmodel import load, load_weights
     from felixlike.errors import InvalidWeights
     from felixlike.training.fit import scorer
@@ -83,13 +84,13 @@ def run_evaluate(options: argparse.Namespace) -> int:
     samples = _samples(options)
     if network is None:
         network = load(samples.workloads[0].kind).network
-    found = judge(scorer(network), samples.workloads)
-    print(quality_table([(w.name, len(w), w.device, q) for w, q in found]))
+    qualities = judge(scorer(network), samples.workloads)
+    print(quality_table([(w.name, len(w), w.device, q) for w, q in qualities]))
     return 0
 
 
 def _samples(options: argparse.Namespace) -> Samples:
-    """What the stores hold. Raises InvalidOption where there is nothing to learn from, or of several kinds."""
+    """Read the stores. Raise InvalidOption if they have no training data, or data of several kinds of targets."""
     from contextlib import ExitStack
 
     from felixlike.training.packed import opened
@@ -114,4 +115,5 @@ def _samples(options: argparse.Namespace) -> Samples:
 
 
 def _say(text: str) -> None:
+    """Print progress on standard error."""
     print(text, file=sys.stderr, flush=True)

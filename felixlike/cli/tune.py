@@ -1,6 +1,6 @@
-"""`felixlike tune`: a model from a file, tuned, saved.
+"""Implement `felixlike tune`: tune a model from a file and save it.
 
-In: file.py:factory, a .pt2 or .onnx file, shapes, a budget. Out: an artefact and a report.
+Inputs: file.py:factory, a .pt2 or .onnx file, shapes, a budget. Outputs: an artefact and a report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from felixlike.errors import OutputNotWritable
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the command."""
+    """Add the parser of `felixlike tune`."""
     parser = commands.add_parser(
         "tune",
         help="tune a model and save the result",
@@ -54,7 +54,7 @@ def add_parser(commands: Any) -> None:
 
 
 def add_model(parser: Any) -> None:
-    """Describe what names a model, its inputs and a target."""
+    """Add the arguments that name a model, its inputs and a target."""
     parser.add_argument(
         "model", metavar="MODEL", help="file.py:factory, package.module:factory, a .pt2 or a .onnx file"
     )
@@ -69,20 +69,23 @@ def add_model(parser: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tune; 0, 1 if the result is not what or where it should be, 128 + the signal that stopped it.
+    """Tune a model.
 
-    The model is saved before anything of it is printed."""
+    Return 0; 1 if verification failed, the search failed or the model was saved elsewhere; or 128 + the signal that
+    stopped it. The model is saved before the report is printed.
+    """
     if options.in_background_of is not None:
         from felixlike.cli.background import in_background_of
 
         with in_background_of(options.in_background_of, Path(options.model).parent):
             return _tune(options)
     with interrupts.terminable(), interrupts.joined() as stopped:
-        found = _tune(options)
-    return found or stopped.code
+        code = _tune(options)
+    return code or stopped.code
 
 
 def _tune(options: argparse.Namespace) -> int:
+    """Tune, save and print. Return the exit code without signals."""
     from felixlike import runtime
     from felixlike.errors import SearchFailedWarning, VerificationFailed
 
@@ -90,10 +93,10 @@ def _tune(options: argparse.Namespace) -> int:
         runtime.check_writable(options.output)
         runtime.linker()
     model, shapes = read_model(options)
-    from felixlike.api import optimize  # now: a model that cannot be had is said at once
+    from felixlike.api import optimize  # slow to import, so it comes after errors in the model
 
     if options.store is not None and options.in_background_of is None:
-        _note(options)
+        _remember_command(options)
     path = None if options.output is None else checks.path(options.output, "output", error=OutputNotWritable)
     failure = ""
     with _warnings_as_sentences() as warned, FirstCopy(path) as first:
@@ -119,51 +122,58 @@ def _tune(options: argparse.Namespace) -> int:
                 raise
             tuned, failure = error.optimized, error.what
             path = None if path is None else unverified(path)
-    place = None if path is None else kept(tuned, path, first)
+    saved_path = None if path is None else kept(tuned, path, first)
     if failure:
-        complain(f"{failure}. " + ("Nothing was saved." if place is None else f"It is saved to {place} all the same."))
+        complain(
+            f"{failure}. "
+            + ("Nothing was saved." if saved_path is None else f"It is saved to {saved_path} all the same.")
+        )
     if not options.quiet:
         print(tuned.report)
-        if place is not None:
-            print(f"Saved to {place}.")
-    return int(bool(failure) or place != path or SearchFailedWarning in warned)
+        if saved_path is not None:
+            print(f"Saved to {saved_path}.")
+    return int(bool(failure) or saved_path != path or SearchFailedWarning in warned)
 
 
 @contextlib.contextmanager
 def _warnings_as_sentences() -> Iterator[list[type[Warning]]]:
-    """Warnings of our own are a line each, whatever Python was told of warnings; their kinds."""
+    """Print every felixlike warning as a line, whatever Python's warning filters say.
+
+    Yields the list of their categories, which grows while the block runs.
+    """
     from felixlike.errors import FelixlikeWarning
 
-    kinds: list[type[Warning]] = []
+    categories: list[type[Warning]] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always", FelixlikeWarning)
-        otherwise = warnings.showwarning
+        default_showwarning = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if issubclass(category, FelixlikeWarning):
-                kinds.append(category)
+                categories.append(category)
                 complain(str(message))
             else:
-                otherwise(message, category, *place, **more)
+                default_showwarning(message, category, *place, **more)
 
         warnings.showwarning = show
-        yield kinds
+        yield categories
 
 
-def _note(options: argparse.Namespace) -> None:
-    """Remember the command in its store, for `felixlike resume`; paths as seen from anywhere."""
+def _remember_command(options: argparse.Namespace) -> None:
+    """Save the command in its store, for `felixlike resume`, with absolute paths."""
     from felixlike import records
 
-    kept: dict[str, Any] = {name: getattr(options, name) for name in KEPT}
-    kept["model"] = named_from_anywhere(options.model)
+    command: dict[str, Any] = {name: getattr(options, name) for name in KEPT}
+    command["model"] = named_from_anywhere(options.model)
     if options.output is not None:
-        kept["output"] = str(checks.path(options.output, "output", error=OutputNotWritable).absolute())
+        command["output"] = str(checks.path(options.output, "output", error=OutputNotWritable).absolute())
     with records.open(options.store) as store:
         if store.path is not None:
-            store.note_command(json.dumps({**kept, MARK: authorship.mark(store.path, kept)}))
+            store.note_command(json.dumps({**command, MARK: authorship.mark(store.path, command)}))
 
 
 _NOTHING = type(None)
+"""Type of None."""
 
 KEPT: Mapping[str, type | tuple[type, ...]] = {
     "model": str,
@@ -180,14 +190,17 @@ KEPT: Mapping[str, type | tuple[type, ...]] = {
     "key": (str, _NOTHING),
     "precision": str,
 }
-"""What `felixlike resume` must know of a command, and the types of it."""
+"""Options that `felixlike resume` needs, with the types of their values."""
 
 MARK = "mark"
-"""Beside these in the store: who gave the command."""
+"""Key of the authorship mark, saved beside the options in the store."""
 
 
 def read_model(options: argparse.Namespace) -> tuple[Any, Any]:
-    """(model, shapes or example inputs or None) that the command line names. Raises InvalidModel, InvalidShape."""
+    """Return the model that the command line names, and its shapes, its example inputs, or None.
+
+    Raise InvalidModel or InvalidShape.
+    """
     from felixlike.frontend import parse_shapes
 
     model, examples = model_from(options.model)

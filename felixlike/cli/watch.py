@@ -1,7 +1,7 @@
-"""`felixlike watch`: a live page of a run, in the browser.
+"""Implement `felixlike watch`: serve a live page of a run to the browser.
 
-In: the path of a store, which need not exist yet. Out: a page on this machine's loopback address until Ctrl-C,
-for whoever knows the token in its address.
+Input: the path of a store, which need not exist yet. Output: a page on the loopback address until Ctrl-C, for everyone
+who knows the token in its address.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 PORT = 8765
+"""Default port of the page. Chosen by hand."""
 
 
 def add_parser(commands: Any) -> None:
-    """Describe the command."""
+    """Add the parser of `felixlike watch`."""
     parser = commands.add_parser(
         "watch",
         help="a live page of what a run does, for the browser",
@@ -29,7 +30,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until Ctrl-C; 0."""
+    """Serve until Ctrl-C. Return 0."""
     from felixlike import records
     from felixlike._util import option_checks as checks
     from felixlike.errors import StoreError
@@ -39,10 +40,10 @@ def run(options: argparse.Namespace) -> int:
     path = records.path_of(options.store)
     if path is None:
         raise StoreError("it is in memory of another process", where=options.store, remedy="give the path of a file")
-    there = _checked(path)
+    exists = _checked(path)
     watch = Watch(path, port)
     try:
-        waiting = "" if there else " as soon as there is one"
+        waiting = "" if exists else " as soon as there is one"
         print(f"{watch.url} shows {path}{waiting}. Ctrl-C ends it.", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             watch.serve()
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _checked(path: Path) -> bool:
-    """Whether there is a store, or only room for one.  Raises StoreError where none can be, or something else is."""
+    """Return whether the store exists. Raise StoreError if none can be created there, or the file is not a store."""
     from felixlike import records
     from felixlike.errors import StoreError
 

@@ -1,4 +1,4 @@
-"""From scheduled functions to machine code: what felixlike compiles, and what functions undergo on the way."""
+"""Compile scheduled functions to machine code, with felixlike's passes before TVM's compiler."""
 
 from felixlike.codegen.compile import compile_primfuncs, compile_relax, cuda_binary, default_schedules
 from felixlike.codegen.cubin import kernels_of

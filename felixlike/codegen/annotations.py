@@ -1,7 +1,7 @@
-"""What schedule rules tell passes: notes on loops, as TVM keeps them in schedules, traces and records.
+"""Define the loop annotations that schedule rules write and passes read, as TVM stores them in schedules and traces.
 
-A rule puts a mark on a loop; a pass finds it there, and the loop's annotation says the rest. What is written is part of
-every stored trace, so keys and values stay as they are.
+A rule puts an annotation on a loop. A pass finds it there and reads its value. Keys and values are part of every stored
+trace, so they must not change.
 """
 
 from __future__ import annotations
@@ -14,51 +14,63 @@ from felixlike._tvm.typing import Loop, LoopRef, Schedule
 
 @dataclass(frozen=True, slots=True)
 class LoopAnnotation:
-    """key: of the annotation.  Marks without fields are just there; the fields of others are whole numbers."""
+    """An annotation of a loop.
+
+    The value of an annotation without fields is True. The fields of others are integers.
+
+    Attributes:
+        key: The annotation's key in TVM.
+    """
 
     key: ClassVar[str]
 
     @property
     def value(self) -> Any:
-        """What stands in the annotation: the number, or a list of several."""
-        numbers = [getattr(self, own.name) for own in fields(self)]
+        """Return the annotation's value: True, the number, or a list of several numbers."""
+        numbers = [getattr(self, field.name) for field in fields(self)]
         return (numbers if len(numbers) > 1 else numbers[0]) if numbers else True
 
     @classmethod
     def from_value(cls, value: Any) -> Self:
-        """The inverse of `value`."""
+        """Create the annotation from its `value`."""
         count = len(fields(cls))
         return cls(*map(int, value if count > 1 else [value] if count else ()))
 
     @classmethod
     def on(cls, loop: Loop) -> bool:
-        """Whether a loop of a function carries such a mark."""
+        """Return whether a loop of a function has this annotation."""
         return cls.key in loop.annotations
 
     @classmethod
     def of(cls, loop: Loop) -> Self:
-        """The mark that a loop of a function carries."""
+        """Return this annotation of a loop of a function."""
         return cls.from_value(loop.annotations[cls.key])
 
     def put(self, schedule: Schedule, loop: LoopRef) -> None:
-        """LoopAnnotation a loop of a schedule."""
+        """Annotate a loop of a schedule."""
         schedule.annotate(loop, self.key, self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Guard(LoopAnnotation):
-    """On a vectorised loop in which a test asks whether the lane exists, or on a loop that sums up a tile in which one
-    asks whether the row does, whose product is zero if not."""
+    """Mark a vectorized loop whose predicate tests that the lane exists, or a tile's reduction loop with a predicate.
+
+    In a reduction loop, the predicate tests that the row exists, and the product is zero if it does not.
+    """
 
     key = "felixlike.guard"
 
 
 @dataclass(frozen=True, slots=True)
 class Peel(LoopAnnotation):
-    """On a loop around nothing but one loop over lanes, in which outer · lanes + lane is tested to be below a length.
+    """Mark a loop that contains only a loop over lanes, with the predicate outer · lanes + lane < length.
 
-    length: elements.  lanes: of a vector.  seams: places across which no vector reaches, since what is computed changes
-    there, as between parts of a concatenation; where there are some, the inner loop has the whole length."""
+    Attributes:
+        length: Elements of both loops.
+        lanes: Elements of a vector.
+        seams: Positions that no vector crosses, since the computation changes there, as between parts of a
+            concatenation. If there are any, the inner loop has the whole length.
+    """
 
     key = "felixlike.peel"
     length: int
@@ -67,22 +79,27 @@ class Peel(LoopAnnotation):
 
     @property
     def value(self) -> list[int]:
-        """[length, lanes, places of seams …]."""
+        """Return [length, lanes, *seams]."""
         return [self.length, self.lanes, *self.seams]
 
     @classmethod
     def from_value(cls, value: Any) -> Self:
-        """The inverse of `value`."""
+        """Create the annotation from its `value`."""
         length, lanes, *seams = (int(number) for number in value)
         return cls(length, lanes, tuple(seams))
 
 
 @dataclass(frozen=True, slots=True)
 class Columns(LoopAnnotation):
-    """On a loop around, or over, a group's columns: unrolled loops around a vectorised one, in which a test asks if the
-    column exists; or without a test, where the group is an image, all of whose columns are neighbours.
+    """Mark a loop around, or over, a group's columns: unrolled loops around a vectorized loop.
 
-    length: columns of all groups together.  lanes: elements of a vector."""
+    A predicate tests that the column exists. There is none if the group is an image, all of whose columns are
+    contiguous.
+
+    Attributes:
+        length: Columns of all groups together.
+        lanes: Elements of a vector.
+    """
 
     key = "felixlike.columns"
     length: int
@@ -91,10 +108,13 @@ class Columns(LoopAnnotation):
 
 @dataclass(frozen=True, slots=True)
 class Row(LoopAnnotation):
-    """On a loop along a row, of a length that may be known only in a call, around nothing but what is computed of an
-    element: stored in its place, or joined to a sum or an extreme.
+    """Mark a loop along a row, possibly of dynamic length, that computes only one element an iteration.
 
-    lanes: elements of a vector, a power of two."""
+    The element is stored in its place, or added to a sum, a maximum or a minimum.
+
+    Attributes:
+        lanes: Elements of a vector, a power of two.
+    """
 
     key = "felixlike.row"
     lanes: int
@@ -102,9 +122,11 @@ class Row(LoopAnnotation):
 
 @dataclass(frozen=True, slots=True)
 class Transpose(LoopAnnotation):
-    """On a loop over the elements of vectors, around nothing but a loop over the tile's rows.
+    """Mark a loop over the elements of vectors that contains only a loop over the tile's rows.
 
-    lanes: elements of a vector, a power of two."""
+    Attributes:
+        lanes: Elements of a vector, a power of two.
+    """
 
     key = "felixlike.transpose"
     lanes: int
@@ -112,45 +134,48 @@ class Transpose(LoopAnnotation):
 
 @dataclass(frozen=True, slots=True)
 class Blocks(LoopAnnotation):
-    """On the loop over blocks of a reduction."""
+    """Mark the loop over blocks of a reduction."""
 
     key = "felixlike.blocks"
 
 
 @dataclass(frozen=True, slots=True)
 class Skip(LoopAnnotation):
-    """On a loop over taps in which nothing but products with a padded copy is summed up."""
+    """Mark a loop over taps in which only products with a padded copy are summed."""
 
     key = "felixlike.skip"
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(LoopAnnotation):
-    """On the loop over summed channels where a constant operand is packed in the order of the loops."""
+    """Mark the reduction loop over channels of a constant operand that is packed in the order of the loops."""
 
     key = "felixlike.prefetch"
 
 
 @dataclass(frozen=True, slots=True)
 class Tile(LoopAnnotation):
-    """On a loop that sums up a tile. No rule puts it: `first_and_last` does, for the passes after it."""
+    """Mark a reduction loop of a tile. Rules do not use it: `first_and_last` marks loops for later passes."""
 
     key = "felixlike.tile"
 
 
 @dataclass(frozen=True, slots=True)
 class Asynchronous(LoopAnnotation):
-    """On a loop whose steps a software pipeline overlaps: its copies into shared memory are made asynchronously."""
+    """Mark a loop whose steps a software pipeline overlaps: its copies into shared memory are asynchronous."""
 
     key = "felixlike.asynchronous"
 
 
 @dataclass(frozen=True, slots=True)
 class TensorCores(LoopAnnotation):
-    """On a loop over the steps of a reduction that one instruction of tensor cores sums up, around nothing but two
-    loops: a thread's rows and its columns of a warp's tile.
+    """Mark a loop over reduction steps that one tensor core instruction computes.
 
-    precision: its place in `hardware.PRECISIONS`, since formulas replay marks of loops that are numbers."""
+    It contains only two loops: a thread's rows and its columns of a warp's tile.
+
+    Attributes:
+        precision: Position in `hardware.PRECISIONS`, since formulas replay loop annotations that are numbers.
+    """
 
     key = "felixlike.tensorcores"
     precision: int

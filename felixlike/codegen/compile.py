@@ -1,4 +1,4 @@
-"""Scheduled functions and fused Relax modules → executables."""
+"""Compile scheduled functions and fused Relax modules to executables."""
 
 from __future__ import annotations
 
@@ -15,11 +15,22 @@ from felixlike.hardware.occupancy import Kernel
 
 
 def compile_primfuncs(module: Any, target: Any, *, kernels: list[Kernel] | None = None) -> Any:
-    """An IRModule of scheduled PrimFuncs as an Executable.  CUDA code is compiled by NVRTC, or by nvcc where that
-    library is missing, for the architecture the target names.  First the passes of the target's kind are run
-    (`codegen/pipeline.py`).
+    """Compile an IRModule of scheduled PrimFuncs, after the passes of the target kind (`codegen/pipeline.py`).
 
-    kernels: gets what the CUDA compiler says of each kernel."""
+    CUDA code is compiled by NVRTC, or by nvcc if that library is missing, for the target's architecture.
+
+    Args:
+        module: An IRModule of scheduled PrimFuncs.
+        target: A TVM target.
+        kernels: A list to which the resources of each CUDA kernel are appended.
+
+    Returns:
+        An Executable.
+
+    Raises:
+        MissingCompiler: If there is no CUDA compiler.
+        CompilationFailed: If the CUDA compiler fails.
+    """
     module = lower(module, target)
     if kind_of(target).on_host:
         return _tvm.tvm.compile(module, target=target)
@@ -29,9 +40,16 @@ def compile_primfuncs(module: Any, target: Any, *, kernels: list[Kernel] | None 
 
 
 def cuda_binary(module: Any, target: Any) -> bytes:
-    """The machine code of a scheduled IRModule for a cuda target, with a GPU or without.
+    """Compile a scheduled IRModule to a cubin. No GPU is needed.
 
-    Raises MissingCompiler and CompilationFailed."""
+    Args:
+        module: An IRModule of scheduled PrimFuncs.
+        target: A cuda target.
+
+    Raises:
+        MissingCompiler: If there is no CUDA compiler.
+        CompilationFailed: If the CUDA compiler fails.
+    """
     module = lower(module, target)
     with asynchronous_copies(module):
         compiled = _tvm.tvm.compile(module, target=_tvm.with_host(target))
@@ -39,14 +57,22 @@ def cuda_binary(module: Any, target: Any) -> bytes:
 
 
 def compile_relax(module: Any, target: Any, *, graphs: bool = True) -> tuple[Any, Any]:
-    """Lower a fused Relax module and compile it.  Returns (lowered module, VM executable).
+    """Lower a fused Relax module and compile it.
 
-    graphs: on GPUs, the kernels between the one that reads an input and the one that writes the output become a CUDA
-    graph at the first call, which later calls start at once, in memory that is theirs for good; unless calls decide
-    sizes.
+    This is the second half of TVM's own pipelines (relax/backend/cpu_generic/pipeline.py,
+    relax/backend/cuda/pipeline.py). The first half, legalizing and fusing, must have been done, so that the tuned
+    functions are the compiled ones.
 
-    The second half of TVM's own pipelines (relax/backend/cpu_generic/pipeline.py, relax/backend/cuda/pipeline.py): the
-    first half, legalising and fusing, must have been done, so that what was tuned is what is compiled."""
+    Args:
+        module: A fused Relax module.
+        target: A TVM target.
+        graphs: Whether to use CUDA graphs on GPUs. The kernels between the one that reads an input and the one that
+            writes the output are then captured at the first call and launched together by later calls. The graph keeps
+            its memory. Dynamic sizes exclude graphs.
+
+    Returns:
+        (lowered module, VM executable).
+    """
     kind = kind_of(target)
     if not kind.on_host:
         target = _tvm.with_host(target)
@@ -63,20 +89,25 @@ def compile_relax(module: Any, target: Any, *, graphs: bool = True) -> tuple[Any
 
 
 def _static(module: Any) -> bool:
-    """Whether no size of a Relax module's functions is left to its calls."""
+    """Return whether a Relax module's functions have no dynamic sizes."""
     functions = [func for func in module.functions.values() if isinstance(func, _tvm.relax.Function)]
     return not any(_tvm.relax.analysis.defined_symbolic_vars(func) for func in functions)
 
 
 def default_schedules(module: Any, target: Any) -> Any:
-    """An IRModule whose unscheduled PrimFuncs have TVM's default GPU schedule (dlight); for CPUs the module itself.
+    """Return an IRModule whose unscheduled PrimFuncs have TVM's default GPU schedule (dlight).
 
-    Plain loops cannot run on a GPU: nothing in them is bound to threads."""
+    Plain loops cannot run on a GPU, since they are not bound to threads. For CPUs, the module is returned unchanged.
+
+    Args:
+        module: An IRModule.
+        target: A TVM target.
+    """
     if not kind_of(target).binds_threads:
         return module
     dlight = _tvm.dlight()
     gpu = dlight.gpu
     rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
-    own = _tvm.map_functions(module, _tvm.s_tir.renew_defs)  # dlight changes functions in place
+    copies = _tvm.map_functions(module, _tvm.s_tir.renew_defs)  # dlight changes functions in place
     with target:
-        return dlight.ApplyDefaultSchedule(*rules)(own)
+        return dlight.ApplyDefaultSchedule(*rules)(copies)

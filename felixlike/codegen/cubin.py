@@ -1,9 +1,9 @@
-"""What a CUDA compiler writes into machine code about its kernels, read without a GPU or NVIDIA's tools.
+"""Read what a CUDA compiler writes into machine code about its kernels, without a GPU or NVIDIA's tools.
 
-In: a cubin, an ELF file. Out: a `Kernel` each. Sections: `.nv.info` has registers and stack of all kernels by their
-symbols, `.nv.info.NAME` how many threads a block may have, `.nv.shared.NAME` is as long as static shared memory, with
-a KiB for the system where the architecture keeps one. The format is not documented; NVIDIA's cuobjdump shows the same
-numbers (--dump-resource-usage, --dump-elf), and so does an H100's driver.
+Input: a cubin, an ELF file. Output: a `Kernel` each. Sections: `.nv.info` has registers and stack of all kernels by
+their symbols, `.nv.info.NAME` has the threads of a block, and the size of `.nv.shared.NAME` is the static shared
+memory, plus a KiB for the system on architectures that reserve it. The format is not documented. NVIDIA's cuobjdump
+shows the same numbers (--dump-resource-usage, --dump-elf), and so does an H100's driver.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ _MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _REGISTERS, _STACK, _MOST_THREADS, _EXACT_THREADS = 0x2F, 0x11, 0x05, 0x10
 """EIATTR_REGCOUNT, EIATTR_FRAME_SIZE, EIATTR_MAX_THREADS, EIATTR_REQNTID."""
 _SIZED = 4
-"""EIFMT_SVAL: the attribute's size follows, then so many bytes. Others have two bytes in place of the size."""
+"""EIFMT_SVAL: the attribute's size follows, then its bytes. Other attributes have two bytes instead of the size."""
 _RESERVED = 1024
-"""Bytes of shared memory that .nv.shared counts beside the kernel's own, from sm_90 on."""
+"""Bytes that .nv.shared includes in addition to the kernel's shared memory, from sm_90 on."""
 _RESERVING_FROM = 90
+"""The first such architecture."""
 
 
 class _Section(NamedTuple):
+    """A section of an ELF file."""
+
     name: str
     size: int
     content: bytes
@@ -32,18 +35,22 @@ class _Section(NamedTuple):
 
 
 def kernels_of(binary: bytes, arch: str) -> tuple[Kernel, ...]:
-    """The kernels of a cubin, by name; none for other formats, such as PTX or several architectures' code in one.
+    """Return the kernels of a cubin, sorted by name.
 
-    arch: as in "sm_90", which it was compiled for."""
+    Args:
+        binary: The cubin. Other formats, such as PTX or fat binaries, have no kernels here.
+        arch: The architecture that it was compiled for, as in "sm_90".
+    """
     if not binary.startswith(_MAGIC):
         return ()
     try:
         return tuple(sorted(_kernels(binary, arch), key=lambda kernel: kernel.name))
     except (struct.error, IndexError, ValueError, UnicodeDecodeError, KeyError):
-        return ()  # cut off, or of a later format: nothing depends on these numbers
+        return ()  # truncated, or of a later format: nothing depends on these numbers
 
 
 def _kernels(binary: bytes, arch: str) -> Iterator[Kernel]:
+    """Yield the kernels of a cubin."""
     sections = {section.name: section for section in _sections(binary)}
     symbols = _symbols(sections)
     registers: dict[str, int] = {}
@@ -53,8 +60,10 @@ def _kernels(binary: bytes, arch: str) -> Iterator[Kernel]:
             (registers if attribute == _REGISTERS else stacks)[symbols[values[0]]] = values[1]
     reserved = _RESERVED if int("".join(filter(str.isdigit, arch))) >= _RESERVING_FROM else 0
     for name in (section.removeprefix(".text.") for section in sections if section.startswith(".text.")):
-        own = dict(_attributes(sections[f".nv.info.{name}"].content)) if f".nv.info.{name}" in sections else {}
-        threads = own.get(_EXACT_THREADS, own.get(_MOST_THREADS, (0,)))
+        kernel_attributes = (
+            dict(_attributes(sections[f".nv.info.{name}"].content)) if f".nv.info.{name}" in sections else {}
+        )
+        threads = kernel_attributes.get(_EXACT_THREADS, kernel_attributes.get(_MOST_THREADS, (0,)))
         most = 1
         for extent in threads:
             most *= extent
@@ -63,27 +72,30 @@ def _kernels(binary: bytes, arch: str) -> Iterator[Kernel]:
 
 
 def _sections(binary: bytes) -> Iterator[_Section]:
+    """Yield the sections of an ELF file."""
     (table,) = struct.unpack_from("<Q", binary, 40)
     step, count, names = struct.unpack_from("<HHH", binary, 58)
     headers = [struct.unpack_from("<IIQQQQIIQQ", binary, table + i * step) for i in range(count)]
     texts = headers[names][4]
     for name, kind, _, _, offset, size, _, _, _, entry in headers:
         start = texts + name
-        empty = kind in (0, 8)  # nothing, and memory that is not in the file
+        empty = kind in (0, 8)  # empty sections, and memory that is not in the file
         content = b"" if empty else binary[offset : offset + size]
         yield _Section(binary[start : binary.index(b"\0", start)].decode(), size, content, entry)
 
 
 def _symbols(sections: dict[str, _Section]) -> dict[int, str]:
+    """Return the names of the symbols by their numbers."""
     table, texts = sections[".symtab"], sections[".strtab"].content
-    found = {}
+    names = {}
     for number, at in enumerate(range(0, len(table.content), table.entry)):
         (start,) = struct.unpack_from("<I", table.content, at)
-        found[number] = texts[start : texts.index(b"\0", start)].decode()
-    return found
+        names[number] = texts[start : texts.index(b"\0", start)].decode()
+    return names
 
 
 def _attributes(content: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield (attribute, values) of a section of attributes."""
     at = 0
     while at + 4 <= len(content):
         form, attribute, size = struct.unpack_from("<BBH", content, at)

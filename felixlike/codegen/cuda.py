@@ -1,8 +1,8 @@
-"""CUDA source → machine code: by NVRTC in this process, or by nvcc where that library is missing.
+"""Compile CUDA source to machine code, by NVRTC in this process or by nvcc if that library is missing.
 
-TVM's own way puts headers of libcu++ before every source, whose parsing takes most of the time (0.9 of 1.1 s of a
-typical kernel); what generated code uses of them are a few typedefs. Division and square roots stay exact: TVM would
-compile with --use_fast_math.
+TVM puts libcu++'s headers before every source. Parsing them takes most of the time (0.9 of 1.1 s of a typical kernel),
+and generated code needs only a few typedefs of them. Divisions and square roots stay exact: TVM would compile with
+--use_fast_math.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from felixlike.errors import CompilationFailed, MissingCompiler
 from felixlike.hardware.occupancy import Kernel
 
 _CALLBACK = "tvm_callback_cuda_compile"
-"""TVM's global function that compiles CUDA source, for the target at hand."""
+"""TVM's global function that compiles CUDA source for the current target."""
 
 _MODE = "TVM_CUDA_COMPILE_MODE"
-"""TVM's variable, which chooses between "nvrtc" and "nvcc"."""
+"""TVM's environment variable that selects "nvrtc" or "nvcc"."""
 
 _TVMS_HEADERS = re.compile(r"\A\s*#ifdef __CUDACC_RTC__\n.*?#include <cuda\.h>\n#endif\n", re.DOTALL)
+"""TVM's includes at the start of a source."""
 
 _BUILT_IN = "#include <sm_61_intrinsics.h>\n"
-"""Sums of four products of bytes, which NVRTC knows without that header."""
+"""The header of sums of four products of bytes, which NVRTC has built in."""
 
 _PREAMBLE = """\
 typedef signed char int8_t; typedef unsigned char uint8_t; typedef short int16_t; typedef unsigned short uint16_t;
@@ -46,32 +47,44 @@ typedef int int32_t; typedef unsigned int uint32_t; typedef long long int64_t; t
 #define NAN __int_as_float(0x7fffffff)
 #endif
 """
+"""What generated code needs of the removed headers."""
 
 
 def cuda_toolchain() -> str:
-    """ "nvrtc" or "nvcc": what CUDA source is compiled with on this machine; empty where neither is there."""
-    wanted = os.environ.get(_MODE, "").lower()
-    found = {"nvrtc": nvrtc.library() is not None, "nvcc": shutil.which("nvcc") is not None}
-    return next((name for name in ("nvrtc", "nvcc") if found[name] and wanted in ("", name)), "")
+    """Return what compiles CUDA source on this machine: "nvrtc", "nvcc", or an empty string for none."""
+    mode = os.environ.get(_MODE, "").lower()
+    available = {"nvrtc": nvrtc.library() is not None, "nvcc": shutil.which("nvcc") is not None}
+    return next((name for name in ("nvrtc", "nvcc") if available[name] and mode in ("", name)), "")
 
 
 def require_toolchain() -> str:
-    """What `cuda_toolchain` says.  Raises MissingCompiler where there is none."""
-    found = cuda_toolchain()
-    if not found:
+    """Return the result of `cuda_toolchain` if it is not empty.
+
+    Raises:
+        MissingCompiler: If there is no CUDA compiler.
+    """
+    toolchain = cuda_toolchain()
+    if not toolchain:
         chosen = f"{_MODE}={os.environ[_MODE]} asks for one that is not there" if os.environ.get(_MODE) else ""
         raise MissingCompiler(
             chosen or "neither NVRTC nor nvcc is on this machine, so CUDA code cannot be compiled",
             where="target",
             remedy='pip install "felixlike[cuda]", which has NVRTC, or put nvcc into PATH',
         )
-    return found
+    return toolchain
 
 
 def compile_source(code: str, arch: str) -> bytes:
-    """The cubin of TVM's CUDA source.  arch: as in "sm_90".
+    """Compile TVM's CUDA source to a cubin.
 
-    Raises MissingCompiler, and CompilationFailed where the compiler refuses it."""
+    Args:
+        code: TVM's CUDA source.
+        arch: The architecture, as in "sm_90".
+
+    Raises:
+        MissingCompiler: If there is no CUDA compiler, or headers that the source needs are missing.
+        CompilationFailed: If the compiler fails.
+    """
     functions = FUNCTIONS if uses_tensor_cores(code) else ""
     if require_toolchain() == "nvcc":
         return _by_nvcc(functions + code, arch)
@@ -90,22 +103,24 @@ def compile_source(code: str, arch: str) -> bytes:
 
 
 def _by_nvcc(code: str, arch: str) -> bytes:
+    """Compile CUDA source to a cubin by nvcc."""
     with scratch.temporary("nvcc") as folder:
         source, cubin = folder / "kernels.cu", folder / "kernels.cubin"
         source.write_text(code)
         command = ["nvcc", "-cubin", "-O3", "-arch", arch, "-o", str(cubin), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode or not cubin.is_file():
-            said = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line.lower()]
-            raise CompilationFailed(f"nvcc refused it: {(said or ['no reason given'])[0][:300]}", where="CUDA source")
+            errors = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line.lower()]
+            raise CompilationFailed(f"nvcc refused it: {(errors or ['no reason given'])[0][:300]}", where="CUDA source")
         return cubin.read_bytes()
 
 
 @contextmanager
 def cuda_compiler(target: Any, kernels: list[Kernel] | None = None) -> Iterator[None]:
-    """TVM compiles CUDA code as `compile_source` does inside, for this target.
+    """Make TVM compile CUDA code by `compile_source` for this target inside the context.
 
-    kernels: gets what the compiler says of each kernel.  Without a GPU, TVM writes source, and compiles nothing."""
+    The resources of each kernel are appended to `kernels`. Without a GPU, TVM generates source and does not compile it.
+    """
     arch = str(target.attrs["arch"])
 
     def compiled(code: str, *_: Any) -> bytes:
@@ -114,20 +129,24 @@ def cuda_compiler(target: Any, kernels: list[Kernel] | None = None) -> Iterator[
             kernels.extend(kernels_of(binary, arch))
         return binary
 
-    tvms = _tvm.tvm_ffi.get_global_func(_CALLBACK, allow_missing=True)
+    original = _tvm.tvm_ffi.get_global_func(_CALLBACK, allow_missing=True)
     _tvm.tvm_ffi.register_global_func(_CALLBACK, compiled, override=True)
     try:
         yield
     finally:
-        if tvms is not None:
-            _tvm.tvm_ffi.register_global_func(_CALLBACK, tvms, override=True)
+        if original is not None:
+            _tvm.tvm_ffi.register_global_func(_CALLBACK, original, override=True)
 
 
 def cuda_source(executable: Any) -> str:
-    """The CUDA source of an Executable, or of what became of it to be run; empty if it has none."""
-    waiting, found = [getattr(executable, "mod", executable)], ""
-    while waiting:
-        module = waiting.pop()
-        found += module.inspect_source() if module.kind == "cuda" else ""
-        waiting.extend(module.imports)
-    return found
+    """Return the CUDA source of an executable, empty if it has none.
+
+    Args:
+        executable: An Executable, or a runnable module made from one.
+    """
+    pending, source = [getattr(executable, "mod", executable)], ""
+    while pending:
+        module = pending.pop()
+        source += module.inspect_source() if module.kind == "cuda" else ""
+        pending.extend(module.imports)
+    return source

@@ -1,4 +1,4 @@
-"""Whether two executables hold the same code."""
+"""Compare the generated code of executables."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import re
 from typing import Any
 
 _ADDRESS = re.compile(r'(?<=!")0x[0-9a-f]+')
-"""How TVM names buffers in LLVM's alias metadata: by where they lie in memory, so anew in every process."""
+"""Names of buffers in LLVM's alias metadata: TVM uses their addresses, which differ from process to process."""
 
 
 def code_digest(executable: Any) -> str:
-    """The same for Executables with the same generated code: of LLVM's optimised text, and of a GPU's source."""
+    """Return a digest of an executable's code: of LLVM's optimized text and of a GPU's source.
+
+    Args:
+        executable: A compiled Executable.
+
+    Returns:
+        A hexadecimal digest, equal for equal code.
+    """
     digest = hashlib.sha256(_ADDRESS.sub("", executable.mod.inspect_source("ll")).encode())
     for device_module in executable.mod.imports:
         digest.update(device_module.inspect_source().encode())

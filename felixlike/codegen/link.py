@@ -1,4 +1,4 @@
-"""Compiled kernels linked into an executable with a text in it, and read back from a file."""
+"""Link compiled kernels into an executable with a description, and read it from a file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from felixlike import _tvm
 
 
 def relink_relax(lowered: Any, runnable: Any, target: Any, description: str) -> Any:
-    """A second VM executable over the compiled kernels of a runnable module and the same constants, never run, with a
-    description that `description_in` reads.
+    """Link a second VM executable from the kernels of a runnable module and the same constants, with a description.
 
-    A virtual machine writes an entry per constant into the executable it is made from, and every one of them makes
-    TVM print a line when the executable is saved and again when it is loaded (src/runtime/vm/executable.cc)."""
+    A virtual machine writes an entry for each constant into the executable it is made from. For every entry, TVM prints
+    a line when the executable is saved and again when it is loaded (src/runtime/vm/executable.cc). The second
+    executable is therefore never run.
+
+    Args:
+        lowered: The lowered Relax module.
+        runnable: The runnable module with the compiled kernels.
+        target: A TVM target.
+        description: The text that `description_in` returns.
+
+    Returns:
+        The VM executable.
+    """
     vm_build = _tvm.vm_build()
     builder = _tvm.relax.ExecBuilder()
     vm_build._vmcodegen(builder, lowered)
@@ -25,12 +35,15 @@ def relink_relax(lowered: Any, runnable: Any, target: Any, description: str) -> 
 
 
 _DESCRIPTION = "felixlike_description"
-"""Name of a function without parameters."""
+"""Name of the function that returns the description."""
 
 
 def description_in(machine: Any) -> str | None:
-    """The text that `relink_relax` put into the executable of a virtual machine; None where there is none.  Runs no
-    kernel."""
+    """Return the description that `relink_relax` put into an executable, or None. No kernel runs.
+
+    Args:
+        machine: The executable's virtual machine.
+    """
     try:
         function = machine[_DESCRIPTION]
     except AttributeError:
@@ -39,5 +52,9 @@ def description_in(machine: Any) -> str | None:
 
 
 def open_library(path: str) -> Any:
-    """A runnable module from a shared library, which is closed again with the last object that uses it."""
+    """Load a runnable module from a shared library, which is closed with the last object that uses it.
+
+    Args:
+        path: The shared library.
+    """
     return _tvm.load_module(path, keep_module_alive=False)

@@ -1,10 +1,10 @@
-"""A model's only output is returned by itself.
+"""Return a model's only output without a tuple.
 
     main(x) → (R.Tensor,)      →      main(x) → R.Tensor
 
-In: a Relax module, lowered until reshapes are views. Out: the same, but a "main" that returned a tuple of one tensor
-returns the tensor. Taking it out of TVM's tuple from Python costs more than calling a small model; while reshapes are
-operators, the tuple has to stay: TVM makes a view of a reshape only where it is not itself what is returned.
+Input: a Relax module, lowered until reshapes are views. Output: the same module, in which a "main" that returned a
+tuple of one tensor returns the tensor. Taking it out of TVM's tuple in Python takes longer than calling a small model.
+While reshapes are operators, the tuple must stay: TVM does not turn a returned reshape into a view.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from felixlike import _tvm
 
 
 def lone_output(module: Any) -> Any:
-    """The module with a "main" that returns a lone tensor as it is."""
+    """Return the module with a "main" that returns its only tensor directly."""
     relax, main = _tvm.relax, module["main"]
     *blocks, last = main.body.blocks
     *bindings, final = last.bindings

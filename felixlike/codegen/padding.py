@@ -1,4 +1,4 @@
-"""Values that are zero outside of a tensor, as copies that pad write them."""
+"""Recognize values that are zero outside of a tensor, as padded copies have them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from felixlike._tvm.typing import TirExpr
 
 
 def padded(value: TirExpr) -> tuple[Any, Any] | None:
-    """The condition and the value of an expression that is zero where the condition does not hold; None for others."""
+    """Return the condition and value of an expression that is zero if the condition does not hold, else None."""
     if str(getattr(getattr(value, "op", None), "name", "")) != "prim.if_then_else":
         return None
     condition, inside, otherwise = value.args

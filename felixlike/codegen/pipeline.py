@@ -1,8 +1,8 @@
-"""What functions undergo on the way into the compiler, in which order, and why in this one.
+"""Run the passes over scheduled functions before TVM's compiler, in a checked order.
 
-In: an IRModule of scheduled PrimFuncs. Out: the same, ready for TVM's compiler. The schedules and workloads that
-everybody else sees stay as they are; only the code differs. Each pass says what it needs and what it changes, and
-`out_of_order` tells where a list of passes does not keep to that: a test asks it.
+Input: an IRModule of scheduled PrimFuncs. Output: the same module, ready for TVM's compiler. Schedules and workloads
+elsewhere do not change, only the code does. Each pass declares what it needs and what it changes. `out_of_order` lists
+where a sequence of passes violates these declarations, and a test calls it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from felixlike.hardware import kind_of
 
 
 class Invariant(Enum):
-    """What holds of a function between passes."""
+    """Properties of functions between passes."""
 
     DIMENSIONS = "buffers of marked functions have the dimensions that they were declared with"
     ROWS = "tiles of sums that were too large for the stack are buffers of a row each"
@@ -74,14 +74,22 @@ AT_FIRST = frozenset(
         Invariant.CALLS,
     }
 )
-"""What holds of functions as schedules leave them."""
+"""Invariants of functions before the first pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """run: an IRModule → an IRModule.  marks: what it looks for; nobody may put one on a loop after it.  takes: those
-    of them that are gone afterwards.  puts: marks of its own.  needs: what must hold before.  gives, ends: what holds
-    after it, and what does no longer."""
+    """A pass with its requirements and effects.
+
+    Attributes:
+        run: The function from an IRModule to an IRModule.
+        marks: Loop annotations that it reads. No later pass may put them on a loop.
+        takes: Those of `marks` that it removes.
+        puts: Loop annotations that it puts on loops.
+        needs: Invariants that must hold before.
+        gives: Invariants that hold after it.
+        ends: Invariants that no longer hold after it.
+    """
 
     run: Callable[[Module], Module]
     marks: tuple[type[LoopAnnotation], ...] = ()
@@ -93,12 +101,12 @@ class Pass:
 
     @property
     def name(self) -> str:
-        """Of its function."""
+        """Return the name of the pass's function."""
         return self.run.__name__
 
 
 def _of(run: Callable[[Module], Module], mark: type[LoopAnnotation], **others: Any) -> Pass:
-    """A pass that rewrites loops with one mark, which are unmarked then."""
+    """Return a pass that rewrites loops with one annotation and removes it."""
     return Pass(run, marks=(mark,), takes=(mark,), **others)
 
 
@@ -122,7 +130,7 @@ CPU_PASSES = (
     Pass(share_reciprocals, needs=(Invariant.DIVISIONS,)),
     Pass(write_out_halves, needs=(Invariant.NAMELESS,), ends=(Invariant.NAMELESS,)),
     Pass(keep_nan, needs=(Invariant.EXTREMES,), ends=(Invariant.EXTREMES, Invariant.NAMELESS)),
-    # Its formulas have names, compare, and divide, by what is computed anew for each element.
+    # Its formulas have names, comparisons and divisions by values that are computed anew for each element.
     Pass(
         vectorise_math,
         needs=(Invariant.CALLS,),
@@ -130,21 +138,21 @@ CPU_PASSES = (
     ),
     Pass(unaligned_parameters),
 )
-"""For CPUs."""
+"""Passes for CPUs, in order."""
 
 
 GPU_PASSES = (
     Pass(only_marked_are_asynchronous, marks=(Asynchronous,)),
     _of(tensor_cores, TensorCores, needs=(Invariant.DIMENSIONS,)),
 )
-"""For GPUs; whoever compiles does so in `asynchronous_copies`."""
+"""Passes for GPUs, in order. The compiler must then run inside `asynchronous_copies`."""
 
 PASSES: dict[str, tuple[Pass, ...]] = {"llvm": CPU_PASSES, "cuda": GPU_PASSES}
-"""For each kind of target."""
+"""Passes for each target kind."""
 
 
 def lower(module: Module, target: Any) -> Module:
-    """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for a target."""
+    """Run a target kind's passes over the PrimFuncs of an IRModule. Relax functions are not changed."""
     module = plain_loops.without_scopes(module)
     for one in PASSES[kind_of(target).name]:
         module = one.run(module)
@@ -152,12 +160,12 @@ def lower(module: Module, target: Any) -> Module:
 
 
 def out_of_order(passes: Sequence[Pass]) -> Iterator[str]:
-    """Why these passes cannot run in this order: a sentence for each reason."""
+    """Yield a sentence for each reason why the passes cannot run in this order."""
     holds = set(AT_FIRST)
     for number, one in enumerate(passes):
-        for form in one.needs:
-            if form not in holds:
-                yield f"{one.name} needs that {form.value}"
+        for invariant in one.needs:
+            if invariant not in holds:
+                yield f"{one.name} needs that {invariant.value}"
         holds = (holds | set(one.gives)) - set(one.ends)
         for mark in one.marks:
             late = [other.name for other in passes[number + 1 :] if mark in other.puts]

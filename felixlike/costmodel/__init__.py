@@ -1,4 +1,4 @@
-"""Features → predicted latency: a small ensemble of networks that learns from every measurement."""
+"""Predict latency from features by a small ensemble of networks that learns from measurements."""
 
 from felixlike.costmodel.dataset import Dataset
 from felixlike.costmodel.mlp import Network

@@ -1,6 +1,6 @@
-"""Gradient-boosted regression trees as plain arrays, evaluated by NumPy: only who fits them needs another library.
+"""Evaluate gradient-boosted regression trees with NumPy. Only fitting them needs another library.
 
-In: rows of features. Out: a number a row, the sum of one leaf of every tree.
+Input: rows of features. Output: one number per row, the sum of one leaf of every tree.
 """
 
 from __future__ import annotations
@@ -17,16 +17,23 @@ Values = npt.NDArray[np.float64]
 
 _ARRAYS = ("feature", "threshold", "left", "right", "value", "roots")
 _NUMBERS = ("threshold", "value")
-"""Those of floats; the others are places and columns."""
+"""Arrays of floats; the others hold indices of nodes and columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """All nodes of all trees, one after the other.
+    """All nodes of all trees in concatenated arrays.
 
-    feature: int16[nodes], the column that a node asks for; −1: a leaf.  threshold: float32[nodes], rows not above it go
-    left.  left, right: int32[nodes], where the answers lead.  value: float32[nodes], of leaves.  roots: int32[trees].
-    base: what the sum begins with.  depth: of the deepest tree."""
+    Attributes:
+        feature: int16[nodes], the column that a node tests; −1 for a leaf.
+        threshold: float32[nodes]. Rows with a value of at most the threshold go left.
+        left: int32[nodes], index of the left child.
+        right: int32[nodes], index of the right child.
+        value: float32[nodes], values of leaves.
+        roots: int32[trees], index of each tree's root.
+        base: Initial value of the sum.
+        depth: Depth of the deepest tree.
+    """
 
     feature: npt.NDArray[np.int16]
     threshold: npt.NDArray[np.float32]
@@ -39,12 +46,12 @@ class Trees:
 
     @staticmethod
     def of(model: Any) -> Trees:
-        """What scikit-learn's HistGradientBoostingRegressor (LightGBM's algorithm) has learned."""
+        """Convert a fitted HistGradientBoostingRegressor of scikit-learn (LightGBM's algorithm)."""
         nodes = [tree.nodes for (tree,) in model._predictors]
         roots = np.cumsum([0, *(len(tree) for tree in nodes[:-1])])
         every, start = np.concatenate(nodes), np.repeat(roots, [len(tree) for tree in nodes])
         leaf = every["is_leaf"].astype(bool)
-        # Rows are float32: a threshold that lies between two of them stays between them when it is rounded down.
+        # Rows are float32. A threshold between two of their values remains between them when rounded down.
         threshold = every["num_threshold"]
         rounded = threshold.astype(np.float32)
         rounded = np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
@@ -60,7 +67,7 @@ class Trees:
         )
 
     def predict(self, rows: Rows) -> Values:
-        """float64[n] for rows float32[n, columns]."""
+        """Return float64[n] for rows float32[n, columns]."""
         at = np.tile(self.roots, (len(rows), 1)).reshape(-1)
         row = np.repeat(np.arange(len(rows)), len(self.roots))
         going = np.flatnonzero(self.feature[at] >= 0)
@@ -70,11 +77,15 @@ class Trees:
             here = np.where(left, self.left[here], self.right[here])
             at[going] = here
             going = going[self.feature[here] >= 0]
-        found: Values = self.base + self.value[at].reshape(len(rows), len(self.roots)).sum(axis=1, dtype=np.float64)
-        return found
+        result: Values = self.base + self.value[at].reshape(len(rows), len(self.roots)).sum(axis=1, dtype=np.float64)
+        return result
 
     def check(self, *, columns: int) -> None:
-        """Raise ValueError for what would not end, or ask for what no row has: a file may hold anything."""
+        """Validate trees read from a file.
+
+        Raises:
+            ValueError: An array is malformed, a node's child precedes it, or an index is out of range.
+        """
         arrays = {array: np.asarray(getattr(self, array)) for array in _ARRAYS}
         if any(a.ndim != 1 or a.dtype.kind != ("f" if n in _NUMBERS else "i") for n, a in arrays.items()):
             raise ValueError("these are no arrays of trees")
@@ -91,12 +102,12 @@ class Trees:
             raise ValueError("these are no trees of such rows")
 
     def to_arrays(self, name: str) -> dict[str, Any]:
-        """For np.savez, under a name that other trees in the file do not have."""
+        """Return arrays for np.savez, with keys that start with `name`."""
         arrays = {f"{name}.{array}": getattr(self, array) for array in _ARRAYS}
         return {**arrays, f"{name}.base": np.float64(self.base), f"{name}.depth": np.int64(self.depth)}
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, Any], name: str) -> Trees:
-        """What `to_arrays` gave."""
-        found = {array: arrays[f"{name}.{array}"] for array in _ARRAYS}
-        return Trees(**found, base=float(arrays[f"{name}.base"]), depth=int(arrays[f"{name}.depth"]))
+        """Restore trees from the arrays of `to_arrays`."""
+        fields = {array: arrays[f"{name}.{array}"] for array in _ARRAYS}
+        return Trees(**fields, base=float(arrays[f"{name}.base"]), depth=int(arrays[f"{name}.depth"]))

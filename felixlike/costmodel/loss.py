@@ -1,7 +1,7 @@
-"""What the network is trained to do: put candidates of a task in the right order, and their distances about right.
+"""Define the training loss: rank the candidates of a task correctly and predict their differences.
 
-In: scores and labels of samples, task by task. Out: a number to minimise, the mean over the tasks. All parts ignore a
-constant added to all scores of a task, which no measurement of that task can tell.
+Inputs: scores and labels of samples, grouped by task. Output: the loss, averaged over tasks. All parts are invariant to
+a constant added to all scores of a task, since measurements of one task do not determine it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ from torch import Tensor
 from felixlike._util import option_checks
 
 _SHARPNESS = 4.0
-"""Candidates a quarter slower than the best count for 1/e of it in `best_loss`."""
+"""Factor of labels and scores in `best_loss`. A label lower by 1/4 has 1/e of the weight. Chosen by hand."""
 
 _BEST = 0.25
-"""Weight of `best_loss` beside the others. On 66 unseen workloads of an H100: top-1 0.850 with it, 0.835 without, rank
-correlation 0.813 and 0.816 (one member, 1,200 steps); other weights were not tried."""
+"""Weight of `best_loss` relative to the other parts. On 66 unseen workloads of an H100: top-1 0.850 with it, 0.835
+without, rank correlation 0.813 and 0.816 (one member, 1,200 steps). Other weights were not tried."""
 
 
 def ranking_loss(scores: Tensor, labels: Tensor, present: Tensor | None = None) -> Tensor:
-    """Mean over pairs of |Δlabel| · log(1 + exp(−sign(Δlabel) · Δscore)).
+    """Return the mean over pairs of |Δlabel| · log(1 + exp(−sign(Δlabel) · Δscore)).
 
-    scores: [members, tasks, n].  labels, present: [tasks, n], present 1 where there is a sample (None: everywhere)."""
+    Args:
+        scores: [members, tasks, n].
+        labels: [tasks, n].
+        present: [tasks, n], 1 for samples and 0 for padding; None if all are samples.
+    """
     there = torch.ones_like(labels) if present is None else present
     difference = labels[:, :, None] - labels[:, None, :]
     scored = scores[..., :, None] - scores[..., None, :]
@@ -33,39 +37,50 @@ def ranking_loss(scores: Tensor, labels: Tensor, present: Tensor | None = None) 
 
 
 def regression_loss(scores: Tensor, labels: Tensor, present: Tensor | None = None) -> Tensor:
-    """Huber loss of centred scores against centred labels.  See `ranking_loss`."""
+    """Return the Huber loss of centred scores against centred labels; arguments as for `ranking_loss`."""
     there = torch.ones_like(labels) if present is None else present
     count = there.sum(dim=-1, keepdim=True).clamp(min=1.0)
     centred = scores - (scores * there).sum(dim=-1, keepdim=True) / count
-    wanted = labels - (labels * there).sum(dim=-1, keepdim=True) / count
-    losses = torch.nn.functional.huber_loss(centred, wanted.expand_as(centred), reduction="none") * there
+    targets = labels - (labels * there).sum(dim=-1, keepdim=True) / count
+    losses = torch.nn.functional.huber_loss(centred, targets.expand_as(centred), reduction="none") * there
     return (losses.sum(dim=-1) / count[..., 0]).mean()
 
 
 def best_loss(scores: Tensor, labels: Tensor, present: Tensor | None = None) -> Tensor:
-    """Cross entropy between softmax(4 · labels) and softmax(4 · scores): which candidates are the best ones (ListNet,
-    Cao et al. 2007, with a temperature).  See `ranking_loss`."""
+    """Return the cross entropy between softmax(4 · labels) and softmax(4 · scores); arguments as for `ranking_loss`.
+
+    It emphasizes the best candidates (ListNet, Cao et al. 2007, with a temperature)."""
     missing = torch.zeros_like(labels) if present is None else (1.0 - present) * -1e9
-    wanted = torch.softmax(_SHARPNESS * labels + missing, dim=-1)
+    targets = torch.softmax(_SHARPNESS * labels + missing, dim=-1)
     got = torch.log_softmax(_SHARPNESS * scores + missing, dim=-1)
-    return -(wanted * got).sum(dim=-1).mean()
+    return -(targets * got).sum(dim=-1).mean()
 
 
 def anchor_loss(scores: Tensor, before: Tensor) -> Tensor:
-    """Huber loss of centred scores against what they were before any measurement, [members, n] both.
+    """Return the Huber loss of centred scores against the pretrained model's scores, [members, n] both.
 
-    A search measures what it believes to be good. Training on that alone, a model forgets what bad candidates look like
-    (measured: rank correlation on an unseen task 0.58 before, 0.16 after 16 such samples; 0.59 with this term)."""
+    A search measures candidates with good predictions. A model trained on these alone forgets bad candidates. Measured
+    on an unseen task: rank correlation 0.58 before, 0.16 after 16 such samples, 0.59 with this term."""
     centred = scores - scores.mean(dim=1, keepdim=True)
     return torch.nn.functional.huber_loss(centred, before - before.mean(dim=1, keepdim=True))
 
 
 LOSSES = ("ranking", "regression", "both", "all")
-"""What `loss` may consist of: one part, ranking and regression, or these and `best_loss`."""
+"""Values of `parts`. "both" is ranking and regression, "all" adds `best_loss`."""
 
 
 def loss(scores: Tensor, labels: Tensor, present: Tensor | None = None, *, parts: str = "all") -> Tensor:
-    """The parts of scores [members, tasks, n] for labels [tasks, n].  Raises InvalidOption for others than `LOSSES`."""
+    """Return the training loss.
+
+    Args:
+        scores: [members, tasks, n].
+        labels: [tasks, n].
+        present: As for `ranking_loss`.
+        parts: One of `LOSSES`.
+
+    Raises:
+        InvalidOption: `parts` is not one of `LOSSES`.
+    """
     option_checks.one_of(parts, "loss", LOSSES, what="a loss")
     total = scores.new_zeros(())
     if parts != "regression":

@@ -1,9 +1,8 @@
-"""The network: features of every store → a number each, summed, refined, added to what the bottlenecks alone say
-→ log(1 / latency) up to a task's constant.
+"""Define the cost model's network: an ensemble of MLPs on the features of stores, added to the bottleneck model.
 
-In: float32[n, stores, columns], log(1 + feature). Out: float32[members, n]. TenSet's and Felix's shape (a dense
-encoder per store, a sum over stores, residual blocks), as a small ensemble whose spread says how sure it is. SiLU
-takes the place of ReLU, so that the search sees a smooth objective.
+Input: log(1 + feature), float32[n, stores, columns]. Output: log(1 / latency) up to a constant of the task,
+float32[members, n]. The architecture is TenSet's and Felix's: a dense encoder per store, a sum over stores, residual
+blocks. The members' spread estimates the uncertainty. SiLU replaces ReLU to keep the search's objective smooth.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from felixlike.costmodel.summary import per_operation, summary_of_logs
 from felixlike.features import NAMES
 
 MEMBERS = 3
-"""Networks in the ensemble."""
+"""Default number of networks in the ensemble."""
 
 WIDTH = 192
-"""Hidden units of each."""
+"""Default number of hidden units of each network."""
 
 _SMALL = 0.1
-"""What the network adds to the bottlenecks is little at first."""
+"""Initial scale of the head's weights, so that the bottleneck model dominates at first. Chosen by hand."""
 
 
 class EnsembleLinear(nn.Module):
-    """One linear layer for each member: float32[members, …, n_in] → float32[members, …, n_out]."""
+    """One linear layer per member: float32[members, …, n_in] → float32[members, …, n_out]."""
 
     def __init__(self, members: int, n_in: int, n_out: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -43,14 +42,23 @@ class EnsembleLinear(nn.Module):
 
 
 class Network(nn.Module):
-    """The ensemble.  seed: of its initial weights.
+    """The ensemble of networks.
 
-    Inputs are brought to mean 0 and variance 1 by `mean` and `scale`, which belong to the weights."""
+    Args:
+        seed: Seed of the initial weights.
+        members: Number of networks.
+        width: Hidden units of each network.
+
+    Attributes:
+        mean: float32[columns], subtracted from the inputs; stored with the weights.
+        scale: float32[columns], multiplied with the centred inputs; stored with the weights.
+        trees: Boosted trees trained on the same samples; None without. They contribute half of the score of exact
+            points, where no gradient is needed.
+    """
 
     mean: Tensor
     scale: Tensor
     trees: Trees | None
-    """Boosted trees on the same samples: where points are exact and no gradient is asked, half of a score is theirs."""
 
     @default_modes()
     def __init__(self, *, seed: int = 0, members: int = MEMBERS, width: int = WIDTH) -> None:
@@ -70,10 +78,10 @@ class Network(nn.Module):
             self.head.weight.mul_(_SMALL)
 
     def forward(self, log_features: Tensor) -> Tensor:
-        """float32[members, n]; stores whose row is all zero (inlined ones) count for nothing."""
+        """Return float32[members, n]. Stores whose row is all zero (inlined ones) are ignored."""
         count = len(log_features)
         present = log_features.detach().abs().amax(dim=-1) > 0
-        of, _ = present.nonzero(as_tuple=True)  # most places are empty where one of many sketches has many stores
+        of, _ = present.nonzero(as_tuple=True)  # most rows are padding if few sketches have many stores
         rows = log_features[present]
         inputs = (torch.cat([rows, ratios(rows)], dim=-1) - self.mean) * self.scale
         encoded = nn.functional.silu(self.encode(inputs.expand(self.members, -1, -1)))
@@ -86,8 +94,9 @@ class Network(nn.Module):
 
     @default_modes()
     def exact(self, log_features: Tensor) -> Tensor:
-        """float32[members, n] without gradients: the mean of each member and the trees, where there are any. On unseen
-        workloads the two together order candidates better than either (`python -m benchmarks.costmodel`)."""
+        """Return float32[members, n] without gradients: the mean of each member's score and that of the trees, if any.
+
+        On unseen workloads the mean ranks candidates better than either (`python -m benchmarks.costmodel`)."""
         with torch.no_grad():
             scores: Tensor = self(log_features)
             if self.trees is not None and len(log_features):
@@ -97,7 +106,7 @@ class Network(nn.Module):
         return scores
 
     def standardise(self, log_features: Tensor) -> None:
-        """Set `mean` and `scale` from float32[n, stores, columns]; columns that hardly vary are left small."""
+        """Set `mean` and `scale` from float32[n, stores, columns]; standard deviations below 0.5 count as 0.5."""
         rows = log_features.reshape(-1, log_features.shape[-1])
         rows = rows[rows.abs().amax(dim=1) > 0]
         rows = torch.cat([rows, ratios(rows)], dim=-1)

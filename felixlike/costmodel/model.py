@@ -1,6 +1,6 @@
-"""The cost model a search talks to: predict, score relaxed features, learn from measurements.
+"""Define `CostModel`, which predicts scores, scores relaxed features, and learns from measurements.
 
-In: features. Out: log(1 / latency) up to a constant for each task.
+Input: features. Output: log(1 / latency) up to a constant of the task.
 """
 
 from __future__ import annotations
@@ -29,18 +29,24 @@ from felixlike.hardware import KINDS
 Scores = npt.NDArray[np.float64]
 
 _ROUND = Training(steps=20, tasks=2, samples=48)
-"""After a round of a search: 0.25 s on one core of a Zen 5. Twice the steps with more tasks and samples took 0.68 s and
-ordered the rest of unseen workloads no better after 32 of their candidates (0.82 both, 0.81 before them)."""
+"""Training after a round of a search: 0.25 s on one core of a Zen 5. Twice the steps with more tasks and samples took
+0.68 s and did not rank the rest of unseen workloads better after 32 of their candidates (0.82 both, 0.81 before)."""
 
 _MOST_ANCHORS = 512
-"""Unmeasured points remembered of one task."""
+"""Maximum number of unmeasured points stored per task. Chosen by hand."""
 
 _EXACT, _SMOOTH = 0, 1
-"""The models that a correction corrects: of exact points, and the differentiable one."""
+"""Indices of the shared models of a correction: the one for exact points, and the differentiable one."""
 
 
 class CostModel:
-    """A network with the samples it learns from.  pretrained: whether it knew something before any measurement."""
+    """A network with its training samples.
+
+    Args:
+        network: The network; None for a new one.
+        seed: Seed of a new network's weights, and of training.
+        pretrained: Whether the network has been trained before.
+    """
 
     @default_modes()
     def __init__(self, network: Network | None = None, *, seed: int = 0, pretrained: bool = False) -> None:
@@ -53,7 +59,7 @@ class CostModel:
         self._trainings = 0
 
     def version(self) -> str:
-        """The same for networks with the same weights."""
+        """Return a hash of the weights, 16 hexadecimal digits."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.network.state_dict().items()):
             digest.update(name.encode())
@@ -64,24 +70,38 @@ class CostModel:
 
     @property
     def trained(self) -> bool:
-        """Whether predictions mean anything."""
+        """Return whether the model has been trained, or has measurements to train on."""
         return self.pretrained or self.learned
 
     @property
     def learned(self) -> bool:
-        """Whether it knows measurements of this run, or of a store."""
+        """Return whether the model has measurements of this run or of a store."""
         return len(self.dataset) > 0
 
     def predict(self, features: FeatureArray, task: str | None = None) -> Scores:
-        """float64[n] for float64[n, stores, columns]: log(1 / latency) up to a constant per task; higher is faster.
+        """Predict scores.
 
-        task: whose points they are; what was measured of it then corrects what is known of all tasks."""
+        Args:
+            features: float64[n, stores, columns].
+            task: Key of the points' task. Its measurements correct the prediction. None applies no correction.
+
+        Returns:
+            float64[n], log(1 / latency) up to a constant of the task; higher is faster.
+        """
         return self.predict_with_spread(features, task)[0]
 
     @default_modes()
     def predict_with_spread(self, features: FeatureArray, task: str | None = None) -> tuple[Scores, Scores]:
-        """Mean and standard deviation, float64[n] each: of the ensemble, or, for a task with measurements, as they tell
-        (`Correction`)."""
+        """Predict the mean and standard deviation of scores.
+
+        Args:
+            features: float64[n, stores, columns].
+            task: As for `predict`.
+
+        Returns:
+            Mean and standard deviation, float64[n] each. The standard deviation is the ensemble's, or that of the
+            task's `Correction` if it has one.
+        """
         logs = torch.from_numpy(np.log1p(features)).to(torch.float32)
         scores = self.network.exact(logs).double()
         mean, spread = scores.mean(dim=0), scores.std(dim=0, correction=min(1, len(scores) - 1))
@@ -93,8 +113,15 @@ class CostModel:
 
     @default_modes()
     def joint(self, features: Sequence[FeatureArray], task: str | None = None) -> tuple[Scores, Scores]:
-        """Mean float64[n] and covariance float64[n, n] of the scores of points of several sketches, one after the
-        other: how alike their errors are."""
+        """Predict the joint distribution of scores of points of several sketches.
+
+        Args:
+            features: float64[n, stores, columns] for each sketch.
+            task: As for `predict`.
+
+        Returns:
+            Mean float64[n] and covariance of the errors float64[n, n], for the concatenated points.
+        """
         logs = stack([x for some in features for x in torch.from_numpy(np.log1p(some)).to(torch.float32)])
         with torch.no_grad():
             mean = self.network.exact(logs).double().mean(dim=0)
@@ -108,25 +135,33 @@ class CostModel:
 
     @default_modes(gradients=False)
     def score(self, log_features: Tensor, task: str | None = None) -> Tensor:
-        """float32[members, n] for log(1 + feature) [n, stores, columns]; differentiable, hence of the network alone,
-        and of what corrects it for a task."""
+        """Return differentiable scores by the network and the task's correction, without the trees.
+
+        Args:
+            log_features: log(1 + feature), [n, stores, columns].
+            task: As for `predict`.
+
+        Returns:
+            float32[members, n].
+        """
         log_features = log_features.to(torch.float32)
         scores: Tensor = self.network(log_features)
         correction = self._correction(task)
         return scores if correction is None else scores + correction.of(log_features, _SMOOTH).to(scores.dtype)
 
     def _correction(self, task: str | None) -> Correction | None:
-        """What the measurements of a task say of the network as it is."""
+        """Return the task's correction of the current network; None without enough measurements."""
         if task is None or task not in self.dataset.tasks():
             return None
         samples = self.dataset.samples(task)
         state = (len(samples.seconds), self._trainings)
-        found = self._corrections.get(task)
-        if found is None or found[0] != state:
-            found = self._corrections[task] = state, self._corrected(samples)
-        return found[1]
+        entry = self._corrections.get(task)
+        if entry is None or entry[0] != state:
+            entry = self._corrections[task] = state, self._corrected(samples)
+        return entry[1]
 
     def _corrected(self, samples: TaskSamples) -> Correction | None:
+        """Fit a correction to a task's fastest samples."""
         chosen = samples.fastest(MOST)
         if len(chosen) < FEWEST:
             return None
@@ -138,9 +173,14 @@ class CostModel:
 
     @default_modes()
     def anchor(self, task: str, features: FeatureArray) -> None:
-        """Remember what a pretrained model thinks of unmeasured points of a task, so that training on the few measured
-        ones does not make it forget the rest. Without effect on a model that knew nothing, and on a task that has
-        enough."""
+        """Store the pretrained model's scores of unmeasured points, which training then preserves (`anchor_loss`).
+
+        Without a pretrained model, or once the task has 512 such points, this has no effect.
+
+        Args:
+            task: The task's key.
+            features: float64[n, stores, columns].
+        """
         if self._pretrained is None or not len(features):
             return
         have = len(self.dataset.samples(task).anchors) if task in self.dataset.tasks() else 0
@@ -153,15 +193,24 @@ class CostModel:
 
     @default_modes()
     def refresh(self, focus: str | None = None, *, options: Training | None = None) -> float:
-        """Train on all samples there are, more often on those of `focus`; returns the loss.
+        """Train on all samples and return the loss.
 
-        options: None for a quarter of a second's worth."""
+        Args:
+            focus: Key of a task that is drawn more often.
+            options: Training options; None for a short training of about 0.25 s.
+        """
         self._trainings += 1
         return train(self.network, self.dataset, self._rng, options=options or _ROUND, focus=focus)
 
     @default_modes()
     def remember(self, task: str, features: FeatureArray, seconds: Sequence[float]) -> None:
-        """Add measurements of a task (inf seconds for failures), without training yet."""
+        """Add measurements of a task, without training.
+
+        Args:
+            task: The task's key.
+            features: float64[n, stores, columns].
+            seconds: Seconds per call; inf for failures.
+        """
         first = len(self.dataset) == 0
         self.dataset.add(task, features, seconds)
         if first and not self.pretrained:
@@ -170,17 +219,24 @@ class CostModel:
 
 @default_modes()
 def load(target: str = "cpu", path: str | Path | None = None, *, seed: int = 0) -> CostModel:
-    """The cost model for a kind of target: weights from `path`, else those shipped with the package, else untrained.
+    """Load the cost model for a kind of target.
 
-    target: "cpu" or "cuda".  seed: of the initial weights where there are none, and of training. Raises InvalidWeights,
-    InvalidOption."""
+    Args:
+        target: "cpu" or "cuda".
+        path: Path of the weights; None for the shipped ones. Without shipped ones the model is untrained.
+        seed: Seed of an untrained model's weights, and of training.
+
+    Raises:
+        InvalidWeights: The weights cannot be read, or are for other features.
+        InvalidOption: `target` or `seed` is invalid.
+    """
     seed = option_checks.seed(seed, where="costmodel.load")
     target = option_checks.one_of(
         target, "costmodel.load", [kind.device for kind in KINDS.values()], what="a kind of target"
     )
     if path is None:
-        found = shipped(target)
+        file = shipped(target)
     else:
-        found = option_checks.path(path, "weights", error=InvalidWeights, otherwise="None for those shipped")
-    network = Network(seed=seed) if found is None else load_weights(found)
-    return CostModel(network, seed=seed, pretrained=found is not None)
+        file = option_checks.path(path, "weights", error=InvalidWeights, otherwise="None for those shipped")
+    network = Network(seed=seed) if file is None else load_weights(file)
+    return CostModel(network, seed=seed, pretrained=file is not None)

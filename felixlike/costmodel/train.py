@@ -1,8 +1,7 @@
-"""Training: a number of steps of Adam over batches of several tasks.
+"""Train the network by AdamW on batches of several tasks.
 
-In: a network, a dataset, a random generator. Out: the network, changed. Used for pretraining and, with few steps,
-after every round of a search; earlier samples stay in the dataset and are drawn again (replay), so that nothing is
-forgotten.
+Inputs: a network, a dataset and a random generator. Output: the network, trained in place. It is used for pretraining
+and, with few steps, during a search. Earlier samples remain in the dataset and are drawn again (replay).
 """
 
 from __future__ import annotations
@@ -21,11 +20,20 @@ from felixlike.costmodel.mlp import Network
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """steps: of Adam.  tasks: different tasks in one step.  samples: most samples of a task in one step.
-    fresh: share of a step's tasks that are `focus`, where given.  decay: weight decay.  anchor: weight of staying
-    close to what the model thought of unmeasured points before, where a task has such.  warm: share of the steps in
-    which the learning rate rises to `learning_rate`, after which it falls to nothing by a cosine (Smith 2018); None: it
-    stays.  loss: see `loss.LOSSES`."""
+    """Training options.
+
+    Attributes:
+        steps: Number of AdamW steps.
+        tasks: Tasks per step.
+        samples: Maximum number of samples per task and step.
+        learning_rate: Learning rate, or its maximum if `warm` is set.
+        decay: Weight decay.
+        fresh: Share of a step's tasks that are `focus`, if there is one, 0 to 1.
+        anchor: Weight of `anchor_loss` for tasks with anchors.
+        warm: Share of the steps in which the learning rate rises to `learning_rate`, before it falls to 0 by a cosine
+            (Smith 2018); None for a constant learning rate.
+        loss: One of `loss.LOSSES`.
+    """
 
     steps: int = 40
     tasks: int = 3
@@ -48,10 +56,19 @@ def train(
     focus: str | None = None,
     observe: Callable[[int, float], bool] | None = None,
 ) -> float:
-    """Train in place; returns the mean loss of the last quarter of the steps (nan where no task has two samples).
+    """Train a network in place.
 
-    focus: a task that is drawn more often: the one just measured.  observe: told each step's number, from 1 on, and its
-    loss; training ends early where it returns True."""
+    Args:
+        network: The network.
+        dataset: The samples.
+        rng: Source of random numbers.
+        options: Training options; None for the defaults.
+        focus: Key of a task that is drawn more often, such as the one just measured.
+        observe: Called with each step's number, from 1, and its loss. Training ends early if it returns True.
+
+    Returns:
+        The mean loss of the last quarter of the steps; nan if no task has two samples.
+    """
     options = options if options is not None else Training()
     usable = [t for t in dataset.tasks() if len(dataset.samples(t).seconds) > 1]
     if not usable:
@@ -78,7 +95,7 @@ def train(
 
 
 def _rate(step: int, options: Training) -> float:
-    """The learning rate of a step, see `Training.warm`."""
+    """Return the learning rate of a step, see `Training.warm`."""
     if options.warm is None:
         return options.learning_rate
     done, warm = (step + 1) / options.steps, max(options.warm, 1e-9)
@@ -88,14 +105,14 @@ def _rate(step: int, options: Training) -> float:
 
 
 def _some(size: int, most: int, rng: np.random.Generator) -> list[int]:
-    """At most so many of a task's samples."""
+    """Draw at most `most` of a task's samples; return their indices."""
     return [int(row) for row in rng.choice(size, size=min(size, most), replace=False)]
 
 
 def _held(
     network: Network, dataset: Dataset, task: str, options: Training, rng: np.random.Generator
 ) -> torch.Tensor | float:
-    """The pull towards what was believed before the first measurement, weaker the more there are."""
+    """Return the weighted `anchor_loss` of a task; the weight falls as the number of measurements grows."""
     samples = dataset.samples(task)
     count = len(samples.anchors)
     if not count:
@@ -107,7 +124,7 @@ def _held(
 
 
 def _draw(usable: list[str], focus: str | None, options: Training, rng: np.random.Generator) -> list[str]:
-    """Tasks for one step."""
+    """Draw the tasks of one step."""
     chosen = [usable[i] for i in rng.choice(len(usable), size=options.tasks, replace=len(usable) < options.tasks)]
     if focus in usable:
         for i in range(round(options.tasks * options.fresh)):

@@ -1,6 +1,6 @@
-"""Weights on disk: plain tensors and a card, loaded without running any code.
+"""Save and load weights: plain tensors and a model card, loaded without running any code.
 
-In: a path, or nothing for the weights shipped with the package. Out: a `Network`, or what its card says.
+Input: the path of a file, such as one of the shipped weights. Output: a `Network`, or its card.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from felixlike.errors import InvalidWeights
 from felixlike.features import NAMES, VERSION
 
 SHIPPED = Path(__file__).parent / "data"
-"""Where shipped weights lie, one file a kind of target."""
+"""Folder of the shipped weights, one file per kind of target."""
 
 FORMAT = 3
-"""Raised when the meaning of stored weights changes."""
+"""Version of the file format. Increase it when the meaning of stored weights changes."""
 
 
 _TREES = "trees"
@@ -35,9 +35,13 @@ _ANEW = f"train them anew (felixlike train), or {_SHIPPED}"
 
 @default_modes()
 def save_weights(network: Network, file: Path | IO[bytes], card: Mapping[str, Any] | None = None) -> None:
-    """Write the weights with the version and names of the features they are for.
+    """Save the weights with the version and names of their features.
 
-    card: what they were trained on and how good they are; strings, numbers, lists and dictionaries only."""
+    Args:
+        network: The network.
+        file: A path or an open binary file.
+        card: Model card: training data and quality. Strings, numbers, lists and dictionaries only.
+    """
     torch.save(
         {
             "format": FORMAT,
@@ -55,7 +59,11 @@ def save_weights(network: Network, file: Path | IO[bytes], card: Mapping[str, An
 
 @default_modes()
 def load_weights(path: Path) -> Network:
-    """The network of a file. Raises InvalidWeights for a missing, damaged or unfitting file."""
+    """Load a network.
+
+    Raises:
+        InvalidWeights: The file is missing or damaged, or its weights are for another network or other features.
+    """
     stored = _read(path)
     try:
         network = Network(members=_count(stored["members"]), width=_count(stored["width"]))
@@ -71,22 +79,26 @@ def load_weights(path: Path) -> Network:
 
 @default_modes()
 def read_card(path: Path) -> dict[str, Any]:
-    """What a file of weights says of itself; empty where it says nothing. Raises InvalidWeights as `load_weights`."""
+    """Return the model card of a file; empty without one.
+
+    Raises:
+        InvalidWeights: As for `load_weights`.
+    """
     card = _read(path).get("card")
     return dict(card) if isinstance(card, dict) else {}
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The contents of a file that is for today's features."""
+    """Read a file and check its format and features. Raise InvalidWeights."""
     try:
         with alone(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of foreign files before it refuses them
+            warnings.simplefilter("ignore")  # torch warns about foreign files before it raises
             stored: Any = torch.load(path, weights_only=True, map_location="cpu")
     except FileNotFoundError as error:
         raise InvalidWeights(
             "there is no such file", where=str(path), remedy=f"check the path, or {_SHIPPED}"
         ) from error
-    except Exception as error:  # torch's reader raises whatever it trips over in a foreign file
+    except Exception as error:  # torch's reader may raise anything for a foreign file
         raise InvalidWeights("the file is no file of weights, or damaged", where=str(path), remedy=_GIVE) from error
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         raise InvalidWeights("the file is of another format", where=str(path), remedy=_ANEW)
@@ -102,12 +114,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _as_tensors(trees: Trees | None) -> dict[str, torch.Tensor]:
-    """Trees as what torch loads without running code; nothing for none."""
+    """Convert trees to tensors, which torch loads without running code; empty for None."""
     return {} if trees is None else {k: torch.from_numpy(np.asarray(v)) for k, v in trees.to_arrays(_TREES).items()}
 
 
 def _as_trees(stored: Any) -> Trees | None:
-    """The inverse. Raises ValueError, KeyError and the like for what are no trees of these features."""
+    """Restore trees from tensors. Raise ValueError, KeyError or the like for invalid ones."""
     if not stored:
         return None
     trees = Trees.from_arrays({name: tensor.numpy() for name, tensor in stored.items()}, _TREES)
@@ -116,13 +128,13 @@ def _as_trees(stored: Any) -> Trees | None:
 
 
 def _count(value: Any) -> int:
-    """A size that a file tells. Raises ValueError for what no network has: a huge one would fill the memory."""
+    """Check a size read from a file. Raise ValueError unless it is 1 to 4096; a huge network would fill the memory."""
     if not isinstance(value, int) or not 1 <= value <= 4096:
         raise ValueError(f"{value!r} is no size of a network")
     return value
 
 
 def shipped(target: str) -> Path | None:
-    """The shipped weights for a kind of target, or None where there are none."""
+    """Return the path of the shipped weights for a kind of target; None without any."""
     path = SHIPPED / f"{target}.pt"
     return path if path.is_file() else None

@@ -1,7 +1,8 @@
-"""Sizes known only when a model is called: uKernels, their combination, and dispatch that serves every size.
+"""Compile operators and models whose sizes are known only at the call: uKernels, their combination, and dispatch by
+size.
 
 Follows FTuner (Mu et al., A fast dynamic shape tensors program auto-tuner for deep learning compilers) and DietCode
-(Zheng et al., Automatic optimization for dynamic tensor programs, MLSys 2022); their notation stays in the docstrings.
+(Zheng et al., Automatic optimization for dynamic tensor programs, MLSys 2022). Docstrings use their notation.
 """
 
 from felixlike.dynamic.dims import Dim, check_dims

@@ -1,9 +1,9 @@
-"""HardwareAlign: all uKernels whose tiles suit the sizes and the memory hierarchy (FTuner §IV-A, algorithm 1).
+"""HardwareAlign: generate all uKernels whose tiles suit the sizes and the memory hierarchy (FTuner §IV-A, algorithm 1).
 
-In: workloads, a device. Out: K.Align. Register tiles are factors of the axes, and of the neighbours of primes (53 → 52,
-54); columns are whole vectors. The tile of the next level begins as the register tile and grows linearly, along the
-main axis first; k is a multiple of 8 for float32, of a memory transaction's 32 bytes in general. On a GPU the tile of
-the next level is a block's and grows by threads: by powers of two, and along both axes.
+Input: workloads, a device. Output: K.Align. Register tiles are factors of the axes, and of the neighbours of primes (53
+→ 52, 54). Columns are whole vectors. The tile of the next level starts as the register tile and grows linearly, along
+the main axis first. k is a multiple of a memory transaction of 32 bytes, 8 elements of float32. On a GPU the tile of
+the next level is a block's tile. It grows by threads, by powers of two and along both axes.
 """
 
 from __future__ import annotations
@@ -16,54 +16,58 @@ from felixlike.hardware.vectors import MOST_VECTORS
 from felixlike.spaces.gpu.thread_axes import LANES
 
 TRANSACTION_BYTES = 32
-"""What memory gives at once, at least."""
+"""Size of a memory transaction in bytes."""
 
 _MOST_STEPS = 8
-"""How often a tile may grow along one axis."""
+"""Upper limit on growth steps of a tile along one axis. Chosen by hand."""
 
 _MOST_DEPTHS = 4
-"""Tiles of the reduction that are tried beside the whole: the smallest and the largest."""
+"""Tiles of the reduction besides the whole: the smallest and the largest ones. Chosen by hand."""
 
 _MOST_OWN, _MOST_SUMS = 16, 64
-"""Rows of a GPU's thread, and outputs: with more, random points of the thread tiles spilled."""
+"""Upper limits on rows and outputs of a GPU thread. With more, sampled thread tiles spilled registers."""
 
 _THREADS_ALONG, _LEAST_THREADS, MOST_THREADS = (1, 2, 4, 8, 16, 32, 64), 32, 256
-"""Threads of a block along an axis; and in all, at least and at most."""
+"""Threads of a block along one axis; least and greatest number in total. Chosen by hand."""
 
 _DEPTHS, _MOST_DEPTH_BYTES, _MOST_STEPS_OUT = (1, 2, 4), 128, 1024
-"""Tiles of a GPU's reduction, in transactions; their bytes at most; products that a thread has written out at most."""
+"""Reduction tiles on a GPU in transactions; their limit in bytes; limit on unrolled products per thread."""
 
 
 def hardware_align(workloads: list[Workload], device: Device) -> UKernels:
-    """K.Align, each once, for all sizes together."""
-    found: set[tuple[int, ...]] = set()
+    """Return K.Align without duplicates, for all sizes together."""
+    tiles: set[tuple[int, ...]] = set()
     for extents in {(w.i, w.j, w.k, w.item_bytes) for w in workloads}:
         i, j, k, item_bytes = extents
         if device.kind != "cpu":
-            found |= _block_tiles(extents, device)
+            tiles |= _block_tiles(extents, device)
             continue
         depths = depth_tiles(k, item_bytes)
         for reg_i in row_tiles(i, device):
             for reg_j in column_tiles(j, device, item_bytes):
                 for smem_i, smem_j in _scaled_up((i, j), (reg_i, reg_j)):
-                    found.update((reg_i, reg_j, smem_i, smem_j, depth) for depth in depths)
-    columns = np.asarray(sorted(found), dtype=np.int64).reshape(-1, 5)
+                    tiles.update((reg_i, reg_j, smem_i, smem_j, depth) for depth in depths)
+    columns = np.asarray(sorted(tiles), dtype=np.int64).reshape(-1, 5)
     empty = np.full((len(columns), len(workloads)), np.nan)
     fits = np.ones(empty.shape, dtype=np.bool_)
     return UKernels(columns[:, :2], columns[:, 2:], empty, empty.copy(), empty.copy(), fits)
 
 
 def row_tiles(extent: int, device: Device) -> list[int]:
-    """RegTileRule for an axis that is broadcast: factors of its extent, and of both neighbours of a prime, as many rows
-    as there are registers at most."""
+    """Apply RegTileRule to the rows: factors of the extent, and of both neighbours of a prime.
+
+    The limit is the number of registers of a core on a CPU, 16 rows per thread on a GPU.
+    """
     extents = (extent - 1, extent, extent + 1) if is_prime(extent) and extent > 2 else (extent,)
     most = device.core_registers if device.kind == "cpu" else _MOST_OWN
     return sorted({f for e in extents for f in factors(e) if f <= most})
 
 
 def column_tiles(extent: int, device: Device, item_bytes: int) -> list[int]:
-    """RegTileRule for the axis in vectors: whole ones, up to those that hold all columns; of a GPU's thread one or two,
-    or less than one where there are few columns."""
+    """Apply RegTileRule to the columns: whole vectors, up to those that hold all columns.
+
+    A GPU thread has one or two vectors, or a single column if there are fewer columns than lanes.
+    """
     if device.kind != "cpu":
         lanes = min(LANES, device.vector_bits // 8 // item_bytes)
         return [lanes, 2 * lanes] if extent >= lanes else [1]
@@ -73,7 +77,7 @@ def column_tiles(extent: int, device: Device, item_bytes: int) -> list[int]:
 
 
 def depth_tiles(extent: int, item_bytes: int) -> list[int]:
-    """Tiles of the reduction: multiples of a transaction that divide it, as they grow; and all of it."""
+    """Return tiles of the reduction: multiples of a transaction that divide it, and the whole extent."""
     unit = max(1, TRANSACTION_BYTES // item_bytes)
     aligned = [depth for depth in range(unit, extent, unit) if extent % depth == 0]
     half = _MOST_DEPTHS // 2
@@ -82,28 +86,28 @@ def depth_tiles(extent: int, item_bytes: int) -> list[int]:
 
 
 def _scaled_up(extents: tuple[int, int], tile: tuple[int, int]) -> list[tuple[int, int]]:
-    """SmemTileRule: along the major axis first, then along the other; a tile that covers an axis grows no more."""
+    """Apply SmemTileRule: grow along the main axis first, then along the other, up to the extents."""
     (i, j), (reg_i, reg_j) = extents, tile
     rows = [reg_i * step for step in range(1, _MOST_STEPS + 1) if step == 1 or reg_i * (step - 1) < i]
-    found = [(size, reg_j) for size in rows]
+    grown = [(size, reg_j) for size in rows]
     columns = [reg_j * step for step in range(2, _MOST_STEPS + 1) if reg_j * (step - 1) < j]
-    return [*found, *((rows[0], size) for size in columns), *((rows[-1], size) for size in columns)]
+    return [*grown, *((rows[0], size) for size in columns), *((rows[-1], size) for size in columns)]
 
 
 def _block_tiles(extents: tuple[int, int, int, int], device: Device) -> set[tuple[int, ...]]:
-    """(reg_i, reg_j, smem_i, smem_j, smem_k) of a GPU: RegTileRule, and SmemTileRule by threads."""
+    """Return (reg_i, reg_j, smem_i, smem_j, smem_k) of a GPU, by RegTileRule and SmemTileRule."""
     i, j, k, item_bytes = extents
     unit = max(1, TRANSACTION_BYTES // item_bytes)
     aligned = [unit * n for n in _DEPTHS if unit * n * item_bytes <= _MOST_DEPTH_BYTES]
     depths = [depth for depth in aligned if k % depth == 0] or aligned[:1]
-    found: set[tuple[int, ...]] = set()
+    tiles: set[tuple[int, ...]] = set()
     for reg_i in row_tiles(i, device):
         for reg_j in column_tiles(j, device, item_bytes):
             if reg_i * reg_j > _MOST_SUMS:
                 continue
             for rows in (n for n in _THREADS_ALONG if n == 1 or reg_i * n < 2 * i):
                 for columns in (n for n in _THREADS_ALONG if n == 1 or reg_j * n < 2 * j):
-                    # Whatever is smaller than a warp has all threads that there can be.
+                    # A block smaller than a warp is allowed if it covers the whole output.
                     whole = reg_i * rows >= i and reg_j * columns >= j
                     if not (rows * columns >= _LEAST_THREADS or whole) or rows * columns > MOST_THREADS:
                         continue
@@ -111,21 +115,21 @@ def _block_tiles(extents: tuple[int, int, int, int], device: Device) -> set[tupl
                     for depth in depths:
                         fits = (sum(sides) + 2 * LANES) * depth * item_bytes <= device.tile_bytes
                         if fits and reg_i * reg_j * depth <= _MOST_STEPS_OUT:
-                            found.add((reg_i, reg_j, *sides, depth))
-    return found
+                            tiles.add((reg_i, reg_j, *sides, depth))
+    return tiles
 
 
 def factors(number: int) -> list[int]:
-    """All of them, ascending."""
+    """Return all factors of a number, ascending."""
     small = [f for f in range(1, int(number**0.5) + 1) if number % f == 0]
     return sorted({*small, *(number // f for f in small)})
 
 
 def is_prime(number: int) -> bool:
-    """Whether it has two factors."""
+    """Return whether a number is prime."""
     return len(factors(number)) == 2
 
 
 def counted(kernels: UKernels) -> Ints:
-    """Threads of a block: register tiles in the tile of the next level, int64[n]."""
+    """Return the threads of a block, register tiles per tile of the next level: int64[n]."""
     return np.asarray((-(-kernels.smem[:, :2] // kernels.reg)).prod(axis=1))

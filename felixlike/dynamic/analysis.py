@@ -1,7 +1,7 @@
-"""Multi-axis analysis: does a uKernel keep all cores busy, and does it compute rather than wait (FTuner §IV-C).
+"""Multi-axis analysis: keep uKernels that occupy all cores and are not bound by memory (FTuner §IV-C).
 
-In: K.Filter, workloads, a device. Out: the uKernels that are kept. Space axes (eq. 5): Φ_wkl / φ_K ≥ Active Blocks.
-Reduce axis (eq. 6, 7): [wkl.FLOPs / FLOPS : K_mem] ≥ ψ, where K_mem is the slower of main memory and the near one.
+Input: K.Filter, workloads, a device. Output: the remaining uKernels. Space axes (eq. 5): Φ_wkl / φ_K ≥ Active Blocks.
+Reduce axis (eq. 6, 7): [wkl.FLOPs / FLOPS : K_mem] ≥ ψ, where K_mem is the slower of main memory and near memory.
 """
 
 from __future__ import annotations
@@ -15,31 +15,34 @@ from felixlike.dynamic.ukernel import Floats, UKernels, Workload, ceil_div
 from felixlike.hardware import Device
 
 PSI = 0.5
-"""ψ, the least compute-to-memory ratio.  The paper gives none; below this a tile waits twice as long as it computes."""
+"""ψ, the least compute-to-memory ratio. The paper gives no value. Chosen by hand: below it a tile waits twice as long
+as it computes.
+"""
 
 
 def analyse(kernels: UKernels, workloads: list[Workload], device: Device, psi: float = PSI) -> UKernels:
-    """What is kept after both analyses."""
+    """Return the uKernels that pass both analyses."""
     saturated = np.stack([saturates(kernels, w, device) for w in workloads], axis=1)
     cmr = np.stack([compute_eff(kernels, w, device) for w in workloads], axis=1)
     return replace(kernels, cmr=cmr).added(kernels.fits & saturated & (cmr >= psi))
 
 
 def saturates(kernels: UKernels, workload: Workload, device: Device) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Eq. 5, bool[n]."""
+    """Evaluate eq. 5: bool[n]."""
     return np.asarray(blocks_of(kernels, workload) >= device.active_blocks * device.cores)
 
 
 def compute_eff(kernels: UKernels, workload: Workload, device: Device) -> Floats:
-    """CMR, the left side of eq. 6, float64[n]."""
+    """Return CMR, the left side of eq. 6: float64[n]."""
     return np.asarray(workload.flops / device.flops / memory_time(kernels, workload, device))
 
 
 def memory_time(kernels: UKernels, workload: Workload, device: Device) -> Floats:
-    """K_mem of eq. 7, seconds, float64[n].
+    """Return K_mem of eq. 7 in seconds: float64[n].
 
-    data_R, data_W: between main memory and the near one; an operand that all tiles of a column of tiles share is read
-    once where the near memory keeps it.  data_transW, data_transR: into the near memory, and from it to registers."""
+    data_R and data_W move between main memory and near memory. An operand shared by a column of tiles is read once if
+    near memory can hold it. data_transW moves into near memory, data_transR from there to registers.
+    """
     w, smem_i, smem_j = workload, kernels.smem[:, 0], kernels.smem[:, 1]
     across = ceil_div(np.asarray(w.j), smem_j)
     blocks = blocks_of(kernels, w)

@@ -1,9 +1,9 @@
-"""A model whose only dynamic size is its batch, and that has convolutions: compiled for a few batch sizes, which serve
-all others (`runtime/batch_buckets.py`).
+"""Compile a model with convolutions for a few batch sizes, which together serve all batch sizes.
 
-In: a model as read with its dimension. Out: `Batch`, the models of fixed sizes that are to be optimized; then, of
-those, one for every size. Convolutions have no uKernels along the batch; whole networks are what is combined. Samples
-must not depend on each other: that is tried on random ones.
+Used if the batch is the only dynamic size. Input: an imported model with its dimension. Output: `Batch`, which provides
+models of fixed sizes to optimize; then one model for every batch size (`runtime/batch_buckets.py`). Convolutions have
+no uKernels along the batch, so whole networks are combined instead. Samples must be independent of each other, which is
+tested on random samples.
 """
 
 from __future__ import annotations
@@ -25,22 +25,29 @@ from felixlike.runtime import Chunked
 from felixlike.runtime.agreement import agreement
 
 _FACTOR = 4
-"""Between the sizes of parts: whatever is left is at most three calls of the next smaller one."""
+"""Ratio of successive part sizes: a remainder takes at most three calls of the next smaller part. Chosen by hand."""
 
 _MOST_PARTS = 3
-"""Each has the weights in a layout of its own."""
+"""Upper limit on parts; each stores the weights in its own layout. Chosen by hand."""
 
 _GUESS = 0.8
-"""The power of its size that a part takes, where nothing is timed."""
+"""Exponent p in time ∝ size**p of a part, where nothing is timed. Chosen by hand."""
 
 _TURN = 4e-3
-"""Seconds of a turn, at least, of timing a part."""
+"""Least seconds of one turn when parts are timed. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """model: an nn.Module or an ExportedProgram.  source: the same as read.  dim: the batch.  cut: which inputs have
-    it.  sizes: of the parts, ascending."""
+    """A model to compile for several batch sizes.
+
+    Attributes:
+        model: An nn.Module or an ExportedProgram.
+        source: The imported model.
+        dim: The batch dimension.
+        cut: For each input, whether its first dimension is the batch.
+        sizes: Batch sizes of the parts, ascending.
+    """
 
     model: Any
     source: Source
@@ -49,7 +56,7 @@ class Batch:
     sizes: tuple[int, ...]
 
     def fixed(self, size: int) -> tuple[Any, Any]:
-        """The model for a batch of this size, and its inputs as it takes them."""
+        """Return the model for a batch of this size and its inputs, None in place of inputs for an ExportedProgram."""
         import torch
 
         tensors, signature = self.examples(size), self.source.signature
@@ -59,7 +66,7 @@ class Batch:
         return self.model, tensors if signature.by_position else dict(zip(signature.names, tensors, strict=True))
 
     def examples(self, size: int) -> tuple[Any, ...]:
-        """The model's examples, again and again, up to a batch of this size."""
+        """Return the model's examples, repeated up to a batch of this size."""
         import torch
 
         return tuple(
@@ -69,29 +76,31 @@ class Batch:
 
 
 def batch_of(model: Any, source: Source, dims: Mapping[str, Dim]) -> Batch | None:
-    """How to compile a model by batch sizes; None for what is better, or must be, compiled otherwise.
+    """Return how to compile a model by batch sizes, or None if this does not apply.
 
-    dims: by the names that symbolic sizes have in the source's module."""
+    dims: The Dim of each symbolic size of the source's module, by its name there.
+    """
     if len(dims) != 1 or not _convolves(source.module):
         return None
     ((symbol, dim),) = dims.items()
     cut = _places(source.module["main"], symbol)
     if cut is None or dim.most < 2 or dim.most > runtime.MOST_BATCH or not _named(source):
         return None
-    found = Batch(model, source, dim, cut, _sizes(dim))
-    return found if _independent(found) else None
+    batch = Batch(model, source, dim, cut, _sizes(dim))
+    return batch if _independent(batch) else None
 
 
 def in_parts(batch: Batch, parts: Mapping[int, runtime.Compiled], *, measure: bool) -> Chunked:
-    """The model for every size of its batch.
+    """Combine compiled parts into a model for every batch size.
 
-    measure: whether parts are timed; if not, the larger ones count as the better ones."""
+    measure: Whether parts are timed. If False, time is assumed to grow with size**0.8.
+    """
     seconds = _timed(batch, parts) if measure else {size: float(size) ** _GUESS for size in parts}
     return Chunked(parts, seconds, (batch.dim.name, batch.dim.least, batch.dim.most))
 
 
 def _sizes(dim: Dim) -> tuple[int, ...]:
-    """Of the parts: one, so that everything can be covered, and those that were listed if they are few, else powers."""
+    """Return the part sizes: 1, and the listed sizes if there are one or two, else powers of 4."""
     if len(dim.sizes) < _MOST_PARTS:
         return tuple(sorted({1, *dim.sizes}))
     sizes = [1]
@@ -101,6 +110,7 @@ def _sizes(dim: Dim) -> tuple[int, ...]:
 
 
 def _convolves(module: Any) -> bool:
+    """Return whether a module has convolutions."""
     names: set[str] = set()
 
     def visit(node: Any) -> None:
@@ -112,16 +122,18 @@ def _convolves(module: Any) -> bool:
 
 
 def _places(main: Any, symbol: str) -> tuple[bool, ...] | None:
-    """Which inputs have the batch for their first size; None unless all outputs have, and no other size is of it."""
-    found = [_is_batch(parameter.ty, symbol) for parameter in main.params]
+    """Return which inputs have the batch as first size; None unless all outputs have it and no other size depends on
+    it.
+    """
+    is_cut = [_is_batch(parameter.ty, symbol) for parameter in main.params]
     outputs = [_is_batch(kind, symbol) for kind in leaves(main.ret_ty)]
-    if None in found or not outputs or not all(outputs):
+    if None in is_cut or not outputs or not all(outputs):
         return None
-    return tuple(map(bool, found))
+    return tuple(map(bool, is_cut))
 
 
 def _is_batch(kind: Any, symbol: str) -> bool | None:
-    """Whether a tensor's first size is the batch; None if another one depends on it."""
+    """Return whether the first size of a tensor is the batch; None if another size depends on it."""
     sizes = list(kind.shape.values)
     fixed = [isinstance(size, _tvm.tirx.IntImm) for size in sizes]
     if all(fixed):
@@ -131,12 +143,12 @@ def _is_batch(kind: Any, symbol: str) -> bool | None:
 
 
 def _named(source: Source) -> bool:
-    """Whether the inputs can be given by position or by name."""
+    """Return whether the inputs can be passed by position or by name."""
     return source.signature.by_position or all(name.isidentifier() for name in source.signature.names)
 
 
 def _independent(batch: Batch) -> bool:
-    """Whether a batch of random samples gives what its parts give."""
+    """Return whether a batch of random samples gives the same outputs as its two halves."""
     import torch
 
     size = max(2, min(batch.dim.most, 5))
@@ -147,28 +159,29 @@ def _independent(batch: Batch) -> bool:
         for t in batch.examples(size)
     ]
     pieces = [
-        [t[own] if cut else t for t, cut in zip(tensors, batch.cut, strict=True)]
-        for own in (slice(0, first), slice(first, size))
+        [t[part] if cut else t for t, cut in zip(tensors, batch.cut, strict=True)]
+        for part in (slice(0, first), slice(first, size))
     ]
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():  # the caller's random numbers stay as they are
+        with torch.random.fork_rng(devices=[]), torch.no_grad():  # keep the caller's random state
             original = original_of(batch.model, batch.source.signature)
-            found = [_flat(original.outputs(given)) for given in (tensors, *pieces)]
-        together, *apart = found
-        joined = [torch.cat(own) for own in zip(*apart, strict=True)]
-    except Exception:  # whatever a model raises at sizes that it was not made for
+            outputs = [_flat(original.outputs(given)) for given in (tensors, *pieces)]
+        together, *halves = outputs
+        joined = [torch.cat(part) for part in zip(*halves, strict=True)]
+    except Exception:  # models may raise anything at sizes they were not made for
         return False
     return agreement(joined, together, exact=False).right
 
 
 def _flat(nested: Any) -> list[Any]:
+    """Return the tensors of nested outputs as a list."""
     from torch.utils import _pytree
 
     return [leaf for leaf in _pytree.tree_leaves(nested) if leaf is not None]
 
 
 def _whole(signature: Signature, compiled: runtime.Compiled, given: Sequence[Any]) -> None:
-    """A call that has ended when it returns, be it on a GPU."""
+    """Run a call and wait until it has finished, on GPUs too."""
     import torch
 
     signature.call(compiled, given)
@@ -177,11 +190,11 @@ def _whole(signature: Signature, compiled: runtime.Compiled, given: Sequence[Any
 
 
 def _timed(batch: Batch, compiled: Mapping[int, runtime.Compiled]) -> dict[int, float]:
-    """Seconds of a call of each part, in turns; the median."""
+    """Return the median seconds of a call of each part; the parts are timed in turns."""
     signature = batch.source.signature
     calls = [
-        partial(_whole, signature, own, [tensor.to(own.device) for tensor in batch.examples(size)])
-        for size, own in compiled.items()
+        partial(_whole, signature, part, [tensor.to(part.device) for tensor in batch.examples(size)])
+        for size, part in compiled.items()
     ]
-    found = in_turns(calls, seconds=_TURN)
-    return {size: statistics.median(own) for size, own in zip(compiled, found, strict=True)}
+    times = in_turns(calls, seconds=_TURN)
+    return {size: statistics.median(seconds) for size, seconds in zip(compiled, times, strict=True)}

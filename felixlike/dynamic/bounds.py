@@ -1,12 +1,12 @@
-"""SetBound: no tile needs more registers than the blocks at work on a core leave it (FTuner §IV-B, eq. 4).
+"""SetBound: drop tiles that need more registers than the active blocks of a core leave them (FTuner §IV-B, eq. 4).
 
-In: K.Cross, workloads, a device. Out: K.Filter.
+Input: K.Cross, workloads, a device. Output: K.Filter.
 
     K.RegsInBlock = (reg_tile_ij + RestRegs) · smem_tile_ij ≤ REGS_PER_SM / block.bound,
     block.bound = min(K.wkl.block, ζ)
 
-On a GPU registers are words and smem_tile_ij counts a block's threads. On a CPU they are vectors, and a core runs one
-thread: a tile of rows × vectors, the vectors of the operand and one that is broadcast.
+On a GPU registers are words and smem_tile_ij is the number of threads of a block. On a CPU registers are vectors and a
+core runs one thread: rows × vectors of sums, the vectors of one operand and one broadcast vector.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from felixlike.dynamic.ukernel import Floats, Ints, UKernels, Workload, ceil_div
 from felixlike.hardware import Device
 
 _REST_REGS = 16
-"""Registers of a GPU's thread for addresses and loop variables."""
+"""Registers of a GPU thread for addresses and loop variables. Chosen by hand."""
 
 
 def set_bound(kernels: UKernels, workloads: list[Workload], device: Device) -> UKernels:
-    """K.Filter."""
+    """Return K.Filter."""
     needed = registers_in_block(kernels, device, max(w.item_bytes for w in workloads))
     fits = np.stack([needed * block_bound(kernels, w, device) <= device.core_registers for w in workloads], axis=1)
     return kernels.added(kernels.fits & fits)
 
 
 def block_bound(kernels: UKernels, workload: Workload, device: Device) -> Floats:
-    """block.bound, float64[n]: blocks on a core at once; K.wkl.block where the workload has no more."""
-    wanted = np.ceil(blocks_of(kernels, workload) / device.cores)
-    return np.minimum(wanted, device.active_blocks)
+    """Return block.bound, the blocks on a core at once: float64[n]."""
+    available = np.ceil(blocks_of(kernels, workload) / device.cores)
+    return np.minimum(available, device.active_blocks)
 
 
 def registers_in_block(kernels: UKernels, device: Device, item_bytes: int) -> Ints:
-    """K.RegsInBlock, int64[n]."""
+    """Return K.RegsInBlock: int64[n]."""
     rows, columns = kernels.reg.T
     if device.kind != "cpu":
         return np.asarray((rows * columns + _REST_REGS) * counted(kernels))
@@ -45,5 +45,5 @@ def registers_in_block(kernels: UKernels, device: Device, item_bytes: int) -> In
 
 
 def fits_registers(rows: int, vectors: int, registers: int) -> bool:
-    """The same of one register tile of a CPU."""
+    """Return whether a CPU register tile fits into `registers` vector registers."""
     return rows * vectors + vectors + 1 <= registers

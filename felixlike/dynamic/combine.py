@@ -1,8 +1,8 @@
-"""CombinSearch: the main axis is covered exactly by at most two uKernels (FTuner §V-A, algorithm 2).
+"""CombinSearch: cover the main axis exactly with at most two uKernels (FTuner §V-A, algorithm 2).
 
     53 = 3 × 7 + 4 × 8
 
-In: a size H of the main axis, heights K_τ. Out: `Combination`s, (Num₁ × K¹_τ, Num₂ × K²_τ) = H.
+Input: a size H of the main axis, heights K_τ. Output: `Combination`s, (Num₁ × K¹_τ, Num₂ × K²_τ) = H.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """many × large + few × small, large > small; a single uKernel has few = 0."""
+    """The sum many × large + few × small, with large > small; a single uKernel has few = 0."""
 
     large: int
     many: int
@@ -23,12 +23,12 @@ class Combination:
 
     @property
     def size(self) -> int:
-        """H, what it covers."""
+        """H, the number of rows covered."""
         return self.large * self.many + self.small * self.few
 
     @property
     def tiles(self) -> int:
-        """How many."""
+        """The number of tiles."""
         return self.many + self.few
 
     def __str__(self) -> str:
@@ -37,11 +37,13 @@ class Combination:
 
 
 def combin_search(size: int, heights: Iterable[int]) -> list[Combination]:
-    """All pairs of heights that cover a size exactly, of each that with the most of the larger; and all heights that do
-    so alone, first.  Empty where none does."""
+    """Return heights that cover a size alone, then pairs of heights that cover it exactly; empty if none does.
+
+    Each pair uses as many tiles of the larger height as possible.
+    """
     ascending = sorted(set(heights))
-    alone = [Combination(height, size // height) for height in reversed(ascending) if size % height == 0]
-    found = list(alone)
+    singles = [Combination(height, size // height) for height in reversed(ascending) if size % height == 0]
+    combinations = list(singles)
     for large in reversed(ascending):
         if size % large == 0:
             continue
@@ -50,14 +52,15 @@ def combin_search(size: int, heights: Iterable[int]) -> list[Combination]:
                 break
             combination = pair(size, large, small)
             if combination is not None:
-                found.append(combination)
-    return found
+                combinations.append(combination)
+    return combinations
 
 
 def pair(size: int, large: int, small: int) -> Combination | None:
-    """The combination of two heights with the most of the larger; None where there is none.
+    """Return the combination of two heights with the most tiles of the larger; None if none covers the size.
 
-    With g = gcd: few ≡ (H / g) · (small / g)⁻¹ (mod large / g), the least such number."""
+    With g = gcd: few ≡ (H / g) · (small / g)⁻¹ (mod large / g), the least such number.
+    """
     divisor = math.gcd(large, small)
     if size % divisor:
         return None
@@ -68,7 +71,7 @@ def pair(size: int, large: int, small: int) -> Combination | None:
 
 
 def even(size: int, highest: int) -> Combination:
-    """As few tiles as there can be of a highest height, as even as they can be: of two neighbouring heights."""
+    """Cover a size with the fewest tiles up to a height, of equal or of two neighbouring heights."""
     tiles = -(-size // highest)
     small, many = divmod(size, tiles)
     return Combination(small + 1, many, small, tiles - many) if many else Combination(small, tiles)

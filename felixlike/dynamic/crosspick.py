@@ -1,7 +1,7 @@
-"""CrossPick: little padding and busy cores, each weighed against the other (FTuner §IV-B, algorithm 1).
+"""CrossPick: trade padding against core occupancy (FTuner §IV-B, algorithm 1).
 
-In: K.Align, workloads, a device. Out: K.Cross. ε rises from 50 % to 95 % by 1 %, λ falls from 95 % to 90 % by 0.1 %;
-whoever has K.pad ≥ ε and K.occ ≥ λ at one of these steps is added to the workload.
+Input: K.Align, workloads, a device. Output: K.Cross. ε rises from 50 % to 95 % by 1 %, λ falls from 95 % to 90 % by
+0.1 %. A uKernel with K.pad ≥ ε and K.occ ≥ λ at any of these steps is added to the workload.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Stride:
     occ_step: int = 1
 
     def pairs(self) -> list[tuple[float, float]]:
-        """(ε_i, λ_j) of each step; it ends when either has passed its last value."""
-        found, pad, occ = [], self.pad_from, self.occ_from
+        """Return (ε_i, λ_j) of each step, until either has passed its last value."""
+        steps, pad, occ = [], self.pad_from, self.occ_from
         while pad <= self.pad_to and occ >= self.occ_to:
-            found.append((pad / 1000, occ / 1000))
+            steps.append((pad / 1000, occ / 1000))
             pad, occ = pad + self.pad_step, occ - self.occ_step
-        return found
+        return steps
 
 
 def cross_pick(kernels: UKernels, workloads: list[Workload], device: Device, stride: Stride | None = None) -> UKernels:
-    """K.Cross.  Those whose tiles overflow the memory of a core are left out first."""
+    """Return K.Cross. uKernels whose tiles overflow the memory of a core are dropped first."""
     kernels = kernels.taking(~overflows(kernels, device, max(w.item_bytes for w in workloads)))
     pad, occ = padding_threshold(kernels, workloads), usage_eff(kernels, workloads, device)
     fits = np.zeros(pad.shape, dtype=np.bool_)
@@ -47,8 +47,7 @@ def cross_pick(kernels: UKernels, workloads: list[Workload], device: Device, str
 
 
 def usage_eff(kernels: UKernels, workloads: list[Workload], device: Device) -> Floats:
-    """K.occ = (wkl/K) / ceil_by(wkl/K, NumCores), float64[n, workloads]: of the turns of all cores those that are
-    used."""
+    """Return K.occ = (wkl/K) / ceil_by(wkl/K, NumCores), the used fraction of core slots: float64[n, workloads]."""
     columns = []
     for workload in workloads:
         blocks = blocks_of(kernels, workload)
@@ -57,13 +56,13 @@ def usage_eff(kernels: UKernels, workloads: list[Workload], device: Device) -> F
 
 
 def blocks_of(kernels: UKernels, workload: Workload) -> Floats:
-    """wkl/K: how many uKernels a workload is composed of, float64[n]."""
+    """Return wkl/K, the number of uKernels that compose a workload: float64[n]."""
     rows = ceil_div(np.asarray(workload.i), kernels.smem[:, 0])
     columns = ceil_div(np.asarray(workload.j), kernels.smem[:, 1])
     return np.asarray(workload.batch * rows * columns, dtype=np.float64)
 
 
 def overflows(kernels: UKernels, device: Device, item_bytes: int) -> NDArray[np.bool_]:
-    """mem.IsOverflow(): whether the operands of a tile do not fit into a core's memory."""
+    """Return mem.IsOverflow(): whether the operands of a tile exceed a core's memory: bool[n]."""
     i, j, k = kernels.smem.T
     return np.asarray((i * k + j * k) * item_bytes > device.tile_bytes)

@@ -1,7 +1,7 @@
-"""A dimension whose size is known only when a model is called, and the sizes that it may have.
+"""Dynamic dimensions: a name, the sizes of a dimension and their weights.
 
-In: what a user writes, `Dim("T", range(1, 129), weights=…)`. Out: a checked `Dim`. The sizes are what DietCode calls
-workload instances; a call may have any size between the smallest and the largest, listed or not.
+Input: arguments of the user, as in `Dim("T", range(1, 129), weights=…)`. Output: a checked `Dim`. DietCode calls the
+sizes workload instances. A call may have any size between the smallest and the largest, listed or not.
 """
 
 from __future__ import annotations
@@ -16,16 +16,24 @@ from felixlike._util.wording import shown
 from felixlike.errors import InputMismatch, InvalidDim
 
 MOST_DIMS = 4
-"""Dynamic axes of an operator at most, as in FTuner §VI-A."""
+"""Upper limit on dynamic axes of an operator, as in FTuner §VI-A."""
 
 _MOST_SIZES = 2**16
-"""Listed sizes of a dimension at most."""
+"""Upper limit on listed sizes of a dimension. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Dim:
-    """name: tells dimensions apart; the same name is the same size.  sizes: ascending, each once.  weights: how much
-    each counts where a choice serves some sizes better than others; they add up to one."""
+    """A dimension whose size is known only at the call.
+
+    Attributes:
+        name: Identifies the dimension. Dimensions with the same name have the same size.
+        sizes: The sizes, ascending and unique. A call may also have any size between the smallest and the largest.
+        weights: One per size, with sum 1. A higher weight counts more when a choice favours some sizes over others.
+
+    Example:
+        length = fx.Dim("T", range(1, 129))
+    """
 
     name: str
     sizes: tuple[int, ...]
@@ -34,15 +42,24 @@ class Dim:
     def __init__(
         self, name: Any, sizes: Iterable[int], *, weights: Sequence[float] | Mapping[int, float] | None = None
     ):
-        """sizes: a range, or any integers from 1 on.  weights: one for each size, in their order, or by size; at least
-        zero, not all zero.  None: all count the same.  Raises InvalidDim."""
+        """Create a dimension.
+
+        Args:
+            name: A Python identifier.
+            sizes: A range or an iterable of unique integers from 1 on, at most 65536.
+            weights: One weight per size, in the order of `sizes`, or a mapping from sizes to weights, 0 for sizes not
+                in it. Weights are at least 0 and not all 0. None for equal weights.
+
+        Raises:
+            InvalidDim: The name, a size or a weight is invalid.
+        """
         if not (isinstance(name, str) and str.isidentifier(name)):
             raise InvalidDim(
                 f"{shown(name)} is not a name", where="Dim", remedy='give one as in Dim("T", range(1, 129))'
             )
-        given = _sizes(sizes, where=f"Dim {name!r}")
-        counted = _weights(given, weights, where=f"Dim {name!r}")
-        pairs = sorted(zip(given, counted, strict=True))
+        numbers = _sizes(sizes, where=f"Dim {name!r}")
+        normalized = _weights(numbers, weights, where=f"Dim {name!r}")
+        pairs = sorted(zip(numbers, normalized, strict=True))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "sizes", tuple(size for size, _ in pairs))
         object.__setattr__(self, "weights", tuple(weight for _, weight in pairs))
@@ -58,7 +75,15 @@ class Dim:
         return self.sizes[-1]
 
     def check(self, size: int, *, where: str) -> None:
-        """Raise InputMismatch for a size out of range."""
+        """Check that a size is in range.
+
+        Args:
+            size: The size of a call.
+            where: The place that the error message names.
+
+        Raises:
+            InputMismatch: The size is out of range.
+        """
         if not self.least <= size <= self.most:
             raise InputMismatch(
                 f"{self.name} is {size}, out of its range {self.least} to {self.most}",
@@ -71,61 +96,75 @@ class Dim:
 
 
 def check_dims(dims: Any) -> tuple[Dim, ...]:
-    """One Dim or several, each name once.  Raises InvalidDim."""
-    given = (dims,) if isinstance(dims, Dim) else tuple(dims) if isinstance(dims, Iterable) else (dims,)
-    for dim in given:
+    """Check one or several dimensions.
+
+    Args:
+        dims: A Dim, or an iterable of one to four Dims with different names.
+
+    Returns:
+        The dimensions.
+
+    Raises:
+        InvalidDim: An element is not a Dim, a name occurs twice, or there are none or too many.
+    """
+    checked = (dims,) if isinstance(dims, Dim) else tuple(dims) if isinstance(dims, Iterable) else (dims,)
+    for dim in checked:
         if not isinstance(dim, Dim):
             raise InvalidDim(f"{shown(dim)} is not a Dim", where="dims", remedy='give fx.Dim("T", range(1, 129))')
-    names = [dim.name for dim in given]
+    names = [dim.name for dim in checked]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InvalidDim(f"{twice[0]!r} is given twice", where="dims", remedy="give each dimension once")
-    if not given:
+    if not checked:
         raise InvalidDim("there is none", where="dims", remedy='give fx.Dim("T", range(1, 129))')
-    if len(given) > MOST_DIMS:
+    if len(checked) > MOST_DIMS:
         raise InvalidDim(
-            f"there are {len(given)}: {', '.join(names)}", where="dims", remedy=f"at most {MOST_DIMS} are supported"
+            f"there are {len(checked)}: {', '.join(names)}", where="dims", remedy=f"at most {MOST_DIMS} are supported"
         )
-    return given
+    return checked
 
 
 def instances(dims: Sequence[Dim], *, most: int) -> list[tuple[dict[str, int], float]]:
-    """Sizes by name, and their joint weight, for all combinations; for some, spread evenly, where they are more than
-    `most`.  The smallest and the largest of each dimension are always among them."""
-    each = max(2, int(most ** (1 / len(dims))))
-    chosen = [_spread(dim, each if len(dims) > 1 else most) for dim in dims]
-    found = []
+    """Return combinations of sizes by name with their joint weights; the weights add up to 1.
+
+    If there are more than `most` combinations, return some that are spread evenly. They always include the smallest and
+    the largest size of each dimension.
+    """
+    per_dim = max(2, int(most ** (1 / len(dims))))
+    chosen = [_spread(dim, per_dim if len(dims) > 1 else most) for dim in dims]
+    combinations = []
     for pairs in itertools.product(*chosen):
         sizes = {dim.name: size for dim, (size, _) in zip(dims, pairs, strict=True)}
-        found.append((sizes, math.prod(weight for _, weight in pairs)))
-    total = sum(weight for _, weight in found)
-    return [(sizes, weight / total if total else 1 / len(found)) for sizes, weight in found]
+        combinations.append((sizes, math.prod(weight for _, weight in pairs)))
+    total = sum(weight for _, weight in combinations)
+    return [(sizes, weight / total if total else 1 / len(combinations)) for sizes, weight in combinations]
 
 
 def _spread(dim: Dim, most: int) -> list[tuple[int, float]]:
-    """At most so many of a dimension's sizes with their weights, the first and the last among them."""
+    """Return at most `most` sizes of a dimension with their weights, including the first and the last."""
     count = len(dim.sizes)
-    places = range(count) if count <= most else sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
-    return [(dim.sizes[i], dim.weights[i]) for i in places]
+    indices = range(count) if count <= most else sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
+    return [(dim.sizes[i], dim.weights[i]) for i in indices]
 
 
 def _sizes(sizes: Any, *, where: str) -> list[int]:
+    """Return checked sizes in the given order. Raise InvalidDim."""
     how = "give a range or a list of integers from 1 on"
     if isinstance(sizes, str | bytes) or not isinstance(sizes, Iterable):
         raise InvalidDim(f"{shown(sizes)} are no sizes", where=where, remedy=how)
-    given = list(itertools.islice(sizes, _MOST_SIZES + 1))
-    if not given:
+    listed = list(itertools.islice(sizes, _MOST_SIZES + 1))
+    if not listed:
         raise InvalidDim("it has no sizes", where=where, remedy=how)
-    if len(given) > _MOST_SIZES:
+    if len(listed) > _MOST_SIZES:
         raise InvalidDim(
             f"it has more than {_MOST_SIZES} sizes", where=where, remedy="list fewer: all between are served"
         )
-    for size in given:
+    for size in listed:
         if isinstance(size, bool) or not hasattr(size, "__index__"):
             raise InvalidDim(f"{shown(size)} is not a size", where=where, remedy=how)
         if size < 1:
             raise InvalidDim(f"size {size} is not positive", where=where, remedy=how)
-    numbers = [int(size.__index__()) for size in given]
+    numbers = [int(size.__index__()) for size in listed]
     if len(set(numbers)) < len(numbers):
         twice = next(size for size in numbers if numbers.count(size) > 1)
         raise InvalidDim(f"size {twice} is given twice", where=where, remedy="give each size once")
@@ -133,6 +172,7 @@ def _sizes(sizes: Any, *, where: str) -> list[int]:
 
 
 def _weights(sizes: list[int], weights: Any, *, where: str) -> list[float]:
+    """Return checked weights with sum 1. Raise InvalidDim."""
     if weights is None:
         return [1 / len(sizes)] * len(sizes)
     if isinstance(weights, Mapping):
@@ -142,16 +182,16 @@ def _weights(sizes: list[int], weights: Any, *, where: str) -> list[float]:
         weights = [weights.get(size, 0.0) for size in sizes]
     if isinstance(weights, str | bytes) or not isinstance(weights, Iterable):
         raise InvalidDim(f"{shown(weights)} are no weights", where=where, remedy="give a number for each size")
-    given = list(weights)
-    if len(given) != len(sizes):
+    listed = list(weights)
+    if len(listed) != len(sizes):
         raise InvalidDim(
-            f"there are {len(given)} weights for {len(sizes)} sizes", where=where, remedy="give one for each"
+            f"there are {len(listed)} weights for {len(sizes)} sizes", where=where, remedy="give one for each"
         )
-    for weight in given:
+    for weight in listed:
         number = not isinstance(weight, bool) and hasattr(weight, "__float__")
         if not number or not 0 <= float(weight) < math.inf:
             raise InvalidDim(f"weight {shown(weight)} is not a number from 0 on", where=where)
-    total = math.fsum(map(float, given))
+    total = math.fsum(map(float, listed))
     if not 0 < total < math.inf:
         raise InvalidDim("all weights are zero", where=where, remedy="give one above zero")
-    return [float(weight) / total for weight in given]
+    return [float(weight) / total for weight in listed]

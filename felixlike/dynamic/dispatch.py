@@ -1,10 +1,11 @@
-"""Which program serves a call: a decision tree over its sizes, as nested ifs in the function that is called.
+"""Choose the program of a call with a decision tree over its sizes, emitted as nested ifs in the host function.
 
-    if T <= 26.5: if T <= 13.5: 13 else 13 + 12 …
+    if T <= 26: if T <= 13: 13 else 13 + 12 …
 
-In: for each instance what every program takes. Out: a `Tree`, in Python to be looked at, and as statements of the
-kernel. DietCode's trees (scikit-learn) say which micro-kernel is fastest; here programs that are nearly as fast count
-as equal, so trees are small. A size that the chosen program cannot cover exactly takes the even one, which covers all.
+Input: predicted or measured seconds of every program at each instance. Output: a `Tree`, as a Python object and as TIR
+statements of the kernel. DietCode's trees (scikit-learn) choose the fastest micro-kernel. Here programs that are nearly
+as fast count as equal, which keeps trees small. A size that the chosen program cannot cover exactly is served by the
+even cover, which covers all sizes.
 """
 
 from __future__ import annotations
@@ -25,24 +26,30 @@ from felixlike.dynamic.program import Program
 from felixlike.dynamic.ukernel import Floats
 
 NEAR = 0.03
-"""Programs within this of the best count as equal."""
+"""Programs within this fraction of the best count as equal. Chosen by hand."""
 
 
 P = TypeVar("P")
-"""A program of a CPU's, `Program`, or of a GPU's, `gpu.BlockProgram`."""
+"""A program: `Program` on a CPU, `gpu.BlockProgram` on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf(Generic[P]):
-    """program: what is run."""
+    """A leaf of a tree: the program to run."""
 
     program: P
 
 
 @dataclass(frozen=True, slots=True)
 class Branch(Generic[P]):
-    """symbol: number of the size that is asked for.  threshold: at most this, a whole number.  below, above: then, and
-    else."""
+    """An inner node of a tree.
+
+    Attributes:
+        symbol: Index of the tested size.
+        threshold: A whole number; the size is at most this in `below`.
+        below: The tree for sizes up to the threshold.
+        above: The tree for larger sizes.
+    """
 
     symbol: int
     threshold: int
@@ -51,24 +58,25 @@ class Branch(Generic[P]):
 
 
 Tree = Leaf[P] | Branch[P]
+"""A decision tree over the sizes of a call."""
 
 
 def choose(tree: Tree[P], sizes: Sequence[int]) -> P:
-    """The program for sizes, one for each symbol."""
+    """Return the program for sizes, one per symbol."""
     while isinstance(tree, Branch):
         tree = tree.below if sizes[tree.symbol] <= tree.threshold else tree.above
     return tree.program
 
 
 def programs_of(tree: Tree[P]) -> set[P]:
-    """All that it may choose."""
+    """Return all programs of a tree."""
     if isinstance(tree, Leaf):
         return {tree.program}
     return programs_of(tree.below) | programs_of(tree.above)
 
 
 def describe(tree: Tree[Any], names: Sequence[str], *, indent: str = "") -> str:
-    """The nested ifs as text."""
+    """Return the nested ifs as text."""
     if isinstance(tree, Leaf):
         return f"{indent}{tree.program}"
     test = f"{names[tree.symbol]} <= {tree.threshold}"
@@ -77,31 +85,35 @@ def describe(tree: Tree[Any], names: Sequence[str], *, indent: str = "") -> str:
 
 
 def labels(seconds: Floats, weights: Sequence[float], near: float = NEAR) -> list[int]:
-    """A program for each instance, near its best, from as few programs as a greedy choice needs.
+    """Return a program for each instance, within `near` of its best, from as few programs as a greedy choice needs.
 
-    seconds: float64[programs, instances]."""
-    good = seconds <= seconds.min(axis=0)[None, :] * (1 + near)
-    open_, chosen = np.ones(seconds.shape[1], dtype=np.bool_), np.zeros(seconds.shape[1], dtype=np.int64)
+    seconds: float64[programs, instances].
+    """
+    near_best = seconds <= seconds.min(axis=0)[None, :] * (1 + near)
+    unserved, chosen = np.ones(seconds.shape[1], dtype=np.bool_), np.zeros(seconds.shape[1], dtype=np.int64)
     counts = np.asarray(weights, dtype=np.float64) + 1e-9
-    while open_.any():
-        gains = (good & open_[None, :]) @ counts
+    while unserved.any():
+        gains = (near_best & unserved[None, :]) @ counts
         program = int(gains.argmax())
-        mine = good[program] & open_
-        chosen[mine], open_ = program, open_ & ~mine
+        newly_served = near_best[program] & unserved
+        chosen[newly_served], unserved = program, unserved & ~newly_served
     return [int(program) for program in chosen]
 
 
 def fit(
     sizes: Sequence[Sequence[int]], chosen: Sequence[int], weights: Sequence[float], programs: Sequence[P]
 ) -> Tree[P]:
-    """The tree that chooses so.  sizes: of each instance, one for each symbol.  chosen: a program's number for each."""
+    """Fit the decision tree that reproduces a choice.
+
+    sizes: One per symbol, for each instance. chosen: Index of the program of each instance.
+    """
     if len(set(chosen)) == 1 or not sizes[0]:
         return Leaf(programs[chosen[0]])
     from sklearn.tree import DecisionTreeClassifier
 
     model = DecisionTreeClassifier(random_state=0)
     with alone(), warnings.catch_warnings():
-        # Where nearly every size has a program of its own, scikit-learn asks whether these are not numbers.
+        # If nearly every size has its own program, scikit-learn warns that the classes look like numbers.
         warnings.filterwarnings("ignore", message="The number of unique classes is greater than 50%")
         model.fit(np.asarray(sizes), np.asarray(chosen), sample_weight=np.asarray(weights) + 1e-9)
     inner = model.tree_
@@ -117,40 +129,44 @@ def fit(
 
 
 def repaired(tree: Tree[P], lost: Mapping[tuple[int, ...], P]) -> Tree[P]:
-    """The tree with a test of its own for each of some sizes, where it was found to lose.  Of one symbol only the size
-    itself is exchanged; of several, all that have the same."""
+    """Return the tree with a separate test for each size at which it was measured to lose.
+
+    With one symbol only that size changes. With several symbols the tests compare all of them.
+    """
     for sizes, program in sorted(lost.items()):
         tree = _exchanged(tree, sizes, program)
     return tree
 
 
 def _exchanged(tree: Tree[P], sizes: tuple[int, ...], program: P) -> Tree[P]:
+    """Return the tree with another program at one combination of sizes."""
     if isinstance(tree, Branch):
         if sizes[tree.symbol] <= tree.threshold:
             return Branch(tree.symbol, tree.threshold, _exchanged(tree.below, sizes, program), tree.above)
         return Branch(tree.symbol, tree.threshold, tree.below, _exchanged(tree.above, sizes, program))
-    found: Tree[P] = Leaf(program)
+    replaced: Tree[P] = Leaf(program)
     for symbol, size in enumerate(sizes):
-        found = Branch(symbol, size, Branch(symbol, size - 1, tree, found), tree)
-    return found
+        replaced = Branch(symbol, size, Branch(symbol, size - 1, tree, replaced), tree)
+    return replaced
 
 
 def highest_of(pool: Pool) -> dict[int, int]:
-    """For each width of a pool the height up to which all uKernels are there."""
-    found: dict[int, int] = {}
+    """Return for each width of a pool the height up to which all uKernels exist."""
+    highest: dict[int, int] = {}
     for rows, vectors in sorted(pool.tiles):
-        if rows == found.get(vectors, 0) + 1:
-            found[vectors] = rows
-    return found
+        if rows == highest.get(vectors, 0) + 1:
+            highest[vectors] = rows
+    return highest
 
 
 def statements(
     tree: Tree[Program], symbols: Sequence[Any], rows: Any, highest: Mapping[int, int]
 ) -> tuple[list[Stmt], Cover]:
-    """The nested ifs as TIR, and the cover of the program that they choose.
+    """Return the nested ifs as TIR, and the cover of the program that they choose.
 
-    symbols: TVM's variables of the sizes.  rows: how many rows there are, a number or an expression.  highest: for each
-    width the height up to which all uKernels are there, for sizes that the chosen program cannot cover."""
+    symbols: TVM variables of the sizes. rows: Number of rows, a number or an expression. highest: For each width the
+    height up to which all uKernels exist; used for sizes that the chosen program cannot cover.
+    """
     tirx = _tvm.tirx
     buffer = tirx.decl_buffer((1,), "int64", "code")
     first = tirx.const(0, "int64")
@@ -160,20 +176,20 @@ def statements(
             return tirx.BufferStore(buffer, tirx.const(tree.program.code, "int64"), [first])
         return tirx.IfThenElse(symbols[tree.symbol] <= tree.threshold, ifs(tree.below), ifs(tree.above))
 
-    found, cover = decoded(buffer[first], rows, highest)
-    return [tirx.AllocBuffer(buffer), ifs(tree), *found], cover
+    decoding, cover = decoded(buffer[first], rows, highest)
+    return [tirx.AllocBuffer(buffer), ifs(tree), *decoding], cover
 
 
 def decoded(code: Any, rows: Any, highest: Mapping[int, int]) -> tuple[list[Stmt], Cover]:
-    """The cover that a program's number stands for, as TIR (`combine.pair` and `combine.even`)."""
+    """Return TIR that decodes the code of a program into a cover (`combine.pair` and `combine.even`)."""
     tirx = _tvm.tirx
-    found: list[Stmt] = []
+    emitted: list[Stmt] = []
     index = str(rows.ty.dtype) if hasattr(rows, "ty") else "int64"
     build = Builder(index, 1)
     const = build.const
 
     def cell(name: str, value: Any) -> Any:
-        return build.cell(name, value, found)
+        return build.cell(name, value, emitted)
 
     def field(place: int) -> Any:
         value = (code >> (8 * place)) & 255
@@ -201,4 +217,4 @@ def decoded(code: Any, rows: Any, highest: Mapping[int, int]) -> tuple[list[Stmt
         few=tirx.if_then_else(use, few, tiles - more),
         vectors=vectors,
     )
-    return found, cover
+    return emitted, cover

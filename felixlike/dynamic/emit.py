@@ -1,4 +1,4 @@
-"""Code that serves every size: each uKernel once, in one function whose sizes are known when it is called.
+"""Generate code that serves every size: each uKernel once, in one function with symbolic sizes.
 
     for T × 2304:                          parallel for panels of columns:
         Y[T, 2304] = X · Wᵀ           →        [copy the panel]
@@ -6,9 +6,9 @@
                                                    if height is 7: rows 0…6 of the panel's columns in registers
                                                    if height is 8: …
 
-In: an `Operator`, a `Pool` of tiles, what says which of them cover the rows. Out: a PrimFunc of plain loops, and how a
-constant operand is packed for it. No tile has a test: rows are covered exactly (FTuner §V-A), columns that do not exist
-are computed (DietCode's local padding) and not written.
+Input: an `Operator`, a `Pool` of tiles, and a function that returns the cover of the rows. Output: a PrimFunc of plain
+loops, and the packing of a constant operand. Tiles have no bounds tests: rows are covered exactly (FTuner §V-A), and
+columns beyond the end are computed (DietCode's local padding) but not written.
 """
 
 from __future__ import annotations
@@ -27,31 +27,35 @@ from felixlike.hardware.vectors import IN_FLIGHT
 from felixlike.measure.packing import Packing
 
 _TASKS_A_CORE = 4
-"""Shares of the work for each core, at least, where there are tiles enough: cores that are disturbed then do fewer."""
+"""Parallel tasks per core, if there are enough tiles, so that a disturbed core can do fewer. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The register tiles that code is made for.  tiles: (rows, vectors) of each, ascending, each once; all with the
-    same vectors where a constant is packed, since that is done once for all sizes.  lanes: of a vector."""
+    """The register tiles that are compiled.
+
+    Attributes:
+        tiles: (rows, vectors), ascending and unique. With a packed constant all have the same number of vectors.
+        lanes: Elements of a vector.
+    """
 
     tiles: tuple[tuple[int, int], ...]
     lanes: int
 
     @property
     def columns(self) -> int:
-        """Of the widest tile."""
+        """Columns of the widest tile."""
         return self.lanes * max(vectors for _, vectors in self.tiles)
 
     @property
     def rows(self) -> int:
-        """Of the highest tile."""
+        """Rows of the highest tile."""
         return max(rows for rows, _ in self.tiles)
 
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """How rows are covered, as expressions: `many` tiles of `large` rows, then `few` of `small`, all of `vectors`."""
+    """A cover of the rows, as expressions: `many` tiles of `large` rows, then `few` of `small`, `vectors` wide."""
 
     large: Any
     many: Any
@@ -61,20 +65,25 @@ class Cover:
 
 
 Chooser = Callable[[Any], tuple[list[Stmt], Cover]]
-"""The number of rows → statements, and the cover in the variables that they bind."""
+"""Maps the number of rows to statements and to a cover in the variables that they bind."""
 
 
 def emit(
     operator: Operator, pool: Pool, choose: Chooser, *, cores: int, more: Sequence[Buffer] = ()
 ) -> tuple[Func, tuple[Packing, ...]]:
-    """The kernel and its packings, none or one.  more: parameters that `choose` reads, after the others."""
+    """Return the kernel and its packings, none or one. more: Extra parameters that `choose` reads."""
     return _Emitter(operator, pool, cores).kernel(choose, more)
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """A share of the output.  at: values of the axes that are neither rows nor in vectors.  panel: its number.  column:
-    the first of the panel's."""
+    """A share of the output.
+
+    Attributes:
+        at: Values of the axes other than rows and columns, by variable.
+        panel: Index of the panel.
+        column: First column of the panel.
+    """
 
     at: Places
     panel: Any
@@ -82,7 +91,7 @@ class _Share:
 
 
 class _Emitter:
-    """One kernel in the making."""
+    """Generates one kernel."""
 
     def __init__(self, operator: Operator, pool: Pool, cores: int) -> None:
         self.operator, self.pool, self.cores = operator, pool, cores
@@ -92,7 +101,7 @@ class _Emitter:
         self.ragged = not isinstance(extent, int) or any(extent % width for width in widths)
         self.kept = _tvm.tirx.decl_buffer((pool.rows * pool.columns,), operator.dtype, "kept")
         self.panel = Panel(operator, self.build, pool.columns, ragged=self.ragged)
-        # All tiles share their buffers, of which each has its own registers all the same: TVM takes time for each.
+        # All tiles share these buffers, since each one costs TVM compile time. LLVM still keeps them in registers.
         self.sums = {
             (row, step): _tvm.tirx.decl_buffer((pool.columns,), operator.dtype, f"sums_{row}_{step}")
             for rows, vectors in pool.tiles
@@ -101,16 +110,16 @@ class _Emitter:
         }
 
     def kernel(self, choose: Chooser, more: Sequence[Buffer]) -> tuple[Func, tuple[Packing, ...]]:
-        """The whole function."""
+        """Return the whole function and its packings."""
         operator, build, tirx = self.operator, self.build, _tvm.tirx
-        top, found = choose(operator.rows.extent)
-        cover = Cover(*(build.cell(name, getattr(found, name), top) for name in Cover.__slots__))
+        top, chosen = choose(operator.rows.extent)
+        cover = Cover(*(build.cell(name, getattr(chosen, name), top) for name in Cover.__slots__))
         width = build.cell("width", cover.vectors * self.pool.lanes, top)
         panels = build.cell("panels", tirx.floordiv(width - 1 + operator.along.extent, width), top)
         tiles = build.cell("tiles", cover.many + cover.few, top)
         outer = math.prod((axis.extent for axis in operator.others), start=panels)
-        wanted = ceil_div(build.const(_TASKS_A_CORE * self.cores), outer)
-        chunks = build.cell("chunks", tirx.max(build.const(1), tirx.min(tiles, wanted)), top)
+        wanted_chunks = ceil_div(build.const(_TASKS_A_CORE * self.cores), outer)
+        chunks = build.cell("chunks", tirx.max(build.const(1), tirx.min(tiles, wanted_chunks)), top)
 
         def share(number: Any) -> Stmt:
             statements: list[Stmt] = []
@@ -128,10 +137,10 @@ class _Emitter:
                 quotient = named("quotient", tirx.floordiv(quotient, axis.extent))
             first = named("first", tirx.floordiv(chunk * tiles, chunks))
             stop = named("stop", tirx.floordiv((chunk + 1) * tiles, chunks))
-            own = _Share(at, panel, named("column", panel * width))
-            statements += self.panel.fill(at, own.column, width)
+            current = _Share(at, panel, named("column", panel * width))
+            statements += self.panel.fill(at, current.column, width)
             statements += map(tirx.AllocBuffer, [*self.sums.values(), *([self.kept] if self.ragged else [])])
-            statements.append(build.loop("tile", stop - first, lambda t: self.any_tile(first + t, cover, own)))
+            statements.append(build.loop("tile", stop - first, lambda t: self.any_tile(first + t, cover, current)))
             return seq(*statements)
 
         body = seq(*top, build.loop("share", outer * chunks, share, "PARALLEL"))
@@ -143,18 +152,18 @@ class _Emitter:
         return function([*params, *more], body, operator.func.attrs), packings
 
     def any_tile(self, number: Any, cover: Cover, share: _Share) -> Stmt:
-        """The tile of a number: the code of its height."""
+        """Return the code of a tile by its index, with one branch per uKernel."""
         tirx = _tvm.tirx
         large = number < cover.many
         after = cover.many * cover.large + (number - cover.many) * cover.small
         statements: list[Stmt] = []
         height = self.build.cell("height", tirx.if_then_else(large, cover.large, cover.small), statements)
         row = self.build.cell("row", tirx.if_then_else(large, number * cover.large, after), statements)
-        alone = len({vectors for _, vectors in self.pool.tiles}) == 1
+        single_width = len({vectors for _, vectors in self.pool.tiles}) == 1
         for rows, vectors in self.pool.tiles:
-            own = height == rows if alone else tirx.And(height == rows, cover.vectors == vectors)
-            # Side by side: what TVM's simplifier knows of nested ones grows with their depth, and so does its time.
-            statements.append(tirx.IfThenElse(own, self.tile(rows, vectors, row, share), None))
+            matches = height == rows if single_width else tirx.And(height == rows, cover.vectors == vectors)
+            # Not nested: the time of TVM's simplifier grows with the depth of nested ifs.
+            statements.append(tirx.IfThenElse(matches, self.tile(rows, vectors, row, share), None))
         if self.ragged:
             width = cover.vectors * self.pool.lanes
             part = self.write_part(height, row, share, cover.vectors)
@@ -162,7 +171,7 @@ class _Emitter:
         return seq(*statements)
 
     def tile(self, height: int, vectors: int, row: Any, share: _Share) -> Stmt:
-        """One uKernel: a tile of sums in registers, the whole reduction, the epilogue."""
+        """Return one uKernel: a tile of sums in registers, the whole reduction, the epilogue."""
         tirx, build = _tvm.tirx, self.build
         sums = [[self.sums[r, s] for s in range(self.apart(height * vectors))] for r in range(height)]
         zero = tirx.const(0, self.operator.dtype)
@@ -177,19 +186,19 @@ class _Emitter:
             first = r * self.pool.columns
             return build.vectors(vectors, lambda c: tirx.BufferStore(self.kept, sums[r][0][c], [first + c]))
 
-        statements = [begin(buffer) for own in sums for buffer in own]
+        statements = [begin(buffer) for row_sums in sums for buffer in row_sums]
         statements.append(self.reduction(list(self.operator.reduced), {}, sums, vectors, row, share))
-        statements += [joined(own[0], other) for own in sums for other in own[1:]]
-        whole = seq(*(self.write(own[0], row + r, share, vectors) for r, own in enumerate(sums)))
+        statements += [joined(row_sums[0], other) for row_sums in sums for other in row_sums[1:]]
+        epilogue = seq(*(self.write(row_sums[0], row + r, share, vectors) for r, row_sums in enumerate(sums)))
         if self.ragged:
             exists = share.column + vectors * self.pool.lanes <= self.operator.along.extent
-            whole = tirx.IfThenElse(exists, whole, seq(*map(kept, range(height))))
-        return seq(*statements, whole)
+            epilogue = tirx.IfThenElse(exists, epilogue, seq(*map(kept, range(height))))
+        return seq(*statements, epilogue)
 
     def reduction(
         self, axes: list[Axis], places: Places, sums: list[list[Buffer]], vectors: int, row: Any, share: _Share
     ) -> Stmt:
-        """The loops that sum up, from these axes inwards."""
+        """Return the reduction loops over these axes."""
         first, *others = axes
         name, steps = str(first.variable.name), len(sums[0])
         if others:
@@ -201,10 +210,10 @@ class _Emitter:
 
         def add(r: int, step: int, k: Any) -> Stmt:
             buffer = sums[r][step]
-            own = {**share.at, **places, first.variable: k, self.operator.rows.variable: row + r}
+            fixed = {**share.at, **places, first.variable: k, self.operator.rows.variable: row + r}
 
             def store(column: Any) -> Stmt:
-                place = {**own, self.operator.along.variable: share.column + column}
+                place = {**fixed, self.operator.along.variable: share.column + column}
                 product = self.panel.product(place, share.panel, column)
                 return _tvm.tirx.BufferStore(buffer, buffer[column] + product, [column])
 
@@ -217,32 +226,32 @@ class _Emitter:
         return self.build.loop(name, first.extent // steps if steps > 1 else first.extent, body)
 
     def apart(self, sums: int) -> int:
-        """Into how many sums an element is split, so that no product waits for another."""
+        """Return into how many partial sums an element is split, so that no multiply-add waits for the previous one."""
         extent = self.operator.reduced[-1].extent
         if not isinstance(extent, int):
             return 1
         return next((s for s in (4, 2) if sums * s <= IN_FLIGHT and extent % s == 0), 1)
 
     def store(self, value: Any, row: Any, share: _Share, column: Any) -> Stmt:
-        """The epilogue of one element.  value: its sum.  column: in its panel."""
+        """Return the epilogue of one element. value: its sum. column: relative to the panel."""
         operator = self.operator
         place = {**share.at, operator.rows.variable: row, operator.along.variable: share.column + column}
         return operator.stored(value, place)
 
     @property
     def contiguous(self) -> bool:
-        """Whether what is written has its vectors where the tile has them."""
+        """Whether output vectors lie along the same axis as the vectors of the tile."""
         return bool(self.operator.places[-1].same_as(self.operator.along.variable))
 
     def write(self, sums: Buffer, row: Any, share: _Share, vectors: int) -> Stmt:
-        """The epilogue of a row of a tile whose columns all exist."""
+        """Return the epilogue of a row of a tile whose columns all exist."""
         if self.contiguous:
             return self.build.vectors(vectors, lambda c: self.store(sums[c], row, share, c))
         columns = vectors * self.pool.lanes
         return self.build.loop("column", columns, lambda c: self.store(sums[c], row, share, c), "UNROLLED")
 
     def write_part(self, height: Any, row: Any, share: _Share, vectors: Any) -> Stmt:
-        """The epilogue of a tile some of whose columns do not exist, from where its sums were kept."""
+        """Return the epilogue of a tile with columns beyond the end, from the buffer that keeps its sums."""
         tirx, lanes, build = _tvm.tirx, self.pool.lanes, self.build
         kind = "VECTORIZED" if self.contiguous else "SERIAL"
 
@@ -253,9 +262,9 @@ class _Emitter:
                 kept = self.kept[r * self.pool.columns + first + lane]
                 return self.store(kept, row + r, share, first + lane)
 
-            left = self.operator.along.extent - share.column - first
-            some = tirx.max(build.const(0), tirx.min(build.const(lanes), left))
-            whole, part = build.loop("lane", lanes, element, kind), build.loop("lane", some, element)
-            return tirx.IfThenElse(some == lanes, whole, part)
+            remaining = self.operator.along.extent - share.column - first
+            count = tirx.max(build.const(0), tirx.min(build.const(lanes), remaining))
+            full_vector, part = build.loop("lane", lanes, element, kind), build.loop("lane", count, element)
+            return tirx.IfThenElse(count == lanes, full_vector, part)
 
         return build.loop("row", height, lambda r: build.loop("vector", vectors, lambda v: vector(r, v)))

@@ -1,7 +1,7 @@
-"""One operator compiled for every size: a function of torch tensors.
+"""An operator compiled for every size, as a function of torch tensors.
 
-In: a kernel's library, its dimensions, its tree. Out: `DynamicKernel`. Sizes are read off the tensors and checked: they
-must be in range, and the same wherever a dimension stands. Constants are packed when they are first seen.
+Input: the library of a kernel, its dimensions, its tree. Output: `DynamicKernel`. Sizes are read from the input
+tensors. They must be in range and agree between inputs. Constants are packed at their first use.
 """
 
 from __future__ import annotations
@@ -22,15 +22,23 @@ if TYPE_CHECKING:
     import torch
 
 Size = int | str | None
-"""A size of a buffer: a number, the name of a dimension, or None where it follows from others."""
+"""Size of a buffer dimension: a number, the name of a Dim, or None if it follows from others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a kernel came about.  stages: what FTuner's filter kept.  tiles: uKernels that there is code for.  programs:
-    that were ranked.  measured: timings that were taken.  seconds: that all took.  agreement: Kendall's τ between
-    predicted and measured seconds.  among_top: share of the timed sizes at which the fastest program is among the ten
-    best by SIA.  repaired: sizes at which the tree was changed after it had been timed."""
+    """How a kernel was planned.
+
+    Attributes:
+        stages: uKernels left after each stage of FTuner's filter.
+        tiles: Number of uKernels in the code.
+        programs: Number of ranked programs.
+        measured: Number of timings.
+        seconds: Planning time in seconds.
+        agreement: Kendall's τ between predicted and measured times.
+        among_top: Fraction of timed sizes whose fastest program is among the ten best by SIA.
+        repaired: Number of sizes at which the tree was changed after it had been timed.
+    """
 
     stages: tuple[Stage, ...]
     tiles: int
@@ -44,7 +52,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """name, shape, dtype of a parameter."""
+    """Name, shape and dtype of a parameter."""
 
     name: str
     shape: tuple[Size, ...]
@@ -53,11 +61,21 @@ class Buffer:
 
 @dataclass(eq=False)
 class DynamicKernel:
-    """Call it with a tensor for each input, in order; it gives the output.
+    """A compiled operator: call it with one tensor per input, in order; it returns the output.
 
-    dims: the dimensions that a call decides.  buffers: of the inputs and, last, the output.  tree: which program serves
-    which sizes, by `symbols`, the names of the dimensions in the kernel's order.  tiles: (rows, vectors)
-    of the uKernels in its code; blocks on a GPU.  report: how it came about.  device: torch's name of where it runs."""
+    Attributes:
+        name: Name of the operator.
+        library: The compiled library.
+        dims: The dynamic dimensions.
+        symbols: Names of the dimensions, in the kernel's order.
+        buffers: The inputs and, last, the output.
+        constants: Indices of inputs that are packed at their first use.
+        packed_shape: Shape of the packed constant, () if there is none.
+        tree: Decision tree that chooses a program by the sizes of `symbols`.
+        tiles: The uKernels: (rows, vectors) on a CPU, `BlockTile`s on a GPU.
+        report: How the kernel was planned.
+        device: torch's name of the device type, such as "cpu".
+    """
 
     name: str
     library: Any
@@ -77,29 +95,49 @@ class DynamicKernel:
         self._by_name = {dim.name: dim for dim in self.dims}
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """The output for inputs of any size in range.  Raises InputMismatch."""
+        """Compute the output for inputs of any size in range.
+
+        Args:
+            tensors: One tensor per input, with the dtypes of `buffers`, on `device`.
+
+        Returns:
+            A new tensor.
+
+        Raises:
+            InputMismatch: Number, type, dtype, device or shape of the inputs is wrong, or a size is out of range.
+        """
         import torch
 
         sizes = self.sizes(tensors)
         output = self.buffers[-1]
         shape = [self._size(size, sizes) for size in output.shape]
         result = torch.empty(shape, dtype=getattr(torch, output.dtype), device=self.device)
-        given = [tensor.contiguous() for tensor in tensors]
+        arguments = [tensor.contiguous() for tensor in tensors]
         for index in self.constants:
-            given[index] = self._pack(given[index])
+            arguments[index] = self._pack(arguments[index])
         if self.device == "cpu":
             pin_threads()
-        self._run(*given, result)
+        self._run(*arguments, result)
         return result
 
     def sizes(self, tensors: Sequence[Any]) -> dict[str, int]:
-        """The size of each dimension in a call.  Raises InputMismatch for tensors that do not fit."""
+        """Return the size of each dimension in a call.
+
+        Args:
+            tensors: One tensor per input.
+
+        Returns:
+            Sizes by the name of the dimension.
+
+        Raises:
+            InputMismatch: A tensor does not match, sizes disagree, or a size is out of range.
+        """
         import torch
 
         inputs = self.buffers[:-1]
         if len(tensors) != len(inputs):
             raise InputMismatch(f"{len(tensors)} inputs are given, {len(inputs)} needed", where=self.name)
-        found: dict[str, tuple[int, str]] = {}
+        seen: dict[str, tuple[int, str]] = {}
         for buffer, tensor in zip(inputs, tensors, strict=True):
             if not isinstance(tensor, torch.Tensor):
                 raise self._mismatch(buffer, f"is {kind_of(tensor)}", "give a torch tensor")
@@ -108,42 +146,50 @@ class DynamicKernel:
                 raise self._mismatch(buffer, f"is {tensor.dtype} on {tensor.device}", f"give {buffer.dtype} on {where}")
             if len(tensor.shape) != len(buffer.shape):
                 raise self._mismatch(buffer, f"has shape {tuple(tensor.shape)}", f"give {_shown(buffer.shape)}")
-            for size, wanted in zip(tensor.shape, buffer.shape, strict=True):
-                if isinstance(wanted, str):
-                    self._note(found, wanted, int(size), buffer)
-                elif wanted is not None and size != wanted:
+            for size, expected in zip(tensor.shape, buffer.shape, strict=True):
+                if isinstance(expected, str):
+                    self._note(seen, expected, int(size), buffer)
+                elif expected is not None and size != expected:
                     raise self._mismatch(buffer, f"has shape {tuple(tensor.shape)}", f"give {_shown(buffer.shape)}")
-        return {name: size for name, (size, _) in found.items()}
+        return {name: size for name, (size, _) in seen.items()}
 
-    def _note(self, found: dict[str, tuple[int, str]], name: str, size: int, buffer: Buffer) -> None:
-        known, where = found.setdefault(name, (size, buffer.name))
-        if known != size:
+    def _note(self, seen: dict[str, tuple[int, str]], name: str, size: int, buffer: Buffer) -> None:
+        """Record the size of a dimension; raise InputMismatch if it differs from an earlier one or is out of range."""
+        previous, where = seen.setdefault(name, (size, buffer.name))
+        if previous != size:
             raise InputMismatch(
-                f"{name} is {known} in input {where!r} and {size} in input {buffer.name!r}",
+                f"{name} is {previous} in input {where!r} and {size} in input {buffer.name!r}",
                 where=self.name,
                 remedy=f"give inputs that agree about {name}",
             )
         self._by_name[name].check(size, where=f"{self.name}: input {buffer.name!r}")
 
     def program(self, **sizes: int) -> Any:
-        """What serves a call of these sizes."""
+        """Return the program for a call.
+
+        Args:
+            sizes: The size of each dimension, by name.
+
+        Returns:
+            A `Program` on a CPU, a `BlockProgram` on a GPU.
+        """
         return choose(self.tree, [sizes[name] for name in self.symbols])
 
     def explain(self) -> str:
-        """The nested ifs of the host function."""
+        """Return the nested ifs of the host function as text."""
         return describe(self.tree, self.symbols)
 
     def _size(self, size: Size, sizes: dict[str, int]) -> int:
         return sizes[size] if isinstance(size, str) else int(size or 0)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A constant in panels; packed anew only for another tensor, or where this one was written to."""
+        """Pack a constant into panels; the result is reused until another tensor is passed or this one is modified."""
         import torch
 
         key = tensor.data_ptr()
-        known = self._packed.get(key)
-        if known is not None and known[0]() is tensor and known[1][0] == tensor._version:
-            packed: torch.Tensor = known[1][1]
+        cached = self._packed.get(key)
+        if cached is not None and cached[0]() is tensor and cached[1][0] == tensor._version:
+            packed: torch.Tensor = cached[1][1]
             return packed
         packed = torch.empty(self.packed_shape, dtype=tensor.dtype)
         self.library["pack0"](tensor, packed)

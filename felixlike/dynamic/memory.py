@@ -1,6 +1,6 @@
-"""Whether a model's tensors fit into memory at the largest sizes that a call may have.
+"""Check that a model's tensors fit into memory at the largest sizes of its dimensions.
 
-In: a Source with symbolic sizes, and its dimensions. Out: none, or an InvalidDim that says what is too large.
+Input: a Source with symbolic sizes, its dimensions. Output: nothing, or an InvalidDim with the sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from felixlike.hardware.probe import memory_bytes
 
 
 def check_memory(source: Source, dims: dict[str, Dim]) -> None:
-    """Raise InvalidDim if inputs, outputs and the largest tensor between them need more memory than there is."""
+    """Raise InvalidDim if inputs, outputs and the largest intermediate tensor exceed the memory of this machine."""
     main = source.module["main"]
     ends = sum(_bytes(kind, dims) for kind in (*(parameter.ty for parameter in main.params), *leaves(main.ret_ty)))
     between = max((_bytes(kind, dims) for kind in _between(main)), default=0)
@@ -33,7 +33,7 @@ def check_memory(source: Source, dims: dict[str, Dim]) -> None:
 
 
 def largest_shape(kind: Any, dims: dict[str, Dim]) -> tuple[int, ...]:
-    """A tensor's shape with every dimension at its largest."""
+    """Return the shape of a tensor with every dimension at its largest size."""
 
     def at(size: Any) -> int:
         values = {v: dims[str(v.name)].most for v in _tvm.found(size, _tvm.tirx.Var) if str(v.name) in dims}
@@ -43,22 +43,23 @@ def largest_shape(kind: Any, dims: dict[str, Dim]) -> tuple[int, ...]:
 
 
 def _between(main: Any) -> Iterator[Any]:
-    """The types of the tensors that a function computes."""
+    """Yield the types of the tensors that a function computes."""
     for block in main.body.blocks:
         for binding in block.bindings:
             yield from leaves(binding.var.ty)
 
 
 def _bytes(kind: Any, dims: dict[str, Dim]) -> int:
-    """Of a tensor at its largest; 0 for what has no shape that the dimensions decide."""
+    """Return the bytes of a tensor at its largest size; 0 if the dimensions do not determine its shape."""
     if not isinstance(kind, _tvm.relax.TensorType) or not hasattr(kind.shape, "values"):
         return 0
     try:
         shape = largest_shape(kind, dims)
-    except TypeError:  # of symbols that are no dimensions of inputs
+    except TypeError:  # the shape has symbols that are not input dimensions
         return 0
     return math.prod(shape) * ((_tvm.bits(kind.dtype) + 7) // 8)
 
 
 def _shown(count: int) -> str:
+    """Return bytes as text in GiB."""
     return f"{count / 2**30:.1f} GiB"

@@ -1,7 +1,8 @@
-"""A whole model for every size: each contraction gets a kernel of uKernels, everything else runs row by row, or on a
-GPU as TVM's default schedules have it.
+"""Compile a whole model for every size.
 
-In: a model, shapes with dimensions. Out: a `Compiled` that takes tensors of every size in range, and what was done.
+Each contraction gets a kernel of uKernels. Everything else runs row by row on CPUs and with TVM's default schedules on
+GPUs. Input: a model, shapes with dimensions. Output: a `Compiled` that accepts tensors of every size in range, and its
+parts.
 """
 
 from __future__ import annotations
@@ -34,8 +35,15 @@ from felixlike.runtime.constant_packing import Pieces, with_packed_constants
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One function of a model.  name: of it.  key: the same for equal ones.  calls: how often it is called.  plan: of
-    its kernel; None of what runs row by row.  flops: of the kernel at the largest sizes."""
+    """One function of a model.
+
+    Attributes:
+        name: Its name.
+        key: Hash that is equal for equal functions.
+        calls: How often it is called.
+        plan: The plan of its kernel, None without uKernels.
+        flops: Floating-point operations of the kernel at the largest sizes.
+    """
 
     name: str
     key: str
@@ -46,8 +54,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """compiled: the model.  source: what it was made from.  dims: its dimensions.  parts: its functions, those with a
-    kernel first.  seconds: what planning took."""
+    """A compiled model.
+
+    Attributes:
+        compiled: The compiled model.
+        source: The imported model.
+        dims: Its dimensions.
+        parts: Its functions, those with a plan first.
+        seconds: Compilation time in seconds, planning included.
+    """
 
     compiled: runtime.Compiled
     source: Source
@@ -56,30 +71,43 @@ class Network:
     seconds: float
 
     def examples(self) -> list[tuple[Any, ...]]:
-        """Inputs of a few sizes: the smallest, those that it was exported with, and the largest."""
+        """Return inputs at the smallest sizes, at the exported sizes and at the largest sizes."""
         largest = {dim.name: dim.most for dim in self.dims}
         return [self._resized({dim.name: dim.least for dim in self.dims}), self.source.examples, self._resized(largest)]
 
     def _resized(self, sizes: dict[str, int]) -> tuple[Any, ...]:
-        """The examples at other sizes, their elements again and again along dynamic dimensions."""
+        """Return the examples at other sizes, repeated along dynamic dimensions."""
         import torch
 
         assert self.compiled.sizes is not None
-        found = []
+        resized = []
         for tensor, places in zip(self.source.examples, self.compiled.sizes.inputs, strict=True):
             for place, name in enumerate(places):
                 if name is not None:
                     tensor = tensor.index_select(place, torch.arange(sizes[name]) % tensor.shape[place])
-            found.append(tensor.contiguous())
-        return tuple(found)
+            resized.append(tensor.contiguous())
+        return tuple(resized)
 
 
 def compile_network(model: Any, shapes: Any, target: Any = "cpu", *, measure: bool = True) -> Network:
     """Compile a model for all sizes of its dimensions.
 
-    model: as `read_network` takes it, with shapes that have a Dim in them, or an ExportedProgram with dynamic shapes.
-    measure: whether programs are timed.  Raises InvalidDim, InvalidShape, InvalidModel and its kinds, UnknownTarget and
-    its kinds where the target's device is missing, CompilationFailed."""
+    Args:
+        model: As for `read_network`.
+        shapes: Shapes with a `Dim` in them, or None for an ExportedProgram with dynamic shapes.
+        target: "cpu", "cuda" or a TVM target.
+        measure: Whether programs are timed.
+
+    Returns:
+        The compiled model and its parts.
+
+    Raises:
+        InvalidDim: A dimension is invalid.
+        InvalidShape: The shapes do not match the model.
+        InvalidModel: The model cannot be imported.
+        UnknownTarget: The target is unknown, or its device is missing.
+        CompilationFailed: TVM cannot compile the model.
+    """
     target = resolve_target(target)
     device_name(target)
     return compile_source(*read_network(model, shapes), target, measure=measure)
@@ -87,7 +115,13 @@ def compile_network(model: Any, shapes: Any, target: Any = "cpu", *, measure: bo
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """module: as Relax has it, lowered.  executable: TVM's.  parts: its functions."""
+    """A lowered model.
+
+    Attributes:
+        module: The lowered Relax module.
+        executable: TVM's executable.
+        parts: The functions.
+    """
 
     module: Any
     executable: Any
@@ -97,9 +131,10 @@ class Lowered:
 def compile_source(
     source: Source, dims: dict[str, Dim], target: Any, *, measure: bool = True, kernels: bool = True
 ) -> Network:
-    """The same for a model that was read, and its dimensions by the names that its symbolic sizes have there.
+    """Compile an imported model. dims: the Dim of each symbolic size of the source, by its name there.
 
-    kernels: False for everything row by row, to compare with."""
+    kernels: If False, everything runs row by row, for comparison.
+    """
     started = time.monotonic()
     lowered = lowered_source(source, dims, target, measure=measure, kernels=kernels)
     main = source.module["main"]
@@ -123,13 +158,13 @@ def compile_source(
 def lowered_source(
     source: Source, dims: dict[str, Dim], target: Any, *, measure: bool = True, kernels: bool = True
 ) -> Lowered:
-    """The code of a model that was read, which need not be able to run here.  Raises CompilationFailed."""
+    """Lower an imported model for a target that need not exist on this machine. Raise CompilationFailed."""
     try:
         module = fuse_dynamic(source.module, target)
-        known = dims if kernels else {}
-        with pool_for(target, measure=measure and bool(known)) as pool:
+        kernel_dims = dims if kernels else {}
+        with pool_for(target, measure=measure and bool(kernel_dims)) as pool:
             device = device_of(None, target)
-            module, parts, pieces = _planned(module, known, device, target, measure=measure, pool=pool)
+            module, parts, pieces = _planned(module, kernel_dims, device, target, measure=measure, pool=pool)
         module = with_packed_constants(module, pieces)
         return Lowered(*codegen.compile_relax(module, target), parts)
     except _tvm.TVM_ERRORS as error:
@@ -145,12 +180,14 @@ def lowered_source(
 def _planned(
     module: Any, dims: dict[str, Dim], device: Device, target: Any, *, measure: bool, pool: Pool | None = None
 ) -> tuple[Any, tuple[Part, ...], Pieces]:
-    """The module whose functions are scheduled, what they became, and kernels that want packed constants.  pool: as
-    `plan_operator` has it."""
+    """Schedule the functions of a module; return the module, its parts, and kernels with packed constants.
+
+    pool: As for `plan_operator`.
+    """
     constants = constant_arguments(module)
     calls = _calls(module)
-    changed = _tvm.IRModule(dict(module.functions), attrs=module.attrs)
-    known: dict[str, Plan | None] = {}
+    scheduled = _tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    plans: dict[str, Plan | None] = {}
     parts: list[Part] = []
     pieces: dict[str, tuple[Any, Any]] = {}
     for variable, func in module.functions.items():
@@ -159,27 +196,27 @@ def _planned(
             continue
         marked = with_indices(func, CONSTANTS, constants.get(name, ()))
         key = f"{_tvm.structural_hash(marked)} {[str(s.name) for s in symbols_of(func)]}"
-        if key not in known:
-            own = _dims_of(marked, dims)
-            known[key] = None
-            if own is not None:
-                known[key] = plan_operator(marked, own, device, target, measure=measure, pool=pool, where=name)
-        plan = known[key]
+        if key not in plans:
+            func_dims = _dims_of(marked, dims)
+            plans[key] = None
+            if func_dims is not None:
+                plans[key] = plan_operator(marked, func_dims, device, target, measure=measure, pool=pool, where=name)
+        plan = plans[key]
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims)))
         if plan is None:
-            if not kind_of(target).binds_threads:  # else it is left to `codegen.default_schedules`
-                changed.update_func(variable, _private(rowwise(func, device.vector_bits // 32)))
+            if not kind_of(target).binds_threads:  # on GPUs `codegen.default_schedules` does it
+                scheduled.update_func(variable, _private(rowwise(func, device.vector_bits // 32)))
         elif plan.packings:
             pieces[name] = (_private(plan.kernel), plan.packings)
         else:
-            changed.update_func(variable, _private(plan.kernel))
+            scheduled.update_func(variable, _private(plan.kernel))
     parts.sort(key=lambda part: (part.plan is None, part.name))
-    return changed, tuple(parts), pieces
+    return scheduled, tuple(parts), pieces
 
 
 def _dims_of(func: Any, dims: dict[str, Dim]) -> list[Dim] | None:
-    """The dimensions of a contraction's sizes; None of everything else, and of what has no symbolic size."""
+    """Return the dimensions of a contraction with symbolic sizes; None for other functions."""
     symbols = symbols_of(func)
     if not symbols or any(str(symbol.name) not in dims for symbol in symbols) or read_operator(func) is None:
         return None
@@ -187,7 +224,7 @@ def _dims_of(func: Any, dims: dict[str, Dim]) -> list[Dim] | None:
 
 
 def _flops(plan: Plan | None, dims: dict[str, Dim]) -> float:
-    """Of a kernel, at the largest sizes."""
+    """Return the floating-point operations of a kernel at the largest sizes, 0 without a plan."""
     if plan is None:
         return 0.0
     largest = [dims[str(symbol.name)].most for symbol in plan.operator.symbols]
@@ -195,39 +232,42 @@ def _flops(plan: Plan | None, dims: dict[str, Dim]) -> float:
 
 
 def _private(func: Any) -> Any:
+    """Return a scheduled function without a global symbol."""
     func = _tvm.without_attributes(func, "global_symbol", CONSTANTS)
     return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
 
 
 def _calls(module: Any) -> dict[str, int]:
-    """How often each PrimFunc is called."""
+    """Return how often each PrimFunc is called."""
     call_tir = _tvm.ir.Op.get("relax.call_tir")
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
 
     def visit(node: Any) -> None:
         if isinstance(node, _tvm.relax.Call) and node.op == call_tir:
             name = str(node.args[0].name_hint)
-            found[name] = found.get(name, 0) + 1
+            counts[name] = counts.get(name, 0) + 1
 
     for function in module.functions.values():
         if isinstance(function, _tvm.relax.Function):
             _tvm.relax.analysis.post_order_visit(function, visit)
-    return found
+    return counts
 
 
 def _inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[InputSpec, ...], Sizes]:
-    """The inputs at their largest, and where sizes are dynamic."""
+    """Return the input specifications at the largest sizes, and the dynamic dimensions."""
     specs, places = [], []
     for name, parameter in zip(source.signature.names, main.params, strict=True):
-        own = [dims.get(str(size.name)) if isinstance(size, _tvm.tirx.Var) else None for size in _sizes(parameter.ty)]
+        dims_of_input = [
+            dims.get(str(size.name)) if isinstance(size, _tvm.tirx.Var) else None for size in _sizes(parameter.ty)
+        ]
         specs.append(InputSpec(name, largest_shape(parameter.ty, dims), str(parameter.ty.dtype)))
-        places.append(tuple(None if dim is None else dim.name for dim in own))
+        places.append(tuple(None if dim is None else dim.name for dim in dims_of_input))
     ranges = tuple((dim.name, dim.least, dim.most) for dim in {dim.name: dim for dim in dims.values()}.values())
     return tuple(specs), Sizes(ranges, tuple(places))
 
 
 def _outputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[OutputSpec, ...]:
-    """The outputs at their largest."""
+    """Return the output specifications at the largest sizes."""
     pairs = zip(source.structure.places(), leaves(main.ret_ty), strict=True)
     return tuple(OutputSpec(name, largest_shape(kind, dims), str(kind.dtype)) for name, kind in pairs)
 

@@ -1,7 +1,7 @@
-"""A PrimFunc with symbolic sizes as one contraction with an epilogue: what a kernel for every size is made from.
+"""Read a PrimFunc with symbolic sizes as one contraction with an epilogue.
 
-In: a PrimFunc whose buffers have variables for sizes. Out: `Operator`, or None where it is something else: several
-reductions, a convolution's window, or what pads.
+Input: a PrimFunc whose buffers have symbolic sizes. Output: `Operator`, or None for other functions, such as several
+reductions, convolution windows or padding.
 """
 
 from __future__ import annotations
@@ -20,30 +20,41 @@ from felixlike.spaces.surroundings import settle_surroundings
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One loop.  variable: TVM's.  extent: a number, or an expression of symbolic sizes."""
+    """A loop. variable: the TVM variable. extent: a number, or an expression of symbolic sizes."""
 
     variable: Var
     extent: Any
 
     @property
     def dynamic(self) -> bool:
-        """Whether its extent is known only when it is called."""
+        """Whether its extent is known only at the call."""
         return not isinstance(self.extent, int)
 
     def uses(self, expression: Any) -> bool:
-        """Whether an expression depends on it."""
+        """Return whether an expression depends on this axis."""
         return _tvm.uses(expression, self.variable)
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """written[places] = epilogue(Σ over `reduced` of product), for all of `spatial`.
+    """The contraction written[places] = epilogue(Σ over `reduced` of product), for all `spatial` axes.
 
-    product: an expression with the loads of both operands.  sums: the buffer whose load in `epilogue` stands for the
-    sum.
-    vectors: the operand whose elements are to lie in vectors, a load; `along` the axis that does.  rows: the axis that
-    is tiled against it.  others: spatial axes that are neither.  constant: the parameter that `vectors` loads from, if
-    it never changes between calls; None otherwise.  symbols: the sizes that a call decides."""
+    Attributes:
+        func: The PrimFunc.
+        spatial: Spatial axes.
+        reduced: Reduction axes.
+        product: An expression with the loads of both operands.
+        vectors: The load of the operand whose elements are read as vectors.
+        along: The axis along which vectors lie.
+        rows: The axis that is tiled against `along`.
+        written: The output buffer.
+        places: Indices of the written element.
+        epilogue: The value of the written element.
+        sums: The buffer whose load in `epilogue` stands for the sum.
+        constant: Index of the parameter that `vectors` loads from if it never changes between calls, else None.
+        symbols: The symbolic sizes.
+        dtype: Element type of the sums.
+    """
 
     func: Func
     spatial: tuple[Axis, ...]
@@ -62,9 +73,9 @@ class Operator:
 
     @property
     def others(self) -> tuple[Axis, ...]:
-        """Spatial axes that are neither rows nor in vectors."""
-        taken = (self.rows, self.along)
-        return tuple(axis for axis in self.spatial if axis not in taken)
+        """Spatial axes other than `rows` and `along`."""
+        tiled = (self.rows, self.along)
+        return tuple(axis for axis in self.spatial if axis not in tiled)
 
     @property
     def item_bits(self) -> int:
@@ -72,29 +83,29 @@ class Operator:
         return _tvm.bits(self.dtype)
 
     def stored(self, total: Any, place: Mapping[Any, Any]) -> Stmt:
-        """The epilogue of one element.  total: its sum.  place: values of the spatial axes, by variable."""
+        """Return the store of one output element. total: its sum. place: values of spatial axes, by variable."""
 
         def load(node: Any) -> Any:
             return total if node.source.same_as(self.sums) else node
 
-        what = _tvm.structural_map(self.epilogue, (_tvm.ir.TensorLoad, load))
+        value = _tvm.structural_map(self.epilogue, (_tvm.ir.TensorLoad, load))
         places = [_tvm.substituted(index, place) for index in self.places]
-        return _tvm.tirx.BufferStore(self.written, _tvm.substituted(what, place), places)
+        return _tvm.tirx.BufferStore(self.written, _tvm.substituted(value, place), places)
 
 
 def symbols_of(func: Func) -> tuple[Any, ...]:
-    """The symbolic sizes of a PrimFunc's buffers, in the order in which they first occur."""
-    found: list[Any] = []
+    """Return the symbolic sizes of a PrimFunc's buffers, in order of first occurrence."""
+    symbols: list[Any] = []
     for parameter in func.params:
         for size in getattr(parameter, "shape", None) or ():
             for variable in _tvm.found(size, _tvm.tirx.Var):
-                if not any(variable.same_as(other) for other in found):
-                    found.append(variable)
-    return tuple(found)
+                if not any(variable.same_as(other) for other in symbols):
+                    symbols.append(variable)
+    return tuple(symbols)
 
 
 def read_operator(func: Func) -> Operator | None:
-    """The contraction that a PrimFunc computes; None if it computes something else."""
+    """Return the contraction that a PrimFunc computes, or None if it computes something else."""
     schedule = _tvm.Schedule(func)
     summing = [block for block in blocks_of(schedule) if schedule.get(block).init is not None]
     if len(summing) != 1:
@@ -102,27 +113,27 @@ def read_operator(func: Func) -> Operator | None:
     statement = schedule.get(summing[0])
     if not _sums_products(statement):
         return None
-    around = settle_surroundings(schedule, summing[0])
-    if around is None or around.copies:
+    surroundings = settle_surroundings(schedule, summing[0])
+    if surroundings is None or surroundings.copies:
         return None
     statement = schedule.get(summing[0])
-    after = None if around.epilogue is None else schedule.get(around.epilogue)
+    after = None if surroundings.epilogue is None else schedule.get(surroundings.epilogue)
     return _operator(func, statement, after)
 
 
 def _sums_products(statement: Any) -> bool:
-    """Whether a block adds products to what begins as zero."""
+    """Return whether a block adds products to a sum that starts at zero."""
     body, init = statement.body, statement.init
     kinds = (type(body).__name__, type(init).__name__)
     if kinds != ("BufferStore", "BufferStore") or type(body.value).__name__ != "Add":
         return False
     start = getattr(init.value, "value", None)
-    own = type(body.value.a).__name__ == "TensorLoad" and body.value.a.source.same_as(body.buffer)
-    return own and start is not None and float(start) == 0.0 and type(bare(body.value.b)).__name__ == "Mul"
+    accumulates = type(body.value.a).__name__ == "TensorLoad" and body.value.a.source.same_as(body.buffer)
+    return accumulates and start is not None and float(start) == 0.0 and type(bare(body.value.b)).__name__ == "Mul"
 
 
 def _operator(func: Func, statement: Any, after: Any) -> Operator | None:
-    """The block that sums and the one after it as an operator."""
+    """Return the operator of a summing block and its epilogue block."""
     analyzer = _tvm.sym.Analyzer()
     axes = [(Axis(v.var, _extent(v.dom.extent)), _tvm.is_reduction(v)) for v in statement.iter_vars]
     for axis, _ in axes:
@@ -167,7 +178,7 @@ def _operator(func: Func, statement: Any, after: Any) -> Operator | None:
 
 
 def _renamed(after: Any, sums: Buffer, plain: list[Axis | None]) -> dict[Any, Any] | None:
-    """The epilogue's iterators as the contraction's, by what it reads of the sums; None where that is not all."""
+    """Map the epilogue's iterators to the contraction's axes through its load of the sums; None if impossible."""
     if type(after.body).__name__ != "BufferStore":
         return None
     load = next(x for x in _tvm.found(after.body.value, _tvm.ir.TensorLoad) if x.source.same_as(sums))
@@ -186,14 +197,15 @@ def _renamed(after: Any, sums: Buffer, plain: list[Axis | None]) -> dict[Any, An
 def _choose(
     func: Func, product: Any, spatial: tuple[Axis, ...], reduced: tuple[Axis, ...], last: Axis | None
 ) -> tuple[Any, Axis, Axis, int | None] | None:
-    """What lies in vectors, along which axis, and the rows against it; None where no operand is fit.
+    """Choose the operand in vectors, its axis and the rows; return None if no operand is suitable.
 
-    Constants first, since they are packed; then what lies in the output as vectors do; then what is contiguous along an
-    axis of known extent; then the rest, which is copied into panels. Rows are the innermost dynamic axis that the
-    operand has not, or the innermost at all."""
+    Constants come first, since they can be packed. Then operands that lie along the output's last axis. Then operands
+    that are contiguous along an axis of known extent. The rest is copied into panels. Rows are the innermost dynamic
+    axis that the operand does not use, else the innermost axis that it does not use.
+    """
     product = bare(product)
     noted = noted_constants(func)
-    found: list[tuple[tuple[bool, ...], Any, Axis, Axis, int | None]] = []
+    candidates: list[tuple[tuple[bool, ...], Any, Axis, Axis, int | None]] = []
     for factor, other in ((product.a, product.b), (product.b, product.a)):
         load = bare(factor)
         if type(load).__name__ != "TensorLoad":
@@ -211,15 +223,15 @@ def _choose(
                 continue
             contiguous = load.indices[-1].same_as(axis.variable)
             rank = (constant is None, axis is not last, axis.dynamic or not contiguous, not contiguous)
-            found.append((rank, load, axis, rows[-1], constant))
-    if not found or not reduced:
+            candidates.append((rank, load, axis, rows[-1], constant))
+    if not candidates or not reduced:
         return None
-    _, load, along, rows_axis, constant = min(found, key=lambda entry: entry[0])
+    _, load, along, rows_axis, constant = min(candidates, key=lambda entry: entry[0])
     return load, along, rows_axis, constant
 
 
 def _simple(expression: TirExpr, analyzer: Any) -> Any:
-    """An expression whose indices are simple."""
+    """Simplify the indices of all loads in an expression."""
 
     def load(node: Any) -> Any:
         return node.source[tuple(analyzer.simplify(index) for index in node.indices)]

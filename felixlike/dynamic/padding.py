@@ -1,6 +1,6 @@
-"""How much of what is computed nobody asked for.
+"""Compute how much of a computation is padding.
 
-In: extents and tiles. Out: K.pad of FTuner's eq. 2, and the share of a program's computation that is padding.
+Input: extents and tiles. Output: K.pad of FTuner's eq. 2, and the fraction of a program's computation that is padding.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from felixlike.dynamic.ukernel import Floats, Ints, UKernels, Workload, ceil_div
 
 
 def padding_threshold(kernels: UKernels, workloads: list[Workload]) -> Floats:
-    """K.pad = wkl.base(K) / (wkl.pad(K) + wkl.base(K)), float64[n, workloads]: the bytes of the operands and the
-    output, over what they are in whole tiles."""
+    """Return K.pad = wkl.base(K) / (wkl.pad(K) + wkl.base(K)): float64[n, workloads].
+
+    This is the size in bytes of operands and output, divided by their size in whole tiles.
+    """
     padded = [
         _bytes(w, *(ceil_div(_of(e), t) * t for e, t in zip((w.i, w.j, w.k), kernels.smem.T, strict=True)))
         for w in workloads
@@ -33,9 +35,9 @@ def _bytes(workload: Workload, i: Ints, j: Ints, k: Ints) -> Floats:
 
 
 def padding_share(extents: tuple[int, ...], tiles: tuple[int, ...]) -> float:
-    """The share of the computation that is padding, from 0 to 1, where each axis is covered by whole tiles."""
-    base, whole = 1, 1
+    """Return the fraction of the computation that is padding, from 0 to 1, if each axis is covered by whole tiles."""
+    base, padded = 1, 1
     for extent, tile in zip(extents, tiles, strict=True):
         base *= extent
-        whole *= -(-extent // tile) * tile
-    return 1 - base / whole
+        padded *= -(-extent // tile) * tile
+    return 1 - base / padded

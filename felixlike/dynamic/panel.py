@@ -1,9 +1,10 @@
-"""The operand in vectors, laid out in panels of columns: constants once, before the first call; others in every call.
+"""Lay out the operand in vectors as panels of columns: constants once before the first call, other operands in every
+call.
 
     W[j, k]  →  packed[⌊j / columns⌋, k, j mod columns]          B[b, j, k]  →  panel[k, j] of one panel's columns
 
-In: an `Operator`, the columns of a tile. Out: `Panel`: where a product finds its vector, and what fills or packs it.
-Where an operand lies as vectors need it, it is read there.
+Input: an `Operator`, the columns of a tile. Output: `Panel`, which provides the load of a product and the statements
+that fill or pack the panel. An operand that already lies in vectors is read in place.
 """
 
 from __future__ import annotations
@@ -19,18 +20,25 @@ from felixlike.dynamic.operator import Axis, Operator
 from felixlike.measure.packing import Packing
 
 _SQUARE = 8
-"""Columns that are transposed together where an operand's vectors lie across it."""
+"""Columns that are transposed together if vectors lie across the operand. Chosen by hand."""
 
 Places = dict[Any, Any]
 """Values of an operator's axes, by variable."""
 
 
 class Panel:
-    """held: the summed axes that the operand has.  apart: its axes that are neither summed nor in vectors.  packed,
-    copied: the buffer that it is read from; None where it is another one, or the operand itself."""
+    """The panels of one operand.
+
+    Attributes:
+        held: Reduction axes of the operand.
+        apart: Axes of the operand that are neither reduced nor in vectors.
+        along: Whether the operand is contiguous along the vectors' axis.
+        packed: The buffer of a packed constant, else None.
+        copied: The buffer that a panel is copied to in every call, else None.
+    """
 
     def __init__(self, operator: Operator, build: Builder, columns: int, *, ragged: bool) -> None:
-        """ragged: whether the last panel may have fewer columns."""
+        """Create the panels. ragged: Whether the last panel may have fewer columns."""
         self.operator, self.build, self.columns = operator, build, columns
         operand = operator.vectors
         self.held = [axis for axis in operator.reduced if axis.uses(operand)]
@@ -46,7 +54,7 @@ class Panel:
             self.copied = _tvm.tirx.decl_buffer([*held, columns], operand.source.dtype, "panel")
 
     def product(self, place: Places, number: Any, column: Any) -> Any:
-        """The product at a place.  number: of the panel.  column: in it."""
+        """Return the product at a place. number: Index of the panel. column: Relative to the panel."""
         held = [place[axis.variable] for axis in self.held]
         if self.packed is not None:
             read = self.packed[(*(place[axis.variable] for axis in self.apart), number, *held, column)]
@@ -62,54 +70,57 @@ class Panel:
         return _tvm.substituted(product, place)
 
     def fill(self, at: Places, column: Any, width: Any) -> list[Stmt]:
-        """What copies a panel's columns; nothing where nothing is copied.
+        """Return statements that copy a panel's columns; none if nothing is copied.
 
-        at: values of the other axes.  column: the first of the panel.  width: how many it has, at most."""
+        at: Values of the other axes. column: First column of the panel. width: Upper limit on its columns.
+        """
         if self.copied is None:
             return []
         statements: list[Stmt] = [_tvm.tirx.AllocBuffer(self.copied)]
-        some = _tvm.tirx.min(width, self.operator.along.extent - column)
-        some = self.build.cell("some", some, statements)
-        copies = self._rows(at, column, some) if self.along else self._turned(at, column, some, statements)
+        count = _tvm.tirx.min(width, self.operator.along.extent - column)
+        count = self.build.cell("some", count, statements)
+        copies = self._rows(at, column, count) if self.along else self._turned(at, column, count, statements)
         return [*statements, *copies]
 
     def _copy(self, at: Places, places: Places, column: Any, offset: Any) -> Stmt:
+        """Copy one element into the panel."""
         place = {**at, **places, self.operator.along.variable: column + offset}
         value = _tvm.substituted(self.operator.vectors, place)
         return _tvm.tirx.BufferStore(self.copied, value, [*(place[a.variable] for a in self.held), offset])
 
     def _nest(self, axes: Sequence[Axis], body: Callable[[Places], Stmt], places: Places) -> Stmt:
+        """Return a loop nest over axes."""
         if not axes:
             return body(places)
         first, *others = axes
         name = str(first.variable.name)
         return self.build.loop(name, first.extent, lambda k: self._nest(others, body, {**places, first.variable: k}))
 
-    def _rows(self, at: Places, column: Any, some: Any) -> list[Stmt]:
-        """Copies of rows that lie as they should: whole vectors, then single elements."""
-        whole = _tvm.tirx.floordiv(some, self.build.lanes)
-        rest = whole * self.build.lanes
+    def _rows(self, at: Places, column: Any, count: Any) -> list[Stmt]:
+        """Copy contiguous rows: whole vectors, then single elements."""
+        full_vectors = _tvm.tirx.floordiv(count, self.build.lanes)
+        rest = full_vectors * self.build.lanes
 
         def row(places: Places) -> Stmt:
             return seq(
-                self.build.vectors(whole, lambda c: self._copy(at, places, column, c), "SERIAL"),
-                self.build.loop("column", some - rest, lambda c: self._copy(at, places, column, rest + c)),
+                self.build.vectors(full_vectors, lambda c: self._copy(at, places, column, c), "SERIAL"),
+                self.build.loop("column", count - rest, lambda c: self._copy(at, places, column, rest + c)),
             )
 
         return [self._nest(self.held, row, {})]
 
-    def _turned(self, at: Places, column: Any, some: Any, statements: list[Stmt]) -> list[Stmt]:
-        """Copies of what lies across: squares that are transposed in registers, then single columns."""
+    def _turned(self, at: Places, column: Any, count: Any, statements: list[Stmt]) -> list[Stmt]:
+        """Copy an operand that lies across: squares transposed in registers, then single columns."""
         *outer, inner = self.held
         build, lanes = self.build, self.build.lanes
-        squares = build.cell("squares", _tvm.tirx.floordiv(some, _SQUARE), statements)
+        squares = build.cell("squares", _tvm.tirx.floordiv(count, _SQUARE), statements)
         across = self.operator.vectors.indices[-1].same_as(inner.variable)
         turns = isinstance(inner.extent, int) and inner.extent % lanes == 0 and across
 
         def square(number: Any) -> Stmt:
             def columns(places: Places, k: Any) -> Stmt:
-                own = {**places, inner.variable: k}
-                return build.loop("column", _SQUARE, lambda c: self._copy(at, own, column, number * _SQUARE + c))
+                fixed = {**places, inner.variable: k}
+                return build.loop("column", _SQUARE, lambda c: self._copy(at, fixed, column, number * _SQUARE + c))
 
             def rows(places: Places) -> Stmt:
                 mark = Transpose(lanes) if turns else None
@@ -122,10 +133,10 @@ class Panel:
         def single(offset: Any) -> Stmt:
             return self._nest(self.held, lambda places: self._copy(at, places, column, first + offset), {})
 
-        return [build.loop("square", squares, square), build.loop("column", some - first, single)]
+        return [build.loop("square", squares, square), build.loop("column", count - first, single)]
 
     def packing(self, parameter: int, given: Buffer) -> Packing:
-        """How the constant, a parameter of the operator's function, is packed; columns that do not exist are zero."""
+        """Return the packing of a constant, a parameter of the operator's function; columns beyond the end are zero."""
         axes = [*self.apart, self.operator.along, *self.held]
         extents = [int(extent) for extent in self.packed.shape]
         middle = len(self.apart)

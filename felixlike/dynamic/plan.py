@@ -1,7 +1,7 @@
-"""An operator with symbolic sizes → one kernel for every size: FTuner's plan, DietCode's model, a few measurements.
+"""Plan an operator with symbolic sizes: one kernel for every size, from FTuner's filter, DietCode's model and timings.
 
-In: a PrimFunc or task, its dimensions, a device. Out: a `DynamicKernel`, or a `Plan` for those who compile it into a
-larger module. What is measured does not grow with the number of sizes.
+Input: a PrimFunc or Task, its dimensions, a device. Output: a `DynamicKernel`, or a `Plan` to compile into a larger
+module. The number of timings does not grow with the number of sizes.
 """
 
 from __future__ import annotations
@@ -48,19 +48,27 @@ from felixlike.measure import Pool as MeasuringPool
 from felixlike.measure.packing import Packing
 
 _MOST_INSTANCES = 128
-"""Sizes that programs are ranked for; those between are served by what the tree says."""
+"""Sizes for which programs are ranked; the tree covers those between. Chosen by hand."""
 
 _ANALYSED = 32
-"""Sizes that uKernels are filtered by."""
+"""Sizes by which uKernels are filtered. Chosen by hand."""
 
 _MOST_WIDTHS = 2
-"""Widths that are measured at most: all uKernels of each are compiled."""
+"""Widths that are measured; all uKernels of each are compiled. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """operator: what is computed.  tiles: the uKernels, (rows, vectors) of a CPU, blocks of a GPU.  tree: which of them
-    serve which sizes.  kernel, packings: code of it.  report: how it came about."""
+    """A planned operator.
+
+    Attributes:
+        operator: The operator.
+        tiles: The uKernels: (rows, vectors) on a CPU, `BlockTile`s on a GPU.
+        tree: Decision tree that chooses a program by the sizes of a call.
+        kernel: The generated PrimFunc.
+        packings: Packings of constant operands, none or one.
+        report: How the plan was made.
+    """
 
     operator: Operator
     tiles: tuple[Any, ...]
@@ -74,17 +82,35 @@ class Plan:
 def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, measure: bool = True) -> DynamicKernel:
     """Compile an operator for all sizes of its dimensions.
 
-    task: a Task or PrimFunc whose buffers have symbolic sizes, the last one the output.  dims: a Dim for each of them,
-    by name; one alone may have any name.  device: a Device, a described machine's name, a .toml file; None: this
-    machine.  sia: the weights of the SIA score.  measure: whether programs are timed; if not, SIA alone
-    chooses.  Raises InvalidDim, InvalidDevice, InvalidOption, InvalidModel for what is no contraction, NoUKernels."""
+    Args:
+        task: A Task or PrimFunc whose buffers have symbolic sizes; the last buffer is the output.
+        dims: One Dim per symbolic size, with its name. A single one may have any name.
+        device: A Device, the name of a hardware preset, or the path of a .toml file. None for this machine.
+        sia: Three weights of the SIA score, or a `Sia`.
+        measure: Whether programs are timed. If False, they are ranked by formulas alone.
+
+    Returns:
+        A kernel to call with torch tensors.
+
+    Raises:
+        InvalidDim: The dimensions do not match the symbolic sizes.
+        InvalidDevice: The device description is invalid or does not match the target.
+        InvalidOption: The SIA weights are invalid.
+        InvalidModel: `task` is not a Task or PrimFunc, or not a contraction with an elementwise epilogue.
+        NoUKernels: No uKernel fits the device.
+        NoGPU: The target needs a GPU to measure on, and there is none.
+
+    Example:
+        kernel = dynamic.compile(func, fx.Dim("T", range(1, 129)))
+        y = kernel(x, w, b)
+    """
     func, name, target = _function_of(task)
     weights = read_sia(sia)
-    given = check_dims(dims)
-    func_dims = matched(func, given, where=name)
+    checked_dims = check_dims(dims)
+    func_dims = matched(func, checked_dims, where=name)
     described_device = device_of(device, target)
     if measure and not kind_of(target).on_host:
-        device_name(target)  # raises where the GPU it needs is missing
+        device_name(target)  # raises if the GPU is missing
     with pool_for(target, measure=measure) as pool:
         plan = plan_operator(
             func, func_dims, described_device, target, sia=weights, measure=measure, pool=pool, where=name
@@ -107,6 +133,7 @@ def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, m
 
 
 def _function_of(task: Any) -> tuple[Any, str, Any]:
+    """Return the PrimFunc, name and target of a Task or PrimFunc. Raise InvalidModel."""
     if isinstance(task, Task):
         return task.module["main"], task.name, task.target
     if isinstance(task, _tvm.PrimFunc):
@@ -116,29 +143,29 @@ def _function_of(task: Any) -> tuple[Any, str, Any]:
 
 
 def device_of(device: Any, target: Any) -> Device:
-    """What is described, checked.  Raises InvalidDevice, UnknownTarget."""
+    """Return the checked device description. Raise InvalidDevice, UnknownTarget."""
     if device is None:
-        found = target_device(target)
+        description = target_device(target)
     elif isinstance(device, Device):
-        found = device
+        description = device
     elif isinstance(device, Path) or (isinstance(device, str) and device.endswith(".toml")):
-        found = read_description(device)
+        description = read_description(device)
     elif isinstance(device, str):
-        found = described(device)
+        description = described(device)
     else:
         raise InvalidDevice(f"{shown(device)} is no device", where="device", remedy="give a Device, a name or a file")
-    check_device(found)
-    if found.kind != kind_of(target).device:
+    check_device(description)
+    if description.kind != kind_of(target).device:
         raise InvalidDevice(
-            f"{found.name} is a {found.kind}, and the target is {target.kind.name}",
+            f"{description.name} is a {description.kind}, and the target is {target.kind.name}",
             where="device",
             remedy="describe a device of the target's kind, or leave it out",
         )
-    return found
+    return description
 
 
 def matched(func: Any, dims: Sequence[Dim], *, where: str) -> tuple[Dim, ...]:
-    """The Dim of each symbolic size of a function, in its order.  Raises InvalidDim."""
+    """Return the Dim of each symbolic size of a function, in the order of the sizes. Raise InvalidDim."""
     names = [str(symbol.name) for symbol in symbols_of(func)]
     by_name = {dim.name: dim for dim in dims}
     if not names:
@@ -156,7 +183,7 @@ def matched(func: Any, dims: Sequence[Dim], *, where: str) -> tuple[Dim, ...]:
 
 
 def _plain(name: str) -> str:
-    """A name without the number that TVM may have added."""
+    """Remove a numeric suffix that TVM may have added to a name."""
     head, _, tail = name.rpartition("_")
     return head if head and tail.isdigit() else name
 
@@ -172,7 +199,25 @@ def plan_operator(
     pool: MeasuringPool | None = None,
     where: str = "operator",
 ) -> Plan:
-    """Everything but compiling the final module.  pool: as `pool_for` gives it.  Raises InvalidModel, NoUKernels."""
+    """Plan an operator without compiling the final module.
+
+    Args:
+        func: A PrimFunc with symbolic sizes.
+        dims: The Dim of each symbolic size, in the order of `symbols_of`.
+        device: The hardware description.
+        target: The TVM target.
+        sia: Weights of the SIA score. None for equal weights.
+        measure: Whether programs are timed on a CPU.
+        pool: The pool that times programs on a GPU, from `pool_for`. None for formulas only.
+        where: Name of the operator in messages.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InvalidModel: The function is not a contraction with an elementwise epilogue.
+        NoUKernels: No uKernel fits the device.
+    """
     started = time.monotonic()
     operator = read_operator(func)
     if operator is None:
@@ -183,30 +228,30 @@ def plan_operator(
         )
     if kind_of(target).binds_threads:
         return _plan_blocks(operator, dims, device, target, sia or Sia(), started, pool)
-    few, _ = workloads_of(operator, dims, _ANALYSED)
-    kernels, stages = compile_stage(few, device)
+    analysed, _ = workloads_of(operator, dims, _ANALYSED)
+    kernels, stages = compile_stage(analysed, device)
     workloads, sizes = workloads_of(operator, dims, _MOST_INSTANCES)
-    pools = pools_of(operator, kernels, sia or Sia(), few, device)
+    pools = pools_of(operator, kernels, sia or Sia(), analysed, device)
     search = Search(operator, pools, workloads, sizes, device, tile_scores(kernels, sia or Sia()))
-    found = search.measured(Bench(operator, target, cores=device.cores)) if measure else search.predicted()
-    tiles = needed(pools[found.pool], found.tree)
+    choice = search.measured(Bench(operator, target, cores=device.cores)) if measure else search.predicted()
+    tiles = needed(pools[choice.pool], choice.tree)
     kernel, packings = emit(
         operator,
         tiles,
-        lambda rows: statements(found.tree, operator.symbols, rows, highest_of(tiles)),
+        lambda rows: statements(choice.tree, operator.symbols, rows, highest_of(tiles)),
         cores=device.cores,
     )
     report = Report(
         stages=stages,
         tiles=len(tiles.tiles),
-        programs=found.programs,
-        measured=found.measured,
+        programs=choice.programs,
+        measured=choice.measured,
         seconds=time.monotonic() - started,
-        agreement=found.agreement,
-        among_top=found.among_top,
-        repaired=found.repaired,
+        agreement=choice.agreement,
+        among_top=choice.among_top,
+        repaired=choice.repaired,
     )
-    return Plan(operator, tiles.tiles, found.tree, kernel, packings, report)
+    return Plan(operator, tiles.tiles, choice.tree, kernel, packings, report)
 
 
 def _plan_blocks(
@@ -218,24 +263,23 @@ def _plan_blocks(
     started: float,
     pool: MeasuringPool | None,
 ) -> Plan:
-    """The same for a GPU."""
-    found = plan_blocks(operator, dims, device, target, sia, pool=pool)
+    """Plan an operator for a GPU."""
+    planned = plan_blocks(operator, dims, device, target, sia, pool=pool)
     report = Report(
-        stages=found.stages,
-        tiles=len(found.tiles),
-        programs=found.programs,
-        measured=found.measured,
+        stages=planned.stages,
+        tiles=len(planned.tiles),
+        programs=planned.programs,
+        measured=planned.measured,
         seconds=time.monotonic() - started,
-        agreement=found.agreement,
-        among_top=found.among_top,
-        repaired=found.repaired,
+        agreement=planned.agreement,
+        among_top=planned.among_top,
+        repaired=planned.repaired,
     )
-    return Plan(operator, found.tiles, found.tree, found.kernel, (), report)
+    return Plan(operator, planned.tiles, planned.tree, planned.kernel, (), report)
 
 
 def needed(pool: Pool, tree: Tree[Program]) -> Pool:
-    """The uKernels of a pool that a tree may choose; of each width all up to the highest, so that every size can be
-    covered."""
+    """Return the uKernels that a tree needs: for each width all heights up to the highest, to cover every size."""
     highest: dict[int, int] = {}
     for program in programs_of(tree):
         highest[program.vectors] = max(highest.get(program.vectors, 0), program.large)
@@ -243,7 +287,7 @@ def needed(pool: Pool, tree: Tree[Program]) -> Pool:
 
 
 def built(plan: Plan, target: Any) -> Any:
-    """The library of a plan: "main", and "pack0" where a constant is packed."""
+    """Compile a plan to a library with "main" and, if a constant is packed, "pack0"."""
     functions = {"main": plan.kernel.with_attr("global_symbol", "main")}
     for packing in plan.packings:
         functions["pack0"] = packing.function.with_attr("global_symbol", "pack0")
@@ -251,7 +295,7 @@ def built(plan: Plan, target: Any) -> Any:
 
 
 def _buffers(func: Any, symbols: Sequence[Any], names: Sequence[str]) -> tuple[Buffer, ...]:
-    """The parameters as a call sees them."""
+    """Return the parameters with the names of dimensions as sizes."""
     named = dict(zip((str(symbol.name) for symbol in symbols), names, strict=True))
 
     def size(extent: Any) -> Any:
@@ -263,22 +307,25 @@ def _buffers(func: Any, symbols: Sequence[Any], names: Sequence[str]) -> tuple[B
 
 
 def pools_of(operator: Operator, kernels: UKernels, sia: Sia, workloads: list[Workload], device: Device) -> list[Pool]:
-    """The sets of register tiles among which measurements decide: for constants one for each width worth packing, else
-    one with several widths.  The best by SIA, and all heights between, so that every size can be covered."""
+    """Return the pools of register tiles among which timings decide.
+
+    A constant operand gives one pool per width, since it is packed for one width. Other operators get one pool with
+    several widths. The widths are the best by SIA. Each pool has all heights, so that every size can be covered.
+    """
     lanes = device.unit.lanes(operator.item_bits)
     weights = np.asarray([w.weight for w in workloads])
     scores = tile_scores(kernels, sia)
     by_width: dict[int, float] = {}
     for (_, columns), row in scores.items():
         width = columns // lanes
-        good = float(np.where(np.isfinite(row), row, 0.0) @ weights)
-        by_width[width] = max(by_width.get(width, 0.0), good)
-    most = max(w.i for w in workloads)
+        score = float(np.where(np.isfinite(row), row, 0.0) @ weights)
+        by_width[width] = max(by_width.get(width, 0.0), score)
+    most_rows = max(w.i for w in workloads)
     registers = device.unit.registers
 
     def tiles(width: int) -> list[tuple[int, int]]:
-        found = [rows for rows in range(1, min(most, MOST_ROWS) + 1) if fits_registers(rows, width, registers)]
-        return [(rows, width) for rows in found or [1]]
+        heights = [rows for rows in range(1, min(most_rows, MOST_ROWS) + 1) if fits_registers(rows, width, registers)]
+        return [(rows, width) for rows in heights or [1]]
 
     widths = sorted(sorted(set(by_width) & set(_WIDTHS), key=lambda width: -by_width[width])[:_MOST_WIDTHS])
     widths = widths or sorted(by_width)[:1]
@@ -291,4 +338,4 @@ def pools_of(operator: Operator, kernels: UKernels, sia: Sia, workloads: list[Wo
 
 
 _WIDTHS = (1, 2, 4)
-"""Vectors of a register tile: with fewer rows are many, with more a tile's sums are few."""
+"""Widths of register tiles, in vectors: 1 allows many rows, 4 leaves few. Chosen by hand."""

@@ -1,7 +1,7 @@
-"""A program: how a kernel covers its rows at any size, with which uKernels.
+"""A program: which uKernels a kernel uses to cover its rows at any size.
 
-In: two heights and a width, or one height and "as even as possible". Out: a `Program`, its combination at a size, and a
-number that stands for it in generated code.
+Input: two heights and a width, or one height for an even cover. Output: a `Program`, its combination at a size, and the
+integer that encodes it in generated code.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from felixlike.dynamic.combine import Combination, even, pair
 
 @dataclass(frozen=True, slots=True, order=True)
 class Program:
-    """large: height of the first uKernel.  small: of the second; 0: all tiles have the neighbouring heights, at most
-    `large`, that make them as even as possible.  vectors: width of both."""
+    """A program of one or two uKernels.
+
+    Attributes:
+        large: Height of the first uKernel.
+        small: Height of the second. 0 for an even cover: tiles of neighbouring heights, at most `large`.
+        vectors: Width of both in vectors.
+    """
 
     large: int
     small: int
     vectors: int
 
     def at(self, size: int) -> Combination | None:
-        """How it covers a size exactly; None where it cannot."""
+        """Return its exact cover of a size, None if there is none."""
         if self.small == 0:
             return even(size, self.large)
         if self.small == self.large:
@@ -31,7 +36,9 @@ class Program:
 
     @property
     def code(self) -> int:
-        """Its number: heights, width, gcd of the heights, and the inverse that `combine.pair` needs, a byte each."""
+        """Its code, one byte each from the lowest: both heights, width, gcd of the heights, the inverse that
+        `combine.pair` needs.
+        """
         divisor = math.gcd(self.large, self.small) if self.small else 1
         modulus = self.large // divisor
         inverse = pow(self.small // divisor, -1, modulus) if self.small and modulus > 1 else 0

@@ -1,8 +1,8 @@
-"""Everything that is no contraction, for every size: rows in parallel, all that makes a row at one place.
+"""Schedule functions other than contractions for every size: rows in parallel, each row computed in one place.
 
     for T × T: max; for T × T: exp; for T × T: sum; …    →    parallel for T: max, exp, sum, … of one row, in vectors
 
-In: a PrimFunc with symbolic sizes. Out: the same with a schedule, or as it is where TVM refuses one.
+Input: a PrimFunc with symbolic sizes. Output: the function with a schedule, or unchanged if TVM rejects it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from felixlike.spaces.blocks import blocks_of, elementwise
 
 
 def rowwise(func: Func, lanes: int) -> Func:
-    """The function with its rows in parallel.  lanes: elements of a vector."""
+    """Return the function with parallel rows. lanes: Elements of a vector."""
     schedule = _tvm.Schedule(func)
     try:
         _schedule(schedule)
@@ -29,6 +29,7 @@ def rowwise(func: Func, lanes: int) -> Func:
 
 
 def _schedule(schedule: Schedule) -> None:
+    """Inline, fuse the shared loops, compute all blocks at them and run them in parallel."""
     for block in blocks_of(schedule):
         _inline(schedule, block)
     *before, last = blocks_of(schedule)
@@ -44,9 +45,10 @@ def _schedule(schedule: Schedule) -> None:
 
 
 def _mark(schedule: Schedule, lanes: int) -> None:
-    """Tell which loops run along rows; reductions begin outside of theirs.
+    """Annotate loops along rows; reductions are initialized outside of theirs.
 
-    A block's innermost loops are those of its last variables, in their order."""
+    The innermost loops of a block are those of its last variables, in order.
+    """
     for block in blocks_of(schedule):
         loops = schedule.get_loops(block)
         reduced = [not _tvm.is_spatial(variable) for variable in schedule.get(block).iter_vars]
@@ -59,7 +61,7 @@ def _mark(schedule: Schedule, lanes: int) -> None:
 
 
 def _inline(schedule: Schedule, block: BlockRef) -> None:
-    """Compute single elements where they are used, unless that is a function that is used twice."""
+    """Inline an elementwise block, unless it calls a function and has several consumers."""
     if not elementwise(schedule, block) or not schedule.get_consumers(block):
         return
     calls = _tvm.found(schedule.get(block).body, _tvm.ir.Call)
@@ -73,7 +75,7 @@ def _inline(schedule: Schedule, block: BlockRef) -> None:
 
 
 def _common(schedule: Schedule, before: list[Any], last: BlockRef, spatial: int) -> int:
-    """How many of the outermost loops all blocks share: all but the last where only elements are computed."""
+    """Return how many outermost loops all blocks share: all but the last if there are only elementwise blocks."""
     counts = [sum(map(_tvm.is_spatial, schedule.get(block).iter_vars)) for block in before]
     reduced = any(not elementwise(schedule, block) for block in (*before, last))
     if not before:

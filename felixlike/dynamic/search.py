@@ -1,6 +1,7 @@
-"""Which programs serve which sizes: predicted for all, measured for a few, decided by a tree, timed again.
+"""Choose programs for sizes: predict all, measure a few, fit a tree, time it again.
 
-In: an operator, pools of uKernels, its sizes. Out: `Found`. The timings are as many for any number of sizes.
+Input: an operator, pools of uKernels, its sizes. Output: `Found`. The number of timings does not depend on the number
+of sizes.
 """
 
 from __future__ import annotations
@@ -24,20 +25,28 @@ from felixlike.dynamic.workloads import workload_at
 from felixlike.hardware import Device, estimate
 
 _TIMED_BY_SIA = 2
-"""Programs that are timed beside them, the best by FTuner's score."""
+"""Programs per size that are timed because FTuner's score ranks them best. Chosen by hand."""
 
 _WAVES = 6
-"""N: tiles of a share in the second timing of each uKernel."""
+"""N of DietCode: tiles per share in the second timing of each uKernel. Chosen by hand."""
 
 _PAIRS = 24
-"""Programs of two heights that are not neighbours, the best by prediction."""
+"""Programs of two heights that are ranked per width, the best by prediction. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """pool: its number.  tree: which program serves which sizes.  programs: that were ranked.  measured: timings taken.
-    agreement: Kendall's τ of prediction and measurement.  among_top: share of the sizes at which the fastest program
-    that was timed is among SIA's ten best.  repaired: sizes at which the tree was changed."""
+    """The result of a search.
+
+    Attributes:
+        pool: Index of the chosen pool.
+        tree: Decision tree that chooses a program by the sizes.
+        programs: Number of ranked programs.
+        measured: Number of timings.
+        agreement: Kendall's τ between prediction and measurement.
+        among_top: Fraction of timed sizes whose fastest timed program is among SIA's ten best.
+        repaired: Number of sizes at which the tree was changed.
+    """
 
     pool: int
     tree: Tree[Program]
@@ -50,8 +59,16 @@ class Found:
 
 @dataclass(slots=True)
 class Search:
-    """One operator's.  sizes: of each workload, one for each symbol.  scores: SIA's of each register tile (i, j), for
-    workloads spread evenly over these."""
+    """The search for one operator.
+
+    Attributes:
+        operator: The operator.
+        pools: Pools of register tiles.
+        workloads: The operator at each instance.
+        sizes: Sizes of each workload, one per symbol.
+        device: The hardware description.
+        scores: SIA scores of each register tile (i, j), for workloads spread evenly over `workloads`.
+    """
 
     operator: Operator
     pools: Sequence[Pool]
@@ -61,7 +78,7 @@ class Search:
     scores: Mapping[tuple[int, int], Floats]
 
     def predicted(self) -> Found:
-        """Nothing is measured: costs of uKernels are counted in instructions."""
+        """Choose without timings: costs of uKernels are instruction counts."""
         best: tuple[float, Found] | None = None
         for number, pool in enumerate(self.pools):
             lines = {tile: self._counted(*tile) for tile in pool.tiles}
@@ -74,7 +91,7 @@ class Search:
         return best[1]
 
     def measured(self, bench: Bench) -> Found:
-        """Each uKernel is timed twice, and the best programs at a few sizes."""
+        """Choose with timings: each uKernel is timed twice, and the best programs at a few sizes."""
         bench.open(self.pools)
         best: tuple[float, int, list[Program], Corrected, tuple[float, float]] | None = None
         for number, pool in enumerate(self.pools):
@@ -94,39 +111,43 @@ class Search:
         return np.asarray([w.weight for w in self.workloads])
 
     def _waves(self, pool: Pool, vectors: int, base: float = 0.0) -> Waves:
+        """Return how the output is divided for tiles of a width."""
         return Waves(vectors * pool.lanes, self.device.cores, base)
 
     def _counted(self, rows: int, vectors: int) -> Line:
-        """What a tile costs by its instructions: two products or two loads a cycle, none waiting for another."""
+        """Return the cost of a tile by its instructions: two products or two loads a cycle, without stalls."""
         cycles = estimate.busy(rows, vectors) / 2
         return Line(vectors * self.device.vector_bits / 8 / self.device.memory_bandwidth, cycles / self.device.clock_hz)
 
     def _ranked(
         self, pool: Pool, lines: Mapping[tuple[int, int], Line], waves: Mapping[int, Waves]
     ) -> tuple[list[Program], Floats]:
-        """The programs worth ranking, and DietCode's matrix of what they take."""
+        """Return the programs worth ranking, and DietCode's matrix of their predicted seconds."""
         programs: list[Program] = []
         rows: list[Floats] = []
         for vectors in sorted({v for _, v in pool.tiles}):
-            own = {height: lines[height, v] for height, v in pool.tiles if v == vectors}
-            heights = sorted(own)
+            lines_of_width = {height: lines[height, v] for height, v in pool.tiles if v == vectors}
+            heights = sorted(lines_of_width)
             evens = [Program(height, 0, vectors) for height in heights]
             pairs = [Program(a, b, vectors) for a in heights for b in heights if b < a and 2 * b >= a]
-            both = [*evens, *pairs]
-            seconds = matrix(own, [self._covers(p, own) for p in both], self.workloads, waves[vectors])
+            candidates = [*evens, *pairs]
+            seconds = matrix(
+                lines_of_width, [self._covers(p, lines_of_width) for p in candidates], self.workloads, waves[vectors]
+            )
             gain = np.where(np.isfinite(seconds), seconds, np.inf) / seconds[: len(evens)].min(axis=0)[None, :]
             order = np.argsort(gain[len(evens) :].min(axis=1, initial=np.inf), kind="stable")[:_PAIRS]
-            kept = [*range(len(evens)), *(len(evens) + int(place) for place in order)]
-            programs += [both[place] for place in kept]
-            rows.append(seconds[kept])
+            selected = [*range(len(evens)), *(len(evens) + int(place) for place in order)]
+            programs += [candidates[place] for place in selected]
+            rows.append(seconds[selected])
         return programs, np.concatenate(rows)
 
     def _covers(self, program: Program, lines: Mapping[int, Line]) -> list[Combination | None]:
-        found = [program.at(workload.i) for workload in self.workloads]
-        return [c if c and c.large in lines and (not c.few or c.small in lines) else None for c in found]
+        """Return the cover of a program at each workload, None where a height has no cost."""
+        combinations = [program.at(workload.i) for workload in self.workloads]
+        return [c if c and c.large in lines and (not c.few or c.small in lines) else None for c in combinations]
 
     def _at_rows(self, rows: int) -> tuple[int, ...]:
-        """Sizes at which the operator has so many rows, otherwise the largest; the largest where rows are fixed."""
+        """Return sizes at which the operator has `rows` rows and all other sizes are largest."""
         largest = list(self.sizes[-1])
         for place, symbol in enumerate(self.operator.symbols):
             extent = self.operator.rows.extent
@@ -135,14 +156,14 @@ class Search:
         return tuple(largest)
 
     def _base(self, bench: Bench, number: int, pool: Pool) -> float:
-        """Seconds of the smallest call."""
+        """Return the seconds of the smallest call, at most 2 µs."""
         smallest = min(range(len(self.workloads)), key=lambda place: self.workloads[place].flops)
         tile = pool.tiles[0]
-        found = bench.seconds([(number, Program(tile[0], 0, tile[1]), self.sizes[smallest])])[0]
-        return float(min(found, 2e-6)) if np.isfinite(found) else 0.0
+        seconds = bench.seconds([(number, Program(tile[0], 0, tile[1]), self.sizes[smallest])])[0]
+        return float(min(seconds, 2e-6)) if np.isfinite(seconds) else 0.0
 
     def _lines(self, bench: Bench, number: int, pool: Pool, waves: Mapping[int, Waves]) -> dict[tuple[int, int], Line]:
-        """α and τ of each uKernel, from one tile a share and from many."""
+        """Return α and τ of each uKernel, from timings of one and of many tiles per share."""
         most = max(w.i for w in self.workloads)
         trials: list[Trial] = []
         for height, vectors in pool.tiles:
@@ -150,24 +171,24 @@ class Search:
             trials.append((number, program, self._at_rows(height)))
             trials.append((number, program, self._at_rows(height * max(1, min(_WAVES, most // height)))))
         seconds = bench.seconds(trials)
-        found: dict[tuple[int, int], Line] = {}
+        lines: dict[tuple[int, int], Line] = {}
         for place, (height, vectors) in enumerate(pool.tiles):
             timings = []
-            for trial, taken in zip(trials[2 * place : 2 * place + 2], seconds[2 * place :], strict=False):
+            for trial, elapsed in zip(trials[2 * place : 2 * place + 2], seconds[2 * place :], strict=False):
                 workload = workload_at(self.operator, trial[2])
-                timings.append(Timing(float(taken), workload, -(-workload.i // height)))
-            known = all(np.isfinite(t.seconds) for t in timings)
-            found[height, vectors] = (
-                line(timings[0], timings[1], waves[vectors]) if known else self._counted(height, vectors)
+                timings.append(Timing(float(elapsed), workload, -(-workload.i // height)))
+            finite = all(np.isfinite(t.seconds) for t in timings)
+            lines[height, vectors] = (
+                line(timings[0], timings[1], waves[vectors]) if finite else self._counted(height, vectors)
             )
-        return found
+        return lines
 
     def _corrected(
         self, bench: Bench, number: int, pool: Pool, programs: list[Program], predicted: Floats
     ) -> tuple[Corrected, tuple[float, float]]:
-        """The matrix with what was measured in it; how far both agree, and how often SIA's ten best have the fastest.
-
-        Timed are the best by prediction, and the best by SIA."""
+        """Time the best programs by prediction and by SIA; return the corrected matrix, Kendall's τ, and SIA's hit
+        rate.
+        """
         places = places_of(len(self.workloads))
         trials: list[Trial] = []
         where: list[tuple[int, int]] = []
@@ -181,46 +202,49 @@ class Search:
         seconds = bench.seconds(trials)
         corrected = Corrected(predicted)
         agreements = []
-        for (program, place), taken in zip(where, seconds, strict=True):
-            corrected.note(program, place, float(taken))
+        for (program, place), elapsed in zip(where, seconds, strict=True):
+            corrected.note(program, place, float(elapsed))
         for place in places:
-            own = [i for i, (_, at) in enumerate(where) if at == place]
-            agreements.append(kendall(seconds[own], np.asarray([predicted[where[i]] for i in own])))
+            trials_at_place = [i for i, (_, at) in enumerate(where) if at == place]
+            agreements.append(
+                kendall(seconds[trials_at_place], np.asarray([predicted[where[i]] for i in trials_at_place]))
+            )
         return corrected, (float(np.mean(agreements)), self._among_top(pool, programs, where, seconds))
 
     def _ranked_by_sia(self, pool: Pool, programs: list[Program], place: int) -> list[int]:
-        """SIA's ten best programs at a size, the best first: the mean score of both uKernels."""
+        """Return SIA's ten best programs at a size, best first, by the mean score of both uKernels."""
         analysed = len(next(iter(self.scores.values())))
         at = round(place * (analysed - 1) / max(1, len(self.workloads) - 1))
-        found = np.full(len(programs), -np.inf)
+        means = np.full(len(programs), -np.inf)
         for number, program in enumerate(programs):
             cover = program.at(self.workloads[place].i)
             heights = [] if cover is None else [cover.large, *([cover.small] if cover.few else [])]
-            own = [self.scores.get((height, program.vectors * pool.lanes)) for height in heights]
-            known = [float(scores[at]) for scores in own if scores is not None]
-            if known and len(known) == len(own):
-                found[number] = sum(known) / len(known)
-        return top(found)
+            scores_of_tiles = [self.scores.get((height, program.vectors * pool.lanes)) for height in heights]
+            available = [float(scores[at]) for scores in scores_of_tiles if scores is not None]
+            if available and len(available) == len(scores_of_tiles):
+                means[number] = sum(available) / len(available)
+        return top(means)
 
     def _among_top(
         self, pool: Pool, programs: list[Program], where: Sequence[tuple[int, int]], seconds: Floats
     ) -> float:
-        """The share of the timed sizes at which the fastest program is among SIA's ten best."""
+        """Return the fraction of timed sizes whose fastest program is among SIA's ten best."""
         hits = []
         for place in sorted({at for _, at in where}):
-            own = [i for i, (_, at) in enumerate(where) if at == place]
-            fastest = where[min(own, key=lambda i: seconds[i])][0]
+            trials_at_place = [i for i, (_, at) in enumerate(where) if at == place]
+            fastest = where[min(trials_at_place, key=lambda i: seconds[i])][0]
             hits.append(fastest in self._ranked_by_sia(pool, programs, place))
         return sum(hits) / len(hits)
 
     def _tree(self, seconds: Floats, programs: list[Program]) -> Tree[Program]:
+        """Fit a tree to a matrix of seconds."""
         weights = [w.weight for w in self.workloads]
         return fit(self.sizes, labels(seconds, weights), weights, programs)
 
     def _timed_again(
         self, bench: Bench, number: int, programs: list[Program], corrected: Corrected
     ) -> tuple[Tree[Program], int]:
-        """`timed_again` with the programs of a pool, by its number."""
+        """Call `timed_again` with the programs of one pool."""
 
         def seconds(trials: Sequence[tuple[Program, tuple[int, ...]]]) -> Floats:
             return bench.seconds([(number, program, sizes) for program, sizes in trials])

@@ -1,6 +1,6 @@
-"""What a user gave for shapes, with dimensions in it: example inputs to export with, and where each dimension stands.
+"""Read shapes with dimensions: example sizes to export with, and the positions of each dimension.
 
-In: tuples of sizes some of which are a `Dim`, in a tuple or by input name; or an ExportedProgram with ranges. Out:
+Input: tuples of sizes, some of them `Dim`s, in a tuple or by input name; or an ExportedProgram with ranges. Output:
 `DynamicShapes`.
 """
 
@@ -14,13 +14,18 @@ from felixlike.dynamic.dims import Dim, check_dims
 from felixlike.errors import InvalidDim, InvalidShape
 
 _EXAMPLE = 5
-"""Sizes that models are exported with are not smaller where that is possible: torch takes 0 and 1 for constants."""
+"""Least example size where the range allows it: torch treats 0 and 1 as constants. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicShapes:
-    """given: shapes as `optimize` takes them, with sizes for the dimensions.  places: the same with, for each tensor, a
-    dictionary of its dynamic dimensions.  dims: all dimensions."""
+    """Shapes of a model with dynamic sizes.
+
+    Attributes:
+        given: Shapes as `optimize` takes them, with example sizes for the dimensions.
+        places: The same structure, with a dictionary of dynamic dimensions for each tensor.
+        dims: All dimensions.
+    """
 
     given: Any
     places: Any
@@ -28,7 +33,7 @@ class DynamicShapes:
 
 
 def has_dims(shapes: Any) -> bool:
-    """Whether a Dim stands anywhere in what a user gave."""
+    """Return whether a Dim occurs anywhere in shapes."""
     if isinstance(shapes, Dim):
         return True
     if isinstance(shapes, Mapping):
@@ -37,22 +42,22 @@ def has_dims(shapes: Any) -> bool:
 
 
 def read_dynamic_shapes(shapes: Any) -> DynamicShapes:
-    """What a user gave.  Raises InvalidDim, InvalidShape."""
-    found: dict[str, Dim] = {}
+    """Parse shapes. Raise InvalidDim, InvalidShape."""
+    dims: dict[str, Dim] = {}
     single = isinstance(shapes, list | tuple) and not any(isinstance(entry, list | tuple | Mapping) for entry in shapes)
     entries: Any = (shapes,) if single and not any(map(_is_tensor, shapes)) else shapes
     if isinstance(entries, Mapping):
-        read = {name: _entry(entry, found, where=f"shapes[{name!r}]") for name, entry in entries.items()}
-        given: Any = {name: sizes for name, (sizes, _) in read.items()}
-        places: Any = {name: own for name, (_, own) in read.items()}
+        read = {name: _entry(entry, dims, where=f"shapes[{name!r}]") for name, entry in entries.items()}
+        example_shapes: Any = {name: sizes for name, (sizes, _) in read.items()}
+        places: Any = {name: positions for name, (_, positions) in read.items()}
     else:
-        pairs = [_entry(entry, found, where=f"shapes[{i}]") for i, entry in enumerate(entries)]
-        given, places = tuple(sizes for sizes, _ in pairs), tuple(own for _, own in pairs)
-    return DynamicShapes(given, places, check_dims(found.values()))
+        pairs = [_entry(entry, dims, where=f"shapes[{i}]") for i, entry in enumerate(entries)]
+        example_shapes, places = tuple(sizes for sizes, _ in pairs), tuple(positions for _, positions in pairs)
+    return DynamicShapes(example_shapes, places, check_dims(dims.values()))
 
 
-def _entry(entry: Any, found: dict[str, Dim], *, where: str) -> tuple[Any, dict[int, str]]:
-    """One input's sizes, and its dynamic dimensions by place."""
+def _entry(entry: Any, dims: dict[str, Dim], *, where: str) -> tuple[Any, dict[int, str]]:
+    """Return the sizes of one input, and its dynamic dimensions by position."""
     if _is_tensor(entry):
         return entry, {}
     if not isinstance(entry, Sequence) or isinstance(entry, str | bytes):
@@ -64,8 +69,8 @@ def _entry(entry: Any, found: dict[str, Dim], *, where: str) -> tuple[Any, dict[
     sizes, places = [], {}
     for place, size in enumerate(entry):
         if isinstance(size, Dim):
-            known = found.setdefault(size.name, size)
-            if known != size:
+            previous = dims.setdefault(size.name, size)
+            if previous != size:
                 raise InvalidDim(
                     f"{size.name!r} is two different dimensions",
                     where=where,
@@ -79,15 +84,16 @@ def _entry(entry: Any, found: dict[str, Dim], *, where: str) -> tuple[Any, dict[
 
 
 def example_size(dim: Dim) -> int:
-    """A size to export with: neither 0 nor 1 where there is another."""
+    """Return a size to export with, 2 or more if possible."""
     return min(max(dim.least, _EXAMPLE), max(dim.most, 2))
 
 
 def dims_of_program(program: Any) -> tuple[Dim, ...]:
-    """The dimensions of an ExportedProgram, each with all sizes of its range.
+    """Return the dimensions of an ExportedProgram, with all sizes of their ranges. Raise InvalidDim.
 
-    Raises InvalidDim, also for a dimension without an upper bound: code is compiled, and compared, for a range."""
-    found = []
+    A dimension without an upper bound is rejected, since code is compiled and verified for a range.
+    """
+    dims = []
     for symbol, span in program.range_constraints.items():
         if not _is_finite(span.upper):
             place, name = _place(program, symbol)
@@ -97,12 +103,12 @@ def dims_of_program(program: Any) -> tuple[Dim, ...]:
                 where="ExportedProgram",
                 remedy=f"export it with one: {bounded}; or optimize the module itself, with fx.Dim in its shapes",
             )
-        found.append(Dim(str(symbol), range(max(1, int(span.lower)), int(span.upper) + 1)))
-    return check_dims(found)
+        dims.append(Dim(str(symbol), range(max(1, int(span.lower)), int(span.upper) + 1)))
+    return check_dims(dims)
 
 
 def _place(program: Any, symbol: Any) -> tuple[int, str]:
-    """The first input and its dimension that have this size."""
+    """Return the first position and input with this size."""
     for node in program.graph.find_nodes(op="placeholder"):
         for place, size in enumerate(getattr(node.meta.get("val"), "shape", ())):
             if str(size) == str(symbol):
@@ -111,13 +117,14 @@ def _place(program: Any, symbol: Any) -> tuple[int, str]:
 
 
 def is_dynamic_program(model: Any) -> bool:
-    """Whether a model is an ExportedProgram with sizes that a call decides."""
+    """Return whether a model is an ExportedProgram with dynamic sizes."""
     import torch
 
     return isinstance(model, torch.export.ExportedProgram) and bool(model.range_constraints)
 
 
 def _is_finite(bound: Any) -> bool:
+    """Return whether an upper bound is below 2³¹."""
     try:
         return int(bound) < 2**31
     except (OverflowError, TypeError, ValueError, AttributeError):

@@ -1,7 +1,7 @@
-"""Synthesis index analysis: which programs are likely to be fast, from what is known of their uKernels (FTuner §V-B).
+"""Synthesis index analysis: rank programs by the metrics of their uKernels (FTuner §V-B).
 
-In: combinations, the uKernels' metrics. Out: SIA score = c₀·CMR + c₁·Pad + c₂·Occ, the mean of both uKernels', and the
-ten best programs. The weights are 1, 1, 1, the user's, or fitted to measurements.
+Input: combinations, metrics of uKernels. Output: the SIA score c₀·CMR + c₁·Pad + c₂·Occ, averaged over both uKernels,
+and the ten best programs. The weights are 1, 1, 1, given by the user, or fitted to measurements.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from felixlike.dynamic.ukernel import Floats, UKernels
 from felixlike.errors import InvalidOption
 
 TOP = 10
-"""Programs of a size that are ranked for measuring."""
+"""Programs of a size that are ranked for measuring, as in FTuner §V-B."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sia:
-    """c0, c1, c2: the weights of CMR, Pad and Occ."""
+    """The weights of CMR, Pad and Occ."""
 
     c0: float = 1.0
     c1: float = 1.0
     c2: float = 1.0
 
     def scores(self, cmr: Floats, pad: Floats, occ: Floats) -> Floats:
-        """Eq. 1, of numbers or arrays."""
+        """Evaluate eq. 1 for numbers or arrays."""
         return self.c0 * cmr + self.c1 * pad + self.c2 * occ
 
 
 def read_sia(weights: Any) -> Sia:
-    """What a user gave: three numbers, not all of them zero.  Raises InvalidOption."""
+    """Parse three weights, not all of them zero. Raise InvalidOption."""
     if isinstance(weights, Sia):
         return weights
     how = "give three numbers, as in sia=(1, 1, 1): the weights of CMR, padding and occupancy"
@@ -50,23 +50,26 @@ def read_sia(weights: Any) -> Sia:
 
 
 def tile_scores(kernels: UKernels, sia: Sia) -> dict[tuple[int, int], Floats]:
-    """For each register tile (i, j) its best score for each workload: float64[workloads], −∞ where it has none."""
+    """Return the best score of each register tile (i, j) for each workload: float64[workloads], −∞ without any."""
     scores = np.where(kernels.fits, sia.scores(kernels.cmr, kernels.pad, kernels.occ), -np.inf)
-    found: dict[tuple[int, int], Floats] = {}
+    best: dict[tuple[int, int], Floats] = {}
     for (i, j), row in zip(kernels.reg.tolist(), scores, strict=True):
-        found[i, j] = np.maximum(found[i, j], row) if (i, j) in found else row
-    return found
+        best[i, j] = np.maximum(best[i, j], row) if (i, j) in best else row
+    return best
 
 
 def top(scores: Floats, count: int = TOP) -> list[int]:
-    """Places of the best, the best first; never one of −∞."""
+    """Return the indices of the best scores, best first, without those of −∞."""
     order = np.argsort(-scores, kind="stable")[:count]
     return [int(place) for place in order if scores[place] > -np.inf]
 
 
 def fitted(cmr: Floats, pad: Floats, occ: Floats, throughput: Floats) -> Sia:
-    """The weights whose scores are closest to measured throughputs, by least squares; none below zero.  (1, 1, 1) where
-    nothing is to be learned.  All float64[n]; throughput: relative to the best of its size."""
+    """Fit the weights to measured throughputs by least squares; negative weights become zero.
+
+    All arguments are float64[n]; throughput is relative to the best of its size. Return (1, 1, 1) if there is too
+    little data, or if no weight is positive.
+    """
     rows = np.stack([cmr, pad, occ, np.ones_like(cmr)], axis=1)
     if len(rows) < rows.shape[1]:
         return Sia()

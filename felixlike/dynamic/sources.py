@@ -1,7 +1,7 @@
-"""A model some of whose sizes a call decides, as Relax with symbolic sizes, whatever kind it is of.
+"""Import a model of any kind with dynamic sizes as Relax with symbolic sizes.
 
-In: an nn.Module, ExportedProgram, ONNX model, Relax IRModule or PrimFunc, and shapes with dimensions. Out: a Source and
-its dimensions, by the names that its symbolic sizes have there.
+Input: an nn.Module, ExportedProgram, ONNX model, Relax IRModule or PrimFunc, and shapes with dimensions. Output: a
+Source, and its dimensions by the names of its symbolic sizes.
 """
 
 from __future__ import annotations
@@ -27,19 +27,23 @@ from felixlike.frontend.signature.structure import structure_of
 
 
 def read_network(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
-    """The model as Relax, and its dimensions.  Raises InvalidDim, InvalidShape, InvalidModel and its kinds."""
+    """Import a model; return it with the Dim of each symbolic size, by its name in the module.
+
+    Raise InvalidDim, InvalidShape, InvalidModel or a subclass.
+    """
     source, dims = _read(model, shapes)
     return drawn(source), dims
 
 
 def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
+    """Import a model as its type requires."""
     import torch
 
     from felixlike.frontend.importers import onnx
     from felixlike.frontend.importers import torch as pytorch
 
     if isinstance(model, torch.export.ExportedProgram):
-        dims = dims_of_program(model)  # first: what has no bounds is said at once
+        dims = dims_of_program(model)  # first, so that a missing bound is reported at once
         return pytorch.from_dynamic_program(model), {dim.name: dim for dim in dims}
     read = read_dynamic_shapes(shapes)
     if isinstance(model, torch.nn.Module):
@@ -61,24 +65,25 @@ def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
 
 
 def _of_module(model: Any, read: DynamicShapes) -> tuple[Source, dict[str, Dim]]:
+    """Export a PyTorch module; return it with its dimensions."""
     import torch
 
     from felixlike.frontend.importers import torch as pytorch
 
     named = {dim.name: torch.export.Dim(dim.name, min=dim.least, max=max(dim.most, 2)) for dim in read.dims}
 
-    def places(own: dict[int, str]) -> dict[int, Any]:
-        return {place: named[name] for place, name in own.items()}
+    def places(positions: dict[int, str]) -> dict[int, Any]:
+        return {place: named[name] for place, name in positions.items()}
 
     if isinstance(read.places, dict):
-        dynamic: Any = {name: places(own) for name, own in read.places.items()}
+        dynamic: Any = {name: places(positions) for name, positions in read.places.items()}
     else:
-        dynamic = _by_parameter(model, [places(own) for own in read.places])
+        dynamic = _by_parameter(model, [places(positions) for positions in read.places])
     source = pytorch.from_module(model, read.given, dynamic)
     order = read.places.values() if isinstance(read.places, dict) else read.places
-    found: dict[str, Dim] = {}
-    for parameter, own in zip(source.module["main"].params, order, strict=True):
-        for place, name in own.items():
+    dims: dict[str, Dim] = {}
+    for parameter, positions in zip(source.module["main"].params, order, strict=True):
+        for place, name in positions.items():
             symbol = parameter.ty.shape.values[place]
             if not isinstance(symbol, _tvm.tirx.Var):
                 raise InvalidModel(
@@ -86,61 +91,69 @@ def _of_module(model: Any, read: DynamicShapes) -> tuple[Source, dict[str, Dim]]
                     where=source.name,
                     remedy="see what in the model fixes it, or give that size",
                 )
-            found[str(symbol.name)] = _named(read, name)
-    return source, found
+            dims[str(symbol.name)] = _named(read, name)
+    return source, dims
 
 
 def _by_parameter(model: Any, places: list[dict[int, Any]]) -> Any:
-    """Dynamic dimensions of positional inputs, as torch.export wants them: by the parameters' names, with a tuple for
-    one that takes any number."""
+    """Return dynamic dimensions of positional inputs by parameter name, as torch.export expects them.
+
+    A parameter that takes any number of arguments gets a tuple.
+    """
     parameters = inspect.signature(model.forward).parameters.items()
     names = [name for name, p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rest = [name for name, p in parameters if p.kind is p.VAR_POSITIONAL]
-    found: dict[str, Any] = dict(zip(names, places, strict=False))
-    if len(places) > len(names) and rest:
-        found[rest[0]] = tuple(places[len(names) :])
-    return found
+    variadic = [name for name, p in parameters if p.kind is p.VAR_POSITIONAL]
+    by_name: dict[str, Any] = dict(zip(names, places, strict=False))
+    if len(places) > len(names) and variadic:
+        by_name[variadic[0]] = tuple(places[len(names) :])
+    return by_name
 
 
 def _of_relax(named: tuple[str, Any, Any], read: DynamicShapes) -> tuple[Source, dict[str, Dim]]:
-    """A Relax module whose open sizes are symbolic, and the dimensions that were given for those.
+    """Return a Relax module with symbolic sizes as a Source, and its dimensions.
 
-    named: its name, the module, and what it was made from."""
+    named: Its name, the module, and the original model.
+    """
     import torch
 
     name, module, original = named
     main = main_of(module)
     inputs = [str(parameter.name) for parameter in main.params]
-    given = _in_order(read.given, inputs, name)
+    shapes = _in_order(read.given, inputs, name)
     places = _in_order(read.places, inputs, name)
-    found: dict[str, Dim] = {}
+    dims: dict[str, Dim] = {}
     examples = []
-    for parameter, own, dynamic in zip(main.params, given, places, strict=True):
-        examples.append(_example(parameter, own, dynamic, read, found, name))
+    for parameter, shape, dynamic in zip(main.params, shapes, places, strict=True):
+        examples.append(_example(parameter, shape, dynamic, read, dims, name))
     structure = structure_of(placeholders(main.ret_ty))
-    made = frozenset(index for index, own in enumerate(given) if not isinstance(own, torch.Tensor))
-    return Source(name, module, Signature.plain(inputs), structure, tuple(examples), original, made), found
+    drawn_inputs = frozenset(index for index, shape in enumerate(shapes) if not isinstance(shape, torch.Tensor))
+    return Source(name, module, Signature.plain(inputs), structure, tuple(examples), original, drawn_inputs), dims
 
 
-def _in_order(given: Any, names: Sequence[str], where: str) -> list[Any]:
-    """What was given, by name or by position, for each input."""
-    if isinstance(given, Mapping):
-        if set(given) != set(names):
+def _in_order(values: Any, names: Sequence[str], where: str) -> list[Any]:
+    """Return what was given, by name or by position, in the order of the inputs."""
+    if isinstance(values, Mapping):
+        if set(values) != set(names):
             raise InvalidShape(
-                f"shapes are given for {', '.join(given)}", where=where, remedy=f"its inputs are {', '.join(names)}"
+                f"shapes are given for {', '.join(values)}", where=where, remedy=f"its inputs are {', '.join(names)}"
             )
-        return [given[name] for name in names]
-    if len(given) != len(names):
+        return [values[name] for name in names]
+    if len(values) != len(names):
         raise InvalidShape(
-            f"{len(given)} shapes are given", where=where, remedy=f"its inputs are {', '.join(names) or 'none'}"
+            f"{len(values)} shapes are given", where=where, remedy=f"its inputs are {', '.join(names) or 'none'}"
         )
-    return list(given)
+    return list(values)
 
 
 def _example(
-    parameter: Any, given: Any, dynamic: Mapping[int, str], read: DynamicShapes, found: dict[str, Dim], where: str
+    parameter: Any,
+    shape_or_tensor: Any,
+    dynamic: Mapping[int, str],
+    read: DynamicShapes,
+    dims: dict[str, Dim],
+    where: str,
 ) -> Any:
-    """An example tensor of an input; its symbolic sizes get their dimensions in `found`."""
+    """Return an example tensor of an input; add the dimensions of its symbolic sizes to `dims`."""
     import torch
 
     from felixlike.frontend.importers.input_shapes import Example
@@ -149,24 +162,24 @@ def _example(
     if not isinstance(kind, _tvm.relax.TensorType) or not isinstance(kind.shape, _tvm.relax.ShapeExpr):
         raise InvalidModel(f"{name} is {kind}, no tensor of a known rank", where=where, remedy="take tensors only")
     sizes = list(kind.shape.values)
-    shape = tuple(given.shape) if isinstance(given, torch.Tensor) else tuple(given)
-    wanted = f"({', '.join(str(s.name) if isinstance(s, _tvm.tirx.Var) else str(int(s)) for s in sizes)})"
+    shape = tuple(shape_or_tensor.shape) if isinstance(shape_or_tensor, torch.Tensor) else tuple(shape_or_tensor)
+    expected = f"({', '.join(str(s.name) if isinstance(s, _tvm.tirx.Var) else str(int(s)) for s in sizes)})"
     if len(shape) != len(sizes):
-        raise InvalidShape(f"input {name!r} has shape {wanted}, not {len(shape)} sizes", where=where)
-    for place, (size, own) in enumerate(zip(sizes, shape, strict=True)):
+        raise InvalidShape(f"input {name!r} has shape {expected}, not {len(shape)} sizes", where=where)
+    for place, (size, actual) in enumerate(zip(sizes, shape, strict=True)):
         if isinstance(size, _tvm.tirx.Var):
             if place not in dynamic:
                 raise InvalidShape(
-                    f"size {size} of input {name!r} is open, but {own} is given",
+                    f"size {size} of input {name!r} is open, but {actual} is given",
                     where=where,
                     remedy=f'give fx.Dim("{size}", …) with the sizes that it may have',
                 )
-            dim = found.setdefault(str(size.name), _named(read, dynamic[place]))
+            dim = dims.setdefault(str(size.name), _named(read, dynamic[place]))
             if dim.name != dynamic[place]:
                 raise InvalidDim(f"{dim.name} and {dynamic[place]} are one size, {size}", where=where)
-        elif place in dynamic or int(size) != own:
-            raise InvalidShape(f"input {name!r} has shape {wanted}", where=where, remedy="give sizes that agree")
-    return given if isinstance(given, torch.Tensor) else Example(shape, str(kind.dtype)).tensor()
+        elif place in dynamic or int(size) != actual:
+            raise InvalidShape(f"input {name!r} has shape {expected}", where=where, remedy="give sizes that agree")
+    return shape_or_tensor if isinstance(shape_or_tensor, torch.Tensor) else Example(shape, str(kind.dtype)).tensor()
 
 
 def _named(read: DynamicShapes, name: str) -> Dim:
@@ -174,13 +187,13 @@ def _named(read: DynamicShapes, name: str) -> Dim:
 
 
 def _symbolic(func: Any) -> Any:
-    """A Relax module that calls a PrimFunc with symbolic sizes, whose last buffer is the output."""
+    """Return a Relax module that calls a PrimFunc with symbolic sizes, whose last buffer is the output."""
     relax, name = _tvm.relax, name_of(func)
     buffers = list(func.params)
     if not buffers or any(getattr(buffer, "shape", None) is None for buffer in buffers):
         raise EmptyModel("the PrimFunc has no buffers, or scalars", where=name, remedy="give one of buffers alone")
-    own = {v: _tvm.tirx.Var(str(v.name), str(v.ty.dtype)) for b in buffers for v in _symbols(b)}
-    kinds = [relax.TensorType([_tvm.substituted(s, own) for s in b.shape], str(b.dtype)) for b in buffers]
+    fresh = {v: _tvm.tirx.Var(str(v.name), str(v.ty.dtype)) for b in buffers for v in _symbols(b)}
+    kinds = [relax.TensorType([_tvm.substituted(s, fresh) for s in b.shape], str(b.dtype)) for b in buffers]
     return called(func, name, [str(b.name) for b in buffers[:-1]], kinds)
 
 

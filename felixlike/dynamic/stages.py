@@ -1,7 +1,7 @@
-"""FTuner's compile stage as a whole: HardwareAlign → CrossPick → SetBound → multi-axis analysis, counted (§IV).
+"""FTuner's compile stage: HardwareAlign → CrossPick → SetBound → multi-axis analysis, with counts (§IV).
 
-In: workloads, a device. Out: the uKernels that are left, and what each stage kept. Where a stage leaves a workload
-without any, its thresholds are relaxed for that one, and this is counted, too.
+Input: workloads, a device. Output: the remaining uKernels, and the count of each stage. If a stage leaves a workload
+without uKernels, its thresholds are relaxed for that workload, which is counted, too.
 """
 
 from __future__ import annotations
@@ -21,15 +21,22 @@ from felixlike.errors import NoUKernels
 from felixlike.hardware import Device
 
 _Score = Callable[[UKernels], Floats]
+"""Maps uKernels to a criterion: float64[n, workloads]."""
 
 _KEPT = 8
-"""uKernels that a workload gets by relaxing: the best by what the stage looks at."""
+"""uKernels that a workload gets by relaxing: the best by the stage's criterion. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """name: of the stage.  kernels: how many are left.  pairs: how many (uKernel, workload).  relaxed: workloads whose
-    thresholds were relaxed."""
+    """Counts after one stage.
+
+    Attributes:
+        name: Name of the stage.
+        kernels: Remaining uKernels.
+        pairs: Remaining (uKernel, workload) pairs.
+        relaxed: Workloads whose thresholds were relaxed.
+    """
 
     name: str
     kernels: int
@@ -44,14 +51,14 @@ class Stage:
 def compile_stage(
     workloads: list[Workload], device: Device, *, stride: Stride | None = None, psi: float = PSI
 ) -> tuple[UKernels, tuple[Stage, ...]]:
-    """The uKernels for all workloads, each with what it was added to.  Raises NoUKernels."""
+    """Return the uKernels for all workloads with their metrics, and the counts. Raise NoUKernels."""
     aligned = hardware_align(workloads, device)
     stages = [_stage("HardwareAlign", aligned)]
     if not len(aligned):
         raise _none_left("HardwareAlign", device)
     crossed = cross_pick(aligned, workloads, device, stride)
-    room = aligned.taking(~overflows(aligned, device, max(w.item_bytes for w in workloads)))
-    crossed, relaxed = _relaxed(crossed, room, lambda k: _crossing(k, workloads, device))
+    in_memory = aligned.taking(~overflows(aligned, device, max(w.item_bytes for w in workloads)))
+    crossed, relaxed = _relaxed(crossed, in_memory, lambda k: _crossing(k, workloads, device))
     stages.append(_stage("CrossPick", crossed, relaxed))
     if not len(crossed):
         raise _none_left("CrossPick", device)
@@ -61,14 +68,14 @@ def compile_stage(
     stages.append(_stage("SetBound", bounded, relaxed))
     if not len(bounded):
         raise _none_left("SetBound", device)
-    kept = analyse(bounded, workloads, device, psi)
-    kept, relaxed = _relaxed(kept, bounded, lambda k: _computing(k, workloads, device))
-    stages.append(_stage("Analysis", kept, relaxed))
+    analysed = analyse(bounded, workloads, device, psi)
+    analysed, relaxed = _relaxed(analysed, bounded, lambda k: _computing(k, workloads, device))
+    stages.append(_stage("Analysis", analysed, relaxed))
     scored = replace(
-        kept,
-        pad=padding_threshold(kept, workloads),
-        occ=usage_eff(kept, workloads, device),
-        cmr=np.stack([compute_eff(kept, w, device) for w in workloads], axis=1),
+        analysed,
+        pad=padding_threshold(analysed, workloads),
+        occ=usage_eff(analysed, workloads, device),
+        cmr=np.stack([compute_eff(analysed, w, device) for w in workloads], axis=1),
     )
     return scored, tuple(stages)
 
@@ -85,19 +92,25 @@ def _none_left(stage: str, device: Device) -> NoUKernels:
     )
 
 
-def _relaxed(kept: UKernels, before: UKernels, score: _Score) -> tuple[UKernels, int]:
-    """What a stage kept, and for each workload that it left without any the best of those before it; and for how many
-    workloads that was."""
-    lost = np.asarray(~kept.fits.any(axis=0))
+def _relaxed(filtered: UKernels, before: UKernels, score: _Score) -> tuple[UKernels, int]:
+    """Return the uKernels of a stage, with the best of the previous stage for each workload left without any.
+
+    The second value is the number of such workloads.
+    """
+    lost = np.asarray(~filtered.fits.any(axis=0))
     if not lost.any() or not len(before):
-        return kept, 0
+        return filtered, 0
     scores = np.where(before.fits, score(before), -1.0)
     scores = np.where(np.asarray(before.fits.any(axis=0))[None, :], scores, score(before))
     fits = np.zeros(before.fits.shape, dtype=np.bool_)
-    own = {tuple(row): i for i, row in enumerate(np.concatenate([before.reg, before.smem], axis=1).tolist())}
-    rows = [own[tuple(row)] for row in np.concatenate([kept.reg, kept.smem], axis=1).tolist() if tuple(row) in own]
-    if len(rows) == len(kept):
-        fits[rows] = kept.fits
+    index_of = {tuple(row): i for i, row in enumerate(np.concatenate([before.reg, before.smem], axis=1).tolist())}
+    rows = [
+        index_of[tuple(row)]
+        for row in np.concatenate([filtered.reg, filtered.smem], axis=1).tolist()
+        if tuple(row) in index_of
+    ]
+    if len(rows) == len(filtered):
+        fits[rows] = filtered.fits
     for workload in np.flatnonzero(lost):
         best = np.argsort(-scores[:, workload], kind="stable")[:_KEPT]
         fits[best, workload] = True
@@ -105,12 +118,12 @@ def _relaxed(kept: UKernels, before: UKernels, score: _Score) -> tuple[UKernels,
 
 
 def _crossing(kernels: UKernels, workloads: list[Workload], device: Device) -> Floats:
-    """What CrossPick looks at: the smaller of padding and occupancy."""
+    """Return CrossPick's criterion: the smaller of padding and occupancy."""
     return np.minimum(padding_threshold(kernels, workloads), usage_eff(kernels, workloads, device))
 
 
 def _computing(kernels: UKernels, workloads: list[Workload], device: Device) -> Floats:
-    """What the analysis looks at: the ratio, above all of those that keep all cores busy."""
+    """Return the analysis' criterion: the compute-to-memory ratio, with uKernels that saturate all cores first."""
     cmr = np.stack([compute_eff(kernels, w, device) for w in workloads], axis=1)
     busy = np.stack([saturates(kernels, w, device) for w in workloads], axis=1)
     return np.where(busy, 1e9, 0.0) + cmr

@@ -1,7 +1,7 @@
-"""DietCode's micro-kernel cost model: what every program takes at every size, from two timings a uKernel.
+"""DietCode's micro-kernel cost model: predict every program at every size from two timings per uKernel.
 
-In: seconds of each uKernel at one wave and at N waves. Out: a matrix [programs × instances]. A core works through
-shares of the output; each costs a start (a panel of weights, a copy) and a time for each tile of its height:
+Input: seconds of each uKernel at one wave and at N waves. Output: a matrix [programs × instances]. A core processes
+shares of the output. Each share costs a start (a panel of weights, a copy) and a time for each tile of its height:
 
     seconds = base + waves · depth · (α + Num₁ · τ₁ + Num₂ · τ₂),   waves = ⌈shares / cores⌉
 
@@ -21,7 +21,13 @@ from felixlike.dynamic.ukernel import Floats, Workload
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """seconds: of a call.  workload: what it computed.  tiles: how many tiles its rows had."""
+    """A timing of a uKernel.
+
+    Attributes:
+        seconds: Seconds of a call.
+        workload: What the call computed.
+        tiles: Number of tiles along its rows.
+    """
 
     seconds: float
     workload: Workload
@@ -30,7 +36,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A uKernel's cost in a share, seconds a step of the reduction.  alpha: of the share itself.  tau: of a tile."""
+    """Cost of a uKernel in a share, in seconds per reduction step. alpha: of the share. tau: of each tile."""
 
     alpha: float
     tau: float
@@ -38,21 +44,26 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Waves:
-    """How the output is divided.  columns: of a share.  cores: that work on shares.  base: seconds of a call that
-    computes nothing."""
+    """How the output is divided.
+
+    Attributes:
+        columns: Columns of a share.
+        cores: Number of cores.
+        base: Seconds of a call that computes nothing.
+    """
 
     columns: int
     cores: int
     base: float = 0.0
 
     def of(self, workload: Workload) -> float:
-        """Shares that each core does, times the steps of their reduction."""
+        """Return shares per core times reduction steps."""
         shares = workload.batch * -(-workload.j // self.columns)
         return -(-shares // self.cores) * workload.k
 
 
 def line(one: Timing, many: Timing, waves: Waves) -> Line:
-    """What two timings say of a uKernel: at one tile a share, and at many."""
+    """Return the cost of a uKernel from two timings: with one tile per share and with many."""
     first = max(one.seconds - waves.base, 1e-9) / waves.of(one.workload)
     second = max(many.seconds - waves.base, 1e-9) / waves.of(many.workload)
     if many.tiles == one.tiles:
@@ -62,11 +73,11 @@ def line(one: Timing, many: Timing, waves: Waves) -> Line:
 
 
 def predict(lines: Mapping[int, Line], combination: Combination, workload: Workload, waves: Waves) -> float:
-    """Seconds of a program at a size.  lines: by height."""
+    """Return the predicted seconds of a program at a size. lines: costs by height."""
     large, small = lines[combination.large], lines.get(combination.small)
-    both = large if small is None or not combination.few else small
-    alpha = max(large.alpha, both.alpha) if combination.many else both.alpha
-    tiles = combination.many * large.tau + combination.few * both.tau
+    second = large if small is None or not combination.few else small
+    alpha = max(large.alpha, second.alpha) if combination.many else second.alpha
+    tiles = combination.many * large.tau + combination.few * second.tau
     return waves.base + waves.of(workload) * (alpha + tiles)
 
 
@@ -76,9 +87,10 @@ def matrix(
     workloads: Sequence[Workload],
     waves: Waves,
 ) -> Floats:
-    """Predicted seconds, float64[programs, instances]; ∞ where a program does not cover a size.
+    """Return predicted seconds, float64[programs, instances]; ∞ where a program does not cover a size.
 
-    combinations: of each program at each size."""
+    combinations: Cover of each program at each size.
+    """
     rows = [
         [np.inf if c is None else predict(lines, c, w, waves) for c, w in zip(row, workloads, strict=True)]
         for row in combinations

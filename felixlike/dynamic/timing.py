@@ -1,7 +1,7 @@
-"""What programs really take: one module in which a call says which program runs, timed in turns.
+"""Time programs on this machine: compile one module whose programs are selected at the call, and time them in turns.
 
-In: an operator, pools of uKernels. Out: seconds. Predictions of DietCode's model are checked here before anything is
-emitted, and trees afterwards.
+Input: an operator, pools of uKernels. Output: seconds. Predictions of DietCode's model are checked before the final
+code is generated, and trees afterwards.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from felixlike.hardware.placement import pin_threads
 from felixlike.measure.local.machine_lock import alone_on_machine
 
 _ROUNDS = 7
-"""Turns that each call of a comparison gets."""
+"""Turns of each call in a comparison. Chosen by hand."""
 
 _TURN = 4e-4
-"""Seconds of a turn, at least."""
+"""Least seconds of one turn. Chosen by hand."""
 
 _MOST_BYTES = 2**28
-"""Of the tensors of a size that is timed."""
+"""Upper limit on the bytes of all tensors of a timed size. Chosen by hand."""
 
 Trial = tuple[int, Program, tuple[int, ...]]
 """(pool, program, sizes of the symbols)."""
 
 
 class Bench:
-    """The uKernels of an operator, compiled to be timed.  measured: how many timings it has taken."""
+    """The uKernels of an operator, compiled for timing. measured: number of timings so far."""
 
     def __init__(self, operator: Operator, target: Any, *, cores: int) -> None:
         self.operator, self.target, self.cores = operator, target, cores
@@ -49,7 +49,7 @@ class Bench:
         self._packed: list[Any] = []
 
     def open(self, pools: Sequence[Pool]) -> None:
-        """Compile all pools, in one module."""
+        """Compile all pools in one module."""
         functions: dict[str, Any] = {}
         for number, pool in enumerate(pools):
             code = _tvm.tirx.decl_buffer((1,), "int64", "code")
@@ -67,18 +67,20 @@ class Bench:
         self._packs = [library[f"pack{n}"] for n in range(len(pools))] if self._shapes else []
 
     def seconds(self, trials: Sequence[Trial]) -> Floats:
-        """What each takes, timed in turns with the others of the same sizes.  float64[trials]; ∞ for sizes that are too
-        large to be timed."""
-        found = np.full(len(trials), np.inf)
+        """Time each trial in turns with the others of the same sizes.
+
+        Return float64[trials]; ∞ for sizes whose tensors are too large.
+        """
+        seconds = np.full(len(trials), np.inf)
         for sizes in dict.fromkeys(trial[2] for trial in trials):
-            own = [i for i, trial in enumerate(trials) if trial[2] == sizes]
+            indices = [i for i, trial in enumerate(trials) if trial[2] == sizes]
             if self._prepare(sizes):
-                found[own] = self._in_turns([trials[i] for i in own])
-                self.measured += len(own)
-        return found
+                seconds[indices] = self._in_turns([trials[i] for i in indices])
+                self.measured += len(indices)
+        return seconds
 
     def _prepare(self, sizes: tuple[int, ...]) -> bool:
-        """Have tensors of these sizes at hand; False where they would be too large."""
+        """Allocate tensors of these sizes; return False if they would be too large."""
         import torch
 
         if sizes == self._sizes and self._tensors:
@@ -97,35 +99,39 @@ class Bench:
             filled = torch.rand(shape, generator=generator) if dtype.is_floating_point else torch.zeros(shape)
             self._tensors.append(filled.to(dtype))
         if self.operator.constant is not None and not self._packed:
-            given = self._tensors[self.operator.constant]
-            self._packed = [torch.empty(shape, dtype=given.dtype) for shape in self._shapes]
+            constant = self._tensors[self.operator.constant]
+            self._packed = [torch.empty(shape, dtype=constant.dtype) for shape in self._shapes]
             for pack, packed in zip(self._packs, self._packed, strict=True):
-                pack(given, packed)
+                pack(constant, packed)
         self._sizes = sizes
         return True
 
     def _in_turns(self, trials: Sequence[Trial]) -> list[float]:
+        """Return the least seconds of a call of each trial."""
         import torch
 
         calls = []
         for pool, program, _ in trials:
-            given = list(self._tensors)
+            arguments = list(self._tensors)
             if self.operator.constant is not None:
-                given[self.operator.constant] = self._packed[pool]
-            calls.append((self._runs[pool], [*given, torch.tensor([program.code])]))
+                arguments[self.operator.constant] = self._packed[pool]
+            calls.append((self._runs[pool], [*arguments, torch.tensor([program.code])]))
         pin_threads()
-        found = in_turns([partial(run, *given) for run, given in calls], seconds=_TURN)
-        return [min(own) for own in found]  # whatever else the machine does makes calls slower, never faster
+        times = in_turns([partial(run, *arguments) for run, arguments in calls], seconds=_TURN)
+        return [min(turns) for turns in times]  # the minimum, since other load makes calls slower, never faster
 
 
 def in_turns(calls: Sequence[Callable[[], object]], *, seconds: float) -> list[list[float]]:
-    """Seconds of a call in each turn, for each of the calls, which take turns while no other process measures.
-    seconds: of a turn, at least."""
+    """Time calls in turns while no other process measures; return the seconds of a call in each turn, for each call.
+
+    seconds: Least duration of a turn.
+    """
     with alone_on_machine():
         return _in_turns(calls, seconds)
 
 
 def _in_turns(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
+    """Time calls in turns, without the lock of the machine."""
     counts = []
     for call in calls:
         call()
@@ -134,18 +140,18 @@ def _in_turns(calls: Sequence[Callable[[], object]], seconds: float) -> list[lis
         counts.append(max(1, int(seconds / max(time.perf_counter() - started, 1e-7))))
     repeats: list[list[float]] = [[] for _ in calls]
     for _ in range(_ROUNDS):
-        for call, count, own in zip(calls, counts, repeats, strict=True):
+        for call, count, times in zip(calls, counts, repeats, strict=True):
             started = time.perf_counter()
             for _ in range(count):
                 call()
-            own.append((time.perf_counter() - started) / count)
+            times.append((time.perf_counter() - started) / count)
     return repeats
 
 
 def kendall(first: Floats, second: Floats) -> float:
-    """Kendall's τ of two rankings of the same things; 1 for fewer than two."""
-    known = np.isfinite(first) & np.isfinite(second)
-    a, b = first[known], second[known]
+    """Return Kendall's τ of two rankings; 1 for fewer than two finite pairs."""
+    finite = np.isfinite(first) & np.isfinite(second)
+    a, b = first[finite], second[finite]
     if len(a) < 2:
         return 1.0
     signs = np.sign(a[:, None] - a[None, :]) * np.sign(b[:, None] - b[None, :])

@@ -1,7 +1,7 @@
-"""uKernels: the units that programs of every size are put together from (FTuner §III, table I).
+"""uKernels: the building blocks of programs for every size (FTuner §III, table I).
 
-In: nothing. Out: `Workload`, an operator at one size, and `UKernels`, many uKernels as columns of numbers, so that each
-stage of the filter is one evaluation for all of them and all sizes.
+`Workload` is an operator at one size. `UKernels` holds many uKernels as columns of numbers, so that each stage of the
+filter is one evaluation for all uKernels and all sizes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ Floats = NDArray[np.float64]
 class Workload:
     """wkl: an operator at one size, C[b, i, j] = Σ_k A[b, i, k] · B[b, j, k].
 
-    batch, i, j, k: extents, products of those of all axes of a kind; i is the main axis τ, covered exactly.
-    item_bytes: of an element.  weight: how much it counts."""
+    Attributes:
+        batch: Product of the extents of all other spatial axes.
+        i: Extent of the main axis τ, which is covered exactly.
+        j: Extent of the axis in vectors.
+        k: Product of the extents of the reduction axes.
+        item_bytes: Bytes of an element.
+        weight: Weight of the size.
+    """
 
     batch: int
     i: int
@@ -37,9 +43,15 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class UKernel:
-    """One uKernel K.  reg_tile: (i, j) in registers.  smem_tile: (i, j, k) in the cache of a core, or shared memory.
-    padding_threshold: the part that is no padding, K.pad (eq. 2).  usage_eff: the part of the cores that work, K.occ
-    (eq. 3).  compute_eff: time of arithmetic over time of moves, CMR (eq. 6); the best of all sizes each."""
+    """One uKernel K. Metrics are the best of all sizes.
+
+    Attributes:
+        reg_tile: Tile in registers, (i, j).
+        smem_tile: Tile in the cache of a core or in shared memory, (i, j, k).
+        padding_threshold: Fraction of the computation that is not padding, K.pad (eq. 2).
+        usage_eff: Fraction of busy cores, K.occ (eq. 3).
+        compute_eff: Time of arithmetic over time of memory transfers, CMR (eq. 6).
+    """
 
     reg_tile: tuple[int, int]
     smem_tile: tuple[int, int, int]
@@ -54,8 +66,16 @@ class UKernel:
 
 @dataclass(frozen=True, slots=True)
 class UKernels:
-    """Many of them, one a row.  reg: int64[n, 2], i and j.  smem: int64[n, 3], i, j and k.  pad, occ, cmr: float64[n,
-    workloads], NaN before the stage that finds them.  fits: bool[n, workloads], the workloads each was added to."""
+    """Many uKernels, one per row.
+
+    Attributes:
+        reg: int64[n, 2], register tiles (i, j).
+        smem: int64[n, 3], tiles (i, j, k) of the next level.
+        pad: float64[n, workloads], K.pad, NaN before its stage.
+        occ: float64[n, workloads], K.occ, NaN before its stage.
+        cmr: float64[n, workloads], CMR, NaN before its stage.
+        fits: bool[n, workloads], the workloads that each uKernel serves.
+    """
 
     reg: Ints
     smem: Ints
@@ -68,15 +88,15 @@ class UKernels:
         return len(self.reg)
 
     def taking(self, rows: NDArray[np.bool_] | Ints) -> UKernels:
-        """Some of them."""
+        """Return a subset of the rows."""
         return UKernels(*(getattr(self, name)[rows] for name in UKernels.__slots__))
 
     def added(self, fits: NDArray[np.bool_]) -> UKernels:
-        """Those that were added to a workload."""
+        """Set `fits` and drop uKernels that serve no workload."""
         return replace(self, fits=fits).taking(np.asarray(fits.any(axis=1)))
 
     def as_list(self) -> list[UKernel]:
-        """One object each."""
+        """Return one object per uKernel."""
 
         def best(values: Floats) -> Floats:
             return np.asarray(np.where(self.fits, values, -np.inf).max(axis=1, initial=-np.inf))
@@ -89,5 +109,5 @@ class UKernels:
 
 
 def ceil_div(a: Ints, b: Ints) -> Ints:
-    """⌈a / b⌉."""
+    """Return ⌈a / b⌉."""
     return -(-a // b)

@@ -1,6 +1,6 @@
-"""An operator at sizes: what FTuner calls its workloads.
+"""Evaluate an operator at concrete sizes, FTuner's workloads.
 
-In: an `Operator`, its dimensions. Out: `Workload`s, for all combinations of sizes or for some, spread evenly.
+Input: an `Operator`, its dimensions. Output: `Workload`s, for all combinations of sizes or for some, evenly spread.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from felixlike.dynamic.ukernel import Workload
 
 
 def workloads_of(operator: Operator, dims: Sequence[Dim], most: int) -> tuple[list[Workload], list[tuple[int, ...]]]:
-    """The operator at some of its sizes, spread evenly; and these sizes, one for each symbol."""
-    found, sizes = [], []
+    """Return the operator at some of its sizes, evenly spread, and these sizes, one per symbol."""
+    workloads, sizes = [], []
     for values, weight in instances(dims, most=most):
-        own = tuple(values[dim.name] for dim in dims)
-        found.append(workload_at(operator, own, weight))
-        sizes.append(own)
-    return found, sizes
+        combination = tuple(values[dim.name] for dim in dims)
+        workloads.append(workload_at(operator, combination, weight))
+        sizes.append(combination)
+    return workloads, sizes
 
 
 def workload_at(operator: Operator, sizes: Sequence[int], weight: float = 1.0) -> Workload:
-    """The operator at sizes, one for each symbol."""
+    """Return the operator at sizes, one per symbol."""
     values = dict(zip(operator.symbols, sizes, strict=True))
 
     def at(extent: Any) -> int:

@@ -1,10 +1,10 @@
-"""The backend of torch.compile: torch.compile(model, backend="felixlike").
+"""Implement the torch.compile backend "felixlike".
 
-In: a graph that TorchDynamo captured. Out: a callable. The first call of a graph compiles its predicted best schedules,
-or the best ones that the user's store has; a process of low priority then tunes it for a while, and its result takes
-over. A graph that cannot be compiled right runs as PyTorch runs it, with one warning that says why: it draws random
-numbers, changes its inputs or state, or needs an operator that is not known. Training graphs always run so. Options,
-each also an environment variable (FELIXLIKE_SECONDS, …):
+Input: a graph captured by TorchDynamo. Output: a callable. The first call of a graph compiles the schedules with the
+best predictions, or the best ones in the user's store. A process of low priority then tunes the graph, and its result
+replaces the first one. A graph that draws random numbers, changes its inputs or state, or contains an unsupported
+operator is run by PyTorch, with one warning that names the reason. Training graphs are always run by PyTorch. Each
+option is also an environment variable (FELIXLIKE_SECONDS, …):
 
     torch.compile(model, backend="felixlike", options={"seconds": 120, "background": False})
 """

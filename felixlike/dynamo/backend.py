@@ -1,6 +1,6 @@
-"""Compile the graphs that TorchDynamo captures, and decide at each call whether what is compiled still applies.
+"""Compile graphs captured by TorchDynamo, and check at each call whether the compiled code still applies.
 
-In: a graph, its inputs. Out: a callable with PyTorch's results: compiled where that is right, else the graph itself.
+Inputs: a graph and example inputs. Output: a callable that runs the compiled graph, or else the graph itself.
 """
 
 from __future__ import annotations
@@ -23,29 +23,35 @@ from felixlike.dynamo.weights import WeightGuard
 from felixlike.errors import FelixlikeError, InvalidModel, NotCompiledWarning, first_line
 
 Graph = Callable[..., Any]
+"""A graph as a callable."""
 
 _MOST_WEIGHTS = 8
-"""Sets of weights for which a graph is compiled before it is left to PyTorch, which compiles nothing for them."""
+"""Number of changes of weights after which a graph is no longer compiled but run by PyTorch. Chosen by hand."""
 
 
 def felixlike(graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: dict[str, Any] | None = None) -> Graph:
-    """Compile a graph: the function that torch.compile calls for backend="felixlike".
+    """Compile a graph; torch.compile calls this function for backend="felixlike".
 
     Args:
-        graph: As TorchDynamo captured it.
-        inputs: Examples of its inputs, weights included.
-        options: See `Options`.
+        graph: The graph captured by TorchDynamo.
+        inputs: Example inputs, including weights.
+        options: Values of `Options` by name.
 
     Returns:
         A callable that takes the graph's inputs.
 
-    Raises InvalidOption for unknown or bad options."""
-    wanted = read_options(options or {}, os.environ)
+    Raises:
+        InvalidOption: An option is unknown or has an invalid value.
+
+    Example:
+        >>> fast = torch.compile(model, backend="felixlike", options={"seconds": 120, "background": False})
+    """
+    settings = read_options(options or {}, os.environ)
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
         _warn_of_gradients()
         return graph.forward
     static = [_is_static(node, x) for node, x in zip(_placeholders(graph), inputs, strict=True)]
-    captured = _CapturedGraph(graph, static, wanted)
+    captured = _CapturedGraph(graph, static, settings)
     result: Graph = torch.compiler.disable(captured.__call__)  # type: ignore[no-untyped-call]
     return result
 
@@ -54,7 +60,7 @@ _warned_of_gradients = False
 
 
 def _warn_of_gradients() -> None:
-    """Warn once in a process that graphs with gradients are not compiled."""
+    """Warn once per process that graphs with gradients are not compiled."""
     global _warned_of_gradients
     if not _warned_of_gradients:
         _warned_of_gradients = True
@@ -65,27 +71,36 @@ def _warn_of_gradients() -> None:
 
 
 def _warn(text: str) -> None:
+    """Issue a NotCompiledWarning."""
     warnings.warn(NotCompiledWarning(text), stacklevel=_callers_level())
 
 
 def _callers_level() -> int:
+    """Return the `stacklevel` of the user's code for `_warn`."""
     from felixlike.errors import callers_level
 
     return callers_level() - 1
 
 
 def _placeholders(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """Return the nodes of a graph's inputs."""
     return [node for node in graph.graph.nodes if node.op == "placeholder"]
 
 
 def _is_static(node: torch.fx.Node, value: Any) -> bool:
-    """Whether an input is a parameter or buffer of the module, which Dynamo hands over with every call."""
+    """Return whether an input is a parameter or buffer of the module, which Dynamo passes at every call."""
     marked = "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
     return isinstance(value, nn.Parameter) or (isinstance(value, Tensor) and marked)
 
 
 class _CapturedGraph:
-    """One captured graph, with what was compiled of it.  static: which inputs are weights."""
+    """A captured graph with its compiled versions.
+
+    Args:
+        graph: The graph.
+        static: Which inputs are weights.
+        options: The options.
+    """
 
     def __init__(self, graph: torch.fx.GraphModule, static: Sequence[bool], options: Options) -> None:
         self._graph = graph
@@ -108,9 +123,9 @@ class _CapturedGraph:
         return compiled(inputs)
 
     def _compile(self, sizes: tuple[float, ...], inputs: Sequence[Any]) -> CompiledGraph | None:
-        """Compile for these sizes and weights; None where that cannot be done, which a warning says once."""
+        """Compile for these sizes and weights. If that fails, warn once and return None."""
         with self._lock:
-            if self._refused:  # by another thread, meanwhile
+            if self._refused:  # set by another thread in the meantime
                 return None
             compiled = self._compiled.get(sizes)
             if compiled is not None:
@@ -128,13 +143,13 @@ class _CapturedGraph:
             try:
                 self._compiled[sizes] = CompiledGraph(self._graph, self._static, inputs, self._options)
             except (FelixlikeError, RuntimeError, TypeError) as error:
-                self._compiled.pop(sizes, None)  # of other weights
+                self._compiled.pop(sizes, None)  # compiled for other weights
                 self._refuse(f"{type(error).__name__}: {first_line(error)}")
                 return None
             return self._compiled[sizes]
 
     def _refuse(self, why: str) -> None:
-        """Leave what is not compiled yet to PyTorch. What is compiled stays in use, unless it was the only one."""
+        """Warn that PyTorch runs the graph. Versions compiled for other sizes stay in use."""
         self._refused = not self._compiled
         _warn(f"a graph of {len(self._graph.graph.nodes)} nodes runs as before: {why}")
 
@@ -142,10 +157,17 @@ class _CapturedGraph:
 class CompiledGraph:
     """A graph compiled for one set of sizes and weights.
 
+    Args:
+        graph: The graph.
+        static: Which inputs are weights.
+        inputs: Example inputs, including weights.
+        options: The options.
+
     Attributes:
-        weights: Tells whether they are still the same.
-        call: From the inputs that are not weights to the results of the part that is compiled. Exchanged when a better
-            one has been found."""
+        weights: Detects changes of the weights.
+        call: Maps the inputs that are not weights to the results of the compiled part. It is replaced when tuning has
+            found a better version.
+    """
 
     def __init__(
         self, graph: torch.fx.GraphModule, static: Sequence[bool], inputs: Sequence[Any], options: Options
@@ -182,13 +204,13 @@ class CompiledGraph:
         return self._split.outputs(inputs, results)
 
     def cancel(self) -> None:
-        """End tuning: the weights are others now."""
+        """Stop tuning, because the weights have changed."""
         if self._tuning is not None:
             self._tuning.cancel()
 
 
 def _check_state_of_pytorch(inputs: Sequence[Any]) -> None:
-    """Raise InvalidModel where the graph would not compute what its text says."""
+    """Raise InvalidModel if autocast is enabled or an input is not on the CPU."""
     if torch.is_autocast_enabled("cpu"):
         raise InvalidModel(
             "autocast is enabled, and compiled code has the types of the graph",

@@ -1,10 +1,10 @@
-"""Tune compiled graphs in another process while their calls go on.
+"""Tune compiled graphs in another process while the program continues.
 
-In: a compiled graph and its module. Out: the same graph with better schedules, when the process has found some.
+Inputs: a compiled graph and its module. Output: the same graph with better schedules once the process has found some.
 
-A thread takes the graphs of this process one after the other. For each it starts `felixlike tune`, which waits until no
-other process of this user tunes on this machine; only then is the graph exported for it. The process ends when this one
-does, however it ends, when the graph is not used any more, and when its weights have changed.
+A thread takes the graphs of this process one by one. For each it starts `felixlike tune`, which waits until no other
+process of this user tunes on this machine. Only then is the graph exported for it. The tuning process ends when this
+process ends for any reason, when the graph is no longer used, and when its weights change.
 """
 
 from __future__ import annotations
@@ -30,24 +30,26 @@ from felixlike.errors import FelixlikeError
 
 
 class CompiledGraph(Protocol):
-    """What a tuner needs of a compiled graph: whether its weights are still those, and what to exchange."""
+    """The part of `backend.CompiledGraph` that tuning uses."""
 
     weights: WeightGuard
     call: Callable[..., Any]
 
 
 _END_SECONDS = 5.0
-"""How long a process that is told to end may take before it is killed."""
+"""Seconds between terminating a process and killing it. Chosen by hand."""
 
 
 class Tuning:
-    """One graph to be tuned.
+    """The tuning of one graph.
 
     Args:
-        compiled: Gets the result.
+        compiled: The compiled graph that receives the result.
         module: The part of the graph that is compiled.
-        examples: Its inputs.
-        store: The path of the store."""
+        examples: Example inputs of the module.
+        options: The options.
+        store: Path of the record store.
+    """
 
     def __init__(
         self, compiled: CompiledGraph, module: Any, examples: tuple[Any, ...], options: Options, store: str
@@ -59,14 +61,14 @@ class Tuning:
         self._cancelled = False
 
     def cancel(self) -> None:
-        """End the process, or never start it."""
+        """Stop the process, or prevent its start."""
         with self._lock:
             self._cancelled = True
             if self._process is not None:
                 self._process.terminate()
 
     def run(self) -> None:
-        """Tune the graph and exchange what is called. Errors leave what is compiled in use."""
+        """Tune the graph and replace its `call`. After an error the previous version stays in use."""
         folder: Path | None = None
         try:
             folder = scratch.folder("compile")
@@ -79,7 +81,7 @@ class Tuning:
                 process.stdin.flush()
                 if process.wait() == 0:
                     self._exchange(folder / "tuned.flx")
-        except Exception:  # torch.export, the disk, the process: what is compiled stays in use
+        except Exception:  # of torch.export, the disk or the process; the previous version stays in use
             pass
         finally:
             self._end()
@@ -88,7 +90,7 @@ class Tuning:
             self._module, self._examples = None, ()
 
     def _started(self, folder: Path) -> subprocess.Popen[bytes] | None:
-        """The process that tunes; None where nobody wants it any more."""
+        """Start the tuning process; return None if tuning was cancelled."""
         words = ["tune", str(folder / "graph.pt2"), "--quiet", "--store", self._store]
         words += ["--seconds", str(self._options.seconds), "--output", str(folder / "tuned.flx")]
         words += ["--in-background-of", str(os.getpid())]
@@ -102,18 +104,20 @@ class Tuning:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the user's process
+                start_new_session=True,  # Ctrl-C must only reach the user's process
                 env=environment(),
             )
             return self._process
 
     def _export(self, path: Path) -> None:
+        """Export the module to a file."""
         from felixlike._util.torch_modes import alone
 
         with alone(exports=True), torch.no_grad():
             torch.export.save(torch.export.export(self._module, self._examples, strict=False), path)
 
     def _exchange(self, path: Path) -> None:
+        """Load the tuned model and use it, unless the weights have changed."""
         from felixlike.api import load
 
         compiled = self._compiled()
@@ -122,6 +126,7 @@ class Tuning:
                 compiled.call = load(path)
 
     def _end(self) -> None:
+        """Terminate the process, and kill it if it does not end."""
         process = self._process
         if process is None:
             return
@@ -137,13 +142,13 @@ class Tuning:
             process.wait()
 
     def forget(self) -> None:
-        """Leave the process to the parent, in a process that was forked from it."""
+        """Detach from the tuning process, which belongs to the parent, after a fork."""
         if self._process is not None:
-            self._process.returncode = 0  # so that it is not waited for
+            self._process.returncode = 0  # so that Popen does not wait for it
 
 
 class _Worker:
-    """The thread that tunes the graphs of this process, one after the other."""
+    """The thread that tunes the graphs of this process one by one."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[Tuning] = queue.SimpleQueue()
@@ -152,6 +157,7 @@ class _Worker:
         self._current: Tuning | None = None
 
     def add(self, tuning: Tuning) -> None:
+        """Queue a graph, and start the thread if necessary."""
         self._waiting.put(tuning)
         with self._lock:
             if self._thread is None:
@@ -159,7 +165,7 @@ class _Worker:
                 self._thread.start()
 
     def stop(self) -> None:
-        """End the process under way and wait for it."""
+        """Stop the current tuning process and wait for it."""
         current, thread = self._current, self._thread
         if current is not None:
             current.cancel()
@@ -167,10 +173,12 @@ class _Worker:
             thread.join(_END_SECONDS + 1.0)
 
     def forget(self) -> None:
+        """Detach from the current tuning process after a fork."""
         if self._current is not None:
             self._current.forget()
 
     def _run(self) -> None:
+        """Tune queued graphs until the program ends."""
         while not _stopped.is_set():
             try:
                 self._current = self._waiting.get(timeout=1.0)
@@ -185,14 +193,22 @@ _worker = _Worker()
 
 
 def tune(compiled: CompiledGraph, module: Any, examples: tuple[Any, ...], options: Options, store: str) -> Tuning:
-    """Have a graph tuned when its turn comes."""
+    """Queue a graph for tuning.
+
+    Args:
+        compiled: The compiled graph that receives the result.
+        module: The part of the graph that is compiled.
+        examples: Example inputs of the module.
+        options: The options.
+        store: Path of the record store.
+    """
     tuning = Tuning(compiled, module, examples, options, store)
     _worker.add(tuning)
     return tuning
 
 
 def _stop() -> None:
-    """What was measured is in the store; the rest is not worth waiting for."""
+    """Stop tuning at exit. Measurements are already in the store."""
     _stopped.set()
     _worker.stop()
 
@@ -201,7 +217,7 @@ atexit.register(_stop)
 
 
 def _after_fork() -> None:
-    """A forked process has none of its parent's threads, and leaves its parent's processes alone."""
+    """Create a new worker in a forked process, which has none of its parent's threads."""
     global _worker
     _worker.forget()
     _worker = _Worker()

@@ -1,4 +1,4 @@
-"""A graph with its weights and sizes filled in, as a module."""
+"""Bind the weights and sizes of a graph, as a module."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 
 class Bound(nn.Module):
-    """A captured graph whose only inputs are those that differ from call to call.
+    """A module whose inputs are the graph's inputs without weights and sizes.
 
     Args:
-        graph: Called with all inputs.
-        inputs: All of them; weights and sizes are kept.
-        places: Of those that remain inputs."""
+        graph: The graph, called with all inputs.
+        inputs: All inputs; weights and sizes are bound.
+        places: Indices of the remaining inputs.
+    """
 
     def __init__(self, graph: Callable[..., Any], inputs: Sequence[Any], places: Sequence[int]) -> None:
         super().__init__()
@@ -27,7 +28,7 @@ class Bound(nn.Module):
                 self._fixed[place] = f"weight_{place}"
 
     def forward(self, *inputs: Tensor) -> Any:
-        """The graph's outputs."""
+        """Return the graph's outputs."""
         values = [getattr(self, value) if isinstance(value, str) else value for value in self._fixed]
         for place, value in zip(self._places, inputs, strict=True):
             values[place] = value

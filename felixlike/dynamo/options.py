@@ -1,4 +1,4 @@
-"""Options of the backend, from the call or from environment variables."""
+"""Read the options of the backend from the call or from environment variables."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ _WHERE = "backend felixlike"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How graphs are compiled.
+    """Options of the backend.
 
     Attributes:
-        seconds: Tuning time for each graph, of all processes together; 0 compiles predicted schedules alone.
-        trials: Most candidates measured for each graph; None for no limit.
-        background: Tune in another process while calls go on. Otherwise the first call waits for it.
-        store: The file that keeps measurements, shared by the user's processes; None for the one in the user's data
-            folder, or for memory where that cannot be written.
-        sizes: How many sets of sizes of a graph with dynamic sizes are compiled, each for itself.
-        watch_weights: Compare weights with those that were compiled in, also where PyTorch does not count a change
-            (through `.data`, in inference mode). Costs about 1 % of the time. Without it only changes that PyTorch
-            counts are noticed, and exchanged tensors."""
+        seconds: Tuning time per graph in seconds, summed over all processes. With 0 only predicted schedules are used.
+        trials: Maximum number of measured candidates per graph; None for no limit.
+        background: Whether to tune in another process while the program continues. Otherwise the first call waits for
+            tuning.
+        store: Path of the record store, shared by the user's processes. None uses the store in the user's data folder,
+            or memory if that cannot be written.
+        sizes: Maximum number of combinations of sizes for which a graph with dynamic sizes is compiled.
+        watch_weights: Whether to compare the contents of weights, to detect changes that PyTorch does not count
+            (through `.data`, or in inference mode). This takes about 1 % of the time. Without it only counted changes
+            and replaced tensors are detected.
+    """
 
     seconds: float = 60.0
     trials: int | None = None
@@ -39,7 +41,7 @@ class Options:
 
     @property
     def file(self) -> str | None:
-        """The path of the store; None for one in memory, which the user was warned of."""
+        """Return the path of the store; None for one in memory, about which the user was warned."""
         if self.store is not None:
             return self.store
         path = user_folders.default_store()
@@ -47,12 +49,19 @@ class Options:
 
 
 _SWITCHES = ("background", "watch_weights")
+"""Names of the boolean options."""
 
 
 def read_options(given: dict[str, Any], environment: Mapping[str, str]) -> Options:
-    """Return options by name: those that are given, else from the environment, else the defaults.
+    """Return options from the call, else from the environment, else with default values.
 
-    Raises InvalidOption for an unknown name or a bad value."""
+    Args:
+        given: Options of the call by name.
+        environment: Environment variables, such as FELIXLIKE_SECONDS.
+
+    Raises:
+        InvalidOption: A name is unknown or a value is invalid.
+    """
     names = [field.name for field in fields(Options)]
     for name in given:
         if name not in names:
@@ -75,7 +84,7 @@ def read_options(given: dict[str, Any], environment: Mapping[str, str]) -> Optio
 
 
 def _parsed(name: str, text: str) -> Any:
-    """The value of an environment variable; a text that is no number is refused by its check."""
+    """Parse an environment variable. Return text that is not a number unchanged; later checks raise an error."""
     if name in _SWITCHES:
         return {"1": True, "true": True, "0": False, "false": False}.get(text.lower(), text)
     if name == "store":

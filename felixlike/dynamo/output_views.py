@@ -1,8 +1,8 @@
-"""Outputs of a graph that share memory with its inputs, or with one another, stay views, as in PyTorch.
+"""Preserve views: outputs of a graph that share memory with its inputs or with each other, as in PyTorch.
 
-In: a graph that TorchDynamo captured. Out: a graph that computes new tensors only, and one that PyTorch runs after it,
-which makes the views: `return h, h[0]` becomes `return h` and `return h[0]`. So a caller who writes to an output
-changes the same tensors as in PyTorch.
+Input: a graph captured by TorchDynamo. Outputs: a graph that only computes new tensors, and a graph that PyTorch runs
+after it to create the views: `return h, h[0]` becomes `return h` and `return h[0]`. Writing to an output then changes
+the same tensors as in PyTorch.
 """
 
 from __future__ import annotations
@@ -28,15 +28,21 @@ _IN_PLACE_FUNCTIONS = (
     "ixor",
     "setitem",
 )
+"""Names of functions that change an argument in place, without a trailing underscore."""
 
 
 class SplitGraph:
-    """A graph cut into the part that is compiled and the views of its results.
+    """A graph split into the compiled part and the views of its results.
+
+    Args:
+        graph: The graph.
 
     Attributes:
-        computing: The graph without its views. It has the same inputs.
+        computing: The graph without its views, with the same inputs.
 
-    Raises InvalidModel where a view cannot be cut off."""
+    Raises:
+        InvalidModel: A view cannot be separated.
+    """
 
     def __init__(self, graph: fx.GraphModule) -> None:
         outputs = _outputs(graph)
@@ -46,14 +52,19 @@ class SplitGraph:
         self.computing = graph
         self._views: Callable[..., Any] | None = None
         if bases:
-            kept = list(dict.fromkeys([*computed, *roots]))
-            self.computing = _returning(graph, kept)
+            returned = list(dict.fromkeys([*computed, *roots]))
+            self.computing = _returning(graph, returned)
             self._views = _views(graph, list(bases), list(dict.fromkeys(roots)))
-            self._roots = [kept.index(root) for root in dict.fromkeys(roots)]
-            self._sources = [_source(node, kept, list(bases)) for node in outputs]
+            self._roots = [returned.index(root) for root in dict.fromkeys(roots)]
+            self._sources = [_source(node, returned, list(bases)) for node in outputs]
 
     def outputs(self, inputs: Sequence[Any], results: Sequence[Any]) -> Any:
-        """The outputs of the whole graph.  inputs: of the call.  results: of the part that is compiled."""
+        """Return the outputs of the whole graph.
+
+        Args:
+            inputs: The inputs of the call.
+            results: The results of the compiled part.
+        """
         if self._views is None:
             return results
         views = self._views(*inputs, *[results[place] for place in self._roots])
@@ -64,12 +75,13 @@ class SplitGraph:
 
 
 def _outputs(graph: fx.GraphModule) -> list[Any]:
+    """Return the nodes and constants that a graph returns."""
     returned: Any = graph.graph.output_node().args[0]
     return list(returned)
 
 
 def _storage(node: Any) -> int | None:
-    """What tells the memory of a node's value from others'; None for what is no dense tensor."""
+    """Return an identifier of the memory of a node's value; None if it is not a dense tensor."""
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     if not isinstance(value, Tensor) or value.layout is not torch.strided:
         return None
@@ -77,10 +89,10 @@ def _storage(node: Any) -> int | None:
 
 
 def _bases(graph: fx.GraphModule, outputs: Sequence[Any]) -> dict[fx.Node, fx.Node]:
-    """For each output that is a view, the node whose memory it shares: an input, or what first has that memory.
+    """Map each output that is a view to its base: the input, or the first node, with the same memory.
 
-    An output alone in its memory is none, unless its elements share memory. Raises InvalidModel where that memory is
-    also written to."""
+    An output that shares memory with no other value is a view only if its elements overlap. Raise InvalidModel if a
+    base is computed and the graph writes in place."""
     first: dict[int, fx.Node] = {}
     for node in graph.graph.nodes:
         storage = _storage(node)
@@ -91,29 +103,29 @@ def _bases(graph: fx.GraphModule, outputs: Sequence[Any]) -> dict[fx.Node, fx.No
         storage = _storage(node)
         if storage is not None:
             sharing.setdefault(storage, set()).add(node)
-    found = {
+    bases = {
         node: first[storage]
         for storage, nodes in sharing.items()
         if len(nodes) > 1 or first[storage].op == "placeholder" or any(map(_overlaps, nodes))
         for node in nodes
     }
-    if any(base.op != "placeholder" for base in found.values()) and any(map(_writes, graph.graph.nodes)):
+    if any(base.op != "placeholder" for base in bases.values()) and any(map(_writes, graph.graph.nodes)):
         raise InvalidModel(
             "its outputs share memory that it also changes in place",
             where="graph",
             remedy="return clones of the outputs, or avoid operators that work in place",
         )
-    return found
+    return bases
 
 
 def _overlaps(node: fx.Node) -> bool:
-    """Whether elements of a value share memory, as those of an expanded tensor do."""
+    """Return whether elements of a value share memory, like those of an expanded tensor."""
     value = node.meta["example_value"]
     return any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride(), strict=True))
 
 
 def _writes(node: fx.Node) -> bool:
-    """Whether a node may change a tensor in place."""
+    """Return whether a node may change a tensor in place."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if node.op not in ("call_method", "call_function"):
         return False
@@ -122,7 +134,7 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _returning(graph: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphModule:
-    """The same graph with other outputs."""
+    """Return the same graph with other outputs."""
     copied = fx.Graph()
     values: dict[fx.Node, Any] = {}
     copied.graph_copy(graph.graph, values)
@@ -131,7 +143,7 @@ def _returning(graph: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphMod
 
 
 def _views(graph: fx.GraphModule, views: Sequence[fx.Node], roots: Sequence[fx.Node]) -> fx.GraphModule:
-    """A graph from the inputs and the roots to the views of them."""
+    """Return a graph that computes the views from the inputs and the roots."""
     needed = _between(views, roots)
     memory = {_storage(node) for node in graph.graph.nodes if node.op == "placeholder" or node in roots}
     cut = fx.Graph()
@@ -157,7 +169,7 @@ def _views(graph: fx.GraphModule, views: Sequence[fx.Node], roots: Sequence[fx.N
 
 
 def _between(views: Sequence[fx.Node], roots: Sequence[fx.Node]) -> set[fx.Node]:
-    """The nodes that views are made by, from the inputs and the roots on."""
+    """Return the nodes between the inputs or roots and the views."""
     needed: set[fx.Node] = set()
     waiting = [node for node in views if node not in roots]
     while waiting:
@@ -170,7 +182,7 @@ def _between(views: Sequence[fx.Node], roots: Sequence[fx.Node]) -> set[fx.Node]
 
 
 def _source(node: Any, computed: Sequence[fx.Node], views: Sequence[fx.Node]) -> tuple[str, Any]:
-    """Where an output of the whole graph comes from."""
+    """Return the source of an output of the whole graph: a kind, and an index or the constant."""
     if not isinstance(node, fx.Node):
         return "constant", node
     return ("view", views.index(node)) if node in views else ("computed", computed.index(node))

@@ -1,12 +1,13 @@
-"""Notice that weights are not those that were compiled in.
+"""Detect changes of weights after compilation.
 
-In: the weights of a graph when it was compiled, and the graph's inputs at every call. Out: whether they are the same.
+Inputs: the weights of a graph when it was compiled, and the graph's inputs at every call. Output: whether the weights
+are the same.
 
-Every call compares what is cheap: the tensors, their version counters, which PyTorch increments at a change in place,
-where their memory is, and one word of each. Changes through `.data` and to tensors of inference mode increment no
-counter: if they change all elements, as moving averages and merged adapters do, a changed word shows them at the next
-call. For changes of single elements checksums of all memory are compared in turns, a piece at a time. That takes about
-1 % of the time, so a pass over 500 MB takes about 50 s, and until then such a change is not noticed.
+Every call compares the tensors, their version counters, which PyTorch increments for changes in place, their addresses,
+and one word of each. Changes through `.data` and of inference-mode tensors do not increment the counter. If they change
+all elements, as moving averages and merged adapters do, the next call sees a changed word. Changes of single elements
+are detected by checksums of all memory, compared piece by piece. This takes about 1 % of the time, so a pass over 500
+MB takes about 50 s, until which such a change is not detected.
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ from collections.abc import Sequence
 from typing import Any
 
 _PIECE = 2**18
-"""Bytes compared at a time by checksums: 0.2 ms."""
+"""Bytes per checksum, which takes 0.2 ms."""
 
 _SHARE = 0.01
-"""Of the time that checksums may take."""
+"""Share of the time that checksums may take. Chosen by hand."""
 
 _WORDS = 4
-"""Words of a weight that are compared, one at a call."""
+"""Number of words of a weight that are compared, one per call in turn. Chosen by hand."""
 
 
 class WeightGuard:
-    """Compares weights with what they were when this was made.
+    """Compare weights with their state at construction.
 
     Args:
-        weights: The tensors, by their places among a graph's inputs.
-        by_content: Whether changes are noticed that PyTorch does not count."""
+        weights: (index among a graph's inputs, tensor) of each weight.
+        by_content: Whether to compare contents too, to detect changes that PyTorch does not count.
+    """
 
     def __init__(self, weights: Sequence[tuple[int, Any]], *, by_content: bool = True) -> None:
         self._known = [(place, tensor, _version(tensor), tensor.data_ptr()) for place, tensor in weights]
@@ -51,23 +53,24 @@ class WeightGuard:
             ]
 
     def holds(self, inputs: Sequence[Any]) -> bool:
-        """Whether the weights among a graph's inputs are still the same, as far as a call can tell."""
+        """Return whether the weights among a graph's inputs are unchanged, as far as detected so far."""
         for place, tensor, _, _ in self._known:
             if inputs[place] is not tensor:
                 return False
         return self.hold()
 
     def hold(self) -> bool:
-        """Whether the tensors themselves are unchanged, as far as a call can tell. Once changed they stay so."""
+        """Return whether the tensors are unchanged, as far as detected so far. After a change it is always False."""
         self._changed = self._changed or not self._still_hold()
         return not self._changed
 
     def _still_hold(self) -> bool:
+        """Compare addresses, version counters, one word of each weight, and the next checksums."""
         try:
             for _, tensor, version, address in self._known:
                 if tensor.data_ptr() != address or _version(tensor) != version:
                     return False
-        except RuntimeError:  # its storage is gone
+        except RuntimeError:  # its storage was freed
             return False
         if not self._words:
             return True
@@ -76,10 +79,10 @@ class WeightGuard:
         return [cell.value for cell in cells] == values and self._next_checksums_hold()
 
     def _next_checksums_hold(self) -> bool:
-        """Whether the next pieces are unchanged, if enough time has gone by since the last ones."""
+        """Return whether the next pieces are unchanged; skip them if the last ones were compared too recently."""
         if time.monotonic() < self._due:
             return True
-        started = time.thread_time()  # not counting the time in which other processes run
+        started = time.thread_time()  # without the time of other threads and processes
         compared, same = 0, True
         for _ in self._pieces:
             start, size, value = self._pieces[self._next_piece]
@@ -93,12 +96,12 @@ class WeightGuard:
 
 
 def _version(tensor: Any) -> int:
-    """How often PyTorch has counted a change in place; 0 for tensors of inference mode, which it does not count."""
+    """Return PyTorch's counter of changes in place; 0 for inference-mode tensors, which have none."""
     return 0 if tensor.is_inference() else int(tensor._version)
 
 
 def _region(tensor: Any) -> tuple[int, int] | None:
-    """The address and bytes of a tensor's elements; None for one that is empty, or has gaps between elements."""
+    """Return a tensor's address and size in bytes; None if it is empty, not dense or not on the CPU."""
     import torch
 
     dense = tensor.layout is torch.strided and torch._prims_common.is_non_overlapping_and_dense_or_false(tensor)
@@ -108,12 +111,13 @@ def _region(tensor: Any) -> tuple[int, int] | None:
 
 
 def _words(regions: Sequence[tuple[int, int]], index: int) -> tuple[list[Any], list[int]]:
-    """A word of each region, and its value now; for each index at another place."""
+    """Return a word of each region and its current value; the index selects the position."""
     cells = [_word(start, size, index) for start, size in regions]
     return cells, [cell.value for cell in cells]
 
 
 def _word(start: int, size: int, index: int) -> Any:
+    """Return a word of a region, as large as its size and alignment allow, at most 8 bytes."""
     for kind in (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint16):
         width = ctypes.sizeof(kind)
         if size >= width and start % width == 0:
@@ -122,4 +126,5 @@ def _word(start: int, size: int, index: int) -> Any:
 
 
 def _checksum(start: int, size: int) -> int:
+    """Return the CRC-32 of memory."""
     return zlib.crc32((ctypes.c_char * size).from_address(start))

@@ -1,4 +1,4 @@
-"""Programs as numbers: feature formulas of the schedule variables, exact at every valid point."""
+"""Describe programs as numbers: formulas of features in the schedule variables, exact at every valid point."""
 
 from felixlike.features.formulas import FeatureArray, Formulas, StructureFormulas, formulas
 from felixlike.features.table import COLUMNS, NAMES, SLOTS, VERSION, Column

@@ -1,9 +1,9 @@
-"""Allocation of the written buffer: its size where it is allocated, and how often that happens.
+"""Compute the allocation features of the written buffer: its size, and how often it is allocated.
 
     allocation_outer = product of the extents of the loops around the allocation; 1 for an argument of the function
 
-Follows TVM's per_store_feature.cc (group 4) with the compacted shape; bytes are those that are allocated, with the room
-that aligned steps leave between rows.
+The features follow TVM's per_store_feature.cc (group 4) with the compacted shape. Bytes include the padding that
+aligned strides leave between rows.
 """
 
 from felixlike.features.view import StoreView
@@ -12,10 +12,10 @@ from felixlike.symbolic.replay.postprocessors.compact_allocation import allocati
 
 
 def allocation(view: StoreView) -> dict[str, Expr]:
-    """Bytes, elements, and the iterations around and inside the allocation."""
+    """Return the bytes, the elements, and the iterations around and inside the allocation."""
     buffer = view.store.target.buffer
-    around = allocation_paths(view.program).get(buffer, ())
-    outer = mul(loop.extent for loop in around)
+    enclosing_loops = allocation_paths(view.program).get(buffer, ())
+    outer = mul(loop.extent for loop in enclosing_loops)
     return {
         "allocation_bytes": buffer.elements * buffer.item_bytes,
         "allocation_elements": mul(buffer.shape) * outer,

@@ -1,8 +1,8 @@
-"""Feature formulas: every column of every store of a sketch as an expression of the schedule variables.
+"""Build the feature formulas of a sketch: each column of each store as an expression of the schedule variables.
 
-In: a sketch. Out: `Formulas`, exact at every valid point; `evaluate` computes many points in one vectorised pass.
-Each choice of compute locations has formulas of its own, made when a point first needs them; a block that is inlined
-leaves a row of zeros, so that rows keep their meaning.
+Input: a sketch. Output: `Formulas`, exact at every valid point; `evaluate` computes many points in one vectorised pass.
+Each choice of compute locations has its own formulas, built when a point first needs them. An inlined block leaves a
+row of zeros, so each row always describes the same block.
 """
 
 from __future__ import annotations
@@ -29,12 +29,17 @@ from felixlike.symbolic.expr.expression import Expr, const
 from felixlike.symbolic.program import WITHIN_BLOCK, Loop, Program
 
 FeatureArray = npt.NDArray[np.float64]
+"""Features as float64[count, stores, columns]."""
 
 
 class StructureFormulas:
-    """The formulas for one choice of compute locations.
+    """Hold the formulas for one choice of compute locations.
 
-    blocks: names of the stores' blocks, the rows.  roots: one expression for each row and column, row by row."""
+    Attributes:
+        structure: The structure that the formulas describe.
+        blocks: Names of the stores' blocks, one for each row.
+        roots: One expression for each row and column, row by row.
+    """
 
     def __init__(self, structure: Structure, memo: Memo, device: Device) -> None:
         self.structure = structure
@@ -44,15 +49,27 @@ class StructureFormulas:
 
     @cached_property
     def graph(self) -> Graph:
-        """The roots prepared for evaluation."""
+        """Return the roots prepared for evaluation."""
         return Graph(self.roots)
 
 
 class Formulas:
-    """The formulas of a sketch.  Raises UnsupportedSketch where the sketch is not understood."""
+    """Compute the feature formulas of a sketch and evaluate them at points.
+
+    Args:
+        sketch: A sketch with a symbolic program.
+        device: The device whose cache sizes the formulas use. Default: the device of the task's target.
+
+    Attributes:
+        names: The column names; `features.table.COLUMNS` has their units and meanings.
+        stores: The block names, one for each row.
+
+    Raises:
+        UnsupportedSketch: If the sketch has no symbolic program.
+    """
 
     names = NAMES
-    """One for each column; units and meanings are in `features.table.COLUMNS`."""
+    """Name of each column; `features.table.COLUMNS` has their units and meanings."""
 
     def __init__(self, sketch: Sketch, device: Device | None = None) -> None:
         self.sketch = sketch
@@ -62,19 +79,28 @@ class Formulas:
         self._structures: dict[tuple[int, ...], StructureFormulas] = {}
 
     def of_structure(self, locations: tuple[int, ...]) -> StructureFormulas:
-        """The formulas for these compute locations."""
+        """Return the formulas for these compute locations."""
         if locations not in self._structures:
             structure = self.sketch.structure(locations)
             self._structures[locations] = StructureFormulas(structure, self._memo, self.device)
         return self._structures[locations]
 
     def rows(self, formulas: StructureFormulas) -> npt.NDArray[np.int64]:
-        """Which row of `stores` each store of a structure is."""
+        """Return the row in `stores` of each store of a structure: int64[stores of the structure]."""
         return np.array([self.stores.index(block) for block in formulas.blocks], dtype=np.int64)
 
     def evaluate(self, points: Points) -> FeatureArray:
-        """float64[count, stores, columns] for int64[count, variables], exact at valid points. Raises InvalidPoint for
-        another shape."""
+        """Compute the features at points.
+
+        Args:
+            points: int64[count, variables].
+
+        Returns:
+            float64[count, stores, columns], exact at valid points. Rows of inlined blocks are zero.
+
+        Raises:
+            InvalidPoint: If `points` has another shape or holds values that are not whole numbers.
+        """
         points = self.sketch.checked(points)
         values = np.zeros((len(points), len(self.stores), len(NAMES)))
         for locations, members in self.sketch.by_structure(points):
@@ -85,9 +111,23 @@ class Formulas:
 
 
 def formulas(sketch: Sketch, device: Device | None = None) -> Formulas:
-    """The feature formulas of a sketch; caches are the device's (default: that of the task's target).
+    """Return the feature formulas of a sketch.
 
-    Raises UnsupportedSketch where the sketch is not understood, InvalidOption for what is no sketch or no device."""
+    Args:
+        sketch: A sketch, as `felixlike.symbolic.sketches` returns it.
+        device: The device whose cache sizes the formulas use. Default: the device of the task's target.
+
+    Returns:
+        The formulas; `Formulas.evaluate` computes features at points.
+
+    Raises:
+        UnsupportedSketch: If the sketch has no symbolic program.
+        InvalidOption: If `sketch` is not a sketch or `device` is not a `Device`.
+
+    Example:
+        >>> sketch = sketches(task)[0]
+        >>> formulas(sketch).evaluate(sketch.sample(8, seed=0)).shape  # (points, stores, columns)
+    """
     remedy = "give one of what felixlike.symbolic.sketches(task) returns"
     sketch = option_checks.of_kind(sketch, Sketch, "sketch", where="formulas", remedy=remedy)
     if device is not None:
@@ -96,23 +136,27 @@ def formulas(sketch: Sketch, device: Device | None = None) -> Formulas:
 
 
 def _views(program: Program, memo: Memo) -> list[StoreView]:
+    """Return a view of each store of a program, in program order."""
     views: list[StoreView] = []
     for store, path in program.stores():
-        kept = tuple(loop for loop in _run(path) if not (loop.extent.is_const and loop.extent.value == 1))
-        views.append(StoreView(program, store, kept, path, tuple(views), memo))
+        loops = tuple(loop for loop in _run(path) if not (loop.extent.is_const and loop.extent.value == 1))
+        views.append(StoreView(program, store, loops, path, tuple(views), memo))
     return views
 
 
 def _run(path: tuple[Loop, ...]) -> tuple[Loop, ...]:
-    """The loops a store is run in: a copy that the threads of a block make together, each of whom has such loops around
-    it, is made once for all of them."""
-    within = any(loop.share is None and loop.thread == "threadIdx.x" for loop in path)
-    if not within or not any(loop.share is not None and loop.share.among("threadIdx.x") for loop in path):
+    """Return the loops that execute a store.
+
+    A copy that the threads of a block share runs once for all threads, so the thread loops around it are omitted.
+    """
+    has_thread_loop = any(loop.share is None and loop.thread == "threadIdx.x" for loop in path)
+    if not has_thread_loop or not any(loop.share is not None and loop.share.among("threadIdx.x") for loop in path):
         return path
     return tuple(loop for loop in path if loop.thread not in WITHIN_BLOCK or loop.share is not None)
 
 
 def _row(view: StoreView, device: Device) -> dict[str, Expr]:
+    """Return the features of one store by column name."""
     row = {
         **arithmetic(view),
         **loops(view),
@@ -123,10 +167,10 @@ def _row(view: StoreView, device: Device) -> dict[str, Expr]:
     for slot, buffer in enumerate(view.buffers[:SLOTS]):
         columns = {**access(view, buffer), **reuse(view, buffer), "thread_stride": thread_stride(view, buffer)}
         columns.update(per_reuse(columns))
-        row.update({f"buffer{slot}_{name}": value for name, value in columns.items()})  # all but "uses" are columns
+        row.update({f"buffer{slot}_{name}": value for name, value in columns.items()})  # "uses" is not a column
     return row
 
 
 def _all_blocks(sketch: Sketch) -> tuple[str, ...]:
-    """The stores of the sketch with nothing inlined: every structure has these or fewer."""
+    """Return the stores of the sketch with nothing inlined; every structure has these or fewer."""
     return tuple(store.block for store, _ in sketch.program.stores())

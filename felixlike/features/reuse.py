@@ -1,11 +1,12 @@
-"""Reuse of one buffer: its kind, count and distance.
+"""Compute the reuse features of one buffer: kind, count and distance.
 
-From the innermost loop outwards, the first loop of extent > 1 at which one of these holds decides:
-- it does not move the access: the same elements are used again in each of its iterations ("loop"); the distance is one
-  run of the loops inside it;
-- an earlier store in the same loop touches the buffer ("serial"); the distance is one iteration of the loop.
+From the innermost loop outwards, the first loop of extent > 1 for which one of these holds decides:
+- The loop does not move the access, so each iteration uses the same elements again ("loop"). The distance is one run of
+  the loops inside it.
+- An earlier store in the same loop touches the buffer ("serial"). The distance is one iteration of the loop.
 
-Follows TVM's per_store_feature.cc (group 2, reuse). The bytes between uses are those of this store alone for "loop".
+The features follow TVM's per_store_feature.cc (group 2, reuse). For "loop", the bytes between uses are those of this
+store alone.
 """
 
 from __future__ import annotations
@@ -24,34 +25,35 @@ _NONE = {
     "reuse_count": 0,
     "uses": 0.5,
 }
-"""Without reuse.  uses: the divisor of `per_reuse`; ½ doubles, as TVM has it for a count of 0."""
+"""Values without reuse. `uses` is the divisor of `per_reuse`; 0.5 doubles the columns, as TVM does for a count of 0."""
 
 
 def reuse(view: StoreView, buffer: Buffer) -> dict[str, Expr]:
-    """Flags, count and distances of the innermost reuse, and `uses` for `per_reuse`."""
-    found: dict[str, Expr] = {name: const(value) for name, value in _NONE.items()}
+    """Return the flags, count and distances of the innermost reuse, and `uses` for `per_reuse`."""
+    columns: dict[str, Expr] = {name: const(value) for name, value in _NONE.items()}
     for level in range(len(view.loops)):
         wide, moves = at_least(view.extents[level], 2), view.moves(buffer, level)
-        for gate, here in ((moves, _of_earlier(view, buffer, level)), (1 - moves, _by_loop(view, level))):
-            if here is not None:
-                found = {name: select(wide * gate, here[name], found[name]) for name in found}
-    return found
+        for gate, reuse_columns in ((moves, _of_earlier(view, buffer, level)), (1 - moves, _by_loop(view, level))):
+            if reuse_columns is not None:
+                columns = {name: select(wide * gate, reuse_columns[name], columns[name]) for name in columns}
+    return columns
 
 
 def per_reuse(columns: dict[str, Expr]) -> dict[str, Expr]:
-    """Bytes and lines for each use."""
+    """Return bytes and lines divided by the number of uses."""
     names = ("bytes", "unique_bytes", "lines", "unique_lines")
     return {f"{name}_per_reuse": columns[name] / columns["uses"] for name in names}
 
 
 def _of_earlier(view: StoreView, buffer: Buffer, level: int) -> dict[str, Expr] | None:
-    """Reuse of what earlier stores in the same loop touched; None where there are none."""
-    sharing = [v for v in view.earlier if view.loops[level] in v.loops]
-    before = [v for v in sharing if buffer in v.buffers]
-    return _serially(view, buffer, level, sharing, before) if before else None
+    """Return the reuse of elements that earlier stores in the same loop touched; None if there is none."""
+    stores_in_loop = [v for v in view.earlier if view.loops[level] in v.loops]
+    stores_of_buffer = [v for v in stores_in_loop if buffer in v.buffers]
+    return _serially(view, buffer, level, stores_in_loop, stores_of_buffer) if stores_of_buffer else None
 
 
 def _by_loop(view: StoreView, level: int) -> dict[str, Expr]:
+    """Return the reuse by a loop that does not move the access."""
     return {
         "reuse_loop": const(1),
         "reuse_serial": const(0),
@@ -66,6 +68,7 @@ def _by_loop(view: StoreView, level: int) -> dict[str, Expr]:
 def _serially(
     view: StoreView, buffer: Buffer, level: int, sharing: list[StoreView], before: list[StoreView]
 ) -> dict[str, Expr]:
+    """Return the reuse of elements that the stores `before` touched in the loop at `level`."""
     loop, extent = view.loops[level], view.extents[level]
     elements = view.elements(buffer, level)
     for other in before:

@@ -1,7 +1,7 @@
-"""The columns of a store's features: names, units, meaning.
+"""Define the columns of a store's features: names, units and meanings.
 
-In: nothing. Out: `COLUMNS`, the order of every feature array. The kinds follow TVM's PerStoreFeature and Felix §3.3,
-defined for a smooth search: every buffer keeps its slot, loops that fuse keep their identity, index arithmetic is not
+`COLUMNS` gives the order of every feature array. The kinds of columns follow TVM's PerStoreFeature and Felix §3.3,
+changed for a smooth search: every buffer keeps its slot, fused loops keep their identity, and index arithmetic is not
 counted.
 """
 
@@ -12,12 +12,18 @@ from dataclasses import dataclass
 from felixlike.symbolic.program import Operation
 
 SLOTS = 5
-"""Buffers described per store: the written one first, then those read, in the order the statement names them."""
+"""Number of buffers described per store: the written one first, then those read, in the order of the statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One number per store.  unit: "count", "bytes", "elements", "FLOP", or "flag" (0 or 1)."""
+    """Describe one feature of a store.
+
+    Attributes:
+        name: The column's name.
+        unit: "count", "bytes", "elements", "FLOP", or "flag" (0 or 1).
+        meaning: A description in words.
+    """
 
     name: str
     unit: str
@@ -95,8 +101,10 @@ COLUMNS: tuple[Column, ...] = (
     *_SCOPE,
     *_THREADS,
 )
+"""All columns, in the order of a feature array's last dimension."""
 
 NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
+"""The columns' names, in the same order."""
 
 VERSION = 3
-"""Raised when a column's meaning changes, or columns come or go: weights are for one version."""
+"""Version of the columns. Increase it when a column is added, removed or redefined: weights fit one version."""

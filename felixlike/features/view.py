@@ -1,7 +1,7 @@
-"""What the feature groups share: one store seen from its loops, with regions and strides as expressions.
+"""Provide the store view that the feature groups share, with regions and strides as expressions.
 
-In: a store, its loops, the program. Out: `StoreView`. Complete products of tile factors are numbers by construction
-(`symbolic.expression.Group`), so what covers a whole dimension is a number too.
+Input: a store, its loops, the program. Output: `StoreView`. Complete products of tile factors are constants by
+construction (`symbolic.expr.node.Group`), so the width of a fully covered dimension is a constant too.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Sto
 
 
 class Memo:
-    """What stores share, also across the structures of one sketch: how far an index reaches under which loops."""
+    """Cache the spans of indices under loops, for all stores and structures of one sketch."""
 
     def __init__(self) -> None:
         self._spans: dict[tuple[Index, tuple[tuple[Expr, Expr], ...]], tuple[tuple[Expr, Expr], ...]] = {}
         self._difference: dict[tuple[Expr, Expr], Expr] = {}
 
     def span(self, index: Index, loops: tuple[Loop, ...], level: int) -> tuple[Expr, Expr]:
-        """The ends of an index's values while the loops from `level` inwards run and those outside are at 0."""
+        """Return the least and greatest value of an index while the loops from `level` inwards run and others are 0."""
         key = (index, tuple((loop.variable, loop.extent) for loop in loops))
         if key not in self._spans:
             self._spans[key] = self._all_levels(index, loops)
         return self._spans[key][level]
 
     def difference(self, high: Expr, low: Expr) -> Expr:
-        """high − low + 1, multiplied out."""
+        """Return high − low + 1, expanded."""
         if (high, low) not in self._difference:
             self._difference[high, low] = expand(high - low + 1)
         return self._difference[high, low]
 
     def _all_levels(self, index: Index, loops: tuple[Loop, ...]) -> tuple[tuple[Expr, Expr], ...]:
+        """Return the span of an index for each level, outermost first."""
         running: dict[Expr, Expr] = {}
         moving = index.variables
         spans = [index.span(running)]
@@ -47,9 +48,16 @@ class Memo:
 
 @dataclass(frozen=True, eq=False)
 class StoreView:
-    """One store and its loops, outermost first, those of extent 1 by structure left out.
+    """Describe one store and its loops.
 
-    path: all of them.  earlier: the stores before it in program order.  memo: what is shared with other stores."""
+    Attributes:
+        program: The program.
+        store: The store.
+        loops: The loops around the store, outermost first, without those of constant extent 1.
+        path: All loops around the store.
+        earlier: The views of the stores before it, in program order.
+        memo: The cache shared with other stores.
+    """
 
     program: Program
     store: Store
@@ -60,29 +68,29 @@ class StoreView:
 
     @cached_property
     def extents(self) -> tuple[Expr, ...]:
-        """Extents of `loops`."""
+        """Return the extents of `loops`."""
         return tuple(loop.extent for loop in self.loops)
 
     @cached_property
     def iterations(self) -> Expr:
-        """Executions of the store."""
+        """Return the number of executions of the store."""
         return mul(self.extents)
 
     def inner(self, level: int) -> Expr:
-        """Product of the extents of the loops from `level` inwards; 1 past the innermost."""
+        """Return the product of the extents of the loops from `level` inwards; 1 past the innermost."""
         return mul(self.extents[level:])
 
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
-        """The distinct buffers, the written one first."""
+        """Return the distinct buffers, the written one first."""
         return tuple(dict.fromkeys(access.buffer for access in self.store.accesses))
 
     def accesses(self, buffer: Buffer) -> tuple[Access, ...]:
-        """All accesses of the store to a buffer."""
+        """Return all accesses of the store to a buffer."""
         return tuple(dict.fromkeys(a for a in self.store.accesses if a.buffer is buffer))
 
     def moves(self, buffer: Buffer, level: int) -> Expr:
-        """The gate that says whether the loop at `level` touches more elements of a buffer than the loops inside it."""
+        """Return the gate of whether the loop at `level` touches more elements of a buffer than the loops inside it."""
         variable = self.loops[level].variable
         accesses = [a for a in self.accesses(buffer) if a.uses(variable)]
         if not accesses:
@@ -92,11 +100,12 @@ class StoreView:
         return at_least(expand(self.elements(buffer, level) - self.elements(buffer, level + 1)), 1)
 
     def widths(self, buffer: Buffer, level: int) -> tuple[Expr, ...]:
-        """Per dimension, the extent of the box touched while the loops from `level` inwards run."""
+        """Return, per dimension, the extent of the box touched while the loops from `level` inwards run."""
         accesses = self.accesses(buffer)
         return tuple(self._width([a.indices[d] for a in accesses], level) for d in range(len(buffer.shape)))
 
     def _width(self, indices: list[Index], level: int) -> Expr:
+        """Return the extent that several indices of one dimension cover together."""
         low, high = self.memo.span(indices[0], self.loops, level)
         for other in indices[1:]:
             first, last = self.memo.span(other, self.loops, level)
@@ -104,25 +113,28 @@ class StoreView:
         return self.memo.difference(high, low)
 
     def elements(self, buffer: Buffer, level: int) -> Expr:
-        """Elements of that box."""
+        """Return the elements of the box touched while the loops from `level` inwards run."""
         return mul(self.widths(buffer, level))
 
     def touched_bytes(self, level: int) -> Expr:
-        """Bytes of the boxes of all buffers touched while the loops from `level` inwards run."""
+        """Return the bytes of the boxes of all buffers touched while the loops from `level` inwards run."""
         return self._touched[level]
 
     @cached_property
     def _touched(self) -> tuple[Expr, ...]:
+        """Return `touched_bytes` for each level."""
         return tuple(
             add(self.elements(buffer, level) * buffer.item_bytes for buffer in self.buffers)
             for level in range(len(self.loops) + 1)
         )
 
     def stride(self, buffer: Buffer, level: int) -> Expr | None:
-        """Elements a step of the loop at `level` moves an access by on average; None where it moves none by
-        structure."""
+        """Return the average number of elements by which a step of the loop at `level` moves an access.
+
+        None if the loop's variable occurs in no access to the buffer.
+        """
         loop = self.loops[level]
-        smallest: Expr | None = None
+        minimum_stride: Expr | None = None
         for access in self.accesses(buffer):
             if not access.uses(loop.variable):
                 continue
@@ -131,5 +143,5 @@ class StoreView:
                 flat = flat + index.step(loop.variable, loop.extent) * step
             flat = expand(flat)
             flat = -flat if flat.high <= 0 else flat
-            smallest = flat if smallest is None else minimum(smallest, flat)
-        return smallest
+            minimum_stride = flat if minimum_stride is None else minimum(minimum_stride, flat)
+        return minimum_stride

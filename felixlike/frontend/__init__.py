@@ -1,4 +1,7 @@
-"""From a user's model to tasks: `import_model` reads any kind of model, `make_task` a single PrimFunc."""
+"""Import a user's model and split it into tuning tasks.
+
+`import_model` accepts every supported kind of model, `make_task` a single PrimFunc.
+"""
 
 from felixlike.frontend.imported import Imported, InputSpec, OutputSpec, TensorSpec
 from felixlike.frontend.importers.importer import import_model

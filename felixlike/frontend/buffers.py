@@ -1,6 +1,7 @@
-"""The buffers a PrimFunc takes, as specs.
+"""Read the buffers of a PrimFunc as specs.
 
-In: a PrimFunc. Out: an InputSpec per parameter, outputs last; a named error for scalars and unknown sizes.
+Input: a PrimFunc. Output: an InputSpec per parameter, outputs last, or an error that names the scalar or unknown
+size.
 """
 
 import math
@@ -13,9 +14,10 @@ from felixlike.frontend.imported import InputSpec
 
 
 def buffers_of(func: Any, *, where: str) -> tuple[InputSpec, ...]:
-    """Name, shape and dtype of each buffer.  where: the function's name, for messages.
+    """Return name, shape and dtype of each buffer.  where: the function's name, for messages.
 
-    Raises InvalidModel for a parameter that is no buffer, InvalidShape for a size that is not a number."""
+    Raises InvalidModel for a parameter that is not a buffer, InvalidShape for a size that is not a number.
+    """
     specs = []
     for parameter in func.params:
         if getattr(parameter, "shape", None) is None:
@@ -28,10 +30,11 @@ def buffers_of(func: Any, *, where: str) -> tuple[InputSpec, ...]:
 
 
 def check_index_width(func: Any, *, where: str) -> None:
-    """Raise InvalidModel for a buffer with more elements than its sizes' type can count.
+    """Raise InvalidModel for a buffer with more elements than the dtype of its sizes can count.
 
-    TVM would compute the place of an element in that type, also of a buffer that the function allocates.  where: the
-    function's name."""
+    TVM would compute the offset of an element in that dtype. Buffers that the function allocates are checked too.
+    where: the function's name.
+    """
     allocated = [buffer for block in _tvm.found(func.body, _tvm.s_tir.SBlock) for buffer in block.alloc_buffers]
     for buffer in (*func.params, *allocated):
         sizes = list(getattr(buffer, "shape", None) or ())
@@ -47,7 +50,7 @@ def check_index_width(func: Any, *, where: str) -> None:
 
 
 def sizes_of(shape: Iterable[Any], *, what: str, where: str) -> tuple[int, ...]:
-    """TVM's sizes as numbers.  what, where: for the message of InvalidShape, raised if one is not a number."""
+    """Return TVM's sizes as numbers.  Raises InvalidShape if one is not a number.  what, where: for its message."""
     sizes = [int(size) if isinstance(size, _tvm.tirx.IntImm) else size for size in shape]
     if not all(isinstance(size, int) for size in sizes):
         raise InvalidShape(

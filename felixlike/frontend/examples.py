@@ -1,9 +1,9 @@
-"""Example inputs for a model of which only sizes are known.
+"""Draw example inputs for a model whose input sizes are known but values are not.
 
-In: a Source. Out: the same with an example for each input: floats from a normal distribution, integers over the whole
-range that the model's tables allow, truth values mixed. The same model gets the same examples in every process.
+Input: a `Source`. Output: the same with an example for each input: floats from a normal distribution, integers over
+the whole range that the model's tables allow, booleans mixed. A model gets the same examples in every process.
 
-Which values make sense is tried on the model: indices out of range raise, and a mask that hides everything gives NaN.
+The values are tried on the model: indices out of range raise, and a mask that hides everything gives NaN.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from felixlike.frontend.originals import Original, original_of
 from felixlike.hardware.probe import free_memory_bytes
 
 _SMALL = 8
-"""Integers that index nothing are drawn from 0 … 7, bytes from all that there are."""
+"""Upper limit (exclusive) of integers that index nothing. uint8 values are drawn from their whole range."""
 
 _SEED = 20
+"""Seed of the first input's values. Each input adds its index."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How integers and truth values are drawn.
+    """Describe how integers and booleans are drawn.
 
-    low, high: of integers that index nothing.  first: what truth values begin with along their last dimension, where
-    queries of an attention look first; the last one is the other value, the rest is drawn.  below: of indices, however
-    large the table is."""
+    Attributes:
+        low: Lower limit of integers that index nothing.
+        high: Upper limit (exclusive) of integers that index nothing.
+        first: Value of booleans at the start of the last dimension, where attention's first queries look. The last
+            element has the other value, those between are random.
+        below: Upper limit (exclusive) of indices, however large the table is.
+    """
 
     low: int
     high: int
@@ -46,34 +51,35 @@ _WAYS = (
     _Way(1, _SMALL, True),  # divisors
     _Way(0, 2, True, below=2),
 )
-"""In the order in which they are tried."""
+"""Ways to draw values, in the order in which they are tried."""
 
 
 def drawn(source: Source) -> Source:
-    """Return the source with examples drawn for the inputs in `made`, and a note on those that had to be zeros."""
+    """Return the source with examples drawn for the inputs in `made`, and a note on inputs that had to be zeros."""
     if not source.made:
         return source
     integers = [index for index in sorted(source.made) if not source.examples[index].dtype.is_floating_point]
     if not integers:
         return replace(source, examples=_examples(source, {}, _WAYS[0]))
     limits = index_limits(source.module)
-    found = _tried(source, limits)
-    if found is None:
+    examples = _tried(source, limits)
+    if examples is None:
         names = ", ".join(source.signature.names[index] for index in integers)
         note = f"The model refuses what was drawn for {names}, so it was compared on zeros there."
         return replace(source, examples=_examples(source, {}, None), note=note)
     unknown = [source.signature.names[index] for index in integers if limits.get(index) == UNKNOWN]
     note = f"Only zeros are known to be valid for {', '.join(unknown)}, so it was compared on those." if unknown else ""
-    return replace(source, examples=found, note=note)
+    return replace(source, examples=examples, note=note)
 
 
 def _tried(source: Source, limits: Mapping[int, int]) -> tuple[Any, ...] | None:
-    """The first examples for which the model gives finite numbers, else the first that it takes.
+    """Return the first examples for which the model returns finite numbers, or else the first that it accepts.
 
-    The first of all where they cannot be tried: nothing but TVM runs the model, which does not say when it reads beyond
-    a table; memory is short; or the model cannot even be evaluated on zeros."""
+    The first way is used without a trial if only TVM can run the model, which does not detect reads beyond a table,
+    if memory is too small, or if the model fails even on zeros.
+    """
     original = original_of(source.original, source.signature)
-    taken: tuple[Any, ...] | None = None
+    accepted: tuple[Any, ...] | None = None
     free = free_memory_bytes()
     if not original.exact or (free is not None and original.memory(wide=False) > free):
         return _examples(source, limits, _WAYS[0])
@@ -83,23 +89,23 @@ def _tried(source: Source, limits: Mapping[int, int]) -> tuple[Any, ...] | None:
         if finite:
             return examples
         if finite is not None:
-            taken = taken or examples
-    if taken is None and _evaluated(original, _examples(source, {}, None)) is None:
+            accepted = accepted or examples
+    if accepted is None and _evaluated(original, _examples(source, {}, None)) is None:
         return _examples(source, limits, _WAYS[0])
-    return taken
+    return accepted
 
 
 def _evaluated(original: Original, examples: Sequence[Any]) -> bool | None:
-    """Whether a model gives finite numbers for examples; None where it raises."""
+    """Return whether a model returns finite numbers for examples, or None if it raises."""
     try:
         with _random_numbers_kept():
             return _finite(original.outputs(examples))
-    except Exception:  # whatever a model raises for indices out of range, divisors of zero
+    except Exception:  # a model may raise anything for indices out of range or zero divisors
         return None
 
 
 def _examples(source: Source, limits: Mapping[int, int], way: _Way | None) -> tuple[Any, ...]:
-    """way: None for zeros where integers and truth values are drawn else."""
+    """Return an example per input.  way: None draws zeros for integers and booleans."""
     return tuple(
         _drawn(example, index, limits.get(index), way) if index in source.made else example
         for index, example in enumerate(source.examples)
@@ -107,6 +113,7 @@ def _examples(source: Source, limits: Mapping[int, int], way: _Way | None) -> tu
 
 
 def _drawn(example: Any, index: int, limit: int | None, way: _Way | None) -> Any:
+    """Draw values of an example's shape and dtype.  limit: exclusive upper limit of indices."""
     import torch
 
     shape, dtype = example.shape, example.dtype
@@ -128,7 +135,7 @@ def _drawn(example: Any, index: int, limit: int | None, way: _Way | None) -> Any
 
 @contextlib.contextmanager
 def _random_numbers_kept() -> Iterator[None]:
-    """A random model must not change the caller's random numbers."""
+    """Restore torch's random state on exit, so that a random model does not change the caller's random numbers."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -136,6 +143,7 @@ def _random_numbers_kept() -> Iterator[None]:
 
 
 def _finite(outputs: Any) -> bool:
+    """Return whether all output tensors are finite."""
     import torch
     from torch.utils import _pytree
 

@@ -1,6 +1,6 @@
-"""A fused Relax module → its tasks: one for each structurally different PrimFunc that is called.
+"""Split a fused Relax module into tasks, one for each structurally different PrimFunc that is called.
 
-Our own walk instead of MetaSchedule's extraction: its order is that of a hash map, and the names it picks may change.
+MetaSchedule's extraction is not used: its order is that of a hash map, and the names it chooses may change.
 """
 
 from collections.abc import Mapping
@@ -14,30 +14,35 @@ from felixlike.frontend.task import Task, make_task
 
 
 def extract(module: Any, target: Any) -> tuple[tuple[Task, ...], Mapping[str, tuple[str, ...]]]:
-    """Tasks, heaviest (weight × flops) first and then by name; and each task's key → its functions' names.
+    """Return the tasks of a module, and the names of each task's functions by its key.
 
-    A task bears the name of the first function called that it stands for: unique in the module, and the one to look
-    for in the module's text. Its weight is the number of call sites. A PrimFunc that nothing calls is no task."""
+    Tasks are sorted by descending weight × flops, then by name. A task has the name of the first called function that
+    it stands for, which is unique in the module and occurs in its text. Its weight is the number of call sites. A
+    PrimFunc without calls is not a task.
+    """
     calls = _call_counts(module)
     constants = constant_arguments(module)
-    found: dict[str, Task] = {}
+    task_of: dict[str, Task] = {}
     functions: dict[str, tuple[str, ...]] = {}
     weights: dict[str, int] = {}
     for name, count in calls.items():
         buffers_of(module[name], where=name)
         task = make_task(module[name], target, name=name, constants=constants[name])
-        found.setdefault(task.key, task)
+        task_of.setdefault(task.key, task)
         functions[task.key] = (*functions.get(task.key, ()), name)
         weights[task.key] = weights.get(task.key, 0) + count
     tasks = [
-        Task(task.name, task.module, task.target, float(weights[key]), task.flops, key) for key, task in found.items()
+        Task(task.name, task.module, task.target, float(weights[key]), task.flops, key) for key, task in task_of.items()
     ]
     tasks.sort(key=lambda task: (-task.weight * task.flops, task.name))
     return tuple(tasks), MappingProxyType(functions)
 
 
 def computes_nothing(module: Any) -> bool:
-    """True if no function of a fused module calls anything but views: its outputs are inputs or constants."""
+    """Return whether no function of a fused module calls anything but views.
+
+    The outputs of such a module are inputs or constants.
+    """
     views = [_tvm.ir.Op.get("relax.reshape")]
     calls: list[Any] = []
 
@@ -51,7 +56,7 @@ def computes_nothing(module: Any) -> bool:
 
 
 def _call_counts(module: Any) -> dict[str, int]:
-    """Names of the PrimFuncs called through call_tir, in order of first call, with the number of call sites."""
+    """Count the call sites of each PrimFunc that is called through call_tir, in order of first call."""
     call_tir = _tvm.ir.Op.get("relax.call_tir")
     counts: dict[str, int] = {}
 
@@ -66,6 +71,6 @@ def _call_counts(module: Any) -> dict[str, int]:
 
 
 def _relax_functions(module: Any) -> list[Any]:
-    """The Relax functions, "main" first and the others by name."""
+    """Return the Relax functions, "main" first and the others by name."""
     names = sorted((str(var.name_hint) for var in module.get_global_vars()), key=lambda name: (name != "main", name))
     return [module[name] for name in names if isinstance(module[name], _tvm.relax.Function)]

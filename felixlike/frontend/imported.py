@@ -1,4 +1,4 @@
-"""What the frontend hands on: a fused Relax module, its inputs and outputs, and the tasks in it."""
+"""Define the frontend's result: a fused Relax module, its inputs and outputs, and its tasks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,13 @@ from felixlike.frontend.task import Task
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor.  name: for people.  shape: sizes, all known.  dtype: "float32", "int64", …"""
+    """Describe one tensor.
+
+    Attributes:
+        name: Display name.
+        shape: Sizes, all known.
+        dtype: Element type, such as "float32" or "int64".
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -23,15 +29,23 @@ class TensorSpec:
 
 
 class InputSpec(TensorSpec):
-    """One input tensor.  name: as the model calls it, or where it stands in its arguments: state['h'][1]."""
+    """Describe one input tensor.
+
+    `name` is the parameter's name, or the tensor's place in the arguments as code reaches it: `state['h'][1]`.
+    """
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec(TensorSpec):
-    """One output tensor.  name: where it stands in the output, as code would reach it: output["logits"][0].
-    order: of its dimensions in memory, from the slowest to the fastest; empty for a tensor that lies row by row."""
+    """Describe one output tensor.
+
+    `name` is the tensor's place in the output as code reaches it: `output["logits"][0]`.
+
+    Attributes:
+        order: Dimensions from the slowest to the fastest in memory. Empty for a contiguous (row-major) tensor.
+    """
 
     order: tuple[int, ...] = ()
 
@@ -41,15 +55,22 @@ class OutputSpec(TensorSpec):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model as read, before any pass.
+    """Hold a model as read, before any pass.
 
-    name: for people.  module: Relax IRModule with "main", parameters bound.  signature: how it is called.  structure:
-    of the outputs.  examples: a torch tensor per input, the user's own where given.  original: the model as given, with
-    which the compiled one is compared (`originals.original_of`).  made: which examples were made from sizes alone.
-    note: what is to be said of the examples, in words; empty if nothing.  orders: the memory order of each output, in
-    which the module returns its dimensions; empty where all lie row by row.  changed_inputs: names of those that the
-    model changes in place, and the module does not.  training: the parts of an nn.Module that were in training mode and
-    compute something else in eval mode, in which it was read."""
+    Attributes:
+        name: Display name.
+        module: Relax IRModule with "main". Parameters are bound as constants.
+        signature: How the model is called.
+        structure: Nesting of the outputs.
+        examples: One torch tensor per input, the user's own where provided.
+        original: The model as the user passed it, the reference for the compiled one (`originals.original_of`).
+        made: Indices of the examples that were made from sizes alone.
+        note: A remark on the examples for the report. Empty if there is none.
+        orders: Memory order of each output, in which the module returns its dimensions. Empty if all are contiguous.
+        changed_inputs: Names of the inputs that the model changes in place. The module does not change them.
+        training: Parts of an nn.Module that were in training mode and compute something else in eval mode, in which
+            the model was read.
+    """
 
     name: str
     module: Any
@@ -66,13 +87,24 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A model ready to be tuned and compiled.
+    """Hold a model that is ready to be tuned and compiled.
 
-    name: for people.  module: fused Relax IRModule; parameters are constants in it.  inputs: in calling order.
-    signature: how they are given.  structure: how outputs are given back.  target: the TVM target.  tasks: heaviest
-    first (weight × flops), then by name.  functions: a task's key → the names of the module's functions it stands for.
-    examples: a torch tensor per input; the user's own where given, else drawn (`examples.drawn`).
-    original, note, orders, changed_inputs, training: see Source."""
+    Attributes:
+        name: Display name.
+        module: Fused Relax IRModule. Parameters are constants in it.
+        inputs: Input tensors in calling order.
+        signature: How the inputs are passed.
+        structure: How the outputs are nested.
+        target: TVM target.
+        tasks: Tasks sorted by descending weight × flops, then by name.
+        functions: Maps a task's key to the names of the module's functions that it stands for.
+        examples: One torch tensor per input, the user's own where provided, otherwise drawn (`examples.drawn`).
+        original: See `Source`.
+        note: See `Source`.
+        orders: See `Source`.
+        changed_inputs: See `Source`.
+        training: See `Source`.
+    """
 
     name: str
     module: Any
@@ -91,21 +123,21 @@ class Imported:
 
 
 def warnings_of(source: Source | Imported) -> list[FelixlikeWarning]:
-    """What a user must know of how a model was read."""
-    found: list[FelixlikeWarning] = []
+    """Return the warnings for the user about how a model was read."""
+    warnings: list[FelixlikeWarning] = []
     if source.training:
         parts = f"{', '.join(source.training[:3])}{' and others' if len(source.training) > 3 else ''}"
-        found.append(
+        warnings.append(
             TrainingModeWarning(
                 f"{source.name} is in training mode, and was optimized in eval mode, where {parts} computes something"
                 " else. Call model.eval() first."
             )
         )
     if source.changed_inputs:
-        found.append(
+        warnings.append(
             InputUnchangedWarning(
                 f"{source.name} changes {', '.join(source.changed_inputs)} in place. The optimized model gives the same"
                 " outputs, but leaves the caller's tensors as they are."
             )
         )
-    return found
+    return warnings

@@ -1,8 +1,8 @@
-"""How far the values of a model's integer inputs may go, where they serve as indices.
+"""Derive upper limits for the values of a model's integer inputs that serve as indices.
 
-In: a Relax module, before any pass. Out: for each input that reaches an index, a limit that its values must stay
-below. The bindings are walked from the last to the first: what indexes a table is below the table's size, and so is
-what it was reshaped, sliced or joined from; sums and products with constants move the limit.
+Input: a Relax module, before any pass. Output: for each input that reaches an index, an exclusive upper limit. The
+bindings are visited from the last to the first. An index is below the table's size, and so are the values it was
+reshaped, sliced or joined from. Sums and products with constants move the limit.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from felixlike.errors import InvalidModel
 from felixlike.frontend.signature.arguments import arguments
 
 UNKNOWN = 1
-"""The limit of what reaches an index in a way that is not understood: 0 is an index of every table."""
+"""Limit of values that reach an index in a way that cannot be analysed: 0 is a valid index of every table."""
 
 _SAME = (
     *("reshape", "flatten", "expand_dims", "squeeze", "permute_dims", "broadcast_to", "astype", "strided_slice"),
     *("concat", "stack", "split", "tile", "repeat", "flip", "roll", "maximum", "floor_mod", "mod"),
 )
-"""Operators that give some of the integers that they take. `floor_mod` counts indices from the end of a table."""
+"""Operators that return some of their input integers. `floor_mod` counts indices from the end of a table."""
 
 _BOUNDED = (
     *("clip", "minimum", "take", "gather_elements", "gather_nd", "index_tensor"),
     *("argmax", "argmin", "argsort", "arange"),
 )
-"""Operators whose result is in a range that does not depend on the range of an input, or that are looked at below."""
+"""Operators whose result has a range independent of their inputs', or that `_INDEXING` handles."""
 
 
 def index_limits(module: Any) -> dict[int, int]:
-    """Return, for each parameter of "main" by its place, what the indices among its values must be below."""
+    """Return the exclusive upper limit of the indices in each parameter of "main", by the parameter's position."""
     main = module["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     values = {binding.var: getattr(binding, "value", None) for binding in bindings}
-    found = _Limits(module, values)
+    limits = _Limits(module, values)
     for variable, value in reversed(values.items()):
-        found.visit(variable, value)
+        limits.visit(variable, value)
     places = {parameter: place for place, parameter in enumerate(main.params)}
-    return {places[variable]: limit for variable, limit in found.known.items() if variable in places}
+    return {places[variable]: limit for variable, limit in limits.known.items() if variable in places}
 
 
 class _Limits:
-    """known: a variable → its limit."""
+    """Propagate limits from the uses of variables to their definitions. `known` maps a variable to its limit."""
 
     def __init__(self, module: Any, values: Mapping[Any, Any]) -> None:
-        """values: of the variables that are bound."""
+        """Start without limits.  values: what each variable is bound to."""
         self.module, self._values = module, values
         self.known: dict[Any, int] = {}
 
     def visit(self, variable: Any, value: Any) -> None:
-        """Hand the limit of a variable on to what it was computed from, and note what its own value indexes."""
+        """Propagate a variable's limit to the operands it was computed from, and record what its own value indexes."""
         relax = _tvm.relax
         limit = self.known.get(variable)
         if isinstance(value, relax.Call):
@@ -66,7 +66,7 @@ class _Limits:
             self.limit(value.tuple_value if isinstance(value, relax.TupleGetItem) else value, limit)
 
     def limit(self, value: Any, limit: int) -> None:
-        """Note that a value must stay below a limit, if it is an integer variable or a tuple of such."""
+        """Record that a value must stay below a limit, if it is an integer variable or a tuple of such."""
         relax = _tvm.relax
         if isinstance(value, relax.Tuple):
             for inner in value.fields:
@@ -75,6 +75,7 @@ class _Limits:
             self.known[value] = min(limit, self.known.get(value, limit))
 
     def _through(self, name: str, args: list[Any], limit: int, call: Any) -> None:
+        """Propagate the limit of an operator's result to its operands."""
         if name == "where":
             self._through_where(args[1], args[2], limit)
         elif name in _SAME:
@@ -90,7 +91,10 @@ class _Limits:
                 self.limit(argument, UNKNOWN)
 
     def _through_where(self, value: Any, otherwise: Any, limit: int) -> None:
-        """Where negative indices are counted from the end, i + size or i, only i matters."""
+        """Propagate a limit to the operands of where.
+
+        In where(…, i + size, i), which counts negative indices from the end, only i is limited.
+        """
         computed: Any = self._values.get(value) if isinstance(value, _tvm.relax.Var) else None
         added = computed.args if str(getattr(getattr(computed, "op", None), "name", "")) == "relax.add" else ()
         self.limit(otherwise, limit)
@@ -98,6 +102,7 @@ class _Limits:
             self.limit(value, limit)
 
     def _through_arithmetic(self, name: str, args: list[Any], limit: int) -> None:
+        """Propagate a limit through a sum, difference or product, of two tensors or with a constant."""
         constants = [_range(argument) for argument in args]
         for argument, other in zip(args, reversed(constants), strict=True):
             if other is None:
@@ -111,59 +116,70 @@ class _Limits:
 
 
 def _range(value: Any) -> tuple[int, int] | None:
-    """The smallest and the largest element of an integer constant; None for anything else."""
+    """Return the smallest and the largest element of an integer constant, or None for anything else."""
     if not isinstance(value, _tvm.ir.GenericConst) or "int" not in str(value.value.dtype):
         return None
     array = value.value.numpy()
     return (int(array.min()), int(array.max())) if array.size else (0, 0)
 
 
+_MOST_TERMS = 2**62
+"""More terms than any sum has. It stands for a number that is not known before a call, so that no limit is too high."""
+
+
 def _terms(call: Any, argument: Any) -> int:
-    """How many numbers a sum adds up, at most."""
-    sizes = _sizes(argument)
+    """Return the number of terms of a sum, `_MOST_TERMS` if a call decides it."""
+    sizes = list(getattr(argument.ty.shape, "values", ()))
     axes = call.attrs.axis
-    if axes is None:
-        return max(1, math.prod(sizes))
-    axes = [axes] if isinstance(axes, int) or not hasattr(axes, "__len__") else list(axes)
-    return max(1, math.prod(sizes[int(axis)] for axis in axes))
+    if axes is not None:
+        axes = [axes] if isinstance(axes, int) or not hasattr(axes, "__len__") else list(axes)
+        sizes = [sizes[int(axis)] for axis in axes]
+    if not all(isinstance(size, _tvm.tirx.IntImm) for size in sizes):
+        return _MOST_TERMS
+    return max(1, math.prod(int(size) for size in sizes))
 
 
 def _sizes(value: Any) -> list[int]:
-    """The sizes of a tensor; the least that it can have, 1, for those that a call decides."""
+    """Return the sizes of a tensor. Dynamic sizes count as 1, their minimum."""
     values = getattr(value.ty.shape, "values", ())
     return [int(size) if isinstance(size, _tvm.tirx.IntImm) else 1 for size in values]
 
 
 def _take(limits: _Limits, call: Any) -> None:
+    """Limit the indices of take by the size of the table's axis."""
     axis = call.attrs.axis
     sizes = _sizes(call.args[0])
     limits.limit(call.args[1], math.prod(sizes) if axis is None else sizes[int(axis)])
 
 
 def _elements(limits: _Limits, call: Any) -> None:
+    """Limit the indices of gather_elements and scatter_elements by the size of the axis."""
     limits.limit(call.args[1], _sizes(call.args[0])[int(call.attrs.axis)])
 
 
 def _points(limits: _Limits, call: Any) -> None:
+    """Limit the indices of gather_nd and scatter_nd by the table's smallest size."""
     limits.limit(call.args[1], min(_sizes(call.args[0]), default=UNKNOWN))
 
 
 def _tensors(limits: _Limits, call: Any) -> None:
+    """Limit each index of index_tensor and index_put by the size of its dimension."""
     fields = call.args[1].fields if isinstance(call.args[1], _tvm.relax.Tuple) else [call.args[1]]
     for index, size in zip(fields, _sizes(call.args[0]), strict=False):
         limits.limit(index, size)
 
 
 def _one_hot(limits: _Limits, call: Any) -> None:
+    """Limit the values of one_hot by its depth."""
     limits.limit(call.args[0], int(call.attrs.depth))
 
 
 def _primfunc(limits: _Limits, call: Any) -> None:
-    """What a PrimFunc indexes, as its loads and stores say."""
+    """Record the limits of what a PrimFunc indexes, from its loads and stores."""
     func = limits.module[call.args[0]]
-    given = call.args[1].fields if isinstance(call.args[1], _tvm.relax.Tuple) else [call.args[1]]
-    with contextlib.suppress(InvalidModel):  # of open sizes: nothing is known
-        for value, argument in zip(given, arguments(func), strict=False):
+    operands = call.args[1].fields if isinstance(call.args[1], _tvm.relax.Tuple) else [call.args[1]]
+    with contextlib.suppress(InvalidModel):  # open sizes give no limits
+        for value, argument in zip(operands, arguments(func), strict=False):
             if argument.below is not None:
                 limits.limit(value, argument.below)
 
@@ -179,4 +195,4 @@ _INDEXING: Mapping[str, Callable[[_Limits, Any], None]] = {
     "one_hot": _one_hot,
     "call_tir": _primfunc,
 }
-"""What operators do with a table and indices of it."""
+"""Handlers of the operators that index a table, by operator."""

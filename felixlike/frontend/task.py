@@ -1,4 +1,4 @@
-"""A task: one fused subgraph to be tuned, as one PrimFunc with static shapes."""
+"""Define a task: one fused subgraph to tune, as a PrimFunc with static shapes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,16 @@ from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, layout_free, la
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One subgraph of a model.
+    """Describe one subgraph of a model.
 
-    name: for people, unique within a model.  module: IRModule {"main": PrimFunc}, static shapes, outputs last.
-    target: the TVM target it is tuned for.  weight: call sites in the model.  flops: floating-point operations of
-    one call.  key: the same for structurally equal PrimFuncs on the same target, in every process."""
+    Attributes:
+        name: Display name, unique within a model.
+        module: IRModule {"main": PrimFunc} with static shapes. Outputs are the last parameters.
+        target: TVM target that the task is tuned for.
+        weight: Number of call sites in the model.
+        flops: Floating-point operations of one call.
+        key: Hash that is equal for structurally equal PrimFuncs on the same target, in every process.
+    """
 
     name: str
     module: Any
@@ -37,13 +42,26 @@ class Task:
 
 
 def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constants: Sequence[int] = ()) -> Task:
-    """The task of one PrimFunc.
+    """Return the task of one PrimFunc.
 
-    func: a PrimFunc; its own name and attributes do not enter the key.  constants: indices of its parameters that are
-    the same in every call. Schedules may lay weights among them out anew, once, before the first call; the
-    key tells whether they may. What the function itself says of free layouts is dropped: nothing says that those
-    buffers are constant, and what is not would be laid out anew in every call.
-    Raises InvalidModel for what is no PrimFunc, InvalidOption for an index that is no input's."""
+    The function's own `layout_free_buffers` attribute is dropped: it does not say that those buffers are constant,
+    and a buffer that is not would be repacked in every call.
+
+    Args:
+        func: PrimFunc. Its name and attributes do not enter the key.
+        target: TVM target.
+        name: Display name of the task.
+        weight: Number of call sites in the model.
+        constants: Indices of the parameters that are the same in every call. Schedules may repack the weights among
+            them once, before the first call. The key depends on which ones they may repack.
+
+    Returns:
+        The task. Its function is a copy named "main".
+
+    Raises:
+        InvalidModel: `func` is not a PrimFunc.
+        InvalidOption: An index in `constants` is not that of an input.
+    """
     import hashlib
 
     if not isinstance(func, _tvm.PrimFunc):
@@ -68,15 +86,14 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constan
 
 
 def _named_apart(func: Any) -> Any:
-    """The function with parameters of different names: blocks that pad or copy them are named after them, and found by
-    name."""
-    taken: set[str] = set()
+    """Return the function with unique parameter names: blocks that pad or copy parameters are named after them."""
+    used: set[str] = set()
     renamed: dict[Any, Any] = {}
     for parameter in func.params:
         original = str(parameter.name)
         numbered = (f"{original}_{number}" for number in count(1))
-        name = next(name for name in chain([original], numbered) if name not in taken)
-        taken.add(name)
+        name = next(name for name in chain([original], numbered) if name not in used)
+        used.add(name)
         if name != original:
             renamed[parameter] = _tvm.ir.Var(name, parameter.ty)
     if not renamed:
@@ -86,6 +103,7 @@ def _named_apart(func: Any) -> Any:
 
 
 def _checked(constants: Sequence[int], func: Any) -> tuple[int, ...]:
+    """Return the indices sorted and without duplicates, or raise InvalidOption for one that is out of range."""
     if not all(0 <= index < len(func.params) - 1 for index in constants):
         raise InvalidOption(
             f"constants are {list(constants)}, of {len(func.params)} parameters",

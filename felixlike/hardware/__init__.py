@@ -1,4 +1,4 @@
-"""What the device can do: descriptions, probing, and targets."""
+"""Describe devices, probe the host, and resolve targets."""
 
 from felixlike.hardware.compiler import COMPILERS, c_compiler
 from felixlike.hardware.device import Device, check_device

@@ -1,9 +1,9 @@
-"""Read how much processor time and memory Linux's control groups leave to this process: containers set such limits.
+"""Read the processor time and memory that Linux's control groups allow this process. Containers set such limits.
 
-In: /proc/self/cgroup, /proc/self/mountinfo and the files of the groups, of version 2 (`cpu.max`, `memory.max`,
-`memory.high`) and version 1 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`), which a host may mount side by side. Out: a
-`Allowance`. A group is bound by the limits of the groups around it, so the tightest counts. Processors that a cpuset
-excludes are not listed here: the process's affinity tells (`probe.py`).
+Input: /proc/self/cgroup, /proc/self/mountinfo and the groups' files, of version 2 (`cpu.max`, `memory.max`,
+`memory.high`) and version 1 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`), which a host may mount side by side. Output:
+an `Allowance`. Limits of outer groups also apply, so the tightest one counts. Processors excluded by a cpuset are not
+listed here: they show in the process's affinity (`probe.py`).
 """
 
 from __future__ import annotations
@@ -15,20 +15,25 @@ from pathlib import Path, PurePosixPath
 from felixlike._util.mounts import mounts
 
 _UNLIMITED = 2**60
-"""Bytes from which on a memory limit is none: version 1 writes 2⁶³ rounded down to a page."""
+"""Bytes from which a memory limit counts as none: version 1 writes 2⁶³ rounded down to a page."""
 
 _MEMORY_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")
+"""Files with a limit of memory."""
 _MEMORY_USED = ("memory.current", "memory.usage_in_bytes")
+"""Files with the used memory."""
 _CACHED = ("inactive_file", "total_inactive_file")
-"""Lines of memory.stat that count memory which Linux gives back before it ends a process, by version."""
+"""Lines of memory.stat, by version, that count memory which Linux frees before it ends a process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What control groups leave to this process; None where they set no limit.
+    """The limits of the control groups of this process, None for no limit.
 
-    cores: processor time, in cores; 1.5 is 150 ms of every 100 ms.  memory_bytes: the limit.  free_bytes: the part of
-    the limit that the processes of the group do not use yet."""
+    Attributes:
+        cores: Processor time in cores: 1.5 is 150 ms of every 100 ms.
+        memory_bytes: The memory limit in bytes.
+        free_bytes: The part of the limit in bytes that the group's processes do not use yet.
+    """
 
     cores: float | None = None
     memory_bytes: int | None = None
@@ -36,9 +41,9 @@ class Allowance:
 
 
 def allowance(root: Path = Path("/")) -> Allowance:
-    """Return the limits of this process.  root: where /proc and /sys are found."""
+    """Return the limits of this process. `root` is the folder that has /proc and /sys."""
     groups = tuple(_groups(root))
-    cores = [found for group in groups if (found := _cores(group)) is not None]
+    cores = [quota for group in groups if (quota := _cores(group)) is not None]
     limits = [(limit, group) for group in groups for limit in _memory_limits(group)]
     free = [max(0, limit - used) for limit, group in limits if (used := _memory_used(group)) is not None]
     return Allowance(
@@ -49,7 +54,7 @@ def allowance(root: Path = Path("/")) -> Allowance:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of the groups that this process is in, and of those around them."""
+    """Yield the folders of this process's groups and of their outer groups."""
     paths = _paths(root)
     for mount in mounts(root / "proc/self/mountinfo"):
         names = {"cgroup2": {""}, "cgroup": {"cpu", "memory"} & mount.options}.get(mount.kind, set())
@@ -71,10 +76,11 @@ def _paths(root: Path) -> dict[str, str]:
 
 
 def _below(path: str, mounted: str) -> PurePosixPath:
-    """Return a group's path relative to the group that is mounted.
+    """Return a group's path relative to the mounted group.
 
-    In a container without a cgroup namespace both are paths of the host. In one with it, or where the process is
-    outside of what is mounted, only the mounted group itself is known."""
+    In a container without a cgroup namespace, both are paths of the host. In one with it, or if the process is outside
+    of the mount, only the mounted group itself is known.
+    """
     group = PurePosixPath(path)
     if ".." in group.parts or not group.is_relative_to(mounted):
         return PurePosixPath()
@@ -82,7 +88,7 @@ def _below(path: str, mounted: str) -> PurePosixPath:
 
 
 def _cores(group: Path) -> float | None:
-    """Return a group's processor time, in cores."""
+    """Return a group's processor time in cores, or None for no limit."""
     text = _text(group / "cpu.max") or f"{_text(group / 'cpu.cfs_quota_us')} {_text(group / 'cpu.cfs_period_us')}"
     numbers = [_number(word) for word in text.split()]
     if len(numbers) != 2 or numbers[0] is None or not numbers[1] or numbers[0] <= 0:
@@ -91,10 +97,12 @@ def _cores(group: Path) -> float | None:
 
 
 def _memory_limits(group: Path) -> list[int]:
-    """Return the limits of a group's memory, in bytes.  Beyond memory.high a group's processes are slowed down to a
-    halt, so it counts too."""
-    found = [_number(_text(group / name)) for name in _MEMORY_LIMITS]
-    return [limit for limit in found if limit is not None and 0 < limit < _UNLIMITED]
+    """Return the limits of a group's memory in bytes.
+
+    Beyond memory.high, a group's processes are slowed down to a halt, so it counts as a limit.
+    """
+    limits = [_number(_text(group / name)) for name in _MEMORY_LIMITS]
+    return [limit for limit in limits if limit is not None and 0 < limit < _UNLIMITED]
 
 
 def _memory_used(group: Path) -> int | None:
@@ -108,11 +116,12 @@ def _memory_used(group: Path) -> int | None:
 
 
 def _number(text: str) -> int | None:
-    """Return the number of a text; None for "max", for -1 and for an absent file, which all mean no limit."""
+    """Return a text's number, or None for "max", for -1 and for an empty text, which all mean no limit."""
     return int(text) if text.strip().isdecimal() else None
 
 
 def _text(path: Path) -> str:
+    """Return the text of a file, empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, ValueError):

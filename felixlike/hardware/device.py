@@ -1,4 +1,4 @@
-"""A frozen description of a device: what schedules, features and constraints may rely on."""
+"""Describe a device: the properties that schedules, features and constraints depend on."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,24 @@ from felixlike.hardware.vectors import VectorUnit
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a device can do.
+    """A frozen description of a CPU or GPU.
 
-    kind: "cpu" or "cuda".  cores: usable cores; multiprocessors of a GPU.  vector_bits: widest SIMD register; widest
-    load of a GPU's thread, bits.  register_bytes: of all vector registers of a core; of a GPU's thread, bytes.
-    l1_bytes: data cache per core, bytes.  l2_bytes: data cache per core; of a whole GPU, bytes.  l3_bytes: last-level
-    cache, bytes (0: none).  memory_bytes: main memory, bytes.  mcpu: LLVM's name of the processor; a GPU's
-    architecture.  name: for people.  triple: LLVM's name of a CPU's architecture and system; empty: this machine's.
-    clock_hz: of a core.  memory_bandwidth: of the whole device from and to main memory, bytes a second.  precision:
-    what a GPU may compute products of float32 numbers in, by its name (`precision.py`)."""
+    Attributes:
+        kind: "cpu" or "cuda".
+        name: Name for people.
+        mcpu: LLVM's name of the processor, or a GPU's architecture.
+        cores: Usable cores, or multiprocessors of a GPU.
+        vector_bits: Bits of the widest SIMD register, or of the widest load of a GPU's thread.
+        register_bytes: Bytes of all vector registers of a core, or of a GPU's thread.
+        l1_bytes: Data cache of a core in bytes.
+        l2_bytes: Data cache of a core, or of a whole GPU, in bytes.
+        l3_bytes: Last-level cache in bytes, 0 for none.
+        memory_bytes: Main memory in bytes.
+        triple: LLVM's name of a CPU's architecture and system, empty for the host's.
+        clock_hz: Clock of a core in Hz.
+        memory_bandwidth: Bandwidth of the whole device from and to main memory, in bytes per second.
+        precision: Name of the precision that a GPU may compute products of float32 numbers in (`precision.py`).
+    """
 
     kind: str
     name: str
@@ -35,47 +44,61 @@ class Device:
 
     @property
     def unit(self) -> VectorUnit:
-        """The vector registers of a CPU's core."""
+        """Return the vector unit of a CPU's core."""
         return VectorUnit(self.vector_bits, self.register_bytes * 8 // self.vector_bits)
 
     @property
     def flops(self) -> float:
-        """Floating-point operations a second, of single precision: two multiply-adds a cycle for each lane of a CPU's
-        core, one for each lane of a multiprocessor."""
+        """Return the floating-point operations per second in single precision.
+
+        A CPU's core begins two multiply-adds a cycle for each lane, a GPU's multiprocessor one for each lane.
+        """
         lanes = 2 * self.vector_bits // 32 if self.kind == "cpu" else _GPU_LANES.get(self.mcpu, _LANES)
         return 2.0 * lanes * self.clock_hz * self.cores
 
     @property
     def near_bandwidth(self) -> float:
-        """Bytes a second between registers and the L1 caches, or shared memory, of all cores: two vectors a cycle; 128
-        bytes a multiprocessor."""
+        """Return the bytes per second between registers and the L1 caches, or shared memory, of all cores.
+
+        It is two vectors a cycle for a CPU's core and 128 bytes a cycle for a multiprocessor.
+        """
         width = 2 * self.vector_bits // 8 if self.kind == "cpu" else _LANES
         return float(width * self.clock_hz * self.cores)
 
     @property
     def core_registers(self) -> int:
-        """Of a core, vectors; of a multiprocessor, words of 32 bits."""
+        """Return the vector registers of a core, or the registers of a multiprocessor in words of 32 bits."""
         return self.unit.registers if self.kind == "cpu" else _GPU_REGISTERS
 
     @property
     def tile_bytes(self) -> int:
-        """What a tile's operands may fill: half of a core's L2 cache, or shared memory that every block may have."""
+        """Return the bytes that a tile's operands may fill.
+
+        This is half of a core's L2 cache, or the shared memory that is available to every block.
+        """
         return self.l2_bytes // 2 if self.kind == "cpu" else _GPU_SHARED
 
     @property
     def active_blocks(self) -> int:
-        """Blocks at work on a core at once: one thread, or FTuner's ζ of a multiprocessor."""
+        """Return the blocks that are active on a core at once: 1 thread on a CPU, FTuner's ζ on a multiprocessor."""
         return 1 if self.kind == "cpu" else 2
 
 
 def check_device(device: Device) -> None:
-    """Raise InvalidDevice for a description with values that no device has."""
+    """Check that the values of a description are possible.
+
+    Args:
+        device: The description.
+
+    Raises:
+        InvalidDevice: If a value is not possible.
+    """
     least = {"cores": 1, "vector_bits": 32, "register_bytes": 16, "l1_bytes": 1, "l2_bytes": 1, "l3_bytes": 0}
     for name, value in {**least, "memory_bytes": 1, "clock_hz": 1e6, "memory_bandwidth": 1e6}.items():
-        given = getattr(device, name)
-        if isinstance(given, bool) or not isinstance(given, int | float) or not value <= given < float("inf"):
+        actual = getattr(device, name)
+        if isinstance(actual, bool) or not isinstance(actual, int | float) or not value <= actual < float("inf"):
             raise InvalidDevice(
-                f"{name} is {given!r}", where=device.name or "device", remedy=f"give a number of at least {value:g}"
+                f"{name} is {actual!r}", where=device.name or "device", remedy=f"give a number of at least {value:g}"
             )
     if device.kind not in ("cpu", "cuda"):
         raise InvalidDevice(f"kind is {device.kind!r}", where=device.name or "device", remedy='give "cpu" or "cuda"')
@@ -92,13 +115,13 @@ def check_device(device: Device) -> None:
 
 
 _LANES = 128
-"""Multiply-adds, and bytes from shared memory, of a multiprocessor in a cycle."""
+"""Multiply-adds of a multiprocessor, and bytes that it reads from shared memory, in a cycle."""
 
 _GPU_LANES = {"sm_80": 64}
-"""Multiply-adds of those that do others."""
+"""Multiply-adds of a multiprocessor in a cycle, for architectures that differ from `_LANES`."""
 
 _GPU_REGISTERS = 65536
-"""Words of a multiprocessor, since Kepler."""
+"""Registers of a multiprocessor in words of 32 bits, since Kepler."""
 
 _GPU_SHARED = 48 * 2**10
-"""Bytes of shared memory that every block may have, since Fermi."""
+"""Bytes of shared memory that are available to every block, since Fermi."""

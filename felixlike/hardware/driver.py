@@ -1,6 +1,6 @@
-"""NVIDIA's driver, asked directly: whether it is there, how new it is, which GPUs it has, what is wrong.
+"""Query NVIDIA's driver: its version, its GPUs and its problems.
 
-In: nothing. Out: `Driver`. Needs neither TVM nor torch; leaves no context on a GPU behind.
+Input: none. Output: `Driver`. The module needs neither TVM nor torch and creates no context on a GPU.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 _COMPUTE_MAJOR, _COMPUTE_MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
 _NO_DEVICE = 100
+"""CUDA_ERROR_NO_DEVICE."""
 _WORDS = {
     _NO_DEVICE: "it sees no GPU",
     3: "this process was forked from one that used the GPU",
@@ -19,13 +20,18 @@ _WORDS = {
     803: "it does not fit the kernel module: another version was installed and not loaded",
     804: "it is older than the CUDA libraries allow on this GPU",
 }
-"""Of some of cuInit's errors (CUresult in cuda.h)."""
+"""Descriptions of cuInit's errors (CUresult in cuda.h)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """version: the newest CUDA that it supports, as in "13.0"; empty where there is no driver.  gpus: (name,
-    architecture) of each.  problem: why it cannot be used; empty where it can, and where there is none."""
+    """The state of NVIDIA's driver.
+
+    Attributes:
+        version: The newest CUDA version that it supports, as in "13.0", empty if there is no driver.
+        gpus: (name, architecture) of each GPU.
+        problem: Why the driver cannot be used, empty if it can be, or if there is none.
+    """
 
     version: str = ""
     gpus: tuple[tuple[str, str], ...] = ()
@@ -33,7 +39,7 @@ class Driver:
 
 
 def driver() -> Driver:
-    """This machine's."""
+    """Query the driver of this machine."""
     library = _library()
     if library is None:
         return Driver()
@@ -49,6 +55,7 @@ def driver() -> Driver:
 
 
 def _gpu(library: Any, index: int) -> tuple[str, str]:
+    """Return (name, architecture) of a GPU."""
     device, name = ctypes.c_int(), ctypes.create_string_buffer(128)
     library.cuDeviceGet(ctypes.byref(device), index)
     library.cuDeviceGetName(name, len(name), device)
@@ -61,6 +68,7 @@ def _gpu(library: Any, index: int) -> tuple[str, str]:
 
 
 def _library() -> Any | None:
+    """Load the driver's library, or return None."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:

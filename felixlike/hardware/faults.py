@@ -1,6 +1,6 @@
-"""What goes wrong on a GPU, in words: from the names that CUDA and TVM give it.
+"""Translate GPU errors of CUDA and TVM into felixlike's errors.
 
-In: another library's message. Out: an error of ours that says what happened and what to do, or none.
+Input: another library's message. Output: an error that says what happened and what to do, or None.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ _FAULTS: tuple[tuple[str, _Kind, str, str], ...] = (
         "start a new process; CUDA_LAUNCH_BLOCKING=1 shows which kernel it is",
     ),
 )
-"""(what to look for, the error, what happened, what to do), the first that fits."""
+"""(pattern, error class, what happened, what to do). The first match counts."""
 
 
 def fault_of(error: BaseException | str, *, where: str) -> FelixlikeError | None:
-    """The error of ours for another library's; None where it is not about a GPU."""
+    """Return felixlike's error for another library's error, or None if it is not about a GPU."""
     text = str(error)
     for pattern, kind, what, remedy in _FAULTS:
-        found = re.search(pattern, text)
-        if found is not None:
-            return kind(f"{what} ({found.group(0)})", where=where, remedy=remedy)
+        match = re.search(pattern, text)
+        if match is not None:
+            return kind(f"{what} ({match.group(0)})", where=where, remedy=remedy)
     return None

@@ -1,6 +1,6 @@
-"""GPUs: the one in this machine, and what is known of an architecture when there is none.
+"""Describe GPUs: the one in this machine, and architectures of others.
 
-In: a CUDA target. Out: `Device`. Schedules depend on the architecture only; names tell measurements apart.
+Input: a CUDA target. Output: a `Device`. Schedules depend on the architecture only. Names distinguish measurements.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ _ARCHITECTURES = {
 
 
 def gpu_device(target: Any) -> Device:
-    """What schedules for a CUDA target may rely on: the target's architecture, whatever GPU is at hand, so that
-    formulas are the same on every machine, and the precision it asks for.  Architectures that are not listed count as
-    sm_80."""
-    found = _ARCHITECTURES.get(str(target.attrs["arch"]), _ARCHITECTURES["sm_80"])
-    return replace(found, precision=precision_of(target).name)
+    """Return the device that schedules for a CUDA target may rely on.
+
+    It is the target's architecture, whatever GPU is in this machine, so formulas are the same on every machine, with
+    the target's precision. Architectures that are not listed count as sm_80.
+    """
+    device = _ARCHITECTURES.get(str(target.attrs["arch"]), _ARCHITECTURES["sm_80"])
+    return replace(device, precision=precision_of(target).name)
 
 
 @cache
 def gpu_at_hand() -> tuple[str, str] | None:
-    """(name, architecture) of the first GPU of this machine; None where there is none."""
+    """Return (name, architecture) of this machine's first GPU, or None."""
     device = _tvm.tvm.runtime.device("cuda", 0)
     if not device.exist:
         return None
@@ -46,20 +48,26 @@ def gpu_at_hand() -> tuple[str, str] | None:
 
 
 def require_gpu(target: Any) -> str:
-    """The name of the GPU that runs code for a CUDA target.  Raises NoGPU where there is none, WrongArchitecture where
-    it is of another architecture."""
-    found, wanted = gpu_at_hand(), str(target.attrs["arch"])
-    if found is None:
-        asked = driver()
-        why = "there is no NVIDIA driver" if not asked.version else asked.problem or "TVM does not see it"
+    """Return the name of the GPU that runs code for a CUDA target.
+
+    Raises NoGPU if there is none, and WrongArchitecture if it has another architecture.
+    """
+    gpu, target_arch = gpu_at_hand(), str(target.attrs["arch"])
+    if gpu is None:
+        nvidia_driver = driver()
+        reason = (
+            "there is no NVIDIA driver" if not nvidia_driver.version else nvidia_driver.problem or "TVM does not see it"
+        )
         raise NoGPU(
-            f"no GPU was found on this machine ({why}), so CUDA code can be looked at, but not tuned",
+            f"no GPU was found on this machine ({reason}), so CUDA code can be looked at, but not tuned",
             where="target",
             remedy='use "cpu", or see `felixlike doctor`; felixlike.symbolic and felixlike explain need no GPU',
         )
-    name, own = found
-    if own != wanted:
+    name, gpu_arch = gpu
+    if gpu_arch != target_arch:
         raise WrongArchitecture(
-            f"it is for {wanted}, the {name} of this machine is {own}", where="target", remedy=f'use "{own}"'
+            f"it is for {target_arch}, the {name} of this machine is {gpu_arch}",
+            where="target",
+            remedy=f'use "{gpu_arch}"',
         )
     return name

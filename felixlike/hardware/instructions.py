@@ -1,4 +1,4 @@
-"""Which of LLVM's feature names are instruction sets: code that uses one that a processor lacks is killed there."""
+"""Select the instruction sets among LLVM's features: a process that uses one its processor lacks is killed."""
 
 import re
 from collections.abc import Iterable
@@ -7,5 +7,9 @@ _INSTRUCTIONS = re.compile(r"(sse|ssse|avx|fma|f16c|amx|bmi|neon|sve|dotprod|i8m
 
 
 def instruction_sets(features: Iterable[str]) -> frozenset[str]:
-    """The instruction sets among LLVM's features of a processor, which also name tunings."""
+    """Return the instruction sets among LLVM's features of a processor, which also include tunings.
+
+    Args:
+        features: LLVM's names of features.
+    """
     return frozenset(feature for feature in features if _INSTRUCTIONS.match(feature))

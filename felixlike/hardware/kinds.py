@@ -1,7 +1,7 @@
-"""Kinds of targets: what differs between one and another, beside what is done to models, schedules and code for them.
+"""Describe the supported target kinds.
 
-That is in tables by a kind's name where it is done: `frontend/rewrites/pipeline.py`, `spaces/design.py` and
-`codegen/pipeline.py`; `spaces/pipelines.py` puts them together.
+What is done to models, schedules and code of a kind is in tables by the kind's name: `frontend/rewrites/pipeline.py`,
+`spaces/design.py` and `codegen/pipeline.py`. `spaces/pipelines.py` combines them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,16 @@ from felixlike.errors import UnknownTarget
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """name: TVM's.  device: TVM's name of what its code runs on; weights of the cost model are shipped under it.
-    needs: what TVM's rules read from a target.  on_host: code runs on the processors of the process that calls it, and
-    not beside them.  binds_threads: loops are run by being bound to threads, so plain ones cannot run.  waiting: built
-    candidates, for each worker, that wait for one another to be compared in turns."""
+    """Properties of a target kind.
+
+    Attributes:
+        name: TVM's name of the kind.
+        device: TVM's name of the device that runs its code. Cost model weights are shipped under this name.
+        needs: Target attributes that TVM's rules read.
+        on_host: Whether code runs on the processors of the calling process.
+        binds_threads: Whether loops run by being bound to threads, so that plain loops cannot run.
+        waiting: Built candidates for each worker that wait for interleaved timing.
+    """
 
     name: str
     device: str
@@ -34,7 +40,7 @@ KINDS = {
         needs=("num-cores",),
         on_host=True,
         binds_threads=False,
-        waiting=8,  # on two cores, all of a round
+        waiting=8,  # all of a round, on two cores
     ),
     "cuda": Kind(
         name="cuda",
@@ -42,14 +48,21 @@ KINDS = {
         needs=("arch", "max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size"),
         on_host=False,
         binds_threads=True,
-        waiting=1,  # a process that waits holds memory of the GPU
+        waiting=1,  # a waiting process occupies GPU memory
     ),
 }
-"""By their names."""
+"""The supported kinds by name."""
 
 
 def kind_of(target: Any) -> Kind:
-    """The kind of a TVM target.  Raises UnknownTarget for those that nothing is known of."""
+    """Return the kind of a TVM target.
+
+    Args:
+        target: A TVM target.
+
+    Raises:
+        UnknownTarget: If the kind is not supported.
+    """
     name = str(target.kind.name)
     if name not in KINDS:
         raise UnknownTarget(f"targets of kind {name!r} are not known", where="target", remedy='use "cpu" or "cuda"')

@@ -1,7 +1,7 @@
-"""What a compiled kernel takes of a multiprocessor, and how many of its warps fit at a time.
+"""Compute how many warps of a compiled kernel fit on a multiprocessor at a time.
 
-In: numbers that the compiler writes into the machine code (`codegen/cubin.py`). Limits of the CUDA C++ Programming
-Guide, "Technical Specifications per Compute Capability"; rounding as in NVIDIA's occupancy calculator.
+Input: numbers that the compiler writes into the machine code (`codegen/cubin.py`). The limits are from the CUDA C++
+Programming Guide, "Technical Specifications per Compute Capability". Rounding is as in NVIDIA's occupancy calculator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ _KIB = 2**10
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
-    """What blocks share: registers of 4 bytes, shared memory, places for warps and for blocks."""
+    """Resources that blocks share.
+
+    Attributes:
+        registers: Registers of 4 bytes.
+        shared_bytes: Shared memory in bytes.
+        warps: Upper limit on resident warps.
+        blocks: Upper limit on resident blocks.
+    """
 
     registers: int
     shared_bytes: int
@@ -33,18 +40,24 @@ _MULTIPROCESSORS = {
     "sm_90": Multiprocessor(65536, 228 * _KIB, 64, 32),
     "sm_100": Multiprocessor(65536, 228 * _KIB, 64, 32),
 }
+"""Limits by architecture."""
 _REGISTERS_AT_ONCE = 256
-"""Registers are handed out to a warp in such pieces."""
+"""Registers are allocated to a warp in multiples of this."""
 _RESERVED_BYTES = _KIB
-"""Shared memory of each block that the system keeps, from sm_80 on."""
+"""Bytes of shared memory in each block that the system reserves, from sm_80 on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What the compiler says of a kernel.
+    """Resources of a kernel, as the compiler reports them.
 
-    registers: a thread.  local_bytes: a thread's stack: arrays that are indexed at run time, and what was spilled.
-    shared_bytes: a block's, static.  threads: of a block at most, as the kernel was declared; 0 where it was not."""
+    Attributes:
+        name: The kernel's name.
+        registers: Registers of a thread.
+        local_bytes: Stack of a thread in bytes: arrays indexed at runtime, and spilled registers.
+        shared_bytes: Static shared memory of a block in bytes.
+        threads: Upper limit on threads of a block as declared, 0 if not declared.
+    """
 
     name: str
     registers: int
@@ -53,23 +66,23 @@ class Kernel:
     threads: int
 
     def told(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the values as a JSON object."""
         return asdict(self)
 
     @staticmethod
     def of(told: Mapping[str, Any]) -> Kernel:
-        """From JSON.  Raises KeyError, TypeError or ValueError for anything else."""
+        """Create a kernel from a JSON object. Raises KeyError, TypeError or ValueError for anything else."""
         numbers = {name: int(told[name]) for name in ("registers", "local_bytes", "shared_bytes", "threads")}
         return Kernel(name=str(told["name"]), **numbers)
 
 
 def multiprocessor(arch: str) -> Multiprocessor:
-    """Of an architecture, as in "sm_90" or "sm_90a"; of those that are not listed, sm_80's."""
+    """Return the limits of an architecture, as in "sm_90" or "sm_90a". Those that are not listed count as sm_80."""
     return _MULTIPROCESSORS.get(arch.rstrip("af"), _MULTIPROCESSORS["sm_80"])
 
 
 def blocks_at_once(kernel: Kernel, arch: str) -> int:
-    """Blocks of a kernel that a multiprocessor holds at a time; 0 where not even one fits."""
+    """Return the blocks of a kernel that a multiprocessor holds at a time, 0 if none fits."""
     limits = multiprocessor(arch)
     warps = -(-max(1, kernel.threads) // WARP)
     a_warp = -(-kernel.registers * WARP // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
@@ -79,6 +92,6 @@ def blocks_at_once(kernel: Kernel, arch: str) -> int:
 
 
 def occupancy(kernel: Kernel, arch: str) -> float:
-    """Warps of a kernel at a time as a share of those that a multiprocessor has places for."""
+    """Return the ratio of a kernel's resident warps to the multiprocessor's limit."""
     warps = -(-max(1, kernel.threads) // WARP)
     return blocks_at_once(kernel, arch) * warps / multiprocessor(arch).warps

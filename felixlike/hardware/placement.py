@@ -1,12 +1,12 @@
-"""Where the threads of one call of compiled code run: on different physical cores while there are any.
+"""Pin the threads of a call of compiled code to different physical cores while there are enough.
 
-In: the cores this process may use, and how many threads the environment asks for. Out: TVM's pool of the calling
-thread, its workers bound to cores that the caller is not on.
+Input: the cores this process may use, and the number of threads in the environment. Output: TVM's thread pool of the
+calling thread, with its workers bound to cores that the caller does not run on.
 
-TVM keeps a pool of workers for every thread that calls (src/runtime/thread_pool.cc) and binds the first worker to the
-second processor, and so on, whatever the process may use and wherever its caller is, which it leaves free, to be put
-beside a worker now and then. Here workers give way: the caller's thread is never bound; where the system has moved it
-onto a worker's core, that worker takes the core it came from.
+TVM has a pool of workers for every calling thread (src/runtime/thread_pool.cc). It binds the first worker to the second
+processor, and so on, whatever processors the process may use. It does not bind the caller, which the system may move to
+a worker's core. Here, the caller's thread is not bound either. If the system has moved it onto a worker's core, that
+worker moves to the core the caller came from.
 """
 
 import ctypes
@@ -22,24 +22,34 @@ from felixlike.errors import ForkedProcess
 from felixlike.hardware.probe import usable_cores, usable_processors
 
 VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS")
-"""What may say how many threads a call has; the first that holds a number above zero does."""
+"""Environment variables that may set the number of threads of a call. The first with a number above zero counts."""
 
 _ANYWHERE = -1
-"""Stands for the processor where the system does not tell."""
+"""Processor number on systems that do not provide it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one thread of a call may run on.  thread: the system's number of it.  processors: logical ones."""
+    """The processors that one thread of a call may run on.
+
+    Attributes:
+        thread: The system's number of the thread.
+        processors: Logical processors.
+    """
 
     thread: int
     processors: frozenset[int]
 
 
 class _Here(threading.local):
-    """What belongs to the calling thread.  home: processors that no worker of its pool is bound to, none before the
-    pool is there.  asked: for how many threads it was made ready, 0 for `threads()`.  workers: those of its pool.
-    lost: whether they stayed behind in the process this one was forked from."""
+    """State of the calling thread.
+
+    Attributes:
+        home: Processors that no worker of its pool is bound to, empty before the pool exists.
+        asked: Number of threads that the pool was prepared for, 0 for `threads()`.
+        workers: Workers of its pool.
+        lost: Whether the workers were left behind in the process that this one was forked from.
+    """
 
     home: frozenset[int] = frozenset()
     asked: int = 0
@@ -51,21 +61,22 @@ _here = _Here()
 
 
 def threads() -> int:
-    """How many threads a call has: what the environment asks for, else one for each core this process may use."""
+    """Return the number of threads of a call: the environment's, else one for each core this process may use."""
     variable = asked_by()
     return usable_cores() if variable is None else _number(os.environ[variable])
 
 
 def asked_by() -> str | None:
-    """The environment variable that says how many threads a call has; None if none does."""
+    """Return the environment variable that sets the number of threads of a call, or None."""
     return next((name for name in VARIABLES if _number(os.environ.get(name, "")) > 0), None)
 
 
 def shares(cores: Sequence[frozenset[int]], first: int, count: int) -> list[frozenset[int]]:
-    """The processors of each of `count` threads, the caller's first: a core each, or every count-th where there are
-    more; where there are fewer, several threads share one.
+    """Return the processors of each of `count` threads, the caller's first.
 
-    cores: the processors of each.  first: the core that the caller is on."""
+    Each thread gets a core, or every `count`-th core if there are more. If there are fewer, several threads share a
+    core. `cores` has the processors of each core, and `first` is the position of the caller's core.
+    """
     turned = [*cores[first:], *cores[:first]]
     if count >= len(turned):
         return [turned[i % len(turned)] for i in range(count)]
@@ -73,27 +84,30 @@ def shares(cores: Sequence[frozenset[int]], first: int, count: int) -> list[froz
 
 
 def within(cores: Sequence[frozenset[int]], mask: frozenset[int], count: int) -> list[frozenset[int]]:
-    """The part of the cores that a caller may run on, where that is a core for each of `count` threads; else all.
+    """Return the part of the cores in the caller's mask if it has a core for each of `count` threads, else all.
 
-    A caller with fewer was bound by itself (OpenMP does so), not its process."""
-    own = [core & mask for core in cores if core & mask]
-    return own if len(own) >= count else list(cores)
+    A mask with fewer cores binds only the thread (OpenMP does so), not its process.
+    """
+    allowed = [core & mask for core in cores if core & mask]
+    return allowed if len(allowed) >= count else list(cores)
 
 
 def pin_threads(count: int = 0) -> None:
-    """Have the calling thread's pool of so many threads ready, with no worker on the core that the caller is on.
+    """Create the calling thread's pool of `count` workers and keep them off the caller's core.
 
-    count: 0 for `threads()`.  A pool never grows: where a thread's first call asked for fewer, those are what there is.
-    Called before compiled code is run; costs a fraction of a microsecond while there is nothing to do, and some 100
-    after a call that asked for another number.  Changes nothing of the caller.  Raises ForkedProcess."""
+    A pool never grows: if a thread's first call had fewer threads, later calls have no more. The function runs before
+    compiled code. It takes a fraction of a microsecond if nothing changes, and some 100 µs after a call with another
+    number of threads. The caller's affinity does not change. `count` is 0 for `threads()`. Raises ForkedProcess.
+    """
     if _processor() not in _here.home or count != _here.asked:
         _resettle(count)
 
 
 def hold() -> None:
-    """Pin the workers, and keep the calling thread off their cores for good.
+    """Pin the workers and keep the calling thread off their cores permanently.
 
-    For processes of our own, where TVM's loops make calls that do not go through `pin_threads`."""
+    This is for felixlike's own processes, where TVM's loops make calls that do not go through `pin_threads`.
+    """
     pin_threads()
     if sys.platform == "linux":
         _bind(0, _here.home)
@@ -101,9 +115,10 @@ def hold() -> None:
 
 @contextmanager
 def unbound() -> Iterator[None]:
-    """The calling thread may run on all processors of this process inside, and on what it could before afterwards.
+    """Let the calling thread run on all processors of this process inside the context, then restore its mask.
 
-    For threads and processes that are started there, which inherit it: OpenMP binds the main thread (OMP_PROC_BIND)."""
+    Threads and processes that are started inside inherit the mask: OpenMP binds the main thread (OMP_PROC_BIND).
+    """
     if sys.platform != "linux":
         yield
         return
@@ -116,8 +131,10 @@ def unbound() -> Iterator[None]:
 
 
 def placed() -> tuple[Share, ...]:
-    """The calling thread, on the processor that it is on, and the workers of its pool, each with what it is bound to;
-    no processors where the system does not tell."""
+    """Return the calling thread with its current processor, and the workers of its pool with theirs.
+
+    The sets of processors are empty on systems that do not provide them.
+    """
     pin_threads(_here.asked)
     numbers = [threading.get_native_id(), *(worker.thread for worker in _here.workers)]
     if sys.platform != "linux":
@@ -127,7 +144,7 @@ def placed() -> tuple[Share, ...]:
 
 
 def apart(places: Sequence[Share]) -> bool:
-    """Whether no two threads may be on one physical core."""
+    """Return whether no two threads may run on the same physical core."""
     cores = usable_processors()
     home = {processor: number for number, core in enumerate(cores) for processor in core}
     used = [{home.get(processor, -1 - processor) for processor in place.processors} for place in places]
@@ -135,6 +152,7 @@ def apart(places: Sequence[Share]) -> bool:
 
 
 def _resettle(count: int) -> None:
+    """Create or change the calling thread's pool, or move a worker away from the caller. Raises ForkedProcess."""
     if _here.lost:
         raise ForkedProcess(
             "this process was forked from one in which a compiled model had been called: the threads it runs on "
@@ -149,23 +167,23 @@ def _resettle(count: int) -> None:
 
 
 def _launch(asked: int) -> None:
-    """Have TVM make the calling thread's pool, or use another number of its workers, and bind them."""
-    count, own = asked or threads(), threading.get_native_id()
-    most = max(count, threads()) if not _here.home else count  # the first call decides how large a pool is for good
+    """Make TVM create the calling thread's pool, or use another number of its workers, and bind them."""
+    count, caller = asked or threads(), threading.get_native_id()
+    most = max(count, threads()) if not _here.home else count  # the first call decides the size of the pool
     if sys.platform != "linux":
         _tvm.launch_threads([0] * most)
         _tvm.launch_threads([0] * count)
         _here.home, _here.asked = frozenset([_ANYWHERE]), asked
         return
     cores = within(usable_processors(), frozenset(os.sched_getaffinity(0)), count)
-    with unbound():  # while a pool is made, TVM takes what its caller may run on for all there is
+    with unbound():  # TVM takes the caller's affinity for the whole machine while it creates a pool
         if most > count:
             _tvm.launch_threads([min(core) for core in shares(cores, 0, most)])
         numbers = _tvm.launch_threads([min(core) for core in shares(cores, 0, count)])
     processor = _processor()
     first = next((i for i, core in enumerate(cores) if processor in core), 0)
-    home, *others = shares(cores, first, len(numbers))  # TVM keeps a pool that others made, smaller ones too
-    workers = [number for number in numbers if number != own]
+    home, *others = shares(cores, first, len(numbers))  # TVM keeps an existing pool, even a smaller one
+    workers = [number for number in numbers if number != caller]
     _here.workers = tuple(map(Share, workers, others))
     for worker in _here.workers:
         _bind(worker.thread, worker.processors)
@@ -173,10 +191,10 @@ def _launch(asked: int) -> None:
 
 
 def _give_way() -> None:
-    """Exchange the share of the worker whose core the caller is on for the caller's."""
+    """Swap the processors of the worker that is bound to the caller's core with the caller's."""
     processor, home = _processor(), _here.home
     place = next((i for i, worker in enumerate(_here.workers) if processor in worker.processors), None)
-    if place is None:  # a processor that was not among those of this process
+    if place is None:  # a processor that this process was not allowed to use
         _here.home = home | {processor}
         return
     worker = _here.workers[place]
@@ -187,21 +205,21 @@ def _give_way() -> None:
 
 
 def _bind(thread: int, processors: frozenset[int]) -> None:
-    """Let a thread run on these processors only; where that is refused, a container was narrowed meanwhile."""
+    """Bind a thread to processors. An OSError is ignored: the container was narrowed in the meantime."""
     with suppress(OSError):
         os.sched_setaffinity(thread, processors)
 
 
 def _number(text: str) -> int:
-    """The number of threads that a variable asks for; 0 where it is none.  OpenMP's may be a list, a level each."""
+    """Return the number of threads in a variable's text, 0 for none. OpenMP's may be a list, one number a level."""
     first = text.split(",")[0].strip()
     return int(first) if first.isdecimal() else 0
 
 
 def _ask_processor() -> Callable[[], int]:
-    """How to ask which processor the calling thread is on.  Python has no such function before 3.13."""
+    """Return a function that returns the calling thread's processor. Python has none before 3.13."""
     try:
-        ask = ctypes.PyDLL(None).sched_getcpu  # without the interpreter's lock released: it takes 40 ns
+        ask = ctypes.PyDLL(None).sched_getcpu  # keeps the interpreter's lock; takes 40 ns
     except (AttributeError, OSError):
         return lambda: _ANYWHERE
     ask.argtypes, ask.restype = (), ctypes.c_int
@@ -212,13 +230,13 @@ _processor = _ask_processor()
 
 
 def _before_fork() -> None:
-    """A child that ends takes its copy of the pool down, and would wait forever for workers that were asleep."""
+    """Wake the workers: a child that ends destroys its copy of the pool and would wait forever for sleeping ones."""
     if _here.workers and not _here.lost:
         _tvm.wake_threads()
 
 
 def _after_fork() -> None:
-    """In the child: workers do not survive a fork; only threads that have none can get a pool."""
+    """Mark the pool as lost in the child: workers do not survive a fork, and threads that had some get no new pool."""
     if _here.workers:
         _here.home, _here.lost = frozenset(), True
 

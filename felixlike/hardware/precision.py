@@ -1,7 +1,7 @@
-"""What the products of float32 numbers may be computed in: exactly, or on a GPU's tensor cores, which round them first.
+"""Select the precision of products of float32 numbers: exact, or a GPU's tensor cores, which round the factors first.
 
-In: a TVM target, a name. Out: the target that asks for it, in an attribute of its own: keys of tasks, records and saved
-models name the target, so none of one precision passes for another's.
+Input: a TVM target and a precision's name. Output: a target with the precision as an attribute. Keys of tasks, records
+and saved models contain the target, so those of different precisions are never mixed up.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ from felixlike.hardware.kinds import kind_of
 from felixlike.hardware.simulated import simulated
 
 _ATTRIBUTE = "feature.precision"
-"""Of TVM's targets: what begins with "feature." they take and keep."""
+"""The attribute of the target. TVM accepts and keeps attributes that begin with "feature."."""
 
 _LEAST_ARCH = 80
-"""Compute capability 8.0, ten times: the first whose tensor cores know all three (PTX ISA, mma)."""
+"""Compute capability 8.0, times ten: the first whose tensor cores support all three (PTX ISA, mma)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What products are computed in; sums are of float32 always.
+    """The precision of products. Sums are always in float32.
 
-    name: for users.  unit: the largest relative error of a product both of whose factors were rounded: twice half of
-    the distance of two neighbours, 2⁻¹⁰ and 2⁻⁷.  times: how many times as many products a second there are of it as of
-    float32, about (white papers of A100, 19.5 : 156 : 312, and H100, 67 : 495 : 989 TFLOP/s)."""
+    Attributes:
+        name: Name for users.
+        unit: The largest relative error of a product whose factors were both rounded: twice half of the distance of two
+            neighbours, 2⁻¹⁰ and 2⁻⁷.
+        times: Ratio of products per second to float32, rounded (white papers of A100, 19.5 : 156 : 312, and H100, 67 :
+            495 : 989 TFLOP/s).
+    """
 
     name: str
     unit: float
@@ -37,24 +41,27 @@ class Precision:
 
     @property
     def on_tensor_cores(self) -> bool:
-        """Whether it is another one than float32 itself."""
+        """Return whether products are computed on tensor cores, as for all but float32."""
         return self.times > 1
 
     @property
     def tolerance(self) -> float:
-        """The largest error of a contraction let pass, relative to its largest value: twice the worst of one product.
+        """Return the largest accepted error of a contraction, relative to its largest value.
 
-        Errors of products of random sign add up as the products themselves do, so a sum's is that of its products
-        about, relative to the largest sums: up to 0.43 units were found for sums of 16 to 4096 terms."""
+        It is twice the worst of one product. Errors of products with random sign add up as the products do. Relative to
+        the largest sums, a sum's error is therefore about that of its products: up to 0.43 units were found for sums of
+        16 to 4096 terms.
+        """
         return 2.0 * self.unit if self.on_tensor_cores else 0.0
 
     @property
     def model_tolerance(self) -> float:
-        """The same for a whole model, whose layers' errors add up as a random walk of 16 steps does."""
+        """Return the largest accepted error of a model, whose layers' errors add up like a random walk of 16 steps."""
         return 4.0 * self.tolerance
 
 
 FLOAT32 = Precision("float32", 2.0**-24, 1)
+"""The exact precision, the default."""
 
 PRECISIONS = (
     FLOAT32,
@@ -62,41 +69,62 @@ PRECISIONS = (
     Precision("float16", 2.0**-10, 16),
     Precision("bfloat16", 2.0**-7, 16),
 )
-"""In an order that marks in stored traces count on: add at the end."""
+"""All precisions. Loop annotations in stored traces refer to their positions: append new ones at the end."""
 
 NAMES = tuple(precision.name for precision in PRECISIONS)
+"""Names of all precisions."""
 
 
 def check_precision(name: Any) -> Precision:
-    """The precision of a name. Raises InvalidOption."""
+    """Return the precision of a name.
+
+    Args:
+        name: "float32", "tf32", "float16" or "bfloat16".
+
+    Raises:
+        InvalidOption: If no precision has this name.
+    """
     known = option_checks.one_of(name, "precision", NAMES, what="a precision")
     return next(precision for precision in PRECISIONS if precision.name == known)
 
 
 def precision_of(target: Any) -> Precision:
-    """What a TVM target asks for. Raises InvalidOption for what is none."""
+    """Return the precision of a TVM target.
+
+    Args:
+        target: A TVM target.
+
+    Raises:
+        InvalidOption: If the target's attribute is not a precision.
+    """
     return check_precision(str(target.attrs.get(_ATTRIBUTE, FLOAT32.name)))
 
 
 def with_precision(target: Any, name: Any) -> Any:
-    """A TVM target that asks for a precision; float32 leaves it as it is.
+    """Return a TVM target with a precision. float32 returns the target unchanged.
 
-    Raises InvalidOption for names that are none, and for targets without tensor cores."""
-    wanted = check_precision(name)
-    if not wanted.on_tensor_cores:
+    Args:
+        target: A TVM target.
+        name: Name of the precision.
+
+    Raises:
+        InvalidOption: If no precision has this name, or the target has no tensor cores that support it.
+    """
+    precision = check_precision(name)
+    if not precision.on_tensor_cores:
         return target
-    why = _without_tensor_cores(target)
-    if why:
+    reason = _without_tensor_cores(target)
+    if reason:
         raise InvalidOption(
-            f"{wanted.name} is computed on tensor cores, and {why}",
+            f"{precision.name} is computed on tensor cores, and {reason}",
             where="precision",
             remedy='use precision="float32", or a target like "cuda" of compute capability 8.0 or later',
         )
-    return _tvm.Target({**target.export(), _ATTRIBUTE: wanted.name})
+    return _tvm.Target({**target.export(), _ATTRIBUTE: precision.name})
 
 
 def checked_precision(target: Any) -> Any:
-    """A TVM target whose attribute, if it has it, is one that it can keep to. Raises UnknownTarget."""
+    """Return a TVM target after checking its precision. Raises UnknownTarget if the target cannot compute in it."""
     try:
         with_precision(target, precision_of(target).name)
     except InvalidOption as error:
@@ -107,18 +135,25 @@ def checked_precision(target: Any) -> Any:
 
 
 def require_float32(target: Any) -> None:
-    """Raise InvalidOption for a target that asks for another precision, where calls decide sizes."""
-    asked = precision_of(target)
-    if asked.on_tensor_cores:
+    """Check that a target computes in float32, as dynamic sizes require.
+
+    Args:
+        target: A TVM target.
+
+    Raises:
+        InvalidOption: If it has another precision.
+    """
+    precision = precision_of(target)
+    if precision.on_tensor_cores:
         raise InvalidOption(
-            f"products of {asked.name} are for models whose sizes are known",
+            f"products of {precision.name} are for models whose sizes are known",
             where="precision",
             remedy='use precision="float32", or give sizes in place of every Dim',
         )
 
 
 def _without_tensor_cores(target: Any) -> str:
-    """Why a target has none; empty where it has."""
+    """Return why a target has no suitable tensor cores, empty if it has them."""
     if kind_of(target).on_host:
         return "a CPU has none"
     if simulated(target) is not None:

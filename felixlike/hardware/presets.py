@@ -1,6 +1,6 @@
-"""Machines that are described: what schedules for them may rely on is known without being on one.
+"""Load descriptions of machines, so that schedules can be made for them on another machine.
 
-In: a machine's name, or LLVM's name of its processor. Out: a `Device`. The descriptions lie in `machines.toml`.
+Input: a machine's name, or LLVM's name of its processor. Output: a `Device`. The descriptions are in `machines.toml`.
 """
 
 from __future__ import annotations
@@ -16,28 +16,41 @@ from felixlike.errors import InvalidDevice, UnknownTarget, first_line
 from felixlike.hardware.device import Device, check_device
 
 IMITATED = "FELIXLIKE_DEVICE"
-"""The environment variable that names a machine, and after a colon its cores: "zen4", "zen4:8". Schedules are made as
-for that machine then, while code is generated for the processor it runs on. For tests, and for seeing what happens
-elsewhere: vectors that the processor lacks are taken apart by LLVM, so nothing is to be learned about speed."""
+"""The environment variable that names a described machine and, after a colon, its cores: "zen4", "zen4:8". Schedules
+are then made for that machine, while code is generated for the host. It is for tests and for inspecting schedules of
+other machines. LLVM splits vectors that the host lacks, so timings have no meaning."""
 
 
 @cache
 def machines() -> dict[str, Device]:
-    """All described machines by name."""
+    """Return all described machines by name."""
     text = Path(__file__).with_name("machines.toml").read_text()
     return {name: _device(entry) for name, entry in tomllib.loads(text).items()}
 
 
 def described(name: str, *, cores: int | None = None) -> Device:
-    """A machine by its name.  cores: as many instead of the described ones.  Raises UnknownTarget."""
+    """Return a described machine.
+
+    Args:
+        name: Name of an entry in `machines.toml`.
+        cores: Number of cores instead of the described one.
+
+    Raises:
+        UnknownTarget: If no machine has this name.
+    """
     device = _found(name, where="machine")
     return device if cores is None else replace(device, cores=cores)
 
 
 def read_description(path: str | os.PathLike[str]) -> Device:
-    """A machine described by a user: a .toml file with one entry, as those of `machines.toml` are.
+    """Read a machine's description from a file.
 
-    Raises InvalidDevice for a file that cannot be read, and for values that are missing or that no machine has."""
+    Args:
+        path: A .toml file with one entry, with the keys of `machines.toml`.
+
+    Raises:
+        InvalidDevice: If the file cannot be read, a value is missing, or a value is not possible.
+    """
     where = os.fspath(path)
     try:
         entry = tomllib.loads(Path(path).read_text())
@@ -64,18 +77,20 @@ _ENTRIES = (
     *("processor", "mcpu", "triple", "vector_bits", "vector_registers", "l1_kib", "l2_kib", "l3_mib"),
     *("cores", "memory_gib", "clock_mhz", "memory_gb_s"),
 )
-"""Of a description; the first three are text."""
+"""Keys of a description. The first three are strings."""
 
 
 def with_processor(mcpu: str) -> Device | None:
-    """The described machine with this processor, by LLVM's name; None where there is none."""
+    """Return the described machine with this processor, by LLVM's name, or None."""
     return next((device for device in machines().values() if device.mcpu == mcpu), None)
 
 
 def imitated() -> tuple[str, Device] | None:
-    """The described machine that this one stands in for, with its name; None without `IMITATED`.
+    """Return the described machine that `IMITATED` names, with its name, or None if the variable is not set.
 
-    Raises UnknownTarget where the variable names none."""
+    Raises:
+        UnknownTarget: If no machine has this name, or the number of cores is invalid.
+    """
     name, _, cores = os.environ.get(IMITATED, "").partition(":")
     if not name:
         return None
@@ -88,6 +103,7 @@ def imitated() -> tuple[str, Device] | None:
 
 
 def _found(name: str, *, where: str) -> Device:
+    """Return a described machine or raise UnknownTarget."""
     if name not in machines():
         remedy = f"use one of {', '.join(machines())}"
         raise UnknownTarget(f"{name!r} is no described machine", where=where, remedy=remedy)
@@ -95,6 +111,7 @@ def _found(name: str, *, where: str) -> Device:
 
 
 def _device(entry: dict[str, Any]) -> Device:
+    """Return the device of an entry in `machines.toml`."""
     return Device(
         kind="cpu",
         name=entry["processor"],

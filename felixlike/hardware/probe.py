@@ -1,4 +1,4 @@
-"""Describe the machine this process runs on, from Linux's /proc and /sys, with modest guesses elsewhere."""
+"""Describe the host, from Linux's /proc and /sys. Other systems get modest defaults."""
 
 import math
 import os
@@ -15,26 +15,33 @@ from felixlike.hardware.presets import imitated
 from felixlike.hardware.vectors import vector_unit
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+"""Folder of cpu0's caches."""
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def host_device() -> Device:
-    """The host CPU. While it imitates a described machine (`known.IMITATED`), all but its name and processor are that
-    machine's.  Loads TVM, since what LLVM knows of the processor comes from there.  Raises UnknownTarget where the
-    machine to be imitated is not described."""
-    found = imitated()
+    """Return the host CPU.
+
+    While it imitates a described machine (`presets.IMITATED`), all values but its name and processor are that
+    machine's. The function loads TVM, which knows LLVM's features of the processor.
+
+    Raises:
+        UnknownTarget: If the machine to be imitated is not described.
+    """
+    machine = imitated()
     host = _probed()
-    return host if found is None else replace(found[1], name=host.name, mcpu=host.mcpu, triple=host.triple)
+    return host if machine is None else replace(machine[1], name=host.name, mcpu=host.mcpu, triple=host.triple)
 
 
 def host_cores() -> int:
-    """The cores of `host_device`, without loading TVM.  Raises UnknownTarget as it does."""
-    found = imitated()
-    return usable_cores() if found is None else found[1].cores
+    """Return the cores of `host_device` without loading TVM. Raises UnknownTarget as it does."""
+    machine = imitated()
+    return usable_cores() if machine is None else machine[1].cores
 
 
 @cache
 def _probed() -> Device:
+    """Return the description of the host."""
     info = _cpuinfo()
     unit = vector_unit(_tvm.host_features())
     return Device(
@@ -54,7 +61,7 @@ def _probed() -> Device:
 
 @cache
 def measured_bandwidth() -> float:
-    """Bytes a second that one thread of this machine reads from memory, the best of a few passes; takes 20 ms."""
+    """Return the bytes per second that one thread reads from memory: the best of four passes. Takes 20 ms."""
     import numpy as np
 
     numbers = np.ones(2**23)  # 64 MiB
@@ -67,7 +74,7 @@ def measured_bandwidth() -> float:
 
 
 def _clock(info: dict[str, str]) -> float:
-    """The clock of a core, Hz, as Linux gives it; 2.5 GHz where it does not."""
+    """Return the clock of a core in Hz as Linux reports it, 2.5 GHz if it does not."""
     try:
         return float(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").read_text()) * 1e3
     except (OSError, ValueError):
@@ -76,22 +83,24 @@ def _clock(info: dict[str, str]) -> float:
 
 
 def memory_bytes() -> int:
-    """Return the main memory that this process may use, in bytes: the machine's, or what its container allows."""
+    """Return the main memory in bytes that this process may use: the machine's, or its container's limit."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = allowance().memory_bytes
     return physical if limit is None else min(physical, limit)
 
 
 def free_memory_bytes() -> int | None:
-    """Return the memory that this process can still take without ending others, in bytes; None where that is unknown.
+    """Return the memory in bytes that this process can still take without ending others, or None if unknown.
 
-    It is what Linux calls available on the machine, or what is left of the container's limit, whichever is less."""
+    It is Linux's available memory, or the rest of the container's limit if it is less.
+    """
     machine = _available_bytes()
     container = cgroups.allowance().free_bytes
     return min((free for free in (machine, container) if free is not None), default=None)
 
 
 def _available_bytes() -> int | None:
+    """Return Linux's available memory in bytes, or None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -101,22 +110,23 @@ def _available_bytes() -> int | None:
 
 @cache
 def allowance() -> cgroups.Allowance:
-    """Return the limits of this process's control groups, as they were when they were first asked for."""
+    """Return the limits of this process's control groups at the time of the first call."""
     return cgroups.allowance()
 
 
 def usable_cores() -> int:
-    """Physical cores this process may run on: a kernel gains nothing from two hyper-threads of one core.
+    """Return the physical cores that this process may use: kernels gain nothing from two hyper-threads of a core.
 
-    A container's processor time is rounded down to whole cores. Two threads would use up 1.5 cores (150 ms of every
-    100 ms) within 75 ms and be stopped for the other 25; one thread is never stopped."""
+    A container's processor time is rounded down to whole cores. Two threads would use up 1.5 cores (150 ms of every 100
+    ms) within 75 ms and be stopped for the other 25. One thread is never stopped.
+    """
     cores, quota = len(usable_processors()), allowance().cores
     return cores if quota is None else max(1, min(cores, math.floor(quota)))
 
 
 @cache
 def usable_processors() -> tuple[frozenset[int], ...]:
-    """The logical processors this process may run on, those of a physical core together."""
+    """Return the logical processors that this process may run on, grouped by physical core."""
     cores: dict[tuple[str, str], set[int]] = {}
     for processor in sorted(_AFFINITY):
         cores.setdefault(_physical(processor), set()).add(processor)
@@ -124,12 +134,12 @@ def usable_processors() -> tuple[frozenset[int], ...]:
 
 
 def all_cores() -> int:
-    """Physical cores of this machine, whoever may use them."""
+    """Return the physical cores of the machine, including those that this process may not use."""
     return len({_physical(processor) for processor in range(os.cpu_count() or 1)})
 
 
 def _physical(processor: int) -> tuple[str, str]:
-    """(package, core) of a logical processor; itself where the system does not say."""
+    """Return (package, core) of a logical processor, or ("", processor) if the system does not provide them."""
     topology = Path(f"/sys/devices/system/cpu/cpu{processor}/topology")
     try:
         return (topology / "physical_package_id").read_text(), (topology / "core_id").read_text()
@@ -138,10 +148,11 @@ def _physical(processor: int) -> tuple[str, str]:
 
 
 def _allowed() -> frozenset[int]:
-    """The processors that any thread of this process may run on.
+    """Return the processors that any thread of this process may run on.
 
-    OpenMP binds the main thread to one processor as soon as torch is imported, if the environment says so; its other
-    threads, which tell what there is besides, come with the first parallel loop."""
+    If the environment says so, OpenMP binds the main thread to one processor as soon as torch is imported. OpenMP's
+    other threads, whose affinity shows the remaining processors, start with the first parallel loop.
+    """
     binds = os.environ.get("OMP_PROC_BIND", "false").lower() != "false" or "GOMP_CPU_AFFINITY" in os.environ
     if "torch" in sys.modules and binds:
         import torch
@@ -155,12 +166,12 @@ def _allowed() -> frozenset[int]:
 
 
 _AFFINITY = _allowed()
-"""As it was when felixlike was imported: an OpenMP runtime that pins its threads (OMP_PROC_BIND) narrows that of the
-main thread as soon as torch is imported."""
+"""The allowed processors when felixlike was imported. Later, an OpenMP runtime that pins threads (OMP_PROC_BIND)
+narrows the main thread's affinity as soon as torch is imported."""
 
 
 def _cpuinfo() -> dict[str, str]:
-    """The first processor's entries of /proc/cpuinfo; empty where there is none."""
+    """Return the first processor's entries of /proc/cpuinfo, or {} if it does not exist."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -171,7 +182,7 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def _cache_bytes(*, level: int, default: int) -> int:
-    """Size of cpu0's data or unified cache of this level, in bytes."""
+    """Return the size of cpu0's data or unified cache of a level, in bytes."""
     for index in sorted(_CACHES.glob("index*")):
         try:
             if int((index / "level").read_text()) != level:

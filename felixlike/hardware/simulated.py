@@ -1,7 +1,7 @@
-"""Simulated devices: what measures on them is a surrogate fitted to measurements of real ones.
+"""Describe simulated devices, on which a surrogate fitted to measurements of a real device measures.
 
-In: a name as "simulated:h100". Out: which real device it stands for, and how it is told from it. A TVM target of one
-says so in its attribute `model`, so tasks, records and reports of it never pass for those of the real device.
+Input: a name such as "simulated:h100". Output: the real device that it stands for. The attribute `model` of a TVM
+target marks a simulated device, so its tasks, records and reports are never mixed up with those of the real device.
 """
 
 from __future__ import annotations
@@ -12,15 +12,22 @@ from typing import Any
 from felixlike.errors import UnknownTarget
 
 PREFIX = "simulated:"
-"""Of targets by name, and of the attribute `model` of their TVM targets."""
+"""Prefix of targets by name, and of the attribute `model` of their TVM targets."""
 
 _DEVICE_PREFIX = "simulated "
+"""Prefix of the device's name in records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """name: after the prefix.  kind: TVM's of its target.  machine: the described machine that schedules are for; of a
-    GPU its architecture.  stands_for: the device whose measurements it answers with, for people."""
+    """A simulated device.
+
+    Attributes:
+        name: The name after the prefix.
+        kind: TVM's kind of its target.
+        machine: The described machine that schedules are for, or a GPU's architecture.
+        stands_for: Name, for people, of the device whose measurements it returns.
+    """
 
     name: str
     kind: str
@@ -29,29 +36,29 @@ class Simulated:
 
     @property
     def device(self) -> str:
-        """As records and reports name it."""
+        """Return the device's name in records and reports."""
         return _DEVICE_PREFIX + self.stands_for
 
 
 SIMULATED = {
-    found.name: found
-    for found in (
+    device.name: device
+    for device in (
         Simulated("zen5", "llvm", "zen5", "AMD EPYC (Zen 5, one core)"),
         Simulated("emerald-rapids", "llvm", "emerald-rapids", "Intel Xeon (Emerald Rapids, one core)"),
         Simulated("h100", "cuda", "sm_90", "NVIDIA H100"),
     )
 }
-"""By name; `data/` has the measurements."""
+"""Simulated devices by name. `data/` has the measurements."""
 
 _ALSO = {"cpu": "zen5"}
-"""Other names."""
+"""Aliases."""
 
 SIMULATED_NAMES = (*(PREFIX + name for name in _ALSO), *(PREFIX + name for name in SIMULATED))
-"""What users may write for a target."""
+"""Names of simulated targets for users."""
 
 
 def simulated_by_name(target: str) -> Simulated | None:
-    """The device that the name of a target stands for; None where it is none of these names."""
+    """Return the simulated device that a target's name stands for, or None."""
     if target not in SIMULATED_NAMES:
         return None
     name = target.removeprefix(PREFIX)
@@ -59,18 +66,33 @@ def simulated_by_name(target: str) -> Simulated | None:
 
 
 def simulated(target: Any) -> Simulated | None:
-    """The simulated device that a TVM target is for; None for real ones."""
+    """Return the simulated device of a TVM target, or None for real ones.
+
+    Args:
+        target: A TVM target.
+    """
     return simulated_by_name(str(target.attrs.get("model", "")))
 
 
 def is_simulated_device(device: str) -> bool:
-    """Whether a record's device is a simulated one."""
+    """Return whether a record's device is a simulated one.
+
+    Args:
+        device: The device's name in the record.
+    """
     return device.startswith(_DEVICE_PREFIX)
 
 
 def require_real(target: Any, *, where: str) -> Any:
-    """A TVM target of a real device. Raises UnknownTarget for a simulated one, whose name must not be given to what was
-    measured."""
+    """Return a TVM target after checking that its device is real, for measurements that are recorded under its name.
+
+    Args:
+        target: A TVM target.
+        where: What the error message names as its place.
+
+    Raises:
+        UnknownTarget: If the device is simulated.
+    """
     device = simulated(target)
     if device is not None:
         raise UnknownTarget(

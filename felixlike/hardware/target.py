@@ -1,4 +1,4 @@
-"""Names of targets → TVM targets that say everything TVM's rules ask for (num-cores, mcpu), and their devices."""
+"""Resolve names of targets to complete TVM targets (with num-cores, mcpu), and targets to devices."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,20 +17,34 @@ from felixlike.hardware.simulated import PREFIX, SIMULATED_NAMES, Simulated, sim
 from felixlike.hardware.vectors import vector_unit
 
 Target = Any
-"""A TVM target (TVM has no static types)."""
+"""A TVM target. TVM has no static types."""
 
 _CPU = ("cpu", "llvm")
+"""Names of the host."""
 _CUDA = ("cuda", "sm_80", "sm_90")
+"""Names of GPUs."""
 _NO_GPU = "sm_90"
+"""The architecture of "cuda" on a machine without a GPU."""
 
 
 def resolve_target(target: "str | Target") -> Target:
-    """A TVM target for a name or a TVM target that is complete already.
+    """Resolve a name to a TVM target, or check that a TVM target is complete.
 
-    Names: "cpu" or "llvm", the host; "sm_80", "sm_90", a GPU with the limits every CUDA kernel keeps to; "cuda", the
-    GPU of this machine, sm_90 where there is none; "simulated:h100", "simulated:cpu" and the like, see
-    docs/simulated.md.
-    Raises UnknownTarget for other names, and for targets that lack what TVM's rules need."""
+    Args:
+        target: A complete TVM target, or one of these names: "cpu" or "llvm" for the host; "sm_80" or "sm_90" for a
+            GPU, with limits that every GPU has; "cuda" for this machine's GPU, sm_90 if there is none;
+            "simulated:h100", "simulated:cpu" and others for simulated devices (docs/simulated.md).
+
+    Returns:
+        The TVM target.
+
+    Raises:
+        UnknownTarget: If the name is unknown, or the target lacks attributes that TVM's rules need.
+
+    Example:
+        >>> resolve_target("cpu").kind.name
+        'llvm'
+    """
     if isinstance(target, _tvm.Target):
         kind = kind_of(target)
         missing = [name for name in kind.needs if name not in target.attrs]
@@ -45,18 +59,19 @@ def resolve_target(target: "str | Target") -> Target:
         return checked_precision(target)
     if not isinstance(target, str):
         raise UnknownTarget(f"{shown(target)} is not a target", where="target", remedy=_remedy(target))
-    imagined = simulated_by_name(target)
-    if imagined is not None:
-        return _simulated_target(imagined)
+    simulated_device = simulated_by_name(target)
+    if simulated_device is not None:
+        return _simulated_target(simulated_device)
     if target in _CUDA:
-        found = gpu_at_hand() if target == "cuda" else None
-        return _cuda_target(target if target != "cuda" else found[1] if found else _NO_GPU)
+        gpu = gpu_at_hand() if target == "cuda" else None
+        return _cuda_target(target if target != "cuda" else gpu[1] if gpu else _NO_GPU)
     if target not in _CPU:
         raise UnknownTarget(f"{shown(target)} is not a known target", where="target", remedy=_remedy(target))
     return host_target()
 
 
 def _cuda_target(arch: str, **more: str) -> Target:
+    """Return a CUDA target with limits that every GPU has."""
     return _tvm.Target(
         {
             "kind": "cuda",
@@ -70,8 +85,10 @@ def _cuda_target(arch: str, **more: str) -> Target:
 
 
 def _simulated_target(device: Simulated) -> Target:
-    """A simulated device's schedules; code of a CPU's for the CPU this process runs on, as `imitated_target`. Its
-    measurements were made on one core."""
+    """Return a target for a simulated device's schedules.
+
+    Code for a CPU is generated for the host, as in `imitated_target`. Its measurements were made on one core.
+    """
     model = PREFIX + device.name
     if device.kind == "cuda":
         return _cuda_target(device.machine, **{_MODEL: model})
@@ -79,7 +96,7 @@ def _simulated_target(device: Simulated) -> Target:
 
 
 def _check_cpu(target: Target) -> None:
-    """Raise UnknownTarget for a processor that LLVM does not know, and for one without cores."""
+    """Raise UnknownTarget if LLVM does not know the processor, or the target has no cores."""
     name, cores = str(target.attrs.get("mcpu", "")), int(target.attrs["num-cores"])
     if name and not _tvm.knows_cpu(name, str(target.attrs.get("mtriple", ""))):
         raise UnknownTarget(
@@ -92,53 +109,86 @@ def _check_cpu(target: Target) -> None:
 
 
 def _remedy(target: Any) -> str:
+    """Return what to do about an invalid target."""
     if isinstance(target, dict) or (isinstance(target, str) and target.startswith("llvm ")):
         return 'give a TVM target that says everything: Target({"kind": "llvm", "mcpu": …, "num-cores": …}), or "cpu"'
     return choose_from(target, (*_CPU, *_CUDA, *SIMULATED_NAMES)) + advice(", or a TVM target", "")
 
 
 def host_target() -> Target:
-    """The CPU this process runs on; it names the described machine that is imitated, if there is one."""
-    device, found = host_device(), imitated()
-    model = {} if found is None else {_MODEL: found[0]}
+    """Return the target of the CPU that this process runs on.
+
+    It names the described machine that is imitated, if any (`FELIXLIKE_DEVICE`).
+
+    Raises:
+        UnknownTarget: If the machine to be imitated is not described.
+    """
+    device, machine = host_device(), imitated()
+    model = {} if machine is None else {_MODEL: machine[0]}
     return _tvm.Target({"kind": "llvm", "mcpu": device.mcpu, "num-cores": device.cores, **model})
 
 
 def quickly_compiled(target: Target) -> Target:
-    """A CPU target whose code is compiled in a third of the time: LLVM neither unrolls nor vectorises plain loops much.
-    They compute the same."""
+    """Return a CPU target whose code compiles in a third of the time and computes the same results.
+
+    LLVM then unrolls and vectorizes plain loops less.
+
+    Args:
+        target: A CPU target.
+    """
     return _tvm.Target({**target.export(), "opt-level": 1})
 
 
 def described_target(name: str, *, cores: int | None = None) -> Target:
-    """A described machine (`machines.toml`): schedules and code for it.  cores: as many instead of the described ones.
-    Raises UnknownTarget."""
+    """Return a target for a described machine: schedules and code are made for it.
+
+    Args:
+        name: Name of an entry in `machines.toml`.
+        cores: Number of cores instead of the described one.
+
+    Raises:
+        UnknownTarget: If no machine has this name.
+    """
     device = described(name, cores=cores)
     return _tvm.Target({"kind": "llvm", "mtriple": device.triple, "mcpu": device.mcpu, "num-cores": device.cores})
 
 
 def imitated_target(name: str, *, cores: int | None = None) -> Target:
-    """A described machine's schedules, and code for the CPU this process runs on, whatever vectors it has.  cores: as
-    many instead of the described ones.  Raises UnknownTarget."""
+    """Return a target with schedules for a described machine and code for the host, whatever vectors the host has.
+
+    Args:
+        name: Name of an entry in `machines.toml`.
+        cores: Number of cores instead of the described one.
+
+    Raises:
+        UnknownTarget: If no machine has this name.
+    """
     device = described(name, cores=cores)
     return _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": device.cores, _MODEL: name})
 
 
 _MODEL = "model"
-"""The attribute of a TVM target that names the machine schedules are for, where code is generated for another one."""
+"""The attribute of a TVM target that names the machine of its schedules, if code is generated for another one."""
 
 
 def target_device(target: Target) -> Device:
-    """What schedules for a target may rely on.
+    """Return the device that schedules for a target may rely on.
 
-    Of a GPU, its architecture. Of a CPU, the vector registers that LLVM knows under its name, and the caches of this
-    machine if that is its processor or the target names none, else those of the described machine with this
-    processor, else modest ones. Of a target that imitates a described machine, all of that machine. Cores are always
-    the target's."""
+    For a GPU, this is its architecture. For a CPU, the vector registers are those that LLVM lists for the processor.
+    The caches are the host's if it has this processor or the target names none, else those of the described machine
+    with this processor, else modest defaults. A target that imitates a described machine has all of that machine's
+    properties. The number of cores is always the target's.
+
+    Args:
+        target: A TVM target.
+
+    Raises:
+        UnknownTarget: If the target kind is not supported.
+    """
     if not kind_of(target).on_host:
         return gpu_device(target)
-    imagined, mcpu = simulated(target), str(target.attrs.get("mcpu", ""))
-    model = imagined.machine if imagined is not None else str(target.attrs.get(_MODEL, ""))
+    simulated_device, mcpu = simulated(target), str(target.attrs.get("mcpu", ""))
+    model = simulated_device.machine if simulated_device is not None else str(target.attrs.get(_MODEL, ""))
     if model in machines():
         return _with_cores(described(model), target)
     host = host_device()
@@ -149,21 +199,31 @@ def target_device(target: Target) -> Device:
 
 
 def _with_cores(device: Device, target: Target) -> Device:
+    """Return the device with the target's number of cores."""
     return replace(device, cores=int(target.attrs.get("num-cores", device.cores)))
 
 
 def _modest(mcpu: str) -> Device:
-    """A CPU of which nothing but LLVM's name is known: caches that most have."""
+    """Return a CPU with modest caches, for a processor of which only LLVM's name is known."""
     return Device("cpu", mcpu, mcpu, 1, 128, 256, 32 * 2**10, 512 * 2**10, 0, 2**32)
 
 
 def device_name(target: Target) -> str:
-    """The name of the device that candidates for a target are measured on; of a simulated one it begins with
-    "simulated".  Raises UnknownTarget without such a GPU, and where this processor lacks instructions that code for the
-    target may use: it would end the process."""
-    imagined = simulated(target)
-    if imagined is not None:
-        return imagined.device
+    """Return the name of the device that candidates for a target are measured on.
+
+    The name of a simulated device begins with "simulated".
+
+    Args:
+        target: A TVM target.
+
+    Raises:
+        UnknownTarget: If this processor lacks instructions that the target's code may use. They would end the process.
+        NoGPU: If this machine has no GPU.
+        WrongArchitecture: If this machine's GPU has another architecture.
+    """
+    simulated_device = simulated(target)
+    if simulated_device is not None:
+        return simulated_device.device
     if not kind_of(target).on_host:
         return require_gpu(target)
     _require_cpu(target)
@@ -171,8 +231,14 @@ def device_name(target: Target) -> str:
 
 
 def require_runnable(target: Target) -> None:
-    """Raise UnknownTarget for a simulated device if this machine cannot run what is compiled for it: a GPU, and a CPU's
-    code for another processor than this one's."""
+    """Check that this machine can run code compiled for a simulated device.
+
+    Args:
+        target: A TVM target. Targets of real devices pass.
+
+    Raises:
+        UnknownTarget: If the simulated device is a GPU, or the code is for another processor.
+    """
     device = simulated(target)
     if device is None:
         return
@@ -186,8 +252,9 @@ def require_runnable(target: Target) -> None:
 
 
 def _require_cpu(target: Target) -> None:
+    """Raise UnknownTarget if the host lacks instruction sets that the target's code may use."""
     host, name = host_device(), str(target.attrs.get("mcpu", ""))
-    if name == host.mcpu:  # LLVM lists under its name also what a hypervisor may have hidden
+    if name == host.mcpu:  # LLVM's list for this name may include what a hypervisor hides
         return
     missing = sorted(instruction_sets(_tvm.cpu_features(target)) - _tvm.host_features())
     if missing:

@@ -1,6 +1,6 @@
-"""The truth: candidates built, timed and checked in processes of their own.
+"""Build, check and time candidates in separate processes.
 
-Loaded lazily, so that the fork server and the records take only what they need.
+Names are imported lazily: the fork server and `records` load only the modules that they use.
 """
 
 from typing import TYPE_CHECKING, Any

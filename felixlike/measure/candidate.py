@@ -1,4 +1,4 @@
-"""What can be measured: anything that turns itself into a scheduled module when asked."""
+"""Define the candidates that a pool measures: objects whose `module()` returns a scheduled IRModule."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,17 +11,22 @@ from felixlike.frontend.task import Task
 
 
 class Schedulable(Protocol):
-    """A candidate of a task."""
+    """Protocol of a task's candidate."""
 
     def module(self) -> Any:
-        """The scheduled IRModule {"main": PrimFunc}, with the task's buffers.
+        """Return the scheduled module.
 
-        Raises InvalidSchedule if TVM refuses it."""
+        Returns:
+            An IRModule {"main": PrimFunc} with the task's buffers.
+
+        Raises:
+            InvalidSchedule: TVM rejects the schedule.
+        """
         ...
 
 
 def schedulable(candidate: Any) -> Schedulable:
-    """The candidate, if it is one. Raises InvalidOption."""
+    """Return the candidate; raise InvalidOption if it has no callable `module`."""
     if callable(getattr(candidate, "module", None)):
         return candidate  # type: ignore[no-any-return]
     raise InvalidOption(
@@ -33,7 +38,11 @@ def schedulable(candidate: Any) -> Schedulable:
 
 @dataclass(frozen=True, slots=True)
 class Untuned:
-    """The task as it is: a candidate without any schedule, or with TVM's default one where plain loops cannot run."""
+    """Candidate without a schedule; on GPUs, where plain loops cannot run, it has TVM's default schedule.
+
+    Attributes:
+        task: The task to be measured, one of `extract_tasks(model, shapes)`.
+    """
 
     task: Task
 
@@ -43,5 +52,5 @@ class Untuned:
         )
 
     def module(self) -> Any:
-        """The task's own module, bound to threads for a GPU."""
+        """Return the task's own module; for a GPU its loops are bound to threads."""
         return codegen.default_schedules(self.task.module, self.task.target)

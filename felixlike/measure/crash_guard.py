@@ -1,10 +1,10 @@
-"""A small library that goes to a server ahead of a candidate, and keeps the server from harm.
+"""Protect an RPC server from crashing candidates with a small library that is uploaded before the candidate.
 
 TVM's server forks a process for every session, but stops serving for good when that process crashes
-(tvm/rpc/server.py, _serving). So the first thing done in a session is to fork once more, by a library of C calls: the
-session goes on in the child, the parent waits and leaves with exit code 0 however the child ended. The library also
-reads files of the server (what processor it has) and limits the session's memory. It is machine code for any processor
-of this machine's kind, so that it runs where a candidate would not.
+(tvm/rpc/server.py, _serving). Therefore each session first calls the library, which forks once more: the session
+continues in the child, and the parent waits for it and exits with code 0 whatever the child's exit status. The library
+also reads files of the server (to identify its processor) and limits the session's memory. It is compiled for the
+baseline of this machine's instruction set, so it runs on processors on which a candidate might not.
 """
 
 from pathlib import Path
@@ -16,11 +16,14 @@ from felixlike import _tvm
 
 _PR_SET_PDEATHSIG, _SIGKILL, _RLIMIT_DATA, _O_RDONLY = 1, 9, 2, 0  # of Linux
 _PATH_BYTES = 4096
+"""Size of the buffer for a path, bytes: Linux's PATH_MAX."""
+
 _CHUNK_BYTES = 2**16
+"""Bytes of a file that one call reads; chosen by hand."""
 
 
 def module() -> Any:
-    """The IRModule of the library: fork, read, limit."""
+    """Return the library's IRModule, with the functions felixlike_fork, felixlike_read and felixlike_limit."""
 
     def call(name: str, *arguments: Any) -> Any:
         return _tvm.tirx.call_extern("int32", name, *arguments)
@@ -49,7 +52,7 @@ def module() -> Any:
 
 
 def _with_buffers(**buffers: tuple[int, str]) -> Any:
-    """A PrimFunc that takes these, without a body worth keeping."""
+    """Return a PrimFunc with these buffers as parameters; its body is a placeholder."""
     te = _tvm.te
     return te.create_prim_func(
         [te.placeholder((size,), name=name, dtype=dtype) for name, (size, dtype) in buffers.items()]
@@ -57,35 +60,40 @@ def _with_buffers(**buffers: tuple[int, str]) -> Any:
 
 
 class CrashGuard:
-    """The library at work on a server."""
+    """Client of the library on a server."""
 
     def __init__(self, session: Any, library: Path) -> None:
-        """Send the library and go on in a process of its own.  session: TVM's RPC session, just opened: threads that
-        are there already would be lost."""
+        """Upload the library and fork: the session continues in the child.
+
+        Args:
+            session: TVM's RPC session. It must be new, since the fork drops all threads but the calling one.
+            library: Path of the compiled library.
+        """
         session.upload(str(library))
         self._library = session.load_module(library.name)
         self._device = session.cpu()
         self._library["felixlike_fork"]()
 
     def read(self, path: str, *, until: str | None = None) -> str:
-        """The text of a file of the server, up to the part that has `until` in it; empty if it cannot be read."""
+        """Return the text of a file on the server, up to the chunk that contains `until`; "" if it is unreadable."""
         name = np.zeros(_PATH_BYTES, np.uint8)
         name[: len(path)] = np.frombuffer(path.encode(), np.uint8)
-        text = b""
+        content = b""
         while True:
-            into = self._tensor(np.zeros(_CHUNK_BYTES, np.uint8))
-            self._library["felixlike_read"](self._tensor(name), self._tensor(np.array([len(text)])), into)
-            chunk = bytes(into.numpy()).rstrip(b"\0")
-            text += chunk
-            if not chunk or (until is not None and until.encode() in text):
-                return text.decode(errors="replace")
+            buffer = self._tensor(np.zeros(_CHUNK_BYTES, np.uint8))
+            self._library["felixlike_read"](self._tensor(name), self._tensor(np.array([len(content)])), buffer)
+            chunk = bytes(buffer.numpy()).rstrip(b"\0")
+            content += chunk
+            if not chunk or (until is not None and until.encode() in content):
+                return content.decode(errors="replace")
 
     def limit_memory(self, extra: int) -> None:
-        """Let the session have `extra` bytes of private memory above what it has now."""
+        """Limit the session's private memory to its present size plus `extra` bytes."""
         lines = self.read("/proc/self/status").splitlines()
         used = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), None)
         if used is not None:
             self._library["felixlike_limit"](self._tensor(np.full(2, used + extra)))
 
     def _tensor(self, contents: Any) -> Any:
+        """Return a tensor on the server's CPU."""
         return _tvm.runtime.tensor(contents, self._device)

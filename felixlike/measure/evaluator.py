@@ -1,8 +1,8 @@
-"""How long to time a candidate: micro-batches until their spread is small, or it is clear that it will not win.
+"""Time a candidate in micro-batches until their spread is small or the candidate is clearly slower than the best one.
 
-AdaTune §4.1. There the coefficient of variation is that of the running mean; here it is that of the batches themselves,
-which never stops earlier. What counts of the batches is their lower quartile: whatever else a machine does makes calls
-slower, never faster, so the faster batches say more about the candidate.
+This follows AdaTune §4.1. AdaTune uses the coefficient of variation of the running mean; this module uses that of the
+batches themselves, which never stops earlier. A candidate's time is the lower quartile of its batches: disturbances
+make calls slower, never faster, so the faster batches say more about the candidate.
 """
 
 import statistics
@@ -12,44 +12,53 @@ from math import ceil, nan
 from felixlike.measure.limits import Timing
 
 _CHEAP, _CHANCES = 0.1, 8
-"""Batches are repeated up to this share of the time for all, and so often, before a candidate is given up."""
+"""Limits before a slow candidate is given up: this share of `Timing.max_seconds`, and this number of batches.
+
+Chosen by hand."""
 
 
 def evaluate(batch: Callable[[int], float], timing: Timing, *, best: float | None = None) -> tuple[float, ...]:
-    """Seconds per call of each batch, at least one.
+    """Time batches of calls until `timing` says that there are enough.
 
-    batch(n): calls the candidate n times, returns seconds per call; the candidate has been called before.
-    best: seconds per call of the best candidate so far, None if there is none."""
-    hopeless = None if best is None else best * timing.slow_factor
+    Args:
+        batch: batch(n) calls the candidate n times and returns the seconds per call. The candidate must have been
+            called before.
+        timing: When to stop.
+        best: Seconds per call of the best candidate so far; None if there is none.
+
+    Returns:
+        Seconds per call of each batch, at least one.
+    """
+    give_up_seconds = None if best is None else best * timing.slow_factor
     first = batch(1)
-    number = calls_of_a_batch([first], timing)
-    # A call that fills a batch by itself is the first batch; else it only tells how many fill one.
-    repeats = [first] if number == 1 else [batch(number)]
-    spent = first + sum(repeats[1:]) * number
-    if hopeless is not None:
-        # A disturbance is not held against it: another process may have the core for some milliseconds.
-        while min(repeats) > hopeless and len(repeats) < _CHANCES and spent <= timing.max_seconds * _CHEAP:
-            repeats.append(batch(number))
-            spent += repeats[-1] * number
-        if min(repeats) > hopeless:
+    calls = calls_of_a_batch([first], timing)
+    # A call that fills a batch by itself is the first batch; otherwise it only gives the number of calls of a batch.
+    repeats = [first] if calls == 1 else [batch(calls)]
+    spent = first + sum(repeats[1:]) * calls
+    if give_up_seconds is not None:
+        # One slow batch is not enough to give up: another process may have the core for some milliseconds.
+        while min(repeats) > give_up_seconds and len(repeats) < _CHANCES and spent <= timing.max_seconds * _CHEAP:
+            repeats.append(batch(calls))
+            spent += repeats[-1] * calls
+        if min(repeats) > give_up_seconds:
             return tuple(repeats)
     while len(repeats) < timing.max_batches and spent < timing.max_seconds:
         if len(repeats) >= timing.min_batches and variation(repeats) < timing.spread:
             break
-        repeats.append(batch(number))
-        spent += repeats[-1] * number
+        repeats.append(batch(calls))
+        spent += repeats[-1] * calls
     return tuple(repeats)
 
 
 def lower_quartile(repeats: Sequence[float]) -> float:
-    """The value that a quarter of the repeats are below, interpolated; at least one repeat."""
+    """Return the interpolated lower quartile of at least one repeat."""
     if len(repeats) == 1:
         return repeats[0]
     return statistics.quantiles(repeats, n=4, method="inclusive")[0]
 
 
 def better(best: float | None, repeats: Sequence[float]) -> float | None:
-    """The best seconds per call after the repeats of one more candidate, which may have none."""
+    """Return the best seconds per call after one more candidate; `repeats` may be empty."""
     if not repeats:
         return best
     seconds = lower_quartile(repeats)
@@ -57,12 +66,12 @@ def better(best: float | None, repeats: Sequence[float]) -> float | None:
 
 
 def calls_of_a_batch(repeats: Sequence[float], timing: Timing) -> int:
-    """How many calls fill a batch, by those timed so far."""
+    """Return the number of calls that fill a batch, computed from the fastest of the repeats."""
     return ceil(timing.batch_seconds / max(min(repeats), 1e-9))
 
 
 def variation(repeats: list[float] | tuple[float, ...]) -> float:
-    """Coefficient of variation: sample standard deviation / mean; nan for fewer than two values."""
+    """Return the coefficient of variation, sample standard deviation / mean; nan for fewer than two values."""
     if len(repeats) < 2:
         return nan
     return statistics.stdev(repeats) / statistics.fmean(repeats)

@@ -1,4 +1,4 @@
-"""What every pool can do, whether it measures on this machine or on servers, and what makes the difference."""
+"""Define the interface of pools, and of the runners by which local and remote pools differ."""
 
 from collections.abc import Generator, Iterable
 from typing import Protocol
@@ -10,33 +10,33 @@ from felixlike.measure.candidate import Schedulable
 from felixlike.measure.measurement import Measurement
 
 Checked = Measurement | ReferenceFailed | InvalidModel | OutOfTime
-"""What came of a check; the error of a task that nothing can be compared with, or the deadline."""
+"""Outcome of a check: a Measurement, the error of a task without reference, or OutOfTime at the deadline."""
 
 Checks = Generator[tuple[int, Checked], None, None]
-"""Places in the caller's list of tasks and candidates, with what came of each."""
+"""Indices into the caller's list of tasks and candidates, each with the outcome of its check."""
 
 Results = Generator[tuple[int, Measurement], None, None]
-"""Places in the caller's list of candidates, with what came of each."""
+"""Indices into the caller's list of candidates, each with its Measurement."""
 
 
 class Pool(Protocol):
-    """Something that measures candidates of tasks for one target.  `MeasurePool` says what each method promises."""
+    """Protocol of a pool, which measures candidates of tasks for one target. See `MeasurePool` for each method."""
 
     @property
     def devices(self) -> frozenset[str]:
-        """Names of the devices that measure: earlier measurements on these can be compared with new ones."""
+        """Names of the devices that measure; earlier measurements on them are comparable with new ones."""
         ...
 
     def stream(
         self, task: Task, candidates: Iterable[Schedulable], *, verify: bool = True, best: float | None = None
     ) -> Results:
-        """Each candidate's place and Measurement, as soon as it exists, in any order."""
+        """Yield each candidate's index and Measurement as soon as it exists, in any order."""
         ...
 
     def measure(
         self, task: Task, candidates: Iterable[Schedulable], *, verify: bool = True, best: float | None = None
     ) -> list[Measurement]:
-        """The Measurements of the candidates, in their order."""
+        """Return the Measurements of the candidates, in their order."""
         ...
 
     def check(self, task: Task, candidate: Schedulable) -> Measurement:
@@ -53,13 +53,13 @@ class Pool(Protocol):
 
 
 class Runner(Protocol):
-    """Where candidates run that a builder has built: `Local` or `Remote`."""
+    """Protocol of the machine that runs the candidates that a builder has built: `Local` or `Remote`."""
 
     @property
     def devices(self) -> frozenset[str]:
-        """As Pool.devices."""
+        """See Pool.devices."""
         ...
 
     def stream(self, task: Task, candidates: Iterable[Schedulable], *, verify: bool, best: float | None) -> Results:
-        """As Pool.stream."""
+        """See Pool.stream."""
         ...

@@ -1,4 +1,4 @@
-"""What a candidate may use up, how near the reference it must come, how long it is timed: all defaults of this room."""
+"""Hold the defaults of measuring: time and memory limits, the error tolerance, and when timing stops."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -7,17 +7,25 @@ from felixlike._util import option_checks
 from felixlike.hardware.probe import memory_bytes
 
 _MEMORY = 4 * 2**30
+"""Default memory limit of a candidate, bytes; chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a candidate has been timed enough (AdaTune §4.1).
+    """Decide when a candidate has been timed enough (AdaTune §4.1).
 
-    batch_seconds: a micro-batch has as many calls as fill this time, s.  spread: stop once the batches' coefficient of
-    variation is below.  min_batches: not before so many.  max_batches, max_seconds: stop in any case.
-    slow_factor: a candidate whose first batch takes this many times the best one's time is not timed further.
-    turns, close: how often those of a few candidates that come within this factor of the best one are timed again, in
-    turns: on a machine that others use too, one minute differs from the next by more than good candidates differ."""
+    Attributes:
+        batch_seconds: Time that the calls of one micro-batch fill, s.
+        spread: Stop once the coefficient of variation of the batches is below this value.
+        min_batches: Number of batches before `spread` may stop the timing.
+        max_batches: Largest number of batches.
+        max_seconds: Stop after this total time, s.
+        slow_factor: A candidate is given up early if its fastest of up to 8 batches, timed for at most a tenth of
+            `max_seconds`, takes more than this factor times the best candidate's time.
+        turns: Number of extra rounds of interleaved timing for the best candidates of a batch; 0 for none. On a shared
+            machine, the speed changes more from one minute to the next than good candidates differ.
+        close: Candidates within this factor of the fastest one of their batch take part in interleaved timing.
+    """
 
     batch_seconds: float = 5e-4
     spread: float = 0.1
@@ -34,13 +42,18 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one candidate may take.
+    """Limit the resources of one candidate and the error of its output.
 
-    build_seconds, run_seconds: wall time for building; for running, checking and timing, s.  reference_seconds: the
-    same for the float64 reference, which is unscheduled, s.  memory_bytes: above what a fresh process uses (4 GiB, or
-    half the machine's memory if that is less); four times the task's own buffers come on top.
-    tolerance: largest error of a float32 answer relative to its largest value; None: from the length of the longest
-    sum (`verify.tolerance`)."""
+    Attributes:
+        build_seconds: Wall time for building, s.
+        run_seconds: Wall time for running, checking and timing, s.
+        reference_seconds: Wall time for the unscheduled float64 reference, s.
+        memory_bytes: Memory above that of a fresh process, bytes. Four times the task's own buffers are added to it.
+            The default is 4 GiB, or half the machine's memory if that is less.
+        tolerance: Largest error of a float32 output relative to its largest value. None derives it from the length of
+            the longest sum (`check.answer_check.tolerance`).
+        timing: When a candidate has been timed enough.
+    """
 
     build_seconds: float = 10.0
     run_seconds: float = 10.0
@@ -53,17 +66,17 @@ class Limits:
         _check(self)
 
 
-def _check(given: Any) -> None:
-    """Every field has a value of its type, greater than 0 (turns: or 0), in Python's own type. Raises InvalidOption."""
-    where = type(given).__name__
-    for option in fields(given):
-        name, value = option.name, getattr(given, option.name)
+def _check(options: Any) -> None:
+    """Convert every field to its Python type; raise InvalidOption unless it is greater than 0 (`turns`: at least 0)."""
+    where = type(options).__name__
+    for option in fields(options):
+        name, value = option.name, getattr(options, option.name)
         if name == "tolerance" and value is None:
             continue
         if option.type is Timing:
             option_checks.of_kind(value, Timing, name, where=where, remedy="give a Timing")
         elif option.type is int:
             least = 0 if name == "turns" else 1
-            object.__setattr__(given, name, option_checks.whole(value, name, least=least, where=where))
+            object.__setattr__(options, name, option_checks.whole(value, name, least=least, where=where))
         else:
-            object.__setattr__(given, name, option_checks.real(value, name, positive=True, finite=False, where=where))
+            object.__setattr__(options, name, option_checks.real(value, name, positive=True, finite=False, where=where))

@@ -1,6 +1,6 @@
-"""What one candidate's measurement says: a status, seconds with their spread, and the distance from the reference.
+"""Define a Measurement: a candidate's status, its seconds per call with their spread, and its error.
 
-Needs neither TVM nor a process: records and reports read these too.
+This module needs neither TVM nor a process of its own, since records and reports use it too.
 """
 
 import math
@@ -11,7 +11,7 @@ from felixlike.hardware.occupancy import Kernel
 
 
 class Status(StrEnum):
-    """How a candidate ended. Only OK has a time."""
+    """Outcome of a candidate. Only OK has a time."""
 
     OK = "ok"
     INVALID = "invalid"
@@ -21,26 +21,33 @@ class Status(StrEnum):
     RUN_ERROR = "run error"
     """It was compiled but its call raised an error."""
     CRASHED = "crashed"
-    """Its process died of a signal or left without an answer."""
+    """Its process died of a signal or exited without an answer."""
     TIMEOUT = "timeout"
-    """It was still building or running when its time was up."""
+    """It was still building or running at its time limit."""
     OUT_OF_MEMORY = "out of memory"
-    """It asked for more memory than allowed."""
+    """It exceeded its memory limit."""
     WRONG = "wrong"
-    """Its answer differs from the reference."""
+    """Its output differs from the reference by more than the tolerance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The outcome of one candidate.
+    """Outcome of one candidate.
 
-    seconds: per call, the lower quartile of the repeats; inf unless OK; nan if OK but only checked, not timed.
-    repeats: seconds per call of each timed batch; empty if not timed.  spread: their coefficient of variation (standard
-    deviation / mean); nan for fewer than two.  error: max |got − reference| / max |reference|, the worst output; 0 or
-    inf for integers; inf where a finite value became NaN; None if not verified.  message: why it failed, short.
-    build_seconds, run_seconds: wall time spent on it, s (run: copying the inputs, checking and timing).
-    kernels: what the compiler of a GPU's code said of each of its kernels; empty for CPUs, and where it was not built.
-    device: the name of the server's device it ran on; empty if that was this machine's."""
+    Attributes:
+        status: How the candidate ended.
+        seconds: Seconds per call, the lower quartile of `repeats`. inf unless the status is OK; nan if the candidate
+            was checked but not timed.
+        repeats: Seconds per call of each timed batch; empty if the candidate was not timed.
+        spread: Coefficient of variation of `repeats` (standard deviation / mean); nan for fewer than two.
+        error: max |got − reference| / max |reference| of the worst output; 0 or inf for integers; inf if a finite value
+            became NaN; None if the output was not verified.
+        message: Short reason of a failure.
+        build_seconds: Wall time of the build, s.
+        run_seconds: Wall time of copying the inputs, checking and timing, s.
+        device: Name of the server's device that ran the candidate; empty for this machine.
+        kernels: The GPU compiler's report of each kernel; empty for CPUs and for candidates that were not built.
+    """
 
     status: Status
     seconds: float = math.inf

@@ -1,6 +1,7 @@
-"""Messages between the pool and a candidate's process: JSON objects after their length, over a stream socket.
+"""Exchange messages between the pool and a candidate's process over a stream socket.
 
-JSON rather than pickle: nothing that arrives from a candidate's process can run anything here.
+A message is a JSON object after its length (8 bytes, little-endian). JSON is used instead of pickle so that data from a
+candidate's process cannot execute code in the pool's process.
 """
 
 import json
@@ -14,15 +15,22 @@ Message = dict[str, Any]
 
 
 def send(channel: socket.socket, message: Message) -> None:
-    """Send one message.  Raises OSError if the other end is gone or does not take it within the socket's timeout."""
+    """Send one message; raise OSError if the peer is gone or does not read it within the socket's timeout."""
     body = json.dumps(message).encode()
     channel.sendall(_LENGTH.pack(len(body)) + body)
 
 
 def receive(channel: socket.socket, *, most: int | None = None) -> Message:
-    """The next message.  most: bytes it may have, None for any number.
+    """Receive the next message.
 
-    Raises ConnectionError at the end of the stream, ValueError if it is no JSON object or too long."""
+    Args:
+        channel: The socket to read from.
+        most: Largest length of the message, bytes; None for no limit.
+
+    Raises:
+        ConnectionError: The stream has ended.
+        ValueError: The message is not a JSON object, or it is too long.
+    """
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
     if most is not None and length > most:
         raise ValueError(f"a message of {length} bytes")
@@ -33,7 +41,7 @@ def receive(channel: socket.socket, *, most: int | None = None) -> Message:
 
 
 def _exactly(channel: socket.socket, count: int) -> bytes:
-    """The next `count` bytes."""
+    """Read exactly `count` bytes; raise ConnectionError if the stream ends before."""
     parts = bytearray()
     while len(parts) < count:
         part = channel.recv(min(count - len(parts), 2**20))

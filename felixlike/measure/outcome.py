@@ -1,4 +1,4 @@
-"""How a candidate's last message becomes its Measurement."""
+"""Convert a candidate's last message into its Measurement."""
 
 from math import inf, nan
 
@@ -9,10 +9,17 @@ from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
 
 _MESSAGE_CHARACTERS = 300
+"""Largest length of `Measurement.message`, characters; chosen by hand."""
 
 
 def measurement(answer: Message, *, build_seconds: float, run_seconds: float) -> Measurement:
-    """answer: status, and as far as there are any: repeats, error, message, device, kernels."""
+    """Return the Measurement of an answer.
+
+    Args:
+        answer: The candidate's message: its status and, optionally, repeats, error, message, device and kernels.
+        build_seconds: Wall time of the build, s.
+        run_seconds: Wall time of the run, s.
+    """
     repeats = tuple(answer.get("repeats", ()))
     seconds = inf
     if answer["status"] is Status.OK:
@@ -32,6 +39,6 @@ def measurement(answer: Message, *, build_seconds: float, run_seconds: float) ->
 
 
 def refused(refusal: InvalidSchedule, seconds: float) -> Measurement:
-    """The Measurement of a candidate that has no module."""
+    """Return the Measurement of a candidate whose schedule TVM rejects; `seconds` were spent on it."""
     message = " ".join(str(refusal).split())[:_MESSAGE_CHARACTERS]
     return Measurement(Status.INVALID, message=message, build_seconds=seconds)

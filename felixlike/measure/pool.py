@@ -1,6 +1,6 @@
-"""Measure candidates: a builder builds them, a place runs them, one at a time each, checks and times them.
+"""Measure candidates: a builder compiles them, a runner executes them one at a time, checks and times them.
 
-In: a task and candidates. Out: a Measurement each, as soon as it exists.
+The input is a task and candidates. The output is a Measurement of each, as soon as it exists.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from felixlike.measure.measurement import Measurement
 
 
 class WorkshopPool:
-    """A Pool made of a builder and a place.  A context manager; not for use by several threads."""
+    """Pool made of a builder and a runner. It is a context manager and not thread-safe."""
 
     def __init__(self, builder: Builder, place: Runner) -> None:
         self.limits = builder.limits
@@ -35,29 +35,43 @@ class WorkshopPool:
 
     @property
     def devices(self) -> frozenset[str]:
-        """Names of the devices that measure: earlier measurements on these can be compared with new ones.  Of servers,
-        those that are free at the first call, which waits for one and raises as `stream` does."""
+        """Names of the devices that measure; earlier measurements on them are comparable with new ones.
+
+        For servers, these are the devices that are free at the first call. That call waits for a server and raises the
+        errors of `stream`."""
         return self._place.devices
 
     def close(self) -> None:
-        """End all processes and remove the pool's files.  May be called again."""
+        """End all processes and remove the pool's files. Calling it again has no effect."""
         self._builder.processes.close()
 
     def stream(
         self, task: Task, candidates: Iterable[Schedulable], *, verify: bool = True, best: float | None = None
     ) -> Results:
-        """Each candidate's place and Measurement, as soon as it exists: not in order, since failures come first.
+        """Yield each candidate's index and Measurement as soon as it exists; failures come first.
 
-        candidates: asked for in small batches, so they may be made while earlier ones are measured.  verify: compare
-        each answer with the float64 reference.  best: seconds per call of the best schedule known; candidates far
-        behind it, or behind the best of this stream, are timed once only.  Closing the stream early ends what is
-        under way.  Raises ReferenceFailed before any candidate is built, WorkerFailed if processes cannot be
-        started, if the pool is closed or if another stream is open, InvalidOption for what is no task or candidate,
-        OutOfTime if the pool's deadline passes before all are measured.
+        Closing the stream early ends all running builds and runs. If a server is lost, its candidate moves to another
+        one; a candidate that loses its server twice counts as crashed.
 
-        On servers, a candidate whose server is lost goes to another; the second time it has crashed.  Raises also
-        WrongDevice if the device of every server differs from the target, WorkerFailed if there is no server for longer
-        than `patience`, or a C compiler that fails."""
+        Args:
+            task: The task of the candidates.
+            candidates: Candidates to measure. The iterable is read in small batches, so it may create candidates while
+                earlier ones are measured.
+            verify: Compare each output with the float64 reference.
+            best: Seconds per call of the best known schedule. Candidates that are slower than it, or than the best of
+                this stream, by `Timing.slow_factor` are timed in few batches.
+
+        Yields:
+            The candidate's index in `candidates` and its Measurement.
+
+        Raises:
+            ReferenceFailed: The reference cannot be computed. Raised before any candidate is built.
+            WorkerFailed: Processes cannot be started, the pool is closed, another stream is open, no server is free for
+                longer than `patience`, or the C compiler fails.
+            WrongDevice: The device of every server differs from the target.
+            InvalidOption: An argument is not a task or a candidate.
+            OutOfTime: The pool's deadline passes before all candidates are measured.
+        """
         if best is not None:
             best = option_checks.real(best, "best", positive=True, finite=False, where="MeasurePool", unit="seconds")
         task, candidates = _checked(task, candidates)
@@ -66,34 +80,58 @@ class WorkshopPool:
     def measure(
         self, task: Task, candidates: Iterable[Schedulable], *, verify: bool = True, best: float | None = None
     ) -> list[Measurement]:
-        """The Measurements of the candidates, in their order.  See stream."""
-        found = dict(self.stream(task, candidates, verify=verify, best=best))
-        return [found[index] for index in sorted(found)]
+        """Return the Measurements of the candidates, in their order. See `stream` for arguments and errors."""
+        results = dict(self.stream(task, candidates, verify=verify, best=best))
+        return [results[index] for index in sorted(results)]
 
     def check(self, task: Task, candidate: Schedulable) -> Measurement:
-        """Build a candidate, call it once on this machine, wherever others run, and compare its answer, untimed: if OK
-        its seconds are nan.  See stream."""
+        """Build a candidate, call it once and compare its output with the reference, without timing it.
+
+        The call runs on this machine, even if the pool measures on servers. The seconds of an OK Measurement are nan.
+        See `stream` for errors."""
         _checked(task, [candidate])
         return Local(self._builder).check(task, candidate)
 
     def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
-        """Check candidates of any tasks as `check` does, a few at a time: each one's place and Measurement, or its
-        task's ReferenceFailed or InvalidModel, or OutOfTime, as soon as it exists.
+        """Check candidates of any tasks as `check` does, a few at a time.
 
-        candidates: asked for when there is a process for the next, so they may be made while others are checked."""
+        Args:
+            candidates: Pairs of a task and its candidate. The next pair is read when a process is free, so the iterable
+                may create candidates while others are checked.
+
+        Yields:
+            The pair's index and its Measurement, or the ReferenceFailed or InvalidModel of its task, or OutOfTime.
+        """
         checked = ((_checked(task, [candidate])[0], candidate) for task, candidate in candidates)
         return Local(self._builder).checks(checked)
 
 
 class MeasurePool(WorkshopPool):
-    """Processes on this machine that measure for one target.
+    """Pool of processes on this machine that measure for one target.
 
-    target: of the tasks, TVM's or a name; its num-cores is the number of threads a candidate may use.  workers: how
-    many candidates are built at a time; None: num-cores, or the host's cores where the target is a GPU.  Building and
-    running alternate in small batches; for a GPU, building goes on meanwhile.  waiting: how many built candidates such
-    a batch has, of which those that are near its best one are timed in turns; None: a few for each worker.  reuse: a
-    candidate whose generated code is that of an earlier one gets its Measurement instead of being run.  deadline: ends
-    what builds or runs for longer; None for no other limits than those of a candidate."""
+    Building and running alternate in small batches, so that no build disturbs a running candidate. For a GPU, building
+    continues while candidates run.
+
+    Args:
+        target: Target of the tasks, a name or a TVM target. Its num-cores is the number of threads that a candidate may
+            use.
+        limits: Limits of one candidate; None for the defaults of `Limits`.
+        workers: Number of candidates that are built at a time. None for num-cores, or for the host's cores if the
+            target is a GPU.
+        waiting: Number of built candidates in a batch. Those close to the fastest one of the batch are timed again,
+            interleaved. None for a few for each worker.
+        reuse: Give a candidate the Measurement of an earlier one with the same generated code instead of running it.
+        deadline: Ends builds and runs that exceed it; None for no limits but those of a candidate.
+
+    Raises:
+        InvalidOption: An option is out of range.
+        UnknownTarget: The target is unknown or a simulated device.
+        MissingCompiler: The target is a GPU, but this machine has no CUDA compiler.
+
+    Example:
+        >>> with MeasurePool("cpu") as pool:
+        ...     measurements = pool.measure(task, [Untuned(task)])
+    """
 
     def __init__(
         self,
@@ -115,6 +153,7 @@ class MeasurePool(WorkshopPool):
 
 
 def _checked(task: Any, candidates: Any) -> tuple[Task, Iterable[Schedulable]]:
+    """Return the arguments; raise InvalidOption if they are not a task and an iterable."""
     option_checks.of_kind(
         task, Task, "task", where="measure", remedy="give one of felixlike.extract_tasks(model, shapes), and candidates"
     )
@@ -123,9 +162,19 @@ def _checked(task: Any, candidates: Any) -> tuple[Task, Iterable[Schedulable]]:
 
 
 def measure(task: Task, candidates: Iterable[Schedulable], *, verify: bool = True) -> list[Measurement]:
-    """The Measurements of a task's candidates, in their order, by a pool opened for this call (1–2 s).
+    """Measure candidates of a task in a pool that is opened for this call, which takes 1–2 s.
 
-    verify: compare each answer with the float64 reference.  Raises as MeasurePool.stream does."""
+    Args:
+        task: The task of the candidates.
+        candidates: Candidates to measure.
+        verify: Compare each output with the float64 reference.
+
+    Returns:
+        The Measurements of the candidates, in their order.
+
+    Raises:
+        ReferenceFailed, WorkerFailed, InvalidOption: As in `MeasurePool.stream`.
+    """
     _checked(task, candidates)
     with MeasurePool(task.target) as pool:
         return pool.measure(task, candidates, verify=verify)

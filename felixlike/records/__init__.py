@@ -1,4 +1,4 @@
-"""Nothing measured is lost: one SQLite file of workloads and measurements."""
+"""Keep workloads and measurements in a record store: one SQLite file."""
 
 from felixlike.records.compacting import Compacted, compact
 from felixlike.records.merging import Merged, merge

@@ -1,7 +1,7 @@
-"""A store made as small as it can be without losing a measurement.
+"""Compact a record store without losing a measurement.
 
-In: a store. Out: its size before and after. Dropped: workloads without any measurement, their sketches, runs that
-spent no time, the log beside the file, and the pages that were free.
+The input is a store, the output its size before and after. Compaction removes workloads without any measurement, their
+sketches, runs that spent no time, the log beside the file, and free pages.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,13 @@ from felixlike.records.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """before, after: bytes.  measurements: how many there are, all of them read and found sound."""
+    """Result of a compaction.
+
+    Attributes:
+        before: Size of the file and its log before, bytes.
+        after: Size of the file and its log after, bytes.
+        measurements: Number of measurements in the store; all of them were read and are undamaged.
+    """
 
     before: int
     after: int
@@ -23,12 +29,22 @@ class Compacted:
 
 
 def compact(path: "str | Path") -> Compacted:
-    """Compact the store in this file. Others may use it meanwhile, but wait. Raises StoreError, and changes nothing,
-    if a row is damaged, the disk has no room for a second copy of the file, or another process holds it too long."""
+    """Compact the store in a file. Other processes may have it open; they wait meanwhile.
+
+    Args:
+        path: Path of the store.
+
+    Returns:
+        The sizes before and after, and the number of measurements.
+
+    Raises:
+        StoreError: A row is damaged, the disk has no space for a second copy of the file, or another process locks the
+            file for too long. The store is unchanged.
+    """
     place = path_of(path)
     if place is None:
         raise StoreError("a store in memory takes no disk", where=str(path), remedy="name a file")
-    Store(place, read_only=True).close()  # a file that is not there is not to be made
+    Store(place, read_only=True).close()  # raises for a missing file, which must not be created
     before = _bytes(place)
     with Store(place) as store:
         store.file.check()
@@ -47,6 +63,6 @@ def compact(path: "str | Path") -> Compacted:
 
 
 def _bytes(path: Path) -> int:
-    """Of the file and its log."""
+    """Return the size of the file and its log, bytes."""
     log = path.with_name(path.name + "-wal")
     return sum(p.stat().st_size for p in (path, log) if p.is_file())

@@ -1,10 +1,10 @@
-"""The SQLite file under a store: opening, upgrading, health, transactions, and errors in words.
+"""Open, upgrade and check the SQLite file of a record store, and run its transactions.
 
-WAL with synchronous=FULL: killed at any moment, it reopens with everything reported. On a network file system a
-rollback journal takes its place: WAL keeps an index of its log in memory that processes share, which those of different
-hosts cannot, and their writes would damage the file (https://sqlite.org/wal.html). Several processes may use one file;
-each waits its turn. Everything SQLite complains about becomes a StoreError. A file is not touched before it is
-known to be a store of a version that is understood.
+The journal is a write-ahead log (WAL) with synchronous=FULL: a process may be killed at any moment, and the file
+reopens with everything that was committed. On a network file system a rollback journal is used instead: WAL needs an
+index of its log in shared memory, which processes of different hosts cannot share, so their writes would damage the
+file (https://sqlite.org/wal.html). Several processes may use one file; each waits for the lock. Every error of SQLite
+becomes a StoreError. A file is not written before it is identified as a store of a known version.
 """
 
 import os
@@ -23,15 +23,18 @@ from felixlike.records.place import MEMORY, refuse
 from felixlike.records.schema import APPLICATION, TABLES, VERSION
 
 BUSY_MILLISECONDS = 30_000
+"""Time to wait for another process's lock, ms; chosen by hand."""
 
 _SMALL = 8 * 2**20
-"""Bytes up to which a file is checked as a whole when it is opened; beyond, rows are checked when they are read."""
+"""Largest size of a file that is checked as a whole when it is opened, bytes; chosen by hand.
+
+The rows of larger files are checked when they are read."""
 
 _PAGE = 4096
-"""Bytes of the smallest store."""
+"""Size of the smallest store, bytes: SQLite's default page."""
 
 _WAL_FORMAT = b"\2\2"
-"""Bytes 18 and 19 of a file that SQLite has switched to WAL; it stays so until it is switched back."""
+"""Bytes 18 and 19 of a file in WAL mode, which is permanent until the mode is changed back (SQLite's file format)."""
 
 REPLACE = (
     "give the name of a file that does not exist yet, restore this one from a copy, or save what can be read of it:"
@@ -40,8 +43,15 @@ REPLACE = (
 
 
 class StoreFile:
-    """An open file, or a store in memory.  where: its name in messages.  version: of its tables, VERSION unless it is
-    read only."""
+    """Open SQLite file, or SQLite database in memory.
+
+    Attributes:
+        path: Path of the file; None in memory.
+        read_only: Whether the file must not be changed.
+        where: Name of the store in error messages.
+        version: Version of the tables. It is VERSION unless the file is read-only.
+        connection: SQLite's connection.
+    """
 
     def __init__(self, path: Path | None, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
@@ -67,19 +77,19 @@ class StoreFile:
             raise
 
     def close(self) -> None:
-        """Close it.  May be called again."""
+        """Close the connection. Calling it again has no effect."""
         with self.explained():
             self.connection.close()
         if self._copy is not None:
             scratch.discard(self._copy)
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """One statement."""
+        """Execute one statement."""
         return self.connection.execute(statement, values)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, alone in the file."""
+        """Run the body as an immediate transaction; roll back if it raises."""
         self.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -91,7 +101,7 @@ class StoreFile:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """SQLite's errors as StoreErrors with a remedy."""
+        """Convert SQLite's errors into StoreErrors with a remedy."""
         try:
             yield
         except sqlite3.ProgrammingError as error:
@@ -114,47 +124,47 @@ class StoreFile:
             raise self.damaged(f"it is damaged or not a store ({error})") from error
 
     def damaged(self, what: str) -> StoreError:
-        """The error that says so."""
+        """Return the StoreError for a damaged file."""
         return StoreError(what, where=self.where, remedy=REPLACE)
 
     def check(self, *, whole: bool = True) -> None:
-        """Raise StoreError where SQLite finds the file's structure damaged.  whole: indices too."""
+        """Raise StoreError if SQLite finds the file's structure damaged. `whole` includes the indices."""
         with self.explained():
             (health,) = self.execute(f"PRAGMA {'integrity' if whole else 'quick'}_check(1)").fetchone()
         if health != "ok":
             raise self.damaged(f"it is damaged ({' '.join(health.split())})")
 
     def _address(self) -> str:
-        """What sqlite3.connect takes: a URI, in which nothing of the path is special."""
+        """Return the URI for sqlite3.connect, with the path's special characters escaped."""
         if self.path is None:
             return MEMORY
         path = self.path.absolute()
         if not self.read_only:
             return path.as_uri()
         if self._network and _is_wal(path):
-            return self._address_of_copy(path)  # reading it in place would share its log's index with other hosts
+            return self._address_of_copy(path)  # reading in place would share the log's index with other hosts
         if os.access(path, os.W_OK) and os.access(_folder(path), os.W_OK | os.X_OK):
-            return f"{path.as_uri()}?mode=rw"  # so that what SQLite puts beside the file is cleared away again
+            return f"{path.as_uri()}?mode=rw"  # lets SQLite remove the files that it creates beside the store
         log = _log(path)
         if not log.exists() or not log.stat().st_size:
             return f"{path.as_uri()}?immutable=1"
-        # SQLite reads a log only with a third file beside it, which it cannot make here: of both, a copy is read.
+        # SQLite needs a third file to read the log and cannot create it here, so a copy of both files is read.
         return self._address_of_copy(path)
 
     def _address_of_copy(self, path: Path) -> str:
-        """The address of a copy of the file and its log, which is removed when this is closed."""
+        """Copy the file and its log and return the copy's URI; `close` removes the copy."""
         self._copy = scratch.folder("store")
-        copied = self._copy / "store"
-        shutil.copyfile(path, copied)
+        target = self._copy / "store"
+        shutil.copyfile(path, target)
         if _log(path).exists():
-            shutil.copyfile(_log(path), _log(copied))
-        return f"{copied.as_uri()}?mode=rw"
+            shutil.copyfile(_log(path), _log(target))
+        return f"{target.as_uri()}?mode=rw"
 
     def _prepare(self) -> None:
-        """Set the connection up; make the tables of a new file, upgrade those of an old one."""
+        """Configure the connection; create the tables of a new file, upgrade those of an old one."""
         self.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
         if self._network and not self.read_only and self.path is not None and _is_wal(self.path):
-            # With the file to itself, SQLite reads its log without an index that others share.
+            # In exclusive mode, SQLite reads its log without a shared index.
             self.execute("PRAGMA locking_mode = EXCLUSIVE")
         self.version = self._identify()
         if self.read_only:
@@ -169,16 +179,16 @@ class StoreFile:
             self.check()
 
     def _set_journal(self) -> None:
-        """Choose how writes survive a crash: a rollback journal on network file systems, WAL in new files elsewhere.
+        """Set the journal mode: a rollback journal on network file systems, WAL in new files elsewhere.
 
-        A store that has a rollback journal keeps it, since a file server's local disk may be other hosts' network file
-        system."""
-        wanted = "DELETE" if self._network else "WAL" if self.version == 0 else ""
-        if wanted:
-            (found,) = self.execute(f"PRAGMA journal_mode = {wanted}").fetchone()
-            if self._network and found.upper() != wanted:
+        A store that has a rollback journal keeps it, since a file server's local disk may be a network file system for
+        other hosts."""
+        mode = "DELETE" if self._network else "WAL" if self.version == 0 else ""
+        if mode:
+            (actual_mode,) = self.execute(f"PRAGMA journal_mode = {mode}").fetchone()
+            if self._network and actual_mode.upper() != mode:
                 raise StoreError(
-                    f"it lies on a network file system, and its journal is {found}, which is not safe there",
+                    f"it lies on a network file system, and its journal is {actual_mode}, which is not safe there",
                     where=self.where,
                     remedy="close the programs that have it open, or give the path of a file on a local disk",
                 )
@@ -187,32 +197,35 @@ class StoreFile:
         self.execute("PRAGMA synchronous = FULL")
 
     def _refuse_read_only(self) -> None:
-        """Notice now, not after an hour of measuring, what permissions do not tell: a read-only disk, say."""
+        """Raise StoreError now, not after an hour of measuring, if the file cannot be written (a read-only disk)."""
         with self.transaction():
             pass
 
     def _bring_up_to_date(self) -> None:
-        """Inside a transaction, since another process may be doing the same."""
+        """Create or upgrade the tables; needs a transaction, since another process may be doing the same."""
         self.version = self._identify()
         if self.version == 0:
             for statement in TABLES:
                 self.execute(statement)
             self.execute(f"PRAGMA application_id = {APPLICATION}")
         elif self.version < VERSION:
-            self.check()  # nothing is copied out of a damaged file unseen
+            self.check()  # the upgrade must not copy rows of a damaged file unnoticed
             upgrade(self.connection, self.version)
         self.execute(f"PRAGMA user_version = {VERSION}")
         self.version = VERSION
 
     def _identify(self) -> int:
-        """The version of the file's tables; 0 for an empty file.  Raises StoreError for files that are no store, and
-        for stores of a newer version."""
+        """Return the version of the file's tables, 0 for an empty file.
+
+        Raises StoreError if the file is not a store or has a newer version."""
         (application,) = self.execute("PRAGMA application_id").fetchone()
         (version,) = self.execute("PRAGMA user_version").fetchone()
         (tables,) = self.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application == version == tables == 0 and not self.read_only:
             if self.path is not None and 0 < self.path.stat().st_size < _PAGE:
-                raise self.damaged("it is damaged or not a store (it ends after its first bytes)")  # empty, to SQLite
+                raise self.damaged(
+                    "it is damaged or not a store (it ends after its first bytes)"
+                )  # SQLite takes it for empty
             return 0
         if application != APPLICATION or version < 1:
             raise StoreError(
@@ -228,7 +241,7 @@ class StoreFile:
 
 
 def _is_wal(path: Path) -> bool:
-    """Whether there is a file that says that SQLite keeps a log beside it."""
+    """Return whether the file exists and is in WAL mode."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -236,10 +249,11 @@ def _is_wal(path: Path) -> bool:
 
 
 def _log(path: Path) -> Path:
-    """SQLite's log of a file, which it keeps beside the file itself, whatever links lead there."""
+    """Return the path of SQLite's log, which lies beside the file that links resolve to."""
     real = Path(os.path.realpath(path))
     return real.with_name(real.name + "-wal")
 
 
 def _folder(path: Path) -> Path:
+    """Return the folder of the file that links resolve to."""
     return Path(os.path.realpath(path)).parent

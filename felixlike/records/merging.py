@@ -1,7 +1,8 @@
-"""Stores into one: every measurement once, those of different machines apart, of damaged files what can be read.
+"""Merge record stores: every measurement is added once, and readable rows of damaged files are recovered.
 
-In: a store and the path of another. Out: what was added. Commands stay where they were given: `felixlike resume` runs
-them. Rows are added some at a time, so others can go on writing.
+The input is a store and the path of another one, the output the number of added measurements. Measurements keep the
+name of their device. Commands are not merged, since `felixlike resume` runs them. Rows are added in several
+transactions, so other processes can write meanwhile.
 """
 
 import os
@@ -18,14 +19,22 @@ from felixlike.records.schema import COLUMNS, VALUES, Row, opened, sealed
 from felixlike.records.store import Store
 
 _AT_ONCE = 1000
+"""Rows of one transaction; chosen by hand."""
 
 _MERGED = tuple(table for table in VALUES if table != "commands")
+"""Tables that are merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """added: measurements that were new.  known: that were there already.  lost: that could not be read, as far as
-    they could be counted: at least so many.  damage: what was wrong with the file; empty where nothing was."""
+    """Result of a merge.
+
+    Attributes:
+        added: Number of new measurements.
+        known: Number of measurements that the store had already.
+        lost: Lower bound on the number of measurements that could not be read.
+        damage: What is wrong with the other file; empty if it is undamaged.
+    """
 
     added: int
     known: int
@@ -34,10 +43,20 @@ class Merged:
 
 
 def merge(store: Store, path: "str | os.PathLike[str]") -> Merged:
-    """Add everything that another store holds but its commands; it is not changed and may be read-only.
+    """Add everything of another store except its commands.
 
-    Raises StoreError if the store cannot be written; SourceLeftOut if the other one is the same, missing, no store, of
-    a newer version, or so damaged that nothing of it can be read."""
+    Args:
+        store: The store to add to.
+        path: Path of the other store. It is not changed and may be read-only.
+
+    Returns:
+        The numbers of added, known and lost measurements.
+
+    Raises:
+        StoreError: The store cannot be written.
+        SourceLeftOut: The other store is the same file, missing, not a store, of a newer version, or so damaged that
+            no measurement can be read.
+    """
     option_checks.of_kind(store, Store, "store", where="merge", remedy="give what records.open returns")
     try:
         source = path_of(path)
@@ -53,12 +72,13 @@ def merge(store: Store, path: "str | os.PathLike[str]") -> Merged:
 
 
 def _merge(store: Store, source: Path) -> Merged:
+    """Copy the rows of an undamaged source, else salvage those of a damaged one."""
     try:
         with Store(source, read_only=True) as other:
             return _copy(store, other, str(source))
     except StoreError as error:
-        others_fault = error.where != str(source) or error.what.startswith(_SOUND)
-        if others_fault or not source.is_file() or not source.stat().st_size:
+        not_damage = error.where != str(source) or error.what.startswith(_SOUND)
+        if not_damage or not source.is_file() or not source.stat().st_size:
             raise
         try:
             return _save(store, source, error)
@@ -72,18 +92,18 @@ def _merge(store: Store, source: Path) -> Merged:
 
 _ITSELF = "it cannot be merged into itself"
 _SOUND = ("it has version", "permission", "database is locked", "unable to open")
-"""What StoreErrors begin with that do not speak of damage."""
+"""Beginnings of the messages of StoreErrors that are not about damage."""
 
 
 def _copy(store: Store, other: Store, where: str) -> Merged:
-    """Of a file that SQLite can read. Raises StoreError where it cannot after all."""
+    """Add the rows of a file that SQLite can read; raise StoreError if it is damaged after all."""
     other.file.check(whole=False)
     counts = {table: _add(store, table, (_sealed(row, where) for row in other.rows(table))) for table in _MERGED}
     return Merged(*counts["measurements"])
 
 
 def _sealed(row: Row, where: str) -> Row:
-    """A row whose checksum is right, or that gets one now: version 1 had none."""
+    """Return the row if its checksum is right; add the checksum if it has none (version 1)."""
     try:
         return row if opened(row) and row[-1] is not None else sealed(row[:-1])
     except (ValueError, TypeError) as error:
@@ -93,7 +113,7 @@ def _sealed(row: Row, where: str) -> Row:
 
 
 def _save(store: Store, path: Path, damage: StoreError) -> Merged:
-    """Of a file that SQLite cannot read, or not all of it."""
+    """Add the rows that can be salvaged from a damaged file."""
     rows: dict[str, set[Row]] = {table: set() for table in VALUES}
     last = 0
     for table, number, row in salvage(path):
@@ -115,7 +135,7 @@ _TARGET = COLUMNS.index("target")
 
 
 def _add(store: Store, table: str, rows: Iterable[Row]) -> tuple[int, int]:
-    """(new, known) rows."""
+    """Add rows to a table and return the numbers of (new, known) rows."""
     total = new = 0
     for some in _chunks(rows):
         with store.file.explained(), store.file.transaction():
@@ -125,6 +145,7 @@ def _add(store: Store, table: str, rows: Iterable[Row]) -> tuple[int, int]:
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield lists of up to _AT_ONCE rows."""
     iterator = iter(rows)
     while some := list(islice(iterator, _AT_ONCE)):
         yield some

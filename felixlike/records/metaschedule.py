@@ -1,9 +1,9 @@
-"""Between a store and a folder with MetaSchedule's JSON database.
+"""Export a record store to MetaSchedule's JSON database, and import such a database.
 
-In: a store, a folder. Out: what was written or taken over, and what was passed over and why. The files are two lists of
-lines: database_workload.json, [hash, module], and database_tuning_record.json, [number of the workload, [trace,
-seconds, target, arguments]]. MetaSchedule refuses a database whose last line is torn; here damaged lines are counted
-and passed over.
+The input is a store and a folder. The output is the number of exported or imported records, and of those that were
+skipped, by reason. Each file has one JSON value a line: [hash, module] in database_workload.json, and [number of the
+workload, [trace, seconds, target, arguments]] in database_tuning_record.json. MetaSchedule rejects a database whose
+last line is incomplete; this module counts damaged lines and skips them.
 """
 
 import base64
@@ -30,16 +30,22 @@ from felixlike.records.store import Store, StoredWorkload
 from felixlike.symbolic import Sketch, sketches
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
-"""The files of a database, as MetaSchedule names them."""
+"""Names of MetaSchedule's database files."""
 
 _FAILED = 1e9
-"""Seconds from which MetaSchedule means a failure: it writes 1e10."""
+"""Smallest time that means a failure, s: MetaSchedule writes 1e10."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """records: how many were written or new.  known: how many were there already.  workloads: of how many workloads.
-    passed_over: how many were not taken, by reason."""
+    """Result of an export or import.
+
+    Attributes:
+        records: Number of written records, or of new ones.
+        known: Number of records that the store had already.
+        workloads: Number of workloads that these records belong to.
+        passed_over: Number of skipped records, by reason.
+    """
 
     records: int
     known: int
@@ -50,14 +56,27 @@ class Exchanged:
 def export_database(
     store: Store, folder: "str | os.PathLike[str]", *, target: Any = "cpu", device: str | None = None, best: int = 0
 ) -> Exchanged:
-    """Write a store's right measurements of one target and device as a database, which
-    relax.transform.MetaScheduleApplyDatabase takes.
+    """Write a store's OK measurements of one target and device as a database for MetaScheduleApplyDatabase.
 
-    MetaSchedule does not tell targets apart, so a folder holds one. target: a name or a TVM target. device: its name,
-    None for this machine's. best: only so many of each workload, the fastest; 0 for all. Each workload is written in
-    every form in which MetaSchedule may look it up. Schedules of functions with constant weights pack these: after
-    MetaScheduleApplyDatabase come SplitLayoutRewritePreproc and FoldConstant, or every call packs them.
-    Raises StoreError if the folder holds a database already or cannot be written, UnknownTarget."""
+    MetaSchedule does not distinguish targets, so a folder holds the records of one. Each workload is written in every
+    form in which MetaSchedule may look it up. Schedules of functions with constant weights pack these: run
+    SplitLayoutRewritePreproc and FoldConstant after relax.transform.MetaScheduleApplyDatabase, or every call packs
+    them.
+
+    Args:
+        store: The store to read.
+        folder: Folder for the two files; it is created if missing.
+        target: A name or a TVM target.
+        device: Name of the device; None for this machine's.
+        best: Number of records of each workload, fastest first; 0 for all.
+
+    Returns:
+        The numbers of written and skipped records.
+
+    Raises:
+        StoreError: The folder already holds a database, or it cannot be written.
+        UnknownTarget: The target's name is unknown.
+    """
     place = _place(store, folder)
     best = option_checks.whole(best, "best", where="export", otherwise="0 for all")
     _refuse_used(place)
@@ -88,36 +107,50 @@ def export_database(
 def import_database(
     store: Store, folder: "str | os.PathLike[str]", *, target: Any = "cpu", device: str | None = None
 ) -> Exchanged:
-    """Add what MetaSchedule has measured: `optimize` with this store then knows these schedules.
+    """Add MetaSchedule's measurements to a store, so that `optimize` with this store uses them.
 
-    target: whose records are taken, a name or a TVM target; `optimize` must be asked for the same. device: where they
-    were measured, since the database does not say; None for this machine. MetaSchedule checks no answers: such a
-    schedule is checked before it is chosen. Budgets do not count them. Raises StoreError if there is no database or
-    the store cannot be written, UnknownTarget."""
+    MetaSchedule does not verify outputs, so an imported schedule is verified before it is chosen. Imported
+    measurements do not count against budgets.
+
+    Args:
+        store: The store to add to.
+        folder: Folder of the database.
+        target: Target of the imported records, a name or a TVM target; `optimize` must be called with the same.
+        device: Name of the device that measured them, which the database does not say; None for this machine's.
+
+    Returns:
+        The numbers of new, known and skipped records.
+
+    Raises:
+        StoreError: There is no database, or the store cannot be written.
+        UnknownTarget: The target's name is unknown.
+    """
     place = _place(store, folder)
     target = resolve_target(target)
     where = device_name(target) if device is None else _device(device)
     passed_over: Counter[str] = Counter()
     database = _Database(place, target, passed_over)
-    found: dict[tuple[str, str], list[Record]] = {}
+    records_by_sketch: dict[tuple[str, str], list[Record]] = {}
     for line in _lines(place / RECORDS, passed_over):
         try:
             record = database.record(line, where)
         except _PassedOver as reason:
             passed_over[str(reason)] += 1
             continue
-        found.setdefault((record.task, record.sketch), []).append(record)
+        records_by_sketch.setdefault((record.task, record.sketch), []).append(record)
     before = store.count()
-    for (task, sketch), records in found.items():
+    for (task, sketch), records in records_by_sketch.items():
         store.extend(database.known[task], records, database.sketches[task][sketch])
     new = store.count() - before
-    return Exchanged(new, sum(map(len, found.values())) - new, len({task for task, _ in found}), passed_over)
+    return Exchanged(
+        new, sum(map(len, records_by_sketch.values())) - new, len({task for task, _ in records_by_sketch}), passed_over
+    )
 
 
 def _main(line: Any) -> Any:
-    """The function of a workload's line: the module's hash, and its JSON after eight bytes of its length, in base64.
+    """Return the function of a workload's line, [hash, base64 of eight bytes of length and the module's JSON].
 
-    MetaSchedule's own reader builds whatever the JSON asks for. Raises _tvm.NotAllowed, or TVM's errors."""
+    MetaSchedule's own reader creates any object that the JSON names. Raises _tvm.NotAllowed, or TVM's errors."""
     try:
         recorded, encoded = line
         text = base64.b64decode(encoded, validate=True)[8:].decode()
@@ -130,11 +163,16 @@ def _main(line: Any) -> Any:
 
 
 class _PassedOver(Exception):
-    """Why a record is not taken."""
+    """Reason for skipping a record."""
 
 
 class _Database:
-    """A database that is being read.  known: tasks by key.  sketches: of each of them, by key."""
+    """Reader of a database.
+
+    Attributes:
+        known: Tasks by key.
+        sketches: Sketches of each task by the task's key and their own.
+    """
 
     def __init__(self, place: Path, target: Any, passed_over: Counter[str]) -> None:
         self.known: dict[str, Task] = {}
@@ -145,7 +183,7 @@ class _Database:
         self._tasks: dict[int, Task | str] = {}
 
     def record(self, line: Any, device: str) -> Record:
-        """The record of a line. Raises _PassedOver with the reason."""
+        """Return the record of a line; raise _PassedOver with the reason to skip it."""
         try:
             number, (trace, seconds, target, *_) = line
         except (ValueError, TypeError) as error:
@@ -163,14 +201,14 @@ class _Database:
             measurement=_measurement(seconds),
             device=device,
             target=str(self._target),
-            tvm="",  # the database says neither the version nor the day, and its records are to be known again
+            tvm="",  # the database has neither version nor date; constants make repeated imports equal
             felixlike="",
             seed=0,
             time=0.0,
         )
 
     def _fits(self, target: Any) -> bool:
-        """Whether a record's target is ours, as far as code depends on it. Raises _PassedOver for what is none."""
+        """Return whether a record's target equals ours in what code depends on; raise _PassedOver if it is invalid."""
         text = json.dumps(target)
         if text not in self._targets:
             try:
@@ -179,11 +217,12 @@ class _Database:
                 if not _tvm.raised_in_tvm(error):
                     raise
                 raise _PassedOver("damaged lines") from error
-            said = [(t.kind.name, *map(t.attrs.get, _DECISIVE)) for t in (theirs, self._target)]
-            self._targets[text] = str(said[0]) == str(said[1])
+            decisive = [(t.kind.name, *map(t.attrs.get, _DECISIVE)) for t in (theirs, self._target)]
+            self._targets[text] = str(decisive[0]) == str(decisive[1])
         return self._targets[text]
 
     def _task(self, number: Any) -> Task:
+        """Return the task of a workload's number; raise _PassedOver if it is damaged or missing."""
         if not isinstance(number, int) or not 0 <= number < len(self._lines) or self._lines[number] is None:
             raise _PassedOver("of a workload that is damaged or missing")
         if number not in self._tasks:
@@ -198,12 +237,13 @@ class _Database:
                 if not isinstance(error, FelixlikeError | _tvm.NotAllowed) and not _tvm.refusal(error):
                     raise
                 self._tasks[number] = first_line(error)
-        found = self._tasks[number]
-        if isinstance(found, str):
+        known = self._tasks[number]
+        if isinstance(known, str):
             raise _PassedOver("of a workload that TVM cannot read")
-        return self.known[found.key]
+        return self.known[known.key]
 
     def _point(self, task: Task, trace: Any) -> tuple[Sketch, tuple[int, ...]]:
+        """Return the sketch and the point of a trace; raise _PassedOver if no sketch of ours has this trace."""
         for sketch in self.sketches[task.key].values():
             try:
                 point = sketch.traced_point(trace)
@@ -217,11 +257,11 @@ class _Database:
 
 
 _DECISIVE = ("mcpu", "num-cores", "arch")
-"""What of a target times and schedules depend on, beside its kind."""
+"""Attributes of a target that times and schedules depend on, besides its kind."""
 
 
 def _measurement(seconds: Any) -> Measurement:
-    """What a record says, its seconds as if we had measured the same repeats. Raises _PassedOver."""
+    """Return the Measurement of a record's repeats, s; raise _PassedOver if they are damaged."""
     try:
         repeats = tuple(float(s) for s in seconds)
     except (TypeError, ValueError) as error:
@@ -234,7 +274,7 @@ def _measurement(seconds: Any) -> Measurement:
 
 
 def _lines(path: Path, passed_over: Counter[str], *, keep: bool = False) -> Iterator[Any]:
-    """The JSON of each line; damaged ones are counted, and left out or, to keep numbers right, None."""
+    """Yield the JSON value of each line; count damaged lines, and skip them, or yield None if `keep` is set."""
     try:
         with path.open("rb") as file:
             for line in file:
@@ -251,17 +291,20 @@ def _lines(path: Path, passed_over: Counter[str], *, keep: bool = False) -> Iter
 
 
 def _place(store: Any, folder: Any) -> Path:
+    """Check both arguments and return the folder's path."""
     option_checks.of_kind(store, Store, "store", where="MetaSchedule", remedy="give what records.open returns")
     return option_checks.path(folder, "folder", error=StoreError)
 
 
 def _device(name: Any) -> str:
+    """Return the device's name; raise InvalidOption if it is not a text."""
     return option_checks.text(
         name, "device", remedy="give the name of a device, as in Record.device, or None for this one"
     )
 
 
 def _refuse_used(place: Path) -> None:
+    """Raise StoreError if the folder holds a database or is a file."""
     if any((place / name).exists() for name in (WORKLOADS, RECORDS)):
         raise StoreError("there is a database already", where=str(place), remedy="name another folder")
     if place.exists() and not place.is_dir():
@@ -277,7 +320,7 @@ def _export_workload(
     database: Any,
     passed_over: Counter[str],
 ) -> int:
-    """Write one workload's records; how many."""
+    """Write one workload's records and return their number."""
     records = store.fastest(workload.task, best or None, device=device)
     if not records:
         return 0
@@ -306,25 +349,25 @@ def _export_workload(
         if trace is None:
             passed_over["that this TVM does not schedule"] += 1
             continue
-        found = record.measurement
+        result = record.measurement
         for form in forms:
-            seconds = list(found.repeats) or [found.seconds]
+            seconds = list(result.repeats) or [result.seconds]
             database.commit_tuning_record(_tvm.ms.database.TuningRecord(trace, form, seconds, target, arguments))
         written += 1
     return written
 
 
 def _forms(module: Any) -> list[Any]:
-    """The module as MetaSchedule may look it up.
+    """Return the forms of the module in which MetaSchedule may look it up.
 
-    Functions that were not fused are marked as such. Free layouts are those of our own modules; or, where
-    AttachAttrLayoutFreeBuffers has marked the functions of a model, all constants, and an empty list without any."""
+    AnnotateTIROpPattern adds an attribute to functions that were not fused. The layout-free buffers are those of our
+    own modules, or, as AttachAttrLayoutFreeBuffers writes them for a model, all constants (an empty list if none)."""
     main = _tvm.without_attributes(module["main"], CONSTANTS)
     theirs = main.with_attr(LAYOUT_FREE, list(noted_constants(module["main"])))
-    found: list[Any] = []
+    forms: list[Any] = []
     for func in (main, theirs):
         plain = _tvm.IRModule({"main": func})
         for form in (plain, _tvm.relax.transform.AnnotateTIROpPattern()(plain)):
-            if not any(_tvm.structural_equal(form, other) for other in found):
-                found.append(form)
-    return found
+            if not any(_tvm.structural_equal(form, other) for other in forms):
+                forms.append(form)
+    return forms

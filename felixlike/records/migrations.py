@@ -1,4 +1,4 @@
-"""From each version of the tables to the next, inside one transaction: an old file is upgraded whole or not at all."""
+"""Upgrade a store's tables from version to version inside one transaction, completely or not at all."""
 
 import sqlite3
 from collections.abc import Callable
@@ -7,15 +7,15 @@ from felixlike.records.schema import TABLES, VALUES, VERSION, checksum
 
 
 def upgrade(connection: sqlite3.Connection, version: int) -> None:
-    """Bring a file's tables from `version` to VERSION."""
+    """Upgrade a file's tables from `version` to VERSION."""
     for step in range(version, VERSION):
         _STEPS[step](connection)
 
 
 def _checksums(connection: sqlite3.Connection) -> None:
-    """1 → 2: rows get checksums; tables for sketches, runs and commands.
+    """Upgrade 1 → 2: add checksums to rows, and the tables for sketches, runs and commands.
 
-    The tables are made as they are now, which the steps after this one then find done."""
+    The tables are created in their newest form; later steps find their changes done."""
     connection.create_function("checksum_of", -1, lambda *values: checksum(values), deterministic=True)
     execute = connection.execute
     execute("DROP INDEX fastest")
@@ -34,7 +34,7 @@ def _checksums(connection: sqlite3.Connection) -> None:
 
 
 def _kernels(connection: sqlite3.Connection) -> None:
-    """2 → 3: measurements have what the CUDA compiler said of their kernels. Checksums stay as they are."""
+    """Upgrade 2 → 3: add the CUDA compiler's report of the kernels to measurements; checksums do not change."""
     columns = {row[1] for row in connection.execute("PRAGMA table_info(measurements)")}
     if "kernels" not in columns:
         connection.execute("ALTER TABLE measurements ADD COLUMN kernels TEXT NOT NULL DEFAULT ''")

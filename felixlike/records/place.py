@@ -1,7 +1,7 @@
-"""Where a store is: what a user may write for it, as a path or as memory.
+"""Convert and check the location of a store.
 
-In: None, ":memory:" or a path. Out: a path, or None for a store in memory; a StoreError for what SQLite would take for
-something else than is meant.
+The input is None, ":memory:" or a path. The output is a path, or None for a store in memory. A location that SQLite
+would interpret differently than the user raises StoreError.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from felixlike._util import option_checks
 from felixlike.errors import StoreError
 
 MEMORY = ":memory:"
-"""SQLite's name for a store in memory; it is gone when it is closed."""
+"""SQLite's name for a database in memory, which is lost when it is closed."""
 
 _HOW = 'give the path of a file, or ":memory:" or None for a store in memory'
 _KINDS = (
@@ -27,8 +27,17 @@ _KINDS = (
 
 
 def path_of(store: str | os.PathLike[str] | None) -> Path | None:
-    """The path of a store; None for one in memory.  Raises StoreError for what is no path, an empty one, and SQLite's
-    URIs, which would be files of that name."""
+    """Return the path of a store.
+
+    Args:
+        store: Path of the file; None or ":memory:" for a store in memory.
+
+    Returns:
+        The path, or None for a store in memory.
+
+    Raises:
+        StoreError: `store` is not a path, is empty, or is one of SQLite's URIs, which would be taken for a file's name.
+    """
     if store is None or store == MEMORY:
         return None
     if isinstance(store, str) and store.startswith("file:"):
@@ -37,13 +46,14 @@ def path_of(store: str | os.PathLike[str] | None) -> Path | None:
             where=store,
             remedy=f"{_HOW}; a file of this name is ./{store}",
         )
-    given = "" if isinstance(store, str) and not store.strip() else store
-    return option_checks.path(given, "store", error=StoreError, otherwise='":memory:" or None for a store in memory')
+    location = "" if isinstance(store, str) and not store.strip() else store
+    return option_checks.path(location, "store", error=StoreError, otherwise='":memory:" or None for a store in memory')
 
 
 def refuse(path: Path, *, read_only: bool) -> None:
-    """Raise StoreError where no store can be; SQLite says "unable to open database file" for all of these, or waits
-    forever."""
+    """Raise StoreError if there cannot be a store at this path.
+
+    SQLite reports "unable to open database file" for all of these cases, or waits forever."""
     where = str(path)
     try:
         mode = path.stat().st_mode
@@ -65,7 +75,7 @@ def refuse(path: Path, *, read_only: bool) -> None:
 
 
 def _refuse_read_only(path: Path, *, is_there: bool) -> None:
-    """A store that is used is written to, and so is its folder, which gets SQLite's log."""
+    """Raise StoreError unless the file can be written, and its folder too, in which SQLite creates its log."""
     folder = Path(os.path.realpath(path)).parent
     if is_there and not os.access(path, os.W_OK):
         what = "the file cannot be written"

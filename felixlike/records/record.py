@@ -1,6 +1,7 @@
-"""One measured candidate, with everything needed to judge it or to repeat it.
+"""Define the Record of a measured candidate, with everything needed to evaluate or repeat the measurement.
 
-In: a task, a sketch's key, a point and its Measurement. Out: a Record, which adds where, when and by what it was made.
+The input is a task, a sketch's key, a point and its Measurement. The output is a Record, which adds the device, the
+target, the versions, the seed and the time.
 """
 
 import time
@@ -20,11 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A measurement of one point of one sketch of one task.
+    """Measurement of one point of one sketch of one task.
 
-    task: Task.key.  sketch: the sketch's key.  point: the value of each of its variables.  device: the processor, or
-    a server's.  target: TVM's text of it.  tvm, felixlike: versions.  seed: of the run.  time: seconds since 1970, when
-    recorded."""
+    Attributes:
+        task: The task's key (`Task.key`).
+        sketch: The sketch's key (`Sketch.key`).
+        point: Value of each variable of the sketch.
+        measurement: The result.
+        device: Name of the processor that measured it, this machine's or a server's.
+        target: TVM's text of the target.
+        tvm: Version of TVM; empty for imported records.
+        felixlike: Version of felixlike; empty if another tuner measured it.
+        seed: Seed of the run.
+        time: Time of recording, seconds since 1970; 0 for imported records.
+    """
 
     task: str
     sketch: str
@@ -39,10 +49,18 @@ class Record:
 
 
 def make_record(task: "Task", sketch: str, point: Iterable[int], measurement: Measurement, *, seed: int = 0) -> Record:
-    """A record of something measured just now, on the target's device or the one the measurement names, by
-    these versions.
+    """Make the record of a measurement, with the current time and the installed versions.
 
-    point: integers, numpy's too.  Raises InvalidOption for what is no task or no measurement."""
+    Args:
+        task: The task that was measured.
+        sketch: The sketch's key.
+        point: Value of each variable of the sketch; Python or numpy integers.
+        measurement: The result. If it names no device, the record has that of the task's target.
+        seed: Seed of the run.
+
+    Raises:
+        InvalidOption: `task` is not a Task or `measurement` is not a Measurement.
+    """
     from felixlike.frontend.task import Task
 
     option_checks.of_kind(task, Task, "task", where="make_record", remedy="give one of extract_tasks(model, shapes)")

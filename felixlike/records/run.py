@@ -1,4 +1,4 @@
-"""A tuning run as a store remembers it: which model, where, with what, and how long it took."""
+"""Define the Run of a store: a tuning run's model, device, versions, cost model and seed."""
 
 import hashlib
 import secrets
@@ -16,8 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """id: at random.  model: the same for models with the same tasks on the same target.  device, target, tvm,
-    felixlike: as in a Record.  weights: digest of the cost model's weights when the run began.  seed: of the run."""
+    """Tuning run.
+
+    Attributes:
+        id: Random identifier.
+        model: Digest of the tasks' keys, equal for models with the same tasks on the same target.
+        device: Name of the device (see `Record`).
+        target: TVM's text of the target.
+        tvm: Version of TVM.
+        felixlike: Version of felixlike.
+        weights: Digest of the cost model's weights at the beginning of the run.
+        seed: Seed of the run.
+    """
 
     id: str
     model: str
@@ -30,7 +40,13 @@ class Run:
 
 
 def make_run(tasks: "Sequence[Task]", *, weights: str, seed: int) -> Run:
-    """A run over these tasks (at least one, all of one target) that begins now, on the target's device."""
+    """Make the Run of a tuning run that begins now, on the target's device.
+
+    Args:
+        tasks: At least one task; all have the same target.
+        weights: Digest of the cost model's weights.
+        seed: Seed of the run.
+    """
     target = tasks[0].target
     keys = " ".join(sorted({task.key for task in tasks}))
     return Run(

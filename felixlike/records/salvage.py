@@ -1,9 +1,9 @@
-"""What can still be read of a damaged store: its rows, picked out of the file's pages one by one.
+"""Recover rows of a damaged store from the single pages of its file.
 
-SQLite gives up where a page that leads to others is damaged. Here every page is looked at by itself, for rows whose
-checksum is right, which no chance produces: whatever is found is as it was written. Works without indices, schema or
-header, on files that end too early, and with what lies beside the file in its log. The format is SQLite's:
-https://www.sqlite.org/fileformat2.html. Rows of version 1 had no checksums and are not found.
+SQLite fails if a page that refers to others is damaged. This module reads every page by itself and yields the rows
+whose checksum is right, so every recovered row is as it was written. It needs no indices, schema or header, and it
+handles truncated files and the log beside the file. The format is SQLite's: https://www.sqlite.org/fileformat2.html.
+Rows of version 1 have no checksums and are not recovered.
 """
 
 import mmap
@@ -14,31 +14,37 @@ from pathlib import Path
 from felixlike.records.schema import REALS, VALUES, Row, opened
 
 _LEAF = 13
+"""Type byte of a table's leaf page (SQLite's file format)."""
+
 _LOG_HEADER, _FRAME_HEADER = 32, 24
+"""Sizes of the headers of a write-ahead log and of each frame, bytes (SQLite's file format)."""
+
 _SIZES = (4096, 1024, 2048, 8192, 16384, 32768, 65536, 512)
+"""Page sizes that SQLite allows, bytes; the first is used if the header is damaged."""
+
 _MOST_BYTES = 2**24
-"""More than any row has; lengths that damage makes up are refused."""
+"""Upper limit on the size of a row, bytes; chosen by hand to reject lengths that damage has produced."""
 
 _WHOLE = (0, 1, 2, 3, 4, 6, 8)
-"""Bytes of the integers that SQLite calls 0 … 6."""
+"""Bytes of the values of serial types 0 … 6: NULL and integers (SQLite's file format)."""
 
 _NUMBERED = ("measurements", "commands")
 """Tables whose rows begin with their number."""
 
 _SHAPES = {len(names) + 1 + (table in _NUMBERED): table for table, names in VALUES.items()}
 _SHAPES[_BEFORE_KERNELS := len(VALUES["measurements"]) + 1] = "measurements"
-"""Columns in the file, the checksum's included → table. Rows of version 2 end with their checksum, and stay as they are
-when the file is upgraded."""
+"""Maps the number of columns in the file, including the checksum, to the table.
+
+Rows of version 2 end with their checksum, also after the file is upgraded."""
 
 _Pages = Callable[[int], bytes]
-"""A page by its number, from 1; shorter than others where the file ends."""
+"""Returns a page by its number, from 1; the last page of a truncated file is shorter."""
 
 
 def salvage(path: Path) -> Iterator[tuple[str, int, Row]]:
-    """(table, row's number, row with its checksum) of everything that can be read, in no order, some perhaps more than
-    once.
+    """Yield (table, row's number, row with its checksum) of every readable row, unordered; rows may repeat.
 
-    Raises OSError; ValueError for an empty file."""
+    Raises OSError, and ValueError for an empty file."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         size = _page_size(content)
         log = path.with_name(path.name + "-wal")
@@ -57,20 +63,22 @@ def salvage(path: Path) -> Iterator[tuple[str, int, Row]]:
 
 
 def _found(numbers: Iterable[int], pages: _Pages, size: int) -> Iterator[tuple[str, int, Row]]:
+    """Yield the rows of these pages that belong to a table and whose checksum is right."""
     for page in numbers:
         for number, row in _rows(pages(page), 100 if page == 1 else 0, pages, size):
-            found = _known(row)
-            if found is not None:
-                yield found[0], number, found[1]
+            known = _known(row)
+            if known is not None:
+                yield known[0], number, known[1]
 
 
 def _page_size(content: mmap.mmap) -> int:
+    """Return the page size of the file's header, or 4096 if it is invalid."""
     size = int.from_bytes(content[16:18], "big")
     return 65536 if size == 1 else size if size in _SIZES else _SIZES[0]
 
 
 def _logged(log: bytes, size: int) -> dict[int, bytes]:
-    """The newest page of each number in a write-ahead log."""
+    """Return the newest page of each number in a write-ahead log."""
     step = _FRAME_HEADER + size
     return {
         int.from_bytes(log[i : i + 4], "big"): log[i + _FRAME_HEADER : i + step]
@@ -79,24 +87,27 @@ def _logged(log: bytes, size: int) -> dict[int, bytes]:
 
 
 def _known(row: Row) -> tuple[str, Row] | None:
+    """Return a row's table and its values with the checksum last; None if it belongs to no table or is damaged."""
     table = _SHAPES.get(len(row))
-    if table == "measurements":  # what the compiler said of kernels follows the checksum
+    if table == "measurements":  # the column of kernels follows the checksum
         row = (*row[:-1], "", row[-1]) if len(row) == _BEFORE_KERNELS else (*row[:-2], row[-1], row[-2])
     if table is None or not isinstance(row[-1], bytes):
         return None
-    values = row[1:] if table in _NUMBERED else row
-    # SQLite writes 2.0 as 2, and knows by the column what it was.
+    sealed_values = row[1:] if table in _NUMBERED else row
+    # SQLite stores 2.0 as the integer 2 and converts it by the column's type.
     names = (*VALUES[table], "checksum")
-    values = tuple(float(v) if n in REALS and isinstance(v, int) else v for n, v in zip(names, values, strict=True))
+    sealed_values = tuple(
+        float(v) if n in REALS and isinstance(v, int) else v for n, v in zip(names, sealed_values, strict=True)
+    )
     try:
-        opened(values)
+        opened(sealed_values)
     except (ValueError, TypeError):
         return None
-    return table, values
+    return table, sealed_values
 
 
 def _rows(page: bytes, start: int, pages: _Pages, size: int) -> Iterator[tuple[int, Row]]:
-    """The numbered rows of a leaf of a table; nothing of other pages.  start: of the page's own header."""
+    """Yield the numbered rows of a table's leaf page; nothing for other pages. `start` is the header's offset."""
     if len(page) < start + 8 or page[start] != _LEAF:
         return
     count = int.from_bytes(page[start + 3 : start + 5], "big")
@@ -110,7 +121,7 @@ def _rows(page: bytes, start: int, pages: _Pages, size: int) -> Iterator[tuple[i
 
 
 def _cell(page: bytes, at: int, pages: _Pages, size: int) -> tuple[int, bytes]:
-    """A row's number and its bytes, those that overflow into other pages included."""
+    """Return a row's number and its bytes, including those on overflow pages."""
     length, at = _number(page, at)
     number, at = _number(page, at)
     if length > _MOST_BYTES:
@@ -132,7 +143,7 @@ def _cell(page: bytes, at: int, pages: _Pages, size: int) -> tuple[int, bytes]:
 
 
 def _row(payload: bytes) -> Row:
-    """The values of a record."""
+    """Return the values of a record."""
     end, at = _number(payload, 0)
     kinds = []
     while at < end:
@@ -160,7 +171,7 @@ def _row(payload: bytes) -> Row:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """(value, where it ends) of a number of variable length."""
+    """Return (value, end offset) of a variable-length integer."""
     value = 0
     for i in range(8):
         byte = data[at + i]

@@ -1,8 +1,8 @@
-"""The tables of a store, their version, and how a Record becomes a row and comes back.
+"""Define the tables of a store and their version, and convert Records to rows and back.
 
-nan is stored as NULL (SQLite has no nan), inf as itself; lists as JSON. Every row ends with a checksum of its values:
-a damaged row is noticed when it is read, and equal measurements are the same row in every store. Nothing read back is
-run, but for the command that `felixlike resume` repeats, after asking whoever has not given it.
+nan is stored as NULL (SQLite has no nan), inf as itself, lists as JSON. Every row has a checksum of its values: reading
+detects damaged rows, and equal measurements are the same row in every store. Stored data is never executed, except for
+the command of `felixlike resume`, which asks for confirmation unless this user is known to have given it.
 """
 
 import hashlib
@@ -15,8 +15,9 @@ from felixlike.hardware.occupancy import Kernel
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.records.record import Record
 
-APPLICATION = 0x666C6978  # "flix", SQLite's mark of whose file it is
+APPLICATION = 0x666C6978  # "flix": SQLite's application_id of a store
 VERSION = 3
+"""Version of the tables, stored as SQLite's user_version."""
 
 TABLES = (
     """
@@ -90,7 +91,7 @@ COLUMNS = (
     *("task", "sketch", "point", "status", "seconds", "repeats", "spread", "error", "message"),
     *("build_seconds", "run_seconds", "device", "target", "tvm", "felixlike", "seed", "time", "kernels"),
 )
-"""Of a measurement."""
+"""Columns of the table of measurements."""
 
 VALUES = {
     "workloads": ("key", "name", "module", "target", "flops"),
@@ -99,7 +100,7 @@ VALUES = {
     "runs": ("id", "model", "device", "target", "tvm", "felixlike", "weights", "seed", "seconds"),
     "commands": ("options",),
 }
-"""The columns of each table, without a row's number and the checksum that follows them. What others refer to first."""
+"""Columns of each table without the row's number and the checksum. Tables follow those that they refer to."""
 
 REALS = frozenset(("flops", "seconds", "spread", "error", "build_seconds", "run_seconds", "time"))
 """Columns of floating-point numbers."""
@@ -108,44 +109,44 @@ Row = tuple[Any, ...]
 
 
 def checksum(values: Sequence[Any]) -> bytes:
-    """16 bytes for a row's values. Collisions are never met by chance (2⁻⁶⁴ among 2³² rows).
+    """Return a digest of 16 bytes of a row's values; collisions have probability 2⁻⁶⁴ among 2³² rows.
 
-    An empty text at the end does not count: measurements of which the compiler said nothing have the checksums that
-    they had before there was a column for that (version 2)."""
+    An empty text at the end is left out, so that measurements without a report of kernels keep the checksums of version
+    2, which had no such column."""
     counted = values[:-1] if values and values[-1] == "" else values
     return hashlib.blake2b(json.dumps(counted).encode(), digest_size=16).digest()
 
 
 def sealed(values: Row) -> Row:
-    """The values with their checksum."""
+    """Return the values with their checksum appended."""
     return (*values, checksum(values))
 
 
 def opened(row: Row) -> Row:
-    """The values of a row that ends with its checksum, or with None where there is none (files of version 1).
+    """Return the values of a row that ends with its checksum, or with None (files of version 1).
 
-    Raises ValueError where it is not theirs."""
-    *values, found = row
-    if found is not None and found != checksum(values):
+    Raises ValueError if the checksum does not match."""
+    *values, digest = row
+    if digest is not None and digest != checksum(values):
         raise ValueError("its checksum is not right")
     return tuple(values)
 
 
 def to_row(record: Record) -> Row:
-    """A record's values, in the order of COLUMNS, exactly as SQLite will give them back."""
-    found = record.measurement
+    """Return a record's values in the order of COLUMNS, exactly as SQLite returns them."""
+    measurement = record.measurement
     return (
         *(record.task, record.sketch, json.dumps(record.point)),
-        *(found.status.value, _null(found.seconds), json.dumps([float(s) for s in found.repeats])),
-        *(_null(found.spread), None if found.error is None else _null(found.error)),
-        *(found.message, float(found.build_seconds), float(found.run_seconds)),
+        *(measurement.status.value, _null(measurement.seconds), json.dumps([float(s) for s in measurement.repeats])),
+        *(_null(measurement.spread), None if measurement.error is None else _null(measurement.error)),
+        *(measurement.message, float(measurement.build_seconds), float(measurement.run_seconds)),
         *(record.device, record.target, record.tvm, record.felixlike, int(record.seed), float(record.time)),
-        json.dumps([kernel.told() for kernel in found.kernels]) if found.kernels else "",
+        json.dumps([kernel.told() for kernel in measurement.kernels]) if measurement.kernels else "",
     )
 
 
 def from_row(row: Row) -> Record:
-    """The record of a row.  Raises ValueError, TypeError or KeyError if the row was not written by this module."""
+    """Return the record of a row; raise ValueError, TypeError or KeyError if the row is malformed."""
     value = dict(zip(COLUMNS, row, strict=True))
     measurement = Measurement(
         status=Status(value["status"]),
@@ -173,13 +174,15 @@ def from_row(row: Row) -> Record:
 
 
 def point_from(text: str) -> tuple[int, ...]:
-    """A point from its column."""
+    """Return the point of a column's JSON text."""
     return tuple(int(step) for step in json.loads(text))
 
 
 def _null(number: float) -> float | None:
+    """Return None for nan."""
     return None if math.isnan(number) else float(number)
 
 
 def _nan(number: float | None) -> float:
+    """Return nan for None."""
     return math.nan if number is None else number

@@ -1,4 +1,4 @@
-"""A store: one SQLite file in which every measurement is safe once append() has returned."""
+"""Provide the record store: one SQLite file in which a measurement is durable once `append` has returned."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,21 +24,43 @@ if TYPE_CHECKING:
 _RIGHT = "status = 'ok' AND seconds IS NOT NULL"
 _TASK = "give one of felixlike.extract_tasks(model, shapes)"
 _AT_ONCE = 500
-"""Rows asked for by number in one query."""
+"""Rows that one query selects by number; chosen by hand."""
 
 
 def open(path: "str | os.PathLike[str] | None" = None, *, read_only: bool = False) -> "Store":  # noqa: A001
-    """A store in this file, made if there is none; in memory if path is None or ":memory:".
+    """Open a store. A missing file is created, and a file of an older version is upgraded.
 
-    A file of an older version is upgraded. read_only: the file is neither made, nor upgraded, nor changed. Raises
-    StoreError if it cannot be opened or written, is damaged, is not a store, or is of a newer version."""
+    Args:
+        path: Path of the file; None or ":memory:" for a store in memory.
+        read_only: Neither create nor upgrade nor change the file.
+
+    Returns:
+        The open store, a context manager.
+
+    Raises:
+        StoreError: The file cannot be opened or written, is damaged, is not a store, or has a newer version.
+
+    Example:
+        >>> with records.open("records.sqlite") as store:
+        ...     fastest = store.best(task)
+    """
     return Store(path, read_only=read_only)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
-    """task: its key.  flops: of a call.  measurements, right: how many in all, and with the right answer.
-    best: seconds of the fastest right one, None where there is none."""
+    """Summary of a workload's measurements on one device.
+
+    Attributes:
+        task: The task's key.
+        name: The task's name.
+        flops: Floating-point operations of a call.
+        target: TVM's text of the target.
+        device: Name of the device.
+        measurements: Number of measurements.
+        right: Number of OK measurements.
+        best: Seconds per call of the fastest OK measurement; None if there is none.
+    """
 
     task: str
     name: str
@@ -52,7 +74,14 @@ class WorkloadSummary:
 
 @dataclass(frozen=True, slots=True)
 class StoredWorkload:
-    """name: for people.  module: TVM's JSON of the IRModule, empty where it was lost.  target: TVM's text."""
+    """Workload of a store.
+
+    Attributes:
+        task: The task's key.
+        name: The task's name, only for display.
+        module: TVM's JSON of the IRModule; empty if it was lost.
+        target: TVM's text of the target.
+    """
 
     task: str
     name: str
@@ -61,8 +90,15 @@ class StoredWorkload:
 
 
 class Brief(NamedTuple):
-    """What a search must know of each measurement.  id: its number.  seconds: inf unless right, nan if only checked.
-    own: made by felixlike, not taken over from another tuner."""
+    """Short form of a measurement for a search.
+
+    Attributes:
+        id: Number of the measurement.
+        sketch: The sketch's key.
+        point: Value of each variable of the sketch.
+        seconds: Seconds per call; inf unless OK, nan if only checked.
+        own: Whether felixlike measured it, not another tuner.
+    """
 
     id: int
     sketch: str
@@ -72,7 +108,15 @@ class Brief(NamedTuple):
 
 
 class Store:
-    """Workloads and measurements.  A context manager; for use by the thread that opened it."""
+    """Record store of workloads and measurements. It is a context manager and for use by the thread that opened it.
+
+    Args:
+        path: Path of the file, which is created if missing; None or ":memory:" for a store in memory.
+        read_only: Neither create nor upgrade nor change the file.
+
+    Raises:
+        StoreError: The file cannot be opened or written, is damaged, is not a store, or has a newer version.
+    """
 
     def __init__(self, path: "str | os.PathLike[str] | None" = None, *, read_only: bool = False) -> None:
         self.path = path_of(path)
@@ -86,20 +130,27 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the file.  May be called again."""
+        """Close the file. Calling it again has no effect."""
         self._file.close()
 
     # -- measurements -------------------------------------------------------------------------------------------------
 
     def append(self, task: Task, record: Record, sketch: "Sketch | None" = None) -> None:
-        """Add a measurement of a task, for good once this returns. A record that is there already is not added again.
+        """Add a measurement of a task. It is durable once this returns; a record is not added twice.
 
-        sketch: the one that was measured, so that its trace is kept.  Raises InvalidOption if the record is of another
-        task, StoreError if the file cannot be written."""
+        Args:
+            task: The task that was measured.
+            record: The measurement.
+            sketch: The sketch that was measured, so that the store keeps its trace.
+
+        Raises:
+            InvalidOption: The record is of another task.
+            StoreError: The file cannot be written.
+        """
         self.extend(task, [record], sketch)
 
     def extend(self, task: Task, records: Iterable[Record], sketch: "Sketch | None" = None) -> None:
-        """Add many measurements of a task at once, all or none.  See append."""
+        """Add several measurements of a task in one transaction. See `append`."""
         rows = []
         task = option_checks.of_kind(task, Task, "task", where="Store", remedy=_TASK)
         for record in records:
@@ -123,15 +174,24 @@ class Store:
         self._known.add(new)
 
     def best(self, task: Task | str, *, device: str | None = None) -> Record | None:
-        """The fastest OK measurement of a task for its target; None if there is none.
+        """Return the fastest OK measurement of a task on one device.
 
-        task: or its key, with a device.  device: its name; None: this machine's, since times of different machines do
-        not compare."""
-        found = self.fastest(task, 1, device=device)
-        return found[0] if found else None
+        Args:
+            task: The task, or its key, which needs a device.
+            device: Name of the device; None for the device of the task's target. Times of different machines are not
+                comparable.
+
+        Returns:
+            The record, or None if there is none.
+
+        Raises:
+            InvalidOption: `task` is a key and `device` is None.
+        """
+        records = self.fastest(task, 1, device=device)
+        return records[0] if records else None
 
     def fastest(self, task: Task | str, count: int | None, *, device: str | None = None) -> list[Record]:
-        """The fastest OK measurements of a task, fastest first, at most `count`; None: all.  See best."""
+        """Return up to `count` OK measurements of a task, fastest first; all if `count` is None. See `best`."""
         most = (
             -1
             if count is None
@@ -143,34 +203,36 @@ class Store:
                 f"{self._select()} WHERE task = ? AND device = ? AND {_RIGHT} ORDER BY seconds, id LIMIT ?",
                 (key, where, most),
             ).fetchall()
-        found = [self._record(row) for row in rows]
-        if any(r.task != key or r.device != where or r.measurement.status is not Status.OK for r in found):
+        records = [self._record(row) for row in rows]
+        if any(r.task != key or r.device != where or r.measurement.status is not Status.OK for r in records):
             raise self._file.damaged("its index does not fit its table")
-        return found
+        return records
 
     def measurements(self, task: Task | str | None = None, *, after: int = 0) -> Iterator[Record]:
-        """All records, of one task (or its key) or of all, in the order in which they were appended, read as they are
-        asked for.
+        """Yield records in the order in which they were appended, read one at a time.
 
-        after: how many of the store's first ones are left out, for who has read those."""
+        Args:
+            task: The task or its key; None for all tasks.
+            after: Skip the store's first `after` measurements, for callers that have read them.
+        """
         condition, values = ("", ()) if task is None else (" AND task = ?", (_key(task),))
         for row in self._rows(f"{self._select()} WHERE id > ?{condition} ORDER BY id", (after, *values)):
             yield self._record(row)
 
     def briefs(self, task: Task | str, *, device: str | None = None) -> Iterator[Brief]:
-        """Every measurement of a task on a device in a few words, in the order in which they were appended.
+        """Yield the short form of every measurement of a task on a device, in the order in which they were appended.
 
-        Many can be read quickly; they are not checked for damage one by one, as records are.  See best."""
+        This is faster than `measurements`, since the checksums are not checked. See `best` for the arguments."""
         query = "SELECT id, sketch, point, status, seconds, felixlike FROM measurements WHERE task = ? AND device = ?"
         for number, sketch, point, status, seconds, version in self._rows(f"{query} ORDER BY id", _place(task, device)):
-            spent = float("inf") if status != Status.OK else float("nan") if seconds is None else seconds
+            seconds_per_call = float("inf") if status != Status.OK else float("nan") if seconds is None else seconds
             try:
-                yield Brief(number, sketch, point_from(point), spent, version != "")
+                yield Brief(number, sketch, point_from(point), seconds_per_call, version != "")
             except (ValueError, TypeError) as error:
                 raise self._file.damaged(f"it holds a damaged row ({error})") from error
 
     def numbered(self, numbers: Sequence[int]) -> Iterator[Record]:
-        """The records with these numbers (Brief.id), in the order in which they were appended."""
+        """Yield the records with these numbers (`Brief.id`), in the order in which they were appended."""
         option_checks.of_kind(numbers, Iterable, "numbers", where="Store.numbered", remedy="give a list of Brief.id")
         ordered = sorted(option_checks.whole(number, "number", where="Store.numbered") for number in numbers)
         for start in range(0, len(ordered), _AT_ONCE):
@@ -180,12 +242,12 @@ class Store:
                 yield self._record(row)
 
     def count(self) -> int:
-        """How many measurements there are."""
+        """Return the number of measurements."""
         with self._file.explained():
             return int(self._file.execute("SELECT count(*) FROM measurements").fetchone()[0])
 
     def summary(self) -> tuple[WorkloadSummary, ...]:
-        """For every workload, target and device, how much is known; in the order of the first measurement."""
+        """Return a summary for every workload, target and device, in the order of their first measurements."""
         query = (
             "SELECT task, device, count(*), sum(status = 'ok'), min(CASE WHEN status = 'ok' THEN seconds END)"
             " FROM measurements GROUP BY task, device ORDER BY min(id)"
@@ -196,17 +258,24 @@ class Store:
     # -- what was measured --------------------------------------------------------------------------------------------
 
     def workloads(self) -> tuple[StoredWorkload, ...]:
-        """All workloads, in the order in which they were added."""
+        """Return all workloads in the order in which they were added."""
         return tuple(StoredWorkload(*row[:4]) for row in self.values("workloads"))
 
     def trace(self, task: str, sketch: str) -> str | None:
-        """MetaSchedule's JSON of a sketch's trace, [instructions, decisions]; None where it was not kept."""
-        return next((t for found, key, t in self.values("sketches") if (found, key) == (task, sketch)), None)
+        """Return MetaSchedule's JSON of a sketch's trace, [instructions, decisions]; None if it was not stored.
+
+        Args:
+            task: The task's key.
+            sketch: The sketch's key.
+        """
+        return next(
+            (t for key_of_task, key, t in self.values("sketches") if (key_of_task, key) == (task, sketch)), None
+        )
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def begin(self, run: Run) -> float:
-        """Note that a run has begun; the seconds that earlier runs of its model have spent on its device."""
+        """Add a run and return the seconds that earlier runs of its model have spent on its device."""
         with self._file.explained(), self._file.transaction():
             (spent,) = self._file.execute(
                 "SELECT total(seconds) FROM runs WHERE model = ? AND device = ?", (run.model, run.device)
@@ -215,39 +284,40 @@ class Store:
         return float(spent)
 
     def spend(self, run: Run, seconds: float) -> None:
-        """Note how long a run has taken so far."""
+        """Update the seconds that a run has taken; a smaller number than the stored one changes nothing."""
         with self._file.explained(), self._file.transaction():
             self.add_rows("runs", [_run(run, seconds)])
 
     def note_command(self, options: str) -> None:
-        """Remember what `felixlike tune` was asked (JSON) as the latest command."""
+        """Store the options of `felixlike tune` (JSON) as the latest command."""
         with self._file.explained(), self._file.transaction():
             self._file.execute("DELETE FROM commands WHERE options = ?", (options,))
             self.add_rows("commands", [sealed((options,))])
 
     def commands(self) -> tuple[str, ...]:
-        """What `felixlike tune` was asked with this store, the latest last."""
+        """Return the options of each `felixlike tune` with this store, the latest last."""
         return tuple(options for (options,) in self.values("commands"))
 
     # -- rows, for merging and the like -------------------------------------------------------------------------------
 
     @property
     def file(self) -> StoreFile:
-        """The file below."""
+        """The SQLite file of the store."""
         return self._file
 
     def values(self, table: str) -> Iterator[Row]:
-        """The values of a table's rows, without checksums, in the order in which they were added. Raises StoreError
-        at a damaged row."""
+        """Yield the values of a table's rows without checksums, in the order in which they were added.
+
+        Raises StoreError at a damaged row."""
         yield from map(self._opened, self.rows(table))
 
     def rows(self, table: str) -> Iterator[Row]:
-        """The rows of a table as they are, checksums last; None where an old version has none."""
+        """Yield the rows of a table, unchecked, with the checksum last (None in version 1, which has none)."""
         if self._file.version > 1 or table in ("workloads", "measurements"):
             yield from self._rows(f"{self._select(table)} ORDER BY rowid")
 
     def add_rows(self, table: str, rows: Sequence[Row]) -> int:
-        """Add rows as `rows` gives them, inside a transaction; how many of them were new."""
+        """Add rows as `rows` yields them and return the number of new ones. Call it inside a transaction."""
         names = (*VALUES[table], "checksum")
         statement = (
             f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) {_ON_CONFLICT[table]}"
@@ -255,12 +325,13 @@ class Store:
         return max(0, self._file.connection.executemany(statement, rows).rowcount)
 
     def _select(self, table: str = "measurements") -> str:
+        """Return the SELECT of a table's columns and checksum, with constants for columns that an old version lacks."""
         seal = "checksum" if self._file.version > 1 else "NULL"
         names = ["'' AS kernels" if n == "kernels" and self._file.version < 3 else n for n in VALUES[table]]
         return f"SELECT {', '.join(names)}, {seal} FROM {table}"
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> Iterator[Row]:
-        """The rows of a query, read as they are asked for."""
+        """Yield the rows of a query, read one at a time."""
         with self._file.explained():
             cursor = self._file.execute(query, values)
         while True:
@@ -271,12 +342,14 @@ class Store:
             yield row
 
     def _opened(self, row: Row) -> Row:
+        """Return the values of a row; raise StoreError if it is damaged."""
         try:
             return opened(row)
         except (ValueError, TypeError) as error:
             raise self._file.damaged(f"it holds a damaged row ({error})") from error
 
     def _record(self, row: Row) -> Record:
+        """Return the record of a row; raise StoreError if it is damaged."""
         try:
             return from_row(opened(row))
         except (ValueError, TypeError, KeyError) as error:
@@ -284,7 +357,7 @@ class Store:
 
 
 _ON_CONFLICT = {
-    # A workload whose module was lost with a damaged file gets it back.
+    # A workload whose module was lost in a damaged file gets it from another store.
     "workloads": "ON CONFLICT (key) DO UPDATE SET name = excluded.name, module = excluded.module,"
     " flops = excluded.flops, checksum = excluded.checksum WHERE module = '' AND excluded.module != ''",
     "sketches": "ON CONFLICT (task, key) DO NOTHING",
@@ -296,13 +369,14 @@ _ON_CONFLICT = {
 
 
 def _key(task: Task | str) -> str:
+    """Return the key of a task or the key itself."""
     if isinstance(task, str):
         return task
     return str(option_checks.of_kind(task, Task, "task", where="Store", remedy=f"{_TASK}, or its key").key)
 
 
 def _place(task: Task | str, device: str | None) -> tuple[str, str]:
-    """(task's key, device's name)"""
+    """Return (task's key, device's name); raise InvalidOption for a key without a device."""
     key = _key(task)
     if device is not None:
         return key, option_checks.text(device, "device", remedy="give the name of a device, as in Record.device")
@@ -314,8 +388,10 @@ def _place(task: Task | str, device: str | None) -> tuple[str, str]:
 
 
 def _run(run: Run, seconds: float) -> Row:
+    """Return the row of a run."""
     return sealed((*(getattr(run, name) for name in VALUES["runs"][:-1]), seconds))
 
 
 def _workload(task: Task) -> Row:
+    """Return the values of a task's workload."""
     return task.key, task.name, str(_tvm.ir.save_json(task.module)), str(task.target), float(task.flops)

@@ -1,4 +1,4 @@
-"""What happened: a run's report, tables, and the progress line."""
+"""Reports of tuning runs: the report object, text tables, the run log and the progress line."""
 
 from felixlike.report.progress import make_progress
 from felixlike.report.report import Report

@@ -1,7 +1,7 @@
-"""Stores side by side: how soon each found what, task by task, device by device.
+"""Compare record stores task by task and device by device: the best latency, and how soon it was found.
 
-In: opened stores with their names. Out: `Comparison`, which knows its text's rows and its JSON. Times of different
-devices do not compare, so each device has a group of its own.
+Inputs: open stores by name. Output: `Comparison`, with its JSON. Latencies of different devices are not comparable, so
+each device has its own group.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ if TYPE_CHECKING:
     from felixlike.records import Record, Store
 
 PAUSE = 300.0
-"""Seconds between two measurements from which on nobody was tuning: a store may be gone on with the next day."""
+"""Longest pause between two measurements of one run, in seconds. A store may be continued the next day."""
 
 LEVEL = 0.03
-"""A store whose best is within this of the best known is as good as first."""
+"""Tolerance of first place: a store counts as first within this share of the best known performance."""
 
 
 class Pace:
-    """Seconds between the measurements of one device, of whatever task."""
+    """Compute the seconds between successive measurements on one device, over all tasks."""
 
     def __init__(self) -> None:
         self._before = math.inf
 
     def since(self, record: Record) -> float:
-        """From the measurement before to this one, the next.  Where clocks jump, or nobody was tuning for a while, it
-        is what was spent on building and running alone."""
+        """Return the seconds from the previous measurement to this one.
+
+        For the first measurement, after a jump of the clock, or after more than `PAUSE` seconds, return the seconds of
+        building and running instead.
+        """
         since, self._before = record.time - self._before, record.time
-        found = record.measurement
-        return since if 0 <= since <= PAUSE else found.build_seconds + found.run_seconds
+        measurement = record.measurement
+        return since if 0 <= since <= PAUSE else measurement.build_seconds + measurement.run_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,13 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ComparedTask:
-    """key, name: the task's.  sides: one for each store that measured it, in the order in which stores were given."""
+    """One task in a comparison.
+
+    Attributes:
+        key: Key of the task.
+        name: Name of the task.
+        sides: One entry per store that measured the task, in the order in which the stores were given.
+    """
 
     key: str
     name: str
@@ -58,14 +67,21 @@ class ComparedTask:
 
     @property
     def known(self) -> float:
-        """The best latency of all sides; inf where all failed."""
+        """Return the best latency of all sides in seconds; inf if all failed."""
         return best_known(side.series for side in self.sides)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One store over the tasks of a group.  first: how many of them it is first or level at.  share: geometric mean of
-    best known latency ÷ its own, tasks that it has no schedule of left out; nan for none."""
+    """The summary of one store over the tasks of a group.
+
+    Attributes:
+        store: Name of the store.
+        tasks: Number of tasks that the store measured.
+        first: Number of tasks for which the store is best or within `LEVEL` of the best.
+        share: Geometric mean of best known latency ÷ the store's latency, over tasks with a valid schedule; nan without
+            any.
+    """
 
     store: str
     tasks: int
@@ -75,8 +91,14 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One device.  stores: that measured on it.  tasks: that are compared.  alone: how many were left out, since only
-    one of these stores has them."""
+    """The tasks compared on one device.
+
+    Attributes:
+        device: Name of the device.
+        stores: Stores with measurements on the device.
+        tasks: Compared tasks.
+        alone: Number of omitted tasks, which only one of the stores has.
+    """
 
     device: str
     stores: tuple[str, ...]
@@ -84,49 +106,62 @@ class Group:
     alone: int
 
     def label(self, task: ComparedTask) -> str:
-        """Its name, with the beginning of its key where another task has the same."""
+        """Return the task's name, followed by the start of its key if another task has the same name."""
         alike = sum(other.name == task.name for other in self.tasks)
         return task.name if alike == 1 else f"{task.name} {task.key[:8]}"
 
     def summaries(self) -> tuple[Summary, ...]:
-        """Each store over all tasks."""
+        """Return a summary of each store over all tasks."""
         return tuple(self._summary(store) for store in self.stores)
 
     def _summary(self, store: str) -> Summary:
+        """Return the summary of one store."""
         shares = [
             quality(side.series.best, task.known) for task in self.tasks for side in task.sides if side.store == store
         ]
-        found = [share for share in shares if share > 0]
-        mean = math.exp(sum(map(math.log, found)) / len(found)) if found else math.nan
+        positive = [share for share in shares if share > 0]
+        mean = math.exp(sum(map(math.log, positive)) / len(positive)) if positive else math.nan
         return Summary(store, len(shares), sum(share >= 1 - LEVEL for share in shares), mean)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """notes: what a reader should know before he compares."""
+    """The comparison of several stores.
+
+    Attributes:
+        groups: One group per device.
+        notes: Remarks for the reader.
+    """
 
     groups: tuple[Group, ...]
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """For programs: everything that tables and plots show.  Latencies and times in seconds; null where there is
-        none."""
+        """Return everything that tables and plots show, as plain data for JSON.
+
+        Latencies and times are in seconds. Missing numbers are None.
+        """
         return {"devices": [_group_json(group) for group in self.groups], "notes": list(self.notes)}
 
 
 def compare(stores: Mapping[str, Store]) -> Comparison:
-    """Stores by their names.
+    """Compare stores.
 
-    Raises StoreError for a damaged store, InvalidOption for one without any measurement, and where several stores were
-    given and no two measured one task on one device, nor any two devices differ."""
+    Args:
+        stores: Open stores by name.
+
+    Raises:
+        StoreError: A store is damaged.
+        InvalidOption: A store has no measurement, or the stores have no task in common on any device.
+    """
     names: dict[str, str] = {}
     by_device: dict[str, dict[str, dict[str, Series]]] = {}
     for store, opened in stores.items():
-        found = _series(opened.measurements())
-        if not found:
+        series_by_task = _series(opened.measurements())
+        if not series_by_task:
             raise InvalidOption("there is no measurement in it", where=store, remedy="tune something with it first")
         names |= {workload.task: workload.name for workload in opened.workloads()}
-        for (device, task), series in found.items():
+        for (device, task), series in series_by_task.items():
             by_device.setdefault(device, {}).setdefault(task, {})[store] = series
     groups = tuple(_group(device, tasks, names) for device, tasks in by_device.items())
     if not any(group.tasks for group in groups):
@@ -139,21 +174,25 @@ def compare(stores: Mapping[str, Store]) -> Comparison:
 
 
 def _series(records: Iterable[Record]) -> dict[tuple[str, str], Series]:
-    """(device, task) → series.  A task's seconds are those between its records and the ones before them, of whatever
-    task: what was proposed and measured in between, see `Pace`."""
+    """Return the series of measurements by (device, task).
+
+    The elapsed seconds of a task are the sum of the times before its records, see `Pace`. Each starts at the device's
+    previous record of any task, so it includes proposing and measuring.
+    """
     elapsed: dict[tuple[str, str], list[float]] = {}
     latency: dict[tuple[str, str], list[float]] = {}
     paces: dict[str, Pace] = {}
     for record in records:
-        place, found = (record.device, record.task), record.measurement
+        place, measurement = (record.device, record.task), record.measurement
         spent = elapsed.setdefault(place, [])
         since = paces.setdefault(record.device, Pace()).since(record)
         spent.append((spent[-1] if spent else 0.0) + since)
-        latency.setdefault(place, []).append(found.seconds if found.status is Status.OK else math.inf)
+        latency.setdefault(place, []).append(measurement.seconds if measurement.status is Status.OK else math.inf)
     return {place: Series(elapsed[place], latency[place]) for place in elapsed}
 
 
 def _group(device: str, tasks: Mapping[str, Mapping[str, Series]], names: Mapping[str, str]) -> Group:
+    """Return the comparison on one device. Omit tasks that only one of several stores has."""
     stores = tuple(dict.fromkeys(store for sides in tasks.values() for store in sides))
     fewest = min(2, len(stores))
     compared = tuple(
@@ -165,6 +204,7 @@ def _group(device: str, tasks: Mapping[str, Mapping[str, Series]], names: Mappin
 
 
 def _notes(groups: Sequence[Group]) -> list[str]:
+    """Return remarks on several devices and on omitted tasks."""
     notes = []
     if len(groups) > 1:
         parts = "; ".join(f"{group.device}: {', '.join(group.stores)}" for group in groups)
@@ -179,6 +219,7 @@ def _notes(groups: Sequence[Group]) -> list[str]:
 
 
 def _group_json(group: Group) -> dict[str, Any]:
+    """Return a group as plain data."""
     return {
         "device": group.device,
         "stores": [
@@ -198,6 +239,7 @@ def _group_json(group: Group) -> dict[str, Any]:
 
 
 def _side_json(side: Side, known: float) -> dict[str, Any]:
+    """Return one store's series of a task as plain data."""
     series = side.series
     return {
         "store": side.store,
@@ -206,12 +248,13 @@ def _side_json(side: Side, known: float) -> dict[str, Any]:
         "seconds": series.seconds,
         "best": _null(series.best),
         "reached": {
-            f"{share:g}": None if found is None else {"candidates": found.candidates, "seconds": found.seconds}
-            for share, found in times_to(series, known, QUALITIES)
+            f"{share:g}": None if reached is None else {"candidates": reached.candidates, "seconds": reached.seconds}
+            for share, reached in times_to(series, known, QUALITIES)
         },
         "curve": [[step.candidates, step.seconds, step.latency] for step in series.steps()],
     }
 
 
 def _null(number: float) -> float | None:
+    """Return the number, or None if it is not finite."""
     return number if math.isfinite(number) else None

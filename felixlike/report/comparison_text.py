@@ -1,6 +1,6 @@
-"""A comparison of stores for people: tables as wide as there is room for, and curves as a picture.
+"""Display a comparison of stores as tables and as a plot of curves.
 
-In: a `Comparison`. Out: text; an image file.
+Input: a `Comparison`. Outputs: text, an image file.
 """
 
 from __future__ import annotations
@@ -24,19 +24,24 @@ _TASKS = (
     Column("of best known", rank=1),
     *(Column(f"to {share:.0%}", rank=2) for share in QUALITIES),
 )
+"""Columns of the table of tasks."""
 _STORES = (
     Column("store", right=False, least=12),
     Column("tasks", rank=1),
     Column("first or level"),
     Column("mean of best known"),
 )
+"""Columns of the table of stores."""
 
 MOST_DRAWN = 40
-"""Tasks of a picture; more would be a strip that nothing can show."""
+"""Upper limit on the tasks of a plot. Chosen by hand: more rows are too tall to display."""
 
 
 def comparison_text(comparison: Comparison, *, width: int | None = None) -> str:
-    """Tables, a group each, with what is to be known about them."""
+    """Return a comparison as text: notes, then the tables of each device.
+
+    width: columns of text; None does not wrap.
+    """
     lines: list[str] = []
     for note in comparison.notes:
         lines += [*paragraph(note, width), ""]
@@ -49,6 +54,7 @@ def comparison_text(comparison: Comparison, *, width: int | None = None) -> str:
 
 
 def _group_lines(group: Group, width: int | None) -> list[str]:
+    """Return the tables of one device."""
     lines = [*paragraph(f"Measured on {group.device}", width), ""]
     lines += table(_TASKS, [_row(group.label(task), task, side) for task in group.tasks for side in task.sides], width)
     if len(group.stores) > 1:
@@ -58,6 +64,7 @@ def _group_lines(group: Group, width: int | None) -> list[str]:
 
 
 def _row(label: str, task: ComparedTask, side: Side) -> tuple[str, ...]:
+    """Return the cells of one store for one task."""
     series = side.series
     return (
         label,
@@ -72,16 +79,29 @@ def _row(label: str, task: ComparedTask, side: Side) -> tuple[str, ...]:
 
 
 def _percent(share: float) -> str:
+    """Return a share in percent, or a dash if it is not positive and finite."""
     return f"{share:.1%}" if math.isfinite(share) and share > 0 else "–"
 
 
 def _until(reached: Reached | None) -> str:
+    """Return the candidates and seconds that were needed, or a dash."""
     return "–" if reached is None else f"{reached.candidates} ({reached.seconds:.1f} s)"
 
 
 def draw(comparison: Comparison, path: str | Path) -> int:
-    """The curves as an image file: a row a task, over candidates and over seconds. How many tasks were drawn: the first
-    MOST_DRAWN that have a right candidate.  Raises MissingDependency, OutputNotWritable."""
+    """Plot the curves over candidates and over seconds as an image file, one row per task.
+
+    Args:
+        comparison: Comparison of stores.
+        path: Image file to write (.png, .svg or .pdf).
+
+    Returns:
+        Number of plotted tasks: the first MOST_DRAWN with a valid candidate.
+
+    Raises:
+        MissingDependency: matplotlib is not installed.
+        OutputNotWritable: The file cannot be written.
+    """
     path = image_path(path)
     several = len(comparison.groups) > 1
     rows = [

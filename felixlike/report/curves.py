@@ -1,7 +1,8 @@
-"""From what a run measured, in order, to curves of the best so far, and to how soon that was good enough.
+"""Compute curves of the best latency so far, and when it reached a share of the best known performance.
 
-In: seconds elapsed and the latency of each candidate. Out: best latencies over candidates and over seconds, and what it
-took to come within a share of the best known. Knows nothing of stores: benchmarks give it series of their own.
+Inputs: seconds elapsed and the latency of each candidate, in order of measurement. Outputs: best latencies over
+candidates and over seconds, and what was needed to come within a share of the best known. The module does not depend on
+stores, so benchmarks use it with their own series.
 """
 
 from __future__ import annotations
@@ -14,17 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 QUALITIES = (0.90, 0.95, 0.99)
-"""Shares of the best known performance: best known latency ÷ latency."""
+"""Default shares of the best known performance: best known latency ÷ latency."""
 
 _ROUNDING = 1e-9
-"""What a latency may miss a quality by: the best itself has all of it, whatever a division gives."""
+"""Relative tolerance for rounding, so that the best latency itself reaches a share of 1."""
 
 Numbers = npt.NDArray[np.float64]
+"""float64 array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """candidates: measured until then, that one included.  seconds: elapsed."""
+    """When a series reached a latency.
+
+    Attributes:
+        candidates: Candidates measured until then, including the one that reached it.
+        seconds: Seconds elapsed.
+    """
 
     candidates: int
     seconds: float
@@ -32,7 +39,13 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A new best.  candidates, seconds: as Reached.  latency: seconds a call."""
+    """A new best of a series.
+
+    Attributes:
+        candidates: Candidates measured until then, including this one.
+        seconds: Seconds elapsed.
+        latency: Seconds per call.
+    """
 
     candidates: int
     seconds: float
@@ -40,17 +53,32 @@ class Step:
 
 
 class Series:
-    """One run's measurements of one task, in their order.
+    """The measurements of one task in one run, in order.
 
-    elapsed: seconds since the run began, never falling.  latency: seconds a call; inf for candidates that failed; nan,
-    which is only checked and never timed, counts as a failure."""
+    Args:
+        elapsed: Seconds since the start of the run, non-decreasing.
+        latency: Seconds per call of each candidate. inf marks a failure. nan (checked but not timed) counts as a
+            failure.
+
+    Attributes:
+        elapsed: float64[n], as given.
+        latency: float64[n], with inf for failures.
+        best_so_far: float64[n], running minimum of `latency`.
+
+    Raises:
+        ValueError: The lengths differ.
+
+    Example:
+        >>> Series([1.0, 2.0, 3.0], [5e-6, 4e-6, 6e-6]).best
+        4e-06
+    """
 
     def __init__(self, elapsed: Iterable[float], latency: Iterable[float]) -> None:
         self.elapsed: Numbers = np.fromiter(elapsed, dtype=np.float64)
-        given = np.fromiter(latency, dtype=np.float64)
-        if len(self.elapsed) != len(given):
-            raise ValueError(f"{len(self.elapsed)} times for {len(given)} latencies")
-        self.latency: Numbers = np.where(np.isnan(given), np.inf, given)
+        latencies = np.fromiter(latency, dtype=np.float64)
+        if len(self.elapsed) != len(latencies):
+            raise ValueError(f"{len(self.elapsed)} times for {len(latencies)} latencies")
+        self.latency: Numbers = np.where(np.isnan(latencies), np.inf, latencies)
         self.best_so_far: Numbers = np.minimum.accumulate(self.latency)
 
     def __len__(self) -> int:
@@ -58,37 +86,37 @@ class Series:
 
     @property
     def best(self) -> float:
-        """The best of all, inf where none was right."""
+        """Return the lowest latency in seconds; inf without a valid candidate."""
         return float(self.best_so_far[-1]) if len(self) else math.inf
 
     @property
     def seconds(self) -> float:
-        """Elapsed at the end."""
+        """Return the seconds elapsed at the end; 0 for an empty series."""
         return float(self.elapsed[-1]) if len(self) else 0.0
 
     @property
     def right(self) -> int:
-        """How many candidates have a time."""
+        """Return the number of valid candidates, those with a finite latency."""
         return int(np.isfinite(self.latency).sum())
 
     def after(self, candidates: int) -> float:
-        """The best of the first so many, or of all where there are fewer; inf of none."""
+        """Return the lowest latency of the first `candidates` candidates, or of all of them; inf for none."""
         last = min(candidates, len(self))
         return float(self.best_so_far[last - 1]) if last > 0 else math.inf
 
     def after_seconds(self, seconds: float) -> float:
-        """The best of what was measured by then; inf of nothing."""
+        """Return the lowest latency measured within `seconds`; inf if nothing was measured."""
         return self.after(int(np.searchsorted(self.elapsed, seconds, side="right")))
 
     def reached(self, latency: float) -> Reached | None:
-        """When the best was no slower than this; None if it never was."""
-        found = np.flatnonzero(self.best_so_far <= latency)
-        if not len(found):
+        """Return when the best latency first was at most `latency` (seconds per call); None if never."""
+        places = np.flatnonzero(self.best_so_far <= latency)
+        if not len(places):
             return None
-        return Reached(int(found[0]) + 1, float(self.elapsed[found[0]]))
+        return Reached(int(places[0]) + 1, float(self.elapsed[places[0]]))
 
     def steps(self) -> tuple[Step, ...]:
-        """The curve: every candidate that was faster than all before it."""
+        """Return the curve: every candidate that was faster than all before it."""
         before = np.concatenate([[np.inf], self.best_so_far[:-1]])
         return tuple(
             Step(int(i) + 1, float(self.elapsed[i]), float(self.latency[i]))
@@ -97,17 +125,26 @@ class Series:
 
 
 def best_known(every: Iterable[Series]) -> float:
-    """The best latency of several series; inf where there is none."""
+    """Return the lowest latency of several series in seconds; inf if there is none."""
     return min((series.best for series in every), default=math.inf)
 
 
 def times_to(
     series: Series, known: float, qualities: Sequence[float] = QUALITIES
 ) -> tuple[tuple[float, Reached | None], ...]:
-    """For each share of the performance of the best known latency, what it took to reach it; None: never did."""
+    """Return what a series needed to reach shares of the best known performance.
+
+    Args:
+        series: Measurements of one task.
+        known: Best known latency, in seconds.
+        qualities: Shares of the best known performance, in (0, 1].
+
+    Returns:
+        A pair (share, `Reached`) for each share; None in place of `Reached` if the series never reached it.
+    """
     return tuple((quality, series.reached(known / quality * (1 + _ROUNDING))) for quality in qualities)
 
 
 def quality(latency: float, known: float) -> float:
-    """The share of the best known performance that a latency has: 1 for the best itself, 0 for failures."""
+    """Return the share of the best known performance that a latency has: 1 for the best itself, 0 for failures."""
     return known / latency if math.isfinite(latency) and latency > 0 else 0.0

@@ -1,7 +1,7 @@
-"""Text laid out for the width there is: tables that fold names and leave out columns, paragraphs, indented lines.
+"""Lay out text for a given width: tables that fold names and omit columns, paragraphs, indented lines.
 
-In: rows of text and a width in columns of a terminal; None where there is none (a pipe, a file): then nothing is folded
-or left out, and the text depends on what it says alone. Out: lines. Nothing is cut off.
+Inputs: rows of text and a width in terminal columns. Without a width (None: a pipe, a file) nothing is folded or
+omitted, and the text depends on its content alone. Output: lines. No text is truncated.
 """
 
 from __future__ import annotations
@@ -21,19 +21,25 @@ from rich.table import Table
 from rich.text import Text
 
 _GAP = 2
-"""Between two columns."""
+"""Spaces between two columns."""
 
 _RULE = box.SIMPLE_HEAD
-"""A line below the names of the columns, and no other."""
+"""Table style: one line below the column names."""
 
 _NARROWEST = 20
-"""No layout for less: text that is too wide is better than a letter a line."""
+"""Smallest width for a layout, in columns. Chosen by hand. Text for narrower terminals is wider than they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """right: numbers are aligned at their ends.  rank: columns of the highest rank are left out first where there is no
-    room; 0 stays.  least: a column of names may be folded, down to this width; 0: never."""
+    """A column of a table.
+
+    Attributes:
+        name: Heading.
+        right: Align at the right, for numbers.
+        rank: Order of omission. Columns of the highest rank are omitted first if space is short; 0 is never omitted.
+        least: Width in terminal columns down to which a column of names may be folded; 0: it is never folded.
+    """
 
     name: str
     right: bool = True
@@ -42,35 +48,42 @@ class Column:
 
 
 def stream_width(stream: TextIO | None = None) -> int | None:
-    """Columns of the terminal that a stream (standard output) is shown on; None where it goes elsewhere.
+    """Return the terminal columns of a stream (default: standard output); None if it is not a terminal.
 
-    The environment's COLUMNS, where it is set, counts for pipes and files, too."""
+    The environment variable COLUMNS takes precedence, for pipes and files as well.
+    """
     stream = sys.stdout if stream is None else stream
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdecimal() and int(asked):
-        return max(_NARROWEST, int(asked))
+    setting = os.environ.get("COLUMNS", "")
+    if setting.isdecimal() and int(setting):
+        return max(_NARROWEST, int(setting))
     try:
         if stream is None or not stream.isatty():
             return None
         return max(_NARROWEST, os.get_terminal_size(stream.fileno()).columns or 80)
-    except (OSError, ValueError, AttributeError):  # closed, or somebody's own
+    except (OSError, ValueError, AttributeError):  # a closed stream, or an object without these methods
         return None
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """The rows under their columns' names, and a last line with the names of the columns that are left out, if any."""
+    """Return the rows under their column names, and a last line that names omitted columns, if any.
+
+    Args:
+        columns: Columns of the table.
+        rows: One string per column and row.
+        width: Terminal columns; None for no limit.
+    """
     sizes = [max(map(text_width, cells)) for cells in zip([column.name for column in columns], *rows, strict=True)]
     least = [min(size, column.least) if column.least else size for column, size in zip(columns, sizes, strict=True)]
-    kept = _kept(columns, least, width)
+    visible = _visible_columns(columns, least, width)
     drawn = Table(box=_RULE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for i in kept:
+    for i in visible:
         drawn.add_column(
             Text(columns[i].name), justify="right" if columns[i].right else "left", no_wrap=not columns[i].least
         )
     for row in rows:
-        drawn.add_row(*(Text(row[i], overflow="fold") for i in kept))
+        drawn.add_row(*(Text(row[i], overflow="fold") for i in visible))
     lines = _lines(drawn, _total(sizes) if width is None else width)
-    left_out = [column.name for i, column in enumerate(columns) if i not in kept]
+    left_out = [column.name for i, column in enumerate(columns) if i not in visible]
     if left_out:
         text = f"Left out for want of room (of {_total(least)} columns): {', '.join(left_out)}."
         lines += paragraph(text, width)
@@ -78,23 +91,24 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
 
 
 def _total(sizes: Iterable[int]) -> int:
-    """The width of a table."""
+    """Return the width of a table."""
     sizes = list(sizes)
     return sum(sizes) + _GAP * (len(sizes) - 1)
 
 
-def _kept(columns: Sequence[Column], least: Sequence[int], width: int | None) -> list[int]:
-    """Indices of the columns that there is room for.  least: the width that each must have."""
-    kept = list(range(len(columns)))
-    while width is not None and _total(least[i] for i in kept) > width:
-        worst = max(kept, key=lambda i: columns[i].rank)
+def _visible_columns(columns: Sequence[Column], least: Sequence[int], width: int | None) -> list[int]:
+    """Return the indices of the columns that fit. least: minimum width of each column."""
+    visible = list(range(len(columns)))
+    while width is not None and _total(least[i] for i in visible) > width:
+        worst = max(visible, key=lambda i: columns[i].rank)
         if not columns[worst].rank:
             break
-        kept.remove(worst)
-    return kept
+        visible.remove(worst)
+    return visible
 
 
 def _lines(drawn: Table, width: int) -> list[str]:
+    """Render a table to lines without colours."""
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False, _environ={})
     with console.capture() as captured:
         console.print(drawn)
@@ -102,13 +116,15 @@ def _lines(drawn: Table, width: int) -> list[str]:
 
 
 def paragraph(text: str, width: int | None, *, indent: int = 2) -> list[str]:
-    """A text as lines; those after the first are indented."""
+    """Return a text as lines. Lines after the first are indented."""
     return _wrapped(text, width, "", " " * indent)
 
 
 def entry(label: str, text: str, width: int | None, *, column: int) -> list[str]:
-    """A label, and a text of one or more lines that begins at a column and goes on there; below the label where that
-    leaves no room."""
+    """Return a label and a text that starts and continues at `column`.
+
+    If that leaves fewer than 20 columns, the text starts below the label.
+    """
     lines, space = text.splitlines() or [""], " " * column
     starts = [label.ljust(column), *[space] * (len(lines) - 1)]
     fits = width is not None and all(column + text_width(line) <= width for line in lines)
@@ -119,7 +135,7 @@ def entry(label: str, text: str, width: int | None, *, column: int) -> list[str]
 
 
 def indented(text: str, width: int | None, *, hanging: int) -> list[str]:
-    """Lines that are indented already (a program, formulas): what one goes on in is `hanging` deeper than the line."""
+    """Wrap lines that are indented already (a program, formulas). Continuations are `hanging` columns deeper."""
     lines = []
     for line in text.splitlines():
         start = line[: len(line) - len(line.lstrip())]
@@ -128,6 +144,7 @@ def indented(text: str, width: int | None, *, hanging: int) -> list[str]:
 
 
 def _wrapped(text: str, width: int | None, first: str, later: str) -> list[str]:
+    """Wrap one line. first, later: indents of the first and of later lines."""
     if width is None or text_width(first + text) <= width:
         return [first + text]
     most = max(0, width - _NARROWEST)
@@ -142,5 +159,5 @@ def _wrapped(text: str, width: int | None, first: str, later: str) -> list[str]:
 
 
 def text_width(text: str) -> int:
-    """Columns of a terminal that a text takes: two for the letters of Chinese, none for accents that combine."""
+    """Return the terminal columns of a text: two for a Chinese character, none for a combining accent."""
     return cell_len(text)

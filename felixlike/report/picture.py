@@ -1,6 +1,6 @@
-"""Pictures as files; matplotlib, which draws them, is loaded for the first.
+"""Create figures with matplotlib and save them as files. matplotlib is loaded on first use.
 
-In: a figure, the path of an image. Out: the file, or an error that says what to do instead.
+Inputs: a figure, the path of an image. Output: the file, or an error that says what to do.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from felixlike._util import option_checks
 from felixlike.errors import MissingDependency, OutputNotWritable, first_line
 
 _IMAGES = "give a .png, .svg or .pdf file"
+"""Remedy for an invalid name of an image."""
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure of so many inches. Raises MissingDependency."""
+    """Create an empty figure of this size in inches. Raise MissingDependency without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -26,7 +27,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def draw_steps(panel: Any, at: list[float], best: list[float], **style: Any) -> None:
-    """The best so far (seconds) as steps in µs on a logarithmic axis, from the first right candidate on."""
+    """Plot the best latencies so far (seconds) as steps in µs on a logarithmic axis, from the first finite one on."""
     shown = [(x, seconds * 1e6) for x, seconds in zip(at, best, strict=True) if math.isfinite(seconds)]
     if shown:
         xs, ys = zip(*shown, strict=True)
@@ -35,7 +36,7 @@ def draw_steps(panel: Any, at: list[float], best: list[float], **style: Any) -> 
 
 
 def for_notebooks(figure: Any) -> Any:
-    """The figure, which notebooks show also where matplotlib has not been set up for them."""
+    """Return the figure with a PNG representation, so that notebooks show it without matplotlib's inline backend."""
 
     def png() -> bytes:
         file = io.BytesIO()
@@ -47,18 +48,18 @@ def for_notebooks(figure: Any) -> Any:
 
 
 def image_path(path: str | Path) -> Path:
-    """The path of an image whose name says of which kind it is. Raises OutputNotWritable."""
-    found = option_checks.path(path, "plot", error=OutputNotWritable)
-    if not found.suffix:
-        raise OutputNotWritable("its name does not say which kind of image", where=str(found), remedy=_IMAGES)
-    return found
+    """Return the path of an image. Raise OutputNotWritable if its name has no suffix."""
+    file = option_checks.path(path, "plot", error=OutputNotWritable)
+    if not file.suffix:
+        raise OutputNotWritable("its name does not say which kind of image", where=str(file), remedy=_IMAGES)
+    return file
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure. Raises OutputNotWritable."""
+    """Write a figure to a file. Raise OutputNotWritable if it fails."""
     try:
         figure.savefig(path, dpi=130)
-    except ValueError as error:  # a kind that matplotlib does not know
+    except ValueError as error:  # matplotlib does not support the suffix
         raise OutputNotWritable(
             f"the plot cannot be written: {first_line(error)}", where=str(path), remedy=_IMAGES
         ) from error

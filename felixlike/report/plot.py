@@ -1,6 +1,6 @@
-"""A report as a figure of matplotlib's: best latency over the seconds of the run, a panel a task.
+"""Plot a report with matplotlib: the best latency over the seconds of the run, one panel per task.
 
-In: a report whose tasks have stories. Out: the figure.
+Input: a report whose tasks have a history. Output: the figure.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from felixlike.report.picture import draw_steps, for_notebooks, new_figure
 from felixlike.report.report_data import ReportData
 
 MOST_DRAWN = 24
-"""Tasks of a figure, those that take most of the time."""
+"""Upper limit on the tasks of a figure. Those with the most time in the model are drawn. Chosen by hand."""
 
 _COLUMNS = 3
+"""Panels per row. Chosen by hand."""
 
 _WIDE = 3.0
-"""Latencies that are this many times apart have a logarithmic axis; for others its numbers would be unreadable."""
+"""Ratio of the largest to the smallest latency from which on the axis is logarithmic. Chosen by hand: below it the
+labels of a logarithmic axis are unreadable.
+"""
 
 
 def figure_of(report: ReportData) -> Any:
-    """The figure.  Raises MissingDependency; InvalidOption where no curve is known."""
+    """Plot a report. Raise MissingDependency without matplotlib, InvalidOption if no task has a curve."""
     figure = new_figure(4.2, 3.0)
     known = [task for task in report.tasks if task.story.steps]
     if not known:

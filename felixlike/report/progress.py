@@ -1,7 +1,7 @@
-"""One calm line while a run goes on; plain lines where there is no terminal; nothing on request.
+"""Show progress: one live line on a terminal, plain lines elsewhere, or nothing.
 
-In: the session's events. Out: text on standard error, so that a program's own output stays clean. What cannot be
-written (a closed pipe, a full disk) is not missed: a run does not end for it.
+Input: events of the session. Output: text on standard error, which keeps the program's own output clean. Write errors
+(a closed pipe, a full disk) are ignored, so a run does not end because of them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from felixlike.tuning import Event
 
 _PLAIN_SECONDS = 10.0
-"""Least time between two plain lines."""
+"""Minimum seconds between two plain lines. Chosen by hand."""
 
 _LIVE_SECONDS = 0.1
-"""Least time between two states of the live line."""
+"""Minimum seconds between two updates of the live line. Chosen by hand."""
 
 _CLEAR = "\r\x1b[2K"
-"""Begins the terminal's line anew."""
+"""Control sequence that clears the terminal's line."""
 
 
 class Reporter:
-    """Says nothing. The base of what does."""
+    """Report nothing. Base class of the other reporters."""
 
     def __enter__(self) -> Self:
         return self
@@ -43,14 +43,14 @@ class Reporter:
         return None
 
     def say(self, text: str) -> None:
-        """A step of the run has begun."""
+        """Report that a step of the run begins."""
 
     def event(self, event: Event) -> None:
-        """The session's observer."""
+        """Report an event of the session."""
 
 
 class LineReporter(Reporter):
-    """Plain lines, not often."""
+    """Report on plain lines, at most one event per 10 s."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -65,16 +65,18 @@ class LineReporter(Reporter):
             self.say(_line(event))
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(Exception):  # closed, full, or somebody's own that is not quite a stream
+        """Write text and ignore errors."""
+        with contextlib.suppress(Exception):  # closed, full, or an object that lacks a stream's methods
             self._stream.write(showable(text, getattr(self._stream, "encoding", None) or "utf-8"))
             self._stream.flush()
 
 
 class LiveReporter(LineReporter):
-    """Steps as plain lines; what the session does as one line of a terminal, written over by what comes next.
+    """Report steps as plain lines, and events on one line of the terminal that each event overwrites.
 
-    Not rich's Live, which hides the cursor until its end, also from a run that is killed, and exits where the terminal
-    has gone."""
+    rich's Live is not used. It hides the cursor until its end, even if the run is killed, and it exits when the
+    terminal closes.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -93,39 +95,46 @@ class LiveReporter(LineReporter):
         self._last = time.monotonic()
         line = _line(event)
         width = (stream_width(self._stream) or 80) - 1
-        while text_width(line) > width and ", " in line:  # a line that wraps cannot be written over
+        while text_width(line) > width and ", " in line:  # a wrapped line cannot be overwritten
             line = line.rpartition(", ")[0]
         self._write(_CLEAR + line[:width])
         self._open = True
 
     def _clear(self) -> None:
+        """Clear the live line, if there is one."""
         if self._open:
             self._write(_CLEAR)
             self._open = False
 
 
 def make_progress(wanted: object) -> Reporter:
-    """The reporter for optimize's `progress`: True (a live line on a terminal, else plain lines), "plain", or False.
+    """Return the reporter for the option `progress` of `optimize`.
 
-    Raises InvalidOption for anything else."""
+    Args:
+        wanted: True for a live line on a terminal and plain lines elsewhere, "plain" for plain lines, False for
+            nothing.
+
+    Raises:
+        InvalidOption: The value is anything else.
+    """
     if not isinstance(wanted, bool) and not (isinstance(wanted, str) and wanted == "plain"):
         raise InvalidOption(f"progress is {shown(wanted)}", where="progress", remedy='give True, False or "plain"')
     stream: TextIO | None = sys.stderr
     if wanted is False or stream is None:
         return Reporter()
-    return LiveReporter(stream) if wanted is True and _can_be_written_over(stream) else LineReporter(stream)
+    return LiveReporter(stream) if wanted is True and _can_clear_lines(stream) else LineReporter(stream)
 
 
-def _can_be_written_over(stream: TextIO) -> bool:
-    """Whether it is a terminal that knows how to clear a line."""
+def _can_clear_lines(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that can clear a line."""
     try:
         return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
-    except (AttributeError, ValueError):  # somebody's own stream, or a closed one
+    except (AttributeError, ValueError):  # an object without this method, or a closed stream
         return False
 
 
 def _line(event: Event) -> str:
-    """task, best latency, trials, time left"""
+    """Return the line of an event: task, best latency, trials, time left."""
     state, budget = event.state, event.budget
     best = latency(state.best[0]) if state.best else "none yet"
     of = f"{budget.spent_trials} of " if budget.trials is not None else ""

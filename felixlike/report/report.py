@@ -1,6 +1,6 @@
-"""The report of a run, which shows itself: as a table, as a page with pictures, in notebooks.
+"""Display the report of a run as a table, as an HTML page with pictures, as a plot, or in a notebook.
 
-In: what `report_data.py` keeps. Out: text for the terminal's width, HTML, a figure.
+Input: the data of `report_data.py`. Outputs: text as wide as the terminal, HTML, a matplotlib figure.
 """
 
 from __future__ import annotations
@@ -18,24 +18,45 @@ from felixlike.report.tables import report_text
 
 @dataclass(frozen=True, slots=True)
 class Report(ReportData):
-    """The report of a run; see `ReportData` for what it holds."""
+    """The report of one tuning run.
+
+    `print(report)` shows it as a table, and notebooks show it as HTML. `ReportData` documents its fields.
+
+    Example:
+        >>> optimized = felixlike.optimize(model, inputs, seconds=60)
+        >>> print(optimized.report)
+        >>> optimized.report.save_html("report.html")
+    """
 
     def __str__(self) -> str:
-        """As wide as the terminal, if standard output is one; in signs that it can show."""
+        """Return the report as text, as wide as the terminal and in characters that standard output can encode."""
         return showable(report_text(self, width=stream_width()))
 
     def save_html(self, path: str | Path) -> None:
-        """Write one page for browsers, with pictures and without anything from elsewhere. Raises OutputNotWritable."""
+        """Write the report as one HTML page with pictures. The page loads nothing from elsewhere.
+
+        Args:
+            path: File to write.
+
+        Raises:
+            OutputNotWritable: The file cannot be written.
+        """
         write_page(page_of_report(self), path)
 
     def plot(self) -> Any:
-        """Best latency over time, a panel a task, as a matplotlib figure, which notebooks show.
+        """Plot the best latency in µs over the seconds of the run, one panel per task.
 
-        Raises MissingDependency without matplotlib, InvalidOption where nothing was measured in this run."""
+        Returns:
+            A matplotlib figure. Notebooks display it.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+            InvalidOption: The report has no curves: this run measured nothing, or an earlier version wrote the report.
+        """
         from felixlike.report.plot import figure_of
 
         return figure_of(self)
 
     def _repr_html_(self) -> str:
-        """For notebooks: the table."""
+        """Return the table as HTML, for notebooks."""
         return report_table(self)

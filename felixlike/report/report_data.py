@@ -1,7 +1,6 @@
-"""A run's report as plain data: what was done to each task, and what came of it.
+"""Hold the report of a run as plain data: what was done to each task, and the result.
 
-In: numbers and words from a session. Out: `ReportData`, which goes into an artefact as JSON and back. `report.py` shows
-it.
+Inputs: numbers and strings of a session. Output: `ReportData`, which artefacts save as JSON. `report.py` displays it.
 """
 
 from __future__ import annotations
@@ -20,17 +19,28 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """One task.
+    """The report of one task.
 
-    name, weight (call sites), flops of a call.  how: "measured", "unmeasured" or "untuned".  sketch: index of the
-    chosen sketch, None if untuned.  sketches: how many there are.  seconds: best latency of a call, nan where not
-    measured.  trials: candidates measured in this run.  failures: how many of them were not right, by status.
-    recalled, recalled_failures: candidates that earlier runs had measured, and how many of those were not right.
-    error: maximum relative error of the chosen schedule against the float64 reference, None where it could not be had.
-    point: the chosen schedule's variables by name.  sampled: for sketches that were only sampled, why they are not
-    understood symbolically.  note: what else the user should know.  story: what pictures show; empty in reports of
-    earlier versions.  precision: what the products of the chosen schedule are computed in: another one than "float32"
-    only where it is for tensor cores."""
+    Attributes:
+        name: Name of the task.
+        workload: Key of the task's workload.
+        weight: Number of call sites in the model.
+        flops: Floating-point operations of one call.
+        how: "measured", "unmeasured" (predicted and checked only) or "untuned" (compiled without a schedule).
+        sketch: Index of the chosen sketch; None if untuned.
+        sketches: Number of sketches of the task.
+        seconds: Best latency of one call, in seconds; nan if not measured.
+        trials: Candidates measured in this run.
+        failures: Number of failed candidates of this run, by status.
+        error: Maximum relative error of the chosen schedule against the float64 reference; None if unknown.
+        point: Variables of the chosen schedule, by name.
+        sampled: For each sketch that was only sampled, why it is not symbolic.
+        note: Further remark for the user.
+        story: Data of the pictures; empty in reports of earlier versions.
+        precision: Precision of the products of the chosen schedule. It differs from "float32" only on tensor cores.
+        recalled: Candidates that earlier runs had measured.
+        recalled_failures: Number of those that had failed.
+    """
 
     name: str
     workload: str
@@ -54,14 +64,27 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """A whole run.
+    """The report of one run as plain data.
 
-    model: its name.  tasks: heaviest first.  trials, rounds, seconds: spent on tuning.  total_seconds: import,
-    compilation and checks included.  error: maximum relative error of the whole compiled model, and reference:
-    against what ("float64", …; empty where it was not compared). stopped: why tuning ended.  device, target, versions:
-    where this holds.  seed: of the run.  recalled: candidates that earlier runs had measured, and that count towards
-    the limits.  note: what else the user should know.  spent: seconds by the steps of the run; empty in reports of
-    earlier versions.  precision: of products, as it was asked for; tasks say what each of them has."""
+    Attributes:
+        model: Name of the model.
+        tasks: Reports of the tasks, heaviest first.
+        trials: Candidates measured while tuning.
+        rounds: Rounds of tuning.
+        seconds: Seconds of tuning.
+        total_seconds: Seconds of the whole run, including import, compilation and verification.
+        error: Maximum relative error of the whole compiled model.
+        reference: What `error` compares with ("float64", …); empty if the model was not compared.
+        stopped: Why tuning ended.
+        device: Device that the latencies hold for.
+        target: Target that the latencies hold for.
+        versions: Versions of packages, by name.
+        seed: Seed of the run.
+        recalled: Candidates that earlier runs had measured. They count towards the limits.
+        note: Further remark for the user.
+        spent: Seconds by step of the run; empty in reports of earlier versions.
+        precision: Requested precision of products. Each task has the precision that it uses.
+    """
 
     model: str
     tasks: tuple[TaskReport, ...]
@@ -82,14 +105,25 @@ class ReportData:
     precision: str = "float32"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; numbers that are not finite become None."""
+        """Return the report as plain data for JSON.
+
+        Returns:
+            A dictionary. Numbers that are not finite are None.
+        """
         data: dict[str, Any] = {str(k): _plain(v) for k, v in dataclasses.asdict(replace(self, tasks=())).items()}
         data["tasks"] = [_task_json(task) for task in self.tasks]
         return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """The inverse of `to_json`. Raises InvalidArtefact for data that is no report."""
+        """Create a report from the data that `to_json` returned.
+
+        Args:
+            data: Decoded JSON.
+
+        Raises:
+            InvalidArtefact: The data is not a valid report.
+        """
         tasks = _of_type(data, "tasks", list)
         fields = {**data, "tasks": tuple(_read(TaskReport, task, f"tasks[{i}]") for i, task in enumerate(tasks))}
         return _read(cls, fields, "")
@@ -102,13 +136,14 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "int | None": (int, NoneType),
     "float | None": (int, float, NoneType),
 }
-"""Classes of a field's values, by its annotation."""
+"""Accepted classes of a field's values, by the field's annotation."""
 
 
 def _read(cls: type[_T], data: Any, place: str) -> _T:
-    """A report from its JSON data: every field there is, of its kind.  Raises InvalidArtefact.
+    """Create a report from its JSON data and check that every field exists and has its type.
 
-    Numbers that are not finite were written as None."""
+    None stands for float values that are not finite. Raises InvalidArtefact.
+    """
     if not isinstance(data, dict):
         raise damaged(place or "it", f"is {shown(data)}, not an object")
     values: dict[str, Any] = {}
@@ -135,25 +170,26 @@ def _read(cls: type[_T], data: Any, place: str) -> _T:
 
 
 def _check_dict(value: Any, kind: str, name: str) -> None:
-    """dict[str, …], of strings or integers."""
-    wanted = _KINDS[kind.removeprefix("dict[str, ").removesuffix("]")]
-    if not isinstance(value, dict) or any(type(part) not in wanted or _is_huge(part) for part in value.values()):
+    """Raise InvalidArtefact unless a value is a dictionary of strings or of integers, as `kind` says."""
+    classes = _KINDS[kind.removeprefix("dict[str, ").removesuffix("]")]
+    if not isinstance(value, dict) or any(type(part) not in classes or _is_huge(part) for part in value.values()):
         raise damaged(name, f"is {shown(value)}, which is no {kind}")
 
 
 def _is_huge(value: Any) -> bool:
-    """Whether an integer is larger than any that is counted here."""
+    """Return whether a value is an integer outside of 64 bits."""
     return isinstance(value, int) and abs(value) >= 2**63
 
 
-def _of_type(data: Any, field: str, wanted: type) -> Any:
-    if not isinstance(data, dict) or not isinstance(data.get(field), wanted):
-        raise damaged(field, f"is no {wanted.__name__}")
+def _of_type(data: Any, field: str, cls: type) -> Any:
+    """Return a field of JSON data. Raise InvalidArtefact if its type differs."""
+    if not isinstance(data, dict) or not isinstance(data.get(field), cls):
+        raise damaged(field, f"is no {cls.__name__}")
     return data[field]
 
 
 def _task_json(task: TaskReport) -> dict[str, Any]:
-    """A story is there if it has something to tell."""
+    """Return a task's report as plain data. An empty history is omitted."""
     data = {entry.name: _plain(getattr(task, entry.name)) for entry in dataclasses.fields(task)}
     del data["story"]
     story = task.story.to_json()
@@ -161,6 +197,7 @@ def _task_json(task: TaskReport) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    """Convert a value to plain JSON data: tuples to lists, keys to strings, non-finite floats to None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

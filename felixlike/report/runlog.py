@@ -1,9 +1,9 @@
-"""A run's log: every event as a line of JSON, in a file beside the store, one file a run.
+"""Log every event of a run as a line of JSON, in one file per run beside the store.
 
-In: the session's events. Out: `<store>.logs/<UTC time>-<process>.jsonl`, with a number where a process starts several
-runs in a second; nothing without a store. The log is for people and their tools, nothing reads it back here: if it
-cannot be written (a full disk), the run goes on without it. A new log takes the place of those that are older than
-`_MOST_DAYS` or beyond `_MOST_BYTES`; the latest few stay in any case.
+Input: events of the session. Output: `<store>.logs/<UTC time>-<process>.jsonl`, with a number appended if a process
+starts several runs in one second; nothing without a store. The log is for people and their tools; `felixlike watch` and
+`felixlike show --html` read it. If it cannot be written (a full disk), the run continues without it. Starting a log
+removes logs older than `_MOST_DAYS` or beyond `_MOST_BYTES`; the latest `_LATEST` always stay.
 """
 
 from __future__ import annotations
@@ -28,15 +28,25 @@ if TYPE_CHECKING:
 
 
 _MOST_DAYS, _MOST_BYTES = 90, 256 * 2**20
+"""Maximum age in days and maximum total size in bytes of the logs beside a store. Chosen by hand."""
+
 _LATEST = 20
-"""Logs that stay however old and large they are.  Chosen by hand as the limits are."""
+"""Number of logs that are never removed, whatever their age and size. Chosen by hand."""
 
 _NAME = re.compile(r"\d{8}T\d{6}-\d+(-\d+)?\.jsonl")
+"""Pattern of the names of logs."""
 
 
 class RunLog:
-    """A context manager; the file is made when the run begins.  path: of the log from then on, None where there is
-    none.  lost: why it could not be written to its end; empty where it could."""
+    """The log of one run; a context manager that creates the file on entry.
+
+    Args:
+        store: Path of the store; None for no log.
+
+    Attributes:
+        path: Path of the log after entry; None if there is none.
+        lost: Why the log is incomplete; empty if it is complete.
+    """
 
     def __init__(self, store: str | os.PathLike[str] | None) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
@@ -62,7 +72,7 @@ class RunLog:
         self._close()
 
     def write(self, event: str, **values: Any) -> None:
-        """One line: seconds since the start (which no clock's jump changes), UTC, the event, its values."""
+        """Write one line: seconds since the start (monotonic), UTC, the event and its values."""
         if self._file is None:
             return
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -70,15 +80,15 @@ class RunLog:
         try:
             self._file.write(json.dumps(_finite(line)) + "\n")
             self._file.flush()
-        except (OSError, ValueError, TypeError) as error:  # a closed file, what is no JSON
+        except (OSError, ValueError, TypeError) as error:  # a closed file, a value that JSON cannot hold
             self.lost = first_line(error)
             self._close()
 
     def event(self, event: Event) -> None:
-        """The session's observer."""
-        state, found = event.state, event.measurement
+        """Write an event of the session: a measurement, or the start of a round."""
+        state, measurement = event.state, event.measurement
         values = {"task": state.task.name, "workload": state.task.key, "trials": event.budget.spent_trials}
-        if found is None or event.candidate is None:
+        if measurement is None or event.candidate is None:
             self.write("round", **values, best=state.best[0] if state.best else None)
             return
         candidate: dict[str, Any] = {
@@ -91,17 +101,17 @@ class RunLog:
             "measured",
             **values,
             **candidate,
-            status=found.status.value,
-            latency=found.seconds,
-            repeats=list(found.repeats),
-            error=found.error,
-            message=found.message,
-            build_seconds=found.build_seconds,
-            run_seconds=found.run_seconds,
+            status=measurement.status.value,
+            latency=measurement.seconds,
+            repeats=list(measurement.repeats),
+            error=measurement.error,
+            message=measurement.message,
+            build_seconds=measurement.build_seconds,
+            run_seconds=measurement.run_seconds,
         )
 
     def _create(self, path: Path) -> None:
-        """A file of this run's own: at the path, or with a number where an earlier run of this second has that."""
+        """Create a new file at the path, with a number appended if an earlier run of this second has that name."""
         for number in itertools.count(1):
             self.path = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
             with contextlib.suppress(FileExistsError):
@@ -109,9 +119,10 @@ class RunLog:
                 return
 
     def _close(self) -> None:
+        """Close the file and ignore errors."""
         file, self._file = self._file, None
         if file is not None:
-            with contextlib.suppress(OSError):  # what it still held cannot be written either
+            with contextlib.suppress(OSError):  # buffered text cannot be written
                 file.close()
 
 
@@ -124,17 +135,18 @@ def _remove_old(folder: Path) -> None:
 
 
 def logs_of(store: str | os.PathLike[str]) -> list[cache.Entry]:
-    """The logs of the runs that used a store."""
+    """Return the logs of the runs that used a store."""
     place = path_of(store)
     return [] if place is None else _logs(Path(f"{place}.logs"))
 
 
 def _logs(folder: Path) -> list[cache.Entry]:
+    """Return the files of a folder that have the name of a log."""
     return [file for file in cache.files(folder) if _NAME.fullmatch(file.path.name)]
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no inf and no nan: null."""
+    """Replace inf and nan, which JSON lacks, by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Reports as text for people, as wide as there is room for.
+"""Format reports, stores and lists of tasks as text tables.
 
-In: a report, what a store holds, a model's tasks; a width, None where there is none (see `layout`). Out: text.
+Inputs: a report, the summary of a store, or a model's tasks; a width in columns, or None (see `layout`). Output: text.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _TASKS = (
     Column("max error", rank=3),
     Column("schedule", right=False, rank=1),
 )
+"""Columns of a report."""
 
 _WORKLOADS = (
     Column("workload", right=False, least=20),
@@ -38,12 +39,19 @@ _WORKLOADS = (
     Column("best"),
     Column("GFLOPS", rank=4),
 )
+"""Columns of a store's summary."""
 
 _MODEL = (Column("task", right=False, least=20), Column("key", right=False), Column("MFLOP"), Column("calls", rank=1))
+"""Columns of a list of tasks."""
 
 
 def report_text(report: ReportData, *, width: int | None = None) -> str:
-    """The report as plain text."""
+    """Format a report as plain text.
+
+    Args:
+        report: Report of a run.
+        width: Columns of text; None does not wrap.
+    """
     lines = paragraph(f"{report.model} on {report.device}", width)
     lines += ["", *table(_TASKS, [_row(task) for task in report.tasks], width), ""]
     for note in (*task_notes(report), *run_notes(report)):
@@ -52,10 +60,18 @@ def report_text(report: ReportData, *, width: int | None = None) -> str:
 
 
 def store_text(title: str, workloads: Sequence[WorkloadSummary], *, width: int | None = None) -> str:
-    """What a store holds, a line for each workload and device; a device that is everybody's is named once."""
+    """Format the summary of a store, one line per workload and device.
+
+    A single device is named once, in the title.
+
+    Args:
+        title: First line.
+        workloads: Summaries of the store's workloads.
+        width: Columns of text; None does not wrap.
+    """
     devices = {w.device for w in workloads}
-    place = next(i for i, column in enumerate(_WORKLOADS) if column.name == "device")
-    left_out = {place} if len(devices) == 1 else set()
+    device_column = next(i for i, column in enumerate(_WORKLOADS) if column.name == "device")
+    left_out = {device_column} if len(devices) == 1 else set()
     columns = [column for i, column in enumerate(_WORKLOADS) if i not in left_out]
     rows = [[cell for i, cell in enumerate(_workload(w)) if i not in left_out] for w in workloads]
     lines = paragraph(title + (f", measured on {devices.pop()}" if left_out else ""), width)
@@ -67,12 +83,18 @@ def store_text(title: str, workloads: Sequence[WorkloadSummary], *, width: int |
 
 
 def tasks_text(tasks: Sequence[Task], *, width: int | None = None) -> str:
-    """A model's tasks, a line each."""
+    """Format a model's tasks, one line each.
+
+    Args:
+        tasks: Tasks of a model.
+        width: Columns of text; None does not wrap.
+    """
     rows = [(t.name, t.key[:8], f"{t.flops / 1e6:.3g}", f"{t.weight:g}") for t in tasks]
     return "\n".join(table(_MODEL, rows, width))
 
 
 def _row(task: TaskReport) -> tuple[str, ...]:
+    """Return the cells of a task."""
     return (
         task.name,
         f"{task.weight:g}",
@@ -88,17 +110,18 @@ def _row(task: TaskReport) -> tuple[str, ...]:
 
 
 def _workload(w: WorkloadSummary) -> tuple[str, ...]:
+    """Return the cells of a workload."""
     best = math.nan if w.best is None else w.best
     return w.name, w.device, str(w.measurements), str(w.right), latency(best), rate(w.flops, best)
 
 
 def rate(flops: float, seconds: float) -> str:
-    """GFLOPS; a dash where there are none."""
+    """Return the GFLOPS of a call as text; a dash if unknown."""
     return "–" if not math.isfinite(seconds) or not flops else f"{flops / seconds / 1e9:.1f}"
 
 
 def task_notes(report: ReportData) -> list[str]:
-    """What a reader should know of single tasks."""
+    """Return remarks on single tasks."""
     lines = []
     unmeasured = [t.name for t in report.tasks if t.how == "unmeasured"]
     untuned = [t.name for t in report.tasks if t.how == "untuned"]
@@ -117,7 +140,7 @@ def task_notes(report: ReportData) -> list[str]:
 
 
 def precision_words(report: ReportData) -> str:
-    """What products are computed in, where another precision than float32 was asked for; else empty."""
+    """Return the precision of products as text; empty if float32 was requested."""
     if report.precision == "float32":
         return ""
     on_tensor_cores = [task.name for task in report.tasks if task.precision != "float32"]
@@ -127,7 +150,7 @@ def precision_words(report: ReportData) -> str:
 
 
 def run_notes(report: ReportData) -> list[str]:
-    """How the run went."""
+    """Return sentences on the course of the run."""
     lines = [
         f"{counted(report.trials, 'candidate')} in {counted(report.rounds, 'round')} and {report.seconds:.0f} s of "
         f"tuning ({report.total_seconds:.0f} s in all)"
@@ -145,7 +168,7 @@ def run_notes(report: ReportData) -> list[str]:
 
 
 def latency(seconds: float) -> str:
-    """Seconds in a readable unit; a dash where there is none."""
+    """Return seconds as text in a readable unit; a dash if not finite."""
     if not math.isfinite(seconds):
         return "–"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):

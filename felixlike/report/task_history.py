@@ -1,7 +1,7 @@
-"""What a report knows of a task beside its table: how the best came about, what was predicted, how it looks.
+"""Record the history of a task for its pictures: the best latencies over time, predictions, and loops.
 
-In: what a run has measured, the modules chosen from. Out: `TaskHistory`: a few hundred numbers at most, so that
-artefacts stay small, and its JSON.
+Inputs: measurements of a run, the chosen modules. Output: `TaskHistory` and its JSON. It holds a few hundred numbers at
+most, so that artefacts stay small.
 """
 
 from __future__ import annotations
@@ -20,18 +20,25 @@ if TYPE_CHECKING:
     from felixlike.tuning import History
 
 MOST_PAIRS = 64
-"""Predictions kept of a task, evenly over the run: enough to see whether they were any good."""
+"""Upper limit on the predictions kept per task, spread evenly over the run. Chosen by hand: enough to judge the cost
+model.
+"""
 
 _DEEPEST = 64
-"""Loops within loops; a schedule has some twenty."""
+"""Upper limit on nested loops. Chosen by hand; schedules have about 20."""
 
 _EXACT = 4
-"""Digits kept of seconds and scores."""
+"""Significant digits of seconds and scores. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A candidate.  score: predicted, the higher the faster.  latency: measured, seconds a call."""
+    """The prediction and the measurement of one candidate.
+
+    Attributes:
+        score: Predicted score; higher is faster.
+        latency: Measured seconds per call.
+    """
 
     score: float
     latency: float
@@ -39,9 +46,16 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class TaskHistory:
-    """steps: each new best, at seconds of the run; the first at none of its candidates is what earlier runs had found.
-    pairs: predicted and measured.  chosen, untuned: loops of the schedule chosen, and of the function as it came; empty
-    where not known.  building, running: seconds that processes side by side took for the task's candidates."""
+    """The history of one task.
+
+    Attributes:
+        steps: Each new best, at seconds of the run. A first step with 0 candidates is the best of earlier runs.
+        pairs: Predictions and measurements.
+        chosen: Loops of the chosen schedule; empty if unknown.
+        untuned: Loops of the function without a schedule; empty if unknown.
+        building: Seconds that parallel processes spent on building the task's candidates.
+        running: Seconds that parallel processes spent on running them.
+    """
 
     steps: tuple[Step, ...] = ()
     pairs: tuple[Pair, ...] = ()
@@ -51,7 +65,7 @@ class TaskHistory:
     running: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; empty for an empty story."""
+        """Return the history as plain data; empty for an empty history."""
         if self == TaskHistory():
             return {}
         return {
@@ -65,7 +79,9 @@ class TaskHistory:
 
     @staticmethod
     def from_json(data: Any, place: str) -> TaskHistory:
-        """The inverse.  place: of the data, for messages.  Raises InvalidArtefact."""
+        """Create a history from the data of `to_json`. place: name of the data in messages. Raise InvalidArtefact if
+        invalid.
+        """
         if not isinstance(data, dict):
             raise damaged(place, f"is {shown(data)}, not an object")
         if not data:
@@ -93,7 +109,7 @@ class TaskHistory:
 
 
 def task_history_of(history: History, *, chosen: Nodes, untuned: Nodes) -> TaskHistory:
-    """The story of a task that a run has worked on."""
+    """Return the history of a task that a run has tuned."""
     series = Series(history.elapsed, history.latency)
     steps = [step for step in series.steps() if is_latency(step.latency) and step.latency < history.known]
     if is_latency(history.known):
@@ -109,7 +125,7 @@ def task_history_of(history: History, *, chosen: Nodes, untuned: Nodes) -> TaskH
 
 
 def thinned(scores: Sequence[float], latencies: Sequence[float], most: int = MOST_PAIRS) -> tuple[Pair, ...]:
-    """The candidates with a prediction and a time, at most so many, evenly over them all."""
+    """Return at most `most` candidates with a prediction and a latency, spread evenly over all of them."""
     known = [(s, t) for s, t in zip(scores, latencies, strict=True) if is_score(s) and is_latency(t)]
     if not known:
         return ()
@@ -118,11 +134,12 @@ def thinned(scores: Sequence[float], latencies: Sequence[float], most: int = MOS
 
 
 def _short(number: float) -> float:
+    """Round a number to `_EXACT` significant digits."""
     return float(f"{number:.{_EXACT}g}")
 
 
 def _nodes_json(nodes: Nodes) -> list[Any]:
-    """A statement is its text; a loop [name, kind, extent, unroll, what is inside]."""
+    """Return loops as plain data: a statement as its text, a loop as [name, kind, extent, unroll, body]."""
     return [
         node.text
         if isinstance(node, Statement)
@@ -132,12 +149,14 @@ def _nodes_json(nodes: Nodes) -> list[Any]:
 
 
 def _nodes_from(data: Any, place: str, depth: int) -> Nodes:
+    """Create loops from plain data. Raise InvalidArtefact if the data is invalid or nested too deeply."""
     if not isinstance(data, list) or depth < 0:
         raise damaged(place, f"is {shown(data)}, which are no loops")
     return tuple(_node_from(node, place, depth) for node in data)
 
 
 def _node_from(data: Any, place: str, depth: int) -> LoopNode | Statement:
+    """Create a loop or a statement from plain data. Raise InvalidArtefact if invalid."""
     if isinstance(data, str):
         return Statement(data)
     if isinstance(data, list) and len(data) == 5:
@@ -149,7 +168,7 @@ def _node_from(data: Any, place: str, depth: int) -> LoopNode | Statement:
 
 
 def _rows(data: Any, width: int, place: str) -> list[list[float]]:
-    """Lists of so many finite numbers."""
+    """Return the data if it is a list of rows of `width` finite numbers; else raise InvalidArtefact."""
     if isinstance(data, list) and all(
         isinstance(row, list) and len(row) == width and all(is_number(number) for number in row) for row in data
     ):

@@ -1,9 +1,8 @@
-"""A live page of a store, for browsers on this machine.
+"""Serve a live page of a store to browsers on this machine.
 
-In: the path of a store, which need not exist yet. Out: an HTTP server of the standard library on the loopback address.
-The loopback address is one that every user of this machine can reach, so the page's path begins with a random token,
-which only whoever started the server is told. The page is built when somebody asks and something is new, at most every
-two seconds; nobody who asks, no work.
+Input: the path of a store, which need not exist yet. Output: an HTTP server on the loopback address. Every user of the
+machine can reach that address, so the page's path begins with a random token, which is known only to the user who
+started the server. The page is built on request only, if the store has changed, and at most every two seconds.
 """
 
 from __future__ import annotations
@@ -24,22 +23,27 @@ from felixlike.errors import FelixlikeError, InvalidOption, first_line
 from felixlike.report.page import LIVE, Page, StorePage, page_body, page_text
 
 LOOPBACK = "127.0.0.1"
+"""Address of the server."""
 
 _HOSTS = (LOOPBACK, "localhost")
-"""What the page may be called; else a page from elsewhere could read it under a name of its own for this address."""
+"""Accepted values of the Host header. They protect against DNS rebinding: another site could otherwise read the page
+under its own name.
+"""
 
 _TOKEN_BYTES = 16
 """Random bytes of the token. 128 bits cannot be guessed."""
 
 _LEAST = 2.0
-"""Seconds between two pages at least, and those that drawing schedules may take of one."""
+"""Minimum seconds between two builds of the page. Drawing schedules takes at most half of that per build. Chosen by
+hand.
+"""
 
 _MOST = 30.0
-"""Seconds after which a page is built anew in any case: what goes on is said with times."""
+"""Seconds after which the page is rebuilt in any case, because it shows times. Chosen by hand."""
 
 
 class _Pages:
-    """The store's page as it is now, for any thread."""
+    """Build and cache the store's page, for use by several threads."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -51,21 +55,21 @@ class _Pages:
         self._least = 0.0
 
     def now(self) -> Page:
-        """The page, built anew if that is worth it."""
+        """Return the page. Rebuild it if it is old enough and the store has changed."""
         with self._lock:
             age = time.monotonic() - self._at
             if age < self._least:
                 return self._built
-            seen = self._state()
-            if seen != self._seen or self._built.unfinished or age > _MOST:
+            state = self._state()
+            if state != self._seen or self._built.unfinished or age > _MOST:
                 started = time.monotonic()
-                self._built, self._seen = self._build(), seen
+                self._built, self._seen = self._build(), state
                 self._at = time.monotonic()
-                self._least = max(_LEAST, 3 * (self._at - started))  # so that a large store does not disturb its run
+                self._least = max(_LEAST, 3 * (self._at - started))  # a large store must not slow down its run
             return self._built
 
     def _build(self) -> Page:
-        """A page in any case: of what is wrong if something is."""
+        """Build the page. On an error, build a page that describes the error."""
         name = str(self._store)
         try:
             if not self._store.exists() or not self._store.stat().st_size:
@@ -73,30 +77,39 @@ class _Pages:
             return self._page.build()
         except (FelixlikeError, OSError) as error:
             return Page(name, (), (), state=f"The store cannot be read at the moment: {error}")
-        except Exception as error:  # the run goes on, and so do we
+        except Exception as error:  # the server continues, as the run does
             words = f"{type(error).__name__}: {first_line(error)}"
             return Page(name, (), (), state=f"The page could not be made by a mistake in felixlike: {words}")
 
     def _state(self) -> list[tuple[str, int, int]]:
-        """What changes when a run goes on: the store, SQLite's log beside it, the runs' logs."""
+        """Return names, times and sizes of the files that a run changes: the store, SQLite's log, the run logs."""
         folder = Path(f"{self._store}.logs")
         files = [self._store, Path(f"{self._store}-wal")]
-        found = []
+        states = []
         with contextlib.suppress(OSError):
             files += sorted(folder.iterdir())
         for file in files:
             try:
-                about = file.stat()
+                status = file.stat()
             except OSError:
                 continue
-            found.append((file.name, about.st_mtime_ns, about.st_size))
-        return found
+            states.append((file.name, status.st_mtime_ns, status.st_size))
+        return states
 
 
 class Watch:
-    """The server.  port: 0 for any that is free.  url: where the page is; whoever knows it can read the page.
+    """The server of a live page.
 
-    Raises InvalidOption for a port in use."""
+    Args:
+        store: Path of the store.
+        port: TCP port; 0 for any free port.
+
+    Attributes:
+        url: Address of the page. It contains the token that grants access.
+
+    Raises:
+        InvalidOption: The port is in use.
+    """
 
     def __init__(self, store: Path, port: int = 0) -> None:
         try:
@@ -112,7 +125,7 @@ class Watch:
         self.url = f"http://{LOOPBACK}:{self._server.server_address[1]}/{self._server.token}/"
 
     def serve(self) -> None:
-        """Answer until `close`, or an exception (Ctrl-C)."""
+        """Serve until `close` is called or an exception (Ctrl-C) is raised."""
         self._server.serve_forever(poll_interval=0.2)
 
     def stop(self) -> None:
@@ -120,32 +133,36 @@ class Watch:
         self._server.shutdown()
 
     def close(self) -> None:
-        """Give the port back."""
+        """Close the server and release the port."""
         self._server.server_close()
 
 
 class _Server(ThreadingHTTPServer):
+    """An HTTP server with a page and a token."""
+
     pages: _Pages
     token: str
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away is nothing to speak of."""
+        """Ignore browsers that disconnect."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Answer the requests of browsers."""
+
     server: _Server
     timeout = 30.0
 
     def do_GET(self) -> None:
-        """The page, or what is inside of it."""
+        """Serve the page, or its body for a live update."""
         host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         if host not in _HOSTS:
             self._answer(HTTPStatus.MISDIRECTED_REQUEST, b"this page is for this machine alone\n", "text/plain")
             return
-        asked = urlsplit(self.path)
-        token, _, part = asked.path.removeprefix("/").partition("/")
+        request = urlsplit(self.path)
+        token, _, part = request.path.removeprefix("/").partition("/")
         if not secrets.compare_digest(token.encode(), self.server.token.encode()):
             words = b"open the address that `felixlike watch` has printed: it ends with a token\n"
             self._answer(HTTPStatus.FORBIDDEN, words, "text/plain")
@@ -159,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not part:
             nonce = secrets.token_urlsafe(16)
             self._answer(HTTPStatus.OK, page_text(page, LIVE(nonce, version)).encode(), nonce=nonce)
-        elif parse_qs(asked.query).get("after") == [version]:
+        elif parse_qs(request.query).get("after") == [version]:
             self._answer(HTTPStatus.NO_CONTENT, b"", version=version)
         else:
             self._answer(HTTPStatus.OK, body.encode(), version=version)
@@ -167,6 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(
         self, status: HTTPStatus, content: bytes, kind: str = "text/html", *, nonce: str = "", version: str = ""
     ) -> None:
+        """Send a response with security headers."""
         self.send_response(status)
         scripts = f"script-src 'nonce-{nonce}'; " if nonce else ""
         policy = f"default-src 'none'; {scripts}style-src 'unsafe-inline'; img-src data:; connect-src 'self'"
@@ -187,4 +205,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing is said of requests."""
+        """Log nothing."""

@@ -1,4 +1,4 @@
-"""From an imported model and schedules to something that runs, is verified, saved and loaded."""
+"""Compile an imported model with schedules; run, verify, save and load the result."""
 
 from felixlike._util.atomic_files import check_writable, written_whole
 from felixlike.runtime.artefact import export_library, from_bytes, linker, load, read_report, save, save_again, to_bytes

@@ -1,14 +1,14 @@
-"""Compare two answers of a model, element by element, as far as its arithmetic allows.
+"""Compare the outputs of a compiled model with those of the original, within the limits of rounding errors.
 
-In: the outputs of a compiled model, those of the original (in float64 where that is possible), and samples of the
-original's own rounding noise. Out: `Agreement`: the error, and in words what is wrong.
+Inputs: the outputs of a compiled model, those of the original (in float64 if possible), and samples of the original's
+rounding noise. Output: `Agreement`, the error and a description of what is wrong.
 
-Each output is judged as a whole, and each of its slices along each dimension by the slice's own magnitude: the scores
-of a detection head lie beside boxes that are a thousand times larger. An error may be as large as `_DIGITS` of the
-largest value of the slice, or 32 times the noise of the original in that slice: sums in other orders and fast
-convolutions lose a digit. Where products on tensor cores were asked for and done, the error may be what their rounding
-costs a model (`hardware/precision.py`). Integers must be equal, except that a few may differ: two numbers may have been
-nearly equal, as for an argmax.
+Each output is compared as a whole, and each of its slices along each dimension relative to the slice's magnitude:
+scores of a detection head share an output with boxes that are a thousand times larger. The error may be `_DIGITS` of
+the slice's largest value, or 32 times the noise of the original in that slice, since other orders of summation and fast
+convolutions lose a digit. If products ran on tensor cores at reduced precision, the error may also be the tolerance of
+that precision (`hardware/precision.py`). Integers must be equal, except for a few that depend on nearly equal numbers,
+as in an argmax.
 """
 
 import math
@@ -17,36 +17,42 @@ from dataclasses import dataclass
 from typing import Any
 
 _DIGITS = {"float32": 2.0**-15}
-"""Error of a value relative to the largest of its slice; half of the digits for other types. Of nine networks and the
-operators of `support.models`, the largest such error was 4.6e-6."""
+"""Allowed error relative to the largest value of a slice, by dtype; the square root of machine epsilon for other
+dtypes. The largest such error of nine networks and the operators of `support.models` was 4.6e-6."""
 
 _TIMES_NOISE = 32.0
-"""Of the same models, the largest error of a slice was 10 times the noise of that slice."""
+"""Allowed error relative to the noise of a slice. The largest in the same models was 10 times the noise."""
 
 _MOST = 0.1
-"""An error beyond this share of the largest value is not called right, however noisy the original is."""
+"""Maximum error relative to the largest value that noise can justify. Chosen by hand."""
 
 _LAST_DIGITS = 8.0
-"""Errors of so many units in the last place of the whole output's largest value are right in every slice."""
+"""Error allowed in every slice, in units of machine epsilon times the whole output's largest value. Chosen by hand."""
 
 _UNMEASURED = 8.0
-"""Times the digits, where the noise of the original is not known."""
+"""Factor of the allowed error if the noise of the original is unknown. Chosen by hand."""
 
 _FEWEST = 8
-"""Elements of a slice that is judged by itself: the noise of fewer may be small by chance."""
+"""Minimum number of elements of a slice that is compared separately. The noise of fewer may be small by chance. Chosen
+by hand."""
 
 _FEW = 0.01
-"""The share of an output's integers that may differ since what they were made from was nearly equal."""
+"""Share of an output's integers that may differ because they depend on nearly equal numbers. Chosen by hand."""
 
 _BLIND = 0.9
-"""The share of NaN above which comparing an output says nothing."""
+"""Share of NaN above which the comparison of an output is meaningless. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """error: max |got − ref| / max |ref|, the worst of all outputs (0 is exact, inf if shapes or NaNs differ).
-    wrong, unsure: what is wrong, or may be, in words; empty where nothing is.  blind: names of outputs that are NaN
-    nearly everywhere, in which hardly anything is compared."""
+    """The result of comparing outputs.
+
+    Attributes:
+        error: max |got − ref| / max |ref|, the maximum over outputs; 0 if exact, inf if shapes or NaNs differ.
+        wrong: What is wrong; empty if nothing is.
+        unsure: What may be wrong; empty if nothing may be.
+        blind: Names of outputs that are NaN nearly everywhere, so that few elements are compared.
+    """
 
     error: float
     wrong: str = ""
@@ -55,7 +61,7 @@ class Agreement:
 
     @property
     def right(self) -> bool:
-        """Whether nothing differs."""
+        """Return whether nothing is wrong or may be wrong."""
         return not self.wrong and not self.unsure
 
 
@@ -68,18 +74,21 @@ def agreement(
     exact: bool = True,
     products: float = 0.0,
 ) -> Agreement:
-    """Compare outputs, nested alike.
+    """Compare outputs with the same nesting.
 
     Args:
-        got: outputs of the compiled model.
-        want: outputs of the original.
-        samples: outputs of the original in its own precision, of the same inputs first, then of inputs and weights that
-            are off by a rounding. Their distance from `want` is the noise. Without any, every slice must be right to
-            `_DIGITS`.
-        names: of the outputs.
-        exact: whether `want` is more precise than `got`. If it is not and there are no samples, outputs are judged as
-            a whole.
-        products: the error that rounding the factors of products may cost, relative to an output's largest value."""
+        got: Outputs of the compiled model.
+        want: Outputs of the original.
+        samples: Outputs of the original in its own precision: first for the same inputs, then for inputs and weights
+            changed by a rounding error. Their distance from `want` is the noise. Without samples, every slice must
+            agree to `_DIGITS`.
+        names: Names of the outputs.
+        exact: Whether `want` is more precise than `got`. If not, and without samples, outputs are compared as a whole.
+        products: Error allowed for reduced-precision products, relative to an output's largest value.
+
+    Returns:
+        The error and what is wrong.
+    """
     tensors = [_tensors(nested) for nested in (got, want, *samples)]
     if len({len(leaves) for leaves in tensors}) > 1:
         counts = f"{len(tensors[0])} outputs instead of {len(tensors[1])}"
@@ -96,6 +105,7 @@ def agreement(
 
 
 def _tensors(nested: Any) -> list[Any]:
+    """Return the tensors of nested outputs, on the CPU."""
     import torch
     from torch.utils import _pytree
 
@@ -103,6 +113,7 @@ def _tensors(nested: Any) -> list[Any]:
 
 
 def _of_output(got: Any, want: Any, samples: list[Any], name: str, exact: bool, products: float) -> Agreement:
+    """Compare one output."""
     if got.shape != want.shape:
         return Agreement(math.inf, wrong=f"{name} has shape {tuple(got.shape)}, not {tuple(want.shape)}")
     if not want.is_floating_point():
@@ -129,10 +140,13 @@ def _of_output(got: Any, want: Any, samples: list[Any], name: str, exact: bool, 
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """The largest differences let pass in slices of one output.
+    """The largest allowed differences in slices of one output.
 
-    digits: relative to a slice's largest value.  absolute: in any slice.  whole: in any slice that noise explains,
-    relative to the output's largest value."""
+    Attributes:
+        digits: Relative to a slice's largest value.
+        absolute: Absolute difference, in any slice.
+        whole: Absolute difference in slices whose noise explains it.
+    """
 
     digits: float
     absolute: float
@@ -140,6 +154,7 @@ class _Limits:
 
     @classmethod
     def of(cls, got: Any, fields: "_Fields", *, known: bool, products: float) -> "_Limits":
+        """Return the limits for an output. `known` tells whether its noise is known."""
         import torch
 
         if not got.is_floating_point():
@@ -151,23 +166,27 @@ class _Limits:
         return cls(digits, max(least, min(numbers.tiny, 1e-30)), digits * fields.scale)
 
     def sure(self, scale: float, noise: float) -> float:
-        """A difference that is right."""
+        """Return the largest difference that counts as right."""
         explained = min(_TIMES_NOISE * noise, max(_MOST * scale, self.whole))
         return max(self.digits * scale, self.absolute, explained)
 
     def usual(self, scale: float, noise: float) -> float:
-        """A difference that is not wrong."""
+        """Return the largest difference that does not count as wrong."""
         return max(self.digits * scale, self.absolute, _TIMES_NOISE * noise)
 
 
 class _Fields:
-    """What there is to say of every element of a float output.
+    """Differences, magnitudes and noise of the elements of a float output.
 
-    Equal infinities and NaNs agree. Where the original in its own precision overflows, or gives NaN, so may any other;
-    where float64 alone does, the own precision counts.
+    Equal infinities and NaNs agree. Where the original in its own precision is infinite or NaN, the compiled model may
+    be so too. Where only float64 is, the own precision is the reference.
 
-    nan: share of elements that are NaN in the original.  comparable: whether NaNs and infinities agree.  scale: the
-    largest finite value.  error: the largest difference relative to it, absolute if it is 0."""
+    Attributes:
+        nan: Share of elements that are NaN in the original.
+        comparable: Whether NaNs and infinities agree.
+        scale: The largest finite value.
+        error: The largest difference relative to `scale`; absolute if that is 0.
+    """
 
     def __init__(self, got: Any, want: Any, samples: list[Any]) -> None:
         import torch
@@ -195,14 +214,17 @@ class _Fields:
             self.error = 0.0
 
     def slices(self, digits: float, *, along: bool) -> Iterator[tuple[str, float, float, float]]:
-        """Yield (place, largest difference, largest value, largest noise) of every slice with a larger relative error.
+        """Yield the whole output, and every slice whose relative error exceeds `digits`.
 
         Args:
-            digits: that error.
-            along: take the slices along each dimension too, if they have `_FEWEST` elements. Those of one dimension
-                come in the order of their errors, the largest first. Those of zeros have no magnitude of their own.
+            digits: Minimum relative error of a slice.
+            along: Whether to yield slices along each dimension, if they have at least `_FEWEST` elements. Slices of one
+                dimension are in descending order of their errors. Slices of zeros have no magnitude and are skipped.
 
-        The place is what Python would write, [:, 3], and empty for the whole."""
+        Yields:
+            (place, largest difference, largest value, largest noise). The place is in Python's notation, such as
+            [:, 3], and empty for the whole output.
+        """
         import torch
 
         fields = (self._difference, self._scale, self._noise)
@@ -215,7 +237,7 @@ class _Fields:
                 continue
             others = [other for other in range(rank) if other != dim]
             differences, scales, noises = (field.amax(others) for field in fields)
-            # A slice whose noise is small by chance is as noisy, for its size, as half of the others.
+            # The noise of a slice may be small by chance, so use at least the median of the relative noise.
             noises = torch.maximum(noises, scales * (noises / scales.clamp_min(1e-300)).median())
             order = (differences / scales.clamp_min(1e-300)).argsort(descending=True)
             order = order[(differences[order] > digits * scales[order]) & (scales[order] > 0)]
@@ -225,7 +247,7 @@ class _Fields:
 
 
 def _of_integers(got: Any, want: Any, samples: list[Any], name: str) -> Agreement:
-    """Equal to either of the original's answers; a few may be neither."""
+    """Compare integers, which must equal one of the original's outputs except for a few."""
     differ, usual = got != want, 0
     for sample in samples:
         differ &= got != sample

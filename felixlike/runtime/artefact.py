@@ -1,8 +1,8 @@
-"""A compiled model as one file, or as bytes, and back.
+"""Save a compiled model to one file or to bytes, and load it again.
 
-In: Compiled and a report. Out: a zip of meta.json and model.so, or a zip in it for each of a model's parts, and from it
-Compiled again, without model, store or compiler. Reading executes nothing from the file but the compiled code itself:
-load only files you trust.
+Inputs: a compiled model and a report. Output: a zip of meta.json and model.so, or of one such zip per part. Loading
+returns the compiled model and needs no original model, store or compiler. It executes only the compiled code of the
+file: load only files you trust.
 """
 
 from __future__ import annotations
@@ -25,26 +25,43 @@ from felixlike.runtime.callable import Compiled
 from felixlike.runtime.shared_library import Library
 
 _BYTES = "a pickled model"
-"""Where bytes come from, in messages."""
+"""Name of the source of bytes, in messages."""
 
 Source = str | os.PathLike[str] | IO[bytes]
 """The path of a file, or an open file."""
 
 
 def save(compiled: Compiled, path: str | os.PathLike[str], *, report: Mapping[str, Any]) -> None:
-    """Write a compiled model to a file, whole or not at all; through a symbolic link, to its target.
+    """Save a compiled model to a file, which is written whole or not at all.
 
-    report: JSON data kept beside it. Raises OutputNotWritable, CompilationFailed without a C compiler, InvalidModel
-    if the class of the outputs cannot be named in a file."""
+    Args:
+        compiled: The model.
+        path: The file; a symbolic link is followed.
+        report: JSON data saved with the model.
+
+    Raises:
+        OutputNotWritable: The path cannot be written.
+        CompilationFailed: No C compiler is found, or linking fails.
+        InvalidModel: The class of the outputs cannot be named in a file.
+    """
     check_writable(path)
-    meta, files = _content(compiled, report)  # before anything is beside the path
+    meta, files = _content(compiled, report)  # before a temporary file is created beside the path
     with written_whole(path) as file:
         artefact_file.pack(file, meta, files)
 
 
 def save_again(saved: str | os.PathLike[str], path: str | os.PathLike[str], *, report: Mapping[str, Any]) -> None:
-    """Write a saved model to another file with another report, without linking it again.  Raises as `save` and `load`
-    do."""
+    """Copy a saved model to another file with another report, without linking it again.
+
+    Args:
+        saved: The saved model.
+        path: The new file.
+        report: JSON data saved with the model.
+
+    Raises:
+        InvalidArtefact: `saved` is missing or damaged.
+        OutputNotWritable: The path cannot be written.
+    """
     with _opened(saved) as (file, where):
         meta, files = artefact_file.read(file, where)
     with written_whole(path) as file:
@@ -52,8 +69,17 @@ def save_again(saved: str | os.PathLike[str], path: str | os.PathLike[str], *, r
 
 
 def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
-    """Write the shared library alone, which TVM's runtime can load without felixlike, Python or torch; whole or not at
-    all. Raises as `save` does."""
+    """Write only the shared library, which TVM's runtime loads without felixlike, Python or torch.
+
+    Args:
+        compiled: The model.
+        path: The file, which is written whole or not at all.
+
+    Raises:
+        OutputNotWritable: The path cannot be written.
+        CompilationFailed: The model has one library per batch size, no C compiler is found, or linking fails.
+        InvalidModel: The class of the outputs cannot be named in a file.
+    """
     check_writable(path)
     if isinstance(compiled, Chunked):
         raise CompilationFailed(
@@ -67,36 +93,52 @@ def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: Source) -> tuple[Compiled, dict[str, Any]]:
-    """A saved model, and the report saved with it.
+    """Load a saved model and its report.
 
-    Raises InvalidArtefact if the file is missing, damaged, edited, of another kind, or made by an incompatible version
-    or for another processor; NoGPU or WrongArchitecture where it needs a GPU that is not here; OutputNotWritable where
-    there is no room for temporary files."""
+    Args:
+        path: A path or an open binary file.
+
+    Raises:
+        InvalidArtefact: The file is missing, damaged, edited, of another kind, or made by an incompatible version or
+            for another processor.
+        NoGPU: The model needs a GPU, and there is none.
+        WrongArchitecture: The model needs a GPU of another architecture.
+        OutputNotWritable: There is no space for temporary files.
+    """
     with _opened(path) as (file, where):
         meta, files = artefact_file.read(file, where)
     return _open(meta, files, where)
 
 
 def to_bytes(compiled: Compiled, *, report: Mapping[str, Any]) -> bytes:
-    """What `save` would write.  Raises CompilationFailed and InvalidModel like it."""
+    """Return the bytes that `save` writes.
+
+    Raises:
+        CompilationFailed: As for `save`.
+        InvalidModel: As for `save`.
+    """
     file = io.BytesIO()
     artefact_file.pack(file, *_content(compiled, report))
     return file.getvalue()
 
 
 def from_bytes(content: bytes) -> tuple[Compiled, dict[str, Any]]:
-    """The inverse of to_bytes.  Raises InvalidArtefact like `load`."""
+    """Load a model from the result of `to_bytes`. Raise the errors of `load`."""
     return load(io.BytesIO(content))
 
 
 def read_report(path: Source) -> dict[str, Any]:
-    """The report saved with a model, on any machine and without reading its code. Raises InvalidArtefact."""
+    """Return the report saved with a model, on any machine and without reading its code.
+
+    Raises:
+        InvalidArtefact: The file is missing, damaged or of another kind.
+    """
     with _opened(path) as (file, where):
         return artefact_description.read_report(artefact_file.read_description(file, where), where)
 
 
 def _content(compiled: Compiled, report: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The description, and what stands beside it."""
+    """Return the description and the other members of a model's file."""
     if isinstance(compiled, Chunked):
         parts = {artefact_file.part_name(size): to_bytes(part, report={}) for size, part in compiled.parts.items()}
         return artefact_description.with_versions({"chunks": described(compiled)}, report), parts
@@ -105,7 +147,7 @@ def _content(compiled: Compiled, report: Mapping[str, Any]) -> tuple[dict[str, A
 
 
 def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
-    """The shared library, which says what it is.  Only links what LLVM generated, so any C compiler will do."""
+    """Return the shared library with its embedded description. Any C compiler can link LLVM's objects."""
     if compiled.library is not None:
         return compiled.library.path.read_bytes()
     compiler = linker()
@@ -127,7 +169,11 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
 
 
 def linker() -> str:
-    """The C compiler that links models.  Raises CompilationFailed if there is none; meant for before long work, too."""
+    """Return the C compiler that links models. Call it before long work to fail early.
+
+    Raises:
+        CompilationFailed: No C compiler is found.
+    """
     compiler = c_compiler()
     if compiler is None:
         raise CompilationFailed(
@@ -139,12 +185,12 @@ def linker() -> str:
 
 
 @contextlib.contextmanager
-def _opened(given: Source) -> Iterator[tuple[IO[bytes], str]]:
-    """The open file of a path, or one that is open already; and what it is called in messages."""
-    if not isinstance(given, str | os.PathLike) and hasattr(given, "read"):
-        yield given, str(getattr(given, "name", _BYTES))
+def _opened(source: Source) -> Iterator[tuple[IO[bytes], str]]:
+    """Open a path, or use an open file; yield the file and its name for messages."""
+    if not isinstance(source, str | os.PathLike) and hasattr(source, "read"):
+        yield source, str(getattr(source, "name", _BYTES))
         return
-    path = option_checks.path(given, "load", error=InvalidArtefact)
+    path = option_checks.path(source, "load", error=InvalidArtefact)
     if not path.is_file():
         kind = "it is not a file" if path.exists() else "there is no such file"
         raise InvalidArtefact(kind, where=str(path), remedy="check the path")
@@ -156,28 +202,28 @@ def _opened(given: Source) -> Iterator[tuple[IO[bytes], str]]:
 
 
 def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tuple[Compiled, dict[str, Any]]:
-    """The code, opened from a file that lives as long as the model, so that it can be saved again."""
+    """Open the code from a file that exists as long as the model, so that the model can be saved again."""
     if "chunks" in meta:
         return _open_chunks(meta, files, where), artefact_description.read_report(meta, where)
-    told = artefact_description.read(meta, where)
+    description = artefact_description.read(meta, where)
     report = artefact_description.read_report(meta, where)
     library = Library(files[artefact_file.CODE])
     try:
         compiled = Compiled(
             codegen.open_library(str(library.path)),
-            inputs=told.inputs,
-            outputs=told.outputs,
-            signature=told.signature,
-            structure=told.structure,
-            target=told.target,
-            name=told.name,
-            key=told.key,
+            inputs=description.inputs,
+            outputs=description.outputs,
+            signature=description.signature,
+            structure=description.structure,
+            target=description.target,
+            name=description.name,
+            key=description.key,
             library=library,
-            parallel=told.parallel,
-            sizes=told.sizes,
-            unaligned=told.unaligned,
+            parallel=description.parallel,
+            sizes=description.sizes,
+            unaligned=description.unaligned,
         )
-        own = codegen.description_in(compiled.machine)
+        embedded = codegen.description_in(compiled.machine)
     except (*_tvm.TVM_ERRORS, AttributeError, OSError) as error:
         if not isinstance(error, OSError) and not _tvm.raised_in_tvm(error):
             raise
@@ -186,20 +232,21 @@ def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tu
             where=where,
             remedy="save the model again, or optimize it again",
         ) from None
-    artefact_description.compare(meta, own, where)
+    artefact_description.compare(meta, embedded, where)
     return compiled, report
 
 
 def _open_chunks(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> Chunked:
+    """Open a model with several parts."""
     artefact_description.check_versions(meta, where)
 
     def part(size: int) -> Compiled:
         if artefact_file.part_name(size) not in files:
             raise ValueError(f"its part for {size} is missing")
-        own, code = artefact_file.read(io.BytesIO(files[artefact_file.part_name(size)]), where)
-        if "chunks" in own:
+        part_meta, code = artefact_file.read(io.BytesIO(files[artefact_file.part_name(size)]), where)
+        if "chunks" in part_meta:
             raise ValueError(f"its part for {size} has parts itself")
-        return _open(own, code, where)[0]
+        return _open(part_meta, code, where)[0]
 
     try:
         return from_description(meta["chunks"], part)

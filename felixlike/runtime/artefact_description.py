@@ -1,9 +1,9 @@
-"""What an artefact says of itself, and whether that is true.
+"""Write, read and validate the description of a saved model.
 
-In: the JSON data of a file's description, and the same as its code holds it. Out: the description with every field of
-the right kind, fitting this machine, and the code's own; or an InvalidArtefact that names the field. A file may have
-been edited, with its checksums made right again: nothing is taken from it unseen, since generated code trusts sizes and
-types.
+Inputs: the JSON data of a file's description, and the copy embedded in its code. Output: the validated description, or
+an InvalidArtefact error that names the field. Every field must have the right type, fit this machine, and equal the
+code's copy. A file may have been edited with corrected checksums, and generated code does not check sizes and types, so
+every field is validated.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from felixlike.runtime.callable import Compiled
 
 FORMATS = (2, 3)
-"""Versions of the file's layout that are read. A file has version 3 only if an output has a memory order, which readers
-of version 2 would take for its shape."""
+"""Versions of the file format that can be read. A file has version 3 only if an output has a memory order, which
+readers of version 2 would ignore."""
 
 _LARGEST = 2**40
-"""More elements than any tensor has."""
+"""Maximum size of a dimension: larger than that of any tensor."""
 
 _Nested = TypeVar("_Nested", Signature, Structure)
 
@@ -37,7 +37,7 @@ _AGAIN = "save the model again, or optimize it again"
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """How a file's code is to be called; see Compiled."""
+    """The description of a file's code; see the arguments of `Compiled`."""
 
     target: Any
     name: str
@@ -52,7 +52,7 @@ class Description:
 
 
 def describe(compiled: Compiled) -> dict[str, Any]:
-    """JSON data of what the code is: where it runs, and how it is called."""
+    """Return JSON data that describe the code: where it runs and how it is called."""
     return {
         "tvm": _tvm.version(),
         "machine": [platform.system(), platform.machine()],
@@ -71,26 +71,26 @@ def describe(compiled: Compiled) -> dict[str, Any]:
 
 
 def with_versions(description: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON data of the whole file."""
+    """Return the JSON data of the whole file, with versions and report."""
     ordered = any("order" in spec for spec in description.get("outputs", ()))
     return {"format": FORMATS[ordered], "felixlike": __version__, **description, "report": dict(report)}
 
 
 def _output(spec: OutputSpec) -> dict[str, Any]:
-    """JSON data of an output; its memory order only where it has one."""
-    found = asdict(spec)
-    return found if spec.order else {name: value for name, value in found.items() if name != "order"}
+    """Return the JSON data of an output, with its memory order if it has one."""
+    data = asdict(spec)
+    return data if spec.order else {name: value for name, value in data.items() if name != "order"}
 
 
 def read(meta: Mapping[str, Any], where: str) -> Description:
-    """A file's description, for this version and this machine.  Raises InvalidArtefact, NoGPU, WrongArchitecture."""
+    """Read and validate a description. Raise InvalidArtefact, NoGPU or WrongArchitecture."""
     check_versions(meta, where)
     _check_compiler(meta, where)
     _check_machine(meta, where)
     inputs = tuple(InputSpec(**spec) for spec in _tensors(meta, "inputs", where))
     outputs = tuple(
-        OutputSpec(**spec, order=_order(own, len(spec["shape"]), f"outputs[{place}]", where))
-        for place, (spec, own) in enumerate(zip(_tensors(meta, "outputs", where), meta["outputs"], strict=True))
+        OutputSpec(**spec, order=_order(data, len(spec["shape"]), f"outputs[{place}]", where))
+        for place, (spec, data) in enumerate(zip(_tensors(meta, "outputs", where), meta["outputs"], strict=True))
     )
     signature = _nested(meta, "signature", Signature.from_json, where)
     if len(signature.names) != len(inputs):
@@ -99,7 +99,7 @@ def read(meta: Mapping[str, Any], where: str) -> Description:
     if len(structure.places()) != len(outputs):
         raise _wrong("structure", f"has {len(structure.places())} tensors, outputs {len(outputs)}", where)
     parallel = _flag(meta, "parallel", where)
-    unaligned = "unaligned" in meta and _flag(meta, "unaligned", where)  # earlier versions knew none
+    unaligned = "unaligned" in meta and _flag(meta, "unaligned", where)  # earlier versions did not write it
     name, key = _text(meta, "name", where), _text(meta, "key", where)
     sizes = _sizes(meta, inputs, where)
     target = _target(meta, where)
@@ -107,14 +107,15 @@ def read(meta: Mapping[str, Any], where: str) -> Description:
 
 
 def _flag(meta: Mapping[str, Any], field: str, where: str) -> bool:
-    found = _field(meta, field, where)
-    if not isinstance(found, bool):
-        raise _wrong(field, f"is {_shown(found)}, not true or false", where)
-    return found
+    """Return a field that must be a bool."""
+    value = _field(meta, field, where)
+    if not isinstance(value, bool):
+        raise _wrong(field, f"is {_shown(value)}, not true or false", where)
+    return value
 
 
 def _sizes(meta: Mapping[str, Any], inputs: tuple[InputSpec, ...], where: str) -> Sizes | None:
-    """Those that a call decides; None where there are none, as in what earlier versions wrote."""
+    """Return the dynamic sizes; None without any, as in files of earlier versions."""
     if meta.get("sizes") is None:
         return None
     try:
@@ -124,7 +125,7 @@ def _sizes(meta: Mapping[str, Any], inputs: tuple[InputSpec, ...], where: str) -
 
 
 def read_report(meta: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The report in a file's description, whatever machine it was made for.  Raises InvalidArtefact."""
+    """Return the report in a description, regardless of its machine. Raise InvalidArtefact if it is malformed."""
     report = _field(meta, "report", where)
     if not isinstance(report, dict):
         raise _wrong("report", f"is {_shown(report)}, not an object", where)
@@ -132,7 +133,7 @@ def read_report(meta: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def compare(meta: Mapping[str, Any], own: str | None, where: str) -> None:
-    """Raise InvalidArtefact unless the description is the one that the code itself holds."""
+    """Raise InvalidArtefact unless the description equals `own`, the one embedded in the code."""
     try:
         truth = json.loads(own or "")
     except ValueError:
@@ -145,22 +146,23 @@ def compare(meta: Mapping[str, Any], own: str | None, where: str) -> None:
 
 
 def _canonical(value: Any) -> str:
-    """What is in JSON, as text: equal where values are, NaN included, which is not equal to itself."""
+    """Return a JSON value as text that is equal for equal values, including NaN."""
     return json.dumps(value, sort_keys=True)
 
 
 def check_versions(meta: Mapping[str, Any], where: str) -> None:
-    """Raise InvalidArtefact unless the file was written for this version to read."""
-    found, writer = _field(meta, "format", where), _text(meta, "felixlike", where)
-    if type(found) is not int or found not in FORMATS:
+    """Raise InvalidArtefact unless this version can read the file's format."""
+    version, writer = _field(meta, "format", where), _text(meta, "felixlike", where)
+    if type(version) is not int or version not in FORMATS:
         raise InvalidArtefact(
-            f"it has format {_shown(found)}, this version reads {' and '.join(map(str, FORMATS))}",
+            f"it has format {_shown(version)}, this version reads {' and '.join(map(str, FORMATS))}",
             where=where,
             remedy=f"load it with the felixlike that wrote it ({writer}), or optimize the model again",
         )
 
 
 def _check_compiler(meta: Mapping[str, Any], where: str) -> None:
+    """Raise InvalidArtefact if the file was compiled by another version of TVM."""
     made = _text(meta, "tvm", where)
     if made != _tvm.version():
         raise InvalidArtefact(
@@ -171,7 +173,7 @@ def _check_compiler(meta: Mapping[str, Any], where: str) -> None:
 
 
 def _check_machine(meta: Mapping[str, Any], where: str) -> None:
-    """Refuse code for another processor: it would end in an illegal instruction."""
+    """Raise InvalidArtefact for code of another processor, which would fail with an illegal instruction."""
     here = [platform.system(), platform.machine()]
     machine = _texts(meta, "machine", where)
     if machine != here:
@@ -189,12 +191,13 @@ def _check_machine(meta: Mapping[str, Any], where: str) -> None:
 
 
 def _target(meta: Mapping[str, Any], where: str) -> Any:
+    """Return the target, if code for it can run on this machine."""
     text = _text(meta, "target", where)
     try:
         target = resolve_target(_tvm.Target(text))
         require_runnable(target)
-        device_name(target)  # raises where the GPU it needs is missing
-    except (NoGPU, WrongArchitecture) as error:  # the file is good: another machine may read it
+        device_name(target)  # raises if the required GPU is missing
+    except (NoGPU, WrongArchitecture) as error:  # the file is valid; another machine may read it
         raise type(error)(error.what, where=where, remedy=error.remedy) from None
     except UnknownTarget as error:
         raise InvalidArtefact(error.what, where=where, remedy=error.remedy) from None
@@ -206,7 +209,7 @@ def _target(meta: Mapping[str, Any], where: str) -> Any:
 
 
 def _nested(meta: Mapping[str, Any], field: str, read: Callable[[Any], _Nested], where: str) -> _Nested:
-    """How inputs or outputs are nested."""
+    """Return how inputs or outputs are nested."""
     try:
         return read(_field(meta, field, where))
     except InvalidArtefact as error:
@@ -214,7 +217,7 @@ def _nested(meta: Mapping[str, Any], field: str, read: Callable[[Any], _Nested],
 
 
 def _tensors(meta: Mapping[str, Any], field: str, where: str) -> list[dict[str, Any]]:
-    """Name, shape and dtype of each of the inputs or outputs."""
+    """Return the name, shape and dtype of each input or output."""
     import torch
 
     specs = []
@@ -232,7 +235,7 @@ def _tensors(meta: Mapping[str, Any], field: str, where: str) -> list[dict[str, 
 
 
 def _order(spec: Mapping[str, Any], rank: int, place: str, where: str) -> tuple[int, ...]:
-    """The memory order of an output; empty where there is none."""
+    """Return the memory order of an output; empty without one."""
     if "order" not in spec:
         return ()
     order = _list(spec, "order", where, lambda value: type(value) is int, "integers", place)
@@ -242,16 +245,19 @@ def _order(spec: Mapping[str, Any], rank: int, place: str, where: str) -> tuple[
 
 
 def _is_size(value: Any) -> bool:
+    """Return whether a value is a valid size of a dimension."""
     return type(value) is int and 1 <= value <= _LARGEST
 
 
 def _field(meta: Mapping[str, Any], field: str, where: str, place: str = "") -> Any:
+    """Return a field that must exist."""
     if field not in meta:
         raise _wrong(f"{place}.{field}" if place else field, "is missing", where)
     return meta[field]
 
 
 def _text(meta: Mapping[str, Any], field: str, where: str, place: str = "") -> str:
+    """Return a field that must be a string."""
     value = _field(meta, field, where, place)
     if not isinstance(value, str):
         raise _wrong(f"{place}.{field}" if place else field, f"is {_shown(value)}, not a string", where)
@@ -259,12 +265,14 @@ def _text(meta: Mapping[str, Any], field: str, where: str, place: str = "") -> s
 
 
 def _texts(meta: Mapping[str, Any], field: str, where: str) -> list[str]:
+    """Return a field that must be a list of strings."""
     return _list(meta, field, where, lambda value: isinstance(value, str), "strings")
 
 
 def _list(
     meta: Mapping[str, Any], field: str, where: str, fits: Callable[[Any], bool], kind: str, place: str = ""
 ) -> list[Any]:
+    """Return a field that must be a list of valid elements."""
     value = _field(meta, field, where, place)
     if not isinstance(value, list) or not all(map(fits, value)):
         raise _wrong(f"{place}.{field}" if place else field, f"is {_shown(value)}, not a list of {kind}", where)
@@ -272,14 +280,16 @@ def _list(
 
 
 def _wrong(field: str, what: str, where: str, remedy: str = "") -> InvalidArtefact:
+    """Return the error for a field."""
     return InvalidArtefact(f"its description is wrong: {field} {what}", where=where, remedy=remedy or _AGAIN)
 
 
 def _shown(value: Any) -> str:
+    """Return a value as JSON of at most 60 characters, for messages."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def _host(target: Any) -> Any:
-    """The CPU part of a target."""
+    """Return the CPU part of a target."""
     return target if kind_of(target).on_host else host_target()

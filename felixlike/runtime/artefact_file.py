@@ -1,8 +1,8 @@
-"""The zip file around a compiled model: a description, and the code of the model or of each of its parts.
+"""Write and read the zip file of a compiled model: a description, and the code of the model or of each part.
 
-Inputs: a description and named contents, or an open file. Outputs: the zip, or what it holds. A file may come from
-anyone, so its members are checked before any of them is read: their names are known, none is compressed, and together
-they are no larger than the file. The description can be read without the code.
+Inputs: a description and named contents, or an open file. Outputs: the zip, or its contents. Files may come from
+untrusted sources, so members are checked before they are read: their names are known, none is compressed, and their
+total size does not exceed the file's. The description can be read without the code.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from typing import IO, Any
 from felixlike.errors import InvalidArtefact, first_line
 
 META = "meta.json"
-"""The member that holds the description."""
+"""Name of the member with the description."""
 
 CODE = "model.so"
-"""The member that holds the shared library of a model without parts."""
+"""Name of the member with the shared library of a model without parts."""
 
 _PART = re.compile(r"part-[1-9][0-9]{0,5}\.felix", re.ASCII)
+"""Names of the members with the parts of a model."""
 
 _MOST_MEMBERS = 1000
-"""Chosen by hand: models have some ten parts."""
+"""Maximum number of members. Models have about ten parts. Chosen by hand."""
 
 _MOST_META_BYTES = 2**28
-"""Of the description. A report has 1–4 KB a task; an input without a name costs some hundred bytes. Chosen by hand."""
+"""Maximum size of the description in bytes. A report has 1–4 KB per task, an unnamed input some hundred bytes. Chosen
+by hand."""
 
 _GIVE = "give a file that felixlike saved, or save the model again"
 
 
 def pack(file: IO[bytes], meta: Mapping[str, Any], contents: Mapping[str, bytes]) -> None:
-    """Write a description, and the other members by name."""
+    """Write a description and the other members by name."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(META, json.dumps(meta, indent=1))
         for name, content in contents.items():
@@ -44,7 +46,7 @@ def pack(file: IO[bytes], meta: Mapping[str, Any], contents: Mapping[str, bytes]
 
 
 def part_name(size: int) -> str:
-    """The member that holds a model's part for a batch size: an artefact of its own."""
+    """Return the name of the member with the part for a batch size, which is itself such a zip file."""
     return f"part-{size}.felix"
 
 
@@ -61,18 +63,19 @@ def read(file: IO[bytes], where: str) -> tuple[dict[str, Any], dict[str, bytes]]
 
 
 def _read(file: IO[bytes], where: str, *, with_contents: bool) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Read the description and, if requested, the other members."""
     try:
         with zipfile.ZipFile(file) as archive:
             if META not in archive.namelist():
                 raise _not_ours(where)
             names = _members(archive, file.seek(0, os.SEEK_END))
             meta = json.loads(archive.read(META))
-            json.dumps(meta, ensure_ascii=False).encode()  # halves of characters could not be shown
+            json.dumps(meta, ensure_ascii=False).encode()  # lone surrogates cannot be encoded; raises ValueError
             contents = {name: archive.read(name) for name in names} if with_contents else {}
-    except InvalidArtefact:  # it is a ValueError
+    except InvalidArtefact:  # it is a ValueError, which the next clause would catch
         raise
     except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, RuntimeError, OSError) as error:
-        # RuntimeError: encrypted, or nested beyond all measure
+        # RuntimeError: encrypted, or nested too deeply
         raise InvalidArtefact(
             f"the file is damaged or of another kind: {first_line(error)}", where=where, remedy=_GIVE
         ) from None
@@ -82,19 +85,19 @@ def _read(file: IO[bytes], where: str, *, with_contents: bool) -> tuple[dict[str
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> list[str]:
-    """The names of all members but the description.  size: bytes of the file.
+    """Return the names of all members except the description. `size` is the size of the file in bytes.
 
-    Raises ValueError unless the members are those of a saved model and as large as they say."""
-    found = archive.infolist()
-    names = [member.filename for member in found]
-    if len(found) > _MOST_MEMBERS or len(set(names)) < len(names):
+    Raise ValueError unless the members are those of a saved model, uncompressed and not larger than the file."""
+    members = archive.infolist()
+    names = [member.filename for member in members]
+    if len(members) > _MOST_MEMBERS or len(set(names)) < len(names):
         raise ValueError("it holds more files than a saved model")
-    for member in found:
+    for member in members:
         if member.filename not in (META, CODE) and not _PART.fullmatch(member.filename):
             raise ValueError(f"it holds {member.filename[:60]!r}, which a saved model does not")
         if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
             raise ValueError(f"its {member.filename} is compressed")
-    if sum(member.file_size for member in found) > size:
+    if sum(member.file_size for member in members) > size:
         raise ValueError("its members are larger than the file")
     if archive.getinfo(META).file_size > _MOST_META_BYTES:
         raise ValueError(f"its {META} has more than {_MOST_META_BYTES:,} bytes")
@@ -102,4 +105,5 @@ def _members(archive: zipfile.ZipFile, size: int) -> list[str]:
 
 
 def _not_ours(where: str) -> InvalidArtefact:
+    """Return the error for a zip file of another kind."""
     return InvalidArtefact("it is a zip file, but not one of felixlike's", where=where, remedy=_GIVE)

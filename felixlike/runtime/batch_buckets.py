@@ -1,8 +1,8 @@
-"""A model compiled for a few batch sizes that serves every size: the batch is cut into parts of those sizes.
+"""Serve every batch size by a model compiled for a few batch sizes.
 
-In: the same model compiled for several batch sizes, and what a call of each takes. Out: `Chunked`, a `Compiled` that
-covers a call's batch exactly, by the parts that take least together: 13 = 4 + 4 + 4 + 1. It is FTuner's combination of
-uKernels (§IV) with whole networks for uKernels, of any number of kinds.
+Inputs: the model compiled for several batch sizes, and the seconds per call of each. Output: `Chunked`, a `Compiled`
+that splits a batch into parts of these sizes. The parts cover the batch exactly in the least total time: 13 = 4 + 4 + 4
++ 1. This is FTuner's combination of uKernels (§IV), with whole networks instead of uKernels and any number of sizes.
 """
 
 from __future__ import annotations
@@ -17,19 +17,30 @@ from felixlike.runtime.callable import Compiled
 from felixlike.runtime.serial_copy import on_this_thread
 
 MOST_SIZE = 2**16
-"""Of a batch."""
+"""Maximum batch size. Chosen by hand."""
 
 
 class Chunked(Compiled):
-    """Inputs whose first dimension is the batch are cut along it, others are given to every part; outputs, whose first
-    dimension it is too, are joined. A batch of one of the sizes is one call, without a copy.
+    """A model that splits its batch into parts of compiled sizes.
 
-    parts: the model by batch size.  seconds: of a call of each.  dim: name, least and largest of the batch."""
+    Inputs whose first dimension is the batch are split along it; other inputs are passed to every part. Outputs must
+    have the batch as their first dimension, and are concatenated. A batch of a compiled size is one call, without a
+    copy.
+
+    Args:
+        parts: The compiled model for each batch size.
+        seconds: Seconds per call for each batch size.
+        dim: Name, minimum and maximum of the batch size.
+        key: See `Compiled`.
+
+    Raises:
+        ValueError: The parts do not match, or do not cover all batch sizes.
+    """
 
     def __init__(
         self, parts: Mapping[int, Compiled], seconds: Mapping[int, float], dim: tuple[str, int, int], *, key: str = ""
     ) -> None:
-        """Raises ValueError for parts that do not fit together, or do not cover all sizes."""
+        """Combine the parts; see the class."""
         name, least, most = dim
         self.parts = {size: parts[size] for size in sorted(parts)}
         self.seconds = {size: float(seconds[size]) for size in self.parts}
@@ -45,7 +56,9 @@ class Chunked(Compiled):
         super().__init__(
             None,
             inputs=inputs,
-            outputs=tuple(replace(_at(spec, most), order=()) for spec in first.outputs),  # each part sees to its own
+            outputs=tuple(
+                replace(_at(spec, most), order=()) for spec in first.outputs
+            ),  # each part restores its spec order
             signature=first.signature,
             structure=first.structure,
             target=first.target,
@@ -57,19 +70,20 @@ class Chunked(Compiled):
         )
 
     def steps(self, size: int) -> list[int]:
-        """The batch sizes of the parts that a batch is cut into, largest first."""
-        found = []
+        """Return the sizes of the parts that a batch is split into, largest first."""
+        sizes = []
         while size:
-            found.append(self._last[size])
-            size -= found[-1]
-        return sorted(found, reverse=True)
+            sizes.append(self._last[size])
+            size -= sizes[-1]
+        return sorted(sizes, reverse=True)
 
     def _virtual_machine(self) -> Any:
+        """Return a stand-in for a virtual machine, with one machine per part."""
         mains = {size: part._virtual_machine()["main"] for size, part in self.parts.items()}
         return {"main": self._main(mains)}
 
     def _main(self, mains: Mapping[int, Callable[..., Any]]) -> Callable[..., Any]:
-        """What stands for a virtual machine's function: tensors in, the result of one part or a list of tensors out."""
+        """Return a stand-in for a virtual machine's function. It returns one part's result, or a list of tensors."""
         import torch
 
         first = self._cut.index(True)
@@ -85,11 +99,11 @@ class Chunked(Compiled):
             results, start = [], 0
             for step in steps:
                 part = self.parts[step]
-                own = [
+                part_inputs = [
                     part.at_hand(place, tensor[start : start + step]) if cut else tensor
                     for place, (tensor, cut) in enumerate(zip(tensors, self._cut, strict=True))
                 ]
-                results.append(part._leaves(mains[step](*own)))
+                results.append(part._leaves(mains[step](*part_inputs)))
                 start += step
             with on_this_thread():
                 return [torch.cat(pieces) for pieces in zip(*results, strict=True)]
@@ -97,38 +111,40 @@ class Chunked(Compiled):
         return main
 
     def _leaves(self, result: Any) -> list[Any]:
+        """Return the output tensors of a result."""
         return result if type(result) is list else super()._leaves(result)
 
 
 def _last_steps(seconds: Mapping[int, float], least: int, most: int) -> list[int]:
-    """The size of one part of the best cover of each batch size."""
-    found = _least_time(seconds, most)
-    if not 1 <= least <= most or not all(found[least:]):
+    """Return the size of one part of the fastest cover of each batch size. Raise ValueError if one has no cover."""
+    last = _least_time(seconds, most)
+    if not 1 <= least <= most or not all(last[least:]):
         raise ValueError(f"parts of {', '.join(map(str, seconds))} do not cover {least} to {most}")
-    return found
+    return last
 
 
 def _least_time(seconds: Mapping[int, float], most: int) -> list[int]:
-    """For every size a part of the cover that takes least, 0 where there is none."""
+    """Return the size of one part of the fastest cover of each size from 0 to `most`; 0 without a cover."""
     best, last = [0.0], [0]
     for size in range(1, most + 1):
         least, step = math.inf, 0
-        for part, own in seconds.items():
-            if part <= size and best[size - part] + own < least:
-                least, step = best[size - part] + own, part
+        for part, part_seconds in seconds.items():
+            if part <= size and best[size - part] + part_seconds < least:
+                least, step = best[size - part] + part_seconds, part
         best.append(least)
         last.append(step)
     return last
 
 
 def _at(spec: Any, size: int) -> Any:
-    """A specification with another batch size."""
+    """Return a specification with another batch size."""
     return replace(spec, shape=(size, *spec.shape[1:]))
 
 
 def _batched(parts: Mapping[int, Compiled]) -> list[bool]:
-    """Which inputs have the batch for their first dimension.  Raises ValueError unless all outputs have, and all else
-    is the same in all parts."""
+    """Return which inputs have the batch as their first dimension.
+
+    Raise ValueError unless all outputs have it, and everything else is the same in all parts."""
     if len(parts) < 2 or min(parts) < 1:
         raise ValueError("there are not two parts")
     first, *others = parts.values()
@@ -138,9 +154,9 @@ def _batched(parts: Mapping[int, Compiled]) -> list[bool]:
     for size, part in parts.items():
         specs: list[tuple[TensorSpec, TensorSpec, bool]] = [
             *zip(part.inputs, first.inputs, cut, strict=True),
-            *((own, other, True) for own, other in zip(part.outputs, first.outputs, strict=True)),
+            *((spec, other, True) for spec, other in zip(part.outputs, first.outputs, strict=True)),
         ]
-        if not all(_fits(own, other, size if batched else None) for own, other, batched in specs):
+        if not all(_fits(spec, other, size if batched else None) for spec, other, batched in specs):
             raise ValueError(f"its part for {size} does not fit the others")
     if not any(cut):
         raise ValueError("no input has the batch")
@@ -148,20 +164,21 @@ def _batched(parts: Mapping[int, Compiled]) -> list[bool]:
 
 
 def _kind(part: Compiled) -> tuple[Any, Any, str]:
+    """Return what must be equal for all parts: signature, structure and target."""
     return part.signature, part.structure, str(part.target)
 
 
-def _fits(own: TensorSpec, other: TensorSpec, size: int | None) -> bool:
-    """Whether a part's tensor is another's but for the batch, which is the part's."""
-    if (own.name, own.dtype) != (other.name, other.dtype):
+def _fits(spec: TensorSpec, other: TensorSpec, size: int | None) -> bool:
+    """Return whether two parts' tensors differ at most in the batch, which must be `size` unless that is None."""
+    if (spec.name, spec.dtype) != (other.name, other.dtype):
         return False
     if size is None:
-        return own.shape == other.shape
-    return bool(own.shape) and own.shape[0] == size and own.shape[1:] == other.shape[1:]
+        return spec.shape == other.shape
+    return bool(spec.shape) and spec.shape[0] == size and spec.shape[1:] == other.shape[1:]
 
 
 def described(compiled: Chunked) -> dict[str, Any]:
-    """JSON data of how the parts go together."""
+    """Return JSON data that describe the parts."""
     return {
         "key": compiled.key,
         "dim": list(compiled.dim),
@@ -170,7 +187,15 @@ def described(compiled: Chunked) -> dict[str, Any]:
 
 
 def from_description(data: Any, part: Callable[[int], Compiled]) -> Chunked:
-    """The inverse of `described`.  part: opens one by its size.  Raises ValueError for data that does not fit."""
+    """Restore a model from the data of `described`.
+
+    Args:
+        data: JSON data.
+        part: Opens the part of a batch size.
+
+    Raises:
+        ValueError: The data are malformed.
+    """
     try:
         (name, least, most), key = data["dim"], data["key"]
         seconds = dict(data["parts"])
@@ -179,7 +204,7 @@ def from_description(data: Any, part: Callable[[int], Compiled]) -> Chunked:
     numbers: Sequence[Any] = (least, most, *seconds)
     if not isinstance(name, str) or not isinstance(key, str) or any(type(n) is not int for n in numbers):
         raise ValueError("it does not say which sizes there are")
-    if not all(isinstance(own, float) and 0.0 < own < math.inf for own in seconds.values()):
+    if not all(isinstance(each, float) and 0.0 < each < math.inf for each in seconds.values()):
         raise ValueError("its parts take no time")
     if not 1 <= least <= most <= MOST_SIZE or not all(1 <= size <= most for size in seconds):
         raise ValueError("its sizes are out of range")

@@ -1,7 +1,7 @@
-"""Which of a model's schedules keeps it from being compiled?
+"""Find a schedule that prevents a model from being compiled, by bisection.
 
-In: schedules that work alone, and fail together or in the whole model. Out: one of them. Found by halving, since
-compiling a large model takes as long as measuring many candidates.
+Input: schedules that compile alone, but fail together or in the whole model. Output: one that causes the failure.
+Bisection is used because compiling a large model takes as long as measuring many candidates.
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ from typing import Any
 
 
 def culprit(schedules: Mapping[str, Any], compiled: Callable[[Mapping[str, Any]], Any]) -> str:
-    """The key of a schedule without which what stands before it compiles, and with which it does not.
+    """Return the key of a schedule such that the schedules before it compile, and fail once it is added.
 
-    compiled: compiles the model with some of the schedules, or raises; known to do without any, and not with all."""
+    Args:
+        schedules: The schedules by task key.
+        compiled: Compiles the model with some of the schedules, or raises. It must succeed without any and fail with
+            all of them.
+    """
     keys = list(schedules)
     works, fails = 0, len(keys)
     while fails - works > 1:
         middle = (works + fails) // 2
         try:
             compiled({key: schedules[key] for key in keys[:middle]})
-        except Exception:  # whatever TVM, or a pass of ours, raises
+        except Exception:  # TVM or one of felixlike's passes may raise anything
             fails = middle
         else:
             works = middle

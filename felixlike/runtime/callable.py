@@ -1,8 +1,8 @@
-"""A compiled model as a function of torch tensors.
+"""Wrap a compiled model as a function of torch tensors.
 
-In: a runnable Relax VM module, input specs, the outputs' structure. Out: `Compiled`, torch in and torch out. Tensors
-cross by DLPack without copies. Inputs are checked here, since generated code trusts them: closely once, and then, by
-one question to torch, whether those of the next call are like them.
+Inputs: a runnable Relax VM module, input specifications and the outputs' structure. Output: `Compiled`. Tensors are
+passed by DLPack without copies. Generated code does not check its inputs, so `Compiled` does: fully at first, and in
+later calls by one torch guard that compares them with inputs already checked.
 """
 
 import inspect
@@ -28,36 +28,41 @@ from felixlike.runtime.stream_serializer import StreamSerializer
 from felixlike.runtime.tensor_guards import likeness, never
 
 ALIGNMENT = 64
-"""Bytes. Code that was not made for inputs at any address loads whole vectors from buffers it takes to be so aligned,
-and crashes on others."""
+"""Required alignment of inputs in bytes, for code that was not compiled for unaligned inputs. Such code uses aligned
+vector loads and crashes on other addresses."""
 
 _KINDS = 4
-"""How many kinds of inputs (made in inference mode, needing gradients, spread …) are remembered."""
-
+"""Maximum number of cached kinds of inputs (of inference mode, requiring gradients …). Chosen by hand."""
 
 _KINDS_OF_SIZES = 64
-"""The same where a call decides sizes: each is a kind of its own."""
+"""The same for models with dynamic sizes, where each combination of sizes is a kind. Chosen by hand."""
 
 
 class Compiled:
-    """A compiled model: call it as the model itself, with torch tensors, by position or by name.
+    """A compiled model, called like the original model with torch tensors, by position or by name.
 
-    Arguments are nested as the examples were. What was no tensor among them (flags, numbers, None) is part of what was
-    compiled: it may be left out, or be the same. So may a parameter for which no example was given. The modes that the
-    caller has set in PyTorch change nothing: types are fixed, under autocast too.
+    Arguments are nested like the example inputs. Arguments that are not tensors (flags, numbers, None) were compiled
+    in: omit them or pass the same values. The same applies to parameters without an example. PyTorch modes of the
+    caller have no effect; dtypes are fixed, under autocast too.
 
-    Outputs come nested as the model nests them, and never carry gradients. Inputs are not changed. A tensor that
-    is not contiguous is copied first, by the calling thread; on a GPU also one that does not start at a multiple of 64
-    bytes. All others are read in place. An output that is an input, or a view of it, shares its memory, as in PyTorch.
+    Outputs are nested like the model's and never carry gradients. Inputs are not changed. The calling thread copies
+    tensors that are not contiguous, and on a GPU those that do not start at a multiple of 64 bytes. All others are read
+    in place. As in PyTorch, an output that is an input or a view of it shares its memory.
 
-    Threads may share one: their calls run side by side, each on the calling thread and workers of its own, on different
-    cores (felixlike.hardware.placement): as many as `threads` says, else TVM_NUM_THREADS, else OMP_NUM_THREADS, else
-    one for each core. On a GPU a call starts kernels on torch's current stream and returns.
-    Under torch.compile, torch.export, vmap and the like a call is the operator felixlike::run.
+    Several threads may call one model concurrently. Each call runs on the calling thread and its own workers, on
+    different cores (felixlike.hardware.placement). The number of threads is `threads`, else TVM_NUM_THREADS, else
+    OMP_NUM_THREADS, else one per core. On a GPU a call launches kernels on torch's current stream and returns. Under
+    torch.compile, torch.export, vmap and the like a call is the operator felixlike::run.
 
-    inputs, outputs: one spec per tensor, in order.  signature: how inputs are given.  machine: TVM's virtual machine of
-    the first thread that calls; others have one each, with the same code and constants.
-    key: tells models apart where graphs call them; copies and saved models have the same."""
+    Attributes:
+        inputs: One specification per input tensor, in order.
+        outputs: One specification per output tensor, in order.
+        signature: How inputs are passed.
+        machine: TVM's virtual machine of the first calling thread. Other threads have their own, with the same code
+            and constants.
+        key: Identifies the model in PyTorch graphs; equal for copies and saved models.
+        threads: Number of threads per call; 0 if the environment decides.
+    """
 
     def __init__(
         self,
@@ -77,11 +82,24 @@ class Compiled:
         threads: int = 0,
         unaligned: bool = False,
     ) -> None:
-        """runtime: a runnable VM module with "main".  key: empty for a new one.  lowered: the Relax module it was
-        generated from, if compiled in this process.  library: the shared library it was loaded from otherwise.
-        parallel: whether it may run on several threads.  sizes: those that a call decides, if there are any; the
-        specifications then have the largest.  threads: of a call, 0 for what the environment says.  unaligned: whether
-        inputs may begin at any element, see `codegen/passes/unaligned_parameters.py`."""
+        """Wrap a compiled module.
+
+        Args:
+            runtime: A runnable VM module with "main".
+            inputs: One specification per input tensor, with the largest of dynamic sizes.
+            outputs: One specification per output tensor, likewise.
+            signature: How inputs are passed.
+            structure: How outputs are nested.
+            target: The TVM target.
+            name: The model's name, for messages.
+            key: See the attribute; empty for a new key.
+            lowered: The Relax module that was compiled, if that was in this process.
+            library: The shared library from which the module was loaded otherwise.
+            parallel: Whether calls may use several threads.
+            sizes: The dynamic sizes; None without any.
+            threads: Number of threads per call; 0 if the environment decides.
+            unaligned: Whether inputs may start at any element, see `codegen/passes/unaligned_parameters.py`.
+        """
         import torch
         from torch.autograd import forward_ad
 
@@ -104,48 +122,61 @@ class Compiled:
         self._rebuild = structure.builder()
         views = [inverse(spec.order) for spec in outputs]
         self._views = views if any(views) else []
-        self._alone = structure.spec is None and not self._views
+        self._single_output = structure.spec is None and not self._views
         self._plain = len(inputs) if signature.by_position else -1
-        self._wanted = tuple((spec.shape, getattr(torch, spec.dtype)) for spec in inputs)
-        self._alignments = tuple(dtype.itemsize if unaligned else ALIGNMENT for _, dtype in self._wanted)
+        self._expected = tuple((spec.shape, getattr(torch, spec.dtype)) for spec in inputs)
+        self._alignments = tuple(dtype.itemsize if unaligned else ALIGNMENT for _, dtype in self._expected)
         self._warned = False
-        # What a call needs of torch and TVM, at hand.
+        # Functions of torch and TVM that calls use, looked up once.
         self._tensor, self._dense, self._contiguous = torch.Tensor, torch.strided, torch.contiguous_format
-        self._place, self._clone = torch.Tensor.data_ptr, torch.Tensor.clone
+        self._data_ptr, self._clone = torch.Tensor.data_ptr, torch.Tensor.clone
         self._forward_mode, self._modes = forward_ad, torch._C._len_torch_dispatch_stack
         self._is_compiling = torch.compiler.is_dynamo_compiling
-        self._part, self._own = _tvm.array_item, torch.utils.dlpack.from_dlpack
+        self._array_item, self._from_dlpack = _tvm.array_item, torch.utils.dlpack.from_dlpack
         self.threads = threads
         self._open()
 
     def _open(self) -> None:
-        """Make what every copy has for itself: a virtual machine, which one call at a time may use."""
+        """Create the state that copies do not share: a virtual machine, which runs one call at a time."""
         self.machine = self._virtual_machine()
         main, on_gpu = self.machine["main"], self.device.type != "cpu"
-        self._everybodys = StreamSerializer(main, self.device) if on_gpu else None
+        self._serialized_main = StreamSerializer(main, self.device) if on_gpu else None
         self._first = [] if on_gpu else [main]
         self._here = threading.local()
         self._pin_threads: Callable[[int], object] = pin_threads if self.parallel and not on_gpu else _nothing
         self._latest: _Kind = (never, None)
         self._kinds: tuple[_Kind, ...] = ()
-        self._parts: range | None = None
+        self._output_indices: range | None = None
         torch_operator.register(self)
 
     def _virtual_machine(self) -> Any:
+        """Return a new virtual machine."""
         return _tvm.relax.VirtualMachine(self.runtime, _tvm.device_of(self.target))
 
-    def _arrive(self) -> Any:
-        """The calling thread's entry, in its first call."""
+    def _main_of_thread(self) -> Any:
+        """Return the virtual machine's entry for the calling thread, in the thread's first call."""
         try:
-            main = self._everybodys or self._first.pop()  # which one thread gets, whatever the others do meanwhile
+            main = self._serialized_main or self._first.pop()  # list.pop is atomic: one thread gets the first machine
         except IndexError:
             main = self._virtual_machine()["main"]
         self._here.main = main
         return main
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
-        """The model's output for its arguments.  Raises InputMismatch for wrong number, name, nesting, constant, shape,
-        dtype or device, WrongContext where derivatives are asked for, ForkedProcess after a fork."""
+        """Run the model.
+
+        Args:
+            tensors: Positional arguments of the original model.
+            named: Keyword arguments of the original model.
+
+        Returns:
+            The outputs, nested like those of the original model.
+
+        Raises:
+            InputMismatch: The number, names, nesting, constants, shapes, dtypes or devices of the inputs are wrong.
+            WrongContext: Derivatives are requested.
+            ForkedProcess: The process was forked from one that has run the model.
+        """
         if named or len(tensors) != self._plain:
             tensors = self._flat(tensors, named)
         if self._is_compiling():
@@ -153,30 +184,30 @@ class Compiled:
         known, (alike, special) = False, self._latest
         try:
             for tensor in tensors:
-                if tensor.is_nested:  # the check below ends the process at one
+                if tensor.is_nested:  # the guard below would abort the process
                     break
             else:
                 known = alike(*tensors)
         except (AttributeError, ValueError):
-            pass  # no tensor
+            pass  # not a tensor
         if not known or self._modes() or self._forward_mode._current_level >= 0:
             return self._carefully(tensors)
         if special is not None:
             return self._specially(tensors, special)
-        for tensor, alignment in zip(tensors, self._alignments):  # noqa: B905  their number is known, and this is quicker
-            place = self._place(tensor)
+        for tensor, alignment in zip(tensors, self._alignments):  # noqa: B905  lengths are equal, and this is faster
+            place = self._data_ptr(tensor)
             if not place or place % alignment:
                 return self._specially(tensors, _PLAIN)
         self._pin_threads(self.threads)
         try:
             main = self._here.main
         except AttributeError:
-            main = self._arrive()
+            main = self._main_of_thread()
         try:
             result = main(*tensors)
         except Exception as error:
             raise self._explained(error) from error
-        if self._alone and type(result) is self._tensor:
+        if self._single_output and type(result) is self._tensor:
             return result
         return self._rebuild(self._leaves(result))
 
@@ -187,27 +218,41 @@ class Compiled:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Compiled":
-        """One with the same code and constants, which never change, but memory of its own."""
+        """Return a copy that shares the immutable code and constants, with its own working memory."""
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
         copied._open()
         return copied
 
     def as_python(self) -> inspect.Signature:
-        """How it is called, for inspect.signature."""
+        """Return the signature for inspect.signature."""
         return self.signature.as_python([str(spec).removeprefix(f"{spec.name}: ") for spec in self.inputs])
 
     def run(self, tensors: Sequence[Any]) -> list[Any]:
-        """The outputs in order, not nested, for one tensor per input.  Raises InputMismatch."""
+        """Run the model on flat inputs.
+
+        Args:
+            tensors: One tensor per input, in order.
+
+        Returns:
+            One tensor per output, in order.
+
+        Raises:
+            InputMismatch: The inputs do not fit.
+        """
         self.check(tensors)
         return self._outputs(tensors, _spread(tensors))
 
     def in_order(self, result: Any) -> Any:
-        """A result of the virtual machine; as a list of tensors where their dimensions have to be put in order."""
+        """Return a result of the virtual machine; as a list of tensors if dimensions must be permuted."""
         return self._leaves(result) if self._views else result
 
     def check(self, tensors: Sequence[Any]) -> None:
-        """Raise InputMismatch unless the tensors, which need not have values, are what the model takes."""
+        """Check flat inputs, which need not have values.
+
+        Raises:
+            InputMismatch: The inputs do not fit.
+        """
         self._check_count(tensors)
         for index, tensor in enumerate(tensors):
             self._check(index, tensor)
@@ -216,7 +261,7 @@ class Compiled:
             self.sizes.check(names, shapes, tensors, self.name)
 
     def note_gradients(self, tensors: Sequence[Any]) -> None:
-        """Warn, the first time only, if one of the tensors needs a gradient that will not come."""
+        """Warn once if one of the tensors requires a gradient, since outputs carry none."""
         import torch
 
         needs = [spec.name for spec, tensor in zip(self.inputs, tensors, strict=True) if tensor.requires_grad]
@@ -229,25 +274,26 @@ class Compiled:
             warnings.warn(NoGradientWarning(text), stacklevel=callers_level())
 
     def _carefully(self, tensors: Sequence[Any]) -> Any:
-        """A call with inputs that are not like those of the latest one."""
+        """Run a call whose inputs differ in kind from those of the latest one."""
         special = self._look_at(tensors)
         return self._through_operator(tensors) if special is None else self._specially(tensors, special)
 
     def _specially(self, tensors: Sequence[Any], special: "_Special") -> Any:
-        """A call with inputs of a kind, some of which may have to be copied."""
+        """Run a call with checked inputs of a kind, some of which may have to be copied."""
         if special.gradients:
             self.note_gradients(tensors)
         return self._rebuild(self._outputs(tensors, special.spread))
 
     def _through_operator(self, tensors: Sequence[Any]) -> Any:
+        """Run a call as the operator felixlike::run."""
         outputs = torch_operator.run(self.key, tensors)
-        outputs = [outputs[index] for index in range(len(self.outputs))]  # torch.fx gives no list
+        outputs = [outputs[index] for index in range(len(self.outputs))]  # torch.fx returns a proxy, not a list
         return self._rebuild(outputs)
 
     def _look_at(self, tensors: Sequence[Any]) -> "_Special | None":
-        """What is special about inputs; None if something of PyTorch's looks on.
+        """Check inputs and return their kind; None if a PyTorch mode or transform is active.
 
-        Raises InputMismatch, WrongContext."""
+        Raise InputMismatch or WrongContext for invalid inputs."""
         nested = any(isinstance(tensor, self._tensor) and tensor.is_nested for tensor in tensors)
         if not nested and not self._modes() and self._forward_mode._current_level < 0:
             for kind in self._kinds:
@@ -264,17 +310,17 @@ class Compiled:
         return special
 
     def _outputs(self, tensors: Sequence[Any], spread: frozenset[int]) -> list[Any]:
-        """The outputs in order for checked inputs that have values.  spread: which of them must be copied."""
+        """Run the model on checked inputs with values. `spread` has the indices of inputs that must be copied."""
         ready = list(tensors)
         for index, tensor in enumerate(tensors):
-            place = self._place(tensor)
+            place = self._data_ptr(tensor)
             if not place and not tensor._is_zerotensor():
                 raise self._mismatch(index, "has no memory any more", "give a tensor whose storage was not resized")
             if place % self._alignments[index] or not place or index in spread:
-                kept = tensor.detach() if tensor.requires_grad else tensor
-                ready[index] = self._copy(kept)
+                detached = tensor.detach() if tensor.requires_grad else tensor
+                ready[index] = self._copy(detached)
         self._pin_threads(self.threads)
-        main = getattr(self._here, "main", None) or self._arrive()
+        main = getattr(self._here, "main", None) or self._main_of_thread()
         try:
             result = main(*ready)
         except Exception as error:
@@ -282,29 +328,32 @@ class Compiled:
         return self._leaves(result)
 
     def at_hand(self, index: int, tensor: Any) -> Any:
-        """A contiguous tensor, or a copy of it where the code cannot read it at its address."""
-        return self._copy(tensor) if self._place(tensor) % self._alignments[index] else tensor
+        """Return a contiguous tensor, or its copy if the code cannot read it at its address."""
+        return self._copy(tensor) if self._data_ptr(tensor) % self._alignments[index] else tensor
 
     def _copy(self, tensor: Any) -> Any:
+        """Return a contiguous, aligned copy, made by the calling thread."""
         with on_this_thread():
             return self._clone(tensor, memory_format=self._contiguous)
 
     def _explained(self, error: Exception) -> Exception:
-        """What is to be said of an error in a call: on a GPU, what CUDA means by it."""
+        """Return the error to raise for an error in a call: on a GPU, the meaning of CUDA's error."""
         return (fault_of(error, where=self.name) if self.device.type != "cpu" else None) or error
 
     def _flat(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """One tensor per input, in order."""
+        """Return one tensor per input, in order, for nested arguments."""
         return self.signature.flatten(args, named, where=self.name, takes=self._takes())
 
     def _check_count(self, tensors: Sequence[Any]) -> None:
-        if len(tensors) != len(self._wanted):
+        """Raise InputMismatch for a wrong number of inputs."""
+        if len(tensors) != len(self._expected):
             raise InputMismatch(
-                f"{len(tensors)} inputs are given, {len(self._wanted)} needed", where=self.name, remedy=self._takes()
+                f"{len(tensors)} inputs are given, {len(self._expected)} needed", where=self.name, remedy=self._takes()
             )
 
     def _check(self, index: int, tensor: Any) -> None:
-        shape, dtype = self._wanted[index]
+        """Raise InputMismatch for a wrong input."""
+        shape, dtype = self._expected[index]
         if not isinstance(tensor, self._tensor):
             raise self._mismatch(index, f"is a {type(tensor).__name__}", _as_tensor(tensor))
         if tensor.is_nested:
@@ -319,33 +368,36 @@ class Compiled:
             raise self._mismatch(index, f"is {tensor.layout} on {tensor.device}", remedy)
 
     def _mismatch(self, index: int, what: str, remedy: str) -> InputMismatch:
+        """Return the error for an input."""
         return InputMismatch(f"input {quoted(self.inputs[index].name)} {what}", where=self.name, remedy=remedy)
 
     def _takes(self) -> str:
+        """Describe the inputs, for messages."""
         return f"it takes {', '.join(map(str, self.inputs)) or 'none'}"
 
     def _leaves(self, result: Any) -> list[Any]:
-        """The output tensors of a result, with their dimensions in the model's order."""
+        """Return the output tensors of a result, with their dimensions in the model's order."""
         tensors = self._tensors(result)
         if not self._views:
             return tensors
         return [tensor.permute(view) if view else tensor for tensor, view in zip(tensors, self._views, strict=True)]
 
     def _tensors(self, result: Any) -> list[Any]:
-        """The tensors of a result, which TVM gives in an array or in nested ones, but for a lone one."""
+        """Return the tensors of a result, which TVM returns in nested arrays unless there is only one."""
         if isinstance(result, self._tensor):
             return [result]
-        if not self.inputs:  # it was none of torch's tensors that told TVM to give such
-            return [self._own(part) for part in self._unnested([result])]
-        part = self._part
-        if self._parts is not None:
-            return [part(result, index) for index in self._parts]
+        if not self.inputs:  # without a torch input TVM returns its own tensors
+            return [self._from_dlpack(part) for part in self._unnested([result])]
+        part = self._array_item
+        if self._output_indices is not None:
+            return [part(result, index) for index in self._output_indices]
         parts = list(result)
         if all(isinstance(part, self._tensor) for part in parts):
-            self._parts = range(len(parts))
+            self._output_indices = range(len(parts))
         return list(self._unnested(parts))
 
     def _unnested(self, parts: Iterable[Any]) -> Iterator[Any]:
+        """Yield the tensors of nested arrays."""
         for part in parts:
             if isinstance(part, self._tensor | _tvm.runtime.Tensor):
                 yield part
@@ -354,8 +406,12 @@ class Compiled:
 
 
 class _Special(NamedTuple):
-    """What is special about inputs.  spread: numbers of those that must be copied, wherever they lie.  gradients:
-    whether one needs a gradient."""
+    """Properties of a kind of inputs.
+
+    Attributes:
+        spread: Indices of inputs that must be copied regardless of their address.
+        gradients: Whether an input requires a gradient.
+    """
 
     spread: frozenset[int] = frozenset()
     gradients: bool = False
@@ -363,18 +419,18 @@ class _Special(NamedTuple):
 
 _PLAIN = _Special()
 _Kind = tuple[Callable[..., bool], _Special | None]
-"""Whether inputs are of a kind, and what is special about it: None for nothing."""
+"""A guard for inputs of a kind, and its properties; None if it has none."""
 
 
 def _spread(tensors: Sequence[Any]) -> frozenset[int]:
-    """Numbers of those whose elements do not just lie one after the other, or are noted to be negative."""
+    """Return the indices of tensors that are not contiguous, or have PyTorch's negative bit set."""
     return frozenset(i for i, tensor in enumerate(tensors) if not tensor.is_contiguous() or tensor.is_neg())
 
 
 def _as_tensor(value: Any) -> str:
-    """The remedy for what is no tensor."""
+    """Return the remedy for an input that is not a tensor."""
     return "give a torch tensor" + (": torch.from_numpy(x)" if isinstance(value, np.ndarray) else "")
 
 
 def _nothing(_: int) -> None:
-    """One thread needs no place."""
+    """Do nothing: calls on one thread need no pinning."""

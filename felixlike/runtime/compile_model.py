@@ -1,7 +1,8 @@
-"""An imported model and schedules of its tasks → one compiled module, wrapped as a callable.
+"""Compile an imported model with the schedules of its tasks.
 
-In: Imported, scheduled PrimFuncs by task key. Out: Compiled. Nothing is legalised or fused again: what was tuned is
-what is compiled. Parameters stay constants of the executable, packed at compile time where a schedule wants it.
+Inputs: an imported model and scheduled PrimFuncs by task key. Output: `Compiled`. Nothing is legalized or fused again,
+so the compiled functions are the tuned ones. Parameters are constants of the executable, packed at compile time if a
+schedule requires it.
 """
 
 from collections.abc import Mapping
@@ -21,10 +22,20 @@ _OTHERWISE = "write the part it names with other operators"
 
 @default_modes()
 def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> Compiled:
-    """Compile a model, with the given schedules for its tasks and none for the others.
+    """Compile a model with schedules for some or all of its tasks.
 
-    schedules: task key → scheduled PrimFunc, IRModule with "main", or Schedule; None or empty gives the module as TVM
-    has it without tuning. Raises InvalidSchedule for a key or function that does not fit, CompilationFailed."""
+    Args:
+        imported: The model.
+        schedules: Maps task keys to a scheduled PrimFunc, an IRModule with "main", or a Schedule. Other tasks remain
+            unscheduled.
+
+    Returns:
+        The compiled model.
+
+    Raises:
+        InvalidSchedule: A key is unknown, or a schedule is not one of its task.
+        CompilationFailed: TVM could not compile the model.
+    """
     lowered, executable = lowered_model(imported, schedules)
     return Compiled(
         executable.jit(),
@@ -41,7 +52,9 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
 
 
 def lowered_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
-    """(lowered Relax module, executable) of a model, which need not be able to run here.  See compile_model."""
+    """Return (lowered Relax module, executable) of a model, as `compile_model` does.
+
+    The target need not be able to run on this machine."""
     module = imported.module
     chosen = {key: _primfunc(schedule) for key, schedule in (schedules or {}).items()}
     if chosen:
@@ -61,7 +74,7 @@ def lowered_model(imported: Imported, schedules: Mapping[str, Any] | None = None
 
 
 def _primfunc(schedule: Any) -> Any:
-    """The PrimFunc of a PrimFunc, an IRModule or a Schedule."""
+    """Return the PrimFunc of a PrimFunc, an IRModule or a Schedule. Raise InvalidSchedule."""
     if isinstance(schedule, _tvm.PrimFunc):
         return schedule
     module = schedule.mod if isinstance(schedule, _tvm.Schedule) else schedule
@@ -75,7 +88,7 @@ def _primfunc(schedule: Any) -> Any:
 
 
 def _substitute(imported: Imported, chosen: Mapping[str, Any]) -> Any:
-    """The module with each task's functions replaced by its schedule."""
+    """Return the module with each task's functions replaced by its schedule."""
     names = {task.key: task.name for task in imported.tasks}
     module = _tvm.IRModule(dict(imported.module.functions), attrs=imported.module.attrs)
     for key, func in chosen.items():
@@ -98,11 +111,12 @@ def _substitute(imported: Imported, chosen: Mapping[str, Any]) -> Any:
 
 
 def _as_private(func: Any) -> Any:
-    """A scheduled function under the caller's name: no symbol of its own, marked so that no pass schedules it again."""
+    """Return a scheduled function without its symbol, marked so that no pass schedules it again."""
     func = _tvm.without_attributes(func, "global_symbol", LAYOUT_FREE, CONSTANTS)
     return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
 
 
 def _signature(func: Any) -> str:
+    """Return the dtypes and shapes of a function's parameters, as text."""
     shapes = ((parameter, getattr(parameter, "shape", None)) for parameter in func.params)
     return ", ".join("scalar" if s is None else f"{p.dtype}[{', '.join(map(str, s))}]" for p, s in shapes)

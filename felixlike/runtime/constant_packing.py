@@ -1,8 +1,8 @@
-"""Constants packed when a model is compiled, so that no call packs them.
+"""Pack constants at compile time instead of in every call.
 
-In: a Relax module whose scheduled functions may begin with packing blocks. Out: one whose calls pass packed constants.
-TVM's SplitLayoutRewritePreproc and FoldConstant come to the same, but build a library for each call site; here all
-packing functions are built together, and a constant that several calls read alike is packed once.
+Input: a Relax module whose scheduled functions may start with packing blocks. Output: a module whose calls pass packed
+constants. TVM's SplitLayoutRewritePreproc and FoldConstant have the same effect, but build one library per call site.
+Here all packing functions are built together, and a constant that several calls pack alike is packed once.
 """
 
 from collections.abc import Mapping
@@ -13,21 +13,30 @@ from felixlike.errors import InvalidSchedule
 from felixlike.measure.packing import Packing, cut
 
 Pieces = Mapping[str, tuple[Any, tuple[Packing, ...]]]
-"""A function's name → its kernel, and how the kernel's constants are packed."""
+"""Maps a function's name to its kernel and the packings of the kernel's constants."""
 
 
 def with_packed_constants(module: Any, known: Pieces | None = None) -> Any:
-    """The module without packing blocks; itself where it has none.  known: functions that are cut already.
+    """Remove packing blocks from a module's functions and pass packed constants instead.
 
-    Raises InvalidSchedule where a function packs what is not a constant: every call would pack it again."""
+    Args:
+        module: A Relax module.
+        known: Functions that are already split into kernel and packings.
+
+    Returns:
+        The new module; the same one if it has no packing blocks.
+
+    Raises:
+        InvalidSchedule: A function packs a parameter that is not a constant, so that every call would pack it.
+    """
     functions = {str(v.name_hint): f for v, f in module.functions.items() if isinstance(f, _tvm.PrimFunc)}
     pieces = {name: cut(func) for name, func in functions.items()}
-    pieces = {name: found for name, found in pieces.items() if found[1]} | dict(known or {})
+    pieces = {name: piece for name, piece in pieces.items() if piece[1]} | dict(known or {})
     return _rewritten(module, pieces, _Packer(pieces)) if pieces else module
 
 
 class _Packer:
-    """The packing functions of a module, built together for this machine."""
+    """The packing functions of a module, built together for this machine, with their results."""
 
     def __init__(self, pieces: Pieces) -> None:
         functions = {
@@ -40,7 +49,7 @@ class _Packer:
         self._done: dict[tuple[str, int | None], Any] = {}
 
     def packed(self, name: str, number: int, packing: Packing, constant: Any) -> Any:
-        """A Relax constant as packing `number` of a function wants it."""
+        """Return a Relax constant, packed by packing `number` of a function."""
         key = (f"{name}_pack{number}", _tvm.identity(constant))
         if key not in self._done:
             packed = _tvm.runtime.empty(packing.shape, packing.dtype)
@@ -50,7 +59,7 @@ class _Packer:
 
 
 def _rewritten(module: Any, pieces: Pieces, packer: _Packer) -> Any:
-    """The module with every call of a function of `pieces` exchanged for one of its kernel on packed constants."""
+    """Return the module with calls of functions in `pieces` replaced by calls of their kernels on packed constants."""
     relax = _tvm.relax
     call_tir = _tvm.ir.Op.get("relax.call_tir")
     kernels: dict[str, Any] = {}
@@ -63,22 +72,22 @@ def _rewritten(module: Any, pieces: Pieces, packer: _Packer) -> Any:
             if name not in pieces:
                 return call
             kernel, packings = pieces[name]
-            given = list(call.args[1].fields)
+            arguments = list(call.args[1].fields)
             for number, packing in enumerate(packings):
-                constant = given[packing.parameter]
+                constant = arguments[packing.parameter]
                 if not isinstance(constant, _tvm.ir.GenericConst):
                     refused.append((name, packing.parameter))
                     return call
-                given[packing.parameter] = packer.packed(name, number, packing, constant)
+                arguments[packing.parameter] = packer.packed(name, number, packing, constant)
             if name not in kernels:
                 kernels[name] = self.builder_.add_func(kernel, f"{name}_prepacked")
-            return relax.Call(call.op, [kernels[name], relax.Tuple(given)], call.attrs, call.ty_args)
+            return relax.Call(call.op, [kernels[name], relax.Tuple(arguments)], call.attrs, call.ty_args)
 
     mutator = relax.expr_functor.mutator(Packed)(module)
     for variable, function in module.functions.items():
         if isinstance(function, relax.Function):
             mutator.builder_.update_func(variable, mutator.visit_expr(function))
-    for name, parameter in refused:  # told here, since errors on the way through TVM lose their kind
+    for name, parameter in refused:  # raised here, since exceptions that pass through TVM lose their class
         raise InvalidSchedule(
             f"it packs parameter {parameter}, which is not a constant: every call would pack it",
             where=name,

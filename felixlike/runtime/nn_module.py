@@ -1,7 +1,7 @@
-"""A compiled model as a torch.nn.Module, to be part of others.
+"""Wrap a compiled model as a torch.nn.Module for use inside other modules.
 
-In: a callable on torch tensors. Out: a module without parameters or buffers. There is nothing in it to train and one
-mode only; moving it, or a module around it, is refused where the compiled code cannot follow.
+Input: a callable on torch tensors. Output: a module without parameters or buffers, with one mode. Moving it, or a
+module that contains it, raises an error if the compiled code would have to change.
 """
 
 from __future__ import annotations
@@ -16,26 +16,39 @@ from felixlike.frontend import TensorSpec
 
 
 class CompiledModule(torch.nn.Module):
-    """optimized: the callable.  forward takes and gives what it does."""
+    """A module whose forward calls a compiled model.
+
+    Attributes:
+        optimized: The callable.
+    """
 
     def __init__(self, optimized: Any, *, name: str, tensors: Sequence[TensorSpec], device: torch.device) -> None:
-        """tensors: its inputs and outputs, all on the device."""
+        """Wrap a callable.
+
+        Args:
+            optimized: The callable.
+            name: The model's name, for messages.
+            tensors: Specifications of its inputs and outputs.
+            device: The device of all of them.
+        """
         super().__init__()
         self.optimized = optimized
         self._name, self._tensors, self._device = name, tuple(tensors), device
 
     def forward(self, *tensors: Any, **named: Any) -> Any:
-        """See the callable's own call."""
+        """Call the model."""
         return self.optimized(*tensors, **named)
 
     def extra_repr(self) -> str:
-        """The callable, in words."""
+        """Return a description of the callable."""
         return repr(self.optimized)
 
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
-        """What to(), cuda(), half() and the like, of this module or of one around it, come to.
+        """Handle to(), cuda(), half() and the like, of this module or of one that contains it.
 
-        Raises FixedModel if they would change the device or type of an input or output."""
+        Raises:
+            FixedModel: The device or dtype of an input or output would change.
+        """
         for spec in self._tensors:
             dtype = getattr(torch, spec.dtype)
             after = fn(torch.empty(0, dtype=dtype, device=self._device))

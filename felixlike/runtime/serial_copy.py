@@ -1,9 +1,8 @@
-"""Have PyTorch do a small piece of work on the calling thread alone.
+"""Run small copies of PyTorch on the calling thread only.
 
-In: a block in which PyTorch copies tensors. Out: the same without PyTorch's other threads. OpenMP's threads look for
-more work for milliseconds after each piece, on the cores that TVM's workers need next: a layer whose input they had
-copied took 14 times as long. How many threads OpenMP has is a setting of the calling thread (OpenMP 5.2, §2.4), so
-nobody else notices.
+OpenMP's threads spin for milliseconds after each piece of work, on the cores that TVM's workers need next. A layer
+whose input they had copied took 14 times as long. The number of OpenMP threads is a setting of the calling thread
+(OpenMP 5.2, §2.4), so other threads are not affected.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_this_thread() -> Iterator[None]:
-    """Give OpenMP one thread for what the calling thread does in the block; nothing where PyTorch is without OpenMP."""
+    """Set OpenMP to one thread for the calling thread inside the block. Without OpenMP in PyTorch, do nothing."""
     import torch
 
     put = _setter()
-    count = torch.get_num_threads()  # after which PyTorch does not set it by itself any more
+    count = torch.get_num_threads()  # initializes it, so that PyTorch does not set it later
     put(1)
     try:
         yield
@@ -30,11 +29,11 @@ def on_this_thread() -> Iterator[None]:
 
 @functools.cache
 def _setter() -> Callable[[int], object]:
-    """OpenMP's function of PyTorch's own copy of it: another library's may be in the process, too."""
+    """Return omp_set_num_threads of PyTorch's own copy of OpenMP, as other libraries may have loaded another copy."""
     import torch
 
     try:
-        library = ctypes.PyDLL(torch._C.__file__)  # whose functions are looked for in what it was linked with
+        library = ctypes.PyDLL(torch._C.__file__)  # symbols are resolved in the libraries it is linked with
         put = library.omp_set_num_threads
     except (OSError, AttributeError):
         return lambda count: None

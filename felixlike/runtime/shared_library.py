@@ -1,4 +1,4 @@
-"""A shared library in a file of its own, which lasts as long as somebody holds it."""
+"""Keep a shared library in a temporary file that is deleted with its last reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from felixlike.errors import OutputNotWritable
 
 
 class Library:
-    """path: of the file, in a new folder below the one for temporary files.  Raises OutputNotWritable."""
+    """A temporary file with a shared library.
+
+    Args:
+        content: The bytes of the library.
+
+    Attributes:
+        path: The file, in a new folder below the one for temporary files.
+
+    Raises:
+        OutputNotWritable: The file cannot be written.
+    """
 
     def __init__(self, content: bytes) -> None:
         folder = scratch.folder("model")
@@ -28,5 +38,6 @@ class Library:
 
 
 def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # a forked process that ends leaves its parent's files alone
+    """Delete a folder that this process has created."""
+    if os.getpid() == process:  # a forked process must not delete its parent's files
         scratch.discard(folder)

@@ -1,8 +1,8 @@
-"""Calls of a compiled model on a GPU, each on the stream that PyTorch's caller has chosen, one after the other.
+"""Serialize the calls of a compiled model on a GPU across PyTorch's streams.
 
-A call only starts kernels, and returns before they have run. They are started on the current stream of its inputs
-(tvm_ffi asks torch for it), so what the caller does on that stream before and after is in order. But intermediate
-results of all calls lie in the same memory: a call on another stream waits, on the GPU, for the one before.
+A call launches kernels on torch's current stream, which tvm_ffi gets from torch, and returns before they have run. It
+is therefore ordered with the caller's other work on that stream. All calls share the memory for intermediate results,
+so a call on another stream waits, on the GPU, for the previous call.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import torch
 
 
 class Streams:
-    """Called before each call of one virtual machine, by one thread at a time.
+    """Orders the streams of one virtual machine's calls. One thread at a time may call it, before each call.
 
-    device: of the model.  In order to be copied with a model, it holds no stream until the first call."""
+    Args:
+        device: The model's device. No stream is held before the first call, so that models can be copied.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._latest: Any = None
 
     def __call__(self) -> None:
-        """Have the current stream wait for what the latest call started on another one."""
+        """Make the current stream wait for the kernels that the latest call launched on another stream."""
         current = _current(self._device)
         if current != self._latest:
             if self._latest is not None:
@@ -33,18 +35,18 @@ class Streams:
 
 
 class StreamSerializer:
-    """A virtual machine's entry that one thread at a time calls, in the order of the streams: whatever is called, its
-    intermediate results lie in the same memory."""
+    """A virtual machine's entry that runs one call at a time and orders the streams, as calls share memory."""
 
     def __init__(self, main: Callable[..., Any], device: torch.device) -> None:
         self._main, self._order, self._lock = main, Streams(device), threading.Lock()
 
     def __call__(self, *tensors: Any) -> Any:
-        """The entry's result; its kernels have been started."""
+        """Launch the kernels and return the entry's result."""
         with self._lock:
             self._order()
             return self._main(*tensors)
 
 
 def _current(device: torch.device) -> Any:
+    """Return torch's current stream of a device."""
     return torch.cuda.current_stream(device)

@@ -1,8 +1,8 @@
-"""Are the inputs of a call like those of an earlier one, which were looked at closely?
+"""Compare the inputs of a call with checked inputs of an earlier call by torch's guards.
 
-In: tensors that a call was found to take as they are. Out: a function that tells whether others are like them in all
-that matters but where they lie in memory. Torch answers for all inputs at once, in a fifth of the time that Python
-takes to ask one by one: with the check that torch.compile guards its graphs with.
+Input: checked tensors. Output: a function that returns whether other tensors have the same properties, except for their
+addresses. It uses the guard of torch.compile's graphs, which compares all inputs at once in a fifth of the time of a
+loop in Python.
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ from typing import Any
 
 
 def never(*_: Any) -> bool:
-    """Nothing is like what has not been seen."""
+    """Return False: no inputs have been checked."""
     return False
 
 
 def likeness(tensors: Sequence[Any]) -> Callable[..., bool]:
-    """A function of as many arguments: whether they have the same classes, types, sizes, strides and devices, need
-    gradients or not, as these tensors do, and no transform, tracer or mode of a user's has come between or gone.
-    `never` for no tensors, or where torch lacks the check.
+    """Return a guard for inputs like these tensors.
 
-    Not noticed: torch's own dispatch modes (fake tensors, proxies), and forward-mode derivatives. A nested tensor must
-    not be asked about: torch ends the process."""
+    The guard takes as many tensors. It compares classes, dtypes, sizes, strides, devices and requires_grad, and checks
+    that transforms, tracers and user modes are the same. It does not detect torch's own dispatch modes (fake tensors,
+    proxies) and forward-mode derivatives. It must not get nested tensors, for which torch aborts the process.
+
+    Args:
+        tensors: Checked inputs.
+
+    Returns:
+        The guard; `never` if there are no tensors or torch lacks the check.
+    """
     import torch
 
     try:
@@ -30,6 +36,6 @@ def likeness(tensors: Sequence[Any]) -> Callable[..., bool]:
         if not tensors:
             return never
         check: Callable[..., bool] = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    except (AttributeError, TypeError):  # none of it is promised by torch
+    except (AttributeError, TypeError):  # torch does not guarantee this interface
         return never
     return check

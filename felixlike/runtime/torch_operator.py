@@ -1,10 +1,10 @@
-"""The torch operator felixlike::run: a compiled model where PyTorch looks on.
+"""Define the torch operator felixlike::run, which represents a compiled model in PyTorch graphs.
 
     run(str model, Tensor[] inputs) -> Tensor[]
 
-torch.compile, torch.export, FakeTensor, make_fx, vmap and the like cannot look into compiled code; what they see of a
-call is this operator. It names the model by its key, so that an exported program can be saved: it runs where the
-model itself is loaded. The outputs are new tensors and carry no gradients.
+torch.compile, torch.export, FakeTensor, make_fx, vmap and the like cannot trace compiled code. They see a call as this
+operator. It refers to the model by its key, so exported programs can be saved; they run in processes where the model is
+loaded. The outputs are new tensors and carry no gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from felixlike.frontend import OutputSpec, Sizes
 
 
 class Callee(Protocol):
-    """What the operator needs of a compiled model; see `callable.Compiled`."""
+    """The part of `callable.Compiled` that the operator uses."""
 
     key: str
     name: str
@@ -28,32 +28,33 @@ class Callee(Protocol):
     device: Any
 
     def run(self, tensors: Sequence[Any]) -> list[Any]:
-        """The outputs in order."""
+        """Return the outputs in order."""
 
     def check(self, tensors: Sequence[Any]) -> None:
-        """Raise InputMismatch for inputs that do not fit."""
+        """Raise InputMismatch for invalid inputs."""
 
     def note_gradients(self, tensors: Sequence[Any]) -> None:
-        """Warn of gradients that will not come."""
+        """Warn if an input requires a gradient."""
 
 
 _loaded: dict[str, weakref.WeakSet[Callee]] = {}
+"""The loaded models by key, copies included."""
 
 
 def register(compiled: Callee) -> None:
-    """Make a compiled model known to the operator, as long as it lives."""
+    """Register a compiled model with the operator until it is deleted."""
     _library()
     _loaded.setdefault(compiled.key, weakref.WeakSet()).add(compiled)
     weakref.finalize(compiled, _forget, compiled.key).atexit = False
 
 
 def prepare() -> None:
-    """Make the operator known to PyTorch, which takes a moment, now rather than with the first model."""
+    """Define the operator in PyTorch early, since this takes time that the first model would otherwise need."""
     _library()
 
 
 def run(key: str, tensors: Sequence[Any]) -> list[Any]:
-    """The model's outputs in order, as PyTorch's modes and transforms want them."""
+    """Call the operator, so that PyTorch's modes and transforms apply; return the outputs in order."""
     import torch
 
     outputs: list[Any] = torch.ops.felixlike.run.default(key, list(tensors))
@@ -61,7 +62,7 @@ def run(key: str, tensors: Sequence[Any]) -> list[Any]:
 
 
 def is_traced(tensors: Sequence[Any]) -> bool:
-    """Whether a mode, a tracer or a transform of PyTorch's is at work, or a tensor is one that only they understand."""
+    """Return whether a PyTorch mode, tracer or transform is active, or a tensor belongs to one."""
     import torch
 
     return bool(
@@ -70,8 +71,7 @@ def is_traced(tensors: Sequence[Any]) -> bool:
 
 
 def refuse_derivatives(where: str, tensors: Sequence[Any]) -> None:
-    """Raise WrongContext if derivatives are asked for that would come out as zeros unnoticed: torch.func's, and those
-    of forward mode."""
+    """Raise WrongContext for derivatives that would silently be zero: those of torch.func and of forward mode."""
     import torch
 
     forward_ad: Any = torch.autograd.forward_ad
@@ -94,11 +94,13 @@ def refuse_derivatives(where: str, tensors: Sequence[Any]) -> None:
 
 
 def _forget(key: str) -> None:
+    """Remove a key whose last model was deleted."""
     if not _loaded.get(key):
         _loaded.pop(key, None)
 
 
 def _find(key: str) -> Callee:
+    """Return a loaded model with this key. Raise ModelNotLoaded."""
     for compiled in _loaded.get(key, ()):
         return compiled
     raise ModelNotLoaded(
@@ -109,6 +111,7 @@ def _find(key: str) -> Callee:
 
 
 def _wraps(tensor: Any) -> bool:
+    """Return whether a value is a proxy, a functorch wrapper or a tensor subclass with its own dispatch."""
     import torch
 
     if not isinstance(tensor, torch.Tensor):
@@ -121,7 +124,7 @@ def _wraps(tensor: Any) -> bool:
 
 @once
 def _library() -> Any:
-    """The operator's definition; it lasts as long as what is returned here."""
+    """Define the operator; it exists as long as the returned library object."""
     import torch
 
     make: Any = torch.library.Library
@@ -135,7 +138,7 @@ def _library() -> Any:
 
 
 def _compute(model: str, inputs: list[Any]) -> list[Any]:
-    """Operators must not return what they were given, nor a view of it, nor the same twice."""
+    """Run the model; clone outputs that share memory with inputs or other outputs, as operators must."""
     outputs = _find(model).run(inputs)
     seen = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     for index, tensor in enumerate(outputs):
@@ -147,6 +150,7 @@ def _compute(model: str, inputs: list[Any]) -> list[Any]:
 
 
 def _without_gradients(model: str, inputs: list[Any]) -> list[Any]:
+    """Run the operator below autograd, after a warning or error about derivatives."""
     import torch
 
     compiled = _find(model)
@@ -157,7 +161,7 @@ def _without_gradients(model: str, inputs: list[Any]) -> list[Any]:
 
 
 def _pretend(model: str, inputs: list[Any]) -> list[Any]:
-    """The outputs without their values, for inputs without values."""
+    """Return outputs without values, for fake tensors."""
 
     compiled = _find(model)
     compiled.check(inputs)
@@ -171,7 +175,7 @@ def _pretend(model: str, inputs: list[Any]) -> list[Any]:
 
 
 def _empty(spec: OutputSpec, device: Any) -> Any:
-    """A tensor as an output will be, without values."""
+    """Return a tensor without values that has an output's shape, dtype, device and memory order."""
     import torch
 
     order = spec.order or tuple(range(len(spec.shape)))
@@ -179,7 +183,7 @@ def _empty(spec: OutputSpec, device: Any) -> Any:
 
 
 def _one_by_one(info: Any, in_dims: tuple[Any, ...], model: str, inputs: list[Any]) -> tuple[list[Any], list[int]]:
-    """vmap: sizes are fixed, so one call for each element of the batch."""
+    """Implement vmap by one call per element of the batch, since sizes are fixed."""
     import torch
 
     _, dims = in_dims

@@ -1,8 +1,8 @@
-"""Compare a compiled model with its original, evaluated in float64 where that is possible.
+"""Verify a compiled model against its original, evaluated in float64 if possible.
 
-In: a compiled callable, the original, example inputs. Out: the largest error relative to each output's largest value,
-and whether that is an error at all (see `agreement`). Both sides get copies of the inputs. The compiled model must
-leave its copies as they are, and write nothing beside its buffers (`guards.py`).
+Inputs: a compiled callable, the original and example inputs. Output: the largest error relative to each output's
+largest value, and a verdict (see `agreement`). Both models get copies of the inputs. The compiled model must not change
+its inputs or write outside its buffers (`guarded_calls.py`).
 """
 
 from __future__ import annotations
@@ -21,31 +21,36 @@ from felixlike.runtime.callable import Compiled
 from felixlike.runtime.guarded_calls import damage_by_kernels
 
 _SAMPLES = 2
-"""Evaluations of the original with inputs and weights that are off by a rounding, where one evaluation does not tell
-how noisy it is."""
+"""Number of evaluations of the original with inputs and weights changed by a rounding error, to estimate its noise if
+one evaluation is not enough. Chosen by hand."""
 
 _ACTIVATIONS = 4
-"""Times the memory that the compiled model plans for intermediate tensors: an evaluation in float64 takes twice as much
-for each, and lays some out anew for convolutions. Chosen by hand."""
+"""Estimated memory of an evaluation in float64, relative to the compiled model's intermediate tensors: each takes twice
+the memory, and convolutions copy some to another layout. Chosen by hand."""
 
 
 class Verdict(StrEnum):
-    """What came of a comparison."""
+    """The result of a comparison."""
 
     RIGHT = "right"
     WRONG = "wrong"
     RANDOM = "random"
-    """The original gives something else at every call."""
+    """The original returns different outputs at every call."""
     UNSURE = "unsure"
-    """It differs in what the original's own arithmetic does not decide, or nothing could be compared."""
+    """The difference may be a rounding error of the original, or nothing could be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """error: max |got − ref| / max |ref|, the worst of all outputs (0 is exact, inf if shapes or NaNs differ).
+    """A comparison of a compiled model with its original.
 
-    reference: what ref was: "float64" or "float32" eager PyTorch, or what else evaluated the original
-    (`frontend/originals/`).  words: what is wrong, or may be; empty where all is right."""
+    Attributes:
+        error: max |got − ref| / max |ref|, the maximum over outputs; 0 if exact, inf if shapes or NaNs differ.
+        reference: What evaluated ref: "float64" or "float32" eager PyTorch, or another evaluation of the original
+            (`frontend/originals/`).
+        verdict: The result.
+        words: What is wrong or may be wrong; empty if the verdict is right.
+    """
 
     error: float
     reference: str
@@ -57,40 +62,45 @@ class Verification:
 def max_relative_error(
     compiled: Compiled, model: Any, example_inputs: Sequence[Any], *, products: float = 0.0
 ) -> Verification:
-    """Compare a compiled model with its original on one set of inputs, and on others if its outputs are NaN for those.
+    """Compare a compiled model with its original.
+
+    If an output is NaN nearly everywhere for the example inputs, positive random inputs are compared too. Exceptions
+    that the original raises in its own precision are passed on.
 
     Args:
-        compiled: the compiled model.
-        model: an `Original`, or what `original_of` makes one of: an nn.Module, ExportedProgram, ModelProto or Relax
-            IRModule. It is evaluated in float64, and in its own precision where that fails or takes too much memory.
-        example_inputs: flat tensors on the CPU.
-        products: see `agreement`.
+        compiled: The compiled model.
+        model: An `Original`, or an nn.Module, ExportedProgram, ModelProto or Relax IRModule. It is evaluated in
+            float64, or in its own precision if that fails or takes too much memory.
+        example_inputs: Flat tensors; they are copied to the CPU.
+        products: As for `agreement`.
 
-    Raises what the model raises in its own precision."""
+    Returns:
+        The largest error and the verdict.
+    """
     import torch
 
     original = original_of(model, compiled.signature)
     inputs = [tensor.detach().cpu() for tensor in example_inputs]
     with torch.random.fork_rng(devices=[]):  # a random model must not change the caller's random numbers
         comparison = _Comparison(compiled, original, products)
-        found, blind = comparison.of(inputs)
-        if blind and found.verdict is Verdict.RIGHT:
-            found, blind = comparison.of([_positive(tensor, seed) for seed, tensor in enumerate(inputs)])
-        if blind and found.verdict is Verdict.RIGHT:
+        result, blind = comparison.of(inputs)
+        if blind and result.verdict is Verdict.RIGHT:
+            result, blind = comparison.of([_positive(tensor, seed) for seed, tensor in enumerate(inputs)])
+        if blind and result.verdict is Verdict.RIGHT:
             words = f"the original gives NaN nearly everywhere in {', '.join(blind)}, which says nothing"
-            return replace(found, verdict=Verdict.UNSURE, words=words)
-        return found
+            return replace(result, verdict=Verdict.UNSURE, words=words)
+        return result
 
 
 class _Comparison:
-    """Compares one model with its original.  products: see `agreement`."""
+    """The comparison of one model with its original."""
 
     def __init__(self, compiled: Compiled, original: Original, products: float) -> None:
         self._compiled, self._original, self._products = compiled, original, products
         self._names = [spec.name for spec in compiled.outputs]
 
     def of(self, inputs: Sequence[Any]) -> tuple[Verification, tuple[str, ...]]:
-        """What came of it, and the names of outputs that are NaN nearly everywhere."""
+        """Return the comparison for these inputs, and the names of outputs that are NaN nearly everywhere."""
         wide = self._original.exact and self._fits(inputs, wide=True)
         if not wide and not self._fits(inputs, wide=False):
             needed, free = self._needed(inputs, wide=False) / 2**30, (free_memory_bytes() or 0) / 2**30
@@ -99,81 +109,83 @@ class _Comparison:
         got, damage = self._called(inputs)
         want, wide = self._evaluated(inputs, wide=wide)
         reference = self._original.name(wide=wide)
-        found = self._agreement(got, want, wide=wide)
+        result = self._agreement(got, want, wide=wide)
         verdict, words = Verdict.WRONG, damage
         if not damage:
-            found, verdict, words = self._judged(found, got, want, inputs, wide=wide)
-        return Verification(found.error, reference, verdict, words), found.blind
+            result, verdict, words = self._judged(result, got, want, inputs, wide=wide)
+        return Verification(result.error, reference, verdict, words), result.blind
 
     def _judged(
-        self, found: Agreement, got: Any, want: Any, inputs: Sequence[Any], *, wide: bool
+        self, result: Agreement, got: Any, want: Any, inputs: Sequence[Any], *, wide: bool
     ) -> tuple[Agreement, Verdict, str]:
-        """Look more closely where outputs do not agree at once: is the original random, how noisy is it?"""
-        if not found.right:
+        """Return the verdict. If outputs differ, check whether the original is random, and estimate its noise."""
+        if not result.right:
             again = self._original.outputs(inputs, wide=wide)
             if not agreement(again, want).right:
                 words = "it is random: it gives something else at every call, so nothing can be compared with it"
-                return found, Verdict.RANDOM, words
+                return result, Verdict.RANDOM, words
             samples = self._samples(inputs)
-            found = self._agreement(got, want, samples, wide=wide and bool(samples))
-        verdict = Verdict.WRONG if found.wrong else Verdict.UNSURE if found.unsure else Verdict.RIGHT
-        return found, verdict, found.wrong or found.unsure
+            result = self._agreement(got, want, samples, wide=wide and bool(samples))
+        verdict = Verdict.WRONG if result.wrong else Verdict.UNSURE if result.unsure else Verdict.RIGHT
+        return result, verdict, result.wrong or result.unsure
 
     def _agreement(self, got: Any, want: Any, samples: Sequence[Any] = (), *, wide: bool) -> Agreement:
+        """Compare outputs; see `agreement`."""
         return agreement(got, want, samples, names=self._names, exact=wide, products=self._products)
 
     def _called(self, inputs: Sequence[Any]) -> tuple[Any, str]:
-        """The compiled model's outputs, and what it or one of its kernels did to memory that it must not write."""
+        """Return the compiled model's outputs, and a description of invalid writes, empty without any."""
         import torch
 
         device, signature = self._compiled.device, self._compiled.signature
-        own = [tensor.to(device).clone(memory_format=torch.contiguous_format) for tensor in inputs]
-        got = signature.call(self._compiled, own)
+        copies = [tensor.to(device).clone(memory_format=torch.contiguous_format) for tensor in inputs]
+        got = signature.call(self._compiled, copies)
         changed = [
             spec.name
-            for spec, tensor, before in zip(self._compiled.inputs, own, inputs, strict=True)
+            for spec, tensor, before in zip(self._compiled.inputs, copies, inputs, strict=True)
             if not torch.equal(_bits(tensor.cpu()), _bits(before))
         ]
         if changed:
             return got, f"it changes its input {changed[0]}"
-        return got, damage_by_kernels(self._compiled, own)
+        return got, damage_by_kernels(self._compiled, copies)
 
     def _evaluated(self, inputs: Sequence[Any], *, wide: bool) -> tuple[Any, bool]:
-        """The original's outputs, and whether they are of float64."""
+        """Return the original's outputs, and whether they were computed in float64."""
         if wide:
             try:
                 return self._original.outputs(inputs, wide=True), True
-            except Exception:  # whatever a model raises when it insists on its own precision
+            except Exception:  # a model with a fixed precision may raise anything
                 pass
         return self._original.outputs(inputs), False
 
     def _samples(self, inputs: Sequence[Any]) -> list[Any]:
-        """Outputs of the original in its own precision; those that can be had, since CPUs lack some arithmetic."""
-        found = []
+        """Return outputs of the original in its own precision, without evaluations that this CPU does not support."""
+        samples = []
         for moved in (None, *range(_SAMPLES)):
             try:
-                found.append(self._original.outputs(inputs, moved=moved))
-            except Exception:  # half precision on older CPUs, weights that share memory
+                samples.append(self._original.outputs(inputs, moved=moved))
+            except Exception:  # float16 and bfloat16 on older CPUs, weights that share memory
                 continue
-        return found
+        return samples
 
     def _fits(self, inputs: Sequence[Any], *, wide: bool) -> bool:
+        """Return whether the free memory suffices to evaluate the original."""
         free = free_memory_bytes()
         return free is None or self._needed(inputs, wide=wide) <= free
 
     def _needed(self, inputs: Sequence[Any], *, wide: bool) -> int:
-        """Bytes that evaluating the original takes, about."""
+        """Return the approximate number of bytes needed to evaluate the original."""
         activations = _planned_bytes(self._compiled.lowered) + sum(tensor.nbytes for tensor in inputs)
         return self._original.memory(wide=wide) + int(_ACTIVATIONS * activations)
 
 
 def _planned_bytes(lowered: Any) -> int:
-    """Bytes that a lowered Relax module allocates for intermediate tensors and outputs in a call, as far as known."""
+    """Return the bytes that a lowered Relax module allocates in a call, except those of dynamic sizes."""
     sizes: list[int] = []
 
     def visit(node: Any) -> None:
         if isinstance(node, _tvm.relax.Call) and str(getattr(node.op, "name", "")) == "relax.vm.alloc_storage":
-            known = getattr(node.args[0], "values", ())  # none where a call decides
+            known = getattr(node.args[0], "values", ())  # empty for dynamic sizes
             sizes.extend(int(size) for size in known if isinstance(size, _tvm.tirx.IntImm))
 
     if lowered is not None:
@@ -182,7 +194,7 @@ def _planned_bytes(lowered: Any) -> int:
 
 
 def _positive(tensor: Any, seed: int) -> Any:
-    """Random numbers from 0.5 to 1.5, for which logarithms, roots and quotients are defined; integers as they are."""
+    """Return random numbers from 0.5 to 1.5, for which logarithms and roots are defined; integers are unchanged."""
     import torch
 
     if not tensor.is_floating_point():
@@ -192,7 +204,7 @@ def _positive(tensor: Any, seed: int) -> Any:
 
 
 def _bits(tensor: Any) -> Any:
-    """The bytes of a tensor, in which NaN equals itself."""
+    """Return the bytes of a tensor, so that NaN compares equal to itself."""
     import torch
 
     return tensor.contiguous().reshape(-1).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Where to look next: strategies behind one interface, rounding, and the scheduling of rounds over tasks."""
+"""Choose the candidates to measure: search strategies, rounding, and the scheduling of rounds over tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A candidate: a point of a sketch together with the score that chose it."""
+"""Define `Candidate`, a point of a sketch with the score that selected it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from felixlike.symbolic import Sketch
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """point: one number a variable.  score: predicted log(1 / latency) up to a task's constant; nan where unknown.
-    origin: what proposed it ("gradient", "random", "sampled", "stored")."""
+    """A schedule that a search proposes to measure.
+
+    Attributes:
+        sketch: The sketch that the point belongs to.
+        point: One number per variable of the sketch.
+        score: Predicted log(1 / latency), up to a constant of the task; nan if unknown.
+        origin: What proposed it, such as "gradient", "random", "sampled" or "stored".
+    """
 
     sketch: Sketch
     point: tuple[int, ...]
@@ -20,9 +26,13 @@ class Candidate:
 
     @property
     def key(self) -> tuple[str, tuple[int, ...]]:
-        """Equal for candidates that are the same schedule."""
+        """Return the sketch's key and the point, which are equal for candidates with the same schedule."""
         return self.sketch.key, self.point
 
     def module(self) -> Any:
-        """The scheduled IRModule. Raises InvalidSchedule where TVM refuses it."""
+        """Return the scheduled IRModule.
+
+        Raises:
+            InvalidSchedule: TVM rejects the schedule.
+        """
         return self.sketch.schedule(self.point).mod

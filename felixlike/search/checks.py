@@ -1,4 +1,4 @@
-"""The options of strategies, checked when one is made."""
+"""Check the options of strategies on construction."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from felixlike._util import option_checks
 
 
 def checked(strategy: Any, **limits: int | float | tuple[float, float]) -> None:
-    """Every named option of a strategy must be a number: whole and at least the limit where that is whole, any number
-    at least 0 for 0.0, one between both for a pair. Raises InvalidOption."""
+    """Check the named options of a strategy and store their normalized values.
+
+    Args:
+        strategy: The strategy, whose attributes are the options.
+        limits: The allowed values of each option. An int n allows whole numbers of at least n, 0.0 allows any number of
+            at least 0, and a pair allows numbers between its two values.
+
+    Raises:
+        InvalidOption: A value is not allowed.
+    """
     where = type(strategy).__name__
     for name, limit in limits.items():
         value = getattr(strategy, name)

@@ -1,12 +1,13 @@
-"""Adam on relaxed variables: from seeds downhill along the predicted latency, all seeds of all structures at once.
+"""Minimize the predicted latency by Adam on relaxed variables, for all seeds of all structures at once.
 
-In: seeds (in groups that share their compute locations), smooth formulas, a cost model. Out: every relaxed point passed
-on the way. Felix §3.4, Algorithm 1: objective −C(features(x)) + λ Σ max(g(x), 0)², variables x = e^x'. λ is scaled by
-the length of the cost's gradient, so that it means the same for every task; steps and smoothing narrow on the way.
+Inputs: seeds, grouped by compute locations, their smooth formulas and a cost model. Output: the relaxed points of every
+trajectory. Felix §3.4, Algorithm 1: the objective is −C(features(x)) + λ Σ max(g(x), 0)², with variables x = e^x'. λ is
+scaled by the norm of the cost's gradient, so that it has the same effect for every task. The step size and the width of
+the smooth operators decrease over the steps.
 
-The free variables are the logarithms of all factors but the outermost of each loop, which is ln extent − the rest, so
-that the product is right everywhere; and log(1 + steps) of the unroll limit. Compute locations stay as the seed has
-them.
+The free variables are log(1 + steps) of the unroll limit and the logarithms of all tile factors except the outermost of
+each loop. The outermost is ln extent minus the others, so the product of the factors always equals the extent. Compute
+locations are fixed by the seed.
 """
 
 from __future__ import annotations
@@ -29,9 +30,16 @@ from felixlike.symbolic.program.variables import groups
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """steps: of Adam.  keep_every: relaxed points are kept every so many steps.  learning_rate: about how far a
-    variable moves in the first step, in log units; in the last it is `cooled` times as far.  blur: how many times wider
-    the smooth operators are in the first step than in the last.  penalty: λ, for gradients of the cost of length 1."""
+    """Options of the gradient descent; the defaults are chosen by hand.
+
+    Attributes:
+        steps: Number of Adam steps.
+        keep_every: Relaxed points are recorded after every `keep_every` steps, and after the last one.
+        learning_rate: Learning rate of the first step: approximate change of a variable, in log units.
+        cooled: Learning rate of the last step relative to the first.
+        blur: Width of the smooth operators in the first step relative to the last.
+        penalty: λ, for a gradient of the cost with norm 1.
+    """
 
     steps: int = 40
     keep_every: int = 5
@@ -43,8 +51,13 @@ class Descent:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seeds of one structure.  relaxed: the smooth formulas of their sketch.  seeds: int64[n, variables] with the same
-    compute locations.  noise: float64[n, variables], added to the start (free variables only)."""
+    """The seeds of one structure.
+
+    Attributes:
+        relaxed: Smooth formulas of the seeds' sketch.
+        seeds: int64[n, variables], all with the same compute locations.
+        noise: float64[n, variables], added to the free variables at the start.
+    """
 
     relaxed: Relaxed
     seeds: Points
@@ -52,22 +65,27 @@ class Start:
 
     @property
     def sketch(self) -> Sketch:
-        """What the seeds are points of."""
+        """Return the sketch that the seeds are points of."""
         return self.relaxed.formulas.sketch
 
     @property
     def locations(self) -> tuple[int, ...]:
-        """Where blocks are computed."""
+        """Return the compute locations of the seeds."""
         return tuple(self.seeds[0, list(self.sketch.location_columns)].tolist())
 
     def prepare(self) -> None:
-        """Make the smooth formulas. Raises NoSmoothForm, UnsupportedSketch."""
+        """Build the smooth formulas.
+
+        Raises:
+            NoSmoothForm: No smoothing rule covers a formula.
+            UnsupportedSketch: The sketch has no formulas.
+        """
         self.relaxed.of_structure(self.locations)
         self.relaxed.excess(self.locations)
 
 
 class _Coordinates:
-    """Between free variables z and the columns of a sketch: log_x = base + z · spread."""
+    """Map free variables z to the columns of a sketch: log_x = base + z · spread."""
 
     def __init__(self, sketch: Sketch, start: Tensor) -> None:
         width = len(sketch.variables)
@@ -101,37 +119,37 @@ class _Coordinates:
         self.start = start[:, free].clone()
 
     def log_x(self, z: Tensor) -> Tensor:
-        """float64[n, variables] for float64[n, free]."""
+        """Map float64[n, free] to float64[n, variables]."""
         return self.base + z @ self.spread
 
     def violation(self, log_x: Tensor) -> Tensor:
-        """float64[n]: Σ max(g, 0)² over the smallest and the largest values variables may take."""
+        """Return float64[n]: Σ max(g, 0)² over the lower and upper bounds of the variables."""
         low = torch.relu(self.lower - log_x) * self.bounded
         high = torch.relu(log_x - self.upper)
         return (low * low + high * high).sum(dim=1)
 
 
-class _Leg:
-    """One walk under way."""
+class _Trajectories:
+    """The state of the trajectories from one `Start`."""
 
-    def __init__(self, walk: Start) -> None:
-        self.relaxed = walk.relaxed
-        self.sketch = walk.sketch
-        self.coordinates = _Coordinates(walk.sketch, walk.relaxed.log_points(walk.seeds))
+    def __init__(self, start: Start) -> None:
+        self.relaxed = start.relaxed
+        self.sketch = start.sketch
+        self.coordinates = _Coordinates(start.sketch, start.relaxed.log_points(start.seeds))
         spread = self.coordinates.spread
-        pushed = self.coordinates.start + torch.from_numpy(walk.noise) @ spread.abs().T * 0.5
+        pushed = self.coordinates.start + torch.from_numpy(start.noise) @ spread.abs().T * 0.5
         self.z = pushed.requires_grad_(True)
-        self.excess = walk.relaxed.excess(walk.locations)
-        self.kept: list[LogPoints] = []
-        self.lost = torch.zeros(len(self.z), dtype=torch.bool)
+        self.excess = start.relaxed.excess(start.locations)
+        self.points: list[LogPoints] = []
+        self.lost = torch.zeros(len(self.z), dtype=torch.bool)  # seeds with a non-finite gradient
 
     def keep(self) -> None:
-        """Remember where the walk is."""
+        """Record the current relaxed points."""
         with torch.no_grad():
-            self.kept.append(self.coordinates.log_x(self.z).numpy().copy())
+            self.points.append(self.coordinates.log_x(self.z).numpy().copy())
 
     def pulled_back(self, width: float) -> Tensor | None:
-        """The gradient of the violation, float64[n, free]; None where nothing is violated."""
+        """Return the gradient of the violation, float64[n, free]; None if no constraint is violated."""
         log_x = self.coordinates.log_x(self.z)
         violation = self.coordinates.violation(log_x)
         if self.excess is not None:
@@ -143,46 +161,58 @@ class _Leg:
 
 
 def descend(walks: Sequence[Start], model: CostModel, options: Descent, task: str | None = None) -> list[LogPoints]:
-    """float64[kept, variables] for each walk: relaxed points on the way down from each seed, the seeds' own included.
+    """Descend from all seeds and return the relaxed points of every trajectory.
 
-    task: whose measurements correct the model.  All seeds of all walks go through the network together, as one batch.
-    Warns of seeds that were not led all the way, since some gradient of theirs was no number."""
-    legs = [_Leg(walk) for walk in walks]
-    moving = [leg for leg in legs if leg.z.shape[1]]
-    for leg in legs:
-        leg.keep()
+    The seeds of all structures are evaluated as one batch. A RuntimeWarning counts a sketch's seeds whose gradients
+    were not finite at some step.
+
+    Args:
+        walks: The seeds, one `Start` per structure.
+        model: The cost model.
+        options: The options of the descent.
+        task: Key of the task whose measurements correct the model; None for none.
+
+    Returns:
+        float64[recorded, variables] for each `Start`, with the seeds' own points first.
+    """
+    trajectories = [_Trajectories(walk) for walk in walks]
+    moving = [trajectory for trajectory in trajectories if trajectory.z.shape[1]]
+    for trajectory in trajectories:
+        trajectory.keep()
     if moving and options.steps:
-        _walk(moving, model, options, task)
-    for leg in moving:
-        if leg.lost.any():
-            what = f"the gradients of {int(leg.lost.sum())} of {len(leg.lost)} seeds were not finite at some step"
-            warnings.warn(f"{leg.sketch}: {what}", RuntimeWarning, stacklevel=2)
-    return [np.concatenate(leg.kept) for leg in legs]
+        _optimize(moving, model, options, task)
+    for path in moving:
+        if path.lost.any():
+            what = f"the gradients of {int(path.lost.sum())} of {len(path.lost)} seeds were not finite at some step"
+            warnings.warn(f"{path.sketch}: {what}", RuntimeWarning, stacklevel=2)
+    return [np.concatenate(trajectory.points) for trajectory in trajectories]
 
 
-def _walk(legs: Sequence[_Leg], model: CostModel, options: Descent, task: str | None) -> None:
-    optimizer = _Adam([leg.z for leg in legs])
+def _optimize(trajectories: Sequence[_Trajectories], model: CostModel, options: Descent, task: str | None) -> None:
+    """Run all Adam steps and record the points on the way."""
+    optimizer = _Adam([trajectory.z for trajectory in trajectories])
     for step in range(options.steps):
         done = step / max(1, options.steps - 1)
         gradients = []
         wider = options.blur ** (1.0 - done)
-        for leg, gradient in zip(legs, _gradients(legs, model, task, wider), strict=True):
-            back = leg.pulled_back(wider * leg.relaxed.width)
+        for trajectory, gradient in zip(trajectories, _gradients(trajectories, model, task, wider), strict=True):
+            back = trajectory.pulled_back(wider * trajectory.relaxed.width)
             if back is not None:
                 gradient = gradient + options.penalty * gradient.norm(dim=1, keepdim=True) * back
-            leg.lost |= ~gradient.isfinite().all(dim=1)
-            # Adam would remember one NaN for ever. With a zero the seed coasts instead; each has a gradient of its own,
-            # so the others do not notice, and all points are scored by the exact formulas in the end.
+            trajectory.lost |= ~gradient.isfinite().all(dim=1)
+            # One NaN would stay in Adam's moments for ever. With a zero instead, the seed continues by its momentum.
+            # Seeds have separate gradients, so the others are unaffected. The exact formulas score all points later.
             gradients.append(torch.nan_to_num(gradient, posinf=0.0, neginf=0.0))
         optimizer.step(gradients, options.learning_rate * options.cooled**done)
         if (step + 1) % options.keep_every == 0 or step + 1 == options.steps:
-            for leg in legs:
-                leg.keep()
+            for trajectory in trajectories:
+                trajectory.keep()
 
 
 class _Adam:
-    """Adam (Kingma & Ba 2015) with its usual decay rates.  PyTorch's class is not used, since the first of a process
-    imports all of torch._dynamo, which takes two seconds; its function is."""
+    """Adam (Kingma & Ba 2015) with the usual decay rates, by PyTorch's function.
+
+    PyTorch's class is not used: its first instance in a process imports torch._dynamo, which takes 2 s."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self._tensors = tensors
@@ -191,7 +221,7 @@ class _Adam:
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor], rate: float) -> None:
-        """Change the tensors, in place, by float64 gradients of their shapes."""
+        """Update the tensors in place by float64 gradients of their shapes."""
         adam(
             self._tensors,
             gradients,
@@ -210,10 +240,13 @@ class _Adam:
         )
 
 
-def _gradients(legs: Sequence[_Leg], model: CostModel, task: str | None, wider: float) -> list[Tensor]:
-    """Of what is to be small, −score, float64[n, free] for each leg."""
-    features = [leg.relaxed(leg.coordinates.log_x(leg.z), wider * leg.relaxed.width) for leg in legs]
-    most = max(found.shape[1] for found in features)
-    padded = [nn.functional.pad(found, (0, 0, 0, most - found.shape[1])) for found in features]
+def _gradients(trajectories: Sequence[_Trajectories], model: CostModel, task: str | None, wider: float) -> list[Tensor]:
+    """Return the gradients of −score, float64[n, free] for each of the trajectories."""
+    features = [
+        trajectory.relaxed(trajectory.coordinates.log_x(trajectory.z), wider * trajectory.relaxed.width)
+        for trajectory in trajectories
+    ]
+    most = max(each.shape[1] for each in features)
+    padded = [nn.functional.pad(each, (0, 0, 0, most - each.shape[1])) for each in features]
     scores = model.score(torch.cat(padded), task).mean(dim=0)
-    return list(torch.autograd.grad(-scores.double().sum(), [leg.z for leg in legs]))
+    return list(torch.autograd.grad(-scores.double().sum(), [trajectory.z for trajectory in trajectories]))

@@ -1,7 +1,7 @@
-"""A batch of good candidates that are not all the same one.
+"""Select a batch of good and diverse candidates.
 
-In: scored candidates. Out: the best of them, apart from each other while there are such: in their factors, or in what a
-model can tell of them.
+Input: scored candidates. Output: the best of them that differ in their tile factors (`diverse`) or in the model's
+covariance (`spread_out`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from felixlike.search.candidate import Candidate
 from felixlike.search.strategy import Key
 from felixlike.symbolic import Kind
 
-_APART = 0.5
-"""Candidates of one batch differ by more than this, summed over log factors, while there are such."""
+_MIN_DISTANCE = 0.5
+"""Minimum distance of the candidates of a batch: sum of absolute differences of log factors. Chosen by hand."""
 
 
 def diverse(candidates: Sequence[Candidate], count: int, taken: AbstractSet[Key]) -> list[Candidate]:
-    """The best by score, first those that differ from each other, then any."""
+    """Return the `count` best candidates by score, diverse ones first.
+
+    Args:
+        candidates: Scored candidates.
+        count: Size of the batch.
+        taken: Keys of candidates to skip.
+    """
     best: dict[Key, Candidate] = {}
     for candidate in candidates:
         if candidate.key not in taken and candidate.key not in best:
@@ -33,7 +39,7 @@ def diverse(candidates: Sequence[Candidate], count: int, taken: AbstractSet[Key]
         if len(chosen) >= count:
             break
         here = _position(candidate)
-        near = any(key == candidate.sketch.key and np.abs(here - p).sum() <= _APART for key, p in positions)
+        near = any(key == candidate.sketch.key and np.abs(here - p).sum() <= _MIN_DISTANCE for key, p in positions)
         if not near:
             chosen.append(candidate)
             positions.append((candidate.sketch.key, here))
@@ -43,31 +49,38 @@ def diverse(candidates: Sequence[Candidate], count: int, taken: AbstractSet[Key]
 
 
 _NOISE = 0.3
-"""Of a measurement, as a share of the variance of scores."""
+"""Variance of a measurement's noise relative to the prior variance of its score. Chosen by hand."""
 
 
 def spread_out(
     mean: npt.NDArray[np.float64], covariance: npt.NDArray[np.float64], count: int, optimism: float
 ) -> list[int]:
-    """Places of a batch, chosen one after the other by mean + optimism · standard deviation, which falls for all that
-    are like one that is chosen: measuring it will tell what they take (GP-BUCB, Desautels, Krause, Burdick 2014).
+    """Return the indices of a batch, selected one by one (GP-BUCB, Desautels, Krause, Burdick 2014).
 
-    mean: float64[n].  covariance: float64[n, n]."""
-    left = covariance.copy()
+    Each selection maximizes mean + optimism · standard deviation. It lowers the standard deviation of all candidates
+    correlated with it, since measuring it will inform about them.
+
+    Args:
+        mean: float64[n], predicted scores.
+        covariance: float64[n, n], covariance of the scores.
+        count: Size of the batch.
+        optimism: Weight of the standard deviation.
+    """
+    posterior = covariance.copy()
     chosen: list[int] = []
     for _ in range(min(count, len(mean))):
-        variance = np.clip(np.diagonal(left), 0.0, None)
+        variance = np.clip(np.diagonal(posterior), 0.0, None)
         merit = mean + optimism * np.sqrt(variance)
         merit[chosen] = -np.inf
         best = int(merit.argmax())
         chosen.append(best)
-        told = left[:, best]
-        left = left - np.outer(told, told) / (variance[best] + _NOISE * covariance[best, best] + 1e-12)
+        column = posterior[:, best]
+        posterior = posterior - np.outer(column, column) / (variance[best] + _NOISE * covariance[best, best] + 1e-12)
     return chosen
 
 
 def _position(candidate: Candidate) -> np.ndarray:
-    """Logarithms of the tile factors; locations and unroll steps count as far apart."""
+    """Return the logarithms of the tile factors and the plain values of all other variables."""
     kinds = [v.kind for v in candidate.sketch.variables]
     return np.array(
         [np.log(x) if kind is Kind.TILE else float(x) for kind, x in zip(kinds, candidate.point, strict=True)]

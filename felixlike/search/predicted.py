@@ -1,12 +1,12 @@
-"""The best schedules by prediction alone, for tasks of which nothing will be measured.
+"""Select schedules by prediction alone, for tasks that are not measured.
 
-In: a space and a cost model. Out: candidates, the most promising first. Random points of every understood sketch, all
-of them where a sketch has few, are scored by the exact formulas; no smooth formulas are made, and no gradient. The
-weights are trained on measurements of one core, so what several cores cost is reckoned here:
+Inputs: a space and a cost model. Output: candidates, best first. Random points of every symbolic sketch are scored by
+the exact formulas, without smooth formulas or gradients. A sketch with few points is nearly enumerated. The weights are
+trained on measurements on one core, so this module adds the cost of several cores:
 
     latency = predicted · ( uneven + launch · cores ÷ seconds on one core )
     uneven  = Σ stores' iterations · (⌈parallel ÷ cores⌉ · cores ÷ parallel)  ÷  Σ iterations
-    launch  = what it takes to hand work to other threads, where any loop is parallel
+    launch  = the time to hand work to other threads, if any loop is parallel
 """
 
 from __future__ import annotations
@@ -25,43 +25,45 @@ from felixlike.search.space import Space
 from felixlike.search.strategy import Observations, Strategy, draw
 
 _POOL = 2048
-"""Points drawn of each sketch: nearly all where there are a few hundred."""
+"""Points sampled per sketch: nearly all of them if there are a few hundred. Chosen by hand."""
 
 _PATHS = 3
-"""Most combinations of compute locations among them; each needs formulas of its own."""
+"""Maximum number of combinations of compute locations per sketch; each needs its own formulas. Chosen by hand."""
 
 _LAUNCH = 2e-6
-"""Seconds until TVM's waiting threads have got their shares of a loop, and the last has said that it is done: 1 to 3 µs
-where each has a core of its own."""
+"""Seconds to distribute a loop to TVM's waiting threads and to collect their completion: 1 to 3 µs if each thread has
+its own core."""
 
 _CYCLES = 1.2e10
-"""Of those that the bottlenecks count, in a second: cores run at 3 to 4 GHz, and wide ones begin several vectors a
-cycle where all that they need is at hand."""
+"""Cycles of the bottleneck model per second. Cores run at 3 to 4 GHz, and wide ones start several vector operations a
+cycle if their operands are available."""
 
 
 class Predicted(Strategy):
-    """Proposes what a cost model likes best."""
+    """Propose the candidates with the best predicted scores."""
 
     def __init__(self, model: CostModel) -> None:
         self.model = model
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
-        """See `Strategy.propose`: the best first. What cannot be predicted, by a model that knows nothing or for a
-        sketch that is not understood, is drawn at random and comes last. After the run's deadline one structure is
-        scored, and no more."""
+        """Return candidates, best first; see `Strategy.propose`.
+
+        If the model is untrained or a sketch is not symbolic, candidates are sampled at random and come last. After the
+        run's deadline only one structure is scored."""
         scored = _scored(space, self.model, rng) if self.model.trained else []
         scored = [c for c in scored if c.key not in known.seen]
-        found = sorted(scored, key=lambda c: -c.score)[:count]
-        seen = known.seen | {c.key for c in found}
-        return [*found, *draw(space, count - len(found), seen, rng, origin="random")]
+        best = sorted(scored, key=lambda c: -c.score)[:count]
+        seen = known.seen | {c.key for c in best}
+        return [*best, *draw(space, count - len(best), seen, rng, origin="random")]
 
 
 def _scored(space: Space, model: CostModel, rng: np.random.Generator) -> list[Candidate]:
+    """Sample points of the symbolic sketches and score them by the exact formulas."""
     cores = target_device(space.task.target).cores if kind_of(space.task.target).on_host else 1
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for sketch in space.understood:
         late = space.deadline.passed
-        if late and found:
+        if late and candidates:
             break
         points = np.unique(sketch.sample(_POOL, int(rng.integers(2**31)), paths=1 if late else _PATHS), axis=0)
         features = space.features(sketch, points)
@@ -69,16 +71,21 @@ def _scored(space: Space, model: CostModel, rng: np.random.Generator) -> list[Ca
             scores = model.predict(features, space.task.key)
             if cores > 1:
                 scores = scores - np.log(sharing(features, cores))
-            found += [
+            candidates += [
                 Candidate(sketch, tuple(p), float(s), "predicted") for p, s in zip(points.tolist(), scores, strict=True)
             ]
-    return found
+    return candidates
 
 
 def sharing(features: FeatureArray, cores: int) -> npt.NDArray[np.float64]:
-    """float64[n] ≥ 1: how many times as long as a perfect share of the work each of float64[n, stores, columns] takes.
+    """Return float64[n] ≥ 1, the time relative to a perfect division of work among cores.
 
-    TVM gives each core as many consecutive iterations of a parallel loop, the last one fewer."""
+    TVM gives each core the same number of consecutive iterations of a parallel loop, and fewer to the last.
+
+    Args:
+        features: float64[n, stores, columns].
+        cores: Number of cores.
+    """
     iterations = features[..., NAMES.index("iterations")]
     parallel = np.maximum(features[..., NAMES.index("parallel_extent")], 1.0)
     waiting = np.ceil(parallel / cores) * cores / parallel
@@ -90,7 +97,7 @@ def sharing(features: FeatureArray, cores: int) -> npt.NDArray[np.float64]:
 
 @default_modes(gradients=False)
 def _seconds(features: FeatureArray) -> npt.NDArray[np.float64]:
-    """float64[n]: about what one core takes, by the bottlenecks in cycles as they are before any training."""
+    """Return float64[n], the estimated seconds on one core, by the bottleneck model with its initial costs."""
     logs = torch.from_numpy(np.log1p(features)).to(torch.float32)
     with torch.no_grad():
         cycles = Bottlenecks()(logs, (logs.abs().amax(dim=-1) > 0).to(logs.dtype)).exp()

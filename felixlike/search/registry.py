@@ -1,7 +1,7 @@
-"""Strategies by name: ours, and those that other packages register.
+"""Look up search strategies by name: built-in ones and those registered by other packages.
 
-In: a name, or a strategy. Out: a strategy. A package registers its own with an entry point of the group
-`felixlike.strategies`, a subclass of `Strategy` that can be made without arguments:
+Input: a name or a strategy. Output: a strategy. A package registers a strategy by an entry point of the group
+`felixlike.strategies`, which names a subclass of `Strategy` whose constructor needs no arguments:
 
     [project.entry-points."felixlike.strategies"]
     mine = "my_package.search:Mine"
@@ -33,19 +33,29 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "random": Random,
     "metaschedule": MetaSchedule,
 }
-"""Ours, by the name that users give."""
+"""Built-in strategies by name."""
 
 GROUP = "felixlike.strategies"
+"""Group of the entry points of registered strategies."""
 
 
 def strategy_names() -> list[str]:
-    """All names, ours first."""
+    """Return the names of all strategies, built-in ones first."""
     return [*STRATEGIES, *(name for name in _registered() if name not in STRATEGIES)]
 
 
 def make_strategy(strategy: Any) -> Strategy:
-    """The strategy of this name, with its defaults; a strategy as it is. Raises InvalidOption for others, and for one
-    of another package that cannot be made."""
+    """Return the strategy with a name, or the strategy itself.
+
+    Args:
+        strategy: A name of `strategy_names()`, or an instance of `Strategy`.
+
+    Returns:
+        The strategy; a name gives one with default options.
+
+    Raises:
+        InvalidOption: `strategy` is something else, or a registered strategy cannot be created.
+    """
     if isinstance(strategy, Strategy):
         return strategy
     if isinstance(strategy, type) and issubclass(strategy, Strategy):
@@ -57,23 +67,25 @@ def make_strategy(strategy: Any) -> Strategy:
 
 
 def _registered() -> dict[str, EntryPoint]:
+    """Return the entry points of registered strategies by name."""
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def _made(point: EntryPoint) -> Strategy:
+    """Create a registered strategy. Raise InvalidOption if this fails."""
     where = f"strategy {point.name!r} ({point.value})"
     try:
-        found = point.load()()
-    except Exception as error:  # whatever another package does
+        instance = point.load()()
+    except Exception as error:  # another package's code may raise anything
         raise InvalidOption(
             f"it cannot be made: {type(error).__name__}: {first_line(error)}",
             where=where,
             remedy="mend or uninstall the package that registers it",
         ) from error
-    if not isinstance(found, Strategy):
+    if not isinstance(instance, Strategy):
         raise InvalidOption(
-            f"it is {kind_of(found)}, no strategy",
+            f"it is {kind_of(instance)}, no strategy",
             where=where,
             remedy="make it a subclass of felixlike.search.Strategy",
         )
-    return found
+    return instance

@@ -1,8 +1,7 @@
-"""From relaxed coordinates back to points: the nearest exact factorisation, in log space.
+"""Round relaxed points to the nearest exact factorizations in log space.
 
-In: float64[n, variables] in the coordinates of `smooth.relax`. Out: int64[n, variables] whose tile factors multiply
-to their extents. Compute locations pass through; whether TVM accepts them there is the caller's question
-(`Sketch.valid`).
+Input: float64[n, variables] in the coordinates of `smooth.relax`. Output: int64[n, variables] whose tile factors
+multiply to their extents. Compute locations are unchanged. The caller checks validity (`Sketch.valid`).
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from felixlike.symbolic.program.variables import groups
 LogPoints = npt.NDArray[np.float64]
 
 _TABLE_LIMIT = 5_000
-"""Factorisations that are compared one by one; beyond, factors are rounded from the innermost outwards."""
+"""Maximum number of factorizations to compare one by one. With more, factors are rounded from the innermost outwards.
+Chosen by hand."""
 
 
 def round_points(sketch: Sketch, log_x: LogPoints) -> Points:
-    """The nearest point of each row, every group of variables for itself."""
+    """Return the nearest point of each row, rounding each group of variables separately."""
     points = np.empty(log_x.shape, dtype=np.int64)
     for _, columns in groups(sketch.variables):
         members = [sketch.variables[c] for c in columns]
@@ -38,6 +38,7 @@ def round_points(sketch: Sketch, log_x: LogPoints) -> Points:
 
 
 def _round_tile(members: list[Variable], log_x: LogPoints) -> Points:
+    """Round the factors of one loop."""
     extent, largest = members[0].extent, members[-1].choices[-1]
     table = factorisations(extent, len(members), largest)
     if table is not None and len(table) <= _TABLE_LIMIT:
@@ -50,7 +51,7 @@ def _round_tile(members: list[Variable], log_x: LogPoints) -> Points:
 
 
 def _round_inwards(extent: int, largest: int, row: LogPoints) -> list[int]:
-    """Factors from the innermost outwards, each the nearest divisor of what is left; the outermost takes the rest."""
+    """Round from the innermost factor outwards to the nearest divisor of the rest; the outermost is the rest."""
     factors: list[int] = []
     rest = extent
     for position in range(len(row) - 1, 0, -1):

@@ -1,8 +1,8 @@
-"""Which task to work on next: every task once, then where a second is expected to save most.
+"""Choose the task of the next round: every task once, then the one with the largest expected gain per second.
 
-In: for each task its weight, its best latency after each round and what its rounds cost. Out: the index of the task.
-Ansor's gradient (Zheng et al. 2020, §6; MetaSchedule's task scheduler too), for a candidate rather than a round, since
-rounds differ in size, and for a second rather than a candidate, since candidates differ in cost:
+Inputs: each task's weight, its best latency after each round and the cost of its rounds. Output: the index of a task.
+The rule is Ansor's gradient (Zheng et al. 2020, §6), which MetaSchedule's task scheduler uses too. It is computed per
+candidate instead of per round, since rounds differ in size, and per second, since candidates differ in cost:
 
     gain = weight · ( α · recent fall per candidate + (1 − α) · best / candidates ) / seconds per candidate
 """
@@ -14,14 +14,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _ALPHA = 0.2
+"""Weight of the recent slope in the expected gain: the default of Ansor and MetaSchedule."""
+
 _WINDOW = 3
+"""Number of rounds over which the recent slope is taken: the default of Ansor and MetaSchedule."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """One task's history.  weight: call sites.  best: seconds of the best schedule after each round (inf while none is
-    right).  counts: candidates of each round.  cost: seconds that building and running them took, all together.
-    exhausted: nothing is left to try."""
+    """The search history of one task.
+
+    Attributes:
+        weight: Number of call sites in the model.
+        best: Seconds of the best schedule after each round; inf while no correct one is known.
+        counts: Number of candidates in each round.
+        cost: Total seconds spent on building and running the candidates.
+        exhausted: Whether no candidates are left.
+    """
 
     weight: float
     best: list[float] = field(default_factory=list)
@@ -30,14 +39,16 @@ class Progress:
     exhausted: bool = False
 
     def add(self, best: float, count: int, cost: float = 0.0) -> None:
-        """A round is over."""
+        """Record a finished round."""
         self.best.append(best)
         self.counts.append(count)
         self.cost += cost
 
 
 def next_task(tasks: Sequence[Progress]) -> int | None:
-    """The task to work on, or None where all are exhausted. Tasks that had no round come first, in their order."""
+    """Return the index of the task for the next round; None if all are exhausted.
+
+    Tasks without a round come first, in their order."""
     open_ = [i for i, task in enumerate(tasks) if not task.exhausted]
     if not open_:
         return None
@@ -48,11 +59,12 @@ def next_task(tasks: Sequence[Progress]) -> int | None:
 
 
 def expected_gain(task: Progress) -> float:
-    """Seconds of the whole model that one more second on the task is expected to save; where no costs are known, one
-    more candidate."""
+    """Return the seconds that one more second of tuning is expected to save in a call of the model.
+
+    If the task's cost is unknown, the gain is per candidate instead."""
     latest, candidates = task.best[-1], max(1, sum(task.counts))
     if not math.isfinite(latest):
-        return math.inf  # no right schedule yet: nothing is more urgent
+        return math.inf  # a task without a correct schedule comes first
     slope = 0.0
     if len(task.best) > _WINDOW and math.isfinite(task.best[-1 - _WINDOW]):
         slope = (task.best[-1 - _WINDOW] - latest) / max(1, sum(task.counts[-_WINDOW:]))

@@ -1,6 +1,6 @@
-"""What a search may choose from: a task's sketches, with the formulas of those that are understood.
+"""Define the search space of a task: its sketches, with formulas for the symbolic ones.
 
-In: a task. Out: `Space`. Formulas and their smooth forms are made when first used.
+Input: a task. Output: `Space`. Formulas and smooth formulas are built on first use.
 """
 
 from __future__ import annotations
@@ -24,11 +24,21 @@ from felixlike.symbolic.program.variables import groups
 
 
 class Space:
-    """The sketches of one task.  space: where they come from, see `SpaceName`.
+    """The sketches of one task.
 
-    on_error: is given what a rule of ours or a sketch raises that should not; MetaSchedule's sketches then stand in for
-    those of our rules, and such a sketch is left out.  None: it is raised.  deadline: of the run; strategies ask it
-    before they make formulas, which takes a tenth of a second or more for each structure."""
+    Args:
+        task: The task.
+        space: Name of the design space, see `SpaceName`.
+        on_error: Called with unexpected exceptions of rules and sketches. If a rule of the space fails, MetaSchedule's
+            sketches replace all of the space; a failing sketch is skipped. With None, exceptions are raised.
+        deadline: The run's deadline. Strategies check it before they build formulas, which takes 0.1 s or more per
+            structure. None sets no deadline.
+
+    Attributes:
+        sketches: All usable sketches.
+        understood: The symbolic sketches.
+        opaque: The non-symbolic sketches, which are tuned by sampling.
+    """
 
     def __init__(
         self,
@@ -45,24 +55,31 @@ class Space:
         self.sketches: tuple[Sketch, ...] = self._usable(space)
         self.understood = tuple(s for s in self.sketches if s.understood)
         self.opaque = tuple(s for s in self.sketches if not s.understood)
-        """Sketches that are tuned by sampling."""
         self._formulas: dict[str, Formulas] = {}
         self._relaxed: dict[str, Relaxed] = {}
 
     def formulas(self, sketch: Sketch) -> Formulas:
-        """The exact formulas of an understood sketch."""
+        """Return the exact formulas of a symbolic sketch."""
         if sketch.key not in self._formulas:
             self._formulas[sketch.key] = formulas(sketch)
         return self._formulas[sketch.key]
 
     def relaxed(self, sketch: Sketch) -> Relaxed:
-        """The smooth formulas of an understood sketch."""
+        """Return the smooth formulas of a symbolic sketch."""
         if sketch.key not in self._relaxed:
             self._relaxed[sketch.key] = relax(self.formulas(sketch), dtype=torch.float32)
         return self._relaxed[sketch.key]
 
     def features(self, sketch: Sketch, points: Points) -> FeatureArray | None:
-        """Exact features float64[n, stores, columns]; None for a sketch (or a place) that is not understood."""
+        """Return the exact features of points.
+
+        Args:
+            sketch: The sketch.
+            points: int64[n, variables].
+
+        Returns:
+            float64[n, stores, columns]; None if the sketch, or the structure of a point, is not symbolic.
+        """
         if not self._exact or not sketch.understood:
             return None
         try:
@@ -71,16 +88,16 @@ class Space:
             return None
 
     def size(self) -> float:
-        """How many points there are; inf where compute locations make that number depend on the tiles."""
+        """Return the number of points; inf if it depends on compute locations or is too large to enumerate."""
         return float(sum(_size(sketch) for sketch in self.sketches))
 
     def by_key(self, key: str) -> Sketch | None:
-        """The sketch with this key: one that is searched, or of another space, as stores remember them."""
-        found = next((s for s in self.sketches if s.key == key), None)
-        return found or next((s for s in self._known_elsewhere if s.key == key), None)
+        """Return the sketch with this key, from this space or, as stores may hold, another one; None if unknown."""
+        sketch = next((s for s in self.sketches if s.key == key), None)
+        return sketch or next((s for s in self._known_elsewhere if s.key == key), None)
 
     def stored(self, key: str, point: tuple[int, ...]) -> Candidate | None:
-        """The candidate that a store tells of; None if its sketch is none of the task's any more."""
+        """Return the candidate of a stored record; None if the task no longer has its sketch."""
         sketch = self.by_key(key)
         if sketch is None or len(point) != len(sketch.variables):
             return None
@@ -88,19 +105,23 @@ class Space:
 
     @cached_property
     def _known_elsewhere(self) -> tuple[Sketch, ...]:
+        """Return the usable sketches of all design spaces."""
         return self._usable(SpaceName.ALL)
 
     def degrade(self) -> bool:
-        """Do without what may just have failed by a mistake of ours: without formulas, so that all sketches are
-        sampled; once that is so, without sketches. Whether any are left."""
+        """Drop all formulas after an internal error, so that sketches are sampled; drop all sketches at the next call.
+
+        Return whether any sketches are left."""
         self.opaque = self.sketches = self.sketches if self._exact else ()
         self.understood, self._exact = (), False
         return bool(self.sketches)
 
     def _usable(self, space: str) -> tuple[Sketch, ...]:
-        return tuple(sketch for sketch in self._found(space) if self._is_usable(sketch))
+        """Return the usable sketches of a design space."""
+        return tuple(sketch for sketch in self._all_sketches(space) if self._is_usable(sketch))
 
-    def _found(self, space: str) -> tuple[Sketch, ...]:
+    def _all_sketches(self, space: str) -> tuple[Sketch, ...]:
+        """Return the sketches of a design space, or of MetaSchedule's if a rule fails."""
         for name in dict.fromkeys((space, SpaceName.DEFAULT)):
             try:
                 return sketches(self.task, space=name)
@@ -111,6 +132,7 @@ class Space:
         return ()
 
     def _is_usable(self, sketch: Sketch) -> bool:
+        """Return whether TVM lowers the sketch to the task's computation."""
         try:
             return not sketch.wrong
         except Exception as error:
@@ -121,6 +143,7 @@ class Space:
 
 
 def _size(sketch: Sketch) -> float:
+    """Return the number of points of a sketch; inf if unknown."""
     count = 1.0
     for _, columns in groups(sketch.variables):
         first, last = sketch.variables[columns[0]], sketch.variables[columns[-1]]

@@ -1,7 +1,7 @@
-"""What a strategy is: it proposes candidates of one task, and is told what they took.
+"""Define the interface of search strategies: propose candidates of a task and observe their measurements.
 
-In: a space, what is known of it. Out: candidates, never one that was measured before. Nothing else decides what is
-measured: budgets, measuring and records are the same for all of them.
+Inputs: a space and its observations. Output: candidates that have not been measured. Budgets, measuring and records are
+the same for all strategies.
 """
 
 from __future__ import annotations
@@ -20,18 +20,23 @@ from felixlike.search.space import Space
 from felixlike.symbolic import Sketch
 
 Key = tuple[str, tuple[int, ...]]
+"""Identity of a candidate: its sketch's key and its point."""
 
 
 @dataclass(slots=True)
 class Observations:
-    """What has been measured of one task.  seen: keys of all candidates, failures included.
-    best: (seconds, candidate) of those that are right, fastest first."""
+    """The measurements of one task.
+
+    Attributes:
+        seen: Keys of all measured candidates, failures included.
+        best: (seconds, candidate) of the correct ones, fastest first.
+    """
 
     seen: set[Key] = field(default_factory=set)
     best: list[tuple[float, Candidate]] = field(default_factory=list)
 
     def add(self, candidate: Candidate, seconds: float) -> None:
-        """Note a measurement; inf seconds for a failure."""
+        """Add a measurement; inf seconds for a failure."""
         self.seen.add(candidate.key)
         if np.isfinite(seconds):
             insort(self.best, (seconds, candidate), key=itemgetter(0))
@@ -39,41 +44,83 @@ class Observations:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A candidate and what came of it.  seconds: of a call; inf where it failed, or computed something else."""
+    """A measured candidate.
+
+    Attributes:
+        candidate: The candidate.
+        seconds: Seconds per call; inf if it failed or its output was wrong.
+    """
 
     candidate: Candidate
     seconds: float
 
 
 class Strategy:
-    """A way to search. Subclasses override `propose`, and `observe` and `begin` where they learn something.
+    """Base class of search strategies.
 
-    One strategy serves all tasks of a run, each with a space of its own. The same seed, model and measurements give
-    the same candidates. What it raises ends the search of that task, with a warning, and costs nothing measured."""
+    Subclasses override `propose`, and `observe` and `begin` if they learn from measurements. One strategy serves all
+    tasks of a run, each with its own `Space`. The same seed, model and measurements must give the same candidates. If a
+    strategy raises, it is called again for a space without formulas; if it raises again, the search of the task ends.
+    Both are reported in a warning, and measurements are kept.
+
+    Example:
+        >>> class First(Strategy):
+        ...     def propose(self, space, known, count, rng):
+        ...         return draw(space, count, known.seen, rng, origin="first")
+    """
 
     def begin(self, model: CostModel) -> None:
-        """A run begins: forget what the last one taught.  model: the run's cost model, shared by its tasks, for
-        strategies that have none of their own; `observe` is what teaches it."""
+        """Start a run and forget the previous one.
+
+        Args:
+            model: The run's cost model, shared by its tasks. A strategy that uses it trains it in `observe`.
+        """
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
-        """At most `count` different candidates that are not in `known.seen`; fewer only where there are no more.
+        """Return the candidates to measure next.
 
-        May raise OutOfTime where `space.deadline` has passed: the search of the task is over then."""
+        Args:
+            space: The task's search space.
+            known: The task's measurements.
+            count: Maximum number of candidates.
+            rng: The only source of random numbers.
+
+        Returns:
+            At most `count` different candidates that are not in `known.seen`; fewer only if no others exist.
+
+        Raises:
+            OutOfTime: `space.deadline` has passed. This ends the search of the task.
+        """
         raise NotImplementedError
 
     def observe(self, space: Space, measured: Sequence[Measured], *, recalled: bool = False) -> None:
-        """What was measured of a task, in the order of measuring; each candidate once.
+        """Learn from measurements of a task.
 
-        recalled: from a store, all at once, before the first round; else what the last round brought."""
+        Args:
+            space: The task's search space.
+            measured: The measurements in the order of measuring, each candidate once.
+            recalled: True for all records of a store, before the first round; False for the results of a round.
+        """
 
 
 def draw(space: Space, count: int, seen: AbstractSet[Key], rng: np.random.Generator, *, origin: str) -> list[Candidate]:
-    """Random valid candidates, sketches equally likely, none of them seen; fewer where there are no more."""
-    found: dict[Key, Candidate] = {}
+    """Sample random valid candidates, with equal probability of each sketch.
+
+    Args:
+        space: The task's search space.
+        count: Number of candidates.
+        seen: Keys of candidates to skip.
+        rng: Source of random numbers.
+        origin: `Candidate.origin` of the result.
+
+    Returns:
+        Different candidates, fewer than `count` if a small space has no more.
+    """
+    candidates: dict[Key, Candidate] = {}
     if not space.sketches:
         return []
-    for _ in range(8):  # small spaces give the same points again and again
-        missing = count - len(found)
+    for _ in range(8):  # small spaces repeat the same points
+        missing = count - len(candidates)
         if missing <= 0:
             break
         shares = np.bincount(rng.integers(len(space.sketches), size=2 * missing), minlength=len(space.sketches))
@@ -83,36 +130,40 @@ def draw(space: Space, count: int, seen: AbstractSet[Key], rng: np.random.Genera
                 points = sketch.sample(int(share), int(rng.integers(2**31)))
                 fresh += [Candidate(sketch, tuple(p), float("nan"), origin) for p in points.tolist()]
         for i in rng.permutation(len(fresh)):
-            if fresh[i].key not in seen and len(found) < count:
-                found.setdefault(fresh[i].key, fresh[i])
-    return list(found.values())
+            if fresh[i].key not in seen and len(candidates) < count:
+                candidates.setdefault(fresh[i].key, fresh[i])
+    return list(candidates.values())
 
 
 def aside(space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
-    """The part of a batch that goes to sketches that can only be sampled, since no formula tells anything of them:
-    their share of the sketches, half if one of them leads, an eighth once they have fallen behind."""
+    """Sample the part of a batch reserved for non-symbolic sketches, which have no formulas.
+
+    Their part equals their share among the sketches, at least 1/2 if one of them is the fastest, and at most 1/8 if a
+    symbolic one is."""
     if not space.opaque or not count:
         return []
     share = len(space.opaque) / len(space.sketches)
     if known.best:
         leads = not known.best[0][1].sketch.understood
         share = max(share, 0.5) if leads else min(share, 0.125)
-    wanted = max(1, round(share * count))
-    found: dict[Key, Candidate] = {}
-    for _ in range(4 * wanted):
-        if len(found) >= wanted:
+    number = max(1, round(share * count))
+    candidates: dict[Key, Candidate] = {}
+    for _ in range(4 * number):
+        if len(candidates) >= number:
             break
         sketch = space.opaque[int(rng.integers(len(space.opaque)))]
         point = tuple(sketch.sample(1, int(rng.integers(2**31)))[0].tolist())
         candidate = Candidate(sketch, point, float("nan"), "sampled")
         if candidate.key not in known.seen:
-            found[candidate.key] = candidate
-    return list(found.values())
+            candidates[candidate.key] = candidate
+    return list(candidates.values())
 
 
 def by_sketch(candidates: Sequence[Candidate]) -> list[tuple[Sketch, list[int]]]:
-    """(sketch, places of its candidates), in the order of first appearance: features differ in shape by sketch."""
-    found: dict[str, tuple[Sketch, list[int]]] = {}
-    for place, candidate in enumerate(candidates):
-        found.setdefault(candidate.sketch.key, (candidate.sketch, []))[1].append(place)
-    return list(found.values())
+    """Group candidates by sketch, since the shape of features depends on the sketch.
+
+    Return (sketch, indices of its candidates), in the order of first appearance."""
+    groups: dict[str, tuple[Sketch, list[int]]] = {}
+    for index, candidate in enumerate(candidates):
+        groups.setdefault(candidate.sketch.key, (candidate.sketch, []))[1].append(index)
+    return list(groups.values())

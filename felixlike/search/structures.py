@@ -1,10 +1,10 @@
-"""Which structures are worth a look: a bandit over sketches and compute locations.
+"""Select the structures to search, by a bandit over sketches and compute locations.
 
-A structure is a sketch with its blocks at certain places. Tile factors can be led downhill, structures can only be
-tried, and each new one costs a tenth of a second or more until it is read and its formulas are made. So few are kept,
-those whose points the model likes best, and every round brings few new ones, from each sketch in turn.
+A structure is a sketch with fixed compute locations. Gradients change tile factors but not structures. A new structure
+costs 0.1 s or more until its program is read and its formulas are built. The bandit therefore keeps the few structures
+whose points have the best predicted scores, and each round adds a few new ones, from each sketch in turn.
 
-In: a space. Out: random points of the structures that are kept, and, told their scores, which to keep.
+Inputs: a space and the scores of points. Output: random points of the structures in use.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ from felixlike.search.space import Space
 from felixlike.symbolic import Points, Sketch
 
 Structure = tuple[str, tuple[int, ...]]
+"""A sketch's key and its compute locations."""
 
 
 @dataclass(slots=True)
 class Structures:
-    """Those of one task.  kept: in use, with the best score of their points in the last round (inf for new ones).
-    rounds: how many there were."""
+    """The structures of one task.
+
+    Attributes:
+        kept: Structures in use, with the best score of their points in the last round; inf for new ones.
+        rounds: Number of rounds so far.
+    """
 
     kept: dict[Structure, float] = field(default_factory=dict)
     rounds: int = 0
@@ -33,10 +38,19 @@ class Structures:
     def draw(
         self, space: Space, count: int, rng: np.random.Generator, *, first: int, fresh: int, live: int
     ) -> list[tuple[Sketch, Points]]:
-        """About `count` random points of all structures in use, by sketch.
+        """Sample about `count` random points of all structures in use, grouped by sketch.
 
-        first: structures that are drawn of each sketch in the first round.  fresh: new ones in each later round.  live:
-        in use at most, those measured included, see `keep`."""
+        Args:
+            space: The task's search space.
+            count: Approximate number of points.
+            rng: Source of random numbers.
+            first: Structures drawn per sketch in the first round.
+            fresh: New structures in each later round.
+            live: Maximum number of structures kept from earlier rounds, see `keep`.
+
+        Returns:
+            (sketch, int64[n, variables]) for each sketch.
+        """
         sketches = {sketch.key: sketch for sketch in space.understood}
         if not self.rounds:
             new = [(sketch, path) for sketch in sketches.values() for path in _paths(space, sketch, first, rng)]
@@ -49,16 +63,16 @@ class Structures:
         for sketch, path in new:
             self.kept.setdefault((sketch.key, path), np.inf)
         share = max(1, count // max(1, len(self.kept)))
-        found: dict[str, list[Points]] = {}
+        points_of: dict[str, list[Points]] = {}
         for key, path in list(self.kept):
             try:
-                found.setdefault(key, []).append(sketches[key].sampler.among([path], share, rng))
+                points_of.setdefault(key, []).append(sketches[key].sampler.among([path], share, rng))
             except InvalidSchedule:
                 del self.kept[key, path]
-        return [(sketches[key], np.unique(np.concatenate(points), axis=0)) for key, points in found.items()]
+        return [(sketches[key], np.unique(np.concatenate(points), axis=0)) for key, points in points_of.items()]
 
     def keep(self, scored: Sequence[Candidate], measured: Sequence[Candidate]) -> None:
-        """Take note of scores; structures of the best measured points stay in use whatever their scores."""
+        """Update the scores of structures; those of `measured` stay in use regardless of their scores."""
         best: dict[Structure, float] = {}
         for candidate in scored:
             structure = structure_of(candidate)
@@ -69,11 +83,11 @@ class Structures:
 
 
 def _paths(space: Space, sketch: Sketch, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """Compute locations of some structures of a sketch.  Raises OutOfTime."""
+    """Return the compute locations of some structures of a sketch. Raise OutOfTime after the deadline."""
     space.deadline.check()
     return sketch.sampler.paths(count, rng)
 
 
 def structure_of(candidate: Candidate) -> Structure:
-    """The structure that a candidate is a point of."""
+    """Return the structure of a candidate."""
     return candidate.sketch.key, tuple(candidate.point[i] for i in candidate.sketch.location_columns)

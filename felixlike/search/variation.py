@@ -1,8 +1,8 @@
-"""How points of a sketch vary: one mutated, two crossed.
+"""Mutate points of a sketch and cross two of them.
 
-In: points. Out: points, of which not all are valid: `Sketch.valid` tells. Whatever moves keeps the product of the
-factors of a loop. Compute locations are never changed alone, since each combination of them needs a program and
-formulas of its own: children take those of other points, all together.
+Input: points. Output: points, which may be invalid (see `Sketch.valid`). Every move preserves the product of the
+factors of a loop. Each combination of compute locations needs its own program and formulas, so a child takes all
+compute locations of another point together.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from felixlike.symbolic.expr.factors import divisors
 from felixlike.symbolic.program.variables import Variable, groups
 
 Columns = npt.NDArray[np.int64]
+"""Indices of variables of a sketch."""
 
 _TILE, _OTHER, _PLACES = 0.9, 0.05, 0.05
-"""How often what is mutated is a tile, an unroll limit or the like, or where blocks are computed: MetaSchedule's odds
-(its mutators of parallel loops have no variables here)."""
+"""Probabilities of mutating a tile, another variable such as an unroll limit, or the compute locations: MetaSchedule's
+values (its mutators of parallel loops have no variables here)."""
 
 
 class Variation:
-    """The moves of one sketch."""
+    """The moves between points of one sketch."""
 
     def __init__(self, sketch: Sketch) -> None:
         self.sketch = sketch
@@ -48,57 +49,68 @@ class Variation:
 
     @property
     def fixed(self) -> bool:
-        """Whether there is nothing to vary."""
+        """Return whether no variable can change."""
         return not len(self._odds)
 
     @cached_property
     def columns(self) -> list[Columns]:
-        """Columns that vary together: the factors of a loop, a limit, all compute locations."""
-        found = [columns for _, columns in self._groups]
-        return [*found, np.array(self.sketch.location_columns)] if self.sketch.location_columns else found
+        """Return groups of columns that vary together: the factors of a loop, a limit, all compute locations."""
+        every = [columns for _, columns in self._groups]
+        return [*every, np.array(self.sketch.location_columns)] if self.sketch.location_columns else every
 
     def mutated(self, points: Points, rng: np.random.Generator) -> Points:
-        """Each of int64[n, variables] with one thing changed: a factor moved from one part of a loop to another,
-        another limit, the compute locations of another of the points."""
-        found = points.copy()
+        """Mutate one group of variables in each of int64[n, variables].
+
+        A mutation moves a factor from one part of a loop to another, changes a limit, or takes the compute locations of
+        another of the points."""
+        result = points.copy()
         if self.fixed or not len(points):
-            return found
+            return result
         chosen = rng.choice(len(self._odds), size=len(points), p=self._odds)
         for place, (members, columns) in enumerate(self._groups):
             rows = np.flatnonzero(chosen == place)
             if len(rows) and members[0].kind is Kind.TILE:
-                _move_factor(found, rows, columns, members[0].extent, rng)
+                _move_factor(result, rows, columns, members[0].extent, rng)
             elif len(rows):
                 choices = np.array(members[0].choices)
-                here = np.searchsorted(choices, found[rows, columns[0]])
-                found[rows, columns[0]] = choices[(here + rng.integers(1, len(choices), len(rows))) % len(choices)]
+                here = np.searchsorted(choices, result[rows, columns[0]])
+                result[rows, columns[0]] = choices[(here + rng.integers(1, len(choices), len(rows))) % len(choices)]
         rows = np.flatnonzero(chosen == len(self._groups))
         places = np.array(self.sketch.location_columns, dtype=np.int64)
-        found[rows[:, None], places] = points[rng.integers(len(points), size=(len(rows), 1)), places]
-        return found
+        result[rows[:, None], places] = points[rng.integers(len(points), size=(len(rows), 1)), places]
+        return result
 
     def crossed(self, ones: Points, others: Points, share: float, rng: np.random.Generator) -> Points:
-        """Each point with some of its groups from another's, this share of them and at least one: int64[n, variables]
-        from two of them."""
-        found = ones.copy()
+        """Replace a share of the groups of each point, at least one, by those of another point.
+
+        Args:
+            ones: int64[n, variables].
+            others: int64[n, variables], the points to take groups from.
+            share: Probability of taking a group.
+            rng: Source of random numbers.
+
+        Returns:
+            int64[n, variables].
+        """
+        result = ones.copy()
         if not self.columns or not len(ones):
-            return found
+            return result
         taken = rng.random((len(ones), len(self.columns))) < share
         taken[np.arange(len(ones)), rng.integers(len(self.columns), size=len(ones))] = True
         for place, columns in enumerate(self.columns):
             rows = np.flatnonzero(taken[:, place])
-            found[rows[:, None], columns] = others[rows[:, None], columns]
-        return found
+            result[rows[:, None], columns] = others[rows[:, None], columns]
+        return result
 
 
 def _move_factor(
     points: Points, rows: npt.NDArray[np.int64], columns: Columns, extent: int, rng: np.random.Generator
 ) -> None:
-    """In each row, some divisor of one part of a loop becomes a factor of another."""
+    """Move a divisor of one part of a loop to another part, in each row."""
     values, counts, table = _divisors_above_one(extent)
     parts = points[rows[:, None], columns]
     weights = np.where(parts > 1, rng.random(parts.shape), -1.0)
-    giver = weights.argmax(axis=1)  # any that has something to give
+    giver = weights.argmax(axis=1)  # any part larger than 1
     taker = (giver + rng.integers(1, len(columns), len(rows))) % len(columns) if len(columns) > 1 else giver
     index = np.searchsorted(values, parts[np.arange(len(rows)), giver])
     pick = (rng.random(len(rows)) * counts[index]).astype(np.int64)
@@ -110,23 +122,23 @@ def _move_factor(
 
 @cache
 def _divisors_above_one(extent: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The divisors of a number, how many divisors above 1 each has, and these: int64[n], int64[n], int64[n, most]."""
+    """Return a number's divisors, and the count and values of divisors above 1 of each: int64[n], [n], [n, most]."""
     values = divisors(extent)
-    own = [[d for d in divisors(value) if d > 1] for value in values]
-    table = np.ones((len(values), max(1, *map(len, own)) if own else 1), dtype=np.int64)
-    for row, found in enumerate(own):
-        table[row, : len(found)] = found
-    return np.array(values), np.array([len(found) for found in own]), table
+    above_one = [[d for d in divisors(value) if d > 1] for value in values]
+    table = np.ones((len(values), max(1, *map(len, above_one)) if above_one else 1), dtype=np.int64)
+    for row, factors in enumerate(above_one):
+        table[row, : len(factors)] = factors
+    return np.array(values), np.array([len(factors) for factors in above_one]), table
 
 
 class Variations:
-    """Those of all understood sketches of a space."""
+    """The moves of all symbolic sketches of a space."""
 
     def __init__(self, space: Space) -> None:
-        self._found = {sketch.key: Variation(sketch) for sketch in space.understood}
+        self._by_sketch = {sketch.key: Variation(sketch) for sketch in space.understood}
 
     def of(self, candidate: Candidate) -> Variation:
-        """The moves of a candidate's sketch, one of the space or of another that a store remembers."""
-        if candidate.sketch.key not in self._found:
-            self._found[candidate.sketch.key] = Variation(candidate.sketch)
-        return self._found[candidate.sketch.key]
+        """Return the moves of a candidate's sketch, of this space or, for stored candidates, of another one."""
+        if candidate.sketch.key not in self._by_sketch:
+            self._by_sketch[candidate.sketch.key] = Variation(candidate.sketch)
+        return self._by_sketch[candidate.sketch.key]

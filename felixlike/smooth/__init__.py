@@ -1,4 +1,4 @@
-"""Formulas made smooth: equality saturation, smooth kernels, batched torch code."""
+"""Make formulas smooth: equality saturation, smooth kernels, and batched torch code."""
 
 from felixlike.errors import NoSmoothForm
 from felixlike.smooth.relax import Relaxed, relax

@@ -1,6 +1,6 @@
-"""Smooth programs on disk, keyed by the formulas, the rules and the versions that made them.
+"""Cache smooth programs on disk, keyed by the formulas, the rules, and the versions that produced them.
 
-In: expressions. Out: a stored `SmoothGraph` or None.
+Input: expressions. Output: a stored `SmoothGraph` or None.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ _KIND = "smooth"
 
 
 def cache_key(roots: Sequence[Expr], shifted: frozenset[str]) -> str:
-    """The same for equal formulas in every process, whatever else it made before."""
-    known: dict[Expr, str] = {}
+    """Return a key that equal formulas share in every process, independent of what the process built before."""
+    digests: dict[Expr, str] = {}
     for node in topological(roots):
-        known[node] = cache.digest(repr((node.op.name, *_parts(node, [known[a] for a in node.args]))))
+        digests[node] = cache.digest(repr((node.op.name, *_parts(node, [digests[a] for a in node.args]))))
     rules = (VERSION, metadata.version("egglog"), program(), sorted(shifted))
-    return cache.digest(repr((rules, [known[root] for root in roots])))
+    return cache.digest(repr((rules, [digests[root] for root in roots])))
 
 
 def _parts(node: Expr, args: list[str]) -> tuple[object, ...]:
-    """What a node is made of. Terms of sums and products stand in the order of their creation, which differs between
-    processes; here they are sorted."""
+    """Return the parts of a node, for its digest.
+
+    Terms of sums and products are ordered by their creation, which differs between processes, so they are sorted here.
+    """
     match node.op:
         case Op.ADD:
             return node.payload[0], sorted(zip(args, node.payload[1:], strict=True))
@@ -43,7 +45,7 @@ def _parts(node: Expr, args: list[str]) -> tuple[object, ...]:
 
 
 def load(key: str) -> SmoothGraph | None:
-    """The entry, or None."""
+    """Return the entry, or None if it is missing or damaged."""
     try:
         return SmoothGraph.from_json(cache.load(_KIND, key))
     except (ValueError, InvalidGraph):
@@ -51,5 +53,5 @@ def load(key: str) -> SmoothGraph | None:
 
 
 def store(key: str, graph: SmoothGraph) -> None:
-    """Write an entry, whole or not at all."""
+    """Write an entry atomically."""
     cache.store(_KIND, key, graph.to_json())

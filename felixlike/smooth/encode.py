@@ -1,7 +1,8 @@
-"""Exact expressions → tables of facts that egglog reads in bulk.
+"""Encode exact expressions as tables of facts that egglog reads in bulk.
 
-In: expressions. Out: one tab-separated table for each operator, a row a node. Loading tables is some 400 times faster
-than running one `let` command a node. Sums are written as positive part − negative part, so that logarithms exist.
+Input: expressions. Output: one tab-separated table for each operator, one row per node. Loading tables is about 400
+times faster than running one `let` command per node. Sums are written as positive part − negative part, so logarithms
+exist.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ TABLES: dict[str, tuple[str, ...]] = {
     "AtLeast": ("Num", "f64"),
     "Select": ("Num", "Num", "Num"),
 }
-"""Operator → types of its arguments; every table's first column is the node's number."""
+"""The argument types of each operator. The first column of every table is the node's number."""
 
 
 class Encoder:
-    """Numbers nodes and collects rows.  shifted: names of variables that may be 0, whose column is log(1 + value)."""
+    """Number nodes and collect table rows.
+
+    Args:
+        shifted: Names of variables that may be 0; their column is log(1 + value).
+    """
 
     def __init__(self, shifted: frozenset[str]) -> None:
         self._shifted = shifted
@@ -41,13 +46,13 @@ class Encoder:
         self._done: dict[Expr, int] = {}
 
     def encode(self, roots: Sequence[Expr]) -> list[int]:
-        """The numbers of the roots."""
+        """Return the node numbers of the roots."""
         for node in topological(roots):
             self._done[node] = self._encode(node)
         return [self._done[root] for root in roots]
 
     def write(self, folder: Path, roots: Sequence[int]) -> str:
-        """Write the tables; the returned egglog program declares, reads and joins them."""
+        """Write the tables, and return the egglog program that declares, reads and joins them."""
         tables: dict[str, list[str]] = {name: [] for name in TABLES}
         logs: list[str] = []
         for (op, *args), number in self._rows.items():
@@ -65,9 +70,11 @@ class Encoder:
         return "\n".join(lines)
 
     def _row(self, op: str, *args: int | float | str) -> int:
+        """Return the number of a node, adding a row if it is new."""
         return self._rows.setdefault((op, *args), len(self._rows))
 
     def _encode(self, node: Expr) -> int:
+        """Return the number of a node whose arguments are encoded."""
         args = [self._done[a] for a in node.args]
         match node.op:
             case Op.CONST:
@@ -90,24 +97,26 @@ class Encoder:
                 return self._gate(node)
 
     def _number(self, value: Number) -> int:
+        """Return the number of a constant's node."""
         return self._row("Number", float(value))
 
     def _chain(self, op: str, members: list[int]) -> int:
-        """A sum or product of many as a balanced tree: rules need an iteration for each level."""
+        """Return the node of a sum or product as a balanced tree, since rules need one iteration per level."""
         while len(members) > 1:
             pairs = zip(members[::2], members[1::2], strict=False)
             members = [self._row(op, a, b) for a, b in pairs] + members[len(members) & ~1 :]
         return members[0]
 
     def _sum(self, node: Expr) -> int:
+        """Return the node of a sum: positive part − negative part."""
         positive, negative = self._parts(node)
         if not negative:
             return self._chain("Sum", positive)
-        above = self._chain("Sum", positive) if positive else self._number(0)
-        return self._row("Difference", above, self._chain("Sum", negative))
+        minuend = self._chain("Sum", positive) if positive else self._number(0)
+        return self._row("Difference", minuend, self._chain("Sum", negative))
 
     def _parts(self, node: Expr) -> tuple[list[int], list[int]]:
-        """The positive and the negative terms of a sum, all as positive numbers."""
+        """Return the positive and the negative terms of a sum, all as positive numbers."""
         constant, terms = linear_parts(node)
         positive: list[int] = []
         negative: list[int] = []
@@ -120,18 +129,19 @@ class Encoder:
         return positive, negative
 
     def _product(self, node: Expr) -> int:
-        above: list[int] = []
-        below: list[int] = []
+        """Return the node of a product: numerator ÷ denominator."""
+        numerator: list[int] = []
+        denominator: list[int] = []
         for base, exponent in zip(node.args, node.payload, strict=True):
             assert isinstance(exponent, int)
             size = abs(exponent)
             number = self._done[base] if size == 1 else self._row("Power", self._done[base], float(size))
-            (above if exponent > 0 else below).append(number)
-        top = self._chain("Product", above) if above else self._number(1)
-        return self._row("Quotient", top, self._chain("Product", below)) if below else top
+            (numerator if exponent > 0 else denominator).append(number)
+        top = self._chain("Product", numerator) if numerator else self._number(1)
+        return self._row("Quotient", top, self._chain("Product", denominator)) if denominator else top
 
     def _gate(self, node: Expr) -> int:
-        """[x ≥ k]; where x = p − n with variables in n, [p / (n + k − ½) ≥ 1]."""
+        """Return the node of [x ≥ k]; where x = p − n with variables in n, that of [p / (n + k − ½) ≥ 1]."""
         (x,), k = node.args, node.payload[0]
         assert isinstance(k, int)
         if x.op is Op.VAR and x.name in self._shifted:
@@ -142,40 +152,47 @@ class Encoder:
         if not negative:
             return self._row("AtLeast", self._done[x], math.log(threshold(k)))
         positive = [self._scaled(t, c) for t, c in terms if c > 0]
-        below = [self._scaled(t, c) for t, c in negative]
+        divisor_terms = [self._scaled(t, c) for t, c in negative]
         limit = k - 0.5 - constant
         if limit < 0:
             positive.append(self._number(-limit))
         elif limit > 0:
-            below.append(self._number(limit))
-        ratio = self._row("Quotient", self._chain("Sum", positive), self._chain("Sum", below))
+            divisor_terms.append(self._number(limit))
+        ratio = self._row("Quotient", self._chain("Sum", positive), self._chain("Sum", divisor_terms))
         return self._row("AtLeast", ratio, 0.0)
 
     def _scaled(self, term: Expr, factor: Number) -> int:
+        """Return the node of factor · term."""
         return self._done[term] if factor == 1 else self._row("Product", self._number(factor), self._done[term])
 
 
 def threshold(k: int) -> float:
-    """Where a smooth gate for the integer test [x ≥ k] has its middle.
+    """Return the middle of the smooth gate that replaces the integer test [x ≥ k].
 
-    Between k − 1 and k for small k. Products of tile factors that exceed a limit do so by a factor of at least 9/8,
-    mostly 3/2 or 2, so for large k the middle moves up: the limit itself, which good schedules often meet exactly, is
-    then well inside."""
+    For small k it lies between k − 1 and k. Products of tile factors that exceed a limit exceed it by a factor of at
+    least 9/8, mostly 3/2 or 2. For large k the middle therefore moves up, so that the limit itself, which good
+    schedules often meet exactly, is well inside.
+    """
     if k <= 1:
         return 0.5
     return math.sqrt((k - 1) * max(k, 1.44 * (k - 1)))
 
 
 def _stored(types: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the column types of a table: nodes are stored as their numbers."""
     return tuple("i64" if t == "Num" else t for t in types)
 
 
 def _field(value: object) -> str:
+    """Return a value as text of a table's field."""
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def _union(name: str) -> str:
-    """(rule ((FactSum o a b)) ((union (Node o) (Sum (Node a) (Node b)))) :ruleset load)"""
+    """Return the egglog rule that joins the rows of a table with its terms.
+
+    For "Sum": (rule ((FactSum o a b)) ((union (Node o) (Sum (Node a) (Node b)))) :ruleset load)
+    """
     letters = [f"a{i}" for i in range(len(TABLES[name]))]
     terms = [f"(Node {x})" if t == "Num" else x for x, t in zip(letters, TABLES[name], strict=True)]
     pattern = f"(Fact{name} o {' '.join(letters)})"
@@ -183,6 +200,7 @@ def _union(name: str) -> str:
 
 
 def _table(folder: Path, name: str, types: tuple[str, ...], rows: list[str], rule: str) -> list[str]:
+    """Write a table, and return the egglog commands that declare and read it."""
     if not rows:
         return []
     (folder / f"{name}.tsv").write_text("\n".join(rows) + "\n")

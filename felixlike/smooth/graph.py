@@ -1,6 +1,7 @@
-"""A smooth program: the extracted form of a set of formulas, before it becomes torch code.
+"""Define smooth programs: the extracted form of a set of formulas, before it becomes torch code.
 
-In: what equality saturation chose. Out: `SmoothGraph`, plain data that can be stored as JSON and lowered.
+Input: the terms that equality saturation chose. Output: `SmoothGraph`, plain data that can be stored as JSON and
+lowered.
 """
 
 from __future__ import annotations
@@ -13,8 +14,14 @@ from felixlike.errors import InvalidGraph
 
 @dataclass(frozen=True, slots=True)
 class SmoothNode:
-    """op: an operator of `rules.COSTS`.  args: positions of the arguments, all before this node.
-    value: the number of a Constant.  name: the variable of a Column."""
+    """Apply an operator to earlier nodes.
+
+    Attributes:
+        op: An operator of `rules.COSTS`.
+        args: Positions of the arguments, all before this node.
+        value: The number of a Constant.
+        name: The variable of a Column.
+    """
 
     op: str
     args: tuple[int, ...] = ()
@@ -24,15 +31,20 @@ class SmoothNode:
 
 @dataclass(frozen=True, slots=True)
 class SmoothGraph:
-    """nodes: arguments first.  roots: one position per formula, in the order given.
-    saturated: whether the rules had nothing more to add when rewriting stopped; else a limit stopped it."""
+    """Hold the nodes of a smooth program.
+
+    Attributes:
+        nodes: The nodes, arguments first.
+        roots: One position per formula, in the order of the formulas.
+        saturated: Whether rewriting stopped because no rule added anything; if False, a limit stopped it.
+    """
 
     nodes: tuple[SmoothNode, ...]
     roots: tuple[int, ...]
     saturated: bool
 
     def to_json(self) -> dict[str, object]:
-        """Lists and numbers only."""
+        """Return the graph as lists, numbers, strings and booleans."""
         return {
             "nodes": [[n.op, list(n.args), n.value, n.name] for n in self.nodes],
             "roots": list(self.roots),
@@ -41,7 +53,11 @@ class SmoothGraph:
 
     @staticmethod
     def from_json(data: Any) -> SmoothGraph:
-        """The inverse of `to_json`. Raises InvalidGraph for anything else."""
+        """Rebuild a graph from the result of `to_json`.
+
+        Raises:
+            InvalidGraph: If the data is not a graph.
+        """
         try:
             nodes = tuple(
                 SmoothNode(str(op), tuple(int(a) for a in args), float(value), str(name))

@@ -1,10 +1,11 @@
-"""A smooth program → batched torch code: a few matrix products and elementwise operations for all formulas together.
+"""Lower a smooth program to batched torch code: a few matrix products and elementwise operations for all formulas.
 
-In: a `SmoothGraph` and the order of its columns. Out: `Lowered`, a torch module float[n, columns] → float[n, formulas].
+Input: a `SmoothGraph` and the order of its columns. Output: `Lowered`, a torch module float[n, columns] → float[n,
+formulas].
 
-Sums, differences and multiples collapse into linear forms, chains of selects into one `mix`, nested sums of
-exponentials and products into one operation each. Forms of the same kind and depth are evaluated together, so the
-number of torch calls depends on the depth of the formulas and not on how many there are.
+Sums, differences and multiples become linear forms. A chain of selects becomes one `mix`. Nested sums of exponentials
+and nested products become one operation each. Forms of the same kind and depth are evaluated together, so the number of
+torch calls depends on the depth of the formulas and not on their number.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from felixlike.smooth import kernels
 from felixlike.smooth.graph import SmoothGraph, SmoothNode
 
 _CLOSED = -60.0
-"""Stands for log 0 where a sum of exponentials is padded."""
+"""Replacement for log 0 in the padding of a sum of exponentials, in log units; chosen by hand."""
 
 _ATOMS = {
     "Softplus": "softplus",
@@ -31,12 +32,20 @@ _ATOMS = {
     "SmoothMinimum": "minimum",
     "LogDiffExp": "log_diff_exp",
 }
-"""Operators of all of whose arguments an atom is made → its kind."""
+"""Operators that become one atom of all their arguments, and the atom's kind."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """A linear form: constant + Σ weight · atom.  level: of its deepest atom.  Equal forms of a builder are one."""
+    """Describe a linear form: constant + Σ weight · atom.
+
+    Equal forms of a builder are the same object.
+
+    Attributes:
+        constant: The constant.
+        terms: (atom, weight) pairs.
+        level: The level of the deepest atom.
+    """
 
     constant: float
     terms: tuple[tuple[int, float], ...]
@@ -45,9 +54,14 @@ class Form:
 
 @dataclass(slots=True)
 class _Atom:
-    """Something that is not linear: a column (kind "column") or an operation on forms.
+    """Describe a nonlinear term: a column (kind "column") or an operation on forms.
 
-    inputs: the forms it works on.  level: how many operations deep it is."""
+    Attributes:
+        kind: The operation.
+        inputs: The forms that it takes.
+        level: The number of nested operations.
+        column: The index of a column; -1 for operations.
+    """
 
     kind: str
     inputs: tuple[Form, ...]
@@ -57,7 +71,7 @@ class _Atom:
 
 @dataclass(slots=True)
 class _Builder:
-    """Turns nodes into forms over shared atoms."""
+    """Convert nodes to linear forms over shared atoms."""
 
     graph: SmoothGraph
     columns: dict[str, int]
@@ -67,11 +81,13 @@ class _Builder:
     shared: dict[tuple[float, tuple[tuple[int, float], ...]], Form] = field(default_factory=dict)
 
     def build(self) -> list[Form]:
+        """Return the form of each root."""
         for node in self.graph.nodes:
             self.forms.append(self._form(node))
         return [self.forms[root] for root in self.graph.roots]
 
     def _form(self, node: SmoothNode) -> Form:
+        """Return the form of a node whose arguments have forms."""
         args = [self.forms[a] for a in node.args]
         match node.op:
             case "Constant":
@@ -91,7 +107,7 @@ class _Builder:
         return self._atom(_ATOMS[node.op], tuple(args))
 
     def _atom(self, kind: str, inputs: tuple[Form, ...], column: int = -1) -> Form:
-        """The form of one atom; constants are evaluated at once."""
+        """Return the form of one atom, reusing an equal atom."""
         key = (kind, inputs, column)
         if key not in self.known:
             level = 0 if kind == "column" else 1 + max(form.level for form in inputs)
@@ -100,6 +116,7 @@ class _Builder:
         return self._linear(0.0, ((self.known[key], 1.0),))
 
     def _linear(self, constant: float, terms: tuple[tuple[int, float], ...]) -> Form:
+        """Return the shared form with this constant and these terms."""
         form = self.shared.get((constant, terms))
         if form is None:
             form = Form(constant, terms, max([self.atoms[atom].level for atom, _ in terms], default=0))
@@ -107,15 +124,18 @@ class _Builder:
         return form
 
     def _combine(self, a: Form, b: Form, sign: float) -> Form:
+        """Return a + sign · b."""
         weights = dict(a.terms)
         for atom, weight in b.terms:
             weights[atom] = weights.get(atom, 0.0) + sign * weight
         return self._linear(a.constant + sign * b.constant, tuple(sorted((k, w) for k, w in weights.items() if w)))
 
     def _scale(self, form: Form, factor: float) -> Form:
+        """Return factor · form."""
         return self._linear(form.constant * factor, tuple((a, w * factor) for a, w in form.terms if factor))
 
     def _times(self, node: SmoothNode) -> Form:
+        """Return the product of two forms; it is linear if one of them is constant."""
         a, b = (self.forms[x] for x in node.args)
         if not a.terms:
             return self._scale(b, a.constant)
@@ -124,7 +144,7 @@ class _Builder:
         return self._atom("product", tuple(self._flat("Times", node)))
 
     def _flat(self, op: str, node: SmoothNode) -> list[Form]:
-        """The leaves of nested applications of one associative operator."""
+        """Return the leaves of nested applications of one associative operator."""
         leaves: list[Form] = []
         for a in node.args:
             child = self.graph.nodes[a]
@@ -132,7 +152,7 @@ class _Builder:
         return leaves
 
     def _mix(self, node: SmoothNode) -> Form:
-        """A chain of selects in the else-branch: gates first, then one value more than gates."""
+        """Return a chain of selects along the else-branches: n gates first, then n + 1 values."""
         gates: list[Form] = []
         values: list[Form] = []
         while node.op == "Mix":
@@ -144,7 +164,12 @@ class _Builder:
 
 
 class Lowered(nn.Module):
-    """float[n, columns] → float[n, formulas], differentiable any number of times."""
+    """Map float[n, columns] to float[n, formulas], differentiable any number of times.
+
+    Args:
+        graph: The smooth program.
+        columns: The names of the input columns.
+    """
 
     def __init__(self, graph: SmoothGraph, columns: Sequence[str]) -> None:
         super().__init__()
@@ -173,7 +198,13 @@ class Lowered(nn.Module):
         self.output = _Affine(roots, self._position, self._width)
 
     def forward(self, columns: Tensor, width: float) -> Tensor:
-        values = columns.T  # a row a value: gathering and joining then copy whole rows
+        """Return the formulas at relaxed points: float[n, formulas].
+
+        Args:
+            columns: float[n, columns], in log units.
+            width: Width of the smooth operators, in log units.
+        """
+        values = columns.T  # one row per value, so that gathering and concatenating copy whole rows
         for step in self.steps:
             values = torch.cat([values, *step(values, width)])
         result: Tensor = self.output(values).T
@@ -181,19 +212,19 @@ class Lowered(nn.Module):
 
 
 def _needed(atoms: Sequence[_Atom], roots: Sequence[Form]) -> set[int]:
-    """The atoms that the roots depend on: the inner selects of a chain, say, mostly serve the chain alone."""
+    """Return the atoms that the roots depend on; the inner selects of a chain, for example, are mostly unused."""
     needed: set[int] = set()
-    waiting = [a for form in roots for a, _ in form.terms]
-    while waiting:
-        atom = waiting.pop()
+    pending = [a for form in roots for a, _ in form.terms]
+    while pending:
+        atom = pending.pop()
         if atom not in needed:
             needed.add(atom)
-            waiting += [a for form in atoms[atom].inputs for a, _ in form.terms]
+            pending += [a for form in atoms[atom].inputs for a, _ in form.terms]
     return needed
 
 
 def _bucket(atom: _Atom) -> tuple[str, int]:
-    """Kind and padded number of inputs; padding to a power of two keeps groups few."""
+    """Return the kind and the padded number of inputs; padding to a power of two limits the number of groups."""
     if atom.kind == "mix":
         gates = (len(atom.inputs) - 1) // 2
         return atom.kind, _power_of_two(gates)
@@ -203,11 +234,12 @@ def _bucket(atom: _Atom) -> tuple[str, int]:
 
 
 def _power_of_two(n: int) -> int:
+    """Return the least power of two ≥ n."""
     return 1 << (n - 1).bit_length()
 
 
 class _Affine(nn.Module):
-    """Linear forms of earlier values: one matrix product over the values they use. float[values, n] → [forms, n]."""
+    """Evaluate linear forms of earlier values by one matrix product over the values used: [values, n] → [forms, n]."""
 
     weight: Tensor
     bias: Tensor
@@ -227,12 +259,13 @@ class _Affine(nn.Module):
         self.register_buffer("bias", torch.tensor([f.constant for f in forms], dtype=torch.float64)[:, None])
 
     def forward(self, values: Tensor) -> Tensor:
+        """Return the linear forms: float[forms, n]."""
         inputs = values if self.everything else values.index_select(0, self.used)
         return torch.addmm(self.bias, self.weight, inputs)
 
 
 class _Level(nn.Module):
-    """All operations of one depth: their distinct linear forms at once, then each kind of operation at once."""
+    """Evaluate all operations of one depth: first their distinct linear forms, then each kind of operation."""
 
     def __init__(self, groups: list[tuple[str, int, list[_Atom]]], position: dict[int, int], width: int) -> None:
         super().__init__()
@@ -240,13 +273,13 @@ class _Level(nn.Module):
         self.plans: list[tuple[str, int, int]] = []
         for number, (kind, arity, members) in enumerate(groups):
             rows = [[forms.setdefault(f, len(forms)) for f in _padded(a, arity)] for a in members]
-            # All first inputs, then all second ones: an operation then works on whole rows of memory.
+            # All first inputs come first, then all second ones, so that an operation reads whole rows of memory.
             self.register_buffer(f"rows_{number}", torch.tensor(rows, dtype=torch.long).T.reshape(-1))
             self.plans.append((kind, arity, len(members)))
         self.affine = _Affine(list(forms), position, width)
 
     def forward(self, values: Tensor, width: float) -> list[Tensor]:
-        """float[members, n] for each kind of operation."""
+        """Return float[members, n] for each kind of operation."""
         inputs = self.affine(values)
         results = []
         for number, (kind, _, members) in enumerate(self.plans):
@@ -256,7 +289,7 @@ class _Level(nn.Module):
 
 
 def _padded(atom: _Atom, arity: int) -> tuple[Form, ...]:
-    """The inputs filled up with neutral ones."""
+    """Return the inputs, padded with neutral ones."""
     if atom.kind == "mix":
         count = (len(atom.inputs) - 1) // 2
         closed = [_ZERO] * (arity - count)
@@ -267,10 +300,11 @@ def _padded(atom: _Atom, arity: int) -> tuple[Form, ...]:
 
 _ZERO = Form(0.0, (), 0)
 _NEUTRAL = {"log_sum_exp": Form(_CLOSED, (), 0), "product": Form(1.0, (), 0)}
-"""What operations are filled up with."""
+"""The input that an operation is padded with."""
 
 
 def _mix(x: Sequence[Tensor], _: float) -> Tensor:
+    """Apply `kernels.mix` to gates followed by values."""
     count = (len(x) - 1) // 2
     return kernels.mix(x[:count], x[count:])
 
@@ -286,4 +320,4 @@ _OPERATIONS: dict[str, Callable[[Sequence[Tensor], float], Tensor]] = {
     "minimum": lambda x, width: kernels.smooth_minimum(x[0], x[1], width),
     "log_diff_exp": lambda x, _: kernels.log_diff_exp(x[0], x[1]),
 }
-"""Each on its inputs one after the other, float[members, n], and the width."""
+"""The implementation of each kind: it takes its inputs, each float[members, n], and the width."""

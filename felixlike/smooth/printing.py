@@ -1,7 +1,7 @@
-"""Smooth programs as text people can read beside the exact formulas.
+"""Print smooth programs as text that can be compared with the exact formulas.
 
-In: a `SmoothGraph` and one of its roots. Out: the root's expression, after a line for every part that it uses twice.
-Everything is in log units: `ln i.0` is the relaxed variable itself.
+Input: a `SmoothGraph` and one of its roots. Output: the root's expression, after one line for every part that is used
+more than once. Everything is in log units: `ln i.0` is the relaxed variable itself.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ _FUNCTIONS = {
 
 
 def smooth_text(graph: SmoothGraph, root: int, *, shifted: frozenset[str] = frozenset()) -> str:
-    """The expression of `graph.roots[root]`; shared parts get a line of their own first.
+    """Return the expression of `graph.roots[root]` as text; shared parts come first, one per line.
 
-    shifted: variables whose column is log(1 + value)."""
+    Args:
+        graph: The smooth program.
+        root: The index of the formula.
+        shifted: Variables whose column is log(1 + value).
+    """
     order = _below(graph, graph.roots[root])
     uses = Counter(a for i in order for a in graph.nodes[i].args)
     texts: dict[int, _Text] = {}
@@ -44,7 +48,7 @@ def smooth_text(graph: SmoothGraph, root: int, *, shifted: frozenset[str] = froz
 
 
 def _below(graph: SmoothGraph, root: int) -> list[int]:
-    """The nodes a root needs, arguments first."""
+    """Return the nodes that a root needs, arguments first."""
     needed = {root}
     for i in range(root, -1, -1):
         if i in needed:
@@ -53,8 +57,14 @@ def _below(graph: SmoothGraph, root: int) -> list[int]:
 
 
 class _Text(NamedTuple):
-    """binding: how tightly it binds.  terms: those of a sum of terms, in alphabetical order, since which of two equal
-    sums is extracted depends on what else was."""
+    """Hold the text of a node.
+
+    Attributes:
+        words: The text.
+        binding: How tightly its operator binds.
+        terms: The terms of a sum, in alphabetical order, since which of two equal sums is extracted depends on the
+            others.
+    """
 
     words: str
     binding: int
@@ -62,6 +72,7 @@ class _Text(NamedTuple):
 
 
 def _text(node: SmoothNode, args: list[_Text], shifted: frozenset[str]) -> _Text:
+    """Return the text of a node."""
     match node.op:
         case "Constant":
             return _Text(f"{node.value:.6g}", _ATOM if node.value >= 0 else _SUM)
@@ -78,10 +89,11 @@ def _text(node: SmoothNode, args: list[_Text], shifted: frozenset[str]) -> _Text
 
 
 def _wrapped(text: _Text, binding: int) -> str:
+    """Return the text, in parentheses if it binds less tightly than `binding`."""
     return text.words if text.binding >= binding else f"({text.words})"
 
 
 def _name(number: int) -> str:
-    """a, b, …, z, a1, b1, …"""
-    turn, letter = divmod(number, len(ascii_lowercase))
-    return ascii_lowercase[letter] + (str(turn) if turn else "")
+    """Return the name of a shared part: a, b, …, z, a1, b1, …"""
+    suffix, letter = divmod(number, len(ascii_lowercase))
+    return ascii_lowercase[letter] + (str(suffix) if suffix else "")

@@ -1,7 +1,7 @@
-"""The differentiable view of a sketch's features: log variables → log(1 + feature), smooth everywhere.
+"""Compute a sketch's features as a differentiable function: log variables → log(1 + feature), smooth everywhere.
 
-In: `Formulas`. Out: `Relaxed`, a torch module. Tile factors enter as their logarithm (x = e^x', Felix §3.3), unroll
-steps as log(1 + steps), compute locations as the number itself: they choose which formulas apply and carry no
+Input: `Formulas`. Output: `Relaxed`, a torch module. Tile factors enter as their logarithm (x = e^x', Felix §3.3),
+unroll steps as log(1 + steps). Compute locations enter as the number itself: they select the formulas and have no
 gradient.
 """
 
@@ -30,15 +30,24 @@ from felixlike.symbolic import Points
 from felixlike.symbolic.expr.expression import Expr
 
 WIDTH = 0.05
-"""Default width of smooth gates, maxima and minima, in log units: 5 %."""
+"""Default width of smooth gates, maxima and minima, in log units (0.05 is 5 %); chosen by hand."""
 
 
 _ROWS = "give one row a point, one column a variable of the sketch"
 
 
 class Relaxed(nn.Module):
-    """float[n, variables] → float[n, stores, columns].  width: of the smooth operators; may be changed between calls.
-    dtype: computed in; float32 is twice as fast, and exact to about 1e-5."""
+    """Compute smooth features: float[n, variables] → float[n, stores, columns].
+
+    Args:
+        formulas: The exact formulas of a sketch.
+        width: Width of the smooth operators, in log units. It may be changed between calls.
+        dtype: torch.float64 or torch.float32. float32 is twice as fast, with an error of about 1e-5.
+
+    Attributes:
+        saturated: For each choice of compute locations used so far, whether rewriting ended without reaching a limit.
+        shifted: Names of the variables whose column is log(1 + value).
+    """
 
     def __init__(self, formulas: Formulas, *, width: float = WIDTH, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
@@ -46,18 +55,28 @@ class Relaxed(nn.Module):
         self.width = width
         self.dtype = dtype
         self.saturated: dict[tuple[int, ...], bool] = {}
-        """For every choice of compute locations used so far, whether rewriting ended by itself and not at a limit."""
+        """For each choice of compute locations used so far, whether rewriting ended without reaching a limit."""
         sketch = formulas.sketch
         self._columns = [v.name for v in sketch.variables]
         self.shifted = frozenset(v.name for v in sketch.variables if v.shifted)
-        """Variables whose column is log(1 + value)."""
+        """Names of the variables whose column is log(1 + value)."""
         self._lowered = nn.ModuleDict()
         self._excess: dict[tuple[int, ...], Excess] = {}
 
     @default_modes(gradients=False)
     def forward(self, log_x: Tensor, width: float | None = None) -> Tensor:
-        """log(1 + feature) at relaxed points; rows of stores that a location inlined are 0.  width: of the smooth
-        operators in this call. Raises InvalidPoint for another shape."""
+        """Return log(1 + feature) at relaxed points.
+
+        Args:
+            log_x: float[n, variables], as `log_points` returns it.
+            width: Width of the smooth operators in this call, in log units. Default: the module's width.
+
+        Returns:
+            A tensor [n, stores, columns] of the module's dtype. Rows of inlined stores are 0.
+
+        Raises:
+            InvalidPoint: If `log_x` is not a tensor, or has another shape.
+        """
         if not isinstance(log_x, Tensor):
             raise InvalidPoint(f"it is {kind_of(log_x)}, no tensor", where="relax", remedy="give log_points(points)")
         self._check_width(log_x)
@@ -74,25 +93,25 @@ class Relaxed(nn.Module):
 
     @default_modes()
     def of_structure(self, locations: tuple[int, ...]) -> tuple[Lowered, Tensor]:
-        """The torch code for these compute locations, and which rows of the result its stores are."""
+        """Return the torch code for these compute locations, and the row in the result of each of its stores."""
         key = "_".join(map(str, locations)) or "only"
         formulas = self.formulas.of_structure(locations)
         if key not in self._lowered:
             with _uncollected():
                 self._lowered[key] = Lowered(self.graph(locations), self._columns).to(self.dtype)
-        found = self._lowered[key]
-        assert isinstance(found, Lowered)
-        return found, torch.from_numpy(self.formulas.rows(formulas))
+        lowered = self._lowered[key]
+        assert isinstance(lowered, Lowered)
+        return lowered, torch.from_numpy(self.formulas.rows(formulas))
 
     def graph(self, locations: tuple[int, ...]) -> SmoothGraph:
-        """The smooth program for these compute locations, from the cache or by equality saturation."""
+        """Return the smooth program for these compute locations, from the cache or by equality saturation."""
         graph = smooth_graph(self.formulas.of_structure(locations).roots, self.shifted)
         self.saturated[locations] = graph.saturated
         return graph
 
     @default_modes()
     def excess(self, locations: tuple[int, ...]) -> Excess | None:
-        """By how much a relaxed point exceeds what a GPU allows; None where there are no limits."""
+        """Return a module that computes how far a relaxed point exceeds the device's limits; None without limits."""
         limits = self.formulas.of_structure(locations).structure.limits
         if limits and locations not in self._excess:
             with _uncollected():
@@ -100,25 +119,36 @@ class Relaxed(nn.Module):
         return self._excess.get(locations)
 
     def _check_width(self, points: object) -> None:
+        """Raise InvalidPoint unless the points have one column per variable."""
         shape = tuple(getattr(points, "shape", ()))
         if len(shape) != 2 or shape[1] != len(self._columns):
             what = f"have shape {shape}" if shape else f"are {shown(points)}"
             raise InvalidPoint(f"points {what}, not [count, {len(self._columns)}]", where="relax", remedy=_ROWS)
 
     def _by_structure(self, log_x: Tensor) -> list[tuple[tuple[int, ...], Tensor]]:
+        """Return the choices of compute locations, each with the rows that made it."""
         columns = list(self.formulas.sketch.location_columns)
         if not columns:
             return [((), torch.arange(len(log_x)))]
         chosen = log_x.detach()[:, columns].round().to(torch.int64).tolist()
-        found: dict[tuple[int, ...], list[int]] = {}
+        rows_by_locations: dict[tuple[int, ...], list[int]] = {}
         for row, locations in enumerate(chosen):
-            found.setdefault(tuple(locations), []).append(row)
-        return [(locations, torch.tensor(rows)) for locations, rows in found.items()]
+            rows_by_locations.setdefault(tuple(locations), []).append(row)
+        return [(locations, torch.tensor(rows)) for locations, rows in rows_by_locations.items()]
 
     @default_modes()
     def log_points(self, points: Points | npt.NDArray[np.float64]) -> Tensor:
-        """float64[n, variables] for int64 or float64[n, variables]: points in the module's own coordinates. Raises
-        InvalidPoint for another shape."""
+        """Convert points to the module's coordinates.
+
+        Args:
+            points: int64 or float64[n, variables].
+
+        Returns:
+            float64[n, variables], in log units except for compute locations.
+
+        Raises:
+            InvalidPoint: If `points` has another shape or is not numeric.
+        """
         try:
             values = np.asarray(points, dtype=np.float64)
         except (TypeError, ValueError) as error:
@@ -129,7 +159,7 @@ class Relaxed(nn.Module):
 
 
 def smooth_graph(roots: Sequence[Expr], shifted: frozenset[str]) -> SmoothGraph:
-    """The smooth program of log(1 + root) for every root, from the cache or by equality saturation."""
+    """Return the smooth program of log(1 + root) for every root, from the cache or by equality saturation."""
     key = cache.cache_key(roots, shifted)
     graph = cache.load(key)
     if graph is None:
@@ -140,10 +170,11 @@ def smooth_graph(roots: Sequence[Expr], shifted: frozenset[str]) -> SmoothGraph:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Python looks for no cycles meanwhile.
+    """Disable Python's cyclic garbage collector inside the `with` block.
 
-    E-graphs and smooth programs are many objects without cycles; each full search that they set off walks everything
-    TVM and torch hold, too, and takes longer than all the rest."""
+    E-graphs and smooth programs are many objects without cycles. Each full collection that they trigger also visits
+    everything that TVM and torch hold, and takes longer than the rest of the work.
+    """
     before = gc.isenabled()
     gc.disable()
     try:
@@ -154,9 +185,23 @@ def _uncollected() -> Iterator[None]:
 
 
 def relax(formulas: Formulas, *, width: float = WIDTH, dtype: torch.dtype = torch.float64) -> Relaxed:
-    """The smooth features of a sketch as a torch module: log_x [n, v] → log(1 + feature) [n, stores, columns].
+    """Return the smooth features of a sketch as a torch module.
 
-    width: greater than 0.  dtype: float64 or float32. Raises InvalidOption."""
+    Args:
+        formulas: The exact formulas, as `felixlike.features.formulas` returns them.
+        width: Width of the smooth operators, in log units (natural logarithm); greater than 0.
+        dtype: torch.float64 or torch.float32. float32 is twice as fast, with an error of about 1e-5.
+
+    Returns:
+        A module that maps log_x [n, variables] to log(1 + feature) [n, stores, columns].
+
+    Raises:
+        InvalidOption: If an argument has another type or value.
+
+    Example:
+        >>> module = relax(formulas(sketch))
+        >>> features = module(module.log_points(sketch.sample(8, seed=0)))
+    """
     formulas = option_checks.of_kind(
         formulas, Formulas, "formulas", where="relax", remedy="give what felixlike.features.formulas(sketch) returns"
     )

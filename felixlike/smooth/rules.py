@@ -1,11 +1,11 @@
-"""Rewrite rules as data, in egglog's own language: algebra between exact forms, and how each form is smoothed.
+"""Define rewrite rules as data, in egglog's language: algebra between exact forms, and each operator's smooth form.
 
 Exact rules relate equal numbers (sort Num). Smoothing is an operator: `(Smoothed x)` has sort Smooth, and smoothing
-rules push it inwards. So an exact operator is never made equal to its smooth form; the extractor smooths the cheapest
-of the equal exact forms. Variables are e^x' (Felix §3.3): `(Variable n)` equals `(Exp (LogVariable n))`, hence
+rules push it inwards. So an exact operator never becomes equal to its smooth form; the extractor smooths the cheapest
+of the equal exact forms. Variables are e^x' (Felix §3.3): `(Variable n)` equals `(Exp (LogVariable n))`, so
 logarithms of monomials are linear.
 
-Associativity and commutativity are missing on purpose: sums and products arrive in canonical order from `symbolic`.
+Associativity and commutativity are omitted on purpose: sums and products arrive in canonical order from `symbolic`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 VERSION = 2
-"""Raised whenever rules, costs, limits or the encoding change; part of the cache's key."""
+"""Version of the rules, costs, limits and encoding, part of the cache's key. Increase it when any of them changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """left is rewritten to right.  when: facts that must hold.  where: the domain in words, for readers and tests:
-    "any", "positive" (all pattern variables > 0) or "gates" (g, h are 0 or 1, the rest is positive)."""
+    """Rewrite `left` to `right`.
+
+    Attributes:
+        name: The rule's name.
+        left: The pattern.
+        right: The replacement.
+        when: Facts that must hold.
+        where: The domain in words, for readers and tests: "any", "positive" (all pattern variables > 0), "gates" (g and
+            h
+            are 0 or 1, the others positive), "ordered" (a > b), or "floor" (omits the floor, so off by at most one).
+    """
 
     name: str
     left: str
@@ -29,7 +38,7 @@ class Rule:
 
     @property
     def text(self) -> str:
-        """The rule in egglog's language."""
+        """Return the rule in egglog's language."""
         conditions = f" :when ({' '.join(self.when)})" if self.when else ""
         return f"(rewrite {self.left} {self.right}{conditions} :ruleset rules)"
 
@@ -68,6 +77,7 @@ EXACT: tuple[Rule, ...] = (
     Rule("sum of numbers", "(Sum (Number c) (Number d))", "(Number (+ c d))", where="any"),
     Rule("product of numbers", "(Product (Number c) (Number d))", "(Number (* c d))", where="any"),
 )
+"""Rules between equal exact forms."""
 
 SMOOTHING: tuple[Rule, ...] = (
     Rule("smooth a number", "(Smoothed (Number c))", "(Constant c)", where="any"),
@@ -97,6 +107,7 @@ SMOOTHING: tuple[Rule, ...] = (
     Rule("smooth a log1p", "(Smoothed (Log1p a))", "(Softplus (Smoothed (Log a)))"),
     Rule("smooth a log1p of gates", "(Smoothed (Log1p a))", "(LogOnePlus (Smoothed a))", ("(Linear a)",)),
 )
+"""Rules that push `Smoothed` inwards."""
 
 _LINEAR = """
 (rule ((= x (Number c))) ((Linear x)) :ruleset rules)
@@ -137,9 +148,9 @@ COSTS: dict[str, float] = {
     "SmoothMinimum": 1000,
     "Mix": 1000,
 }
-"""What the extractor minimises: log-space monomials first, few smooth operators."""
+"""Cost of each smooth operator, which the extractor minimises; chosen by hand to prefer log-space monomials."""
 
 
 def program() -> str:
-    """Sorts and rules in egglog's language."""
+    """Return the sorts and rules in egglog's language."""
     return "\n".join([_SORTS, *(rule.text for rule in (*EXACT, *SMOOTHING)), _LINEAR])

@@ -1,8 +1,8 @@
-"""Equality saturation: formulas → the cheapest smooth program for all of them in one e-graph.
+"""Run equality saturation: find the cheapest smooth program for all formulas in one e-graph.
 
-In: expressions. Out: a `SmoothGraph` whose roots are log(1 + expression), smooth. egglog does the rewriting; the best
-terms are then read off the serialised e-graph as a graph, because egglog's own extraction writes out trees, which
-deep sharing makes huge.
+Input: expressions. Output: a `SmoothGraph` whose roots are log(1 + expression), smooth. egglog does the rewriting. The
+best terms are read from the serialised e-graph as a graph, because egglog's own extraction writes trees, which deep
+sharing makes very large.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from felixlike.symbolic.expr.expression import Expr
 
 @dataclass(frozen=True, slots=True)
 class SaturationLimits:
-    """iterations: applications of all rules.  nodes: size of the e-graph after which rewriting stops."""
+    """Limit equality saturation.
+
+    Attributes:
+        iterations: The maximum number of applications of all rules.
+        nodes: The size of the e-graph, in nodes, after which rewriting stops.
+    """
 
     iterations: int = 200
     nodes: int = 200_000
@@ -31,9 +36,19 @@ class SaturationLimits:
 def saturate(
     roots: Sequence[Expr], *, shifted: frozenset[str] = frozenset(), limits: SaturationLimits | None = None
 ) -> SmoothGraph:
-    """The smooth program of log(1 + root) for every root.
+    """Return the smooth program of log(1 + root) for every root.
 
-    shifted: variables that may be 0; their column is log(1 + value). Reaching a limit is noted in `saturated`."""
+    Args:
+        roots: The expressions.
+        shifted: Variables that may be 0; their column is log(1 + value).
+        limits: Limits on rewriting. Default: `SaturationLimits()`.
+
+    Returns:
+        The smooth program. Its `saturated` is False if a limit was reached.
+
+    Raises:
+        NoSmoothForm: If a formula has no smooth form when rewriting stops.
+    """
     from egglog import bindings
 
     limits = limits if limits is not None else SaturationLimits()
@@ -61,12 +76,13 @@ def _run(egraph: Any, limits: SaturationLimits) -> bool:
 
 
 def _size(egraph: Any) -> int:
+    """Return the number of rows in the e-graph, without the loaded facts."""
     functions = egraph.freeze().functions
     return sum(len(function.rows) for name, function in functions.items() if not name.startswith("Fact"))
 
 
 class _Candidate:
-    """A node of the e-graph that can be part of a smooth program."""
+    """Describe a node of the e-graph that can be part of a smooth program."""
 
     __slots__ = ("children", "missing", "name", "op", "owner", "value")
 
@@ -76,7 +92,7 @@ class _Candidate:
 
 
 def _extract(nodes: dict[str, dict[str, object]], count: int, saturated: bool) -> SmoothGraph:
-    """Bottom-up: every class takes its cheapest node, by the cost of the tree below it."""
+    """Choose the cheapest node of every class, bottom-up, by the cost of the tree below it."""
     candidates, roots = _read(nodes)
     best: dict[str, tuple[float, _Candidate]] = {}
     users: dict[str, list[_Candidate]] = {}
@@ -106,7 +122,7 @@ def _extract(nodes: dict[str, dict[str, object]], count: int, saturated: bool) -
 
 
 def _read(nodes: dict[str, dict[str, object]]) -> tuple[list[_Candidate], dict[int, str]]:
-    """The nodes that are smooth operators, and the class of every root."""
+    """Return the nodes that are smooth operators, and the class of every root."""
     candidates: list[_Candidate] = []
     roots: dict[int, str] = {}
     for node in nodes.values():
@@ -124,18 +140,18 @@ def _read(nodes: dict[str, dict[str, object]]) -> tuple[list[_Candidate], dict[i
 
 
 def _graph(best: dict[str, tuple[float, _Candidate]], roots: list[str], saturated: bool) -> SmoothGraph:
-    """The chosen nodes that the roots need, arguments first."""
+    """Return the chosen nodes that the roots need, arguments first."""
     position: dict[str, int] = {}
     ordered: list[SmoothNode] = []
     stack = list(reversed(roots))
     while stack:
         owner = stack[-1]
         candidate = best[owner][1]
-        waiting = [c for c in candidate.children if c not in position]
+        pending = [c for c in candidate.children if c not in position]
         if owner in position:
             stack.pop()
-        elif waiting:
-            stack += waiting
+        elif pending:
+            stack += pending
         else:
             args = tuple(position[c] for c in candidate.children)
             position[owner] = len(ordered)

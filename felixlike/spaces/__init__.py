@@ -1,4 +1,4 @@
-"""Design spaces of a task: MetaSchedule's own, and one whose sketches hold kernels as fast as hand-written ones."""
+"""Generate the design spaces of a task: MetaSchedule's default space, and a space of felixlike's own schedule rules."""
 
 from felixlike.spaces.cpu.register_bounds import noted_bounds
 from felixlike.spaces.design import (

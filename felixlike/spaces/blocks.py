@@ -1,6 +1,6 @@
-"""Reading blocks: what rules ask of them, in one place.
+"""Read properties of blocks for schedule rules.
 
-In: a schedule and a reference to one of its blocks, or a function's body. Out: its neighbours, loops and iterators.
+Input: a schedule and a reference to a block, or a function's body. Output: neighbouring blocks, loops and iterators.
 """
 
 from __future__ import annotations
@@ -12,68 +12,68 @@ from felixlike import _tvm
 from felixlike._tvm.typing import Block, BlockRealize, BlockRef, Buffer, LoopRef, Node, Schedule
 
 ROOT = "root"
-"""The name of the block around all others."""
+"""The name of the root block."""
 
 
 def realizes(root: Node) -> list[Any]:
-    """The blocks below a TVM object with the values of their iterators, in their order, without the root."""
-    found = _tvm.found(root, _tvm.s_tir.SBlockRealize)
-    return [realize for realize in found if realize.block.name_hint != ROOT]
+    """Return the block realizations below a TVM object in program order, without the root."""
+    realizations = _tvm.found(root, _tvm.s_tir.SBlockRealize)
+    return [realize for realize in realizations if realize.block.name_hint != ROOT]
 
 
 def blocks_of(schedule: Schedule) -> list[Any]:
-    """References to the function's blocks in their order, without the root."""
+    """Return references to the function's blocks in program order, without the root."""
     return [schedule.get_sblock(str(r.block.name_hint)) for r in realizes(schedule.mod["main"].body)]
 
 
 def realize_of(schedule: Schedule, block: BlockRef) -> Any | None:
-    """A block with the values of its iterators; None where it does not stand alone in its innermost loop."""
-    found = getattr(schedule.get_sref(block).parent.stmt, "body", None)
-    return found if isinstance(found, _tvm.s_tir.SBlockRealize) else None
+    """Return a block's realization, or None if the block is not the only statement in its innermost loop."""
+    body = getattr(schedule.get_sref(block).parent.stmt, "body", None)
+    return body if isinstance(body, _tvm.s_tir.SBlockRealize) else None
 
 
 def bound(realize: BlockRealize) -> list[tuple[Any, Any]]:
-    """A block's iterators with their values."""
+    """Return a block's iterators with their binding values."""
     return list(zip(realize.block.iter_vars, realize.iter_values, strict=True))
 
 
 def moving(realize: BlockRealize) -> list[tuple[Any, Any]]:
-    """The same without those that a constant is bound to, as in single elements."""
+    """Return a block's iterators with their binding values, without those bound to a constant."""
     return [(i, value) for i, value in bound(realize) if not isinstance(value, _tvm.tirx.IntImm)]
 
 
 def are_loops(schedule: Schedule, values: Sequence[Any], loops: Sequence[LoopRef]) -> bool:
-    """Whether the values of iterators are the variables of loops, one for each, in their order."""
+    """Return whether `values` are the loop variables of `loops`, one for each, in the same order."""
     variables = [schedule.get(loop).loop_var for loop in loops]
     return len(values) == len(variables) and all(a.same_as(b) for a, b in zip(values, variables, strict=True))
 
 
 def loads_of(root: Node, buffer: Buffer) -> list[Any]:
-    """The loads of a buffer below a TVM object."""
+    """Return the loads of a buffer below a TVM object."""
     return [load for load in _tvm.found(root, _tvm.ir.TensorLoad) if load.source.same_as(buffer)]
 
 
 def elementwise(schedule: Schedule, block: BlockRef) -> bool:
-    """Whether all its axes are data-parallel."""
+    """Return whether all axes of a block are data-parallel."""
     statement = schedule.get(block)
     return statement.init is None and all(map(_tvm.is_spatial, statement.iter_vars))
 
 
 def is_intermediate(schedule: Schedule, block: BlockRef) -> bool:
-    """Whether other blocks read what a block writes, and it is no output of the function beside."""
-    own = schedule.mod["main"].body.block.alloc_buffers
+    """Return whether other blocks read a block's output and the function allocates that buffer itself."""
+    allocated = schedule.mod["main"].body.block.alloc_buffers
     return bool(schedule.get_consumers(block)) and all(
-        any(write.source.same_as(buffer) for buffer in own) for write in schedule.get(block).writes
+        any(write.source.same_as(buffer) for buffer in allocated) for write in schedule.get(block).writes
     )
 
 
 def costs(schedule: Schedule, block: BlockRef) -> bool:
-    """Whether a condition says where it reads, or a function is called: neither may stand in the hot loop."""
+    """Return whether a block's body has a call: a conditional load or a function. Neither belongs in the hot loop."""
     return bool(_tvm.found(schedule.get(block).body, _tvm.ir.Call))
 
 
 def in_step(schedule: Schedule, block: BlockRef, tile: BlockRef) -> bool:
-    """Whether the last dimension that a block writes is the last of what it reads of the tile's output."""
+    """Return whether the last dimension that a block writes is also the last one that it reads of the tile's output."""
     statement, source = schedule.get(block), schedule.get(tile).writes[0].source
     last = statement.iter_vars[-1].var
     read = next((r for r in statement.reads if r.source.same_as(source)), None)
@@ -83,12 +83,14 @@ def in_step(schedule: Schedule, block: BlockRef, tile: BlockRef) -> bool:
 
 
 def chooses_for_all(block: Block) -> bool:
-    """Whether a choice between two values hangs on what is the same for all neighbours along a block's last axis: where
-    these are a vector, the CUDA source that TVM writes takes four conditions for four numbers, and does not compile."""
+    """Return whether a Select's condition does not depend on the block's last axis.
+
+    If that axis is vectorized, TVM's CUDA source needs one condition for each of four elements and does not compile.
+    """
     last = block.iter_vars[-1].var
     return any(not _tvm.uses(choice.condition, last) for choice in _tvm.found(block.body, _tvm.tirx.Select))
 
 
 def in_step_on_gpus(schedule: Schedule, block: BlockRef, tile: BlockRef) -> bool:
-    """`in_step`, and whether TVM can write CUDA source of such vectors."""
+    """Return whether `in_step` holds and TVM can generate CUDA source for vectors of the block."""
     return in_step(schedule, block, tile) and not chooses_for_all(schedule.get(block))

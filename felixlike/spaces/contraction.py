@@ -1,7 +1,7 @@
-"""What a block that multiplies and sums looks like: its axes, its two operands, what may lie in vectors.
+"""Recognize blocks that multiply and sum: their axes, their two operands and what can be vectorized.
 
-In: a block of a TVM schedule. Out: `Contraction`, or None for other blocks. Dense layers, batch matmuls and
-convolutions of every rank, stride, dilation and layout are contractions; what they are called does not matter.
+Input: a block of a TVM schedule. Output: `Contraction`, or None for other blocks. Dense layers, batch matmuls and
+convolutions of every rank, stride, dilation and layout are contractions. Names of operators are not used.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ from felixlike.spaces.blocks import are_loops, realize_of
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One loop of the block.  place: which one, from the outside.  variable: TVM's, of the block's iterator.
-    reduced: whether it is summed over."""
+    """One loop of the block.
+
+    Attributes:
+        place: Position of the loop, 0 for the outermost.
+        variable: TVM's variable of the block's iterator.
+        extent: Iterations.
+        reduced: Whether it is a reduction axis.
+    """
 
     place: int
     variable: Any
@@ -29,11 +35,16 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One factor of the product: an element of one tensor.
+    """One factor of the product: an element of a tensor.
 
-    read: which of the block's reads it is.  indices: TVM's.  axes: places of the axes it depends on.  constant: whether
-    it never changes between calls.  copied: whether it is padded, and so copied anyway, in every call.  points: how
-    many of its last dimensions have one element."""
+    Attributes:
+        read: Position in the block's reads.
+        indices: TVM's indices of the element.
+        axes: Places of the axes that the indices depend on.
+        constant: Whether the tensor is the same in every call.
+        copied: Whether the tensor is padded, and therefore copied in every call.
+        points: How many of its last dimensions have one element.
+    """
 
     read: int
     indices: tuple[Any, ...]
@@ -43,7 +54,7 @@ class Operand:
     points: int = 0
 
     def contiguous(self, axis: Axis) -> bool:
-        """Whether a step of the axis leads to the next element in memory."""
+        """Return whether a step along the axis leads to the next element in memory."""
         *outer, last = self.indices[: len(self.indices) - self.points]
         step = _tvm.simplify(last - axis.variable)
         return not any(_tvm.uses(index, axis.variable) for index in (*outer, step))
@@ -51,8 +62,14 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """output[spatial axes] += left · right.  written: for each dimension of the output the axis that walks through it
-    in steps of one, None where there is none."""
+    """output[spatial axes] += left · right.
+
+    Attributes:
+        axes: All loops of the block, outermost first.
+        operands: The two factors.
+        written: For each dimension of the output, the place of the axis that indexes it with stride 1, or None.
+        item_bits: Bits of an element of the output.
+    """
 
     axes: tuple[Axis, ...]
     operands: tuple[Operand, Operand]
@@ -61,17 +78,17 @@ class Contraction:
 
     @property
     def spatial(self) -> tuple[Axis, ...]:
-        """Axes of the output, outermost first."""
+        """Return the output's axes, outermost first."""
         return tuple(axis for axis in self.axes if not axis.reduced)
 
     @property
     def reduction(self) -> tuple[Axis, ...]:
-        """Axes that are summed over, outermost first."""
+        """Return the reduction axes, outermost first."""
         return tuple(axis for axis in self.axes if axis.reduced)
 
 
 def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
-    """The contraction that a block computes with one plain loop an axis; None if it is something else."""
+    """Return the contraction that a block computes with one loop for each axis, or None for other blocks."""
     statement = schedule.get(block)
     loops = schedule.get_loops(block)
     if statement.init is None or type(statement.body).__name__ != "BufferStore" or not loops:
@@ -114,9 +131,10 @@ def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
 
 
 def without_groups(schedule: Schedule, block: BlockRef) -> None:
-    """Give a block an axis for groups of its own, where an index depends on ⌊axis / n⌋.
+    """Split a block's axis into groups where an index depends on ⌊axis / n⌋.
 
-    for k in 64: Y[k] += X[k // 16, …] · W[k, …]  →  for g in 4, k in 16: Y[g·16 + k] += X[g, …] · W[g·16 + k, …]"""
+    for k in 64: Y[k] += X[k // 16, …] · W[k, …]  →  for g in 4, k in 16: Y[g·16 + k] += X[g, …] · W[g·16 + k, …]
+    """
     statement = schedule.get(block)
     sizes: dict[int, set[int]] = {}
 
@@ -124,7 +142,7 @@ def without_groups(schedule: Schedule, block: BlockRef) -> None:
         for place, iterator in enumerate(statement.iter_vars):
             if division.a.same_as(iterator.var) and type(division.b).__name__ == "IntImm":
                 sizes.setdefault(place, set()).add(int(division.b.value))
-    groups = {place: found.pop() for place, found in sizes.items() if len(found) == 1}
+    groups = {place: divisors.pop() for place, divisors in sizes.items() if len(divisors) == 1}
     extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)]
     groups = {p: size for p, size in groups.items() if 1 < size < extents[p] and extents[p] % size == 0}
     if groups:
@@ -137,13 +155,16 @@ def without_groups(schedule: Schedule, block: BlockRef) -> None:
 
 
 def without_points(schedule: Schedule, block: BlockRef) -> None:
-    """Take windows of one step from a block: TVM pads none whose indices add one, as that of a 1×1 convolution."""
+    """Remove reduction axes of extent 1 from a block.
+
+    TVM's pad_einsum refuses blocks whose indices add such an axis, as those of a 1×1 convolution do.
+    """
     statement = schedule.get(block)
     axes = list(zip(statement.iter_vars, schedule.get_loops(block), strict=True))
-    kept = [_tvm.is_spatial(i) or int(schedule.get(loop).extent) > 1 for i, loop in axes]
-    if not all(kept) and any(_tvm.is_reduction(i) for (i, _), stays in zip(axes, kept, strict=True) if stays):
+    is_needed = [_tvm.is_spatial(i) or int(schedule.get(loop).extent) > 1 for i, loop in axes]
+    if not all(is_needed) and any(_tvm.is_reduction(i) for (i, _), stays in zip(axes, is_needed, strict=True) if stays):
         mapping = _tvm.tirx.IndexMap.from_func(
-            lambda *own: [axis for axis, stays in zip(own, kept, strict=True) if stays],
+            lambda *own: [axis for axis, stays in zip(own, is_needed, strict=True) if stays],
             ndim=len(axes),
             index_dtype=str(statement.iter_vars[0].var.ty.dtype),
         )
@@ -151,22 +172,24 @@ def without_points(schedule: Schedule, block: BlockRef) -> None:
 
 
 def _parts(axis: Any, size: int | None) -> tuple[Any, ...]:
+    """Return the group and the position in it, or the axis itself if it is not split."""
     return (axis,) if size is None else (axis // size, axis % size)
 
 
 def _plain(schedule: Schedule, block: BlockRef, loops: Sequence[LoopRef]) -> bool:
-    """Whether the block's iterators are its loops, in order, of known extents, in a nest of its own."""
+    """Return whether the block's iterators are its loops, in order, of known extents, in a perfect nest."""
     realize = realize_of(schedule, block)
     known = all(isinstance(schedule.get(loop).extent, _tvm.tirx.IntImm) for loop in loops)
     return realize is not None and known and are_loops(schedule, realize.iter_values, loops)
 
 
 def bare(expression: TirExpr) -> Any:
-    """An expression without the casts around it."""
+    """Return an expression without its outer casts."""
     while type(expression).__name__ == "Cast":
         expression = expression.value
     return expression
 
 
 def _loads(expression: TirExpr, buffer: Buffer) -> bool:
+    """Return whether an expression is a load of a buffer."""
     return type(expression).__name__ == "TensorLoad" and bool(expression.source.same_as(buffer))

@@ -1,7 +1,7 @@
-"""Design spaces: the sketches that a search may choose from, as MetaSchedule's traces.
+"""Generate design spaces: the sketches that a search chooses from, as MetaSchedule traces.
 
-In: a task. Out: `DesignSpace`s: MetaSchedule's default one, and one of our own rules for the target's kind, if it has
-any. Those are rules as MetaSchedule has them, so that their traces replay, are stored and exported as any other.
+Input: a task. Output: a `DesignSpace`, MetaSchedule's default one or one from felixlike's rules for the target kind.
+These rules are MetaSchedule schedule rules, so their traces replay, are stored and are exported like any other.
 """
 
 from __future__ import annotations
@@ -32,83 +32,127 @@ from felixlike.spaces.stages import item_bits
 
 @dataclass(frozen=True, slots=True)
 class Postprocessor:
-    """name: MetaSchedule's, or our own; there is a model for each (`symbolic/replay/postprocessors/model.py`).
-    runner: MetaSchedule's object.  own: our function behind it; called directly, its errors do not look like TVM's."""
+    """A transformation or check that is applied to a schedule after its trace.
+
+    Attributes:
+        name: MetaSchedule's name, or felixlike's. Each has a model in `symbolic/replay/postprocessors/model.py`.
+        runner: MetaSchedule's object.
+        own: The Python function behind `runner`, None for MetaSchedule's own. Errors of a direct call do not look like
+            TVM's.
+    """
 
     name: str
     runner: Any
     own: Callable[[Any], bool] | None = None
 
     def apply(self, schedule: Schedule) -> bool:
-        """Change a schedule; whether it is accepted."""
+        """Transform `schedule` in place and return whether it is accepted."""
         return bool(self.runner.apply(schedule) if self.own is None else self.own(schedule))
 
 
 @dataclass(frozen=True, slots=True)
 class DesignSpace:
-    """traces: of its sketches, with some decision each.  postprocessors: what schedules undergo afterwards."""
+    """The sketches of a task and the postprocessors of their schedules.
+
+    Attributes:
+        traces: One trace a sketch. Its decisions are arbitrary.
+        postprocessors: Applied to every schedule, in this order.
+    """
 
     traces: tuple[Any, ...]
     postprocessors: tuple[Postprocessor, ...]
 
 
 KEEPS_TO_BOUNDS, FITS_REGISTERS = "KeepsToBounds", "FitsRegisters"
-"""The names of our own postprocessors: of CPUs' tiles and of GPUs'."""
+"""Names of felixlike's own postprocessors, for CPU tiles and for GPU tiles."""
 
 
 def default_space(task: Task) -> DesignSpace:
-    """MetaSchedule's design space under the plain rules of the target's kind."""
+    """Generate MetaSchedule's design space, with the rules of the target kind that use no tensor intrinsics.
+
+    Args:
+        task: The task whose function is scheduled.
+
+    Returns:
+        The sketches and MetaSchedule's postprocessors.
+    """
     with metaschedule.no_rule_is_unknown(task.module, task.target):
         return _generated(metaschedule.tune_context(task.module, task.target))
 
 
 def own_space(task: Task) -> DesignSpace:
-    """What the first of our rules for the target's kind that applies makes of a task; no traces where none does."""
+    """Generate the design space of the first felixlike rule for the target kind that applies to a task.
+
+    Args:
+        task: The task whose function is scheduled.
+
+    Returns:
+        The sketches and postprocessors of that rule. Both tuples are empty if no rule applies.
+    """
     device = target_device(task.target)
     for rule in RULES[kind_of(task.target).name]:
         wrapped = metaschedule.schedule_rule(partial(rule.apply, device=device))
         named = tuple(_postprocessor(name) for name in rule.postprocessors)
-        own = metaschedule.generator([wrapped], [postprocessor.runner for postprocessor in named])
-        found = _generated(metaschedule.tune_context(task.module, task.target, space=own))
-        traces = tuple(trace for trace in found.traces if _schedules(trace))
+        space_generator = metaschedule.generator([wrapped], [postprocessor.runner for postprocessor in named])
+        space = _generated(metaschedule.tune_context(task.module, task.target, space=space_generator))
+        traces = tuple(trace for trace in space.traces if _schedules(trace))
         if traces:
             return DesignSpace(traces, named)
     return DesignSpace((), ())
 
 
 def _postprocessor(name: str) -> Postprocessor:
-    """What a name in the table of a rule stands for."""
-    own = {
+    """Return the postprocessor that a name in a rule's table stands for."""
+    function = {
         KEEPS_TO_BOUNDS: keeps_to_bounds,
         FITS_REGISTERS: fits_registers,
         "RewriteLayout": _rewrite_layout,
     }.get(name)
-    return Postprocessor(name, metaschedule.postprocessor(own), own) if own else _theirs(name)
+    return (
+        Postprocessor(name, metaschedule.postprocessor(function), function)
+        if function
+        else _metaschedule_postprocessor(name)
+    )
 
 
 def postprocessors(task: Task, names: Sequence[str], own: Sequence[bool]) -> tuple[Postprocessor, ...]:
-    """Those of a design space, by their names, without the space.  own: which of them are functions of ours."""
-    found = [_postprocessor(n) if ours else _theirs(n) for n, ours in zip(names, own, strict=True)]
-    generator = metaschedule.generator([], [postprocessor.runner for postprocessor in found])
-    metaschedule.tune_context(task.module, task.target, space=generator)  # tells them the target
-    return tuple(found)
+    """Create the postprocessors of a design space from their names, without generating the space.
+
+    Args:
+        task: The task that the postprocessors are initialized for.
+        names: Names of the postprocessors.
+        own: For each name, whether it is a function of felixlike.
+
+    Returns:
+        The postprocessors in the order of `names`.
+    """
+    created = [
+        _postprocessor(n) if ours else _metaschedule_postprocessor(n) for n, ours in zip(names, own, strict=True)
+    ]
+    generator = metaschedule.generator([], [postprocessor.runner for postprocessor in created])
+    metaschedule.tune_context(task.module, task.target, space=generator)  # initializes them with the target
+    return tuple(created)
 
 
-def _theirs(name: str) -> Postprocessor:
+def _metaschedule_postprocessor(name: str) -> Postprocessor:
+    """Return MetaSchedule's postprocessor of a name."""
     return Postprocessor(name, getattr(_tvm.ms.postproc, name)())
 
 
 def _rewrite_layout(schedule: Schedule) -> bool:
-    """MetaSchedule's RewriteLayout, except where constants are packed already: it cannot lay those out again."""
+    """Apply MetaSchedule's RewriteLayout unless constants are packed already, which RewriteLayout cannot transform
+    again.
+    """
     return bool(packing_blocks(schedule.mod["main"].body) or _tvm.ms.postproc.RewriteLayout().apply(schedule))
 
 
 def _schedules(trace: Trace) -> bool:
-    """Whether a trace does more than look blocks up."""
+    """Return whether a trace has instructions other than GetSBlock."""
     return any(str(instruction.kind.name) != "GetSBlock" for instruction in trace.insts)
 
 
 def _generated(context: Any) -> DesignSpace:
+    """Run a context's space generator and return the traces with its postprocessors."""
     traces = tuple(schedule.trace for schedule in context.generate_design_space())
     runners = context.space_generator.postprocs
     return DesignSpace(traces, tuple(Postprocessor(type(runner).__name__, runner) for runner in runners))
@@ -116,8 +160,13 @@ def _generated(context: Any) -> DesignSpace:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """apply: (schedule, block, device) → schedules with the block and all around it done; none where it does not
-    apply.  postprocessors: their names, in order."""
+    """A schedule rule and the postprocessors of its schedules.
+
+    Attributes:
+        name: The name of the rule's function.
+        apply: (schedule, block, device) → schedules of the block and its surroundings, [] if the rule does not apply.
+        postprocessors: Names of the postprocessors, in the order of application.
+    """
 
     name: str
     apply: Callable[..., list[Any]]
@@ -125,8 +174,10 @@ class Rule:
 
 
 def _whole(rule: Callable[[Any, int], list[Any]], postprocessors: tuple[str, ...] = ("DisallowDynamicLoop",)) -> Rule:
-    """A rule that does a whole function at once: for its root block, the first that MetaSchedule asks for.  rule: takes
-    the schedule and the elements of a vector."""
+    """Wrap a rule for whole functions: it runs on the root block, which MetaSchedule visits first.
+
+    `rule` takes the schedule and the number of elements of a vector.
+    """
 
     def apply(schedule: Any, block: Any, device: Device) -> list[Any]:
         is_root = schedule.get_sref(block).parent is None
@@ -146,7 +197,7 @@ _CPU_RULES = (
             "RewriteLayout",
         ),
     ),
-    # It takes initial values out itself, and leaves in what stands under a test, where TVM refuses to.
+    # The rule decomposes reductions itself, except under a predicate, where TVM cannot.
     _whole(row_by_row),
     _whole(case_by_case),
     _whole(transposed_copies),
@@ -170,4 +221,4 @@ _GPU_RULES = (
 )
 
 RULES: dict[str, tuple[Rule, ...]] = {"llvm": _CPU_RULES, "cuda": _GPU_RULES}
-"""Our rules for each kind of target, the first that applies wins."""
+"""felixlike's rules for each target kind. The first that applies wins."""

@@ -1,4 +1,4 @@
-"""MetaSchedule's contexts, space generators, rules and postprocessors, made of plain functions."""
+"""Create MetaSchedule's contexts, space generators, rules and postprocessors from plain functions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 @contextmanager
 def without_tensor_intrinsics() -> Iterator[None]:
-    """Let a TuneContext be made without importing TVM's tensor intrinsics, which takes 20 s.
+    """Create TuneContexts without importing TVM's tensor intrinsics, which takes 20 s.
 
-    TuneContext imports `tvm.s_tir.tensor_intrin`, whose ~500 TVMScript functions each walk inspect.stack(). The plain
-    "llvm" and "cuda" rules never look an intrinsic up, so an empty module stands in for the import, and is
-    taken away again: others in this process still get the real one."""
+    TuneContext imports `tvm.s_tir.tensor_intrin`, whose ~500 TVMScript functions each call inspect.stack(). The plain
+    "llvm" and "cuda" rules use no intrinsic, so an empty module replaces the import. It is removed again afterwards, so
+    other code in this process still gets the real module.
+    """
     if _INTRINSICS in sys.modules:
         yield
         return
@@ -44,10 +45,11 @@ def without_tensor_intrinsics() -> Iterator[None]:
 
 
 def tune_context(module: Module, target: Any, *, seed: int = 1, space: Any = None) -> Any:
-    """A MetaSchedule context for one PrimFunc's module.
+    """Create a MetaSchedule context for the module of one PrimFunc.
 
-    space: a space generator; None gives the plain rules of the target's kind (llvm or cuda). They are named explicitly
-    because TVM otherwise picks those with tensor intrinsics, silently."""
+    `space` is a space generator. None selects the plain rules of the target kind (llvm or cuda). They are named
+    explicitly because TVM otherwise selects those with tensor intrinsics without a message.
+    """
     rules = str(target.kind.name)
     with without_tensor_intrinsics():
         return _tvm.ms.TuneContext(
@@ -62,19 +64,22 @@ def tune_context(module: Module, target: Any, *, seed: int = 1, space: Any = Non
 
 
 def store_features(module: Module, target: Any, schedules: Sequence[Schedule]) -> list[npt.NDArray[np.float64]]:
-    """TVM's PerStoreFeature of schedules of a module: float64[stores, 164] each, most columns log2(1 + feature)."""
+    """Return TVM's PerStoreFeature of schedules of a module: float64[stores, 164] each, most columns log2(1 +
+    feature).
+    """
     extractor = _tvm.ms.feature_extractor.PerStoreFeature()
     candidates = [_tvm.ms.MeasureCandidate(schedule, []) for schedule in schedules]
-    return [found.numpy() for found in extractor.extract_from(tune_context(module, target), candidates)]
+    return [features.numpy() for features in extractor.extract_from(tune_context(module, target), candidates)]
 
 
 def evolution(
     module: Module, target: Any, postprocessors: Sequence[Any], *, population: int, generations: int, seed: int
 ) -> Any:
-    """A context whose search is TVM's evolution of traces, with TVM's mutators for the target's kind.
+    """Create a context whose search is TVM's evolutionary search, with TVM's mutators for the target kind.
 
-    postprocessors: `runner`s of what schedules undergo, and whether each is `own`: ours are Python, so that one thread
-    calls them."""
+    `postprocessors` have the attributes `runner` and `own`. Own ones are Python functions, so only one thread calls
+    them.
+    """
     mutators = str(target.kind.name)
     holder = _tvm.PostOrderApply(sch_rules=[], postprocs=[p.runner for p in postprocessors], mutator_probs=mutators)
     search = _tvm.ms.search_strategy.EvolutionarySearch(
@@ -95,55 +100,60 @@ def evolution(
 
 @cache
 def _quiet() -> logging.Logger:
-    """What TVM says of its search is no news to users."""
+    """Return a logger that suppresses TVM's messages about its search."""
     logger = logging.getLogger("felixlike.metaschedule")
     logger.setLevel(logging.CRITICAL)
     return logger
 
 
-_asking_for_rules = threading.Lock()
+_rules_lock = threading.Lock()
 
 
 @contextmanager
 def no_rule_is_unknown(module: Module, target: Any) -> Iterator[None]:
-    """Let a design space be generated without TVM's words on stderr about rules that blocks ask for and nobody has.
+    """Generate a design space without TVM's warnings on stderr about block annotations whose rule is not registered.
 
-    topi's pooling asks for such rules. Where ApplyCustomRule finds none it prints a warning and takes the note off the
-    block (src/s_tir/meta_schedule/schedule_rule/apply_custom_rule.cc); a rule that does just this stands in for each,
-    and is taken away again. Rules that are there stay what they are."""
-    wanted = {str(block.annotations[_NOTE]) for block in _blocks(module) if _NOTE in block.annotations}
-    with _asking_for_rules, ExitStack() as stack:
-        for rule in sorted(wanted - {"None"}):
+    topi's pooling has such annotations. If ApplyCustomRule finds no rule, it prints a warning and removes the
+    annotation (src/s_tir/meta_schedule/schedule_rule/apply_custom_rule.cc). A temporary rule that only removes the
+    annotation is registered for each of them. Registered rules are not changed.
+    """
+    annotated = {str(block.annotations[_ANNOTATION]) for block in _blocks(module) if _ANNOTATION in block.annotations}
+    with _rules_lock, ExitStack() as stack:
+        for rule in sorted(annotated - {"None"}):
             names = [f"s_tir.meta_schedule.{key}.{rule}" for key in target.keys]
             if names and all(_tvm.tvm_ffi.get_global_func(name, allow_missing=True) is None for name in names):
-                _tvm.tvm_ffi.register_global_func(names[0], _take_note_off)
+                _tvm.tvm_ffi.register_global_func(names[0], _remove_annotation)
                 stack.callback(_tvm.tvm_ffi.registry.remove_global_func, names[0])
         yield
 
 
-_NOTE = "schedule_rule"
+_ANNOTATION = "schedule_rule"
+"""The block annotation that names a custom rule."""
 
 
-def _take_note_off(schedule: Schedule, block: BlockRef) -> list[Any]:
-    schedule.unannotate(block, _NOTE)
+def _remove_annotation(schedule: Schedule, block: BlockRef) -> list[Any]:
+    """Remove the annotation from a block."""
+    schedule.unannotate(block, _ANNOTATION)
     return [schedule]
 
 
 def _blocks(module: Module) -> list[Any]:
+    """Return all blocks of a module's functions."""
     functions = [function for function in module.functions.values() if isinstance(function, _tvm.PrimFunc)]
     return [block for function in functions for block in _tvm.found(function.body, _tvm.s_tir.SBlock)]
 
 
 def generator(rules: Sequence[Any], postprocessors: Sequence[Any]) -> Any:
-    """A space generator of our own schedule rules and just these postprocessors.
+    """Create a space generator with exactly these schedule rules and postprocessors.
 
-    MetaSchedule's RewriteParallelVectorizeUnroll had better not be among them: it refuses loops that are parallel."""
+    Do not pass MetaSchedule's RewriteParallelVectorizeUnroll: it refuses parallel loops.
+    """
     return _tvm.PostOrderApply(sch_rules=list(rules), postprocs=list(postprocessors), mutator_probs={})
 
 
 @cache
 def _adapters() -> tuple[Any, Any]:
-    """The classes behind `schedule_rule` and `postprocessor`, made when they are needed: their bases are TVM's."""
+    """Create the classes behind `schedule_rule` and `postprocessor` on first use: their bases are TVM's."""
 
     @_tvm.derived_object
     class Rule(_tvm.ms.schedule_rule.PyScheduleRule):  # type: ignore[misc]
@@ -179,10 +189,14 @@ def _adapters() -> tuple[Any, Any]:
 
 
 def schedule_rule(function: Any) -> Any:
-    """MetaSchedule's rule for a function (schedule, block) → schedules; none means that it does not apply."""
+    """Create a MetaSchedule rule from a function (schedule, block) → schedules. An empty list means that it does not
+    apply.
+    """
     return _adapters()[0](function)
 
 
 def postprocessor(function: Any) -> Any:
-    """MetaSchedule's postprocessor for a function schedule → bool, whether the schedule is accepted."""
+    """Create a MetaSchedule postprocessor from a function schedule → bool, which returns whether the schedule is
+    accepted.
+    """
     return _adapters()[1](function)

@@ -1,7 +1,7 @@
-"""What a kind of target does to models, schedules and code: the tables of the rooms, put together to be read.
+"""List what a target kind does to models, schedules and code, from the tables of the packages.
 
-In: a target, or its kind's name. Out: a `Pipeline`. Whoever adds to a table (`REWRITES`, `RULES`, `PASSES`) finds it
-here, and in what is tuned and compiled.
+Input: a target. Output: a `Pipeline`. Entries added to a table (`REWRITES`, `RULES`, `PASSES`) appear here and are used
+by tuning and compilation.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ from felixlike.spaces.design import RULES, Rule
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """kind: of target.  rewrites: of the graph.  rules: for design spaces, the first that applies wins; MetaSchedule's
-    where none does.  passes: over scheduled functions.  All in their order."""
+    """The steps of a target kind, each in its order.
+
+    Attributes:
+        kind: The target kind.
+        rewrites: Rewrites of the graph.
+        rules: Schedule rules for design spaces. The first that applies wins; MetaSchedule's are used if none does.
+        passes: Passes over scheduled functions.
+    """
 
     kind: Kind
     rewrites: tuple[Rewrite, ...]
@@ -36,6 +42,10 @@ class Pipeline:
 
 
 def pipeline_of(target: Any) -> Pipeline:
-    """The pipeline of a TVM target.  Raises UnknownTarget for a kind that nothing is known of."""
+    """Return the pipeline of a TVM target.
+
+    Raises:
+        UnknownTarget: If the target kind is not supported.
+    """
     kind = kind_of(target)
     return Pipeline(kind, rewrites_of(kind.name), RULES[kind.name], PASSES[kind.name])

@@ -1,6 +1,6 @@
-"""What the axes of a contraction are for in a register tile: which lies in vectors, which is broadcast against it.
+"""Choose the roles of a contraction's axes in a register tile: which is vectorized, which is broadcast against it.
 
-In: a contraction, a device. Out: `Roles`, the cheapest by a count of instructions, or None.
+Input: a contraction and a device. Output: the `Roles` that are cheapest by an instruction count, or None.
 """
 
 from __future__ import annotations
@@ -15,21 +15,26 @@ from felixlike.spaces.contraction import Axis, Contraction, Operand
 from felixlike.spaces.padding import whole_vectors
 
 _REUSES = 16
-"""Rows from which copying an operand into panels pays: a load and a store are an eighth of as many products.  Chosen by
+"""Rows from which copying an operand into panels pays: a load and a store are an eighth of as many products. Chosen by
 hand: no benchmark compares other values."""
 
-_ENOUGH = 4
-"""Vectors for each core with which all rows can share what is copied: tiles of two, twice.  Chosen by hand."""
+_VECTORS_PER_CORE = 4
+"""Vectors for each core from which all rows can share a copied operand: two tiles of two vectors. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What the axes of a contraction are for.
+    """What the axes of a contraction are used for. None where there is no such axis or operand.
 
-    vector: in vectors.  rows: broadcast against them.  window: another along which an operand is used again: tiles
-    along it share a copy of the padded input, or what one of them brought into the caches.  summed: the outermost
-    reduction, which is no window's.  lanes: of a vector.  panel: the operand that is copied first.  None where there is
-    no such axis or operand."""
+    Attributes:
+        vector: The vectorized axis.
+        rows: The axis that is broadcast against the vectors.
+        window: Another axis along which an operand is reused. Tiles along it share a copy of the padded input, or what
+            one of them has brought into the caches.
+        summed: The outermost reduction axis that does not belong to a window.
+        lanes: Elements of a vector.
+        panel: The operand that is copied into panels first.
+    """
 
     vector: Axis
     rows: Axis | None
@@ -40,41 +45,44 @@ class Roles:
 
 
 def choose_roles(contraction: Contraction, device: Device, *, padded: bool = False) -> Roles | None:
-    """The cheapest vector axis and what follows from it; None where no axis is fit.  padded: whether axes may be padded
-    to whole vectors."""
+    """Return the cheapest vector axis and the roles that follow from it, or None if no axis is suitable.
+
+    `padded` says whether axes may be padded to whole vectors.
+    """
     lanes = device.unit.lanes(contraction.item_bits)
-    found: list[tuple[float, Roles]] = []
+    candidates: list[tuple[float, Roles]] = []
     for axis in contraction.spatial:
         extent = whole_vectors(axis.extent, lanes) if padded and axis.extent > 1 else axis.extent
         width = next((w for w in widths(lanes) if extent % w == 0), None)
         holding = [o for o in contraction.operands if axis.place in o.axes]
         if width is None or not holding:
             continue
-        apart = [o for o in holding if not o.constant and not o.contiguous(axis)]
-        if apart and len(holding) > 1:
-            continue  # both operands would have to be laid out anew
+        strided = [o for o in holding if not o.constant and not o.contiguous(axis)]
+        if strided and len(holding) > 1:
+            continue  # both operands would need a new layout
         rows = _rows_axis(contraction, axis, holding)
-        panel = holding[0] if len(holding) == 1 and _wants_panel(contraction, holding[0], rows, bool(apart)) else None
-        if apart and (panel is None or rows is None):
-            continue  # copied for nothing: it is used once
+        panel = holding[0] if len(holding) == 1 and _wants_panel(contraction, holding[0], rows, bool(strided)) else None
+        if strided and (panel is None or rows is None):
+            continue  # the copy would be used only once
         left = [a for a in contraction.spatial if a not in (axis, rows) and a.extent > 1]
         window = next((a for a in reversed(left) if _reuses(contraction, a)), None)
         summed = next((a for a in contraction.reduction if a.extent > 1 and not slides(contraction, a)), None)
         roles = Roles(axis, rows, window, summed, width, panel)
-        found.append((_cost(contraction, roles, extent, apart, device.cores), roles))
-    return min(found, key=lambda pair: pair[0])[1] if found else None
+        candidates.append((_cost(contraction, roles, extent, strided, device.cores), roles))
+    return min(candidates, key=lambda pair: pair[0])[1] if candidates else None
 
 
-def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Operand], cores: int) -> float:
-    """Time in products: those themselves, copies of what is apart in memory, by each core where it takes rows to keep
-    them all busy, and what transposes an output whose vectors lie across.
+def _cost(contraction: Contraction, roles: Roles, extent: int, strided: list[Operand], cores: int) -> float:
+    """Estimate the time of the contraction, in products: the products, the copies and the transposed write-back.
 
-    extent: of the axis in vectors, padded."""
+    Each core copies strided operands by itself if rows are needed to keep all cores busy. A write-back is transposed if
+    its vectors lie across the output's last dimension. `extent` is that of the vector axis, padded.
+    """
     others = [a for a in contraction.axes if a is not roles.vector]
     products = extent // roles.lanes * math.prod(a.extent for a in others)
-    copied = sum(extent * math.prod(a.extent for a in others if a.place in o.axes) for o in apart)
+    copied = sum(extent * math.prod(a.extent for a in others if a.place in o.axes) for o in strided)
     without_rows = math.prod(a.extent for a in contraction.spatial if a not in (roles.vector, roles.rows))
-    if extent // roles.lanes * without_rows < _ENOUGH * cores:
+    if extent // roles.lanes * without_rows < _VECTORS_PER_CORE * cores:
         copied *= cores
     outputs = extent * math.prod(a.extent for a in others if not a.reduced)
     transposed = outputs if contraction.written[-1] != roles.vector.place else 0
@@ -86,31 +94,34 @@ def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Opera
 
 
 def _rows_axis(contraction: Contraction, vector: Axis, holding: list[Operand]) -> Axis | None:
-    """The innermost axis along which either operand is used again."""
+    """Return the innermost axis along which one of the operands is reused."""
     others = [a for a in contraction.spatial if a is not vector and a.extent > 1]
     if len(holding) == 1:
-        apart = [a for a in others if a.place not in holding[0].axes]
-        if apart:
-            return apart[-1]
-    once = [a for a in others if _reuses(contraction, a)]
-    return once[-1] if once else None
+        independent = [a for a in others if a.place not in holding[0].axes]
+        if independent:
+            return independent[-1]
+    reusing = [a for a in others if _reuses(contraction, a)]
+    return reusing[-1] if reusing else None
 
 
 def _reuses(contraction: Contraction, axis: Axis) -> bool:
-    """Whether one operand alone depends on an axis, so that the other is used again along it."""
+    """Return whether exactly one operand depends on an axis, so that the other is reused along it."""
     return sum(axis.place in operand.axes for operand in contraction.operands) == 1
 
 
-def _wants_panel(contraction: Contraction, operand: Operand, rows: Axis | None, apart: bool) -> bool:
-    """Whether the operand in vectors should be copied into panels: it is apart in memory, or its rows are and it is
-    used again, or it is copied anyway.  No axis may slide over it: copies would overlap."""
+def _wants_panel(contraction: Contraction, operand: Operand, rows: Axis | None, strided: bool) -> bool:
+    """Return whether the vectorized operand should be copied into panels.
+
+    It should if it is strided, if it is copied anyway, or if enough rows reuse it. No axis may slide over it, because
+    the copies would overlap.
+    """
     sliding = any(slides(contraction, axis) for axis in contraction.spatial if axis.place in operand.axes)
     used_again = rows is not None and rows.extent >= _REUSES
-    return not operand.constant and not sliding and (apart or operand.copied or used_again)
+    return not operand.constant and not sliding and (strided or operand.copied or used_again)
 
 
 def slides(contraction: Contraction, axis: Axis) -> bool:
-    """Whether an index has both the axis and one of the other kind, so that a window slides along it."""
+    """Return whether an index combines the axis with one of the other kind, so that a window slides along it."""
     others = [a for a in contraction.axes if a.reduced != axis.reduced]
     indices = [index for operand in contraction.operands for index in operand.indices]
     return any(

@@ -1,6 +1,6 @@
-"""What the blocks of a function do: their loops and accesses, as rules for whole functions read them.
+"""Read the loops and accesses of a function's blocks, for rules that schedule whole functions.
 
-In: the schedule of an unscheduled function. Out: `Stage`s.
+Input: the schedule of an unscheduled function. Output: `Stage`s.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from felixlike._tvm.typing import Schedule, Var
 from felixlike.spaces.blocks import are_loops, moving, realizes
 
 _CHEAP = frozenset(["prim.if_then_else", "prim.likely", "tirx.reinterpret"])
-"""Calls that may be computed again wherever their value is read; others, like exp, are worth a buffer."""
+"""Calls that may be recomputed wherever their value is read. Others, like exp, are stored in a buffer."""
 Access = tuple[Any, tuple[Any, ...]]
 """A buffer and the indices of one element."""
 
 
 def in_plain_nests(sch: Schedule) -> bool:
-    """True if every block stands in a perfect nest of loops, one for each of its variables, in their order; a single
-    element stands in none."""
+    """Return whether every block is in a perfect loop nest with one loop for each variable, in order.
+
+    A block of a single element needs no loop.
+    """
     probe = sch.copy()
     return all(
         are_loops(
@@ -33,7 +35,17 @@ def in_plain_nests(sch: Schedule) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A block: its variables with their extents in the order of its loops, and what it accesses, by index."""
+    """A block with its loops and accesses.
+
+    Attributes:
+        name: The block's name.
+        extents: Variable → iterations, in the order of the loops.
+        reduced: Reduction variables.
+        reads: Buffers and indices that are read, without the buffers that the block writes.
+        writes: Buffers and indices that are written.
+        costly: Whether the body calls a function other than those in `_CHEAP`.
+        output: Whether a written buffer is a parameter of the function.
+    """
 
     name: str
     extents: dict[Any, int]
@@ -44,7 +56,9 @@ class Stage:
     output: bool
 
     def step(self, access: Access, variable: Var) -> int:
-        """By how many elements an access moves where a variable, all others 0, goes from 0 to 1; -1 if data decide."""
+        """Return the stride of an access, in elements, from 0 to 1 of a variable with all others at 0; -1 if it depends
+        on data.
+        """
         buffer, indices = access
         address = _tvm.tirx.const(0, "int64")
         for index, extent in zip(indices, buffer.shape, strict=True):
@@ -55,12 +69,12 @@ class Stage:
         return int(moved) if isinstance(moved, _tvm.tirx.IntImm) else -1
 
     def innermost(self, variables: Sequence[Var]) -> Any:
-        """The last of some variables that is more than one iteration, or the last."""
+        """Return the last of some variables with more than one iteration, or the last one."""
         return next((v for v in reversed(variables) if self.extents[v] > 1), variables[-1])
 
 
 def stages_of(sch: Schedule) -> list[Stage]:
-    """The function's blocks in their order."""
+    """Return the function's stages in program order."""
     main = sch.mod["main"]
     stages = []
     for realize in realizes(main.body):
@@ -86,29 +100,31 @@ def stages_of(sch: Schedule) -> list[Stage]:
 
 
 def item_bits(sch: Any) -> int:
-    """Bits of the elements that a function computes in, by which rules count the lanes of a vector: of the widest
-    numbers with a fraction that it writes, or of the widest numbers at all where it writes no such; 32 at least, since
-    processors compute in float32 what is narrower."""
+    """Return the bits of the elements that a function computes in, from which rules derive a vector's lanes.
+
+    This is the widest floating-point type that the function writes, or the widest type if it writes no floating-point
+    numbers. It is at least 32, because processors compute narrower types in float32.
+    """
     written = {str(r.source.dtype) for realize in realizes(sch.mod["main"].body) for r in realize.block.writes}
     fractions = {dtype for dtype in written if "float" in dtype}
     return max((_LEAST_BITS, *map(_tvm.bits, fractions or written)))
 
 
 _LEAST_BITS = 32
-"""Copies of narrower elements might be longer vectors: 16 × 16 and 32 × 32 blocks of float16 were timed on a Zen 5, and
-differed by less than repetitions did."""
+"""Bits of an element at least. Copies of narrower elements could use longer vectors: 16 × 16 and 32 × 32 blocks of
+float16 were timed on a Zen 5 and differed by less than repetitions did."""
 
 
 def contiguous(stage: Stage, along: Sequence[Any]) -> tuple[int, int]:
-    """How many elements the innermost loops run through in one go in all buffers, and how many loops that are."""
-    accesses = (*stage.reads, *stage.writes)  # what is summed up stays where it is written
+    """Return how many elements the innermost loops cover contiguously in all buffers, and the number of these loops."""
+    accesses = (*stage.reads, *stage.writes)  # sums stay in the buffer that is written
     length, steps, count = 1, [1] * len(accesses), 0
     for variable in reversed(along):
         extent = stage.extents[variable]
-        found = [stage.step(access, variable) for access in accesses]
-        if extent > 1 and length > 1 and any(f != s * length for f, s in zip(found, steps, strict=True)):
+        strides = [stage.step(access, variable) for access in accesses]
+        if extent > 1 and length > 1 and any(f != s * length for f, s in zip(strides, steps, strict=True)):
             break
-        steps = steps if extent == 1 or length > 1 else found
+        steps = steps if extent == 1 or length > 1 else strides
         length *= extent
         count += 1
     return length, count

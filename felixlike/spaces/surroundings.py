@@ -1,9 +1,9 @@
-"""What stands around a contraction in its function, brought into the form that a tile needs.
+"""Bring the blocks around a contraction into the form that a tile needs.
 
     P = pad(relu(X)); Y = P · W; Z = Y + b; V = max(Z, 0)     →     P = pad(relu(X)); Y = P · W; V = max(Y + b, 0)
 
-What comes after the block becomes one epilogue; what computes single elements before it is inlined; what pads or
-calls functions is kept, to be copied where it is needed, so that neither is left in the hot loop.
+Blocks after the contraction become one epilogue. Elementwise blocks before it are inlined. Blocks that pad or call
+functions stay, to be copied where they are needed, so that neither is left in the hot loop.
 """
 
 from __future__ import annotations
@@ -18,22 +18,29 @@ from felixlike.spaces.blocks import costs, elementwise, loads_of
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """copies: blocks that compute an operand before it is used.  epilogue: the last block after the contraction;
-    None where the contraction's output is the function's."""
+    """The blocks around a contraction that stay.
+
+    Attributes:
+        copies: Blocks that compute an operand before it is used.
+        epilogue: The last block after the contraction. None if the contraction writes the function's output.
+    """
 
     copies: tuple[Any, ...]
     epilogue: Any | None
 
 
 class _NoPlace(Exception):
-    """A block does what does not go around a tile."""
+    """Raised if a block cannot be placed around a tile."""
 
 
 def settle_surroundings(schedule: Schedule, block: BlockRef) -> Surroundings | None:
-    """Inline around a block of a schedule; None, the schedule then half changed, where other blocks do more than
-    compute single elements, or what comes after it has several ends."""
+    """Inline the blocks around a block of a schedule.
+
+    Returns None if another block is not elementwise or the blocks after it have several ends. The schedule may then be
+    changed in part.
+    """
     try:
-        return _settled(schedule, block)
+        return _inline_surroundings(schedule, block)
     except _NoPlace:
         return None
     except _tvm.TVM_ERRORS as error:
@@ -42,17 +49,18 @@ def settle_surroundings(schedule: Schedule, block: BlockRef) -> Surroundings | N
         return None
 
 
-def _settled(schedule: Schedule, block: BlockRef) -> Surroundings | None:
-    chain = _after(schedule, block)
+def _inline_surroundings(schedule: Schedule, block: BlockRef) -> Surroundings | None:
+    """Inline the blocks around `block`."""
+    chain = _blocks_after(schedule, block)
     if chain is None:
         return None
     copies: list[Any] = []
     for producer in schedule.get_producers(block):
-        copies += _settle_producer(schedule, producer)
-    own = {str(schedule.get(b).name_hint) for b in (block, *chain)}
+        copies += _inline_producer(schedule, producer)
+    names = {str(schedule.get(b).name_hint) for b in (block, *chain)}
     for consumer in chain:
         for producer in schedule.get_producers(consumer):
-            if str(schedule.get(producer).name_hint) not in own and _settle_producer(schedule, producer):
+            if str(schedule.get(producer).name_hint) not in names and _inline_producer(schedule, producer):
                 return None
     for consumer in chain[:-1]:
         schedule.compute_inline(consumer)
@@ -61,30 +69,33 @@ def _settled(schedule: Schedule, block: BlockRef) -> Surroundings | None:
     return Surroundings(tuple(copies), chain[-1] if chain else None)
 
 
-def _after(schedule: Schedule, block: BlockRef) -> list[Any] | None:
-    """The blocks after a block, each after those it reads; it may fork on the way, as x · sigmoid(x) does, but not end
-    in two.  None where there are two ends, or one that does more than compute single elements."""
-    found: dict[str, Any] = {}
+def _blocks_after(schedule: Schedule, block: BlockRef) -> list[Any] | None:
+    """Return the blocks after a block, each after those that it reads.
+
+    The blocks may fork and join again, as x · sigmoid(x) does. Returns None if they have two ends or one is not
+    elementwise.
+    """
+    consumers_by_name: dict[str, Any] = {}
 
     def visit(at: Any) -> None:
         for consumer in schedule.get_consumers(at):
             name = str(schedule.get(consumer).name_hint)
-            if name not in found:
+            if name not in consumers_by_name:
                 visit(consumer)
-                found[name] = consumer
+                consumers_by_name[name] = consumer
 
     visit(block)
-    blocks = list(reversed(found.values()))
+    blocks = list(reversed(consumers_by_name.values()))
     ends = [b for b in blocks if not schedule.get_consumers(b)]
     return blocks if len(ends) <= 1 and all(elementwise(schedule, b) for b in blocks) else None
 
 
-def _settle_producer(schedule: Schedule, block: BlockRef) -> list[Any]:
-    """Inline what is before a block, and the block too unless it pads.  The blocks that stay."""
+def _inline_producer(schedule: Schedule, block: BlockRef) -> list[Any]:
+    """Inline a block's producers, and the block too unless it has calls. Return the blocks that stay."""
     if not elementwise(schedule, block):
         raise _NoPlace("a block sums up")
     for producer in schedule.get_producers(block):
-        if _settle_producer(schedule, producer):
+        if _inline_producer(schedule, producer):
             raise _NoPlace("two blocks pad, one after the other")
     if costs(schedule, block):
         return [block]
@@ -93,12 +104,13 @@ def _settle_producer(schedule: Schedule, block: BlockRef) -> list[Any]:
 
 
 def _follow(schedule: Schedule, epilogue: BlockRef, block: BlockRef) -> None:
-    """Let an epilogue that takes elements from all over a block's output run in that output's order instead.
+    """Transform the epilogue's loops to the order of the block's output.
 
     for y: Y[y] = X[y mod 2, y div 2]   →   for p, q: Y[2·q + p] = X[p, q]
 
-    TVM would move the first form into loops over p where half of what it writes is not there yet. Raises _NoPlace
-    where there is no such order, as for a part of the output."""
+    TVM would move the first form into loops over p, where half of the values it reads are not computed yet. Raises
+    _NoPlace if there is no such order, as for a part of the output.
+    """
     statement, source = schedule.get(epilogue), schedule.get(block).writes[0].source
     variables = [iterator.var for iterator in statement.iter_vars]
     (indices, *others) = [load.indices for load in loads_of(statement.body, source)]

@@ -1,4 +1,4 @@
-"""Sketches as symbolic programs: variables, constraints, loop nests with formulas for extents."""
+"""Describe sketches as symbolic programs: variables, constraints, and loop nests whose extents are formulas."""
 
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.nest import NestLoop, concrete_nest

@@ -1,4 +1,4 @@
-"""Sketches as plain data, for what is kept of them outside: made again without their design space."""
+"""Convert sketches to plain data and back, without generating their design space again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from felixlike.symbolic.replay.sketch import Sketch
 
 
 def sketch_data(sketch: Sketch) -> dict[str, Any]:
-    """What makes a sketch, ready for JSON."""
+    """Return a sketch as plain data that `json.dumps` accepts.
+
+    Args:
+        sketch: The sketch to describe.
+
+    Returns:
+        A dictionary with the key, the trace as JSON, the postprocessors' names and origins, and the sketch's index.
+    """
     return {
         "key": sketch.key,
         "trace": sketch.trace_json(),
@@ -23,11 +30,21 @@ def sketch_data(sketch: Sketch) -> dict[str, Any]:
 
 
 def kept_sketch(task: Task, data: Mapping[str, Any]) -> Sketch:
-    """The sketch that `sketch_data` has told of. Raises KeyError, TypeError, ValueError or TVM's errors for what is
-    none of this task."""
+    """Rebuild a sketch from the data that `sketch_data` returned.
+
+    Args:
+        task: The task that the sketch belongs to.
+        data: The result of `sketch_data`, possibly read from JSON.
+
+    Returns:
+        The sketch, with its stored key.
+
+    Raises:
+        KeyError, TypeError, ValueError, or an error of TVM: If the data does not describe a sketch of this task.
+    """
     schedule = _tvm.Schedule(task.module)
     _tvm.Trace.apply_json_to_schedule(_tvm.trace_steps(data["trace"]), schedule)
     runners = postprocessors(task, data["postprocessors"], data["own"])
     sketch = Sketch(task, schedule.trace, runners, int(data["index"]))
-    sketch.key = str(data["key"])  # of a trace that was read, some numbers are of another type than as it was made
+    sketch.key = str(data["key"])  # numbers of a parsed trace may have other types than in the original
     return sketch

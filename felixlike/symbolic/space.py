@@ -1,4 +1,4 @@
-"""All sketches of a task, of one design space or of both."""
+"""Generate all sketches of a task from one design space or from both."""
 
 from __future__ import annotations
 
@@ -20,35 +20,56 @@ _HOW = "give one of felixlike.extract_tasks(model, shapes), or a PrimFunc: of an
 
 
 class SpaceName(StrEnum):
-    """Where sketches come from."""
+    """Name the design space that sketches come from."""
 
     DEFAULT = "default"
     """MetaSchedule's rules."""
     OWN = "own"
-    """Our rules; nothing where none applies."""
+    """felixlike's rules; no sketches where none applies."""
     BEST = "best"
-    """Our rules, MetaSchedule's where none applies; on GPUs both compete."""
+    """felixlike's rules, and MetaSchedule's where none applies; on GPUs, both."""
     ALL = "all"
-    """Both."""
+    """Both sets of rules."""
 
 
 def sketches(task: Task | Any, target: Any = "cpu", *, space: str = SpaceName.DEFAULT) -> tuple[Sketch, ...]:
-    """The sketches of a task, or of a PrimFunc with static shapes on a target (a name or a TVM target).
+    """Return the sketches of a task, or of a PrimFunc with static shapes.
 
-    space: see `SpaceName`.  Raises UnknownTarget, InvalidOption; a sketch that is not understood symbolically is among
-    them, with its reason. Raises InvalidModel for anything but a task or a PrimFunc, InvalidShape for open sizes."""
+    A sketch without a symbolic program is included; its `reason` says why the program is missing.
+
+    Args:
+        task: A task, or a TVM PrimFunc.
+        target: The target of a PrimFunc: a name or a TVM target. Ignored for a task.
+        space: A `SpaceName`: "default", "own", "best" or "all".
+
+    Returns:
+        The sketches, in the order of the design spaces.
+
+    Raises:
+        InvalidModel: If `task` is neither a task nor a PrimFunc.
+        InvalidShape: If the PrimFunc has dynamic sizes.
+        InvalidOption: If `space` is unknown.
+        UnknownTarget: If `target` is unknown.
+    """
     if not isinstance(task, Task):
         if not isinstance(task, _tvm.PrimFunc):
             raise InvalidModel(f"{kind_of(task)} is neither a task nor a PrimFunc", where="sketches", remedy=_HOW)
         buffers_of(task, where="sketches")
         task = make_task(task, resolve_target(target), name="main")
-    found = [(design, trace) for design in _spaces(task, space) for trace in design.traces]
-    return tuple(Sketch(task, trace, design.postprocessors, index) for index, (design, trace) in enumerate(found))
+    candidates = [(design, trace) for design in _spaces(task, space) for trace in design.traces]
+    return tuple(Sketch(task, trace, design.postprocessors, index) for index, (design, trace) in enumerate(candidates))
 
 
 def stored_sketch(task: Task, trace: str) -> Sketch | None:
-    """The sketch of a task that a store keeps the trace of, also where the spaces no longer make it; None where TVM
-    cannot read or replay it.  trace: JSON, as `trace_json` writes it."""
+    """Rebuild a sketch from a stored trace, even if the design spaces no longer generate it.
+
+    Args:
+        task: The task that the trace belongs to.
+        trace: The trace as JSON, as `Sketch.trace_json` writes it.
+
+    Returns:
+        The sketch, or None if TVM cannot read or replay the trace.
+    """
     schedule = _tvm.Schedule(task.module)
     try:
         _tvm.Trace.apply_json_to_schedule(_tvm.trace_steps(trace), schedule)
@@ -65,25 +86,34 @@ def stored_sketch(task: Task, trace: str) -> Sketch | None:
 
 
 def _is_own(trace: Any, target: Any) -> bool:
-    """Whether a trace is one of our rules'.  On CPUs MetaSchedule's leave it to a postprocessor which loops are
-    parallel, and note how many may be; on GPUs ours have notes of ours."""
-    notes = [str(i.attrs[0]) for i in trace.insts if str(i.kind.name) == "Annotate"]
+    """Return whether felixlike's rules generated a trace.
+
+    On CPUs, MetaSchedule's traces leave parallel loops to a postprocessor and annotate how many are allowed. On GPUs,
+    felixlike's traces have annotations with the prefix "felixlike.".
+    """
+    annotations = [str(i.attrs[0]) for i in trace.insts if str(i.kind.name) == "Annotate"]
     if target_kind(target).binds_threads:
-        return any(note.startswith("felixlike.") for note in notes)
-    return "meta_schedule.parallel" not in notes
+        return any(annotation.startswith("felixlike.") for annotation in annotations)
+    return "meta_schedule.parallel" not in annotations
 
 
 def check_space(space: str) -> SpaceName:
-    """The space of a name.  Raises InvalidOption for others."""
+    """Return the `SpaceName` of a string.
+
+    Raises:
+        InvalidOption: If the name is unknown.
+    """
     return SpaceName(option_checks.one_of(space, "space", SpaceName, what="a design space"))
 
 
 def _spaces(task: Task, space: str) -> list[DesignSpace]:
+    """Return the design spaces of a task that `space` names."""
     name = check_space(space)
     if name is SpaceName.DEFAULT:
         return [default_space(task)]
     own = own_space(task)
-    wins = own.traces and not target_kind(task.target).binds_threads  # ours for GPUs were made without one
+    # felixlike's rules for GPUs were developed without a GPU.
+    wins = own.traces and not target_kind(task.target).binds_threads
     if name is SpaceName.OWN or (name is SpaceName.BEST and wins):
         return [own]
     return [own, default_space(task)]

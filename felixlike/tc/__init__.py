@@ -1,12 +1,13 @@
-"""Tensor Comprehensions: operators written as mathematics, compiled and tuned.
+"""Define operators as tensor comprehensions, then compile and tune them.
 
     mm = fx.tc.define("def mm(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }")
     c = mm(a, b)
     mm.tune(a, b, rounds=10)
 
-The language: text → `tree` (parser.py, grammar.lark) → `program` (checks.py, typist.py) → ranges for given sizes
-(ranges.py, bounds.py) → nodes, groups of them, TIR (nodes.py, groups.py, lower.py, instance.py) → `Comprehension`.
-After N. Vasilache et al., "Tensor Comprehensions" (2018); docs/tensor-comprehensions.md says where this differs.
+Stages: text → `tree` (parser.py, grammar.lark) → `program` (checks.py, type_checker.py) → ranges for concrete sizes
+(ranges.py, bounds.py) → nodes, groups of nodes, TIR (nodes.py, groups.py, lower.py, instance.py) → `Comprehension`.
+The language is that of N. Vasilache et al., "Tensor Comprehensions" (2018); docs/tensor-comprehensions.md lists the
+differences.
 """
 
 from importlib import import_module
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Comprehension", "Options", "define"]
 
-_HOMES = {"Comprehension": "comprehension", "Options": "options", "define": "entry"}
+_MODULES = {"Comprehension": "comprehension", "Options": "options", "define": "entry"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
-"""What a comprehension is called with: checked, completed.
+"""Check and complete the arguments of a call.
 
-In: a program, torch tensors, what is given for outputs. Out: the same with numbers as tensors and outputs in place, or
-a TCCallError.
+Input: a program, torch tensors, tensors for outputs. Output: the same with numbers converted to tensors, or a
+TCCallError.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Those of one program.  scalars: whether it has parameters without dimensions, for which numbers will do."""
+    """The arguments of one program.
+
+    Attributes:
+        program: The program.
+        scalars: Whether it has parameters without dimensions, which also accept Python numbers.
+    """
 
     program: Program
     scalars: bool
 
     @classmethod
     def of(cls, program: Program) -> Arguments:
-        """Of a program."""
+        """Create the argument checker of a program."""
         return cls(program, any(not parameter.dims for parameter in program.parameters))
 
     def _names(self, tensors: Sequence[Any]) -> list[str]:
@@ -38,6 +43,7 @@ class Arguments:
         return [names[i] if i < len(names) else f"input {i}" for i in range(len(tensors))]
 
     def given_of(self, tensor: Any, name: str) -> Given:
+        """Return the shape and dtype of a tensor or shape tuple. Raise TCCallError."""
         import torch
 
         if not isinstance(tensor, torch.Tensor):
@@ -54,9 +60,16 @@ class Arguments:
     def completed(
         self, tensors: Sequence[Any], out: Mapping[str, torch.Tensor] | None, *, examples: bool = False
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Inputs and given outputs, if they fit.  Numbers for parameters without dimensions become tensors.
+        """Return checked inputs and output tensors; numbers for parameters without dimensions become tensors.
 
-        examples: outputs that are accumulated into may be left out.  Raises TCCallError."""
+        Args:
+            tensors: The inputs.
+            out: Output tensors by name.
+            examples: Whether outputs that are accumulated into may be left out; tensors of ones replace them.
+
+        Raises:
+            TCCallError: A tensor does not match the definition, or an output is missing.
+        """
         import torch
 
         tensors = tuple(tensors)
@@ -67,20 +80,21 @@ class Arguments:
                 else tensor
                 for tensor, parameter in zip(tensors, self.program.parameters, strict=True)
             )
-        given = self.of_inputs(tensors)
-        sizes_of(self.program, given)
-        found = dict(self._checked_out(out))
-        missing = [output for output in self.program.given if output.name not in found]
+        signature = self.of_inputs(tensors)
+        sizes_of(self.program, signature)
+        outputs = dict(self._checked_out(out))
+        missing = [output for output in self.program.given if output.name not in outputs]
         if missing and not examples:
             raise self._uninitialised(missing[0])
-        if missing or found:
-            made = instance(self.program, given)
+        if missing or outputs:
+            made = instance(self.program, signature)
             for output in missing:
-                found[output.name] = torch.ones(made.ranges.shape(output.name), dtype=getattr(torch, output.dtype))
-            self._check_outputs(made, found)
-        return tensors, found
+                outputs[output.name] = torch.ones(made.ranges.shape(output.name), dtype=getattr(torch, output.dtype))
+            self._check_outputs(made, outputs)
+        return tensors, outputs
 
     def _checked_out(self, out: Mapping[str, torch.Tensor] | None) -> Mapping[str, torch.Tensor]:
+        """Return `out` as a mapping. Raise TCCallError for unknown outputs."""
         if out is None:
             return {}
         if not isinstance(out, Mapping):
@@ -94,6 +108,7 @@ class Arguments:
         return out
 
     def _uninitialised(self, output: Output) -> TCCallError:
+        """Return an error for an output that the caller must pass."""
         step = next(step for step in self.program.steps if step.target == output.name)
         return self.program.source.error(
             TCCallError,
@@ -104,30 +119,31 @@ class Arguments:
         )
 
     def _check_outputs(self, made: Instance, out: Mapping[str, Any]) -> None:
+        """Raise TCCallError if an output tensor has the wrong dtype or shape."""
         for output in self.program.outputs:
             if output.name not in out:
                 continue
-            given = self.given_of(out[output.name], output.name)
-            wanted = made.ranges.shape(output.name)
+            actual = self.given_of(out[output.name], output.name)
+            shape = made.ranges.shape(output.name)
 
-            def error(reason: str, output: Output = output, wanted: tuple[int, ...] = wanted) -> TCCallError:
-                remedy = f"give a tensor of shape {wanted} and type {spoken(output.dtype)}"
+            def error(reason: str, output: Output = output, shape: tuple[int, ...] = shape) -> TCCallError:
+                remedy = f"give a tensor of shape {shape} and type {spoken(output.dtype)}"
                 return self.program.source.error(TCCallError, output.span, reason, remedy)
 
-            if given.dtype != output.dtype:
-                raise error(f"expected type {spoken(output.dtype)} but found {given.dtype} for `{output.name}`")
-            if len(given.shape) != len(wanted):
+            if actual.dtype != output.dtype:
+                raise error(f"expected type {spoken(output.dtype)} but found {actual.dtype} for `{output.name}`")
+            if len(actual.shape) != len(shape):
                 raise error(
-                    f"expected {len(wanted)} dimensions but found tensor with {len(given.shape)} dimensions for"
+                    f"expected {len(shape)} dimensions but found tensor with {len(actual.shape)} dimensions for"
                     f" `{output.name}`"
                 )
-            if given.shape != wanted:
-                raise error(f"expected size {wanted} but found {given.shape} for `{output.name}`")
+            if actual.shape != shape:
+                raise error(f"expected size {shape} but found {actual.shape} for `{output.name}`")
 
     def of_inputs(self, tensors: Sequence[Any]) -> list[Given]:
-        """Shape and type of each input, which may be a tuple of sizes.  Raises TCCallError for what is no tensor."""
+        """Return the shape and dtype of each input, a tensor or a shape tuple. Raise TCCallError."""
         return [self.given_of(tensor, name) for tensor, name in zip(tensors, self._names(tensors), strict=True)]
 
     def signature(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> list[Given]:
-        """The same of the inputs, and then of the outputs that are accumulated into."""
+        """Return the shape and dtype of the inputs, then of the outputs that are accumulated into."""
         return [*self.of_inputs(tensors), *(self.given_of(out[o.name], o.name) for o in self.program.given)]

@@ -1,8 +1,8 @@
-"""Accesses that may leave their tensors: proven not to, refused, or checked when the program runs.
+"""Decide for each access whether it stays within its tensor: proven, rejected, or checked at runtime.
 
-In: a program, sizes, ranges. Out: for every read how it is kept within its tensor, or a TCRangeError. Sums of indices
-are exact; tests around an access (`i < N ? A(i) : 0.0`) are tried at every point of the grid; what depends on the
-contents of tensors is checked in every call.
+Input: a program, sizes, ranges. Output: `Bounds`, or a TCRangeError. Sums of indices are handled exactly. Tests around
+an access (`i < N ? A(i) : 0.0`) are evaluated at every point of the iteration grid. Subscripts that depend on tensor
+contents are checked in every call.
 """
 
 from __future__ import annotations
@@ -23,25 +23,31 @@ from felixlike.tc.scalars import is_integral
 from felixlike.tc.source import Source
 
 _MOST_POINTS = 2**22
-"""Of a grid on which tests are tried; what has more is checked in every call."""
+"""Largest grid, in points, on which tests are evaluated. Larger ones are checked at runtime. Chosen by hand."""
 
 
 class Kept(IntEnum):
-    """What keeps an access within its tensor; a later one includes those before."""
+    """How an access is kept within its tensor. A higher value includes the lower ones."""
 
     ALWAYS = 0
-    """It never leaves it."""
+    """The access is always within its tensor."""
     BY_TESTS = 1
-    """The tests around it: it must not be made where they fail."""
+    """The tests around the access keep it within; it must not be executed where they fail."""
     BY_CHECK = 2
-    """Nothing that is known now: its subscripts are checked in every call, and held within."""
+    """Subscripts are checked in every call and clamped to the bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A subscript to be checked in every call: read.subscripts[dimension] within bounds wherever all tests hold.
+    """A subscript to check in every call: read.subscripts[dimension] must be within `bounds` wherever all tests hold.
 
-    tests: (condition, whether it must hold)."""
+    Attributes:
+        step: Number of the statement.
+        read: The access.
+        dimension: Dimension of the tensor.
+        bounds: Least and greatest allowed subscript.
+        tests: (condition, whether it must hold).
+    """
 
     step: int
     read: Read
@@ -52,14 +58,19 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """kept: what keeps each read within its tensor, by its id.  checks: for every call."""
+    """The result of the analysis.
+
+    Attributes:
+        kept: How each read is kept within its tensor, by the id of the read.
+        checks: Checks to run in every call.
+    """
 
     kept: Mapping[int, Kept]
     checks: tuple[Check, ...]
 
 
 def examine(program: Program, sizes: Mapping[str, int], ranges: Ranges) -> Bounds:
-    """How the accesses of a program are kept within their tensors.  Raises TCRangeError."""
+    """Determine how the accesses of a program are kept within their tensors. Raise TCRangeError."""
     kept: dict[int, Kept] = {}
     checks: list[Check] = []
     for number, step in enumerate(program.steps):
@@ -76,7 +87,7 @@ _Tests = tuple[tuple[Value, bool], ...]
 
 @dataclass(slots=True)
 class _Examiner:
-    """One statement."""
+    """The analysis of one statement."""
 
     source: Source
     number: int
@@ -87,7 +98,7 @@ class _Examiner:
     checks: list[Check] = field(default_factory=list)
 
     def visit(self, value: Value, tests: _Tests) -> None:
-        """All accesses of a value, made where the tests hold."""
+        """Examine all accesses of a value that is evaluated where the tests hold."""
         if isinstance(value, Read):
             self._examine(value, tests)
         elif isinstance(value, Binary) and value.operator in ("/", "%") and is_integral(value.dtype):
@@ -104,6 +115,7 @@ class _Examiner:
                 self.visit(child, tests)
 
     def _check_divisor(self, value: Binary) -> None:
+        """Raise TCRangeError if an integer divisor is always 0."""
         if interval(value.right, self.ranges.domains[self.number].intervals, self.sizes) == (0, 0):
             text = self.source.shown(value.right.span)
             raise self.source.error(
@@ -111,6 +123,7 @@ class _Examiner:
             )
 
     def _examine(self, read: Read, tests: _Tests) -> None:
+        """Record how each dimension of a read is kept within its tensor."""
         domain = self.ranges.domains[self.number].intervals
         for dimension, subscript in enumerate(read.subscripts):
             low, high = self.ranges.bounds[read.tensor][dimension]
@@ -123,25 +136,27 @@ class _Examiner:
             self.kept[id(read)] = max(self.kept.get(id(read), Kept.ALWAYS), status)
 
     def _kept_by_tests(self, read: Read, dimension: int, tests: _Tests) -> Kept:
-        """Raises TCRangeError where the access is known to leave its tensor."""
+        """Try to prove that tests keep an access within. Raise TCRangeError if it certainly leaves its tensor."""
         subscript = read.subscripts[dimension]
         data = any(isinstance(part, Read) for part in walk(subscript))
         if data or any(depends_on_data(atom) for _, atom in linear(subscript, self.sizes).terms):
             return Kept.BY_CHECK
-        known = [(test, holds) for test, holds in tests if not any(isinstance(part, Read) for part in walk(test))]
-        near = [pair for pair in known if not _indices(pair[0]).isdisjoint(_indices(subscript))]
-        for some in (near, known):
-            found = self._leaves(read, dimension, some)
-            if found is None:
+        static_tests = [
+            (test, holds) for test, holds in tests if not any(isinstance(part, Read) for part in walk(test))
+        ]
+        near = [pair for pair in static_tests if not _indices(pair[0]).isdisjoint(_indices(subscript))]
+        for subset in (near, static_tests):
+            leaves = self._leaves(read, dimension, subset)
+            if leaves is None:
                 return Kept.BY_CHECK
-            if not found:
-                return Kept.BY_TESTS if some else Kept.ALWAYS
-        if len(known) < len(tests):
+            if not leaves:
+                return Kept.BY_TESTS if subset else Kept.ALWAYS
+        if len(static_tests) < len(tests):
             return Kept.BY_CHECK
         raise self._error(read, dimension)
 
     def _leaves(self, read: Read, dimension: int, tests: Sequence[tuple[Value, bool]]) -> bool | None:
-        """Whether an access leaves its tensor at some point where all tests hold; None if that would take too long."""
+        """Return whether an access leaves its tensor at a point where all tests hold; None if undecided."""
         low, high = self.ranges.bounds[read.tensor][dimension]
         domain = self.ranges.domains[self.number].intervals
         values = (read.subscripts[dimension], *(test for test, _ in tests))
@@ -183,7 +198,7 @@ def _indices(value: Value) -> frozenset[str]:
 
 
 def _split(condition: Value, holds: bool) -> _Tests:
-    """A test as several that all hold, where it is one of those."""
+    """Split a condition that holds (or fails) into several conditions, if it is a conjunction (or disjunction)."""
     if isinstance(condition, Binary) and condition.operator == ("&&" if holds else "||"):
         return (*_split(condition.left, holds), *_split(condition.right, holds))
     return ((condition, holds),)

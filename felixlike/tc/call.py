@@ -1,7 +1,7 @@
-"""What a program is called with → the sizes of its tensors.
+"""Match the shapes of a call with the declared sizes.
 
-In: a program, shape and type of each tensor given. Out: sizes by name, or a TCCallError at the parameter that is not
-met.
+Input: a program, the shape and dtype of each tensor. Output: sizes by name, or a TCCallError at the parameter that does
+not match.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from felixlike.tc.scalars import spoken
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Shape and type of a tensor that is given; dtype as numpy names it."""
+    """Shape and dtype of a tensor passed by the caller; `dtype` is a numpy name."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 def sizes_of(program: Program, given: Sequence[Given]) -> dict[str, int]:
-    """The sizes that tensors have, one for each parameter.  Raises TCCallError."""
-    wanted = len(program.parameters)
-    if len(given) != wanted:
+    """Return sizes by name from the tensors of a call, one per parameter. Raise TCCallError."""
+    count = len(program.parameters)
+    if len(given) != count:
         names = ", ".join(_declared(parameter) for parameter in program.parameters) or "none"
         raise TCCallError(
-            f"expected {counted(wanted, 'input')} but got {len(given)}", where=program.name, remedy=f"it takes {names}"
+            f"expected {counted(count, 'input')} but got {len(given)}", where=program.name, remedy=f"it takes {names}"
         )
     sizes: dict[str, int] = {}
     for parameter, tensor in zip(program.parameters, given, strict=True):
@@ -38,27 +38,30 @@ def sizes_of(program: Program, given: Sequence[Given]) -> dict[str, int]:
 
 
 def _declared(parameter: Tensor) -> str:
+    """Return the declaration of a parameter as text."""
     dims = f"({', '.join(map(str, parameter.dims))})" if parameter.dims else ""
     return f"{spoken(parameter.dtype)}{dims} {parameter.name}"
 
 
-def _match(program: Program, parameter: Tensor, given: Given, sizes: dict[str, int]) -> None:
+def _match(program: Program, parameter: Tensor, tensor: Given, sizes: dict[str, int]) -> None:
+    """Match a tensor with its declaration and record its sizes. Raise TCCallError."""
+
     def error(reason: str, remedy: str) -> TCCallError:
         return program.source.error(TCCallError, parameter.span, reason, remedy)
 
     name = parameter.name
-    if given.dtype != parameter.dtype:
+    if tensor.dtype != parameter.dtype:
         raise error(
-            f"expected type {spoken(parameter.dtype)} but found {given.dtype} for `{name}`",
+            f"expected type {spoken(parameter.dtype)} but found {tensor.dtype} for `{name}`",
             f"convert it: {name}.to(torch.{parameter.dtype})",
         )
-    if len(given.shape) != len(parameter.dims):
+    if len(tensor.shape) != len(parameter.dims):
         raise error(
-            f"expected a tensor with {len(parameter.dims)} dimensions but found {len(given.shape)} dimensions for"
+            f"expected a tensor with {len(parameter.dims)} dimensions but found {len(tensor.shape)} dimensions for"
             f" `{name}`",
             f"it is declared as {_declared(parameter)}",
         )
-    for number, (dim, size) in enumerate(zip(parameter.dims, given.shape, strict=True)):
+    for number, (dim, size) in enumerate(zip(parameter.dims, tensor.shape, strict=True)):
         if size < 1:
             raise error(f"dimension {number} of `{name}` has size {size}", "give sizes of at least 1")
         if isinstance(dim, int):

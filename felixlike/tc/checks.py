@@ -1,7 +1,7 @@
-"""A definition's tree → a `Program`: names, types, ranks and the order of writing and reading settled.
+"""Semantic analysis: resolve names, types, ranks and the order of writes and reads.
 
-In: the tree of one definition. Out: its program, or a TCSemanticError at the part that is wrong. Ranges need sizes, and
-come later (`ranges.py`).
+Input: the tree of one definition. Output: a `Program`, or a TCSemanticError at the wrong part. Ranges depend on sizes
+and are inferred later, in `ranges.py`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from felixlike.tc.type_checker import Typist
 
 
 def check(source: Source, definition: tree.Definition) -> Program:
-    """The program of a definition.  Raises TCSemanticError."""
+    """Return the checked program of a definition. Raise TCSemanticError."""
     return _Checker(source, definition).program()
 
 
 class _Checker:
-    """What is known of a definition so far."""
+    """The analysis of one definition, with the names declared so far."""
 
     def __init__(self, source: Source, definition: tree.Definition) -> None:
         self._source, self._definition = source, definition
@@ -34,11 +34,11 @@ class _Checker:
         self._notes: list[str] = []
 
     def program(self) -> Program:
-        """Raises TCSemanticError."""
+        """Check the whole definition. Raise TCSemanticError."""
         for parameter in self._definition.parameters:
             self._declare(parameter)
         for result in self._definition.results:
-            self._promise(result)
+            self._declare_output(result)
         if not self._results:
             raise self._error(
                 self._definition.name.span, "no output is returned", "name at least one output after the arrow"
@@ -75,6 +75,7 @@ class _Checker:
         return self._error(name.span, f"`{name.text}` is already defined {what}", "choose another name")
 
     def _declare(self, parameter: tree.Parameter) -> None:
+        """Declare a parameter and the sizes in its type."""
         dtype = canonical(parameter.type.scalar.text)
         if dtype == "float16":
             raise self._error(parameter.type.scalar.span, "float16 is not supported", "use float")
@@ -105,7 +106,8 @@ class _Checker:
             raise self._error(dim.span, f"a dimension cannot have size {dim.text}", "sizes are from 1 to 2^31 - 1")
         return int(dim.text)
 
-    def _promise(self, result: tree.Result) -> None:
+    def _declare_output(self, result: tree.Result) -> None:
+        """Declare an output."""
         name = result.name
         self._no_builtin(name)
         if name.text in self._parameters:
@@ -123,6 +125,7 @@ class _Checker:
         self._results[name.text] = result
 
     def _step(self, statement: tree.Statement) -> Step:
+        """Check one statement."""
         self._check_target(statement)
         left = self._left(statement)
         names = self._names(statement, left)
@@ -168,6 +171,7 @@ class _Checker:
         )
 
     def _check_target(self, statement: tree.Statement) -> None:
+        """Check that the target of a statement is an output."""
         name = statement.target
         self._no_builtin(name)
         if name.text in self._parameters:
@@ -182,15 +186,17 @@ class _Checker:
             )
 
     def _left(self, statement: tree.Statement) -> tuple[str, ...]:
-        found: dict[str, Span] = {}
+        """Return the indices on the left of a statement."""
+        indices: dict[str, Span] = {}
         for index in statement.indices:
             self._no_builtin(index)
-            if index.text in found:
+            if index.text in indices:
                 raise self._taken(index, "as an index of this statement")
-            found[index.text] = index.span
-        return tuple(found)
+            indices[index.text] = index.span
+        return tuple(indices)
 
     def _names(self, statement: tree.Statement, left: tuple[str, ...]) -> Names:
+        """Return the name table of a statement, before its clauses are read."""
         tensors = {t.name: (t.dtype, len(t.dims)) for t in self._parameters.values()}
         tensors |= {o.name: (o.dtype, o.rank) for o in self._written.values()}
         unwritten = frozenset(self._results) - set(self._written)
@@ -204,7 +210,7 @@ class _Checker:
         return names
 
     def _clauses(self, statement: tree.Statement, names: Names, typist: Typist) -> dict[str, tuple[Value, Value]]:
-        """Ranges of `where`; lets go into the names, in order."""
+        """Return the ranges of `where`, and add `let` values to the names, in order."""
         for between in (clause for clause in statement.clauses if isinstance(clause, tree.Between)):
             self._check_ranged(between.index, names)
             if between.index.text not in names.left:
@@ -228,6 +234,7 @@ class _Checker:
         return ranges
 
     def _check_ranged(self, index: tree.Identifier, names: Names) -> None:
+        """Check that a range of `where` is that of an index."""
         self._no_builtin(index)
         if index.text in names.left:
             return
@@ -246,11 +253,11 @@ class _Checker:
             )
 
     def _write(self, statement: tree.Statement, value: Value, *, fresh: bool) -> None:
-        """Note that a statement writes its target, if it fits what was written before and what was promised."""
+        """Record that a statement writes its target, after checking earlier writes and the declared type."""
         name, rank, dtype = statement.target, len(statement.indices), value.dtype
         before = self._written.get(name.text)
         if before is None:
-            self._keep_promise(statement, dtype, rank)
+            self._check_declared(statement, dtype, rank)
             self._written[name.text] = Output(name.text, dtype, rank, not fresh, self._results[name.text].name.span)
             return
         if before.rank != rank:
@@ -268,21 +275,22 @@ class _Checker:
                 near or f"cast this: {spoken(before.dtype)}(…)",
             )
 
-    def _keep_promise(self, statement: tree.Statement, dtype: str, rank: int) -> None:
-        promised = self._results[statement.target.text].type
-        if promised is None:
+    def _check_declared(self, statement: tree.Statement, dtype: str, rank: int) -> None:
+        """Check the rank and dtype of a first write against the declared output type."""
+        declared = self._results[statement.target.text].type
+        if declared is None:
             return
-        if len(promised.dims) != rank:
+        if len(declared.dims) != rank:
             raise self._error(
                 statement.target.span,
                 f"`{statement.target.text}` is a tensor defined with {rank} dimensions but declared as an output with"
-                f" {len(promised.dims)} dimensions",
+                f" {len(declared.dims)} dimensions",
                 "declare it with as many",
             )
-        wanted = canonical(promised.scalar.text)
-        if matched(dtype, wanted) != wanted:
+        narrow = canonical(declared.scalar.text)
+        if matched(dtype, narrow) != narrow:
             raise self._error(
                 statement.value.span,
-                f"attempting to assign type {spoken(dtype)} to narrower type {spoken(wanted)} without an explicit cast",
-                f"cast it: {spoken(wanted)}({self._source.shown(statement.value.span)})",
+                f"attempting to assign type {spoken(dtype)} to narrower type {spoken(narrow)} without an explicit cast",
+                f"cast it: {spoken(narrow)}({self._source.shown(statement.value.span)})",
             )

@@ -1,12 +1,14 @@
-"""The compilation cache: the fastest version known of a program for given sizes, on disk.
+"""The compilation cache on disk: the fastest known code of a program for concrete sizes.
 
-In: a program, what it is called with, a target. Out: compiled code, and what was noted of it, from this process or an
-earlier one. An entry is an artefact as `fx.load` reads them, written whole or not at all. Processes that want the same
-entry at the same time wait for the one that makes it, up to `storage.LOCK_SECONDS`; a process that dies leaves its lock
-to the next. Anything unreadable counts as absent, and what cannot be written is kept in memory: a cache may always be
-deleted.
+Input: a program, the shapes and dtypes of its tensors, a target. Output: compiled code and its metadata, from this
+process or an earlier one.
 
-An artefact holds machine code, which loading runs: only entries that no other user can have written are loaded (see
+An entry is an artefact in the format of `fx.load`. It is written whole or not at all. Processes that need the same
+entry wait for the one that creates it, up to `user_folders.LOCK_SECONDS` (60 s). A process that dies releases its lock.
+Unreadable entries count as absent. Code that cannot be written to disk is kept in memory. The cache may be deleted at
+any time.
+
+Loading an artefact runs its machine code. Only entries that no other user can have written are loaded (see
 `felixlike._util.private_files`).
 """
 
@@ -29,13 +31,14 @@ from felixlike.tc.printing import canonical
 from felixlike.tc.program import Program
 
 _KIND = "tc"
+"""Folder of the entries in the cache."""
 
 FORMAT = 1
-"""Raised whenever the code for a program, or what an entry says of itself, changes."""
+"""Format version. Increase it when the generated code or the metadata of an entry changes."""
 
 
 def key_of(program: Program, given: Sequence[Given], target: Any, options: str) -> str:
-    """The name of an entry: of the canonical program, shapes, types, target, options, processor and versions."""
+    """Return the key of an entry: a digest of program, shapes, dtypes, target, options, processor and versions."""
     parts = {
         "program": canonical(program),
         "given": [[*tensor.shape, tensor.dtype] for tensor in given],
@@ -48,11 +51,11 @@ def key_of(program: Program, given: Sequence[Given], target: Any, options: str) 
 
 
 _memory: dict[str, tuple[Compiled, dict[str, Any]]] = {}
-"""Versions that could not be written."""
+"""Entries that could not be written to disk."""
 
 
 def load(key: str) -> tuple[Compiled, dict[str, Any]] | None:
-    """The entry, if there is a sound one, and what was noted with it: "seconds" of a call, None where not measured."""
+    """Return the code of an entry and its metadata, or None. "seconds" is None if the code was not measured."""
     file = cache.opened(_KIND, _name(key))
     if file is None:
         return _memory.get(key)
@@ -68,10 +71,10 @@ def load(key: str) -> tuple[Compiled, dict[str, Any]] | None:
 
 
 def store(key: str, compiled: Compiled, note: dict[str, Any], *, held: bool = False) -> None:
-    """Keep a version, unless a faster one is known: in memory where it cannot be written, nowhere where it cannot be
-    linked.
+    """Store code unless faster code is known. Use memory if the disk is not writable; store nothing without a linker.
 
-    held: whether the caller holds the lock."""
+    held: Whether the caller already holds the lock.
+    """
     with contextlib.nullcontext() if held else locked(key):
         if _seconds(note) > _known(key):
             return
@@ -89,7 +92,7 @@ def store(key: str, compiled: Compiled, note: dict[str, Any], *, held: bool = Fa
 
 
 def _known(key: str) -> float:
-    """Seconds of the version that is kept; more than any where there is none."""
+    """Return the measured seconds of the stored entry, inf if there is none."""
     file = cache.opened(_KIND, _name(key))
     if file is None:
         return _seconds(_memory[key][1]) if key in _memory else math.inf
@@ -101,18 +104,22 @@ def _known(key: str) -> float:
 
 
 def _seconds(note: dict[str, Any]) -> float:
+    """Return the measured seconds of an entry, inf if it was not measured."""
     seconds = note.get("seconds")
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else math.inf
 
 
 @contextlib.contextmanager
 def locked(key: str) -> Iterator[None]:
-    """Only one process at a time, among those that use an entry; ends with the process that holds it. Goes on without
-    the lock where it cannot be had in time, or not at all."""
+    """Hold the lock of an entry, so that one process at a time uses it.
+
+    The lock ends with the process that holds it. If it cannot be acquired, or not in time, continue without it.
+    """
     folder = cache.writable_folder(_KIND)
     with contextlib.nullcontext() if folder is None else user_folders.locked(folder / f"{key}.lock"):
         yield
 
 
 def _name(key: str) -> str:
+    """Return the file name of an entry."""
     return f"{key}.felix"

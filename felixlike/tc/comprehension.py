@@ -1,7 +1,7 @@
 """A tensor comprehension as a function of torch tensors.
 
-In: a program, a target. Out: `Comprehension`, which compiles itself for the shapes it is called with, tunes itself, and
-explains itself.
+Input: a program, a target. Output: `Comprehension`, which compiles itself for the shapes of its inputs, can be tuned,
+and can explain how its text is interpreted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from felixlike.errors import InputMismatch, TCRangeError
 from felixlike.hardware import kind_of
 from felixlike.runtime import Compiled
 from felixlike.runtime.torch_operator import is_traced
-from felixlike.tc import compiled as kept
+from felixlike.tc import compiled as code_cache
 from felixlike.tc.arguments import Arguments
 from felixlike.tc.call import Given
 from felixlike.tc.instance import Instance, imported, instance
@@ -34,12 +34,20 @@ if TYPE_CHECKING:
     from felixlike.report import Report
 
 _SMALL = 1e5
-"""Steps of all loops of a call below which plain loops are compiled: choosing schedules takes seconds."""
+"""Loop iterations per call below which plain loops are compiled without a schedule search, which takes seconds. Chosen
+by hand.
+"""
 
 
 @dataclass(slots=True)
 class _Kernel:
-    """A program compiled for given sizes.  seconds: of a call, inf where it was not measured."""
+    """A program compiled for concrete sizes.
+
+    Attributes:
+        made: The program with its sizes.
+        compiled: The compiled code.
+        seconds: Measured time of a call in seconds, inf if it was not measured.
+    """
 
     made: Instance
     compiled: Compiled
@@ -49,11 +57,15 @@ class _Kernel:
 class Comprehension:
     """A tensor comprehension: call it with one torch tensor for each parameter, in order.
 
-    It gives one tensor, or a tuple in the order of the signature. Outputs that are accumulated into without "!" are
-    given by the caller as out={"C": c}; they are changed and returned, and so is any other output that is given. It is
-    compiled at the first call for shapes, or loaded where an earlier process has compiled it.
+    A call returns one tensor, or a tuple in the order of the signature. Outputs that are accumulated into without "!"
+    must be passed as out={"C": c}. Every output passed in `out` is written in place and returned. The code is compiled
+    at the first call for new shapes, or loaded if an earlier process has compiled it.
 
-    name: of the definition.  program: what it was taken to mean.  report: of the latest tuning, None before."""
+    Attributes:
+        name: Name of the definition.
+        program: The checked program.
+        report: The `Report` of the latest tuning run, None before the first.
+    """
 
     def __init__(self, program: Program, target: Any, options: Options) -> None:
         import torch
@@ -80,20 +92,33 @@ class Comprehension:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Comprehension:
-        return self  # its code never changes; copies of models may share it
+        return self  # compiled code is immutable, so copies of a model share it
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self.program, str(self._target), self._options)
 
     def __call__(self, *tensors: Any, out: Mapping[str, torch.Tensor] | None = None) -> Any:
-        """The outputs.  Raises TCCallError and TCRangeError for what does not fit, or leaves a tensor."""
+        """Compute the outputs.
+
+        Args:
+            tensors: One torch tensor for each parameter. A Python number is accepted for a parameter without
+                dimensions.
+            out: Output tensors by name, written in place. Required for outputs that are accumulated into without "!".
+
+        Returns:
+            One tensor, or a tuple of tensors in the order of the signature.
+
+        Raises:
+            TCCallError: The number, shapes or dtypes of the tensors differ from the definition.
+            TCRangeError: No ranges can be inferred for these sizes, or an access is outside its tensor.
+        """
         if self._is_compiling():
             return self._through_operator(tensors, out)
         if out is None and self._latest is not None:
             try:
                 return self._run(self._latest, tensors, None)
             except InputMismatch:
-                pass  # other shapes, or wrong ones
+                pass  # other shapes, or invalid ones
         tensors, out = self._arguments.completed(tensors, out)
         if is_traced(tensors):
             return self._through_operator(tensors, out)
@@ -116,15 +141,27 @@ class Comprehension:
         tracker: str | None = None,
         key: str | None = None,
     ) -> Comprehension:
-        """Search for faster code for inputs like these, and keep it for later calls, also those of later processes.
+        """Search for faster code for inputs of these shapes and keep it for later calls, in later processes too.
 
-        All else is as in felixlike.optimize. Returns the comprehension itself; its `report` says what was done."""
+        The other arguments are those of `felixlike.optimize`.
+
+        Args:
+            tensors: One torch tensor for each parameter. They are also the inputs used for verification.
+            out: Output tensors by name. Outputs that are accumulated into may be left out; tensors of ones are used.
+
+        Returns:
+            This comprehension. Its `report` describes the run.
+
+        Raises:
+            TCCallError: The tensors do not match the definition.
+            TCRangeError: No ranges can be inferred for these sizes, or an access is outside its tensor.
+        """
         from felixlike import api
 
         tensors, out = self._arguments.completed(tensors, out, examples=True)
-        given = self._arguments.signature(tensors, out)
-        made = instance(self.program, given[: len(tensors)])
-        examples = [*tensors, *(out[name] for name in self._given)]
+        signature = self._arguments.signature(tensors, out)
+        made = instance(self.program, signature[: len(tensors)])
+        examples = [*tensors, *(out[shapes] for shapes in self._given)]
         with default_modes():
             optimized = api.optimize(
                 imported(made, self._target, examples=examples, fuse=self._options.fuses),
@@ -141,20 +178,36 @@ class Comprehension:
                 key=key,
             )
         self.report = optimized.report
-        found = math.fsum(task.weight * task.seconds for task in optimized.report.tasks)
-        kernel = _Kernel(made, optimized._compiled, found if math.isfinite(found) and found > 0 else math.inf)
-        name = self._key(tensors, out)
+        seconds_per_call = math.fsum(task.weight * task.seconds for task in optimized.report.tasks)
+        kernel = _Kernel(
+            made,
+            optimized._compiled,
+            seconds_per_call if math.isfinite(seconds_per_call) and seconds_per_call > 0 else math.inf,
+        )
+        shapes = self._key(tensors, out)
         with self._lock:
-            known = self._kernels.get(name)
-            if known is None or kernel.seconds <= known.seconds:
-                self._kernels[name] = kernel
+            previous = self._kernels.get(shapes)
+            if previous is None or kernel.seconds <= previous.seconds:
+                self._kernels[shapes] = kernel
                 self._latest = None
-        note = {"seconds": None if math.isinf(kernel.seconds) else kernel.seconds}
-        kept.store(self._cache_key(given), kernel.compiled, note)
+        metadata = {"seconds": None if math.isinf(kernel.seconds) else kernel.seconds}
+        code_cache.store(self._cache_key(signature), kernel.compiled, metadata)
         return self
 
     def explain(self, *tensors: Any) -> str:
-        """Ranges, shapes and functions as text: for inputs like these, or in terms of sizes."""
+        """Describe inferred ranges, shapes and functions as text.
+
+        Args:
+            tensors: One tensor or shape tuple for each parameter. Without them, ranges are given in terms of the sizes'
+                names.
+
+        Returns:
+            The text. With concrete sizes it includes the TVM script of the functions.
+
+        Raises:
+            TCCallError: The tensors do not match the definition.
+            TCRangeError: No ranges can be inferred for these sizes, or an access is outside its tensor.
+        """
         from felixlike.tc.explanation import explained, explained_for
 
         if not tensors and self.program.parameters:
@@ -162,42 +215,44 @@ class Comprehension:
         return explained_for(instance(self.program, self._arguments.of_inputs(tensors)), fuse=self._options.fuses)
 
     def _key(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return shapes and dtypes of the inputs, the key of code in memory."""
         return tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
 
     def _cache_key(self, given: Sequence[Given]) -> str:
-        return kept.key_of(self.program, given, self._target, str(self._options))
+        return code_cache.key_of(self.program, given, self._target, str(self._options))
 
     def _kernel(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> _Kernel:
-        """The code for inputs like these: known here, to an earlier process, or compiled now."""
-        name = self._key(tensors, out)
-        kernel = self._kernels.get(name)
+        """Return the code for inputs of these shapes: from this object, from the cache on disk, or compiled now."""
+        shapes = self._key(tensors, out)
+        kernel = self._kernels.get(shapes)
         if kernel is not None:
             return kernel
         with self._lock, default_modes(), user_folders.held_back():
-            if name not in self._kernels:
-                self._kernels[name] = self._found_or_made(tensors, out)
-            kernel = self._kernels[name]
+            if shapes not in self._kernels:
+                self._kernels[shapes] = self._load_or_compile(tensors, out)
+            kernel = self._kernels[shapes]
         user_folders.warn()
         return kernel
 
-    def _found_or_made(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> _Kernel:
-        given = self._arguments.signature(tensors, out)
-        made = instance(self.program, given[: len(tensors)])
-        key = self._cache_key(given)
-        found = kept.load(key)
-        if found is None:
-            with kept.locked(key):
-                found = kept.load(key)
-                if found is None:
-                    code = self._made_now(made, [*tensors, *(out[name] for name in self._given)])
-                    kept.store(key, code, {"seconds": None}, held=True)
+    def _load_or_compile(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> _Kernel:
+        """Load the code from the cache on disk, or compile and store it."""
+        signature = self._arguments.signature(tensors, out)
+        made = instance(self.program, signature[: len(tensors)])
+        key = self._cache_key(signature)
+        entry = code_cache.load(key)
+        if entry is None:
+            with code_cache.locked(key):
+                entry = code_cache.load(key)
+                if entry is None:
+                    code = self._compile(made, [*tensors, *(out[name] for name in self._given)])
+                    code_cache.store(key, code, {"seconds": None}, held=True)
                     return _Kernel(made, code)
-        compiled, note = found
-        seconds = note.get("seconds")
+        compiled, metadata = entry
+        seconds = metadata.get("seconds")
         return _Kernel(made, compiled, float(seconds) if isinstance(seconds, int | float) else math.inf)
 
-    def _made_now(self, made: Instance, examples: Sequence[Any]) -> Compiled:
-        """Compiled with the schedules that are predicted to be best; with none where there is little to do."""
+    def _compile(self, made: Instance, examples: Sequence[Any]) -> Compiled:
+        """Compile with the schedules predicted to be best; small programs are compiled without schedules."""
         model = imported(made, self._target, examples=examples, fuse=self._options.fuses)
         steps = sum(math.prod(map(extent, n.intervals.values())) for group in made.groups for n in group.nodes)
         small = steps < _SMALL and not self._options.hints and kind_of(self._target).on_host
@@ -210,7 +265,7 @@ class Comprehension:
         return api.optimize(model, None, rounds, target=self._target, strategy=strategy, progress=False)._compiled
 
     def _strategy(self, strategy: Any) -> Any:
-        """A strategy that keeps to the hints, if there are any."""
+        """Wrap a strategy so that it follows the hints, if there are any."""
         if not self._options.hints:
             return strategy
         from felixlike.search import make_strategy
@@ -219,6 +274,7 @@ class Comprehension:
         return Hinted(self._options, make_strategy(strategy))
 
     def _run(self, kernel: _Kernel, tensors: Sequence[Any], out: Mapping[str, Any] | None) -> Any:
+        """Run compiled code, check accesses and copy results into `out`."""
         results = kernel.compiled(*tensors)
         if not kernel.made.checks and not out:
             return results
@@ -232,7 +288,7 @@ class Comprehension:
         return results[0] if self._outputs == 1 else tuple(results)
 
     def _into(self, out: Mapping[str, Any], outputs: Sequence[Any]) -> list[Any]:
-        """Results put into the tensors that the caller gave for them."""
+        """Copy results into the tensors of `out`."""
         import torch
 
         placed = []
@@ -241,8 +297,9 @@ class Comprehension:
                 placed.append(out[output.name].copy_(result) if output.name in out else result)
         return placed
 
-    def _check_accesses(self, made: Instance, found: Sequence[Any]) -> None:
-        for check, failed in zip(made.bounds.checks, found, strict=True):
+    def _check_accesses(self, made: Instance, flags: Sequence[Any]) -> None:
+        """Raise TCRangeError for the first access whose flag is not 0."""
+        for check, failed in zip(made.bounds.checks, flags, strict=True):
             if int(failed):
                 subscript = check.read.subscripts[check.dimension]
                 source = self.program.source
@@ -257,11 +314,11 @@ class Comprehension:
                 )
 
     def _through_operator(self, tensors: Sequence[Any], out: Mapping[str, Any] | None) -> Any:
-        """As one operator of PyTorch's, where that looks on."""
+        """Call the comprehension as one PyTorch operator, for tracing and transforms."""
         from felixlike.tc import operator
 
-        given = [(out or {})[name] for name in self._given]
-        results = operator.run(self.program.source.text, self.name, [*tensors, *given])
+        out_tensors = [(out or {})[name] for name in self._given]
+        results = operator.run(self.program.source.text, self.name, [*tensors, *out_tensors])
         outputs = [results[place] for place in range(self._outputs)]
         if out:
             outputs = self._into(out, outputs)
@@ -269,7 +326,7 @@ class Comprehension:
 
 
 def _unpickled(program: Program, target: str, options: Options) -> Comprehension:
-    """In another process, which compiles it anew or finds what this one has kept."""
+    """Rebuild a comprehension from a pickle; its code is loaded from the cache or compiled again."""
     from felixlike import _tvm
     from felixlike.hardware import resolve_target
     from felixlike.tc import operator

@@ -1,7 +1,7 @@
-"""Values that depend on indices and sizes alone, computed for all points of a grid.
+"""Evaluate values that depend on indices and sizes alone, at all points of a grid.
 
-In: a value, an array for each index. Out: an array that broadcasts over them. So bounds of ranges are computed, and it
-is decided whether a test keeps an access within its tensor.
+Input: a value, an array per index. Output: an array that broadcasts over them. Used to compute bounds of ranges and to
+decide whether a test keeps an access within its tensor.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Size, Unary, Value
 
 Array = Any
-"""numpy's arrays and scalars."""
+"""A numpy array or scalar."""
 
 
 class Unknown(Exception):
-    """A value depends on tensors, or on a function that is not computed here."""
+    """Raised if a value depends on tensors or on a function that is not evaluated here."""
 
 
 def on_grid(value: Value, indices: Mapping[str, Array], sizes: Mapping[str, int]) -> Array:
-    """A value at all points.  Raises Unknown, ZeroDivisionError."""
+    """Evaluate a value at all points of the grid. Raise Unknown, ZeroDivisionError."""
     with np.errstate(all="ignore"):
         return _value(value, indices, sizes)
 
@@ -55,6 +55,7 @@ def _binary(value: Binary, left: Array, right: Array) -> Array:
 
 
 def _converted(array: Array, dtype: str) -> Array:
+    """Convert as C does: floats are truncated, integers wrap."""
     if dtype.startswith("float"):
         return array.astype(dtype)
     if array.dtype.kind == "f":
@@ -63,6 +64,7 @@ def _converted(array: Array, dtype: str) -> Array:
 
 
 def _named(value: Binary) -> str:
+    """Return the key of an operator, "/f" for float division."""
     return f"{value.operator}f" if value.operator == "/" and "float" in value.dtype else value.operator
 
 
@@ -97,4 +99,4 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "fabs": np.abs,
     "pow": np.power,
 }
-"""Functions that are computed here, in the type of their arguments."""
+"""Functions evaluated here, in the type of their arguments."""

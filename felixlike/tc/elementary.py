@@ -1,8 +1,8 @@
-"""What the built-in functions compute, as TVM expressions.
+"""Build TVM expressions for the built-in functions.
 
-In: the name of a function, TVM expressions of one float type. Out: an expression of that type. Most are TVM's or the C
-library's (and CUDA's, which has them by the same names); the rest are formulas: Giles, "Approximating the erfinv
-function" (2010); Abramowitz and Stegun, 7.1.14 and 9.8.1 to 9.8.4, good to 2e-7.
+Input: the name of a function, TVM expressions of one float type. Output: an expression of that type. Most functions
+are TVM's or those of the C library, which CUDA has under the same names. The rest are formulas: Giles, "Approximating
+the erfinv function" (2010); Abramowitz and Stegun, 7.1.14 and 9.8.1 to 9.8.4, accurate to 2e-7.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ _TVMS = (
     *("floor", "log", "log10", "log1p", "log2", "round", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
     *("atan2", "copysign", "hypot", "nextafter"),
 )
-"""TVM's own, under the same names."""
+"""Functions that TVM has under the same names."""
 
 _LIBRARY = ("cbrt", "erfc", "expm1", "fmod", "j0", "j1", "lgamma", "logb", "remainder", "tgamma", "y0", "y1")
-"""The C library's, with an f at the end for float."""
+"""Functions of the C library; names for float end in f."""
 
 _IN_LIBRARIES = (
     *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp10", "exp2", "log", "log10"),
     *("log1p", "log2", "sin", "sinh", "tan", "tanh", "atan2", "hypot", "pow", "fmax", "fmin", "fdim"),
 )
-"""Those of the others that the C library has, too."""
+"""Functions with another implementation here that the C library has, too."""
 
 _ERFCX_FROM, _ERFCX_STEPS = 3.0, 30
+"""Least x, and depth, of the continued fraction of erfcx. Chosen by hand."""
 
 
 def elementary(function: str, arguments: list[_Expr], *, by_library: bool = False) -> _Expr:
-    """A built-in function of TVM expressions.
+    """Return a TVM expression of a built-in function.
 
-    by_library: a call of the C library wherever it has the function, instead of what becomes arithmetic in vectors."""
+    by_library: Call the C library wherever it has the function, instead of vectorizable arithmetic.
+    """
     if function == "rsqrt" and by_library:
         return _reciprocal(_tvm.tirx.sqrt(*arguments))
     if function in _TVMS and not (by_library and function in _IN_LIBRARIES):
@@ -50,36 +52,39 @@ def elementary(function: str, arguments: list[_Expr], *, by_library: bool = Fals
 
 
 def _const(value: float, like: _Expr) -> _Expr:
+    """Return a constant of the type of `like`."""
     return _tvm.tirx.const(value, str(like.ty.dtype))
 
 
 def _greater(x: _Expr, y: _Expr) -> _Expr:
-    """C's fmax: of a number and NaN the number."""
+    """Return the maximum like fmax of C: of a number and NaN, the number."""
     return _tvm.tirx.Select(_wins(x > y, y), x, y)
 
 
 def _less(x: _Expr, y: _Expr) -> _Expr:
-    """C's fmin: of a number and NaN the number."""
+    """Return the minimum like fmin of C: of a number and NaN, the number."""
     return _tvm.tirx.Select(_wins(x < y, y), x, y)
 
 
 def _wins(test: _Expr, other: _Expr) -> _Expr:
-    """A test, or that the other is NaN, which literals are not."""
+    """Return the test, or that `other` is NaN; literals are never NaN."""
     literal = isinstance(other, _tvm.tirx.FloatImm)
     return test if literal else _tvm.tirx.Or(test, _tvm.tirx.isnan(other))
 
 
 def _difference(x: _Expr, y: _Expr) -> _Expr:
+    """Return the positive difference, as fdim of C."""
     return _tvm.tirx.Select(x > y, x - y, _const(0.0, x))
 
 
 def _of_half_turns(x: _Expr, function: str) -> _Expr:
-    """sin or cos of π x, x brought into -1…1 first."""
+    """Return sin or cos of π x, after reducing x to -1…1."""
     turns = x - _const(2.0, x) * _tvm.tirx.round(x * _const(0.5, x))
     return getattr(_tvm.tirx, function)(turns * _const(math.pi, x))
 
 
 def _norm(*parts: _Expr) -> _Expr:
+    """Return the Euclidean norm."""
     total = parts[0] * parts[0]
     for part in parts[1:]:
         total = total + part * part
@@ -91,7 +96,7 @@ def _reciprocal(x: _Expr) -> _Expr:
 
 
 def _polynomial(x: _Expr, coefficients: tuple[float, ...]) -> _Expr:
-    """Highest power first."""
+    """Evaluate a polynomial; coefficients start with the highest power."""
     value = _const(coefficients[0], x)
     for coefficient in coefficients[1:]:
         value = value * x + _const(coefficient, x)
@@ -102,22 +107,25 @@ _NEAR = (
     *(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087),
     *(-0.00125372503, -0.00417768164, 0.246640727, 1.50140941),
 )
+"""Coefficients of Giles, highest power first, for w below 5."""
 _FAR = (
     *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773),
     *(-0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
 )
+"""Coefficients of Giles, highest power first, for w from 5 on."""
 
 
 def _inverse_erf(x: _Expr, w: _Expr) -> _Expr:
-    """erf⁻¹(x).  w: -log(1 - x²)."""
+    """Return erf⁻¹(x), where w is -log(1 - x²)."""
     near = _polynomial(w - _const(2.5, x), _NEAR)
     far = _polynomial(_tvm.tirx.sqrt(w) - _const(3.0, x), _FAR)
-    found = _tvm.tirx.Select(w < _const(5.0, x), near, far) * x
-    steps = 2 if str(x.ty.dtype) == "float64" else 0  # Newton's, since the polynomials are those of float
+    result = _tvm.tirx.Select(w < _const(5.0, x), near, far) * x
+    # The polynomials have float accuracy: two steps of Newton's method for double.
+    steps = 2 if str(x.ty.dtype) == "float64" else 0
     for _ in range(steps):
-        slope = _const(2 / math.sqrt(math.pi), x) * _tvm.tirx.exp(-found * found)
-        found = found - (_tvm.tirx.erf(found) - x) / slope
-    return _tvm.tirx.Select(w < _const(math.inf, x), found, x * _const(math.inf, x))
+        slope = _const(2 / math.sqrt(math.pi), x) * _tvm.tirx.exp(-result * result)
+        result = result - (_tvm.tirx.erf(result) - x) / slope
+    return _tvm.tirx.Select(w < _const(math.inf, x), result, x * _const(math.inf, x))
 
 
 def _erfinv(x: _Expr) -> _Expr:
@@ -130,7 +138,7 @@ def _erfcinv(y: _Expr) -> _Expr:
 
 
 def _erfcx(x: _Expr) -> _Expr:
-    """exp(x²) erfc(x): as a continued fraction where the first is large and the other small."""
+    """Return exp(x²) erfc(x); for large x as a continued fraction, since exp(x²) overflows and erfc(x) underflows."""
     tail = _const(0.0, x)
     for step in range(_ERFCX_STEPS, 0, -1):
         tail = _const(step / 2, x) / (x + tail)
@@ -140,6 +148,7 @@ def _erfcx(x: _Expr) -> _Expr:
 
 
 _I0_NEAR = (0.0045813, 0.0360768, 0.2659732, 1.2067492, 3.0899424, 3.5156229, 1.0)
+"""Abramowitz and Stegun 9.8.1, in (x / 3.75)², highest power first."""
 _I0_FAR = (
     0.00392377,
     -0.01647633,
@@ -151,7 +160,9 @@ _I0_FAR = (
     0.01328592,
     0.39894228,
 )
+"""Abramowitz and Stegun 9.8.2, in 3.75 / |x|, highest power first."""
 _I1_NEAR = (0.00032411, 0.00301532, 0.02658733, 0.15084934, 0.51498869, 0.87890594, 0.5)
+"""Abramowitz and Stegun 9.8.3, in (x / 3.75)², highest power first."""
 _I1_FAR = (
     -0.00420059,
     0.01787654,
@@ -163,11 +174,13 @@ _I1_FAR = (
     -0.03988024,
     0.39894228,
 )
+"""Abramowitz and Stegun 9.8.4, in 3.75 / |x|, highest power first."""
 _BESSEL_FROM = 3.75
+"""|x| at which Abramowitz and Stegun change from one polynomial to the other."""
 
 
 def _bessel(x: _Expr, near: tuple[float, ...], far: tuple[float, ...]) -> _Expr:
-    """I₀(x), or I₁(|x|) / |x| near 0 and I₁(|x|) elsewhere."""
+    """Return expressions of I₀(x) for small and for large |x|; for I₁ those of I₁(|x|) / |x| and I₁(|x|)."""
     size = _tvm.tirx.abs(x)
     ratio = x / _const(_BESSEL_FROM, x)
     inside = _polynomial(ratio * ratio, near)
@@ -211,4 +224,4 @@ _FORMULAS: dict[str, Callable[..., _Expr]] = {
     "rnorm4d": lambda *parts: _reciprocal(_norm(*parts)),
     "sinpi": lambda x: _of_half_turns(x, "sin"),
 }
-"""The functions that are made of others."""
+"""Functions composed of others."""

@@ -1,6 +1,6 @@
-"""`fx.tc.define`: a text → a function of torch tensors.
+"""Define a tensor comprehension: implements `fx.tc.define`.
 
-In: the text of one or more definitions, which of them is meant, a target. Out: a `Comprehension`.
+Input: the text of one or more definitions, the name of one of them, a target. Output: a `Comprehension`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,37 @@ from felixlike.tc.source import Source
 def define(
     source: str, name: str | None = None, target: Any = "cpu", *, options: Options | None = None
 ) -> Comprehension:
-    """The tensor comprehension of a text, as a function of torch tensors.
+    """Define a function of torch tensors from the text of a tensor comprehension.
 
-    source: one or more definitions.  name: of the one that is meant; None where there is one only. The others must be
-    in the language, but nothing else of them is checked.  target: "cpu", "cuda", or a TVM target.  options: hints.
-    Raises TCSyntaxError, TCSemanticError, UnknownTarget, InvalidOption; ranges and shapes are checked in calls. Warns
-    of an index whose name looks like a slip: SuspiciousNameWarning."""
+    Index ranges and shapes are checked at each call.
+
+    Args:
+        source: The text of one or more definitions.
+        name: Name of the definition to use. None if `source` has only one. Of the other definitions only the syntax is
+            checked.
+        target: "cpu", "cuda" or a TVM target.
+        options: Mapping hints for the search. None for no hints.
+
+    Returns:
+        A `Comprehension`. It is compiled at its first call.
+
+    Raises:
+        TCSyntaxError: The text does not follow the grammar.
+        TCSemanticError: The definition is invalid, or there is no definition called `name`.
+        UnknownTarget: The target is unknown.
+        InvalidOption: An argument has the wrong type, or `name` is None and there are several definitions.
+
+    Warns:
+        SuspiciousNameWarning: The name of an index looks like a misspelling of another one.
+
+    Example:
+        mm = fx.tc.define("def mm(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }")
+        c = mm(a, b)
+    """
     if options is not None and not isinstance(options, Options):
         raise InvalidOption(f"{kind_of(options)} is given", where="options", remedy="give felixlike.tc.Options()")
     program = read(source, name)
-    prepare()  # once a process, and not in the first call
+    prepare()  # once per process, here rather than in the first call
     operator.prepare()
     for note in program.notes:
         warnings.warn(SuspiciousNameWarning(f"{program.name}, {note}"), stacklevel=callers_level())
@@ -40,8 +61,8 @@ def define(
 
 
 def read(source: str, name: str | None = None) -> Program:
-    """The checked program of a text.  Raises TCSyntaxError, TCSemanticError, InvalidOption."""
-    from felixlike.tc.parser import parse  # reads the grammar
+    """Parse and check one definition of a text. Raise TCSyntaxError, TCSemanticError, InvalidOption."""
+    from felixlike.tc.parser import parse  # the import reads the grammar
 
     if not isinstance(source, str):
         raise InvalidOption(f"{kind_of(source)} is given", where="source", remedy="give the text of a definition")

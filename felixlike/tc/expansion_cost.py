@@ -1,7 +1,7 @@
-"""How often the parts of a value stand in what it becomes.
+"""Count how often the operands of a value are repeated in the generated expression.
 
-In: a value. Out: a number for each part. Most operators have each operand once; remainders, divisions by what may be
-zero, and functions that are formulas have them several times, which multiplies where they are within each other.
+Input: a value. Output: a count for each operand. Most operators use each operand once. Remainders, divisions whose
+divisor may be zero, and functions written as formulas repeat them; nesting multiplies the counts.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from felixlike.tc.program import Binary, Call, Literal, Size, Value, children
 from felixlike.tc.scalars import is_float
 
 _FORMULA, _TWICE, _REMAINDER, _DIVISOR = 8, 2, 3, 5
+"""Copies of an operand in a formula, in functions of `TWICE`, in a float remainder, and in a division that tests for 0.
+"""
 
 
 def copies(value: Value) -> tuple[int, ...]:
-    """For each part of a value, at most how often it is written."""
+    """Return for each operand of a value an upper bound on its number of copies."""
     parts = children(value)
     times = 1
     if isinstance(value, Call) and value.function in WRITTEN_OUT:

@@ -1,7 +1,7 @@
-"""What a program is taken to mean, as text: ranges, shapes, rounds, functions.
+"""Describe a program as text: index ranges, rounds of inference, shapes, functions.
 
-In: a program, or an instance of it. Out: text. Without sizes, ranges are worked out for some sizes and written as sums
-of them, where other sizes agree.
+Input: a program, or an instance of it. Output: text. Without sizes, ranges are inferred for random sizes and written
+as linear sums of size names where a second set of sizes agrees.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from felixlike.tc.ranges import Ranges, infer
 from felixlike.tc.scalars import spoken
 
 _ATTEMPTS = 24
-"""Sets of sizes that are tried until a program has ranges for one."""
+"""Random sets of sizes tried until ranges can be inferred. Chosen by hand."""
 
 
 def explained(program: Program) -> str:
-    """A program's statements and the ranges of their indices, in terms of its sizes."""
-    found = _in_terms_of_sizes(program)
+    """Return a program's statements and the ranges of their indices, in terms of its sizes."""
+    ranges = _in_terms_of_sizes(program)
     lines = [signature_text(program)]
     for number, step in enumerate(program.steps):
         lines.append(f"  {statement_text(step)}")
         for index in (*step.indices, *step.reduced):
-            between = found[number][index] if found else "depends on the sizes: explain(*inputs) tells"
-            lines.append(f"    {index} in {between}{_role(step, index)}")
+            range_ = ranges[number][index] if ranges else "depends on the sizes: explain(*inputs) tells"
+            lines.append(f"    {index} in {range_}{_role(step, index)}")
     return "\n".join([*lines, *(f"  note: {note}" for note in program.notes)])
 
 
 def explained_for(made: Instance, *, fuse: bool = True) -> str:
-    """The same for given sizes, with shapes, the accesses that are checked in calls, and the functions."""
+    """Describe an instance: ranges, shapes, accesses checked at runtime, and TVM script."""
     program, ranges = made.program, made.ranges
     lines = [signature_text(program)]
     if made.sizes:
@@ -49,8 +49,8 @@ def explained_for(made: Instance, *, fuse: bool = True) -> str:
         lowest = ", ".join(str(low) for low, _ in ranges.bounds[output.name])
         is_moved = any(low for low, _ in ranges.bounds[output.name])
         moved = f", its first element is {output.name}({lowest})" if is_moved else ""
-        given = ", accumulated into what the caller gives" if output.given else ""
-        lines.append(f"  {output.name}: {spoken(output.dtype)}({shape}){moved}{given}")
+        accumulated = ", accumulated into what the caller gives" if output.given else ""
+        lines.append(f"  {output.name}: {spoken(output.dtype)}({shape}){moved}{accumulated}")
     for check in made.bounds.checks:
         low, high = check.bounds
         text = program.source.shown(check.read.subscripts[check.dimension].span)
@@ -60,24 +60,25 @@ def explained_for(made: Instance, *, fuse: bool = True) -> str:
 
 
 def _role(step: Step, index: str) -> str:
+    """Return ", reduced" for a reduced index."""
     return "" if index in step.indices else ", reduced"
 
 
 def _in_terms_of_sizes(program: Program) -> list[dict[str, str]] | None:
-    """Each statement's ranges as text; None where no sizes were found for which there are any."""
+    """Return each statement's ranges as text; None if ranges were found for no set of sizes."""
     random = Random(0)
     for _ in range(_ATTEMPTS):
         sizes = {name: random.choice((5, 50, 500)) + 12 * random.randrange(1, 40) for name in program.sizes}
         try:
             base = infer(program, sizes)
             moved = {name: infer(program, {**sizes, name: sizes[name] + 12}) for name in program.sizes}
-            all_ = infer(program, {name: size + 12 for name, size in sizes.items()})
+            grown = infer(program, {name: size + 12 for name, size in sizes.items()})
         except TCRangeError:
             continue
         return [
             {
-                index: f"{_sum(program, number, index, 0, sizes, base, moved, all_)}:"
-                f"{_sum(program, number, index, 1, sizes, base, moved, all_)}"
+                index: f"{_sum(program, number, index, 0, sizes, base, moved, grown)}:"
+                f"{_sum(program, number, index, 1, sizes, base, moved, grown)}"
                 for index in (*step.indices, *step.reduced)
             }
             for number, step in enumerate(program.steps)
@@ -95,7 +96,7 @@ def _sum(
     moved: Mapping[str, Ranges],
     all_: Ranges,
 ) -> str:
-    """One end of a range as a sum of sizes, or "…" where it is none."""
+    """Return one end of a range as a sum of sizes, or "…" if it is not linear in them."""
 
     def at(ranges: Ranges) -> int:
         return ranges.domains[number].intervals[index][end] + end

@@ -1,6 +1,6 @@
-"""The built-in functions of the language: names and numbers of arguments.
+"""Names and numbers of arguments of the built-in functions.
 
-In: nothing. Out: a table. `elementary.py` says what they compute.
+`elementary.py` defines what they compute.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ ARITY: dict[str, int] = {
     **dict.fromkeys(("fma", "norm3d", "rnorm3d"), 3),
     **dict.fromkeys(("norm4d", "rnorm4d"), 4),
 }
-"""Arguments of each function."""
+"""Number of arguments of each function."""
 
 WRITTEN_OUT = frozenset({"cyl_bessel_i0", "cyl_bessel_i1", "erfcinv", "erfcx", "erfinv", "normcdfinv"})
-"""Functions that are formulas in which an argument stands many times; no library has them."""
+"""Functions that no library has; they become formulas in which an argument occurs many times."""
 
 TWICE = frozenset({"cospi", "fdim", "fmax", "fmin", "norm3d", "norm4d", "rnorm3d", "rnorm4d", "sinpi"})
-"""Those in which it stands twice."""
+"""Functions that become formulas in which an argument occurs twice."""
 
 INSTEAD = {
     "abs": "write fabs(x)",
@@ -35,4 +35,4 @@ INSTEAD = {
     "sigmoid": "write 1.0 / (1.0 + exp(-x))",
     "sum": "write a reduction: O(i) +=! A(i, j)",
 }
-"""How to write what the language has no function for."""
+"""How to write functions that the language lacks; used in error messages."""

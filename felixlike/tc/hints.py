@@ -1,11 +1,11 @@
-"""Mapping options applied to a search: only schedules that come nearest to the hints are proposed.
+"""Restrict a search to the schedules nearest to the mapping options.
 
-In: options, a strategy. Out: a strategy. What hints say of a schedule:
+Input: options, a strategy. Output: a strategy. Meaning of the hints:
 
-    tile          for each dimension of what is written, outermost first: elements of it within the outermost loop
-    map_to_blocks for each dimension: iterations of its outermost loop, which is shared among cores or blocks
-    unroll        iterations that are unrolled: the schedule's own limit, or the innermost factor of reduced loops
-    map_to_threads threads that share what is copied, on a GPU
+    tile           for each output dimension, outermost first: elements within one iteration of the outermost loop
+    map_to_blocks  for each output dimension: iterations of its outermost loop, which is shared among cores or blocks
+    unroll         unrolled iterations: the schedule's own limit, or the innermost factor of reduction loops
+    map_to_threads on a GPU, the threads that share the copying of operands
 """
 
 from __future__ import annotations
@@ -22,44 +22,47 @@ from felixlike.symbolic.program.variables import groups
 from felixlike.tc.options import Options
 
 _POOL = 4096
-"""Points that are drawn of each sketch to find those that keep to the hints."""
+"""Points sampled per sketch to find those nearest to the hints. Chosen by hand."""
 
 _SAME = 1e-6
-"""Distances that are equal."""
+"""Tolerance when distances are compared, in sums of log factors. Chosen by hand."""
 
 
 class Hinted(Strategy):
-    """Proposes of what keeps to the hints what the cost model likes best; where a task has nothing that is hinted at,
-    what another strategy proposes."""
+    """A strategy that proposes the best candidates by the cost model among those nearest to the hints.
+
+    If no hint applies to a task, the wrapped strategy proposes instead.
+    """
 
     def __init__(self, options: Options, otherwise: Strategy) -> None:
         self._options, self._otherwise = options, otherwise
         self._model: CostModel | None = None
 
     def begin(self, model: CostModel) -> None:
-        """See `Strategy.begin`."""
+        """Start a search; see `Strategy.begin`."""
         self._model = model
         self._otherwise.begin(model)
 
     def observe(self, space: Space, measured: Sequence[Measured], *, recalled: bool = False) -> None:
-        """See `Strategy.observe`."""
+        """Pass measurements on to the wrapped strategy; see `Strategy.observe`."""
         self._otherwise.observe(space, measured, recalled=recalled)
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
-        """See `Strategy.propose`."""
-        found: list[Candidate] = []
+        """Propose candidates; see `Strategy.propose`."""
+        candidates: list[Candidate] = []
         hinted = False
         for sketch in space.sketches:
             points = hinted_points(sketch, self._options, int(rng.integers(2**31)))
             hinted = hinted or points is not None
             if points is not None:
-                found += self._scored(space, sketch, points)
+                candidates += self._scored(space, sketch, points)
         if not hinted:
             return self._otherwise.propose(space, known, count, rng)
-        found = [candidate for candidate in found if candidate.key not in known.seen]
-        return sorted(found, key=lambda candidate: -candidate.score)[:count]
+        candidates = [candidate for candidate in candidates if candidate.key not in known.seen]
+        return sorted(candidates, key=lambda candidate: -candidate.score)[:count]
 
     def _scored(self, space: Space, sketch: Sketch, points: Points) -> list[Candidate]:
+        """Return points as candidates with scores of the cost model, 0 if it is not trained."""
         features = space.features(sketch, points)
         scores = np.zeros(len(points))
         if features is not None and self._model is not None and self._model.trained:
@@ -69,7 +72,7 @@ class Hinted(Strategy):
 
 
 def hinted_points(sketch: Sketch, options: Options, seed: int) -> Points | None:
-    """Points of a sketch that come nearest to the hints; None where it has nothing that is hinted at."""
+    """Return the sampled points of a sketch nearest to the hints; None if no hint applies."""
     if not sketch.variables:
         return None
     points = np.unique(sketch.sample(_POOL, seed), axis=0)
@@ -82,7 +85,7 @@ def hinted_points(sketch: Sketch, options: Options, seed: int) -> Points | None:
 
 
 def _distances(sketch: Sketch, options: Options, points: Points) -> Iterator[npt.NDArray[np.float64]]:
-    """For each hint about a variable, how far points are from it, in factors."""
+    """Yield for each hint that applies the distance of all points, as absolute log factors."""
     shape = [int(extent) for extent in sketch.task.module["main"].params[-1].shape]
     limits = [column for column, variable in enumerate(sketch.variables) if variable.kind is Kind.UNROLL]
     for column, variable in enumerate(sketch.variables):
@@ -98,7 +101,7 @@ def _distances(sketch: Sketch, options: Options, points: Points) -> Iterator[npt
         dimension = int(name[1:]) if name[:1] == "i" and name[1:].isdecimal() else None
         outermost, inner = points[:, columns[0]], np.prod(points[:, columns[1:]], axis=1)
         if dimension is not None and dimension < min(len(options.tiles), len(shape)):
-            lanes = max(1, round(shape[dimension] / first.group.product))  # what is in vectors is tiled by vectors
+            lanes = max(1, round(shape[dimension] / first.group.product))  # vectorized dimensions are tiled by vectors
             yield np.abs(np.log(inner * lanes / options.tiles[dimension]))
         if dimension is not None and dimension < len(options.blocks):
             yield np.abs(np.log(outermost / options.blocks[dimension]))

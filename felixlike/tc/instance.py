@@ -1,8 +1,8 @@
-"""A program for given sizes: all that follows from them, as a module that can be tuned and compiled.
+"""Specialise a program for concrete sizes and lower it to a Relax module that can be tuned and compiled.
 
-In: a program, shapes and types of its inputs, a target. Out: `Instance`: a Relax module whose "main" calls one function
-a group of nodes; its results are the program's outputs, and then a number for each check that is not 0 where an access
-would have left its tensor.
+Input: a program, the shapes and dtypes of its inputs, a target. Output: `Instance`, and a Relax module whose "main"
+calls one function per group of nodes. It returns the program's outputs, then one number per runtime check, which is not
+0 if an access was outside its tensor.
 """
 
 from __future__ import annotations
@@ -25,12 +25,21 @@ from felixlike.tc.program import Binary, Choose, Convert, Index, Literal, Progra
 from felixlike.tc.ranges import Ranges, infer
 
 _OPAQUE = 8
-"""TVM's kind of functions that are not fused with others: grouping is done here."""
+"""TVM's operator pattern of functions that are not fused with others. Grouping is done in `groups.py`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A program for given sizes.  nodes: of outputs, and then of checks."""
+    """A program for concrete sizes.
+
+    Attributes:
+        program: The program.
+        sizes: Sizes by name.
+        ranges: Ranges of all indices.
+        bounds: How each access is kept within its tensor.
+        groups: Groups of nodes, those of outputs first, then one per check.
+        checks: The nodes of the runtime checks.
+    """
 
     program: Program
     sizes: Mapping[str, int]
@@ -41,7 +50,7 @@ class Instance:
 
 
 def instance(program: Program, given: Sequence[Given]) -> Instance:
-    """The program for inputs of these shapes and types.  Raises TCCallError, TCRangeError."""
+    """Specialise a program for inputs of these shapes and dtypes. Raise TCCallError, TCRangeError."""
     sizes = sizes_of(program, given)
     ranges = infer(program, sizes)
     bounds = examine(program, sizes, ranges)
@@ -56,14 +65,15 @@ def instance(program: Program, given: Sequence[Given]) -> Instance:
 
 
 def _versions_by_step(program: Program, nodes: Sequence[Node]) -> dict[int, Mapping[str, str]]:
-    found: dict[int, Mapping[str, str]] = {}
+    """Return the tensor versions that each statement reads, by the number of the statement."""
+    versions: dict[int, Mapping[str, str]] = {}
     for node in nodes:
-        found.setdefault(node.step, node.versions)
-    return found
+        versions.setdefault(node.step, node.versions)
+    return versions
 
 
 def _check(number: int, check: Check, ranges: Ranges, versions: Mapping[str, str]) -> Node:
-    """A node of one number: 1 if an access leaves its tensor somewhere, else 0."""
+    """Make a node that computes one number: 1 if an access leaves its tensor anywhere, else 0."""
     subscript = check.read.subscripts[check.dimension]
     span, (low, high) = subscript.span, check.bounds
     place = Convert(subscript, "int64", span)
@@ -93,8 +103,10 @@ def _check(number: int, check: Check, ranges: Ranges, versions: Mapping[str, str
 
 
 def imported(made: Instance, target: Any, *, examples: Sequence[Any] = (), fuse: bool = True) -> Imported:
-    """The instance as a model.  examples: a torch tensor for each of its inputs, to compare with.  fuse: False for a
-    function a statement."""
+    """Return the instance as an imported model.
+
+    examples: A torch tensor for each input, used for verification. fuse: False for one function per node.
+    """
     module = relax_module(made if fuse else apart(made))
     tasks, functions = extract(module, target)
     names = [_name for _name, _, _ in inputs(made)]
@@ -115,66 +127,68 @@ def imported(made: Instance, target: Any, *, examples: Sequence[Any] = (), fuse:
 
 
 def apart(made: Instance) -> Instance:
-    """The instance with a function for each node."""
+    """Return the instance with one function per node."""
     return replace(made, groups=tuple(Group([node]) for group in made.groups for node in group.nodes))
 
 
 def inputs(made: Instance) -> list[tuple[str, tuple[int, ...], str]]:
-    """Name, shape and type of each tensor that the module takes: parameters, then outputs that are accumulated into."""
+    """Return name, shape and dtype of each input: parameters, then outputs that are accumulated into."""
     program = made.program
     tensors = [(t.name, t.dtype) for t in program.parameters] + [(o.name, o.dtype) for o in program.given]
     return [(name, made.ranges.shape(name), dtype) for name, dtype in tensors]
 
 
 def relax_module(made: Instance) -> Any:
-    """One function a group, called in order."""
+    """Return a Relax module that calls one function per group, in order."""
     relax = _tvm.relax
     builder = relax.BlockBuilder()
     params = [relax.Var(identifier(name), relax.TensorType(shape, dtype)) for name, shape, dtype in inputs(made)]
     with builder.function("main", params):
         with builder.dataflow():
             values = emitted(made, builder, params)
-            wanted = [*(values[name] for name in results(made))]
-            result = builder.emit_output(wanted[0] if len(wanted) == 1 else relax.Tuple(wanted))
+            returned = [*(values[name] for name in results(made))]
+            result = builder.emit_output(returned[0] if len(returned) == 1 else relax.Tuple(returned))
         builder.emit_func_output(result)
     return builder.get()
 
 
 def results(made: Instance) -> list[str]:
-    """The nodes that are returned: the last of each output, in order, then the checks."""
+    """Return the names of the returned nodes: the last one of each output, in order, then the checks."""
     last = {node.output: node.name for group in made.groups for node in group.nodes if node.output}
     return [*(last[output.name] for output in made.program.outputs), *(check.name for check in made.checks)]
 
 
 def emitted(made: Instance, builder: Any, given: Sequence[Any]) -> dict[str, Any]:
-    """Calls of the functions of all groups, put into a Relax function; the value of each tensor that is seen by others.
+    """Emit calls of all groups into a Relax function; return the Relax value of each tensor that later groups or
+    results use.
 
-    given: Relax values for `inputs`."""
+    given: Relax values, in the order of `inputs`.
+    """
     relax = _tvm.relax
-    known = {name: (shape, dtype) for name, shape, dtype in inputs(made)}
+    types_by_name = {name: (shape, dtype) for name, shape, dtype in inputs(made)}
     values = {name: value for (name, _, _), value in zip(inputs(made), given, strict=True)}
     nodes = {node.name: node for group in made.groups for node in group.nodes}
     facts = Facts(made.sizes, _all_bounds(made, nodes), made.bounds.kept)
-    wanted = set(results(made))
+    returned = set(results(made))
     for number, group in enumerate(made.groups):
-        seen = wanted | {name for other in made.groups[number + 1 :] for name in other.inputs()}
-        out = [node.name for node in group.nodes if node.name in seen]
-        read = group.inputs()
-        func = function(group.nodes, [(name, *known[name]) for name in read], out, facts)
+        used = returned | {name for other in made.groups[number + 1 :] for name in other.inputs()}
+        out = [node.name for node in group.nodes if node.name in used]
+        group_inputs = group.inputs()
+        func = function(group.nodes, [(name, *types_by_name[name]) for name in group_inputs], out, facts)
         name = identifier(f"{made.program.name}_{'_'.join(out)}")
         variable = builder.add_func(
             _tvm.without_attributes(func, "global_symbol").with_attr("op_pattern", _OPAQUE), name
         )
         types = [relax.TensorType(nodes[n].shape, nodes[n].dtype) for n in out]
-        call = relax.call_tir(variable, [values[n] for n in read], types[0] if len(out) == 1 else types)
+        call = relax.call_tir(variable, [values[n] for n in group_inputs], types[0] if len(out) == 1 else types)
         result = builder.emit(call)
         for place, n in enumerate(out):
             values[n] = result if len(out) == 1 else builder.emit(relax.TupleGetItem(result, place))
-            known[n] = (nodes[n].shape, nodes[n].dtype)
+            types_by_name[n] = (nodes[n].shape, nodes[n].dtype)
     return values
 
 
 def _all_bounds(made: Instance, nodes: Mapping[str, Node]) -> dict[str, Any]:
-    """Bounds of subscripts: of the program's tensors, and of nodes that stand for themselves."""
-    own = {node.name: tuple(node.intervals[index] for index in node.indices) for node in nodes.values()}
-    return {**own, **made.ranges.bounds}
+    """Return the subscript bounds of the program's tensors and of all nodes."""
+    node_bounds = {node.name: tuple(node.intervals[index] for index in node.indices) for node in nodes.values()}
+    return {**node_bounds, **made.ranges.bounds}

@@ -1,7 +1,8 @@
-"""Integer values as sums: constant + Σ coefficient · atom, where sizes are numbers.
+"""Integer values as linear sums: constant + Σ coefficient · atom, with concrete sizes.
 
-In: a value, sizes. Out: a `Linear`. Atoms are indices, floor divisions of sums by a number, and whatever else
-("opaque"). Range inference solves sums for an index; bounds of sums are tighter than those of their parts one by one.
+Input: a value, sizes. Output: a `Linear`. Atoms are indices, floor divisions of sums by a number, and all other values
+("opaque"). Range inference solves a sum for an index. The bounds of a sum are tighter than those of its parts one by
+one.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """What is multiplied: an index by its name, ⌊sum / divisor⌋ (divisor > 1), or a value that is neither.
+    """A factor of a term: an index by its name, ⌊inner / divisor⌋ with divisor > 1, or an opaque value.
 
-    key: equal for atoms of the same value."""
+    key: Equal for atoms of the same value.
+    """
 
     key: tuple[object, ...]
     index: str = ""
@@ -31,27 +33,27 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """constant + Σ coefficient · atom; coefficients are not 0."""
+    """The sum constant + Σ coefficient · atom; coefficients are not 0."""
 
     constant: int
     terms: tuple[tuple[int, Atom], ...] = ()
 
     def plus(self, other: Linear, factor: int = 1) -> Linear:
-        """self + factor · other."""
-        found = {atom.key: (coefficient, atom) for coefficient, atom in self.terms}
+        """Return self + factor · other."""
+        terms_by_key = {atom.key: (coefficient, atom) for coefficient, atom in self.terms}
         for coefficient, atom in other.terms:
-            before = found.get(atom.key, (0, atom))[0]
-            found[atom.key] = (before + factor * coefficient, atom)
-        terms = tuple((c, atom) for c, atom in found.values() if c)
+            before = terms_by_key.get(atom.key, (0, atom))[0]
+            terms_by_key[atom.key] = (before + factor * coefficient, atom)
+        terms = tuple((c, atom) for c, atom in terms_by_key.values() if c)
         return Linear(self.constant + factor * other.constant, terms)
 
     def times(self, factor: int) -> Linear:
-        """Every part times a number."""
+        """Return the sum multiplied by a number."""
         return Linear(0).plus(self, factor)
 
 
 def linear(value: Value, sizes: Mapping[str, int]) -> Linear:
-    """The sum that an integer value is."""
+    """Return an integer value as a sum."""
     match value:
         case Literal() if isinstance(value.value, int):
             return Linear(value.value)
@@ -92,7 +94,7 @@ def _binary(value: Binary, sizes: Mapping[str, int]) -> Linear:
 
 
 def _floor(sum_: Linear, divisor: int) -> Linear:
-    """⌊sum / divisor⌋"""
+    """Return ⌊sum / divisor⌋."""
     if divisor < 0:
         sum_, divisor = sum_.times(-1), -divisor
     if all(coefficient % divisor == 0 for coefficient, _ in sum_.terms):
@@ -103,7 +105,7 @@ def _floor(sum_: Linear, divisor: int) -> Linear:
 
 
 def indices_of(atom: Atom) -> frozenset[str]:
-    """The indices that an atom depends on."""
+    """Return the indices that an atom depends on."""
     if atom.index:
         return frozenset({atom.index})
     if atom.inner is not None:
@@ -113,19 +115,19 @@ def indices_of(atom: Atom) -> frozenset[str]:
 
 
 def depends_on_data(atom: Atom) -> bool:
-    """Whether an atom depends on what tensors hold."""
+    """Return whether an atom depends on tensor contents."""
     if atom.inner is not None:
         return any(depends_on_data(inner) for _, inner in atom.inner.terms)
     return atom.opaque is not None and any(isinstance(part, Read) for part in walk(atom.opaque))
 
 
 def interval(value: Value, domain: Mapping[str, Interval], sizes: Mapping[str, int]) -> Interval:
-    """Bounds of an integer value, its indices within theirs; never too narrow, exact for sums of indices."""
+    """Return bounds of an integer value: never too narrow, exact for sums of indices."""
     return interval_of(linear(value, sizes), domain, sizes)
 
 
 def interval_of(sum_: Linear, domain: Mapping[str, Interval], sizes: Mapping[str, int]) -> Interval:
-    """Bounds of a sum."""
+    """Return bounds of a sum."""
     low = high = sum_.constant
     for coefficient, atom in sum_.terms:
         at_low, at_high = _atom_interval(atom, domain, sizes)
@@ -145,6 +147,7 @@ def _atom_interval(atom: Atom, domain: Mapping[str, Interval], sizes: Mapping[st
 
 
 def _opaque_interval(value: Value, domain: Mapping[str, Interval], sizes: Mapping[str, int]) -> Interval:
+    """Return bounds of an opaque value, those of its type if nothing else is known."""
     if value.dtype == "bool":
         return 0, 1
     whole = limits(value.dtype) if is_integral(value.dtype) else limits("int64")
@@ -162,7 +165,7 @@ def _opaque_interval(value: Value, domain: Mapping[str, Interval], sizes: Mappin
 
 
 def _combined(operator: str, left: Interval, right: Interval) -> Interval | None:
-    """Bounds of what an operator makes of two bounded values; None if nothing is known."""
+    """Return bounds of an operator applied to two bounded values; None if unknown."""
     match operator:
         case "min":
             return min(left[0], right[0]), min(left[1], right[1])

@@ -1,6 +1,6 @@
-"""Names that are probably slips, which the language takes for indices.
+"""Find index names that are probably misspelled.
 
-In: a statement's value, its indices. Out: for each index that looks like another one, which that is.
+Input: the value and the indices of a statement. Output: suspicious indices, each with the name probably meant.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from felixlike.tc.program import Index, Read, Value, walk
 
 
 def slips(value: Value, left: tuple[str, ...], reduced: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """(index, the other that was probably meant): those that are summed over, and read by one access alone."""
+    """Yield (index, name probably meant) for reduced indices that a single access reads."""
     reads = [read for read in walk(value) if isinstance(read, Read)]
     for name in reduced:
         users = sum(any(isinstance(p, Index) and p.name == name for p in walk(*r.subscripts)) for r in reads)
@@ -21,7 +21,7 @@ def slips(value: Value, left: tuple[str, ...], reduced: tuple[str, ...]) -> Iter
 
 
 def _slip(name: str, others: Iterable[str]) -> str:
-    """Another name that one was probably meant to be: the same with a letter doubled, or in the other case."""
+    """Return another name that equals `name` but for one doubled letter or for case, else ""."""
     for other in others:
         doubled = len(name) == len(other) + 1 and any(
             name == other[: i + 1] + other[i] + other[i + 1 :] for i in range(len(other))

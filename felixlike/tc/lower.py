@@ -1,8 +1,8 @@
-"""Nodes → a TIR function, one block a node, as the functions that models are made of.
+"""Lower nodes to a TIR function with one block per node.
 
-In: the nodes of one function, what they read. Out: a PrimFunc over the buffers of its inputs and outputs. Accesses
-that tests keep within their tensors are made only where the tests hold; those that are checked in every call are held
-within.
+Input: the nodes of one function and the tensors they read. Output: a PrimFunc over the buffers of its inputs and
+outputs. Accesses that tests keep within their tensors are executed only where the tests hold. Subscripts of accesses
+that are checked at runtime are clamped.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ from felixlike.tc.scalars import bits, is_float, is_unsigned
 _Expr = Any
 
 _FORMULAS = 1
-"""Functions within each other that become arithmetic in vectors; TVM takes three times as long for one more."""
+"""Nested functions that become vector arithmetic; one more level triples TVM's compile time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a program besides its nodes.
+    """What lowering needs to know besides the nodes.
 
-    sizes: by name.  bounds: of the subscripts of each tensor and node.  kept: what keeps a read within its tensor, by
-    id."""
+    Attributes:
+        sizes: Sizes by name.
+        bounds: Least and greatest subscript of each dimension of each tensor and node.
+        kept: How each read is kept within its tensor, by the id of the read.
+    """
 
     sizes: Mapping[str, int]
     bounds: Mapping[str, tuple[Interval, ...]]
@@ -44,23 +47,25 @@ class Facts:
 def function(
     nodes: Sequence[Node], inputs: Sequence[tuple[str, tuple[int, ...], str]], outputs: Sequence[str], facts: Facts
 ) -> Any:
-    """A PrimFunc.  inputs: (name, shape, type) of what nodes read that is none of them.  outputs: names of the nodes
-    that are its results."""
+    """Return a PrimFunc that computes the nodes.
+
+    inputs: (name, shape, dtype) of the tensors that nodes read from outside. outputs: names of the nodes it returns.
+    """
     te = _tvm.te
-    given = [te.placeholder(shape, dtype, name=identifier(name)) for name, shape, dtype in inputs]
-    tensors = {name: tensor for (name, _, _), tensor in zip(inputs, given, strict=True)}
+    placeholders = [te.placeholder(shape, dtype, name=identifier(name)) for name, shape, dtype in inputs]
+    tensors = {name: tensor for (name, _, _), tensor in zip(inputs, placeholders, strict=True)}
     for node in nodes:
         tensors[node.name] = _computed(node, tensors, facts)
-    return te.create_prim_func([*given, *(tensors[name] for name in outputs)])
+    return te.create_prim_func([*placeholders, *(tensors[name] for name in outputs)])
 
 
 def identifier(name: str) -> str:
-    """A name that TVM's scripts can show."""
+    """Return a name that is valid in TVM's scripts."""
     return name.replace(".", "_")
 
 
 def _computed(node: Node, tensors: Mapping[str, Any], facts: Facts) -> Any:
-    """The tensor of a node."""
+    """Return the TE tensor of a node."""
     te, name = _tvm.te, identifier(node.name)
 
     def at(*axes: _Expr) -> Callable[[Value], _Expr]:
@@ -78,10 +83,10 @@ def _computed(node: Node, tensors: Mapping[str, Any], facts: Facts) -> Any:
         value = at(*axes, *(axis.var for axis in reduced))(node.value)
         return reducer(value.astype("uint8") if of_bools else value, axis=reduced)
 
-    found = te.compute(node.shape, element, name=f"{name}_bits" if of_bools else name)
+    tensor = te.compute(node.shape, element, name=f"{name}_bits" if of_bools else name)
     if of_bools:
-        return te.compute(node.shape, lambda *axes: found(*axes) != _tvm.tirx.const(0, "uint8"), name=name)
-    return found
+        return te.compute(node.shape, lambda *axes: tensor(*axes) != _tvm.tirx.const(0, "uint8"), name=name)
+    return tensor
 
 
 def _reducer(operator: str) -> Any:
@@ -93,7 +98,7 @@ def _reducer(operator: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Lowering:
-    """One node's expressions.  places: TVM's for the value of each index."""
+    """The expressions of one node. places: the TVM expression of each index."""
 
     node: Node
     places: Mapping[str, _Expr]
@@ -101,7 +106,7 @@ class _Lowering:
     facts: Facts
 
     def expression(self, value: Value) -> _Expr:
-        """TVM's for a value."""
+        """Lower a value to a TVM expression."""
         match value:
             case Literal():
                 return _tvm.tirx.const(value.value, value.dtype)
@@ -124,7 +129,7 @@ class _Lowering:
                 return self._call(value)
 
     def _call(self, call: Call) -> _Expr:
-        """Of numbers that are known the result: formulas of functions, nested and folded by TVM, can become wrong."""
+        """Lower a function call; fold calls of constants here, since nested formulas folded by TVM can become wrong."""
         single = {name: low for name, (low, high) in self.node.intervals.items() if low == high}
         parts = list(walk(call))
         if not any(isinstance(p, Read) or (isinstance(p, Index) and p.name not in single) for p in parts):
@@ -137,13 +142,14 @@ class _Lowering:
         return elementary(call.function, arguments, by_library=by_library)
 
     def _read(self, read: Read) -> _Expr:
-        kept = self.facts.kept.get(id(read), Kept.ALWAYS)
+        """Lower a read; clamp subscripts that are checked at runtime."""
+        status = self.facts.kept.get(id(read), Kept.ALWAYS)
         subscripts = []
         for subscript, (low, high) in zip(read.subscripts, self.facts.bounds[read.tensor], strict=True):
             place = self.expression(subscript)
             if subscript.dtype not in ("int32", "int64"):
                 place = place.astype("int32" if bits(subscript.dtype) < 32 else "int64")
-            if kept is Kept.BY_CHECK and not self._within(subscript, low, high):
+            if status is Kept.BY_CHECK and not self._within(subscript, low, high):
                 dtype = str(place.ty.dtype)
                 place = _tvm.tirx.max(_tvm.tirx.min(place, _tvm.tirx.const(high, dtype)), _tvm.tirx.const(low, dtype))
             if str(place.ty.dtype) != "int32":
@@ -152,6 +158,7 @@ class _Lowering:
         return self.tensors[self.node.versions[read.tensor]](*subscripts)
 
     def _within(self, subscript: Value, low: int, high: int) -> bool:
+        """Return whether a subscript is always within bounds."""
         least, greatest = interval(subscript, self.node.intervals, self.facts.sizes)
         return low <= least and greatest <= high
 
@@ -178,27 +185,29 @@ class _Lowering:
         return _PLAIN[value.operator](left, right)
 
     def _logical(self, value: Binary, left: _Expr, right: _Expr) -> _Expr:
-        tirx, both = _tvm.tirx, value.operator == "&&"
+        """Lower && or ||; the right operand is evaluated lazily if tests protect its reads."""
+        tirx, is_and = _tvm.tirx, value.operator == "&&"
         if self._only_by_tests(value.right):
-            settled = tirx.const(not both, "bool")
-            return tirx.if_then_else(left, right, settled) if both else tirx.if_then_else(left, settled, right)
-        return tirx.And(left, right) if both else tirx.Or(left, right)
+            fixed = tirx.const(not is_and, "bool")
+            return tirx.if_then_else(left, right, fixed) if is_and else tirx.if_then_else(left, fixed, right)
+        return tirx.And(left, right) if is_and else tirx.Or(left, right)
 
     def _choice(self, value: Choose) -> _Expr:
+        """Lower a conditional, with lazy branches if tests protect their reads."""
         parts = [self.expression(part) for part in (value.condition, value.left, value.right)]
         if self._only_by_tests(value.left, value.right):
             return _tvm.tirx.if_then_else(*parts)
         return _tvm.tirx.Select(*parts)
 
     def _only_by_tests(self, *values: Value) -> bool:
-        """Whether something in values must not be read where a test around it fails."""
+        """Return whether the values contain a read that must not be executed where a test around it fails."""
         return any(
             isinstance(part, Read) and self.facts.kept.get(id(part), Kept.ALWAYS) is Kept.BY_TESTS
             for part in walk(*values)
         )
 
     def _divided(self, value: Binary, left: _Expr, right: _Expr) -> _Expr:
-        """Rounded towards negative infinity; by 0 it gives 0, and by -1 it does not trap."""
+        """Lower a division, rounded towards negative infinity; x / 0 is 0 and division by -1 does not trap."""
         tirx, dtype = _tvm.tirx, value.dtype
         if is_float(dtype):
             return left / right if value.operator == "/" else _float_remainder(left, right)
@@ -207,17 +216,17 @@ class _Lowering:
         if least > 0 or greatest < -1:
             return divide(left, right)
         zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
-        strange = right == zero
+        needs_care = right == zero
         if not is_unsigned(dtype):
-            strange = tirx.Or(strange, right == tirx.const(-1, dtype))
-        found = divide(left, tirx.Select(strange, one, right))
+            needs_care = tirx.Or(needs_care, right == tirx.const(-1, dtype))
+        quotient = divide(left, tirx.Select(needs_care, one, right))
         if value.operator == "%":
-            return tirx.Select(strange, zero, found)
-        return tirx.Select(strange, tirx.Select(right == zero, zero, zero - left), found)
+            return tirx.Select(needs_care, zero, quotient)
+        return tirx.Select(needs_care, tirx.Select(right == zero, zero, zero - left), quotient)
 
 
 def _height(value: Value) -> int:
-    """How many functions are within each other, at most; counted up to two, which is all that matters."""
+    """Return the greatest nesting depth of functions, at most 2; callers need no more."""
     calls = [part for part in walk(value) if isinstance(part, Call)]
     if any(call.function in WRITTEN_OUT for call in calls):
         return 2
@@ -226,7 +235,7 @@ def _height(value: Value) -> int:
 
 
 def _float_remainder(left: _Expr, right: _Expr) -> _Expr:
-    """Of the sign of the divisor.  What is divided stands in it twice, not more: remainders may be nested."""
+    """Return the remainder with the sign of the divisor. The dividend occurs only twice, since remainders nest."""
     tirx, dtype = _tvm.tirx, str(left.ty.dtype)
     rest, zero = elementary("fmod", [left, right]), tirx.const(0.0, dtype)
     sign = tirx.Select(right < zero, tirx.const(-1.0, dtype), tirx.const(1.0, dtype))
@@ -234,7 +243,7 @@ def _float_remainder(left: _Expr, right: _Expr) -> _Expr:
 
 
 def _converted(inner: _Expr, source: str, dtype: str) -> _Expr:
-    """As C converts: floats are cut, integers wrap."""
+    """Convert as C does: floats are truncated, integers wrap."""
     if source == dtype:
         return inner
     if dtype == "bool":
@@ -257,3 +266,4 @@ _PLAIN: dict[str, Callable[[_Expr, _Expr], _Expr]] = {
     "==": lambda a, b: _tvm.tirx.EQ(a, b),
     "!=": lambda a, b: _tvm.tirx.NE(a, b),
 }
+"""Operators that map directly to TVM expressions."""

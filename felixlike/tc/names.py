@@ -1,4 +1,4 @@
-"""What names mean in a statement."""
+"""The name table of one statement."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from felixlike.tc.source import Span
 
 @dataclass(slots=True)
 class Names:
-    """What names mean in a statement.
+    """The meaning of names in one statement.
 
-    sizes, tensors: of the definition; tensors: (type, rank) of parameters and of what was written before.  unwritten:
-    outputs that no statement has written yet.  left: indices on the left.  lets: values by name.  later: names of lets
-    that are not there yet.  reduced: indices that were met elsewhere, in order, with the place."""
+    Attributes:
+        sizes: Size names of the definition.
+        tensors: (dtype, rank) of parameters and of outputs written by earlier statements.
+        unwritten: Outputs that no statement has written yet.
+        left: Indices on the left-hand side.
+        lets: Values of `let` clauses by name.
+        later: Names of `let` clauses that have not been reached.
+        reduced: Indices that occur elsewhere only, in order, with their positions.
+    """
 
     sizes: Mapping[str, Span]
     tensors: Mapping[str, tuple[str, int]]

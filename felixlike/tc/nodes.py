@@ -1,14 +1,14 @@
-"""Statements → nodes: each computes one tensor, once, from parameters and nodes before it.
+"""Split statements into nodes; each node computes one tensor once, from parameters and earlier nodes.
 
-In: a program and its ranges. Out: `Node`s in order. A tensor that is written several times has a node for each; what
-accumulates becomes a reduction that begins with nothing and an elementwise node that adds what was there:
+Input: a program and its ranges. Output: `Node`s in order. A tensor that is written several times has a node for each
+write. An accumulation becomes a reduction that starts from the neutral element and an elementwise node that adds the
+previous contents:
 
     O(i) = b(i)                      O.1(i) = b(i)
     O(i) += s * A(i, k) * x(k)   →   O.2.sum(i) +=! A(i, k) * x(k)
                                      O.2(i) = O.1(i) + O.2.sum(i) * s
 
-Factors that a sum does not change are taken out of it, so that what is summed is a plain product, as in the functions
-that models are made of.
+Factors that are constant in a sum are moved out of it, so that the sum is a plain product, as in imported models.
 """
 
 from __future__ import annotations
@@ -27,10 +27,18 @@ from felixlike.tc.source import Span
 class Node:
     """A tensor that is computed.
 
-    name: unique.  output: the tensor of the program that it is the last version of; "" for others.  indices: one a
-    dimension; reduced: those that are reduced over.  operator: of the reduction, "=" for none.  intervals: of all its
-    indices.  versions: what the tensors that its value reads are called here: a parameter or a node, by their names in
-    the program.  step: the number of its statement."""
+    Attributes:
+        name: Unique name.
+        output: The program's tensor of which this is the last version, "" for other nodes.
+        dtype: Element type.
+        indices: One index per dimension.
+        reduced: Indices that are reduced over.
+        operator: Operator of the reduction, "=" for none.
+        intervals: Ranges of all its indices.
+        value: The value of an element.
+        versions: For each tensor that the value reads, the parameter or node that holds it.
+        step: Number of the statement.
+    """
 
     name: str
     output: str
@@ -45,32 +53,32 @@ class Node:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its sizes."""
+        """Its shape."""
         return tuple(extent(self.intervals[index]) for index in self.indices)
 
     def reads(self) -> Iterator[tuple[str, Read]]:
-        """(parameter or node, access) for everything that it reads."""
+        """Yield (parameter or node, access) for each access."""
         for value in walk(self.value):
             if isinstance(value, Read):
                 yield self.versions[value.tensor], value
 
 
 def extent(interval: Interval) -> int:
-    """How many values there are in an interval."""
+    """Return the number of values in an interval."""
     return interval[1] - interval[0] + 1
 
 
 def nodes_of(program: Program, ranges: Ranges) -> tuple[Node, ...]:
-    """The nodes of a program, each after those it reads."""
-    found: list[Node] = []
+    """Return the nodes of a program, each after those it reads."""
+    nodes: list[Node] = []
     names = [*(parameter.name for parameter in program.parameters), *(output.name for output in program.given)]
     versions = {name: name for name in names}
     last = {step.target: number for number, step in enumerate(program.steps)}
     for number, step in enumerate(program.steps):
         made = _Maker(step, number, ranges, versions, last[step.target] == number).made()
-        found += made
+        nodes += made
         versions = {**versions, step.target: made[-1].name}
-    return tuple(found)
+    return tuple(nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +92,28 @@ class _Maker:
     last: bool
 
     def made(self) -> list[Node]:
+        """Return the nodes of the statement."""
         step = self.step
         output = step.target if self.last else ""
         if not step.reduced:
-            value = step.value if step.fresh else self._joined(self._own(step.target), step.value)
+            value = step.value if step.fresh else self._joined(self._read_at_indices(step.target), step.value)
             return [self._node("", output, value, {})]
-        factors, rest = _taken_out(step)
+        factors, rest = _extract_factors(step)
         if step.fresh and not factors:
             return [self._node("", output, rest, {}, reduces=True)]
         partial = self._node("sum", "", rest, {}, reduces=True)
-        value = self._own(partial.name)
+        value = self._read_at_indices(partial.name)
         for operator, factor in factors:
             if operator == "-":
                 value = Unary("-", value, value.dtype, factor.span)
             else:
                 value = Binary(operator, value, factor, value.dtype, factor.span)
         if not step.fresh:
-            value = self._joined(self._own(step.target), value)
+            value = self._joined(self._read_at_indices(step.target), value)
         return [partial, self._node("", output, value, {partial.name: partial.name})]
 
     def _node(self, kind: str, output: str, value: Value, more: Mapping[str, str], *, reduces: bool = False) -> Node:
+        """Return a node of the statement. more: versions of tensors that only this node reads."""
         step, intervals = self.step, self.ranges.domains[self.number].intervals
         reduced = step.reduced if reduces else ()
         return Node(
@@ -119,58 +129,60 @@ class _Maker:
             step=self.number,
         )
 
-    def _own(self, tensor: str) -> Value:
-        """The statement's own element of a tensor."""
+    def _read_at_indices(self, tensor: str) -> Value:
+        """Return a read of a tensor at the statement's own indices."""
         span = self.step.span
         return Read(tensor, tuple(Index(index, span) for index in self.step.indices), self.step.value.dtype, span)
 
     def _joined(self, left: Value, right: Value) -> Value:
+        """Apply the operator of the statement to two values."""
         operator = self.step.operator
         if left.dtype == "bool":
             operator = {"min": "&&", "max": "||"}[operator]
         return Binary(operator, left, right, left.dtype, self.step.span)
 
 
-def _taken_out(step: Step) -> tuple[list[tuple[str, Value]], Value]:
-    """Factors of a sum that none of its reduced indices changes, as (operator, value), and what is left to sum."""
+def _extract_factors(step: Step) -> tuple[list[tuple[str, Value]], Value]:
+    """Return factors that are constant in a sum, as (operator, value), and the rest to sum."""
     if step.operator != "+":
         return [], step.value
     factors: list[tuple[str, Value]] = []
-    left: list[Value] = []
-    _split(step.value, step.reduced, factors, left, step.value.dtype)
-    if not factors or not left:
+    remaining: list[Value] = []
+    _split(step.value, step.reduced, factors, remaining, step.value.dtype)
+    if not factors or not remaining:
         return [], step.value
-    rest = left[0]
-    for value in left[1:]:
+    rest = remaining[0]
+    for value in remaining[1:]:
         rest = Binary("*", rest, value, step.value.dtype, Span(rest.span.start, value.span.end))
     return factors, rest
 
 
 def _split(
-    value: Value, reduced: tuple[str, ...], factors: list[tuple[str, Value]], left: list[Value], dtype: str
+    value: Value, reduced: tuple[str, ...], factors: list[tuple[str, Value]], remaining: list[Value], dtype: str
 ) -> None:
-    """A product by its factors: those that stay the same, and those that do not."""
+    """Split a product into constant factors and the remaining ones."""
     if isinstance(value, Binary) and value.operator == "*" and value.dtype == dtype:
-        _split(value.left, reduced, factors, left, dtype)
-        _split(value.right, reduced, factors, left, dtype)
-    elif isinstance(value, Binary) and value.operator == "/" and is_float(dtype) and _same(value.right, reduced):
-        _split(value.left, reduced, factors, left, dtype)
+        _split(value.left, reduced, factors, remaining, dtype)
+        _split(value.right, reduced, factors, remaining, dtype)
+    elif isinstance(value, Binary) and value.operator == "/" and is_float(dtype) and _is_constant(value.right, reduced):
+        _split(value.left, reduced, factors, remaining, dtype)
         factors.append(("/", value.right))
     elif isinstance(value, Unary) and value.operator == "-" and not isinstance(value.value, Literal):
         factors.append(("-", value))
-        _split(value.value, reduced, factors, left, dtype)
-    elif _same(value, reduced):
+        _split(value.value, reduced, factors, remaining, dtype)
+    elif _is_constant(value, reduced):
         factors.append(("*", value))
     else:
-        left.append(value)
+        remaining.append(value)
 
 
-def _same(value: Value, reduced: tuple[str, ...]) -> bool:
+def _is_constant(value: Value, reduced: tuple[str, ...]) -> bool:
+    """Return whether a value depends on none of the reduced indices."""
     return not any(isinstance(part, Index) and part.name in reduced for part in walk(value))
 
 
 def is_product(node: Node) -> bool:
-    """Whether a node sums up products of elements of two tensors, so that it reads each of them several times."""
+    """Return whether a node sums products of elements of two tensors, so that it reads elements repeatedly."""
     value = node.value
     if node.operator != "+" or not isinstance(value, Binary) or value.operator != "*":
         return False

@@ -1,10 +1,10 @@
-"""The torch operator felixlike::comprehension: a tensor comprehension where PyTorch looks on.
+"""The torch operator felixlike::comprehension, which represents a tensor comprehension under tracing and transforms.
 
     comprehension(str source, str name, Tensor[] inputs) -> Tensor[]
 
-torch.export and torch.compile see one operator, whose text says all there is to know; felixlike.optimize takes it for
-the functions that it is made of. Outputs are new tensors and carry no gradients; an access that leaves its tensor
-raises where the operator runs, and reads the nearest element in a model that was optimized.
+torch.export and torch.compile see one operator, which carries the whole text. felixlike.optimize replaces it by the
+functions that it consists of. Outputs are new tensors without gradients. An access outside its tensor raises when the
+operator runs; in an optimized model it reads the nearest element.
 """
 
 from __future__ import annotations
@@ -24,30 +24,33 @@ _NAME = "comprehension"
 
 
 _makers: list[Callable[[str, str], Any]] = []
+"""The function that makes comprehensions, set by `made_by`; empty before."""
 
 
 def made_by(define: Callable[[str, str], Any]) -> None:
-    """Say what makes a comprehension of a text and a name."""
+    """Register the function that makes a comprehension from a text and a name."""
     _makers[:] = [define]
 
 
 def run(source: str, name: str, tensors: Sequence[Any]) -> list[Any]:
-    """The outputs in order, as PyTorch's modes and transforms want them.  tensors: parameters, then outputs that are
-    accumulated into."""
+    """Call the operator through PyTorch's dispatcher and return the outputs in order.
+
+    tensors: Parameters, then outputs that are accumulated into.
+    """
     import torch
 
-    found: list[Any] = torch.ops.felixlike.comprehension.default(source, name, list(tensors))
-    return found
+    outputs: list[Any] = torch.ops.felixlike.comprehension.default(source, name, list(tensors))
+    return outputs
 
 
 def prepare() -> None:
-    """Make the operator known to PyTorch and to the importer of models."""
+    """Register the operator with PyTorch and with the model importer."""
     _library()
 
 
 @once
 def _library() -> Any:
-    """The operator's definition; it lasts as long as what is returned here."""
+    """Define the operator. It exists as long as the returned library object."""
     import torch
 
     make: Any = torch.library.Library
@@ -63,26 +66,30 @@ def _library() -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _comprehension(source: str, name: str) -> Any:
+    """Return the cached comprehension of a text."""
     with alone(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it was warned of slips where the text was defined
+        warnings.simplefilter("ignore")  # `define` has already warned about suspicious names
         return _makers[0](source, name)
 
 
 def _made(source: str, name: str, tensors: Sequence[Any]) -> Instance:
+    """Return the instance of a text for tensors, which may be fake."""
     program = _comprehension(source, name).program
-    given = [Given(tuple(int(size) for size in t.shape), str(t.dtype).removeprefix("torch.")) for t in tensors]
-    return instance(program, given[: len(program.parameters)])
+    signature = [Given(tuple(int(size) for size in t.shape), str(t.dtype).removeprefix("torch.")) for t in tensors]
+    return instance(program, signature[: len(program.parameters)])
 
 
 def _compute(source: str, name: str, inputs: list[Any]) -> list[Any]:
-    found = _comprehension(source, name)
-    program = found.program
-    given = {o.name: t.clone() for o, t in zip(program.given, inputs[len(program.parameters) :], strict=True)}
-    outputs = found(*inputs[: len(program.parameters)], out=given or None)
+    """Run the operator on real tensors; tensors that are accumulated into are cloned."""
+    comprehension = _comprehension(source, name)
+    program = comprehension.program
+    out = {o.name: t.clone() for o, t in zip(program.given, inputs[len(program.parameters) :], strict=True)}
+    outputs = comprehension(*inputs[: len(program.parameters)], out=out or None)
     return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
 def _without_gradients(source: str, name: str, inputs: list[Any]) -> list[Any]:
+    """Run the operator below autograd, with a warning if an input requires a gradient."""
     import torch
 
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
@@ -93,7 +100,7 @@ def _without_gradients(source: str, name: str, inputs: list[Any]) -> list[Any]:
 
 
 def _pretend(source: str, name: str, inputs: list[Any]) -> list[Any]:
-    """The outputs without their values, for inputs without values."""
+    """Return empty outputs for fake tensors."""
     import torch
 
     made = _made(source, name, inputs)
@@ -105,7 +112,7 @@ def _pretend(source: str, name: str, inputs: list[Any]) -> list[Any]:
 
 
 def _one_by_one(info: Any, in_dims: Any, source: str, name: str, inputs: list[Any]) -> tuple[list[Any], list[int]]:
-    """vmap: one call for each element of the batch."""
+    """Implement vmap: one call for each element of the batch."""
     import torch
 
     places = in_dims[2]
@@ -118,7 +125,7 @@ def _one_by_one(info: Any, in_dims: Any, source: str, name: str, inputs: list[An
 
 
 def _converted(node: Any, importer: Any) -> Any:
-    """The calls of its functions, put into the model that is imported."""
+    """Emit the calls of the comprehension's functions into the imported model."""
     from felixlike import _tvm
 
     source, name, arguments = node.args

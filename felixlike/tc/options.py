@@ -1,6 +1,6 @@
-"""Mapping options: hints about how a comprehension is to be computed.
+"""Mapping options: hints for how a comprehension is scheduled.
 
-In: what the original has for its polyhedral mapper. Out: `Options`, checked.
+Input: the options that the original has for its polyhedral mapper. Output: checked `Options`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ _FUSIONS = ("Max", "Preserve3Coincident", "Min")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Hints, each method giving options with one more: Options().tile(32, 32).unroll(8).
+    """Mapping hints. Each method returns new options with one more hint: Options().tile(32, 32).unroll(8).
 
-    A hint fixes the choices that it names as far as a schedule has them; what it does not name is searched."""
+    A hint fixes a choice if the schedule has it. All other choices are searched.
+
+    Attributes:
+        tiles: Tile sizes of the outermost output dimensions, in elements.
+        unrolled: Iterations of inner loops to unroll, or None.
+        blocks: GPU grid size, in blocks for each dimension.
+        threads: GPU block size, in threads for each dimension.
+        fusion: "Max", "Preserve3Coincident" or "Min".
+    """
 
     tiles: tuple[int, ...] = ()
     unrolled: int | None = None
@@ -26,23 +34,74 @@ class Options:
     fusion: str = "Max"
 
     def tile(self, *sizes: int) -> Options:
-        """Sizes of the tiles of the outermost dimensions of outputs, outermost first.  Raises InvalidOption."""
+        """Set the tile sizes of the outermost output dimensions.
+
+        Args:
+            sizes: One to eight positive integers, outermost first, in elements.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: A size is not a positive integer.
+        """
         return replace(self, tiles=_positive("tile", sizes))
 
     def unroll(self, factor: int) -> Options:
-        """Iterations of inner loops that are written out.  Raises InvalidOption."""
+        """Set how many iterations of inner loops are unrolled.
+
+        Args:
+            factor: A positive integer.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: `factor` is not a positive integer.
+        """
         return replace(self, unrolled=_positive("unroll", (factor,))[0])
 
     def map_to_blocks(self, *sizes: int) -> Options:
-        """Blocks of a GPU's grid, one to three numbers.  Raises InvalidOption."""
+        """Set the GPU grid size.
+
+        Args:
+            sizes: One to three positive integers, in blocks.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: A size is not a positive integer, or there are more than three.
+        """
         return replace(self, blocks=_positive("map_to_blocks", sizes, most=3))
 
     def map_to_threads(self, *sizes: int) -> Options:
-        """Threads of a block, one to three numbers.  Raises InvalidOption."""
+        """Set the GPU block size.
+
+        Args:
+            sizes: One to three positive integers, in threads.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: A size is not a positive integer, or there are more than three.
+        """
         return replace(self, threads=_positive("map_to_threads", sizes, most=3))
 
     def fuse(self, strategy: str) -> Options:
-        """ "Max", "Preserve3Coincident": statements share functions; "Min": each has its own.  Raises InvalidOption."""
+        """Set how statements are fused into functions.
+
+        Args:
+            strategy: "Max" or "Preserve3Coincident" to let statements share functions, "Min" for one function per
+                statement.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: The strategy is unknown.
+        """
         if strategy not in _FUSIONS:
             raise InvalidOption(
                 f"{shown(strategy)} is no strategy of fusion", where="fuse", remedy=choose_from(strategy, _FUSIONS)
@@ -51,7 +110,7 @@ class Options:
 
     @property
     def hints(self) -> bool:
-        """Whether schedules are hinted at."""
+        """Whether there are hints about schedules."""
         return bool(self.tiles or self.unrolled or self.blocks or self.threads)
 
     @property
@@ -61,6 +120,7 @@ class Options:
 
 
 def _positive(name: str, sizes: tuple[int, ...], *, most: int = 8) -> tuple[int, ...]:
+    """Return the sizes. Raise InvalidOption unless they are 1 to `most` positive integers."""
     if not 0 < len(sizes) <= most:
         raise InvalidOption(f"{len(sizes)} numbers are given", where=name, remedy=f"give 1 to {most}")
     for size in sizes:

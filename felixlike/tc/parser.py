@@ -1,7 +1,7 @@
-"""Text → trees of its definitions.
+"""Parse text into trees.
 
-In: the text of one or more `def`s. Out: `Definition`s, or a TCSyntaxError at the token that does not fit. The grammar
-is in grammar.lark; lark reads it when this module is imported (40 ms), which happens when a comprehension is defined.
+Input: the text of one or more definitions. Output: `Definition`s, or a TCSyntaxError at the first unexpected token. The
+grammar is in grammar.lark. lark reads it when this module is imported (40 ms), on the first `define`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from felixlike.tc import tree
 from felixlike.tc.source import Source, Span
 
 DEEPEST = 150
-"""Operators inside each other: more would overflow the stacks of those who walk through them."""
+"""Greatest nesting depth of parse trees; more would overflow the stack of recursive functions."""
 
 _PARSER = lark.Lark(
     (Path(__file__).parent / "grammar.lark").read_text(), parser="lalr", lexer="basic", propagate_positions=True
 )
 
 _TYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float", "double")
+"""Scalar types of the language."""
 
-_OTHERS_TYPES = {
+_FOREIGN_TYPES = {
     "int": "int32",
     "integer": "int32",
     "short": "int16",
@@ -38,7 +39,7 @@ _OTHERS_TYPES = {
     "real": "float",
     "boolean": "bool",
 }
-"""What other languages call them."""
+"""Type names of other languages and the nearest type here; used in error messages."""
 
 _WORDS = {
     "ID": "an identifier",
@@ -60,14 +61,14 @@ _WORDS = {
     "RBRACE": "`}`",
     "$END": "the end of the text",
 }
-"""What tokens are called in messages; of those that are not here, operators, only that there may be one."""
+"""Names of tokens in messages. Operators are missing here and called "an operator"."""
 
 _EXPRESSION = {"ID", "NUMBER", "SCALAR", "MIN", "MAX", "LPAR", "MINUS", "BANG"}
-"""What an expression may begin with."""
+"""Tokens that can start an expression."""
 
 
 def parse(source: Source) -> tuple[tree.Definition, ...]:
-    """The definitions of a text, in order.  Raises TCSyntaxError."""
+    """Return the definitions of a text, in order. Raise TCSyntaxError."""
     try:
         parsed = _PARSER.parse(source.text)
     except lark.exceptions.UnexpectedToken as error:
@@ -90,9 +91,10 @@ def parse(source: Source) -> tuple[tree.Definition, ...]:
 
 
 def _check_depth(source: Source, parsed: Any) -> None:
-    at = [(parsed, 0)]
-    while at:
-        node, depth = at.pop()
+    """Raise TCSyntaxError if expressions are nested too deep."""
+    stack = [(parsed, 0)]
+    while stack:
+        node, depth = stack.pop()
         if depth > DEEPEST:
             raise source.error(
                 TCSyntaxError,
@@ -100,22 +102,22 @@ def _check_depth(source: Source, parsed: Any) -> None:
                 f"expressions are nested more than {DEEPEST} deep",
                 "cut them into several statements, or into lets",
             )
-        at.extend((child, depth + 1) for child in node.children if isinstance(child, lark.Tree))
+        stack.extend((child, depth + 1) for child in node.children if isinstance(child, lark.Tree))
 
 
 def _unexpected(source: Source, error: Any) -> TCSyntaxError:
-    """In words what could have stood there."""
+    """Return an error that says which tokens were expected."""
     token, expected = error.token, set(error.accepts or error.expected)
     end = len(source.text.rstrip())
     span = _span(token) if token.type != "$END" else Span(end, end)
-    found = "the end of the text (eof)" if token.type == "$END" else f"`{source.shown(span)}`"
+    actual = "the end of the text (eof)" if token.type == "$END" else f"`{source.shown(span)}`"
     reserved = token.type in ("DEF", "WHERE", "IN", "EXISTS", "SCALAR", "MIN", "MAX") and "ID" in expected
     names = _expected(expected)
     remedy = ""
     if reserved:
-        remedy = f"{found} is a reserved word (keyword) and no identifier; choose another name"
+        remedy = f"{actual} is a reserved word (keyword) and no identifier; choose another name"
     elif token.type == "ID" and "SCALAR" in expected:
-        near = _OTHERS_TYPES.get(str(token)) or nearest(str(token), _TYPES)
+        near = _FOREIGN_TYPES.get(str(token)) or nearest(str(token), _TYPES)
         remedy = f"types are {', '.join(_TYPES)}" + (f" (did you mean `{near}`?)" if near else "")
     elif token.type == "COMMA" and expected <= {"RPAR", *_OPERATORS} and _after_extreme(source, span.start):
         remedy = "min and max take exactly 2 arguments"
@@ -125,35 +127,36 @@ def _unexpected(source: Source, error: Any) -> TCSyntaxError:
         remedy = "on the left of an assignment stand plain identifiers: O(i) = A(i - 1), not O(i + 1) = A(i)"
         if source.text.count("{", 0, span.start) == source.text.count("}", 0, span.start):
             remedy = "sizes are names or numbers"
-    return source.error(TCSyntaxError, span, f"expected {names} but found {found}", remedy)
+    return source.error(TCSyntaxError, span, f"expected {names} but found {actual}", remedy)
 
 
 _OPERATORS = {
     *("PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "COMPARISON", "LESS", "GREATER", "AND", "OR", "QUESTION"),
 }
+"""Tokens called "an operator" in messages."""
 
 
 def _expected(expected: set[str]) -> str:
-    """ "an identifier or `)`" """
-    left = set(expected)
+    """Return expected tokens in words, such as "an identifier or `)`"."""
+    remaining = set(expected)
     words = []
-    if left >= _EXPRESSION:
+    if remaining >= _EXPRESSION:
         words.append("an expression (an identifier, a number, `(` …)")
-        left -= _EXPRESSION
-    if left & _OPERATORS:
-        if left & _OPERATORS == {"QUESTION"}:
+        remaining -= _EXPRESSION
+    if remaining & _OPERATORS:
+        if remaining & _OPERATORS == {"QUESTION"}:
             words.append("`?`")
         else:
             words.append("an operator")
-        left -= _OPERATORS
-    if "ASSIGN" in left:
-        left -= {"EQUALS"}
-    words += [words_ for name, words_ in _WORDS.items() if name in left]
+        remaining -= _OPERATORS
+    if "ASSIGN" in remaining:
+        remaining -= {"EQUALS"}
+    words += [words_ for name, words_ in _WORDS.items() if name in remaining]
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _after_extreme(source: Source, place: int) -> bool:
-    """Whether the parenthesis that is open at a place is that of min or max."""
+    """Return whether the innermost open parenthesis at a position is that of min or max."""
     depth = 0
     for at in range(place - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(source.text[at], 0)
@@ -163,6 +166,7 @@ def _after_extreme(source: Source, place: int) -> bool:
 
 
 def _unknown(source: Source, place: int | None) -> TCSyntaxError:
+    """Return an error for a character that starts no token."""
     place = place or 0
     sign = source.text[place]
     remedy = "the language has letters, digits and + - * / % ( ) { } ? : , = < > ! && || only"
@@ -178,6 +182,7 @@ def _unknown(source: Source, place: int | None) -> TCSyntaxError:
 
 
 def _span(node: Any) -> Span:
+    """Return the source span of a token or parse tree."""
     if isinstance(node, lark.Token):
         return Span(int(node.start_pos or 0), int(node.end_pos or 0))
     return Span(int(node.meta.start_pos), int(node.meta.end_pos))
@@ -192,12 +197,13 @@ def _tokens(node: Any, kind: str) -> list[Any]:
 
 
 def _trees(node: Any, kind: str) -> list[Any]:
-    """The children of one of the children, which may be missing."""
-    found = [child for child in node.children if isinstance(child, lark.Tree) and child.data == kind]
-    return [c for tree_ in found for c in tree_.children if not _separates(c)]
+    """Return the children of all child trees of one kind, without separators."""
+    matching = [child for child in node.children if isinstance(child, lark.Tree) and child.data == kind]
+    return [c for tree_ in matching for c in tree_.children if not _separates(c)]
 
 
 def _separates(child: Any) -> bool:
+    """Return whether a child is a separator, or missing."""
     return child is None or (isinstance(child, lark.Token) and child.type in ("COMMA", "LPAR", "RPAR", "WHERE"))
 
 
@@ -252,8 +258,12 @@ def _expression(node: Any) -> tree.Expression:
 
 
 def _access(parts: Any, span: Span) -> tree.Expression:
-    given = next((p for p in parts if isinstance(p, lark.Tree) and p.data == "arguments"), None)
-    arguments = () if given is None else tuple(_expression(c) for c in given.children if isinstance(c, lark.Tree))
+    argument_list = next((p for p in parts if isinstance(p, lark.Tree) and p.data == "arguments"), None)
+    arguments = (
+        ()
+        if argument_list is None
+        else tuple(_expression(c) for c in argument_list.children if isinstance(c, lark.Tree))
+    )
     return tree.Access(_identifier(parts[0]), arguments, span)
 
 
@@ -270,3 +280,4 @@ _FORMS: dict[str, Callable[[Any, Span], tree.Expression]] = {
     ),
     "access": _access,
 }
+"""Makes the expression of each grammar rule."""

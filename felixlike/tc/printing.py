@@ -1,7 +1,7 @@
-"""Values and statements as text: for people, and in one canonical form.
+"""Print values and statements as text, for users or in a canonical form.
 
-In: a program. Out: text in the language; lets are put in where they are used. Two programs that differ in names,
-spaces, comments and lets only have one canonical text.
+Input: a program. Output: text in the language, with `let` values substituted. Programs that differ only in names,
+whitespace, comments and lets have the same canonical text.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, 
 from felixlike.tc.scalars import spoken
 
 Rename = Callable[[str, str], str]
-"""(kind, name) → the name to print; kinds are "tensor", "size", "index" and "def"."""
+"""Map (kind, name) to the name to print; kinds are "tensor", "size", "index" and "def"."""
 
 
 def plainly(kind: str, name: str) -> str:
-    """A name as it is."""
+    """Return a name unchanged."""
     return name
 
 
 def text_of(value: Value, rename: Rename = plainly) -> str:
-    """A value, every operator in parentheses."""
+    """Return a value as text, with every operator in parentheses."""
     match value:
         case Literal():
             return repr(value.value)
@@ -45,7 +45,7 @@ def text_of(value: Value, rename: Rename = plainly) -> str:
 
 
 def statement_text(step: Step, rename: Rename = plainly) -> str:
-    """A statement, with the ranges that `where` gives."""
+    """Return a statement as text, with its `where` clauses."""
     left = f"{rename('tensor', step.target)}({', '.join(rename('index', index) for index in step.indices)})"
     operator = "=" if step.operator == "=" else f"{step.operator}={'!' if step.fresh else ''}"
     clauses = [f"exists {text_of(witness, rename)}" for witness in step.witnesses]
@@ -58,7 +58,7 @@ def statement_text(step: Step, rename: Rename = plainly) -> str:
 
 
 def signature_text(program: Program, rename: Rename = plainly) -> str:
-    """What is given and what is returned."""
+    """Return the signature: parameters and outputs."""
     parameters = []
     for parameter in program.parameters:
         dims = ", ".join(str(dim) if isinstance(dim, int) else rename("size", dim) for dim in parameter.dims)
@@ -68,7 +68,7 @@ def signature_text(program: Program, rename: Rename = plainly) -> str:
 
 
 def canonical(program: Program) -> str:
-    """The text that programs have in common which compute the same in the same way."""
+    """Return the canonical text, which is equal for programs that compute the same in the same way."""
     names: dict[tuple[str, str, int], str] = {}
 
     def rename_in(number: int) -> Rename:

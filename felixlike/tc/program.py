@@ -1,7 +1,7 @@
-"""A definition whose names and types are settled: what all later steps work on.
+"""A checked definition with resolved names and types, the input of all later stages.
 
-In: nothing. Out: frozen classes. Values are compared by identity, since lets put one value into several places; every
-value knows its type and where it was written.
+Frozen classes only. Values are compared by identity, since a let puts one value into several places. Each value has a
+dtype and a source span.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from felixlike.tc.source import Source, Span
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A number.  value: an int for integers, a float for floats."""
+    """A number. `value` is an int for integer types and a float for float types."""
 
     value: int | float
     dtype: str
@@ -41,7 +41,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """An element of a tensor, as statements before have left it."""
+    """A tensor element, as left by earlier statements."""
 
     tensor: str
     subscripts: tuple[Value, ...]
@@ -51,7 +51,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Convert:
-    """A value in another type.  written: as a cast, rather than by matching types."""
+    """A conversion to another type. written: whether it is an explicit cast rather than a type match."""
 
     value: Value
     dtype: str
@@ -61,7 +61,7 @@ class Convert:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unary:
-    """operator: "-" or "!"."""
+    """A unary operator: "-" or "!"."""
 
     operator: str
     value: Value
@@ -71,7 +71,7 @@ class Unary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binary:
-    """operator: + - * / % min max, a comparison, && or ||; both operands of one type."""
+    """A binary operator: + - * / % min max, a comparison, && or ||. Both operands have the same type."""
 
     operator: str
     left: Value
@@ -82,7 +82,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choose:
-    """condition ? left : right, of which only one is computed."""
+    """The conditional `condition ? left : right`; only one of the two is evaluated."""
 
     condition: Value
     left: Value
@@ -93,7 +93,7 @@ class Choose:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A built-in function of values of its type."""
+    """A call of a built-in function; arguments have the type of the result."""
 
     function: str
     arguments: tuple[Value, ...]
@@ -105,7 +105,7 @@ Value = Literal | Index | Size | Read | Convert | Unary | Binary | Choose | Call
 
 
 def children(value: Value) -> tuple[Value, ...]:
-    """The values that a value is made of."""
+    """Return the operands of a value."""
     match value:
         case Read():
             return value.subscripts
@@ -122,20 +122,20 @@ def children(value: Value) -> tuple[Value, ...]:
 
 
 def walk(*values: Value) -> Iterator[Value]:
-    """All values that values are made of, each once, those inside others after them, from left to right."""
+    """Yield all values inside the given ones, each once, in preorder from left to right."""
     seen: set[int] = set()
-    at = list(reversed(values))
-    while at:
-        value = at.pop()
+    stack = list(reversed(values))
+    while stack:
+        value = stack.pop()
         if id(value) not in seen:
             seen.add(id(value))
             yield value
-            at.extend(reversed(children(value)))
+            stack.extend(reversed(children(value)))
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A parameter.  dims: a size by name, or a number.  span: of its name."""
+    """A parameter. dims: names of sizes or numbers. span: position of its name."""
 
     name: str
     dtype: str
@@ -145,8 +145,15 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A tensor that is returned.  given: the caller gives its first contents, since the first statement that writes
-    it accumulates.  span: of its name."""
+    """A tensor that is returned.
+
+    Attributes:
+        name: Its name.
+        dtype: Element type.
+        rank: Number of dimensions.
+        given: Whether the caller passes its initial contents, since the first statement that writes it accumulates.
+        span: Position of its name.
+    """
 
     name: str
     dtype: str
@@ -159,10 +166,19 @@ class Output:
 class Step:
     """One statement.
 
-    indices: on the left.  reduced: indices that stand elsewhere only, in order of their first use.  operator: "=",
-    "+", "*", "min" or "max".  fresh: begins with nothing, whatever the tensor held ("=" and the forms with "!").
-    ranges: of `where`, by index.  witnesses: values of `exists`, which bound indices.  first: the first one that
-    writes its tensor."""
+    Attributes:
+        target: The tensor that is written.
+        indices: Indices on the left-hand side.
+        reduced: Indices that occur elsewhere only, in order of first use.
+        operator: "=", "+", "*", "min" or "max".
+        fresh: Whether earlier contents are ignored: "=" and the forms with "!".
+        value: The right-hand side.
+        ranges: Lower and upper bound from `where`, by index.
+        witnesses: Values of `exists`, which bound indices.
+        first: Whether it is the first statement that writes its target.
+        span: Position of the statement.
+        index_spans: Position of each index.
+    """
 
     target: str
     indices: tuple[str, ...]
@@ -179,7 +195,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One definition, checked.  sizes: their names, in order.  notes: what looks like a slip, in words."""
+    """One checked definition.
+
+    Attributes:
+        source: Its text.
+        name: Its name.
+        parameters: Its inputs, in order.
+        sizes: Names of its sizes, in order.
+        outputs: Its outputs, in order.
+        steps: Its statements, in order.
+        notes: Suspicious names, in words.
+    """
 
     source: Source
     name: str
@@ -191,5 +217,5 @@ class Program:
 
     @property
     def given(self) -> tuple[Output, ...]:
-        """Outputs that the caller gives, to be accumulated into."""
+        """The outputs whose initial contents the caller passes."""
         return tuple(output for output in self.outputs if output.given)

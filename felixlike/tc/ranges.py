@@ -1,8 +1,8 @@
-"""Ranges of indices, inferred in rounds: each index is as wide as no access forbids.
+"""Infer the ranges of indices in rounds: each index gets the widest range that all accesses allow.
 
-In: a program, sizes. Out: a `Domain` for each statement, or a TCRangeError. The rules of the language: ranges of
-`where` come first; in each round an index is solved from all accesses in which it is the only one that is not known;
-what is solved in a round counts from the next one on, for its worst case, and is not made narrower later.
+Input: a program, sizes. Output: a `Domain` per statement, or a TCRangeError. The rules of the language: ranges of
+`where` come first. In each round an index is solved from all accesses in which it is the only unknown. Indices solved
+in a round are used from the next round on, in their worst case, and are not narrowed later.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from felixlike.tc.program import Index, Program, Read, Step, Value, walk
 from felixlike.tc.source import Source
 
 _MOST = 2**31 - 1
-"""Elements of a tensor: TVM numbers them by int32."""
+"""Largest number of elements of a tensor: TVM indexes them by int32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The ranges of a statement's indices: least and greatest value of each, and the round in which it was solved (0:
-    by `where`)."""
+    """The index ranges of one statement.
+
+    Attributes:
+        intervals: Least and greatest value of each index.
+        rounds: The round in which each index was solved, 0 for `where`.
+    """
 
     intervals: Mapping[str, Interval]
     rounds: Mapping[str, int]
@@ -31,18 +35,23 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """domains: a statement's, in order.  bounds: least and greatest subscript of each dimension of each tensor."""
+    """The ranges of a program.
+
+    Attributes:
+        domains: One per statement, in order.
+        bounds: Least and greatest subscript of each dimension of each tensor.
+    """
 
     domains: tuple[Domain, ...]
     bounds: Mapping[str, tuple[Interval, ...]]
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Sizes of a tensor."""
+        """Return the shape of a tensor."""
         return tuple(high - low + 1 for low, high in self.bounds[tensor])
 
 
 def infer(program: Program, sizes: Mapping[str, int]) -> Ranges:
-    """The ranges of all statements for given sizes.  Raises TCRangeError."""
+    """Infer the ranges of all statements for concrete sizes. Raise TCRangeError."""
     bounds: dict[str, tuple[Interval, ...]] = {
         tensor.name: tuple((0, (dim if isinstance(dim, int) else sizes[dim]) - 1) for dim in tensor.dims)
         for tensor in program.parameters
@@ -61,6 +70,7 @@ def infer(program: Program, sizes: Mapping[str, int]) -> Ranges:
 
 
 def _check_size(source: Source, step: Step, written: tuple[Interval, ...]) -> None:
+    """Raise TCRangeError if a tensor has too many elements."""
     elements = 1
     for low, high in written:
         elements *= high - low + 1
@@ -82,12 +92,13 @@ def _incompatible(
 
 
 def _boxed(intervals: tuple[Interval, ...]) -> str:
+    """Return intervals as text, such as "(0:4, 0:8)"."""
     return "(" + ", ".join(f"{low}:{high + 1}" for low, high in intervals) + ")"
 
 
 @dataclass(frozen=True, slots=True)
 class _Constraint:
-    """low ≤ value ≤ high, since a tensor is read there."""
+    """The constraint low ≤ value ≤ high, from a subscript of a read."""
 
     value: Linear
     low: int
@@ -96,7 +107,7 @@ class _Constraint:
 
 
 class _Solver:
-    """One statement's indices."""
+    """Solves the index ranges of one statement."""
 
     def __init__(
         self, source: Source, step: Step, sizes: Mapping[str, int], bounds: Mapping[str, tuple[Interval, ...]]
@@ -112,21 +123,22 @@ class _Solver:
         self._rounds: dict[str, int] = {}
 
     def solved(self) -> Domain:
-        """Raises TCRangeError."""
+        """Return the ranges. Raise TCRangeError."""
         for name, (low, high) in self._step.ranges.items():
-            self._settle(name, (self._bound(low), self._bound(high) - 1), 0)
-        wanted = [*self._step.indices, *self._step.reduced]
+            self._record(name, (self._bound(low), self._bound(high) - 1), 0)
+        names = [*self._step.indices, *self._step.reduced]
         number = 0
-        while left := [name for name in wanted if name not in self._solved]:
+        while unsolved := [name for name in names if name not in self._solved]:
             number += 1
-            found = self._round(left)
-            if not found:
-                raise self._unsolved(left)
-            for name, interval in found.items():
-                self._settle(name, interval, number)
-        return Domain({name: self._solved[name] for name in wanted}, self._rounds)
+            solved = self._round(unsolved)
+            if not solved:
+                raise self._unsolved(unsolved)
+            for name, interval in solved.items():
+                self._record(name, interval, number)
+        return Domain({name: self._solved[name] for name in names}, self._rounds)
 
     def _bound(self, value: Value) -> int:
+        """Evaluate a bound of `where`. Raise TCRangeError."""
         try:
             return int(on_grid(value, {}, self._sizes))
         except ZeroDivisionError:
@@ -136,7 +148,8 @@ class _Solver:
                 TCRangeError, value.span, "the bound of a range is too complicated", "use + - * / % min and max"
             ) from None
 
-    def _settle(self, name: str, interval: Interval, number: int) -> None:
+    def _record(self, name: str, interval: Interval, number: int) -> None:
+        """Record the range of an index; raise TCRangeError if it is empty."""
         if interval[0] > interval[1]:
             span = self._step.index_spans.get(name, self._step.span)
             raise self._source.error(
@@ -152,21 +165,21 @@ class _Solver:
             return "the upper bound must be above the lower one"
         return f"no value of `{name}` keeps {self._used(name)} within the tensor"
 
-    def _round(self, left: list[str]) -> dict[str, Interval]:
-        """What can be solved now."""
-        found: dict[str, Interval] = {}
+    def _round(self, unsolved: list[str]) -> dict[str, Interval]:
+        """Return the ranges of indices that can be solved in this round."""
+        solved: dict[str, Interval] = {}
         for constraint in self._constraints:
-            for name, (low, high) in self._inverted(constraint.value, constraint.low, constraint.high, left):
-                before = found.get(name, (low, high))
-                found[name] = (max(before[0], low), min(before[1], high))
-        return found
+            for name, (low, high) in self._inverted(constraint.value, constraint.low, constraint.high, unsolved):
+                previous = solved.get(name, (low, high))
+                solved[name] = (max(previous[0], low), min(previous[1], high))
+        return solved
 
-    def _inverted(self, sum_: Linear, low: int, high: int, left: list[str]) -> Iterator[tuple[str, Interval]]:
-        """The range that low ≤ sum ≤ high leaves to the only index in it that is not known, if there is just one."""
-        open_ = [(c, atom) for c, atom in sum_.terms if not indices_of(atom).isdisjoint(left)]
-        if len(open_) != 1 or any(depends_on_data(atom) for _, atom in sum_.terms):
+    def _inverted(self, sum_: Linear, low: int, high: int, unsolved: list[str]) -> Iterator[tuple[str, Interval]]:
+        """Yield the range that low ≤ sum ≤ high allows for the only unknown index, if there is exactly one."""
+        unknown = [(c, atom) for c, atom in sum_.terms if not indices_of(atom).isdisjoint(unsolved)]
+        if len(unknown) != 1 or any(depends_on_data(atom) for _, atom in sum_.terms):
             return
-        ((coefficient, atom),) = open_
+        ((coefficient, atom),) = unknown
         rest = Linear(sum_.constant, tuple(term for term in sum_.terms if term[1].key != atom.key))
         least, greatest = interval_of(rest, self._solved, self._sizes)
         low, high = low - least, high - greatest
@@ -176,10 +189,10 @@ class _Solver:
         if atom.index:
             yield atom.index, (low, high)
         elif atom.inner is not None:
-            yield from self._inverted(atom.inner, low * atom.divisor, high * atom.divisor + atom.divisor - 1, left)
+            yield from self._inverted(atom.inner, low * atom.divisor, high * atom.divisor + atom.divisor - 1, unsolved)
 
     def _used(self, name: str) -> str:
-        """The accesses whose subscripts have an index, as written."""
+        """Return the accesses whose subscripts contain an index, as written."""
         texts = [
             f"`{self._source.shown(read.span)}`"
             for read in self._reads
@@ -187,9 +200,10 @@ class _Solver:
         ]
         return ", ".join(dict.fromkeys(texts))
 
-    def _unsolved(self, left: list[str]) -> TCRangeError:
-        name = next((name for name in left if not self._used(name)), left[0])
-        others = f" (nor {', '.join(f'`{other}`' for other in left if other != name)})" if len(left) > 1 else ""
+    def _unsolved(self, unsolved: list[str]) -> TCRangeError:
+        """Return an error for indices whose range cannot be inferred."""
+        name = next((name for name in unsolved if not self._used(name)), unsolved[0])
+        others = f" (nor {', '.join(f'`{other}`' for other in unsolved if other != name)})" if len(unsolved) > 1 else ""
         used = self._used(name)
         if used:
             why = f"could not infer the range of `{name}`{others}: it is unsolved, since it is only used as {used}"

@@ -1,51 +1,53 @@
-"""Scalar types of the language and how they match.
+"""Scalar types of the language and how operators match them.
 
-In: types by their names in the language. Out: what an operator makes of two. Types are named as numpy and TVM do.
+Types are named as in numpy and TVM.
 """
 
 from __future__ import annotations
 
 _ALIASES = {"float": "float32", "double": "float64"}
+"""numpy names of types with another name in the language."""
 
 SPOKEN = {"float32": "float", "float64": "double"}
-"""What the language calls a type, where that is not its name."""
+"""Names of types in the language, where they differ from those of numpy."""
 
 
 def canonical(name: str) -> str:
-    """One name for each type: float32 for float, float64 for double."""
+    """Return the numpy name of a type: float32 for float, float64 for double."""
     return _ALIASES.get(name, name)
 
 
 def spoken(dtype: str) -> str:
-    """A type as programs call it."""
+    """Return the name of a type in the language."""
     return SPOKEN.get(dtype, dtype)
 
 
 def bits(dtype: str) -> int:
-    """Of a value; a bool is an unsigned integer of one."""
+    """Return the width of a type in bits, 1 for bool."""
     return 1 if dtype == "bool" else int(dtype.lstrip("uintfloa"))
 
 
 def is_float(dtype: str) -> bool:
-    """Whether values are floating-point numbers."""
+    """Return whether a type is a floating-point type."""
     return dtype.startswith("float")
 
 
 def is_integral(dtype: str) -> bool:
-    """Whether values may be subscripts and bounds."""
+    """Return whether values of a type can be subscripts and bounds."""
     return "int" in dtype
 
 
 def is_unsigned(dtype: str) -> bool:
-    """Whether values have no sign."""
+    """Return whether a type is unsigned."""
     return dtype == "bool" or dtype.startswith("uint")
 
 
 def matched(left: str, right: str) -> str:
-    """The type of what an operator makes of two values.
+    """Return the result type of an operator on two types.
 
-    Equal types stay; a float beats every integer; of two floats, or two unsigned integers, the wider; of other
-    integers a signed one of the wider width."""
+    Equal types stay. A float type wins over every integer type. Two float types, or two unsigned ones, give the wider
+    one. Other integer types give a signed one of the greater width.
+    """
     if left == right:
         return left
     if is_float(left) != is_float(right):
@@ -57,6 +59,6 @@ def matched(left: str, right: str) -> str:
 
 
 def limits(dtype: str) -> tuple[int, int]:
-    """Least and greatest value of an integer type."""
+    """Return the least and greatest value of an integer type."""
     width = bits(dtype)
     return (0, 2**width - 1) if is_unsigned(dtype) else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)

@@ -1,7 +1,7 @@
-"""The text of tensor comprehensions and places in it.
+"""The text of tensor comprehensions and positions in it.
 
-In: a text, offsets. Out: `Span`s that every node of the tree carries, and errors that show the line and mark the part
-that is meant.
+Input: a text, offsets. Output: `Span`s, which every tree node carries, and errors that show the line and mark the
+position.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from felixlike.errors import TCError
 _Error = TypeVar("_Error", bound=TCError)
 
 _LONGEST = 110
-"""Characters of a line that are shown; of longer ones, what is around the place."""
+"""Longest excerpt of a line in a message, in characters. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Offsets of the first character and of the one after the last."""
+    """Offsets of the first character and of the character after the last."""
 
     start: int
     end: int
 
     def to(self, other: Span) -> Span:
-        """From the beginning of this to the end of the other."""
+        """Return the span from the start of this one to the end of the other."""
         return Span(min(self.start, other.start), max(self.end, other.end))
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text of one or more definitions.  name: of the one that is meant, for messages."""
+    """The text of one or more definitions. name: the definition in use, for messages."""
 
     text: str
     name: str = ""
 
     def shown(self, span: Span) -> str:
-        """A part of the text, on one line."""
+        """Return a part of the text on one line."""
         return " ".join(self.text[span.start : span.end].split())
 
     def error(self, kind: type[_Error], span: Span, reason: str, remedy: str = "") -> _Error:
-        """An error of a kind about a place."""
+        """Return an error of type `kind` with line, column and an excerpt."""
         start = min(span.start, len(self.text))
         line = self.text.count("\n", 0, start) + 1
         first = self.text.rfind("\n", 0, start) + 1
@@ -62,7 +62,7 @@ class Source:
 
 
 def _marked(line: str, at: int, width: int) -> str:
-    """A line and marks under a part of it; only what is around that part of a long line."""
+    """Return a line with marks under a part of it; a long line is cut around that part."""
     clean = "".join(c if c.isprintable() else " " for c in line)
     begin = max(0, at - _LONGEST // 2) if len(clean) > _LONGEST else 0
     part = clean[begin : begin + _LONGEST]

@@ -1,7 +1,7 @@
-"""The tree of a text: what was written, and where.
+"""Syntax tree of a text.
 
-In: nothing. Out: frozen classes, one for each form of the grammar. Nothing is resolved here: a name may turn out to be
-an index, a size, a tensor or a let.
+Frozen classes, one per form of the grammar, with source spans. Names are not resolved: a name can be an index, a size,
+a tensor or a let.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from felixlike.tc.source import Span
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    """A name that is written somewhere."""
+    """A name and its position."""
 
     text: str
     span: Span
@@ -21,7 +21,7 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A literal.  text: as written; with a point or an exponent it is a float, else an int32."""
+    """A literal. text: as written; it is a float if it has a point or an exponent, else an int32."""
 
     text: str
     span: Span
@@ -29,7 +29,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name by itself: an index, a size, a let or a tensor without dimensions."""
+    """A bare name: an index, a size, a let or a tensor without dimensions."""
 
     text: str
     span: Span
@@ -37,7 +37,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A name with arguments: an element of a tensor, or a built-in function of them."""
+    """A name with arguments: a tensor element or a call of a built-in function."""
 
     name: Identifier
     arguments: tuple[Expression, ...]
@@ -55,7 +55,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """operator: "-" or "!"."""
+    """A unary operator: "-" or "!"."""
 
     operator: str
     value: Expression
@@ -64,7 +64,7 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """operator: as written, or "min" and "max", which are written as functions."""
+    """A binary operator, or "min" and "max", which are written as functions."""
 
     operator: str
     left: Expression
@@ -74,7 +74,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Ternary:
-    """condition ? left : right."""
+    """The conditional `condition ? left : right`."""
 
     condition: Expression
     left: Expression
@@ -87,7 +87,7 @@ Expression = Number | Name | Access | Cast | Unary | Binary | Ternary
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """index in low:high, without high."""
+    """The clause `index in low:high`; `high` is excluded."""
 
     index: Identifier
     low: Expression
@@ -97,7 +97,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """name = value, for one statement."""
+    """The clause `name = value`, valid in one statement."""
 
     name: Identifier
     value: Expression
@@ -106,7 +106,7 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """exists value: never computed, but what it reads bounds the indices."""
+    """The clause `exists value`. It is never evaluated; its reads bound the indices."""
 
     value: Expression
     span: Span
@@ -117,10 +117,10 @@ Clause = Between | Let | Exists
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """target(indices) operator value where clauses.
+    """A statement: target(indices) operator value where clauses.
 
-    operator: "=", "+=", "*=", "min=", "max=", the last four with "!", too.  indices: None where there are no
-    parentheses."""
+    operator: "=", "+=", "*=", "min=", "max=", the last four also with "!". indices: empty without parentheses.
+    """
 
     target: Identifier
     indices: tuple[Identifier, ...]
@@ -132,7 +132,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """scalar(dims).  dims: sizes, by name or number; none for a scalar."""
+    """A type: scalar(dims). dims: sizes by name or number, empty for a scalar."""
 
     scalar: Identifier
     dims: tuple[Identifier | Number, ...]
@@ -141,7 +141,7 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A tensor that is given."""
+    """An input tensor."""
 
     name: Identifier
     type: Type
@@ -149,7 +149,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A tensor that is returned.  type: what is written before its name, which is only checked."""
+    """An output tensor. type: the type written before its name, which is only checked, or None."""
 
     name: Identifier
     type: Type | None
@@ -157,7 +157,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """def name(parameters) -> (results) { statements }"""
+    """A definition: def name(parameters) -> (results) { statements }."""
 
     name: Identifier
     parameters: tuple[Parameter, ...]

@@ -1,6 +1,6 @@
-"""A comprehension tried out: random inputs, and how long a call takes.
+"""Run a comprehension on random inputs and time it.
 
-In: a program, sizes. Out: torch tensors; seconds.
+Input: a program, sizes. Output: torch tensors; seconds.
 """
 
 from __future__ import annotations
@@ -19,17 +19,26 @@ from felixlike.tc.program import Program
 from felixlike.tc.scalars import is_float, limits
 
 _CALLS, _SECONDS = 200, 1.0
-"""Most calls that are timed, and for how long."""
+"""Upper limits on timed calls and on their total time in seconds. Chosen by hand."""
 
 
 def random_inputs(
     program: Program, sizes: Mapping[str, int], otherwise: int, *, seed: int
 ) -> tuple[list[Any], dict[str, Any]]:
-    """A tensor for each parameter, and one for each output that is accumulated into.
+    """Return a random tensor for each parameter, and one by name for each output that is accumulated into.
 
-    sizes: by name; otherwise: of dimensions that are not among them. Floats are standard normal; integers may index
-    every dimension that there is. Raises InvalidOption for unknown sizes, TCRangeError where the program has no ranges
-    for these."""
+    Floats are standard normal. Integers are valid indices of every dimension.
+
+    Args:
+        program: The program.
+        sizes: Sizes by name.
+        otherwise: Size of dimensions missing from `sizes`.
+        seed: Seed of the random generator.
+
+    Raises:
+        InvalidOption: A name in `sizes` is unknown.
+        TCRangeError: No ranges can be inferred for these sizes.
+    """
     import torch
 
     for name in sizes:
@@ -38,14 +47,14 @@ def random_inputs(
                 f"there is no size {name!r}", where=program.name, remedy=choose_from(name, program.sizes)
             )
     random = torch.Generator().manual_seed(seed)
-    given = [
+    signature = [
         Given(
             tuple(dim if isinstance(dim, int) else sizes.get(dim, otherwise) for dim in parameter.dims), parameter.dtype
         )
         for parameter in program.parameters
     ]
-    made = instance(program, given)
-    least = min([size for tensor in given for size in tensor.shape], default=otherwise)
+    made = instance(program, signature)
+    least = min([size for tensor in signature for size in tensor.shape], default=otherwise)
 
     def filled(shape: tuple[int, ...], dtype: str) -> Any:
         if is_float(dtype):
@@ -53,16 +62,16 @@ def random_inputs(
         high = 2 if dtype == "bool" else min(least, limits(dtype)[1])
         return torch.randint(0, max(1, high), shape, generator=random).to(getattr(torch, dtype))
 
-    inputs = [filled(tensor.shape, tensor.dtype) for tensor in given]
+    inputs = [filled(tensor.shape, tensor.dtype) for tensor in signature]
     return inputs, {o.name: filled(made.ranges.shape(o.name), o.dtype) for o in program.given}
 
 
 def seconds_of(call: Callable[..., Any], inputs: Sequence[Any], given: Mapping[str, Any]) -> float:
-    """The median time of a call, after one that is not timed."""
-    taken: list[float] = []
+    """Return the median time of a call in seconds, after one warm-up call."""
+    times: list[float] = []
     call(*inputs, out=given or None)
-    while len(taken) < _CALLS and (math.fsum(taken) < _SECONDS or len(taken) < 3):
+    while len(times) < _CALLS and (math.fsum(times) < _SECONDS or len(times) < 3):
         started = time.perf_counter()
         call(*inputs, out=given or None)
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)

@@ -1,6 +1,6 @@
-"""Expressions → values: names are looked up, types matched, arguments counted.
+"""Type-check expressions: resolve names, match types, count arguments.
 
-In: a tree, and what names mean in one statement. Out: `program.Value`s, or a TCSemanticError at the part that is wrong.
+Input: a tree, and the names of one statement. Output: `program.Value`s, or a TCSemanticError at the wrong part.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from felixlike.tc.scalars import canonical, is_float, is_integral, limits, match
 from felixlike.tc.source import Source, Span
 
 LARGEST = 6_000
-"""Parts that a value may have, once lets are put in and functions written out: TVM walks through them as a tree."""
+"""Largest value, in nodes, after lets are substituted and functions expanded. TVM traverses it as a tree. Chosen by
+hand.
+"""
 
 DEEPEST = 200
-"""Values inside each other, once lets are put in."""
+"""Greatest nesting depth of a value, after lets are substituted. Chosen by hand."""
 
 _FLOAT_LARGEST = 3.4028234663852886e38
+"""Largest finite float32."""
 
 
 class Typist:
-    """Makes values of the expressions of one statement."""
+    """Type checker of the expressions of one statement."""
 
     def __init__(self, source: Source, names: Names) -> None:
         self._source, self._names = source, names
@@ -33,13 +36,13 @@ class Typist:
         self._bound = False
 
     def value(self, expression: tree.Expression) -> Value:
-        """Of an expression.  Raises TCSemanticError."""
+        """Return the value of an expression. Raise TCSemanticError."""
         made = self._of_form(expression)
         self._measure(made)
         return made
 
     def bound(self, expression: tree.Expression) -> Value:
-        """Of a bound of a range: integers and sizes only.  Raises TCSemanticError."""
+        """Return the value of a bound of a range, which may contain integers and sizes only. Raise TCSemanticError."""
         self._bound = True
         try:
             return self.integral(expression, "the bound of a range")
@@ -47,7 +50,7 @@ class Typist:
             self._bound = False
 
     def integral(self, expression: tree.Expression, what: str) -> Value:
-        """Of an expression that must be an integer.  Raises TCSemanticError."""
+        """Return the value of an expression that must be an integer. Raise TCSemanticError."""
         value = self.value(expression)
         if not is_integral(value.dtype):
             raise self._error(
@@ -58,7 +61,7 @@ class Typist:
         return value
 
     def converted(self, value: Value, dtype: str) -> Value:
-        """A value in a type that it was matched to."""
+        """Return a value converted to a matched type."""
         if value.dtype == dtype:
             return value
         made = Convert(value, dtype, value.span)
@@ -69,7 +72,7 @@ class Typist:
         return self._source.error(TCSemanticError, span, reason, remedy)
 
     def _measure(self, value: Value) -> None:
-        """Keep the size and the depth in bounds, with lets put in and functions written out."""
+        """Raise TCSemanticError if a value is too large or too deep, with lets substituted and functions expanded."""
         if id(value) in self._sizes:
             return
         parts = [self._sizes[id(child)] for child in children(value)]
@@ -111,6 +114,7 @@ class Typist:
         return Literal(int(node.text), "int32", node.span)
 
     def _name(self, node: tree.Name) -> Value:
+        """Resolve a bare name."""
         name, names = node.text, self._names
         if name in names.left or name in names.reduced:
             return self._index(name, node.span)
@@ -131,6 +135,7 @@ class Typist:
         return self._index(name, node.span)
 
     def _index(self, name: str, span: Span) -> Value:
+        """Return an index; raise TCSemanticError inside a bound of a range."""
         if self._bound:
             raise self._error(
                 span,
@@ -143,6 +148,7 @@ class Typist:
         return Index(name, span)
 
     def _let(self, name: str, span: Span) -> Value:
+        """Return the value of a let; inside a bound of a range it must not depend on indices or tensors."""
         value = self._names.lets[name]
         if self._bound:
             for part in walk(value):
@@ -160,6 +166,7 @@ class Typist:
         )
 
     def _access(self, node: tree.Access) -> Value:
+        """Resolve a name with arguments."""
         name, names = node.name.text, self._names
         if name in names.left or name in names.reduced or name in names.lets or name in names.later:
             kind = "a let" if name in names.lets or name in names.later else "an index"
@@ -184,6 +191,7 @@ class Typist:
     def _element(
         self, name: tree.Identifier, arguments: tuple[tree.Expression, ...], span: Span, *, called: bool
     ) -> Value:
+        """Return a read of a tensor element. called: whether it has parentheses."""
         if self._bound:
             raise self._tensor_bound(span)
         if name.text in self._names.unwritten:

@@ -1,8 +1,9 @@
-"""Measure candidates of many workloads, for a cost model to learn from.
+"""Collect the training data of a cost model: measure candidates of many workloads.
 
-In: workloads, a target, a store. Out: measurements in the store, from every space. May be stopped at any time and
-started again: what the store has is counted, and drawn from. All candidates of a batch wait in their processes and are
-timed in turns, so that what else the machine does befalls all of them alike; the lower quartile of the turns counts.
+The input is workloads, a target and a store. The output is measurements in the store, from every design space. A
+collection may be interrupted and restarted: it counts the measurements in the store and draws new candidates near the
+best of them. Candidates of a batch are timed interleaved, so that disturbances affect all of them alike; a candidate's
+time is the lower quartile.
 """
 
 from __future__ import annotations
@@ -27,16 +28,25 @@ from felixlike.training.drawing import at_random, near_best
 from felixlike.training.samples import is_own
 
 _BATCH = 48
-"""Candidates that are timed in turns."""
+"""Candidates whose timing is interleaved; chosen by hand."""
 
 _TIMING = Timing(min_batches=2, max_batches=4, max_seconds=0.1, slow_factor=6.0, turns=16, close=5.0)
-"""Those more than five times slower than the best of their batch take no turn: labels stop telling them apart soon."""
+"""Timing of training data; chosen by hand.
+
+Interleaved timing leaves out candidates more than five times slower than the best of their batch, since labels hardly
+distinguish such candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """candidates: of each task in all, what the store has included.  seconds: to spend in all.  space: whose sketches,
-    see `SpaceName`.  seed: of what is drawn."""
+    """Amount and kind of data to collect.
+
+    Attributes:
+        candidates: Number of candidates of each task, including those in the store.
+        seconds: Time budget for all workloads, s.
+        space: Design space of the sketches, see `SpaceName`.
+        seed: Seed of the drawn candidates.
+    """
 
     candidates: int = 140
     seconds: float = math.inf
@@ -46,8 +56,16 @@ class Wanted:
 
 @dataclass(slots=True)
 class Collected:
-    """What became of a task's candidates.  had: those that the store had already.  ended: how the new ones ended, by
-    status.  best: seconds of the fastest.  problem: why there are none, or no more."""
+    """Result of collecting one task's candidates.
+
+    Attributes:
+        name: Name of the task, or of the workload if it cannot be imported.
+        had: Number of candidates that the store had already.
+        ended: Number of new candidates by status.
+        best: Seconds per call of the fastest candidate, stored ones included; inf if nothing new was measured.
+        seconds: Time spent on the task, s.
+        problem: Why there are no candidates, or no more; empty without a problem.
+    """
 
     name: str
     had: int = 0
@@ -58,7 +76,12 @@ class Collected:
 
 
 def open_pool(target: Any, *, workers: int | None = None) -> MeasurePool:
-    """The pool that `collect` measures with: batches of many candidates, timed in turns."""
+    """Open a pool for `collect`, with large batches and interleaved timing.
+
+    Args:
+        target: Target of the tasks, a name or a TVM target.
+        workers: Number of candidates that are built at a time; None for the default of `MeasurePool`.
+    """
     return MeasurePool(target, limits=Limits(timing=_TIMING), workers=workers, waiting=_BATCH)
 
 
@@ -72,42 +95,59 @@ def collect(
     *,
     observe: Callable[[str, Collected], None] = lambda *_: None,
 ) -> list[Collected]:
-    """Measure the tasks of each workload, a pair of its name and a function giving (module, inputs).
+    """Measure candidates of the tasks of each workload.
 
-    observe: called with a workload's name after each of its tasks.  A workload that cannot be imported, and a task
-    whose answers cannot be checked, are left out, and say so.  Raises StoreError if the store cannot be written."""
+    A workload that cannot be imported and a task that fails, for example since its outputs cannot be verified, are
+    skipped; their results state the problem.
+
+    Args:
+        workloads: Pairs of a name and a function that returns (module, inputs).
+        store: Receives the measurements.
+        pool: Measures them, see `open_pool`.
+        target: Target of the tasks, a name or a TVM target.
+        wanted: Amount and kind of data to collect.
+        observe: Called with the workload's name and the result after each task.
+
+    Returns:
+        The result of each task.
+
+    Raises:
+        StoreError: The store cannot be written.
+        WorkerFailed: The pool cannot start processes.
+    """
     end = time.monotonic() + wanted.seconds
-    found: list[Collected] = []
+    results: list[Collected] = []
     seen: set[str] = set()
     for name, make in workloads:
         try:
             module, inputs = make()
             tasks = import_model(module, inputs, target).tasks
         except FelixlikeError as error:
-            found.append(Collected(name, problem=str(error)))
-            observe(name, found[-1])
+            results.append(Collected(name, problem=str(error)))
+            observe(name, results[-1])
             continue
         for task in tasks:
             if task.key in seen:
                 continue
             seen.add(task.key)
             if time.monotonic() >= end:
-                return found
+                return results
             result = Collected(task.name)
             started = time.monotonic()
             try:
                 _collect_task(task, store, pool, wanted, end, result)
             except (StoreError, WorkerFailed):
                 raise
-            except Exception as error:  # hours of measuring do not end for one task's sake
+            except Exception as error:  # one task must not end hours of measuring
                 result.problem = f"{type(error).__name__}: {first_line(error)}"
             result.seconds = time.monotonic() - started
-            found.append(result)
+            results.append(result)
             observe(name, result)
-    return found
+    return results
 
 
 def _collect_task(task: Task, store: Store, pool: MeasurePool, wanted: Wanted, end: float, result: Collected) -> None:
+    """Measure batches of a task's candidates until there are enough or the time is up."""
     space = Space(task, wanted.space)
     known = _known(task, store, space, pool.devices)
     result.had = len(known.seen)
@@ -122,18 +162,19 @@ def _collect_task(task: Task, store: Store, pool: MeasurePool, wanted: Wanted, e
 
 
 def _batch(sketches: Sequence[Sketch], known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
-    """The next candidates: of our own rules' sketches and of MetaSchedule's equally many, and of each half at random,
-    half near the best, once there is something to be near to."""
+    """Return the next candidates: equally many from our own space and from MetaSchedule's.
+
+    Half of each are random, half near the best measured ones; all are random before there are any."""
     kinds: dict[bool, list[Sketch]] = {}
     for sketch in sketches:
         kinds.setdefault(is_own(sketch), []).append(sketch)
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for place, members in enumerate(kinds.values()):
-        share = (count - len(found)) // (len(kinds) - place)
+        share = (count - len(candidates)) // (len(kinds) - place)
         near = near_best(members, known, share // 2, rng)
         taken = Observations(known.seen | {candidate.key for candidate in near}, known.best)
-        found += [*near, *at_random(members, taken, share - len(near), rng)]
-    return found
+        candidates += [*near, *at_random(members, taken, share - len(near), rng)]
+    return candidates
 
 
 def _measure(
@@ -146,6 +187,7 @@ def _measure(
     *,
     seed: int,
 ) -> None:
+    """Measure a batch, store the records and update `known` and `result`."""
     for place, measurement in pool.stream(task, batch):
         candidate = batch[place]
         record = make_record(task, candidate.sketch.key, candidate.point, measurement, seed=seed)
@@ -155,7 +197,7 @@ def _measure(
 
 
 def _known(task: Task, store: Store, space: Space, devices: frozenset[str]) -> Observations:
-    """What the store holds of a task on these devices."""
+    """Return the store's measurements of a task on these devices."""
     known = Observations()
     for device in sorted(devices):
         for brief in store.briefs(task, device=device):

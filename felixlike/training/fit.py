@@ -1,6 +1,6 @@
-"""From samples to weights: a network from nothing, stopped where workloads that it does not learn from are judged best.
+"""Train a cost model from random weights, with early stopping on validation workloads.
 
-In: workloads. Out: `Fitted`. The same seed gives the same weights on the same machine and versions.
+The input is workloads, the output a `Fitted`. The same seed gives the same weights on the same machine and versions.
 """
 
 from __future__ import annotations
@@ -25,9 +25,22 @@ from felixlike.training.split import held_out
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """steps: of Adam at most.  members, width: of the network.  check_every: steps between looks at the validation
-    workloads.  patience: looks without a better one after which training ends.  tasks, samples, learning_rate, decay,
-    loss: see `Training`.  trees: boosted beside the network; 0: none.  seed: of initial weights and batches."""
+    """Options of training.
+
+    Attributes:
+        steps: Largest number of optimizer steps (Adam).
+        members: Number of members of the network's ensemble.
+        width: Width of the network's layers.
+        check_every: Steps between evaluations on the validation workloads.
+        patience: Number of evaluations without improvement after which training stops.
+        tasks: See `Training`.
+        samples: See `Training`.
+        learning_rate: See `Training`.
+        decay: See `Training`.
+        loss: See `Training`.
+        trees: Number of boosted trees beside the network; 0 for none.
+        seed: Seed of the initial weights, the batches and the trees.
+    """
 
     steps: int = 800
     members: int = 3
@@ -44,13 +57,18 @@ class Fit:
 
 
 _TREES = {"learning_rate": 0.08, "max_leaf_nodes": 48, "min_samples_leaf": 8, "max_features": 0.3}
-"""Of boosting; chosen by hand, other values were not tried."""
+"""Options of HistGradientBoostingRegressor; chosen by hand, other values were not tried."""
 
 
 @dataclass(slots=True)
 class Fitted:
-    """steps: after which the network was best, or all.  history: (step, training loss, quality on the validation
-    workloads) at each look."""
+    """Result of training.
+
+    Attributes:
+        network: The trained network, with its trees.
+        steps: Number of steps after which the network was best; all of them without validation.
+        history: (step, mean training loss, quality on the validation workloads) of each evaluation.
+    """
 
     network: Network
     steps: int
@@ -65,9 +83,17 @@ def fit(
     validation: Sequence[Workload] = (),
     observe: Callable[[int, float, Quality | None], None] = lambda *_: None,
 ) -> Fitted:
-    """Train a network from nothing; with validation workloads, the best state that was met is kept.
+    """Train a network from random weights.
 
-    Raises InvalidOption where there is nothing to learn an order from."""
+    Args:
+        workloads: Training data.
+        options: Options of training; None for the defaults.
+        validation: Workloads for early stopping. With them, the network has the weights of the best evaluation.
+        observe: Called after each evaluation with the step, the mean loss and the quality (None without validation).
+
+    Raises:
+        InvalidOption: No workload has two measured candidates.
+    """
     options = options if options is not None else Fit()
     dataset = dataset_of(workloads)
     if not len(dataset):
@@ -123,25 +149,25 @@ def fit(
 
 
 def grown(workloads: Sequence[Workload], options: Fit) -> Trees:
-    """Boosted trees from a candidate's row to log(best / seconds) of its workload."""
+    """Fit boosted trees that predict log(best / seconds) within the workload from a candidate's features."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    parts = [(workload, part) for workload in workloads for part in workload.parts]
+    pairs = [(workload, part) for workload in workloads for part in workload.parts]
     rows = np.concatenate(
         [
             np.concatenate([summary_of_logs(part.log_features), per_operation(part.log_features)], axis=1)
-            for _, part in parts
+            for _, part in pairs
         ]
     )
-    wanted = np.concatenate([labels(workload.seconds.tolist()) for workload in workloads])
+    targets = np.concatenate([labels(workload.seconds.tolist()) for workload in workloads])
     model = HistGradientBoostingRegressor(
         max_iter=options.trees, early_stopping=False, random_state=options.seed, **_TREES
     )
-    return Trees.of(model.fit(rows, wanted))
+    return Trees.of(model.fit(rows, targets))
 
 
 def dataset_of(workloads: Sequence[Workload]) -> Dataset:
-    """The samples of workloads; those of one task on two devices stay apart, since their times do not compare."""
+    """Return the workloads' samples, with a task for each device, since times of two devices are not comparable."""
     dataset = Dataset()
     for workload in workloads:
         for part in workload.parts:
@@ -152,15 +178,18 @@ def dataset_of(workloads: Sequence[Workload]) -> Dataset:
 
 @default_modes()
 def member_scores(network: Network, workload: Workload) -> Scores:
-    """float64[members, n]: what each member of a network, with its trees, says of a workload's candidates, part after
-    part."""
-    found = [network.exact(torch.from_numpy(part.log_features)) for part in workload.parts]
-    scores: Scores = torch.cat(found, dim=1).double().numpy()
+    """Return each member's scores of a workload's candidates, part by part, including the network's trees.
+
+    Returns:
+        float64[members, n]; higher is faster.
+    """
+    member_parts = [network.exact(torch.from_numpy(part.log_features)) for part in workload.parts]
+    scores: Scores = torch.cat(member_parts, dim=1).double().numpy()
     return scores
 
 
 def scorer(network: Network) -> Scorer:
-    """The mean score of a network's members, as `scores.judge` asks for it."""
+    """Return a function for `scores.judge` that computes the mean score of a network's members."""
 
     def score(workload: Workload) -> Scores:
         mean: Scores = member_scores(network, workload).mean(axis=0)
@@ -170,7 +199,7 @@ def scorer(network: Network) -> Scorer:
 
 
 def best_steps(workloads: Sequence[Workload], options: Fit) -> Fitted:
-    """Train on a part of the workloads and judge on the rest: after how many steps to stop."""
+    """Determine the number of steps: train without trees on some of the workloads and validate on the others."""
     learned, validation = held_out(workloads, fold=1)
     if not learned or not validation:
         learned, validation = list(workloads), []

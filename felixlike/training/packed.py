@@ -1,6 +1,7 @@
-"""Stores as they are shipped: packed by xz, a tenth of their size.
+"""Pack stores for distribution with xz, to a tenth of their size, and open packed stores.
 
-In: the path of a store, or of one packed as NAME.sqlite.xz. Out: the store, read only; unpacked to a temporary file.
+The input is the path of a store, or of a packed one, NAME.sqlite.xz. The output is the read-only store; a packed one is
+unpacked to a temporary file.
 """
 
 from __future__ import annotations
@@ -17,30 +18,35 @@ from felixlike.errors import StoreError
 from felixlike.records import Store
 
 SUFFIX = ".xz"
+"""File name suffix of packed stores."""
 
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[Store]:
-    """The store of a path, read only.  Raises StoreError as `records.open`, also for what cannot be unpacked."""
-    given = option_checks.path(path, "store", error=StoreError)
-    if given.suffix != SUFFIX:
-        with records.open(given, read_only=True) as store:
+    """Open a store or a packed store, read-only, as a context manager.
+
+    Raises:
+        StoreError: The file cannot be unpacked, or one of the reasons of `records.open`.
+    """
+    source_path = option_checks.path(path, "store", error=StoreError)
+    if source_path.suffix != SUFFIX:
+        with records.open(source_path, read_only=True) as store:
             yield store
         return
     with scratch.temporary("store") as folder:
-        plain = folder / given.stem
+        plain = folder / source_path.stem
         try:
-            with lzma.open(given) as source, plain.open("wb") as target:
+            with lzma.open(source_path) as source, plain.open("wb") as target:
                 shutil.copyfileobj(source, target)
         except (lzma.LZMAError, EOFError) as error:
             raise StoreError(
-                "it cannot be unpacked: it is damaged, or no xz file", where=str(given), remedy="get it anew"
+                "it cannot be unpacked: it is damaged, or no xz file", where=str(source_path), remedy="get it anew"
             ) from error
         with records.open(plain, read_only=True) as store:
             yield store
 
 
 def pack(store: str | Path, path: str | Path) -> None:
-    """Write a packed copy of a store that nobody has open."""
+    """Write a packed copy of a store that no process has open."""
     with Path(store).open("rb") as source, lzma.open(path, "wb", preset=9) as target:
         shutil.copyfileobj(source, target)

@@ -1,7 +1,7 @@
-"""Stores of measurements → what a cost model learns from: features and seconds, workload by workload.
+"""Read the training data of a cost model, features and seconds, from record stores.
 
-In: stores. Out: a `Workload` for each task and device, and what was left out, counted by reason. A task is read from
-what its store keeps of it, so that no model and no list of workloads is needed.
+The input is stores. The output is a `Workload` for each task and device, and the number of skipped candidates by
+reason. Tasks are restored from the stores, so neither models nor a list of workloads is needed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,20 @@ Seconds = npt.NDArray[np.float64]
 LogFeatures = npt.NDArray[np.float32]
 
 FEWEST = 2
-"""Candidates that have a time, of a workload from which an order can be learned."""
+"""Smallest number of timed candidates of a workload, so that there is an order to learn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The measured candidates of one sketch.
+    """Measured candidates of one sketch.
 
-    own: of our own rules' space, not MetaSchedule's.  log_features: float32[n, stores, columns], log(1 + feature).
-    seconds: float64[n] a call, inf for failures."""
+    Attributes:
+        sketch: The sketch's key.
+        own: Whether the sketch is of our own design space, not of MetaSchedule's.
+        points: int64[n, variables].
+        log_features: float32[n, stores, columns], log(1 + feature).
+        seconds: float64[n], seconds per call; inf for failures.
+    """
 
     sketch: str
     own: bool
@@ -47,11 +52,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One task as measured on one device.
+    """Measurements of one task on one device.
 
-    key: the task's.  name: for people.  operator: what it computes, without what is fused to it and without sizes.
-    identity: the same for one computation on all devices of a kind.  device: its name.
-    target: TVM's text.  kind: of target ("cpu", "cuda")."""
+    Attributes:
+        key: The task's key.
+        name: The task's name, only for display.
+        operator: Main operator of the task, without fused operators and sizes.
+        identity: Text that is equal for one computation on all devices of a kind.
+        device: Name of the device.
+        target: TVM's text of the target.
+        kind: Kind of the target ("cpu", "cuda").
+        parts: Candidates by sketch.
+    """
 
     key: str
     name: str
@@ -67,18 +79,18 @@ class Workload:
 
     @property
     def seconds(self) -> Seconds:
-        """float64[n] of all parts, one after the other."""
+        """Seconds per call of the candidates of all parts, float64[n]."""
         return np.concatenate([part.seconds for part in self.parts])
 
     @property
     def measured(self) -> int:
-        """How many candidates have a time."""
+        """Number of candidates with a finite time."""
         return int(np.isfinite(self.seconds).sum())
 
 
 @dataclass(slots=True)
 class Samples:
-    """What was read.  left_out: how many candidates were not, by reason."""
+    """Training data; `left_out` is the number of skipped candidates by reason."""
 
     workloads: list[Workload] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -88,14 +100,14 @@ class Samples:
 
 
 def nothing_to_learn(where: str) -> InvalidOption:
-    """The error of samples without any workload.  where: they came from."""
+    """Return the InvalidOption for samples without any workload; `where` is their source."""
     return InvalidOption(
         "there is no workload with two measured candidates", where=where, remedy="collect some: felixlike collect"
     )
 
 
 def operator_of(name: str) -> str:
-    """ "conv2d" for "fused_conv2d_add_relu1": the first of the fused operators that multiplies, sums or moves."""
+    """Return a task's main operator, for example "conv2d" for "fused_conv2d_add_relu1"; else "elementwise"."""
     words = re.sub(r"\d+$", "", name).removeprefix("fused_")
     for operator in _OPERATORS:
         if re.search(rf"(^|_){operator}(\d*)(_|$)", words):
@@ -108,10 +120,11 @@ _OPERATORS = (
     *("log_softmax", "softmax", "layer_norm", "rms_norm", "group_norm", "max_pool2d", "avg_pool2d"),
     *("adaptive_avg_pool2d", "mean", "sum", "max", "variance"),
 )
+"""Main operators; the first one that a task's name contains is the task's."""
 
 
 def restored(stored: StoredWorkload) -> Task | None:
-    """The task that a store describes; None where its module was lost or TVM cannot read it."""
+    """Restore a task from a store's workload; return None if its module was lost or TVM cannot read it."""
     try:
         module, target = _tvm.load_function(stored.module), _tvm.Target(stored.target)
         flops = float(_tvm.estimate_tir_flops(module))
@@ -125,32 +138,40 @@ def restored(stored: StoredWorkload) -> Task | None:
 
 
 def read(stores: Iterable[Store], *, kind: str | None = None) -> Samples:
-    """All measurements of these stores, those for one kind of target ("cpu", "cuda") if given.
+    """Read the measurements of stores.
 
-    Left out and counted: what a simulated device answered, workloads whose module or target cannot be read, sketches
-    that are not understood symbolically, points that are none of their sketch, times that are no positive numbers,
-    workloads with fewer than two candidates that have a time. A candidate that several stores hold, or that was
-    measured twice on one device, counts once, with its fastest time. Raises StoreError for a damaged store."""
-    found = Samples()
+    These are skipped and counted: measurements of simulated devices, workloads for another kind of target or whose
+    module or target cannot be read, sketches and compute locations that are non-symbolic, points that do not belong to
+    their sketch or that it rejects, times that are not positive numbers, and workloads with fewer than two timed
+    candidates. A candidate that occurs several times on one device counts once, with its fastest time.
+
+    Args:
+        stores: The stores.
+        kind: Kind of target to read ("cpu", "cuda"); None for all.
+
+    Raises:
+        StoreError: A store is damaged.
+    """
+    samples = Samples()
     gathered: dict[str, _Gathered] = {}
     for store in stores:
         for stored in store.workloads():
             known = gathered.setdefault(stored.task, _Gathered(stored))
-            if not known.stored.module:  # lost with a damaged file, and here again
+            if not known.stored.module:  # lost in a damaged file; another store may have it
                 known.stored = stored
         for record in store.measurements():
             if record.task in gathered:
-                gathered[record.task].add(record, found.left_out)
+                gathered[record.task].add(record, samples.left_out)
         for task, sketch, trace in store.values("sketches"):
             if task in gathered:
                 gathered[task].traces[sketch] = trace
-    for each in gathered.values():
-        found.workloads += each.workloads(kind, found.left_out)
-    return found
+    for measurements in gathered.values():
+        samples.workloads += measurements.workloads(kind, samples.left_out)
+    return samples
 
 
 class _Gathered:
-    """What stores hold of one task."""
+    """The stores' measurements of one task."""
 
     def __init__(self, stored: StoredWorkload) -> None:
         self.stored = stored
@@ -158,7 +179,7 @@ class _Gathered:
         self.traces: dict[str, str] = {}
 
     def add(self, record: Record, left_out: Counter[str]) -> None:
-        """Take a measurement, unless it says nothing."""
+        """Add a measurement, unless its device is simulated or it has no time."""
         if is_simulated_device(record.device):
             left_out["of a simulated device"] += 1
             return
@@ -170,7 +191,7 @@ class _Gathered:
         members[record.point] = min(seconds, members.get(record.point, math.inf))
 
     def workloads(self, kind: str | None, left_out: Counter[str]) -> list[Workload]:
-        """One for each device."""
+        """Return a workload for each device; count skipped candidates in `left_out`."""
         task = restored(self.stored) if self._rows else None
         if task is None:
             left_out["workload cannot be read"] += self._count()
@@ -180,7 +201,7 @@ class _Gathered:
             return []
         measured = {name for by_sketch in self._rows.values() for name in by_sketch}
         sketches = stored_sketches(task, measured, self.traces)
-        found = []
+        by_device = []
         for device, by_sketch in self._rows.items():
             parts = [_part(name, sketches[name], members, left_out) for name, members in by_sketch.items()]
             workload = Workload(
@@ -194,32 +215,38 @@ class _Gathered:
                 parts=tuple(part for part in parts if part is not None),
             )
             if workload.parts and workload.measured >= FEWEST:
-                found.append(workload)
+                by_device.append(workload)
             else:
                 left_out["of a workload with fewer than two times"] += len(workload)
-        return found
+        return by_device
 
     def _count(self) -> int:
+        """Return the number of candidates."""
         return sum(len(members) for by_sketch in self._rows.values() for members in by_sketch.values())
 
 
 def identity(task: Task) -> str:
-    """What is the same for a computation on all targets of a kind: its name, and the sizes of its buffers."""
+    """Return the text that a computation has on all targets of a kind: its name and the shapes of its buffers."""
     shapes = [[int(extent) for extent in buffer.shape] for buffer in buffers_of(task.module["main"], where=task.name)]
     return f"{re.sub(r'[0-9]+$', '', task.name)} {shapes}"
 
 
 def stored_sketches(task: Task, wanted: Iterable[str], traces: dict[str, str]) -> dict[str, Sketch | None]:
-    """Each sketch by its key: from today's spaces where they still make it, else from its trace; None without either.
+    """Return each sketch by its key: from the current design spaces, else from its trace, else None.
 
-    traces: of the task's sketches, as a store keeps them."""
-    made = {sketch.key: sketch for sketch in sketches(task, space=SpaceName.ALL)}
-    return {key: made.get(key) or (stored_sketch(task, traces[key]) if key in traces else None) for key in wanted}
+    Args:
+        task: The task.
+        wanted: Keys of the sketches.
+        traces: Stored traces of the task's sketches by key.
+    """
+    current = {sketch.key: sketch for sketch in sketches(task, space=SpaceName.ALL)}
+    return {key: current.get(key) or (stored_sketch(task, traces[key]) if key in traces else None) for key in wanted}
 
 
 def _part(
     name: str, sketch: Sketch | None, members: dict[tuple[int, ...], float], left_out: Counter[str]
 ) -> Part | None:
+    """Return the usable candidates of one sketch, or None; count the others in `left_out`."""
     if sketch is None:
         left_out["sketch cannot be read"] += len(members)
         return None
@@ -227,40 +254,44 @@ def _part(
         left_out["sketch not understood symbolically"] += len(members)
         return None
     width = len(sketch.variables)
-    fitting = [point for point in members if len(point) == width]
-    left_out["point of another sketch"] += len(members) - len(fitting)
-    points = np.array(fitting, dtype=np.int64).reshape(len(fitting), width)
-    seconds = np.array([members[point] for point in fitting])
-    good = np.isfinite(seconds)  # what ran was valid, whatever today's model of it says
-    good[~good] = sketch.valid(points[~good])
-    left_out["refused"] += int((~good).sum())
-    features, kept = _features(sketch, points[good])
-    left_out["place not understood symbolically"] += int((~kept).sum())
-    if not kept.any():
+    usable = [point for point in members if len(point) == width]
+    left_out["point of another sketch"] += len(members) - len(usable)
+    points = np.array(usable, dtype=np.int64).reshape(len(usable), width)
+    seconds = np.array([members[point] for point in usable])
+    valid = np.isfinite(seconds)  # a candidate that ran was valid, even if the current constraints reject it
+    valid[~valid] = sketch.valid(points[~valid])
+    left_out["refused"] += int((~valid).sum())
+    features, symbolic = _features(sketch, points[valid])
+    left_out["place not understood symbolically"] += int((~symbolic).sum())
+    if not symbolic.any():
         return None
-    return Part(name, is_own(sketch), points[good][kept], np.log1p(features).astype(np.float32), seconds[good][kept])
+    return Part(
+        name, is_own(sketch), points[valid][symbolic], np.log1p(features).astype(np.float32), seconds[valid][symbolic]
+    )
 
 
 def _features(sketch: Sketch, points: npt.NDArray[np.int64]) -> tuple[FeatureArray, npt.NDArray[np.bool_]]:
-    """Exact features of the points that have any, and which those are: some compute locations are not understood."""
-    made = formulas(sketch)
-    kept = np.zeros(len(points), dtype=bool)
-    found: list[tuple[npt.NDArray[np.int64], FeatureArray]] = []
+    """Return the exact features of the points at symbolic compute locations, and the mask of these points."""
+    feature_formulas = formulas(sketch)
+    symbolic = np.zeros(len(points), dtype=bool)
+    evaluated: list[tuple[npt.NDArray[np.int64], FeatureArray]] = []
     for _, rows in sketch.by_structure(points):
         try:
-            found.append((rows, made.evaluate(points[rows])))
-            kept[rows] = True
+            evaluated.append((rows, feature_formulas.evaluate(points[rows])))
+            symbolic[rows] = True
         except UnsupportedSketch:
             continue
-    features = np.zeros((len(points), len(made.stores), len(made.names)))
-    for rows, values in found:
+    features = np.zeros((len(points), len(feature_formulas.stores), len(feature_formulas.names)))
+    for rows, values in evaluated:
         features[rows] = values
-    return features[kept], kept
+    return features[symbolic], symbolic
 
 
 def is_own(sketch: Sketch) -> bool:
-    """Whether a sketch says itself which loops are parallel: ours do, MetaSchedule's leave it to a postprocessor, or to
-    the binding of threads."""
+    """Return whether a sketch is of our own design space.
+
+    Our sketches specify the parallel loops themselves; MetaSchedule's leave them to a postprocessor or to the binding
+    of threads."""
     return all(postprocessor.name not in _METASCHEDULES for postprocessor in sketch.postprocessors)
 
 
@@ -269,8 +300,8 @@ _METASCHEDULES = ("RewriteParallelVectorizeUnroll", "RewriteCooperativeFetch", "
 
 
 def by_operator(workloads: Sequence[Workload]) -> dict[str, list[Workload]]:
-    """Workloads by what they compute."""
-    found: dict[str, list[Workload]] = {}
+    """Group workloads by operator."""
+    groups: dict[str, list[Workload]] = {}
     for workload in workloads:
-        found.setdefault(workload.operator, []).append(workload)
-    return found
+        groups.setdefault(workload.operator, []).append(workload)
+    return groups

@@ -1,10 +1,10 @@
-"""How good a model is at its job alone: ordering the measured candidates of a workload it has not seen.
+"""Evaluate how well a cost model orders the measured candidates of an unseen workload.
 
     rank correlation   Spearman's, of scores and of 1 / latency
     top-k              latency of the best candidate ÷ of the best of the k predicted best (TenSet, Zheng et al. 2021)
-    median             latency of the best candidate ÷ of the median one: what choosing blindly brings
+    median             latency of the best candidate ÷ of the median one: what a random choice achieves
 
-In: scores and seconds. Out: numbers a workload, their means.
+The input is scores and seconds, the output the numbers of each workload and their means.
 """
 
 from __future__ import annotations
@@ -20,15 +20,22 @@ from felixlike.training.samples import Workload
 
 Scores = npt.NDArray[np.float64]
 Scorer = Callable[[Workload], Scores]
-"""Scores float64[n] of a workload's candidates, part after part; higher is faster."""
+"""Returns the scores float64[n] of a workload's candidates, part by part; higher is faster."""
 
 FEWEST = 5
-"""Candidates with a time below which a workload is not judged: its best five would be all."""
+"""Smallest number of timed candidates of an evaluated workload; with fewer, the top 5 are all candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """See the module's docstring; 1 is perfect."""
+    """Quality of scores; 1 is perfect.
+
+    Attributes:
+        rank: Spearman's rank correlation of scores and 1 / latency.
+        top_1: Latency of the best candidate ÷ that of the predicted best.
+        top_5: Latency of the best candidate ÷ that of the best of the 5 predicted best.
+        median: Latency of the best candidate ÷ that of the median one.
+    """
 
     rank: float
     top_1: float
@@ -37,7 +44,7 @@ class Quality:
 
 
 def judged(scores: Scores, seconds: npt.NDArray[np.float64]) -> Quality | None:
-    """The quality of one workload's scores; None where too few candidates have a time."""
+    """Return the quality of one workload's scores; None if fewer than FEWEST candidates have a time."""
     timed = np.isfinite(seconds)
     scores, seconds = scores[timed], seconds[timed]
     if len(seconds) < FEWEST:
@@ -53,7 +60,7 @@ def judged(scores: Scores, seconds: npt.NDArray[np.float64]) -> Quality | None:
 
 
 def rank_correlation(one: Scores, other: Scores) -> float:
-    """Spearman's, ties sharing their mean rank; 0 where one side is all ties."""
+    """Return Spearman's rank correlation, with mean ranks for ties; 0 if all values of one side are equal."""
     first, second = _ranks(one), _ranks(other)
     if first.std() == 0 or second.std() == 0:
         return 0.0
@@ -61,6 +68,7 @@ def rank_correlation(one: Scores, other: Scores) -> float:
 
 
 def _ranks(values: Scores) -> Scores:
+    """Return the ranks of values, with mean ranks for ties."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     ranks: Scores = (ends - (counts - 1) / 2.0)[place]
@@ -68,13 +76,13 @@ def _ranks(values: Scores) -> Scores:
 
 
 def mean_quality(found: Sequence[Quality]) -> Quality:
-    """The means over workloads; nan where there are none."""
+    """Return the mean quality over workloads; nan if there are none."""
     if not found:
         return Quality(*[float("nan")] * len(fields(Quality)))
     return Quality(*(fmean(getattr(q, field.name) for q in found) for field in fields(Quality)))
 
 
 def judge(scorer: Scorer, workloads: Sequence[Workload]) -> list[tuple[Workload, Quality]]:
-    """The quality on each workload that can be judged."""
-    found = [(workload, judged(scorer(workload), workload.seconds)) for workload in workloads]
-    return [(workload, quality) for workload, quality in found if quality is not None]
+    """Return the quality on each workload with enough timed candidates."""
+    pairs = [(workload, judged(scorer(workload), workload.seconds)) for workload in workloads]
+    return [(workload, quality) for workload, quality in pairs if quality is not None]

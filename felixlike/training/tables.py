@@ -1,4 +1,4 @@
-"""Scores as tables of Markdown, for terminals and for pages."""
+"""Format scores as Markdown tables, for terminals and for pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HEADINGS = ("rank correlation", "top-1", "top-5", "median")
 
 
 def quality_table(rows: Sequence[tuple[str, int, str, Quality]]) -> str:
-    """A row a workload (name, candidates, device, quality) and their means."""
+    """Return a table with a row for each workload (name, candidates, device, quality) and one for the means."""
     lines = [_row(["workload", "candidates", "device", *_HEADINGS]), _row(["---"] * 7)]
     lines += [_row([name, str(count), device, *_cells(quality)]) for name, count, device, quality in rows]
     mean = mean_quality([quality for *_, quality in rows])
@@ -20,13 +20,13 @@ def quality_table(rows: Sequence[tuple[str, int, str, Quality]]) -> str:
 
 
 def summary_table(title: str, rows: Sequence[tuple[str, int, Quality]]) -> str:
-    """A row a name, with the number of workloads that its means are of."""
+    """Return a table with a row for each (name, number of workloads, mean quality)."""
     lines = [_row([title, "workloads", *_HEADINGS]), _row(["---"] * 6)]
     return "\n".join([*lines, *(_row([name, str(count), *_cells(quality)]) for name, count, quality in rows)])
 
 
 def operator_rows(found: Sequence[tuple[Workload, Quality]]) -> list[tuple[str, int, Quality]]:
-    """The means of each operator, those with most workloads first."""
+    """Return (operator, number of workloads, mean quality), operators with most workloads first."""
     groups: dict[str, list[Quality]] = {}
     for workload, quality in found:
         groups.setdefault(workload.operator, []).append(quality)
@@ -35,8 +35,10 @@ def operator_rows(found: Sequence[tuple[Workload, Quality]]) -> list[tuple[str, 
 
 
 def _cells(quality: Quality) -> list[str]:
+    """Return the scores as cells."""
     return [f"{getattr(quality, name):.2f}" for name in _NAMES]
 
 
 def _row(cells: Sequence[str]) -> str:
+    """Return a Markdown row."""
     return f"| {' | '.join(cells)} |"

@@ -1,7 +1,7 @@
-"""Workloads by a line of text each, "conv2d channels=32 size=40 kernel=3 after=relu": single layers to learn from.
+"""Build single-layer training workloads from lines such as "conv2d channels=32 size=40 kernel=3 after=relu".
 
-In: lines. Out: modules with example inputs. `DEFAULT` is the list whose measurements the shipped weights were trained
-on: sizes that occur in networks, none of them a workload or a layer of a network that a benchmark reports on.
+The input is lines, the output modules with example inputs. The shipped weights were trained on measurements of the list
+`DEFAULT`. Its sizes occur in networks, but none is a workload, or a layer of a network, that a benchmark reports on.
 """
 
 from __future__ import annotations
@@ -17,14 +17,22 @@ from felixlike._util.wording import choose_from
 from felixlike.errors import InvalidOption
 
 Made = tuple[nn.Module, tuple[Tensor, ...]]
+"""A module and its inputs."""
 
 DEFAULT = "workloads.txt"
-"""The shipped list, beside this file."""
+"""File name of the shipped list, beside this file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One workload.  text: as it was written.  operator: a key of `OPERATORS`.  sizes, after: what it says."""
+    """Workload of one line.
+
+    Attributes:
+        text: The line's words.
+        operator: Key of `OPERATORS`.
+        sizes: All sizes of the operator by name, including defaults.
+        after: Name of the fused operation (see `_AFTER`); empty for none.
+    """
 
     text: str
     operator: str
@@ -32,7 +40,7 @@ class Line:
     after: str
 
     def make(self) -> Made:
-        """The module in eval mode, with the same random weights every time, and its inputs."""
+        """Return the module in eval mode and its inputs. Weights and inputs are random with a fixed seed."""
         state = torch.random.get_rng_state()
         try:
             torch.manual_seed(0)
@@ -46,20 +54,29 @@ class Line:
 
 
 def shipped_lines() -> list[Line]:
-    """The lines of the list that comes with the package."""
+    """Return the lines of the shipped list."""
     return parse_lines(resources.files(__package__).joinpath(DEFAULT).read_text(), where=DEFAULT)
 
 
 def parse_lines(text: str, *, where: str) -> list[Line]:
-    """The workloads of a text; empty lines and what follows a # are left out.  Raises InvalidOption with the line."""
-    found: list[Line] = []
+    """Parse the workloads of a text, one a line; # begins a comment.
+
+    Args:
+        text: The text.
+        where: Its source, for error messages.
+
+    Raises:
+        InvalidOption: A line is malformed; the error names the line.
+    """
+    lines: list[Line] = []
     for number, line in enumerate(text.splitlines(), 1):
         if words := line.partition("#")[0].split():
-            found.append(_line(words, f"{where}, line {number}"))
-    return found
+            lines.append(_line(words, f"{where}, line {number}"))
+    return lines
 
 
 def _line(words: list[str], where: str) -> Line:
+    """Parse the words of a line."""
     operator, *options = words
     known = OPERATORS.get(operator)
     if known is None:
@@ -87,11 +104,11 @@ _AFTER: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "residual": torch.relu,
 }
-"""What may follow: an activation, or relu(layer(x) + a tensor)."""
+"""Operations that may follow a layer: an activation, or relu(layer(x) + a tensor) for "residual"."""
 
 
 class _After(nn.Module):
-    """A layer and what follows it."""
+    """Layer with a following operation of `_AFTER`."""
 
     def __init__(self, layer: nn.Module, after: str) -> None:
         super().__init__()
@@ -99,47 +116,53 @@ class _After(nn.Module):
         self.after = after
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        found: Tensor = self.layer(*inputs[: len(inputs) - (self.after == "residual")])
+        """Apply the layer and the following operation; "residual" adds the last input."""
+        result: Tensor = self.layer(*inputs[: len(inputs) - (self.after == "residual")])
         if self.after == "residual":
-            found = found + inputs[-1]
-        return _AFTER[self.after](found) if self.after else found
+            result = result + inputs[-1]
+        return _AFTER[self.after](result) if self.after else result
 
 
 class _Last(nn.Module):
-    """A convolution between layers that keep channels last, as in networks where all do."""
+    """Convolution with channels-last input and output."""
 
     def __init__(self, convolution: nn.Module) -> None:
         super().__init__()
         self.convolution = convolution
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.convolution(x.permute(0, 3, 1, 2))
-        return found.permute(0, 2, 3, 1)
+        """Apply the convolution to a channels-last tensor."""
+        result: Tensor = self.convolution(x.permute(0, 3, 1, 2))
+        return result.permute(0, 2, 3, 1)
 
 
 class _Function(nn.Module):
-    """A function as a module."""
+    """Function as a module."""
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        """Call the function."""
         return self.function(*inputs)
 
 
 def _dense(rows: int, inputs: int, outputs: int, bias: int) -> Made:
+    """Return a linear layer; `bias` is 1 for a bias, else another number."""
     return nn.Linear(inputs, outputs, bias=bias == 1), (torch.randn(rows, inputs),)
 
 
 def _matmul(batch: int, rows: int, inner: int, columns: int, transposed: int) -> Made:
-    """transposed: 2 for the second matrix, else 1."""
+    """Return a batched matrix product; `transposed` is 2 if the second matrix is transposed, else 1."""
     second = torch.randn(batch, columns, inner).mT if transposed == 2 else torch.randn(batch, inner, columns)
     function = (lambda a, b: a @ b.mT) if transposed == 2 else (lambda a, b: a @ b)
     return _Function(function), (torch.randn(batch, rows, inner), second.mT if transposed == 2 else second)
 
 
 def _convolution(make: Callable[..., nn.Module], dimensions: int) -> Callable[..., Made]:
+    """Return the builder of a convolution; its `last` is 2 for channels last (2-D only), else 1."""
+
     def build(
         batch: int, channels: int, outputs: int, size: int, kernel: int, stride: int, groups: int, **more: int
     ) -> Made:
@@ -156,6 +179,8 @@ def _convolution(make: Callable[..., nn.Module], dimensions: int) -> Callable[..
 
 
 def _transposed(make: Callable[..., nn.Module], dimensions: int) -> Callable[..., Made]:
+    """Return the builder of a transposed convolution."""
+
     def build(batch: int, channels: int, outputs: int, size: int, kernel: int, stride: int) -> Made:
         layer = make(channels, outputs, kernel, stride, (kernel - stride) // 2)
         return layer, (torch.randn(batch, channels, *[size] * dimensions),)
@@ -164,20 +189,28 @@ def _transposed(make: Callable[..., nn.Module], dimensions: int) -> Callable[...
 
 
 def _over_rows(make: Callable[[int], nn.Module]) -> Callable[..., Made]:
+    """Return the builder of a layer over the rows of a matrix."""
     return lambda rows, columns: (make(columns), (torch.randn(rows, columns),))
 
 
 def _images(make: Callable[[int], nn.Module]) -> Callable[..., Made]:
+    """Return the builder of a layer over square images."""
     return lambda batch, channels, size: (make(channels), (torch.randn(batch, channels, size, size),))
 
 
 def _of_rows(function: Callable[..., Tensor], count: int = 1) -> Callable[..., Made]:
+    """Return the builder of a function of `count` matrices."""
     return lambda rows, columns: (_Function(function), tuple(torch.randn(rows, columns) for _ in range(count)))
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """build: the layer and its inputs for sizes by name.  sizes: the names, with what they are if not said."""
+    """Operator of a workload.
+
+    Attributes:
+        build: Returns the layer and its inputs for sizes by name.
+        sizes: Default sizes by name.
+    """
 
     build: Callable[..., Made]
     sizes: dict[str, int]
@@ -209,4 +242,4 @@ OPERATORS: dict[str, Operator] = {
     "transpose": Operator(_of_rows(lambda x: x.t().contiguous()), _TABLE),
     "multiply_add": Operator(_of_rows(lambda x, y: torch.tanh(x * y + x), 2), _TABLE),
 }
-"""last: 2 for channels last, else 1.  transposed, bias: see their builders."""
+"""Operators by name; their builders explain `last`, `transposed` and `bias`."""

@@ -1,4 +1,4 @@
-"""A tuning run: rounds over tasks within a budget, every measurement recorded, a verified schedule for each task."""
+"""Run the tuning loop: rounds over tasks within a budget, recorded measurements, a verified schedule per task."""
 
 from felixlike.tuning.budget import Budget
 from felixlike.tuning.choice import Choice, How, at_hand, check_ahead, choose, choose_safely

@@ -1,8 +1,8 @@
-"""How long a run may go on: rounds, trials, seconds, whichever runs out first.
+"""Limit a run by rounds, trials and seconds; the first limit reached ends it.
 
-In: the user's limits. Out: `Budget`, which says how many candidates may still be measured. Without any limit a run
-has four rounds a task. Limits are totals: what a store already holds counts, so that a run that is started again goes
-on where it stopped, and returns at once where nothing is left.
+Input: the user's limits. Output: `Budget`, which returns how many candidates may still be measured. Without any limit a
+run has four rounds per task. Limits are totals that include the records of a store: a restarted run resumes where it
+stopped, and returns at once if the limits are used up.
 """
 
 from __future__ import annotations
@@ -15,17 +15,33 @@ from felixlike._util import option_checks
 from felixlike.errors import InvalidBudget
 
 DEFAULT_ROUNDS_PER_TASK = 4
+"""Number of rounds per task of a run without limits. Chosen by hand."""
+
 TRIALS_PER_ROUND = 16
-"""Candidates measured in one round of one task, as in Felix."""
+"""Maximum number of candidates measured in one round of one task, as in Felix."""
 
 _NO_LIMIT = "leave it out for no limit"
 
 
 @dataclass(slots=True)
 class Budget:
-    """Limits and what has been spent.  rounds: of one task each.  trials: measured candidates.  seconds: since
-    `started`, and of earlier runs; inf goes on as long as there is something left to try. None: no limit of that kind.
-    found_…: how much of what is spent earlier runs had spent. Raises InvalidBudget for what is no number ≥ 0."""
+    """The limits of a run and the amounts spent.
+
+    Args:
+        rounds: Maximum number of rounds, each for one task; None for no limit.
+        trials: Maximum number of measured candidates; None for no limit.
+        seconds: Maximum time in seconds, including earlier runs; None for no limit. With inf the run ends when no
+            candidates are left.
+        started: Start of the run, by `time.monotonic`.
+        spent_rounds: Rounds spent, including earlier runs.
+        spent_trials: Trials spent, including earlier runs.
+        found_rounds: Rounds spent by earlier runs.
+        found_trials: Trials spent by earlier runs.
+        found_seconds: Seconds spent by earlier runs.
+
+    Raises:
+        InvalidBudget: A limit is negative or not a number.
+    """
 
     rounds: int | None = None
     trials: int | None = None
@@ -48,50 +64,51 @@ class Budget:
             )
 
     def with_default(self, tasks: int) -> Budget:
-        """Itself, with rounds for every task if there was no limit at all."""
+        """Set the default number of rounds if there is no limit; return self."""
         if self.rounds is None and self.trials is None and self.seconds is None:
             self.rounds = DEFAULT_ROUNDS_PER_TASK * tasks
         return self
 
     def over_all(self, tasks: int) -> Budget:
-        """Itself; fewer rounds than tasks become as many candidates as those have, so that no task goes without."""
+        """Convert fewer rounds than tasks into as many trials, so that every task gets some; return self."""
         if self.rounds is not None and self.rounds < tasks:
             trials = TRIALS_PER_ROUND * self.rounds
             self.rounds, self.trials = None, trials if self.trials is None else min(trials, self.trials)
         return self
 
     def find(self, *, rounds: int = 0, trials: int = 0, seconds: float = 0.0) -> None:
-        """Count what earlier runs have spent."""
+        """Add the amounts spent by earlier runs."""
         self.spent_rounds, self.found_rounds = self.spent_rounds + rounds, self.found_rounds + rounds
         self.spent_trials, self.found_trials = self.spent_trials + trials, self.found_trials + trials
         self.found_seconds += seconds
 
     @property
     def new_trials(self) -> int:
-        """Candidates measured in this run."""
+        """Return the number of candidates measured in this run."""
         return self.spent_trials - self.found_trials
 
     def elapsed(self) -> float:
-        """Seconds since the start of this run."""
+        """Return the seconds since the start of this run."""
         return time.monotonic() - self.started
 
     def seconds_left(self) -> float:
-        """Seconds until the limit; inf without one."""
+        """Return the seconds until the limit; inf without a limit."""
         return math.inf if self.seconds is None else self.seconds - self.found_seconds - self.elapsed()
 
     def seconds_to(self, after: float) -> float:
-        """Seconds until so many after the limit, or after the start of this run where earlier ones have reached it; inf
-        without a limit."""
+        """Return the seconds until `after` seconds past the limit; inf without a limit.
+
+        If earlier runs have used up the limit, `after` counts from the start of this run."""
         if self.seconds is None:
             return math.inf
         return max(0.0, self.seconds - self.found_seconds) + after - self.elapsed()
 
     def trials_left(self) -> float:
-        """Candidates until the limit; inf without one."""
+        """Return the number of trials until the limit; inf without a limit."""
         return math.inf if self.trials is None else max(0, self.trials - self.spent_trials)
 
     def next_batch(self) -> int:
-        """How many candidates the next round may measure; 0 if the budget is spent."""
+        """Return the maximum number of candidates of the next round; 0 if the budget is used up."""
         if self.rounds is not None and self.spent_rounds >= self.rounds:
             return 0
         if self.seconds_left() <= 0:
@@ -100,4 +117,5 @@ class Budget:
 
 
 def _whole(value: int, name: str) -> int:
+    """Return a limit that must be a whole number of at least 0."""
     return option_checks.whole(value, name, error=InvalidBudget, where="budget", otherwise=_NO_LIMIT)

@@ -1,8 +1,8 @@
-"""The schedule each task ends up with: the fastest measured one, else a verified one that was not measured.
+"""Choose the final schedule of each task: the fastest measured one, else a verified one that was not measured.
 
-In: a finished session's state of a task. Out: `Choice`, always with a verified schedule. Budgets may leave tasks
-without any measurement; MetaSchedule would then compile plain loops without a word, here what is predicted to be best
-is checked and taken, and the report says so. Whatever fails here, or is cut short: what was measured is at hand.
+Input: a task's state after the search. Output: `Choice`. A budget may leave a task without measurements. MetaSchedule
+would silently compile the unscheduled function. Here the schedule with the best prediction is verified and used, and
+the report says so. If this step fails or is interrupted, measured schedules remain available.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from felixlike.tuning.predictions import Predictions
 from felixlike.tuning.state import TaskState
 
 _ATTEMPTS = 6
-"""Unmeasured schedules that are checked before the plain loops are taken."""
+"""Maximum number of unmeasured schedules to check before the unscheduled function is used. Chosen by hand."""
 
 _SOON, _SOON_IF_PREDICTED = 0.05, 0.5
-"""Seconds that a check's run takes at most where the schedule is no disaster, unless the task is large: of one drawn at
-random, of one that is predicted to be good."""
+"""Seconds within which the check of a predicted schedule must run for the schedule to be accepted at once. Chosen by
+hand. Only the second value is used."""
 
 _TOO_LATE = "the time was used up before a schedule of it was checked"
 _NOT_COMPARED = "the time was used up before its answer could be compared by itself"
@@ -38,19 +38,26 @@ _INTERRUPTED = "the run was interrupted before a schedule of it was checked"
 
 
 class How(StrEnum):
-    """Where a schedule comes from."""
+    """The origin of a schedule."""
 
     MEASURED = "measured"
     UNMEASURED = "unmeasured"
-    """Predicted to be good, and checked, but never timed."""
+    """Selected by prediction and verified, but not timed."""
     UNTUNED = "untuned"
-    """The function as it came: no schedule of it could be verified."""
+    """The unscheduled function: no schedule could be verified."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """candidate: None where untuned.  seconds: a call, nan where not measured.  error: maximum relative error of the
-    answer against the float64 reference.  note: what the user should know."""
+    """The schedule chosen for a task.
+
+    Attributes:
+        how: Origin of the schedule.
+        candidate: The candidate; None if untuned.
+        seconds: Seconds per call; nan if not measured.
+        error: Maximum relative error of the output against the float64 reference; None if not compared.
+        note: A remark for the report.
+    """
 
     how: How
     candidate: Candidate | None
@@ -61,35 +68,48 @@ class Choice:
 
 @default_modes()
 def check_ahead(states: Sequence[TaskState], model: CostModel, pool: Pool, kept: Predictions | None = None) -> None:
-    """Check the most promising schedule of every task that has none measured, several at a time; `choose` then knows.
+    """Check the best predicted schedule of every unmeasured task, several in parallel, for later use by `choose`.
 
-    Sketches, formulas and predictions of a task are made while those of others are checked.  kept: where choices of
-    earlier runs are, which need no check."""
+    A task's sketches, formulas and predictions are computed while schedules of other tasks are checked.
+
+    Args:
+        states: All tasks.
+        model: The cost model.
+        pool: The measuring pool.
+        kept: Cache with the choices of earlier runs, which need no check.
+    """
     bare = [state for state in states if not (state.known.best or state.unverifiable)]
     for state in bare:
         state.kept = kept.find(state) if kept is not None else None
     waiting = [state for state in bare if state.kept is None]
-    asked: list[TaskState] = []
+    submitted: list[TaskState] = []
 
-    def wanted() -> Iterator[tuple[Task, Candidate]]:
+    def requests() -> Iterator[tuple[Task, Candidate]]:
         for state in waiting:
             for first in _unmeasured(state, model)[:1]:
-                asked.append(state)
+                submitted.append(state)
                 yield state.task, first
 
     if waiting:
-        with contextlib.closing(pool.checks(wanted())) as results:
-            for place, found in results:
-                asked[place].first_check = found
+        with contextlib.closing(pool.checks(requests())) as results:
+            for index, result in results:
+                submitted[index].first_check = result
 
 
 @default_modes()
 def choose(state: TaskState, model: CostModel, pool: Pool, kept: Predictions | None = None) -> Choice:
-    """The schedule of one task.  kept: where to keep one that is only predicted."""
+    """Choose the schedule of one task.
+
+    Args:
+        state: The task.
+        model: The cost model.
+        pool: The measuring pool.
+        kept: Cache that stores a schedule selected by prediction; None for no cache.
+    """
     try:
         for seconds, candidate in state.known.best:
             error = state.measured[candidate.key].error
-            if error is None:  # taken over from another tuner, which does not check answers
+            if error is None:  # a record of another tuner, which does not check outputs
                 checked = pool.check(state.task, candidate)
                 if checked.status is not Status.OK:
                     continue
@@ -99,9 +119,9 @@ def choose(state: TaskState, model: CostModel, pool: Pool, kept: Predictions | N
             return Choice(How.UNTUNED, None, math.nan, None, state.unverifiable)
         if state.kept is not None:
             return Choice(How.UNMEASURED, state.kept.candidate, math.nan, state.kept.error)
-        found = _quickest(state, _unmeasured(state, model), pool)
-        if found is not None:
-            return _predicted(state, *found, kept)
+        quickest = _quickest(state, _unmeasured(state, model), pool)
+        if quickest is not None:
+            return _predicted(state, *quickest, kept)
         checked = pool.check(state.task, Untuned(state.task))
     except (ReferenceFailed, InvalidModel) as error:
         return Choice(How.UNTUNED, None, math.nan, None, error.what)
@@ -111,7 +131,7 @@ def choose(state: TaskState, model: CostModel, pool: Pool, kept: Predictions | N
 
 
 def _predicted(state: TaskState, candidate: Candidate, checked: Measurement, kept: Predictions | None) -> Choice:
-    """A schedule that was checked, but for its answer where time was up."""
+    """Return the choice of a checked schedule, whose output was not compared if the time was up."""
     if checked.error is None:
         return Choice(How.UNMEASURED, candidate, math.nan, None, _NOT_COMPARED)
     if kept is not None:
@@ -122,26 +142,30 @@ def _predicted(state: TaskState, candidate: Candidate, checked: Measurement, kep
 def choose_safely(
     state: TaskState, model: CostModel, pool: Pool, interrupts: Interrupts, kept: Predictions | None = None
 ) -> tuple[Choice, str]:
-    """The schedule of one task, and what went wrong, if anything did: then it is what is at hand without a check."""
+    """Choose the schedule of one task; after a failure use one that needs no check.
+
+    Return the choice and a description of the failure, empty without one."""
     try:
         return interrupts.attempt(lambda: choose(state, model, pool, kept), lambda: _in_haste(state)), ""
-    except Exception as error:  # of the pool, of a schedule, of the search for one: the others need not suffer for it
+    except Exception as error:  # of the pool, a schedule or the search; other tasks are unaffected
         why = f"choosing its schedule failed: {first_line(error)}"
         return replace(next(at_hand(state)), note=why), f"{state.task.name}: {why}"
 
 
 def _in_haste(state: TaskState) -> Choice:
+    """Choose a schedule without any further check, after an interrupt."""
     if state.kept is not None:
         return Choice(How.UNMEASURED, state.kept.candidate, math.nan, state.kept.error)
     if isinstance(state.first_check, Measurement) and state.first_check.status is Status.OK and state.predicted:
         return Choice(How.UNMEASURED, state.predicted[0], math.nan, state.first_check.error)
-    found = next(at_hand(state))
-    return found if found.candidate is not None else replace(found, note=state.unverifiable or _INTERRUPTED)
+    choice = next(at_hand(state))
+    return choice if choice.candidate is not None else replace(choice, note=state.unverifiable or _INTERRUPTED)
 
 
 def at_hand(state: TaskState) -> Iterator[Choice]:
-    """What can be had without another measurement: schedules that were timed and checked, the fastest first; at last
-    the function as it came."""
+    """Yield the choices that need no further measurement.
+
+    These are the timed and verified schedules, fastest first, and then the unscheduled function."""
     for seconds, candidate in state.known.best:
         measured = state.measured.get(candidate.key)
         if measured is not None and measured.error is not None:
@@ -150,10 +174,10 @@ def at_hand(state: TaskState) -> Iterator[Choice]:
 
 
 def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> tuple[Candidate, Measurement] | None:
-    """The first right one with a prediction whose run was soon over; where there is none, the one that was over first.
+    """Return the first correct predicted schedule whose check ran fast enough, else the one whose check ran fastest.
 
-    A check calls the schedule once, so its run's time tells the schedules that take a thousand times too long, which
-    the space holds, from others.  Raises OutOfTime where no right one was found before the deadline."""
+    A check calls the schedule once. Its time identifies schedules that are a thousand times too slow, which the space
+    contains. Raise OutOfTime if no correct schedule was found before the deadline."""
     best: tuple[Candidate, Measurement] | None = None
     late: OutOfTime | None = None
     for candidate in candidates:
@@ -161,7 +185,7 @@ def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> 
         if isinstance(checked, OutOfTime):
             if late is not None:
                 break
-            late = checked  # each has `Deadline.least` seconds, so one more may take its turn
+            late = checked  # each check has `Deadline.least` seconds, so try one more
             continue
         if not isinstance(checked, Measurement):
             raise checked
@@ -177,6 +201,7 @@ def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> 
 
 
 def _checked(state: TaskState, candidate: Candidate, pool: Pool) -> Checked:
+    """Check a candidate; return OutOfTime instead of raising it."""
     try:
         return pool.check(state.task, candidate)
     except OutOfTime as late:
@@ -184,7 +209,7 @@ def _checked(state: TaskState, candidate: Candidate, pool: Pool) -> Checked:
 
 
 def _unmeasured(state: TaskState, model: CostModel) -> list[Candidate]:
-    """Schedules worth a check, the most promising first; the same every time."""
+    """Return the unmeasured schedules with the best predictions, best first; the list is computed once."""
     if state.predicted is None:
         state.predicted = state.propose(Predicted(model), Observations(set(state.known.seen)), _ATTEMPTS)
     return state.predicted

@@ -1,8 +1,8 @@
-"""What happens after the search: choose, compile, compare, report. Nothing that was tuned is lost on the way.
+"""Finish a run after the search: choose schedules, compile the model, compare it with the original, report.
 
-In: an imported model and a session's states. Out: the compiled model and its report. Every step has something to fall
-back on where it fails, or is interrupted: the next best schedule, the function as it came, a model that was not
-compared. What was done instead is in the report, and said in a warning at the end that has the model with it.
+Inputs: an imported model and a session's states. Outputs: the compiled model and its report. A step that fails or is
+interrupted falls back to the next best schedule, the unscheduled function, or a model that was not compared. The report
+records each fallback. So does a warning at the end, which carries the model.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from felixlike.tuning import Budget, Choice, How, Predictions, Session, TaskStat
 _T = TypeVar("_T")
 
 _CHOOSING = 2.5
-"""Seconds after the budget until which schedules are chosen without haste, so that a run is over five seconds after its
-budget: compiling and comparing a model take one or two, and whatever builds for ever is given up by then."""
+"""Seconds after the budget during which schedules may be chosen, so that a run ends 5 s after its budget: compiling and
+comparing a model take 1 to 2 s. Builds that do not end are aborted by then."""
 
 _LEAST = 2.5
-"""Seconds that a check's build, and its run, have in any case: five times what nearly all take on an idle machine."""
+"""Minimum time limit in seconds for a check's build, and for its run: five times what nearly all take when idle."""
 
 _OTHERS = 2
-"""Next best schedules that a task tries before its function is compiled as it came."""
+"""Maximum number of next best schedules to try before a task's function is compiled unscheduled. Chosen by hand."""
 
 _CULPRITS = 8
-"""Schedules that are found to break a model before it is compiled without any."""
+"""Maximum number of schedules to replace because they break compilation; then none is used. Chosen by hand."""
 
 _NOT_YET = "it was saved before it was compared"
 
@@ -67,22 +67,28 @@ _HASTE = "the run was interrupted before that"
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a report says of a run, whatever came of it."""
+    """Facts about a run that a report contains regardless of the result.
+
+    Attributes:
+        device: Names of the measuring devices.
+        seed: The run's seed.
+        started: Start of the run, by `time.monotonic`.
+        tuned: Seconds until the end of the search.
+    """
 
     device: str
     seed: int
     started: float
     tuned: float
-    """Seconds until the search was over."""
 
 
 before_comparing: ContextVar[Callable[[Compiled, Report], None] | None] = ContextVar("before_comparing", default=None)
-"""What is called with a compiled model and its report before the model is compared with its original, which may take
-more memory than there is: the command saves it."""
+"""Context variable with a callback that gets a compiled model and its report before the comparison with the original,
+which may run out of memory. The command-line tool sets it to save the model."""
 
 
 def hand_over(compiled: Compiled, report: Report) -> None:
-    """Call `before_comparing`. Whatever that raises will be raised again when the model is saved for good."""
+    """Call `before_comparing`. Its exceptions are ignored, since the final save raises them again."""
     keep = before_comparing.get()
     if keep is not None:
         with contextlib.suppress(Exception):
@@ -91,7 +97,7 @@ def hand_over(compiled: Compiled, report: Report) -> None:
 
 @contextlib.contextmanager
 def closing(resource: AbstractContextManager[_T], problems: list[str]) -> Iterator[_T]:
-    """A context manager whose end, after a block that has succeeded, is no reason to lose what came of it."""
+    """Enter a context manager; after a successful block, append errors of its exit to `problems` instead of raising."""
     opened = resource.__enter__()
     try:
         yield opened
@@ -106,9 +112,15 @@ def closing(resource: AbstractContextManager[_T], problems: list[str]) -> Iterat
 
 
 class Finish:
-    """The end of one run, step by step: `search`, `choose`, `compile`, `verify`, `report`, `tell`.
+    """The steps that end a run, in order: `search`, `choose`, `compile`, `verify`, `report`, `tell`.
 
-    problems: what went wrong beside the search, in words."""
+    Args:
+        imported: The model.
+        session: The tuning session.
+        budget: The run's limits.
+        interrupts: The run's handling of Ctrl-C.
+        problems: Descriptions of failures outside the search; appended to.
+    """
 
     def __init__(
         self, imported: Imported, session: Session, budget: Budget, *, interrupts: Interrupts, problems: list[str]
@@ -124,27 +136,31 @@ class Finish:
         self._verification = Verification(math.nan, "", Verdict.UNSURE, _HASTE)
 
     def search(self) -> None:
-        """Spend the budget. An error is one only as long as no task has a schedule."""
-        self._session.spent.add("importing", self._budget.elapsed())  # and what else there was until now
+        """Run the search. An error is raised only if no task has a schedule; else it is reported."""
+        self._session.spent.add("importing", self._budget.elapsed())  # everything until now
         try:
             with self._interrupts.search():
                 self._session.run(self._budget)
         except Exception as error:
-            if not self._interrupts.ended:  # else it is an interrupt that came out of somebody's code as something else
+            if not self._interrupts.ended:  # other code may turn a KeyboardInterrupt into another exception
                 if not any(state.best for state in self._states):
                     raise
                 self._failure = f"the search failed: {first_line(error)}"
         if self._session.interrupted:
             self._interrupts.stop()
-        elif self._interrupts.ended:  # as it began or was over
+        elif self._interrupts.ended:  # interrupted before the search began or after it ended
             if not any(state.best for state in self._states):
                 self._interrupts.again()
             self._session.interrupted = True
 
     def choose(self, model: CostModel, pool: Pool, *, seed: int) -> None:
-        """A schedule for every task; what was chosen with nothing measured by the run is kept for the next.
+        """Choose a schedule for every task. Choices of a run without measurements are cached for later runs.
 
-        seed: of the run."""
+        Args:
+            model: The cost model.
+            pool: The measuring pool.
+            seed: The run's seed.
+        """
         self._session.deadline.move(self._budget.seconds_to(_CHOOSING), least=_LEAST)
         kept = Predictions(model, seed=seed) if not (model.learned or self._budget.new_trials) else None
         self._check_ahead(model, pool, kept)
@@ -155,9 +171,11 @@ class Finish:
             self._note(problem)
 
     def compile(self) -> Compiled:
-        """The model with these schedules, but for those that break it.
+        """Compile the model with the chosen schedules; replace those that break it.
 
-        Raises CompilationFailed if it does not compile without any."""
+        Raises:
+            CompilationFailed: The model does not compile without schedules either.
+        """
         schedules = {
             state.task.key: schedule
             for place, state in enumerate(self._states)
@@ -167,11 +185,11 @@ class Finish:
         for _ in range(_CULPRITS):
             try:
                 return self._compiled(schedules)
-            except Exception as error:  # TVM's, or a pass's of ours
+            except Exception as error:  # of TVM, or of one of felixlike's passes
                 if not schedules:
                     raise
                 if plain is None:
-                    plain = self._compiled({})  # raises where nothing helps
+                    plain = self._compiled({})  # raises if the model does not compile without schedules
                 if self._interrupts.hurried:
                     break
                 key = runtime.culprit(schedules, self._compiled)
@@ -185,7 +203,7 @@ class Finish:
         return plain
 
     def verify(self, compiled: Compiled, about: About) -> None:
-        """Compare with the original, unless that cannot be done or there is no time left; see `before_comparing`."""
+        """Compare the model with the original, if possible and not interrupted; see `before_comparing`."""
         if before_comparing.get() is not None:
             self._interrupts.attempt(lambda: hand_over(compiled, self._report(about)), lambda: None)
         try:
@@ -195,17 +213,17 @@ class Finish:
                 ),
                 lambda: self._verification,
             )
-        except (Exception, SystemExit) as error:  # whatever the user's model does
+        except (Exception, SystemExit) as error:  # the user's model may raise anything
             self._verification = replace(self._verification, words=f"comparing failed: {first_line(error)}")
 
     def _rounding(self) -> float:
-        """What a model may be off by the precision of its products; 0 where no schedule computes in another one."""
-        asked = precision_of(self._imported.target)
+        """Return the error allowed for reduced-precision products; 0 if no chosen schedule uses them."""
+        precision = precision_of(self._imported.target)
         chosen = {choice.candidate.sketch.precision for choice in self._choices if choice.candidate is not None}
-        return asked.model_tolerance if asked.name in chosen else 0.0
+        return precision.model_tolerance if precision.name in chosen else 0.0
 
     def report(self, about: About, log: RunLog) -> Report:
-        """What was done, in the log too."""
+        """Return the report and write it to the log."""
         report = self._attempt(lambda: self._report(about), None, "the report")
         if report is None:
             report = replace(self._bare(about), note=self._notes())
@@ -215,24 +233,24 @@ class Finish:
         return report
 
     def tell(self, optimized: Any) -> None:
-        """Warn of what is not as it should be; raise VerificationFailed for a model that computes something else."""
-        name, told = self._imported.name, list[FelixlikeWarning]()
+        """Issue the run's warnings; raise VerificationFailed if the model computes something else."""
+        name, pending = self._imported.name, list[FelixlikeWarning]()
         if self._failure:
-            told.append(SearchFailedWarning(f"{name}: {self._failure}. This is the best that was found."))
-        told += warnings_of(self._imported)
-        told += [InternalErrorWarning(f"{name}: {words}") for state in self._states if (words := _mistakes(state))]
-        told += [FallbackWarning(f"{name}: {problem}.") for problem in self._problems]
-        tell(self._verification, name, optimized, told)
+            pending.append(SearchFailedWarning(f"{name}: {self._failure}. This is the best that was found."))
+        pending += warnings_of(self._imported)
+        pending += [InternalErrorWarning(f"{name}: {words}") for state in self._states if (words := _mistakes(state))]
+        pending += [FallbackWarning(f"{name}: {problem}.") for problem in self._problems]
+        tell(self._verification, name, optimized, pending)
 
     def _check_ahead(self, model: CostModel, pool: Pool, kept: Predictions | None) -> None:
-        """Several tasks at a time what would be done for each later, so that nothing is lost where it fails."""
+        """Check predicted schedules in parallel. If this fails, `choose` checks them one by one."""
         try:
             self._interrupts.attempt(lambda: check_ahead(self._states, model, pool, kept), lambda: None)
         except Exception as error:
             self._note(f"checking schedules together failed: {first_line(error)}")
 
     def _schedule(self, place: int) -> Any | None:
-        """A task's scheduled module; the next best where that cannot be made, None for the function as it came."""
+        """Return a task's scheduled module, or that of the next best schedule; None for the unscheduled function."""
         while (candidate := self._choices[place].candidate) is not None:
             try:
                 module = self._scheduled[self._states[place].task.key] = candidate.module()
@@ -245,31 +263,35 @@ class Finish:
         return None
 
     def _give_up(self, place: int, why: str) -> None:
-        """Take what is next best for a task."""
+        """Replace a task's schedule by the next best one."""
         choice = next(self._others[place]) if self._given_up[place] < _OTHERS else _untuned("")
         self._given_up[place] += 1
         self._choices[place] = replace(choice, note="; ".join(filter(None, (self._choices[place].note, why))))
         self._note(f"{self._states[place].task.name}: {why}")
 
     def _compiled(self, schedules: Mapping[str, Any]) -> Compiled:
+        """Compile the model with these schedules."""
         try:
             return runtime.compile_model(self._imported, schedules)
-        except KeyboardInterrupt as error:  # of a handler that is not ours: there is nothing yet without the model
+        except KeyboardInterrupt as error:  # of a foreign signal handler; there is no result before this step
             self._interrupts.give_way(error)
             return runtime.compile_model(self._imported, schedules)
 
     def _report(self, about: About) -> Report:
+        """Return the complete report."""
         tasks = tuple(self._task(state, choice) for state, choice in zip(self._states, self._choices, strict=True))
         return replace(self._bare(about), tasks=tasks, stopped=self._why_stopped(), note=self._notes())
 
     def _task(self, state: TaskState, choice: Choice) -> TaskReport:
+        """Return the report of one task."""
         bare = _bare_task(state, choice)
-        if self._interrupts.hurried and choice.candidate is None:  # its sketches may not have been made yet
+        if self._interrupts.hurried and choice.candidate is None:  # its sketches may not exist yet
             return bare
         known = self._attempt(lambda: _task_report(state, choice), bare, "the report")
         return self._attempt(lambda: replace(known, story=self._story(state, choice)), known, "the report")
 
     def _story(self, state: TaskState, choice: Choice) -> TaskHistory:
+        """Return the measurements of a task and its loops before and after tuning."""
         scheduled = self._scheduled.get(state.task.key) if choice.candidate is not None else None
         return task_history_of(
             state.history,
@@ -278,6 +300,7 @@ class Finish:
         )
 
     def _bare(self, about: About) -> Report:
+        """Return the report without its tasks."""
         return Report(
             model=self._imported.name,
             tasks=(),
@@ -298,14 +321,16 @@ class Finish:
         )
 
     def _notes(self) -> str:
+        """Return the remarks of the importer and of the comparison."""
         verdict, words = self._verification.verdict, self._verification.words
         notes = [self._imported.note] if self._imported.note else []
         if verdict is not Verdict.RIGHT:
-            said = "It is wrong" if verdict is Verdict.WRONG else "The whole model was not verified"
-            notes.append(f"{said}: {words}.")
+            summary = "It is wrong" if verdict is Verdict.WRONG else "The whole model was not verified"
+            notes.append(f"{summary}: {words}.")
         return " ".join(notes)
 
     def _why_stopped(self) -> str:
+        """Return the reason why the search ended."""
         session, budget = self._session, self._budget
         if self._failure:
             return self._failure
@@ -320,7 +345,7 @@ class Finish:
         return "nothing was left to try"
 
     def _attempt(self, step: Callable[[], _T], otherwise: _T, what: str) -> _T:
-        """What a step gives that nothing depends on."""
+        """Return the result of an optional step; if it fails, note the problem and return `otherwise`."""
         try:
             return step()
         except KeyboardInterrupt as error:
@@ -330,13 +355,23 @@ class Finish:
         return otherwise
 
     def _note(self, problem: str) -> None:
+        """Add a problem unless it is empty."""
         if problem:
             self._problems.append(problem)
 
 
 def tell(found: Verification, name: str, optimized: Any, others: Sequence[FelixlikeWarning] = ()) -> None:
-    """Warn of what came of comparing a model with its original, and of other things; raise VerificationFailed for one
-    that computes something else."""
+    """Issue the warnings of a run.
+
+    Args:
+        found: Result of the comparison with the original.
+        name: The model's name.
+        optimized: The tuned model, attached to errors and warnings.
+        others: Further warnings.
+
+    Raises:
+        VerificationFailed: The tuned model computes something else.
+    """
     if found.verdict is Verdict.WRONG:
         failed = VerificationFailed(
             f"the tuned model does not compute what the original does ({found.reference}): {found.words}",
@@ -345,33 +380,33 @@ def tell(found: Verification, name: str, optimized: Any, others: Sequence[Felixl
         )
         failed.optimized = optimized
         raise failed
-    told = list(others)
+    pending = list(others)
     if found.verdict is Verdict.RANDOM:
-        told.append(NondeterministicModelWarning(f"{name}: {found.words}."))
+        pending.append(NondeterministicModelWarning(f"{name}: {found.words}."))
     elif found.verdict is Verdict.UNSURE:
-        told.append(UnverifiedWarning(f"{name} was not verified as a whole: {found.words}."))
+        pending.append(UnverifiedWarning(f"{name} was not verified as a whole: {found.words}."))
     if (unusable := user_folders.pending()) is not None:
-        told.append(unusable)
-    for warning in told:
+        pending.append(unusable)
+    for warning in pending:
         warning.optimized = optimized
-    for warning in told:
+    for warning in pending:
         warnings.warn(warning, stacklevel=callers_level())
 
 
 def versions() -> dict[str, str]:
-    """Of the libraries that results depend on."""
+    """Return the versions of the libraries that results depend on."""
     packages = ("apache-tvm", "apache-tvm-ffi", "torch", "egglog")
     return {"felixlike": __version__, **{name: metadata.version(name) for name in packages}}
 
 
 def _others(state: TaskState, choice: Choice) -> Iterator[Choice]:
-    """What a task has beside what was chosen, the best first."""
+    """Yield the alternatives to the chosen schedule, best first."""
     tried = choice.candidate and choice.candidate.key
     return (other for other in at_hand(state) if other.candidate is None or other.candidate.key != tried)
 
 
 def _mistakes(state: TaskState) -> str:
-    """What a task had to do without by mistakes of ours."""
+    """Return the internal errors that restricted a task's search; empty without any."""
     if not state.faults:
         return ""
     return (
@@ -381,10 +416,12 @@ def _mistakes(state: TaskState) -> str:
 
 
 def _untuned(note: str) -> Choice:
+    """Return the choice of the unscheduled function."""
     return Choice(How.UNTUNED, None, math.nan, None, note)
 
 
 def _task_report(state: TaskState, choice: Choice) -> TaskReport:
+    """Return the report of a task with its sketches and its point."""
     candidate = choice.candidate
     names = [v.name for v in candidate.sketch.variables] if candidate else []
     kept = state.kept if candidate and state.kept and candidate is state.kept.candidate else None
@@ -399,7 +436,7 @@ def _task_report(state: TaskState, choice: Choice) -> TaskReport:
 
 
 def _bare_task(state: TaskState, choice: Choice) -> TaskReport:
-    """What can be said without the task's sketches."""
+    """Return the part of a task's report that does not need its sketches."""
     return TaskReport(
         name=state.task.name,
         workload=state.task.key,

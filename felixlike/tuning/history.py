@@ -1,6 +1,6 @@
-"""What a run has measured of one task, in its order, in a few numbers each; and what a run spends its time on.
+"""Record the measurements of a task in order, and the time that a run spends on each step.
 
-In: measurements as they come; steps as they begin and end. Out: numbers for reports.
+Inputs: measurements; the begin and end of steps. Output: numbers for reports.
 """
 
 from __future__ import annotations
@@ -15,9 +15,16 @@ from felixlike.measure import Measurement, Status
 
 
 class History:
-    """A number for each measurement.  elapsed: seconds since the run began.  latency: seconds a call, inf unless right.
-    score: what was predicted, nan where nothing was.  known: the best of earlier runs, inf without.  building, running:
-    seconds that measuring took in all, of processes that work side by side."""
+    """The measurements of one task in this run.
+
+    Attributes:
+        elapsed: Seconds since the start of the run, per measurement.
+        latency: Seconds per call, per measurement; inf if it failed or its output was wrong.
+        score: Predicted score, per measurement; nan without a prediction.
+        known: Best latency of earlier runs in seconds; inf without one.
+        building: Total seconds of builds, summed over parallel processes.
+        running: Total seconds of runs, summed over parallel processes.
+    """
 
     def __init__(self) -> None:
         self.elapsed, self.latency, self.score = array("d"), array("d"), array("d")
@@ -25,7 +32,7 @@ class History:
         self.building = self.running = 0.0
 
     def add(self, elapsed: float, score: float, found: Measurement) -> None:
-        """One more."""
+        """Add a measurement."""
         self.elapsed.append(elapsed)
         self.latency.append(found.seconds if found.status is Status.OK else math.inf)
         self.score.append(score)
@@ -34,7 +41,7 @@ class History:
 
 
 class Spent:
-    """Wall-clock seconds by what they were spent on.  Of a step within another, the inner one has them."""
+    """Wall-clock seconds per step. The time of a nested step counts for the inner step only."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -42,7 +49,7 @@ class Spent:
 
     @contextlib.contextmanager
     def on(self, step: str) -> Iterator[None]:
-        """All that happens inside."""
+        """Add the time of the block to a step."""
         started = time.monotonic()
         self._inner.append(0.0)
         try:
@@ -53,5 +60,5 @@ class Spent:
             self._inner[-1] += taken
 
     def add(self, step: str, seconds: float) -> None:
-        """Seconds that are over."""
+        """Add seconds to a step."""
         self.seconds[step] = self.seconds.get(step, 0.0) + seconds

@@ -1,8 +1,8 @@
-"""Schedules that were predicted, and checked, by an earlier run with nothing measured: kept in the user's cache.
+"""Cache the verified schedules that earlier runs without measurements have selected, in the user's cache folder.
 
-In: a task and the choice made for it. Out: the choice again, without sketches, formulas or a check. An entry holds for
-the same task and target, machine, seed, design space, weights and versions of all code; one that is damaged, or that
-TVM does not take any more, counts as absent.
+Input: a task and its choice. Output: the same choice in a later run, without sketches, formulas or a check. An entry
+applies to the same task, target, machine, seed, design space, weights and code versions. A damaged entry, or one that
+TVM rejects, counts as absent.
 """
 
 from __future__ import annotations
@@ -25,8 +25,14 @@ _KIND = "predicted"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """candidate: that was chosen.  error: found by its check.  sketches: of the task.  sampled: those that are not
-    understood, by index, and why."""
+    """A cached choice.
+
+    Attributes:
+        candidate: The chosen candidate.
+        error: Maximum relative error found by its check.
+        sketches: Number of the task's sketches.
+        sampled: Index of each non-symbolic sketch, and the reason.
+    """
 
     candidate: Candidate
     error: float | None
@@ -35,27 +41,32 @@ class Kept:
 
 
 class Predictions:
-    """The entries of one kind of run.  seed: the run's.  model: as it came, before it learnt from measurements."""
+    """The cache entries of runs with the same model and seed.
+
+    Args:
+        model: The cost model before it learns from measurements.
+        seed: The run's seed.
+    """
 
     def __init__(self, model: CostModel, *, seed: int) -> None:
         self._model, self._seed = model, seed
 
     def find(self, state: TaskState) -> Kept | None:
-        """What is kept of a task, ready to be compiled."""
+        """Return the cached choice of a task, ready to be compiled; None if there is none."""
         entry = cache.load(_KIND, self._key(state))
         if entry is None:
             return None
         try:
             kept = _read(state, entry)
             kept.candidate.module()
-        except Exception:  # whatever a damaged entry leads to, there is another way
+        except Exception:  # a damaged entry may raise anything and counts as absent
             return None
         return kept
 
     def keep(self, state: TaskState, candidate: Candidate, error: float | None) -> None:
-        """Remember what was chosen of a task's space."""
+        """Store the choice of a task."""
         if state.faults or candidate.key in state.known.seen:
-            return  # another time nothing may be amiss; what was measured is in a store
+            return  # faults may not recur; measured candidates are in a store
         sketches = state.space.sketches
         entry = {
             **sketch_data(candidate.sketch),
@@ -68,18 +79,20 @@ class Predictions:
         cache.store(_KIND, self._key(state), entry)
 
     def _key(self, state: TaskState) -> str:
+        """Return the cache key of a task."""
         task = state.task
         return cache.digest(repr((self._common, task.key, target_device(task.target), state.space_name)))
 
     @cached_property
     def _common(self) -> tuple[Any, ...]:
+        """Return the parts of the key that all tasks share."""
         packages = ("apache-tvm", "apache-tvm-ffi")
         versions = [metadata.version(package) for package in packages]
         return cache.sources(), versions, self._model.version(), self._seed
 
 
 def _read(state: TaskState, entry: Any) -> Kept:
-    """Raises whatever it trips over."""
+    """Parse an entry. A damaged one may raise anything."""
     sketch = kept_sketch(state.task, entry)
     point = tuple(int(number) for number in entry["point"])
     score, error = entry["score"], entry["error"]

@@ -1,8 +1,7 @@
-"""Rounds over tasks: propose, measure, record, learn.
+"""Run rounds over tasks: propose, measure, record, learn (Felix §3.5, Algorithm 2).
 
-In: tasks, a strategy, a cost model, a pool of measuring processes, a store. Out: for each task what is known of it.
-Every measurement is in the store before it is used. An interrupt ends the run after the candidate under way; nothing
-is lost. Felix §3.5, Algorithm 2.
+Inputs: tasks, a strategy, a cost model, a measuring pool and a record store. Output: the state of each task. Every
+measurement is in the store before it is used. An interrupt ends the run after the current candidate and loses nothing.
 """
 
 from __future__ import annotations
@@ -33,30 +32,37 @@ from felixlike.tuning.history import Spent
 from felixlike.tuning.state import TaskState
 
 _RECALLED = 1024
-"""The most measurements of a task that are recalled in full, half of them the fastest, the others spread over the rest;
-of all others a run knows only that they were measured."""
+"""Maximum number of a task's stored measurements to load in full: half are the fastest, half are spread evenly over the
+rest. Of the others a run only loads the keys. Chosen by hand."""
 
 _FIRST = 2
-"""Candidates of each task before any has more, where trials are few: the best by prediction, and another."""
+"""Candidates per task in the first rounds if trials are few: the best by prediction and another one. Chosen by hand."""
 
 _UNDER_WAY = 1.0
-"""Seconds after the budget in which what has begun may end: a candidate is built and timed in less."""
+"""Seconds after the budget within which started candidates may finish. Building and timing one takes less."""
 
 _CHECK_SECONDS, _FINISH_SECONDS = 0.4, 0.25
-"""What a task costs after the search: if nothing of it was measured, to predict and check a schedule, and always, to
-compile it and compare it as part of the model. Measured for ResNet-18, MobileNet-V2, BERT and ViT on two cores."""
+"""Seconds per task after the search: to predict and check a schedule if none was measured, and to compile the task and
+compare it as a part of the model. Measured for ResNet-18, MobileNet-V2, BERT and ViT on two cores."""
 
 _AFTERWARDS = 3.0
-"""Seconds after `_UNDER_WAY` that this may take. If it will take longer, the search ends earlier."""
+"""Seconds after `_UNDER_WAY` that these steps may take. If they need more, the search ends earlier. Chosen by hand."""
 
 _FEWEST = 4
-"""Candidates of a round at least: what comes before the first costs as much as these."""
+"""Minimum number of candidates per round: the preparation of a round costs as much as measuring these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What just happened, for progress reports.  state: of the task worked on.  index: its place among the tasks.
-    measurement: with its candidate; None at the start of a round."""
+    """A progress event.
+
+    Attributes:
+        state: State of the current task.
+        index: Index of the task.
+        budget: The run's budget.
+        measurement: The new measurement; None at the start of a round.
+        candidate: The measured candidate; None at the start of a round.
+    """
 
     state: TaskState
     index: int
@@ -66,9 +72,24 @@ class Event:
 
 
 class Session:
-    """A tuning run.  model: of the run, for strategies that have none of their own.  space: whose sketches are
-    searched, see `SpaceName`.  observe: called with every Event; it must not raise.  deadline: shared with the pool;
-    the search moves it, and has measured nothing more once it has passed.  spent: on what its time went."""
+    """The search of one run.
+
+    Args:
+        tasks: The tasks to tune.
+        strategy: The search strategy.
+        model: The run's cost model, passed to `strategy.begin`.
+        pool: The measuring pool.
+        store: The record store.
+        seed: The run's seed.
+        space: Name of the design space, see `SpaceName`.
+        observe: Called with every `Event`. It must not raise anything but KeyboardInterrupt.
+        deadline: Deadline shared with the pool. The search moves it, and measures nothing after it.
+
+    Attributes:
+        states: The state of each task.
+        interrupted: Whether an interrupt ended the run.
+        spent: Seconds per step of the run.
+    """
 
     def __init__(
         self,
@@ -104,9 +125,13 @@ class Session:
 
     @default_modes()
     def run(self, budget: Budget) -> None:
-        """Spend what is left of the budget once all that the store holds is counted.
+        """Load the store's records, count them against the budget, and search until the budget is used up.
 
-        An interrupt (Ctrl-C) ends the run early and sets `interrupted`."""
+        An interrupt (Ctrl-C) ends the run early and sets `interrupted`.
+
+        Args:
+            budget: The limits; the amounts spent are updated.
+        """
         if not self.states:
             return
         budget.over_all(len(self.states))
@@ -126,24 +151,26 @@ class Session:
                 self._store.spend(run, budget.elapsed())
         except KeyboardInterrupt:
             self.interrupted = True
-            for state in self.states[recalled:]:  # else what an earlier run has found would not be chosen from
+            for state in self.states[recalled:]:  # so that earlier runs' schedules can be chosen
                 state.known, state.measured = Observations(), {}
                 self._recall(state, Budget())
             self._store.spend(run, budget.elapsed())
 
     def _move_deadline(self, budget: Budget) -> None:
-        """Leave time for what follows the search, which is longer for models of many tasks."""
+        """Move the deadline to leave time for later steps, which take longer for models of many tasks."""
         unmeasured = sum(not state.known.best for state in self.states)
         afterwards = _CHECK_SECONDS * unmeasured + _FINISH_SECONDS * len(self.states)
         self.deadline.move(budget.seconds_to(_UNDER_WAY - max(0.0, afterwards - _AFTERWARDS)))
 
     def _next(self) -> int | None:
+        """Return the index of the task for the next round; None if all are exhausted."""
         return next_task([state.progress for state in self.states])
 
     def _share(self, budget: Budget) -> int:
-        """The most candidates of a round, so that whatever the budget all tasks are measured before one is measured
-        twice. Where trials are too few for full rounds, each task first has one or two, then they go where they gain
-        most. Where time is limited, those that wait share what is left; the first of them, which are the heaviest, may
+        """Return the maximum number of candidates of a round, so that every task has a round before one has a second.
+
+        If trials are too few for full rounds, each task first gets one or two, and the rest goes where it gains most.
+        If time is limited, tasks without a round share what is left. The first of them, which are the heaviest, may
         take up to twice an equal share."""
         waiting = sum(not state.progress.best and not state.progress.exhausted for state in self.states)
         share = TRIALS_PER_ROUND
@@ -158,7 +185,7 @@ class Session:
         return min(share, max(_FEWEST, int(2.0 * budget.seconds_left() / (waiting + 1) / seconds)))
 
     def _round(self, index: int, count: int, budget: Budget) -> None:
-        """One round of one task; less of it, or nothing, where the deadline passes."""
+        """Run one round of one task. The deadline may cut it short."""
         state = self.states[index]
         self._observe(Event(state, index, budget))
         with self.spent.on("proposing"):
@@ -173,7 +200,7 @@ class Session:
             with self.spent.on("measuring"):
                 measured = self._measure(state, index, candidates, budget)
         except (ReferenceFailed, InvalidModel) as error:
-            state.unverifiable = error.what  # the remedy is for who measures by hand
+            state.unverifiable = error.what  # without the remedy, which is for manual measuring
             state.progress.exhausted = True
             return
         except (FelixlikeError, OSError):  # of the pool, or of the store
@@ -191,26 +218,25 @@ class Session:
             state.observe(self._strategy, measured)
 
     def _propose(self, state: TaskState, count: int) -> tuple[list[Candidate], bool, bool]:
-        """The candidates of the task's next round; whether an earlier run had begun it, and counted it; and whether
-        there are no more after them.
+        """Return the candidates of the next round, whether an earlier run began it, and whether no others are left.
 
-        Every round has a random generator of its own, and one that an earlier run did not finish is proposed as if
-        nothing of it were known, and then finished: so runs that are stopped and resumed measure the same candidates as
-        one that is not, as far as these do not depend on what was measured."""
+        Every round has its own random generator. An unfinished round of an earlier run is proposed as if none of its
+        results were known, and then completed. Stopped and resumed runs therefore measure the same candidates as an
+        uninterrupted run, except where these depend on measurements."""
         while True:
             state.rng = np.random.default_rng([_seed(self._seed, state.task), state.rounds])
             state.rounds += 1
             done, state.interrupted = state.interrupted, frozenset()
             before = state.known if not done else Observations(state.known.seen - done, state.known.best)
-            wanted = min(TRIALS_PER_ROUND, count + len(done))
-            proposed = state.propose(self._strategy, before, wanted)
+            total = min(TRIALS_PER_ROUND, count + len(done))
+            proposed = state.propose(self._strategy, before, total)
             fresh = [candidate for candidate in proposed if candidate.key not in state.known.seen][:count]
             begun = bool(done) and done <= {candidate.key for candidate in proposed}
             if fresh or not begun:
-                return fresh, begun, len(proposed) < wanted
+                return fresh, begun, len(proposed) < total
 
     def _measure(self, state: TaskState, index: int, candidates: Sequence[Candidate], budget: Budget) -> list[Measured]:
-        """Measure until done or out of time; each result is recorded before anything else happens."""
+        """Measure candidates until all are done or time is up. Each result is stored before it is used."""
         done: list[Measured] = []
         best = state.best[0] if state.best else None
         with (
@@ -234,7 +260,7 @@ class Session:
         return done
 
     def _note(self, state: TaskState, candidate: Candidate, measurement: Measurement) -> float:
-        """Take a measurement into what is known; its seconds, inf where it is not right."""
+        """Add a measurement to the task's state; return its seconds, inf if it failed or its output was wrong."""
         seconds = measurement.seconds if measurement.status is Status.OK else math.inf
         state.known.add(candidate, seconds)
         state.progress.cost += measurement.build_seconds + measurement.run_seconds
@@ -245,7 +271,7 @@ class Session:
         return seconds
 
     def _recall(self, state: TaskState, budget: Budget) -> None:
-        """Start from what the store knows of the task on the devices that measure, and count it."""
+        """Load the stored records of the task on the measuring devices, and count them against the budget."""
         numbers, spent, history = array("q"), array("d"), array("d")
         last: deque[Key] = deque(maxlen=TRIALS_PER_ROUND - 1)
         for brief in self._briefs(state.task):
@@ -269,20 +295,23 @@ class Session:
             candidate = state.space.stored(record.sketch, record.point)
             if candidate is not None:
                 latest[candidate.key] = (candidate, record.measurement)
-        recalled = [Measured(candidate, self._note(state, candidate, found)) for candidate, found in latest.values()]
-        state.failures.clear()  # those of earlier runs are not this run's
+        recalled = [
+            Measured(candidate, self._note(state, candidate, measurement)) for candidate, measurement in latest.values()
+        ]
+        state.failures.clear()  # count this run's failures only
         state.history.known = state.best[0] if state.best else math.inf
         state.observe(self._strategy, recalled, recalled=True)
 
     def _briefs(self, task: Task) -> Iterator[Brief]:
+        """Yield short forms of a task's records on the measuring devices."""
         return chain.from_iterable(self._store.briefs(task, device=device) for device in sorted(self._pool.devices))
 
 
 def _best_after_rounds(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
-    """The best latency after each round that a task has had: every TRIALS_PER_ROUND measurements, begun ones too."""
+    """Return the best latency after each round of TRIALS_PER_ROUND measurements, an unfinished one included."""
     if not len(seconds):
         return []
-    best = np.fmin.accumulate(seconds)  # nan: only checked
+    best = np.fmin.accumulate(seconds)  # nan: checked but not timed
     ends = np.arange(TRIALS_PER_ROUND, len(best) + TRIALS_PER_ROUND, TRIALS_PER_ROUND)
     return [math.inf if math.isnan(b) else float(b) for b in best[np.minimum(ends, len(best)) - 1]]
 
@@ -290,7 +319,7 @@ def _best_after_rounds(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> list[f
 def _worth_recalling(
     numbers: np.ndarray[Any, np.dtype[np.int64]], seconds: np.ndarray[Any, np.dtype[np.float64]]
 ) -> list[int]:
-    """The numbers of at most _RECALLED measurements: the fastest ones, and others evenly over the rest."""
+    """Return the ids of at most _RECALLED measurements: the fastest ones, and others spread evenly over the rest."""
     if len(numbers) <= _RECALLED:
         return [int(n) for n in numbers]
     order = np.argsort(seconds, kind="stable")  # nan last
@@ -300,9 +329,9 @@ def _worth_recalling(
 
 
 def _seed(seed: int, task: Task) -> int:
-    """A seed of its own for every task, whatever the others are."""
+    """Return the seed of a task, which does not depend on the other tasks."""
     return int.from_bytes(hashlib.sha256(f"{seed} {task.key}".encode()).digest()[:8], "little")
 
 
 def _ignore(_: Event) -> None:
-    pass
+    """Ignore an event."""

@@ -1,7 +1,7 @@
-"""What is known of one task during a run, and how it goes on with less where something of ours fails.
+"""Hold the state of one task during a run, and degrade its search after internal errors.
 
-In: a task. Out: `TaskState`. Whatever a rule, a sketch or a formula raises by mistake is noted and done without: one
-task's mistake is no reason to end the search of the others.
+Input: a task. Output: `TaskState`. An unexpected exception of a rule, a sketch or a formula is recorded, and the task
+continues without that part. The search of other tasks is not affected.
 """
 
 from __future__ import annotations
@@ -27,14 +27,29 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TaskState:
-    """One task during a run.  measured: the Measurement of each known right candidate, by its key.
-    trials: candidates measured in this run.  failures: how many of them were not right, by status.  recalled,
-    recalled_failures: the same of earlier runs, as the store has them.  unverifiable: why
-    answers cannot be checked, hence schedules not be used; empty where they can. rounds: full ones, of earlier runs
-    too. interrupted: what an earlier run had measured of the round it was stopped in. faults: what failed by mistakes
-    of ours, in words; the task has gone on with less. predicted: what is worth a check with nothing measured, the best
-    first, once that is known; first_check: what came of the first. kept: what an earlier run has chosen so.
-    history: what this run has measured.  deadline: the run's."""
+    """The state of one task during a run.
+
+    Attributes:
+        task: The task.
+        rng: Random generator of the current round.
+        known: All measurements, including those of earlier runs.
+        progress: Best latencies and costs of the rounds, for the task scheduler.
+        measured: The Measurement of each correct candidate, by its key.
+        trials: Number of candidates measured in this run.
+        failures: Number of incorrect candidates of this run, by status.
+        recalled: Number of stored measurements of earlier runs.
+        recalled_failures: Number of incorrect ones among them.
+        unverifiable: Why outputs cannot be checked, so that no schedule can be used; empty if they can.
+        faults: Descriptions of internal errors, after each of which the task continued with less.
+        rounds: Number of full rounds, including earlier runs.
+        interrupted: Keys measured by an earlier run in its last, unfinished round.
+        space_name: Name of the design space.
+        predicted: Unmeasured candidates with the best predictions, best first; None until computed.
+        first_check: Result of checking the first of them; None until checked.
+        kept: Cached choice of an earlier run.
+        history: Measurements of this run.
+        deadline: The run's deadline.
+    """
 
     task: Task
     rng: np.random.Generator
@@ -59,24 +74,24 @@ class TaskState:
 
     @property
     def space(self) -> Space:
-        """The task's sketches, made when first needed."""
+        """Return the task's search space, created on first use."""
         if self._space is None:
             self._space = Space(self.task, self.space_name, on_error=self.fault, deadline=self.deadline)
         return self._space
 
     @property
     def sampled(self) -> dict[str, str]:
-        """Sketches that are only sampled, by index, and why."""
+        """Return the index of each non-symbolic sketch, and the reason."""
         return {str(s.index): s.reason or "its formulas failed" for s in self.space.opaque}
 
     def fault(self, error: Exception) -> None:
-        """Note what failed by a mistake of ours."""
+        """Record an internal error."""
         words = f"{type(error).__name__}: {first_line(error)}"
         if words not in self.faults:
             self.faults.append(words)
 
     def propose(self, strategy: Strategy, known: Observations, count: int) -> list[Candidate]:
-        """What a strategy proposes; with less to go by where it fails, at last nothing.  Raises OutOfTime."""
+        """Return the strategy's candidates; degrade the space whenever it fails, finally to none. Raise OutOfTime."""
         while True:
             try:
                 return strategy.propose(self.space, known, count, self.rng)
@@ -88,7 +103,7 @@ class TaskState:
                     return []
 
     def observe(self, strategy: Strategy, measured: Sequence[Measured], *, recalled: bool = False) -> None:
-        """Tell a strategy what was measured; where it fails, the task goes on with less."""
+        """Pass measurements to the strategy; degrade the space if it fails."""
         try:
             strategy.observe(self.space, measured, recalled=recalled)
         except Exception as error:
@@ -97,5 +112,5 @@ class TaskState:
 
     @property
     def best(self) -> tuple[float, Candidate] | None:
-        """(seconds, candidate) of the fastest right schedule."""
+        """Return (seconds, candidate) of the fastest correct schedule; None without one."""
         return self.known.best[0] if self.known.best else None

@@ -18,7 +18,7 @@ from felixlike.errors import OutputNotWritable
 
 MAKES = """
 import sys
-from felixlike import scratch
+from felixlike._util import scratch
 path = scratch.folder("work")
 (path / "file").write_text("some")
 print(path, flush=True)

@@ -189,8 +189,8 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     program = f"""
 import os, pathlib, signal
-from felixlike import storage
-with storage.locked(pathlib.Path({str(path)!r})):
+from felixlike._util import user_folders
+with user_folders.locked(pathlib.Path({str(path)!r})):
     os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == -9

@@ -228,6 +228,15 @@ def tensor_cores() -> Any:
     return schedule
 
 
+def unaligned_parameters() -> Any:
+    """A function that loads vectors from its parameters."""
+    schedule, _, lane = _lanes(
+        [*(inputs := _inputs(x=(8,))), _tvm.te.compute((8,), lambda i: inputs[0][i] + 1.0, name="y")]
+    )
+    schedule.vectorize(lane)
+    return schedule
+
+
 MINIMAL: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
@@ -245,6 +254,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         write_out_halves,
         keep_nan,
         vectorise_math,
+        unaligned_parameters,
         only_marked_are_asynchronous,
         tensor_cores,
     )

@@ -137,12 +137,12 @@ def test_outdated_graphs_are_not_tuned_on(change: Callable[..., None], tuners: T
 def test_a_result_for_weights_that_have_changed_is_not_used(
     tuners: Tuners, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    model, x = _model(), torch.randn(4, 12)
+    model, x, earlier = _model(), torch.randn(4, 12), set(_compiled())
     compiled = torch.compile(model, backend="felixlike", options=options)
     with torch.no_grad():
         tuners.result = tmp_path / "tuned"
         compiled(x)
-        (graph,) = _compiled()
+        (graph,) = set(_compiled()) - earlier
         model.get_submodule("0").get_parameter("weight").data.mul_(2)
         optimize(_Graph(), (x,), trials=0, progress=False).save(tuners.result)  # which the tuner has waited for
         _until(lambda: tuners.commands and not tuners.folder.exists())
@@ -197,7 +197,7 @@ def test_nothing_outlives_a_process(way: str, tmp_path: Path) -> None:
     server.stdout.close()
     _until(lambda: not any(process.is_running() for process in processes))
     if way != "exit":  # the next process removes what this one could not
-        sweep = "from felixlike import scratch; scratch.discard(scratch.folder('any'))"
+        sweep = "from felixlike._util import scratch; scratch.discard(scratch.folder('any'))"
         subprocess.run([sys.executable, "-c", sweep], check=True, env=environment(TMPDIR=str(folders["TMPDIR"])))
     left = [path for path in folders["TMPDIR"].iterdir() if path.name.startswith("felixlike")]
     assert not left

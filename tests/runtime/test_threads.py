@@ -40,9 +40,9 @@ def run(program: str, model: Path) -> str:
 import os, sys, threading
 before, mask = dict(os.environ), os.sched_getaffinity(0)
 import torch
-from felixlike import deploy, errors
+from felixlike import errors, runtime
 from felixlike.hardware import placement
-call, x = deploy.load({str(model)!r})[0], torch.ones(64, 64)
+call, x = runtime.load({str(model)!r})[0], torch.ones(64, 64)
 """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "TVM_"))}
     command = [sys.executable, "-c", begin + program]
@@ -169,7 +169,7 @@ call.threads = 1
 assert used() == 1
 call.threads = 0
 assert used() == most
-other = deploy.load(MODEL)[0]
+other = runtime.load(MODEL)[0]
 other.threads = 1
 assert (used(), other(x).sum().item(), len(placement.placed()), used()) == (most, 8192.0, 1, most)
 counts = []

@@ -57,5 +57,5 @@ def test_cpus_have_no_such_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_SOURCE", 0)
     sketch = sketches(OPERATORS["matmul"](small_size=True))[0]
     points = sketch.sample(5, seed=1)
-    assert sketch.lengths.short(points).all()
+    assert sketch.source_limits.short(points).all()
     assert sketch.valid(points).all()

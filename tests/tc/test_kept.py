@@ -29,7 +29,7 @@ _SOURCE = "def f(float(N) A, float(N) B) -> (O) { O(i) = A(i) + 2.0 * B(i) }"
 _CHILD = """
 import json, sys, torch
 import felixlike as fx
-from felixlike import deploy
+from felixlike import runtime
 from felixlike.tc.comprehension import Comprehension
 
 made = []

@@ -1,4 +1,4 @@
-"""Passes over scheduled functions, a file each; `codegen/pipeline.py` has their order."""
+"""Passes over scheduled functions, one in each file. `codegen/pipeline.py` has their order."""
 
 from felixlike.codegen.passes.asynchronous import asynchronous_copies, only_marked_are_asynchronous
 from felixlike.codegen.passes.convert_bfloat16 import write_out_halves

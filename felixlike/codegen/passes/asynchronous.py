@@ -1,11 +1,11 @@
-"""Copies into shared memory that threads do not wait for, in the software pipelines that ask for them.
+"""Make copies into shared memory asynchronous in the software pipelines that are annotated so.
 
     for k: A_shared[…] = A[…]        cp.async A_shared ← A for the first steps
            C += A_shared[…] · …  →   for k: cp.async A_shared ← A for a later step; wait for this step's; C += …
 
-TVM knows one setting for a whole module (tirx.use_async_copy) and refuses to compile pipelines in which a vector is
-gathered, or scattered, as MetaSchedule's may be. So the setting is made for modules with a marked loop, and the other
-loops in these lose the note that their copies are asynchronous: those never are without the setting.
+TVM has one setting for a whole module (tirx.use_async_copy). With it, TVM refuses to compile pipelines that gather or
+scatter a vector, as MetaSchedule's may do. The setting is therefore made only for modules with an annotated loop. The
+module's other loops lose TVM's annotation for asynchronous copies, which has no effect without the setting anyway.
 """
 
 from __future__ import annotations
@@ -18,43 +18,47 @@ from felixlike import _tvm
 from felixlike._tvm.typing import Loop, Module
 from felixlike.codegen.annotations import Asynchronous
 
-_NOTE, _SETTING = "software_pipeline_async_stages", "tirx.use_async_copy"
+_ANNOTATION, _SETTING = "software_pipeline_async_stages", "tirx.use_async_copy"
+"""TVM's annotation of loops with asynchronous copies, and its setting for a module."""
 
 
 def only_marked_are_asynchronous(module: Module) -> Module:
-    """The IRModule, with the note on marked loops alone where there are some."""
-    return _tvm.map_functions(module, _without_notes) if _has_marked(module) else module
+    """Remove TVM's annotation from all loops without `Asynchronous`, if the IRModule has loops with it."""
+    return _tvm.map_functions(module, _without_annotations) if _has_marked(module) else module
 
 
-def _without_notes(func: Any) -> Any:
+def _without_annotations(func: Any) -> Any:
+    """Remove TVM's annotation from a function's loops without `Asynchronous`."""
     return _tvm.structural_map(func, (_tvm.tirx.For, _as_marked))
 
 
 def _as_marked(loop: Loop) -> Loop:
-    if _NOTE not in loop.annotations or Asynchronous.on(loop):
+    """Remove TVM's annotation from a loop without `Asynchronous`."""
+    if _ANNOTATION not in loop.annotations or Asynchronous.on(loop):
         return loop
-    notes = {key: value for key, value in loop.annotations.items() if key != _NOTE}
-    return _tvm.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, loop.thread_binding, notes)
+    annotations = {key: value for key, value in loop.annotations.items() if key != _ANNOTATION}
+    return _tvm.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, loop.thread_binding, annotations)
 
 
 def _has_marked(module: Module) -> bool:
+    """Return whether a loop of a module is annotated with `Asynchronous`."""
     functions = [function for function in module.functions.values() if isinstance(function, _tvm.PrimFunc)]
     return any(Asynchronous.on(loop) for f in functions for loop in _tvm.found(f.body, _tvm.tirx.For))
 
 
 @contextmanager
 def asynchronous_copies(module: Module) -> Iterator[None]:
-    """TVM compiles a module inside with asynchronous copies if one of its loops asks for them."""
+    """Make TVM compile with asynchronous copies inside the context, if a loop of the module is annotated so."""
     if not _has_marked(module):
         yield
         return
     context = _tvm.transform.PassContext
-    now = context.current()
+    current = context.current()
     with context(
-        opt_level=now.opt_level,
-        required_pass=list(now.required_pass),
-        disabled_pass=list(now.disabled_pass),
-        instruments=list(now.instruments),
-        config={**dict(now.config), _SETTING: True},
+        opt_level=current.opt_level,
+        required_pass=list(current.required_pass),
+        disabled_pass=list(current.disabled_pass),
+        instruments=list(current.instruments),
+        config={**dict(current.config), _SETTING: True},
     ):
         yield

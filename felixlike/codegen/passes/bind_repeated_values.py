@@ -1,4 +1,6 @@
-"""Names for values that a formula uses more than once; without them nested formulas would grow exponentially."""
+"""Bind values that a formula uses more than once to variables. Nested formulas would grow exponentially without
+them.
+"""
 
 from typing import Any
 
@@ -7,19 +9,19 @@ from felixlike._tvm.typing import TirExpr
 
 
 class Names:
-    """Variables bound one after the other, the later ones in terms of those before."""
+    """Variables that are bound one after another. Later ones may use earlier ones."""
 
     def __init__(self) -> None:
         self._bound: list[tuple[Any, Any]] = []
 
     def __call__(self, value: TirExpr) -> TirExpr:
-        """A variable that stands for the value."""
+        """Return a variable bound to the value."""
         variable = _tvm.tirx.Var("v", str(value.ty.dtype))
         self._bound.append((variable, value))
         return variable
 
     def close(self, value: TirExpr) -> TirExpr:
-        """The expression in which the variables have their values."""
+        """Return the expression with all variables bound."""
         for variable, bound in reversed(self._bound):
             value = _tvm.tirx.Let(variable, bound, value)
         return value

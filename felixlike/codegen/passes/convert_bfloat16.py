@@ -1,7 +1,7 @@
-"""Conversions from and to bfloat16, the upper half of a float32, as arithmetic on bits.
+"""Replace conversions from and to bfloat16, the upper half of a float32, by arithmetic on bits.
 
-In: an IRModule of (scheduled) PrimFuncs. Out: the same with these conversions written out; what is not finite stays so.
-TVM's own conversions do not compile where a value with a name, as our formulas have them, depends on one of them.
+Input: an IRModule of (scheduled) PrimFuncs. Output: the same module without these conversions. Infinities and NaN are
+preserved. TVM's own conversions do not compile if a variable, as felixlike's formulas have them, depends on one.
 """
 
 from felixlike import _tvm
@@ -13,12 +13,12 @@ _HALF = "bfloat16"
 
 
 def write_out_halves(module: Module) -> Module:
-    """The IRModule with every conversion from or to bfloat16 in its PrimFuncs written out."""
+    """Return the IRModule with every conversion from or to bfloat16 in its PrimFuncs replaced."""
     return _tvm.map_functions(module, _with_conversions)
 
 
 def _with_conversions(func: Func) -> Func:
-    """A function whose own buffers are of other types: of those of bfloat16, TVM makes float32."""
+    """Replace the conversions of a function that allocates no bfloat16 buffers, which TVM would turn into float32."""
     stores = _tvm.found(func.body, _tvm.tirx.BufferStore)
     halves = [store.buffer for store in stores if str(store.buffer.dtype) == _HALF]
     if any(not any(half.same_as(parameter) for parameter in func.params) for half in halves):
@@ -27,6 +27,7 @@ def _with_conversions(func: Func) -> Func:
 
 
 def _converted(cast: TirExpr) -> TirExpr:
+    """Replace one cast if it converts from or to bfloat16."""
     before, after = str(cast.value.ty.dtype), str(cast.ty.dtype)
     if before == _HALF and after != _HALF:
         return _widened(cast.value).astype(after)
@@ -36,12 +37,16 @@ def _converted(cast: TirExpr) -> TirExpr:
 
 
 def _widened(value: TirExpr) -> TirExpr:
+    """Convert bfloat16 to float32."""
     bits = _tvm.tirx.reinterpret("uint16", value).astype("uint32") << _tvm.tirx.const(16, "uint32")
     return _tvm.tirx.reinterpret("float32", bits)
 
 
 def _rounded(value: TirExpr) -> TirExpr:
-    """To the nearest, of two the even one: half a unit of what is left is added, less the least bit where that is 0."""
+    """Convert float32 to bfloat16: round to nearest, ties to even.
+
+    Half a unit of the result is added, less the lowest bit if the result's last bit is 0.
+    """
     names = Names()
     x = names(value)
     bits = names(_tvm.tirx.reinterpret("uint32", x))
@@ -49,5 +54,5 @@ def _rounded(value: TirExpr) -> TirExpr:
     nearest = (bits + _tvm.tirx.const(0x7FFF, "uint32") + (upper & _tvm.tirx.const(1, "uint32"))) >> _tvm.tirx.const(
         16, "uint32"
     )
-    found = _tvm.tirx.Select(is_number(x), nearest, upper | _tvm.tirx.const(0x40, "uint32"))
-    return names.close(_tvm.tirx.reinterpret(_HALF, found.astype("uint16")))
+    upper_half = _tvm.tirx.Select(is_number(x), nearest, upper | _tvm.tirx.const(0x40, "uint32"))
+    return names.close(_tvm.tirx.reinterpret(_HALF, upper_half.astype("uint16")))

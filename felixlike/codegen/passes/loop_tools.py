@@ -1,5 +1,4 @@
-"""What passes do with loops: find marked ones, give them other bodies and variables, count steps and iterations, take
-their tests apart."""
+"""Find annotated loops, replace their bodies and variables, count steps and iterations, and split conditions."""
 
 from __future__ import annotations
 
@@ -12,52 +11,52 @@ from felixlike.codegen import plain_loops
 from felixlike.codegen.annotations import LoopAnnotation
 
 Change = Callable[[Loop], Stmt]
-"""A marked loop → what takes its place."""
+"""A function from an annotated loop to its replacement."""
 
 
 def with_marked_loops(
     module: Module, mark: type[LoopAnnotation], change: Callable[[Func], Change], *, flat: bool = False
 ) -> Module:
-    """The IRModule without blocks, and with every loop changed that carries such a mark; functions without any are left
-    alone.
+    """Lower an IRModule's blocks and replace every annotated loop. Functions without such loops are not changed.
 
-    change: a function as plain loops → what to do with such a loop in it. Inner loops are changed first.  flat: its
-    buffers have one dimension then."""
+    `change` takes a function as plain loops and returns the replacement function. Inner loops are replaced first. With
+    `flat`, buffers are flattened to one dimension first.
+    """
     return _tvm.map_functions(module, lambda func: _changed(func, mark, change, flat=flat))
 
 
 def unmarked(loop: Loop, body: Stmt = None) -> Loop:
-    """A loop without its annotations; with another body, if one is given."""
+    """Return a loop without its annotations, with another body if one is given."""
     return _tvm.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body if body is None else body)
 
 
 def annotated(loop: Loop, annotations: Mapping[str, Any]) -> Loop:
-    """A loop with these annotations instead of its own."""
+    """Return a loop with these annotations instead of its own."""
     return _tvm.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations=dict(annotations))
 
 
 def without_mark(loop: Loop, mark: type[LoopAnnotation]) -> Loop:
-    """A loop with all of its annotations but one."""
+    """Return a loop without one of its annotations."""
     return annotated(loop, {name: value for name, value in loop.annotations.items() if name != mark.key})
 
 
 def with_mark(loop: Loop, mark: LoopAnnotation) -> Loop:
-    """A loop with one more annotation."""
+    """Return a loop with an additional annotation."""
     return annotated(loop, {**loop.annotations, mark.key: mark.value})
 
 
 def like(variable: Var, value: int) -> TirExpr:
-    """A number of a variable's type."""
+    """Return a constant of a variable's type."""
     return _tvm.tirx.const(value, str(variable.ty.dtype))
 
 
 def variable_like(variable: Var) -> Var:
-    """Another variable with the name and type of one."""
+    """Return a new variable with the name and type of another."""
     return _tvm.tirx.Var(variable.name, str(variable.ty.dtype))
 
 
 def anew(loop: Loop, body: Stmt = None, *, extent: Any = None) -> Loop:
-    """A loop with a variable of its own, and the annotations of another; with another body or extent, if given."""
+    """Return a copy of a loop with a new variable, and with another body or extent if one is given."""
     variable = variable_like(loop.loop_var)
     body = _tvm.substituted(loop.body if body is None else body, {loop.loop_var: variable})
     extent = loop.extent if extent is None else extent
@@ -65,7 +64,7 @@ def anew(loop: Loop, body: Stmt = None, *, extent: Any = None) -> Loop:
 
 
 def number_of(loops: Sequence[Loop]) -> TirExpr:
-    """Which iteration of all that a nest has is the current one.  loops: outermost first."""
+    """Return the number of the current iteration of a loop nest. `loops` are outermost first."""
     number: Any = 0
     for loop in loops:
         number = number * loop.extent + loop.loop_var
@@ -73,19 +72,20 @@ def number_of(loops: Sequence[Loop]) -> TirExpr:
 
 
 def conjuncts(condition: TirExpr) -> list[Any]:
-    """What must all be true for a condition to be."""
+    """Return the conditions whose conjunction is a condition."""
     if not isinstance(condition, _tvm.tirx.And):
         return [condition]
     return [*conjuncts(condition.a), *conjuncts(condition.b)]
 
 
 def step_along(place: TirExpr, variable: Var) -> int | None:
-    """By how much a step of a variable changes a place; None where that depends on it."""
+    """Return the stride of a place along a variable, or None if it is not constant."""
     step = _tvm.simplify(_tvm.substituted(place, {variable: variable + 1}) - place)
     return int(step) if isinstance(step, _tvm.tirx.IntImm) else None
 
 
 def _changed(func: Func, mark: type[LoopAnnotation], change: Callable[[Func], Change], *, flat: bool) -> Func:
+    """Replace a function's annotated loops."""
     if not any(mark.on(loop) for loop in _tvm.found(func.body, _tvm.tirx.For)):
         return func
     plain = plain_loops.without_blocks(func)

@@ -1,4 +1,4 @@
-"""Buffers and loads as they lie in memory."""
+"""Compute positions and sizes of buffers and loads in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from felixlike._tvm.typing import Buffer, TirExpr
 
 
 def place_of(buffer: Buffer, indices: Any) -> TirExpr:
-    """Which element of a buffer indices stand for, counted in the order of memory."""
+    """Return the position of an element in a buffer, counted in memory order."""
     place: Any = 0
     for index, extent in zip(indices, buffer.shape, strict=True):
         place = place * extent + index
@@ -18,10 +18,10 @@ def place_of(buffer: Buffer, indices: Any) -> TirExpr:
 
 
 def bytes_of(buffer: Buffer) -> int:
-    """Of a buffer's elements; its shape is numbers."""
+    """Return the bytes of a buffer's elements. Its shape must be constant."""
     return math.prod(int(extent) for extent in buffer.shape) * _tvm.bits(buffer.dtype) // 8
 
 
 def same_element(load: TirExpr, other: Any) -> bool:
-    """Whether two loads read the same element."""
+    """Return whether two loads read the same element."""
     return bool(load.source.same_as(other.source)) and _tvm.structural_equal(load.indices, other.indices)

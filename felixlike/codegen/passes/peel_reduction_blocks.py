@@ -1,4 +1,4 @@
-"""A reduction in blocks: the first starts from zero, the last one finishes, and only those between go through memory.
+"""Fuse a blocked reduction with its initialization and epilogue: only blocks between the first and the last use memory.
 
     for i, j: S[i, j] = 0               for k_0 in 4:
     for k_0 in 4:                           for i_0:
@@ -6,9 +6,10 @@
             S[…] += a · b                       for k_1: tile: T += a · b
     for i, j: Z[i, j] = f(S[i, j])              tile: S[…] = T, or where k_0 = 3: Z[…] = f(T)
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked loops over blocks with `Blocks`. Out: the same without
-IR blocks, each nest rewritten with the nests before and after it, where these run over the same sums and nothing else.
-Sums of many rows do not stay in the L1 cache: two passes over them are a twentieth of the time of four blocks.
+Input: an IRModule of scheduled PrimFuncs with loops over blocks annotated with `Blocks`. Output: the same module
+without IR blocks, each nest rewritten together with the nests before and after it, if these run over the same sums
+only. The sums of many rows do not stay in the L1 cache: two passes over them take a twentieth of the time of four
+blocks.
 """
 
 from __future__ import annotations
@@ -24,28 +25,30 @@ from felixlike.codegen.passes.loop_tools import anew, number_of, unmarked, with_
 
 
 def first_and_last(module: Module) -> Module:
-    """The IRModule with the nests around marked loops rewritten: functions without any are left alone."""
+    """Return the IRModule with the nests around annotated loops rewritten. Other functions are not changed."""
     return with_marked_loops(_tvm.map_functions(module, _with_blocks_done), Blocks, lambda _: unmarked)
 
 
 def _with_blocks_done(func: Func) -> Func:
+    """Rewrite the nests of a function."""
     if not any(map(Blocks.on, _tvm.found(func.body, _tvm.tirx.For))):
         return func
     return _tvm.structural_map(plain_loops.without_blocks(func), (_tvm.tirx.SeqStmt, _rewritten))
 
 
 def _rewritten(sequence: Stmt) -> Stmt:
+    """Rewrite the nest in a sequence of statements that has an annotated loop."""
     parts = list(sequence.seq)
     marked = [i for i, part in enumerate(parts) if isinstance(part, _tvm.tirx.For) and Blocks.on(part)]
     if len(marked) != 1 or not 0 < marked[0] < len(parts) - 1:
         return sequence
     place = marked[0]
-    whole = _whole(*parts[place - 1 : place + 2])
+    whole = _fused_nests(*parts[place - 1 : place + 2])
     return sequence if whole is None else _tvm.tirx.stmt_seq(*parts[: place - 1], whole, *parts[place + 2 :])
 
 
-def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
-    """The three nests as one; None where they are not what they should be."""
+def _fused_nests(start: Any, blocks: Any, finish: Any) -> Any | None:
+    """Fuse the three nests, or return None if they do not have the expected form."""
     inner = list(blocks.body.seq) if isinstance(blocks.body, _tvm.tirx.SeqStmt) else [blocks.body]
     (loops, update), (zeroed, zero), (last, result) = _nest(inner[-1]), _nest(start), _nest(finish)
     if not isinstance(update, _tvm.tirx.BufferStore) or not isinstance(zero, _tvm.tirx.BufferStore):
@@ -56,28 +59,28 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
     numbers = isinstance(zero.value, _tvm.tirx.FloatImm | _tvm.tirx.IntImm) and zero.buffer.same_as(sums)
     if not steps or len(reads) != 1 or not numbers:
         return None
-    around, summing = loops[: steps[0]], loops[steps[0] :]
+    outer, summing = loops[: steps[0]], loops[steps[0] :]
     tile = [f for n, f in enumerate(loops) if n > steps[0] and n not in steps]
-    values = _elsewhere(reads[0].indices, last, place, tile)
-    if values is None or _size(zeroed) != _size([*around, *tile]):
+    values = _values_at_element(reads[0].indices, last, place, tile)
+    if values is None or _size(zeroed) != _size([*outer, *tile]):
         return None
     inside = [
         value < f.extent
         for f, value in ((f, values[f.loop_var]) for f in last)
-        if _largest(value, [*around, *tile]) >= int(f.extent)
+        if _largest(value, [*outer, *tile]) >= int(f.extent)
     ]
-    if inside:  # of the sums some are there to fill tiles alone
+    if inside:  # some sums exist only to fill tiles
         result = _tvm.tirx.IfThenElse(_tvm.tirx.all(*inside), result, None)
     written = [_tvm.substituted(store.indices[-1], values) for store in _tvm.found(result, _tvm.tirx.BufferStore)]
     if not tile or not all(_tvm.uses(index, tile[-1].loop_var) for index in written):
         return None  # vectors would be scattered
     rows, row = tile[:-2], tile[-2:]
     held = _tvm.tirx.decl_buffer([_size(rows), _size(row)], sums.dtype, name="tile")
-    own = number_of(rows), number_of(row)
+    tile_indices = number_of(rows), number_of(row)
 
     def in_tile(root: Node) -> Node:
         return _tvm.structural_map(
-            root, (_tvm.ir.TensorLoad, lambda load: held[own] if load.source.same_as(sums) else load)
+            root, (_tvm.ir.TensorLoad, lambda load: held[tile_indices] if load.source.same_as(sums) else load)
         )
 
     number, ends = (
@@ -88,21 +91,24 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
         _tvm.tirx.AllocBuffer(held),
         _tvm.tirx.IfThenElse(
             number.equal(ends[0]),
-            _under(tile, _tvm.tirx.BufferStore(held, zero.value, own)),
-            _under(tile, _tvm.tirx.BufferStore(held, sums[place], own)),
+            _nested_in(tile, _tvm.tirx.BufferStore(held, zero.value, tile_indices)),
+            _nested_in(tile, _tvm.tirx.BufferStore(held, sums[place], tile_indices)),
         ),
-        _under([with_mark(summing[0], Tile()), *summing[1:]], _tvm.tirx.BufferStore(held, in_tile(update.value), own)),
+        _nested_in(
+            [with_mark(summing[0], Tile()), *summing[1:]],
+            _tvm.tirx.BufferStore(held, in_tile(update.value), tile_indices),
+        ),
         _tvm.tirx.IfThenElse(
             number.equal(ends[1]),
-            _under([*tile[:-1], with_mark(tile[-1], Guard())], _tvm.substituted(in_tile(result), values)),
-            _under(tile, _tvm.tirx.BufferStore(sums, held[own], place)),
+            _nested_in([*tile[:-1], with_mark(tile[-1], Guard())], _tvm.substituted(in_tile(result), values)),
+            _nested_in(tile, _tvm.tirx.BufferStore(sums, held[tile_indices], place)),
         ),
     )
-    return unmarked(blocks, _tvm.tirx.stmt_seq(*inner[:-1], _under(around, body)))
+    return unmarked(blocks, _tvm.tirx.stmt_seq(*inner[:-1], _nested_in(outer, body)))
 
 
 def _nest(statement: Stmt) -> tuple[list[Any], Any]:
-    """The loops of a nest, outermost first, and what stands in the innermost."""
+    """Return the loops of a nest, outermost first, and the innermost body."""
     loops = []
     while isinstance(statement, _tvm.tirx.For):
         loops.append(statement)
@@ -111,7 +117,7 @@ def _nest(statement: Stmt) -> tuple[list[Any], Any]:
 
 
 def _largest(value: TirExpr, loops: list[Loop]) -> int:
-    """What a value may be at most while some loops run."""
+    """Return the upper bound of a value while some loops run."""
     analyzer = _tvm.sym.Analyzer()
     for f in loops:
         analyzer.bind(f.loop_var, _tvm.ir.Range(0, f.extent))
@@ -119,34 +125,36 @@ def _largest(value: TirExpr, loops: list[Loop]) -> int:
 
 
 def _size(loops: list[Loop]) -> int:
+    """Return the iterations of a loop nest."""
     return math.prod(int(f.extent) for f in loops)
 
 
-def _elsewhere(read: Any, loops: list[Loop], place: tuple[Any, ...], tile: list[Any]) -> dict[Any, Any] | None:
-    """The values of some loops' variables at which one element of a tile's is read; None where that cannot be told.
+def _values_at_element(read: Any, loops: list[Loop], place: tuple[Any, ...], tile: list[Any]) -> dict[Any, Any] | None:
+    """Return the values of the loops' variables at which an element of the tile is read, or None if unknown.
 
-    read: the indices of what is read, each one variable, or the sum of one over lanes and a multiple of another.
-    place: the element's indices, in the variables of the tile's loops."""
+    `read` are the indices of the read: each is one variable, or the sum of a lane and a multiple of another variable.
+    `place` are the element's indices in the variables of the tile's loops.
+    """
     values: dict[Any, Any] = {}
-    for index, own in zip(read, place, strict=True):
-        held = [f for f in loops if _tvm.uses(index, f.loop_var)]
-        if len(held) == 1 and index.same_as(held[0].loop_var):
-            values[held[0].loop_var] = own
-        elif len(held) == 2:
-            (many, lane), last = held, tile[-1]
-            width, rest = int(lane.extent), _tvm.simplify(own - last.loop_var)
+    for index, place_index in zip(read, place, strict=True):
+        index_loops = [f for f in loops if _tvm.uses(index, f.loop_var)]
+        if len(index_loops) == 1 and index.same_as(index_loops[0].loop_var):
+            values[index_loops[0].loop_var] = place_index
+        elif len(index_loops) == 2:
+            (many, lane), last = index_loops, tile[-1]
+            width, rest = int(lane.extent), _tvm.simplify(place_index - last.loop_var)
             factor = _tvm.tirx.const(width, str(last.loop_var.ty.dtype))
             values |= {many.loop_var: _tvm.simplify(_tvm.tirx.floordiv(rest, factor)), lane.loop_var: last.loop_var}
             if int(last.extent) != width:
                 return None
-        there = _tvm.simplify(_tvm.substituted(index, values) - own)
-        if not isinstance(there, _tvm.tirx.IntImm) or int(there):
+        difference = _tvm.simplify(_tvm.substituted(index, values) - place_index)
+        if not isinstance(difference, _tvm.tirx.IntImm) or int(difference):
             return None
     return values if len(values) == len(loops) else None
 
 
-def _under(loops: list[Loop], body: Stmt) -> Stmt:
-    """A statement under loops like these, with variables of their own."""
+def _nested_in(loops: list[Loop], body: Stmt) -> Stmt:
+    """Return a statement in copies of loops, with new variables."""
     for loop in reversed(loops):
         body = anew(loop, body)
     return body

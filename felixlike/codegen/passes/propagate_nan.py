@@ -1,14 +1,14 @@
-"""Comparisons as IEEE 754 and PyTorch have them: NaN stays NaN in a maximum, and the largest of infinities is one.
+"""Give comparisons the semantics of IEEE 754 and PyTorch: maxima propagate NaN, and the maximum of -inf only is -inf.
 
-In: an IRModule of (scheduled) PrimFuncs. Out: the same with maxima, minima and inequalities of floats written out.
-TVM's max(a, b) is a > b ? a : b, which loses a NaN in a; its a != b is false where one of them is NaN, and its
-simplifier makes b <= a of not (a < b), true of a = a and 0 of a - a. Maxima begin at the smallest finite number, which
-is above -inf. Workloads, traces and records keep TVM's forms, which its schedule rules know; this is done on the way
-into the compiler.
+Input: an IRModule of (scheduled) PrimFuncs. Output: the same module with maxima, minima and inequalities of floats
+replaced. TVM's max(a, b) is a > b ? a : b, which loses a NaN in a. Its a != b is false if one of them is NaN. Its
+simplifier turns not (a < b) into b <= a, a = a into true, and a - a into 0. Its maxima begin at the smallest finite
+number, which is above -inf. Workloads, traces and records keep TVM's forms, which its schedule rules know. The pass
+runs before the compiler.
 
-Where one side is a constant, as in ReLU, the order of the operands does it (x86's maxps returns the second operand
-where one is NaN), at no cost; a maximum of two unknowns is a comparison and a blend more. The operand that a reduction
-adds is the one compared with itself, so that what the next step waits for is one blend longer and no more.
+If one side is a constant, as in ReLU, the order of the operands suffices (x86's maxps returns the second operand if one
+is NaN), at no cost. A maximum of two unknowns takes one more comparison and blend. The operand that a reduction adds is
+the one compared with itself, so the dependence from step to step is longer by only one blend.
 """
 
 import math
@@ -19,21 +19,23 @@ from felixlike._tvm.typing import Buffer, Func, Module, Node, Stmt, TirExpr
 from felixlike.codegen.passes.bind_repeated_values import Names
 
 _SIGNS = {"Max": -1, "Min": 1}
-"""Where a reduction of this kind begins: at this times infinity."""
+"""Sign of the infinity that a reduction of this kind begins at."""
 
 
 _MOST_VARIABLES = 64
-"""In an expression that is written more than once."""
+"""Upper limit on variables in an expression that is duplicated."""
 
 
 def from_infinity(module: Module) -> Module:
-    """The IRModule with every maximum over a dimension begun at -inf instead of the smallest finite number, and minima
-    at inf: those of nothing but infinities are infinite then."""
+    """Return the IRModule with maximum reductions initialized to -inf and minimum reductions to inf.
+
+    The maximum of infinities is then infinite, instead of the smallest finite number that TVM begins with.
+    """
     return _tvm.map_functions(module, _from_infinity)
 
 
 def keep_nan(module: Module) -> Module:
-    """The IRModule with maxima and minima that are NaN where an operand is, and inequalities that are true there."""
+    """Return the IRModule with maxima and minima that propagate NaN, and inequalities that are true for NaN."""
     tirx = _tvm.tirx
     same = ((kind, _of_itself) for kind in (tirx.EQ, tirx.LE, tirx.GE))
     changes = (
@@ -41,15 +43,17 @@ def keep_nan(module: Module) -> Module:
         (tirx.Min, _extreme),
         (tirx.NE, _unequal),
         (tirx.Not, _negated),
-        (tirx.Sub, _nothing_left),
+        (tirx.Sub, _difference_with_itself),
         *same,
     )
     return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, changes))
 
 
 def is_limit(value: TirExpr, kind: str) -> bool:
-    """Whether an expression is the constant that TVM begins a maximum (or minimum) of its type with: the smallest (or
-    largest) finite number."""
+    """Return whether an expression is the constant that TVM initializes a maximum (or minimum) of its type with.
+
+    It is the smallest (or largest) finite number.
+    """
     if not isinstance(value, _tvm.tirx.FloatImm):
         return False
     limit = (_tvm.tirx.min_value if kind == "Max" else _tvm.tirx.max_value)(str(value.ty.dtype))
@@ -57,11 +61,12 @@ def is_limit(value: TirExpr, kind: str) -> bool:
 
 
 def infinite(value: TirExpr, kind: str) -> TirExpr:
-    """The infinity that takes the place of such a constant."""
+    """Return the infinity that replaces such a constant."""
     return _tvm.tirx.const(_SIGNS[kind] * math.inf, str(value.ty.dtype))
 
 
 def _from_infinity(func: Func) -> Func:
+    """Replace the initial values of a function's maximum and minimum reductions."""
     tirx = _tvm.tirx
     kinds: dict[Any, str] = {}
     for store in _tvm.found(func.body, tirx.BufferStore):
@@ -71,21 +76,22 @@ def _from_infinity(func: Func) -> Func:
     if not kinds:
         return func
 
-    def begun(store: Stmt) -> Stmt:
+    def replaced(store: Stmt) -> Stmt:
         kind = kinds.get(store.buffer)
         if kind is None or not is_limit(store.value, kind):
             return store
         return tirx.BufferStore(store.buffer, infinite(store.value, kind), store.indices)
 
-    return _tvm.structural_map(func, (tirx.BufferStore, begun))
+    return _tvm.structural_map(func, (tirx.BufferStore, replaced))
 
 
 def _loads(value: TirExpr, buffer: Buffer) -> bool:
+    """Return whether a value is a load of a buffer."""
     return isinstance(value, _tvm.ir.TensorLoad) and value.source.same_as(buffer)
 
 
 def _extreme(node: Node) -> TirExpr:
-    """max(a, b) = b if b is NaN, else b if b > a, else a: where a is NaN the comparison is false."""
+    """Replace a maximum or minimum: max(a, b) = b if b is NaN, else b if b > a, else a; b > a is false if a is NaN."""
     if not _is_float(node):
         return node
     names = Names()
@@ -100,12 +106,12 @@ def _extreme(node: Node) -> TirExpr:
 
 
 def _of_itself(node: Node) -> TirExpr:
-    """a = a, a <= a, a >= a."""
+    """Replace a = a, a <= a and a >= a."""
     return is_number(node.a) if _is_float(node.a) and _tvm.structural_equal(node.a, node.b) else node
 
 
-def _nothing_left(node: Node) -> TirExpr:
-    """a - a, which is NaN for infinities too."""
+def _difference_with_itself(node: Node) -> TirExpr:
+    """Replace a - a, which is NaN for infinities, too."""
     if not (_is_float(node) and _tvm.structural_equal(node.a, node.b)):
         return node
     dtype = str(node.ty.dtype)
@@ -114,29 +120,33 @@ def _nothing_left(node: Node) -> TirExpr:
 
 
 def _unequal(node: Node) -> TirExpr:
-    return _denied(_of_itself(_tvm.tirx.EQ(node.a, node.b))) if _is_float(node.a) else node
+    """Replace a != b."""
+    return _negation(_of_itself(_tvm.tirx.EQ(node.a, node.b))) if _is_float(node.a) else node
 
 
 def _negated(node: Node) -> TirExpr:
-    """A `not` that TVM's simplifier does not turn into the opposite comparison, as which it would be false for NaN."""
+    """Replace a `not` of comparisons: TVM's simplifier would turn it into the opposite one, which is false for NaN."""
     kinds = (_tvm.tirx.EQ, _tvm.tirx.LT, _tvm.tirx.LE, _tvm.tirx.GT, _tvm.tirx.GE)
     compared = [side for kind in kinds for side in _tvm.found(node.a, kind)]
-    return _denied(node.a) if any(_is_float(side.a) for side in compared) else node
+    return _negation(node.a) if any(_is_float(side.a) for side in compared) else node
 
 
-def _denied(condition: TirExpr) -> TirExpr:
+def _negation(condition: TirExpr) -> TirExpr:
+    """Return the negation of a condition in a form that TVM's simplifier does not change."""
     return _tvm.tirx.Select(condition, _tvm.tirx.const(False, "bool"), _tvm.tirx.const(True, "bool"))
 
 
 def is_number(value: TirExpr) -> TirExpr:
-    """The condition that a float is not NaN, in a form that TVM's simplifier lets stand and LLVM knows."""
+    """Return the condition that a float is not NaN, in a form that TVM does not change and LLVM recognizes."""
     return _tvm.tirx.GE(value, _tvm.tirx.const(-math.inf, str(value.ty.dtype)))
 
 
 def _is_plain(value: TirExpr) -> bool:
-    """Whether an expression may stand in a formula more than once.  Names for loads make TVM's elimination of common
-    subexpressions fail where a loop is unrolled: it takes comparisons of a name out of the name's scope. Names for what
-    loop variables alone make up stop TVM's simplifier where they stand in a condition."""
+    """Return whether an expression may occur in a formula more than once.
+
+    Names for loads make TVM's common subexpression elimination fail in unrolled loops: it moves comparisons of a name
+    out of the name's scope. Names for expressions of loop variables alone stop TVM's simplifier in conditions.
+    """
     tirx, load = _tvm.tirx, _tvm.ir.TensorLoad
     if isinstance(value, tirx.FloatImm | load | tirx.Var):
         return True
@@ -146,4 +156,5 @@ def _is_plain(value: TirExpr) -> bool:
 
 
 def _is_float(value: TirExpr) -> bool:
+    """Return whether a value is a float."""
     return "float" in str(value.ty.dtype)

@@ -1,14 +1,14 @@
-"""Vectors at the end of a dimension that they do not divide: whole ones without a test, the last one in halves.
+"""Move predicates out of vectors: whole vectors have none, and the last vector of a dimension is split into halves.
 
     for vector l in 16:                 if 16·i + 16 ≤ 197: vector l in 16: Y[16·i + l] = T[l]
         if 16·i + l < 197:          →   else if 16·i < 197: vector l in 4: Y[16·i + l] = T[l];  Y[16·i + 4] = T[4]
             Y[16·i + l] = T[l]
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked loops over lanes with `Guard`. Out: the same without
-blocks, the tests outside the vectors. TVM would test every lane, and so compute none of them in vectors. How many lanes
-exist in the last vector is known: what is tested begins with a multiple of the lanes. A condition on which of two
-values is stored, as where a copy pads with zeros, is treated alike. So are rows of a tile, where a loop that sums up is
-marked: the last tile has fewer of them.
+Input: an IRModule of scheduled PrimFuncs with loops over lanes annotated with `Guard`. Output: the same module without
+blocks, with the predicates outside the vectors. TVM would test every lane, and so would not vectorize. The number of
+lanes in the last vector is known, because the tested index begins at a multiple of the lanes. Conditions that select
+the stored value, as in copies that pad with zeros, are treated alike. So are rows of a tile, if a reduction loop is
+annotated: the last tile has fewer rows.
 """
 
 from __future__ import annotations
@@ -24,27 +24,31 @@ from felixlike.codegen.passes.vectorize_tail import halves, piece
 
 
 def guard(module: Module) -> Module:
-    """The IRModule with tests around marked loops: functions without any are left alone."""
+    """Return the IRModule with predicates outside of annotated loops. Other functions are not changed."""
     return with_marked_loops(module, Guard, lambda _: _guarded)
 
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """A test that holds for the iterations with excess + iteration < 0.  tail: how many these are where it is some but
-    not all."""
+    """A test that holds for the iterations with excess + iteration < 0.
+
+    Attributes:
+        excess: The expression that is added to the iteration.
+        tail: The number of these iterations, if they are some but not all.
+    """
 
     excess: Any
     tail: int
 
 
 def _guarded(loop: Loop) -> Stmt:
-    """A marked loop under a test that none of its iterations has to make any more."""
+    """Replace an annotated loop by one without predicates in its iterations, under a predicate."""
     plain = without_mark(loop, Guard)
     lanes = loop.kind == _tvm.tirx.ForKind.VECTORIZED
     inside = [f for f in _tvm.found(loop.body, _tvm.tirx.For) if f.kind == _tvm.tirx.ForKind.UNROLLED]
     for tested in [loop] if lanes else inside:
         edges = [(test, _edge(test, tested)) for test in _comparisons(loop.body)]
-        edge = next((found for _, found in edges if found is not None), None)
+        edge = next((edge_of_test for _, edge_of_test in edges if edge_of_test is not None), None)
         if edge is not None:
             same = [test for test, other in edges if other and _tvm.structural_equal(other.excess, edge.excess)]
             return _by_edge(plain, tested, edge, same) if lanes else _by_rows(plain, tested, edge, same)
@@ -52,7 +56,7 @@ def _guarded(loop: Loop) -> Stmt:
 
 
 def _by_edge(loop: Loop, tested: Any, edge: _Edge, tests: list[Any]) -> Stmt:
-    """A loop over lanes: all, those that exist and those that do not, or none."""
+    """Replace a loop over lanes by three cases: all lanes exist, some exist, or none does."""
     size = int(loop.extent)
     exists, misses = _decided(loop.body, tests, holds=True), _decided(loop.body, tests, holds=False)
 
@@ -65,13 +69,13 @@ def _by_edge(loop: Loop, tested: Any, edge: _Edge, tests: list[Any]) -> Stmt:
 
 
 def _by_rows(loop: Loop, tested: Any, edge: _Edge, tests: list[Any]) -> Stmt:
-    """A loop that sums up a tile: of all rows, of some, or of none, since what does not exist is not written."""
+    """Replace a reduction loop of a tile by cases: all rows, or some. Nothing is computed where none exists."""
     whole = _decided(loop, tests, holds=True)
     return _cases(tested, edge, whole, [_shortened(whole, tested, edge.tail)], [])
 
 
 def _cases(tested: Any, edge: _Edge, whole: Any, some: list[Any], none: list[Any]) -> Stmt:
-    """What is done where all iterations, some or none hold."""
+    """Return the statement that selects between all, some and no iterations."""
     last = _tvm.tirx.stmt_seq(*(none or [_tvm.tirx.Evaluate(0)]))
     if edge.tail:
         last = _tvm.tirx.IfThenElse(edge.excess < like(tested.loop_var, 0), _tvm.tirx.stmt_seq(*some), last)
@@ -79,7 +83,7 @@ def _cases(tested: Any, edge: _Edge, whole: Any, some: list[Any], none: list[Any
 
 
 def _hoisted(loop: Loop) -> Stmt:
-    """A loop under a test that is the same for all of its iterations: what does not exist is not computed."""
+    """Move a predicate that does not depend on the iteration out of a loop."""
     inner = [f.loop_var for f in (loop, *_tvm.found(loop.body, _tvm.tirx.For))]
     for test in _comparisons(loop.body):
         if not any(_tvm.uses(test, variable) for variable in inner):
@@ -88,7 +92,7 @@ def _hoisted(loop: Loop) -> Stmt:
 
 
 def _decided(root: Node, tests: list[Any], *, holds: bool) -> Node:
-    """A statement where some tests have one outcome."""
+    """Return a statement with the outcome of some tests known."""
 
     def decided(node: Node) -> Any:
         known = any(_tvm.structural_equal(node, test) for test in tests)
@@ -100,7 +104,7 @@ def _decided(root: Node, tests: list[Any], *, holds: bool) -> Node:
 
 
 def _shortened(root: Node, rows: Any, count: int) -> Node:
-    """A statement with the first iterations of one of its loops alone."""
+    """Return a statement with only the first iterations of one of its loops."""
 
     def shorter(loop: Loop) -> Any:
         if not loop.loop_var.same_as(rows.loop_var):
@@ -111,20 +115,22 @@ def _shortened(root: Node, rows: Any, count: int) -> Node:
 
 
 _COMPARISONS = ("LT", "LE", "GT", "GE")
+"""TVM's comparisons of order."""
 
 
 def _comparisons(root: Node) -> list[Any]:
-    """The tests of whole numbers in a statement."""
-    found = [test for kind in _COMPARISONS for test in _tvm.found(root, getattr(_tvm.tirx, kind))]
-    return [test for test in found if str(test.a.ty.dtype).startswith("int") and not _loads(test)]
+    """Return the tests of integers in a statement, without those of loaded values."""
+    tests = [test for kind in _COMPARISONS for test in _tvm.found(root, getattr(_tvm.tirx, kind))]
+    return [test for test in tests if str(test.a.ty.dtype).startswith("int") and not _loads(test)]
 
 
 def _loads(expression: TirExpr) -> bool:
+    """Return whether an expression has loads."""
     return bool(_tvm.found(expression, _tvm.ir.TensorLoad))
 
 
 def _edge(test: TirExpr, loop: Loop) -> _Edge | None:
-    """What a test says about a loop's iterations; None where that is nothing, or it begins anywhere."""
+    """Return the iterations of a loop for which a test holds, or None if unknown."""
     if not _tvm.uses(test, loop.loop_var):
         return None
     kind = type(test).__name__
@@ -136,7 +142,7 @@ def _edge(test: TirExpr, loop: Loop) -> _Edge | None:
 
 
 def _without_constants(root: Node) -> Node:
-    """A statement without tests whose outcome is known."""
+    """Return a statement without tests of known outcome."""
 
     def value(call: TirExpr) -> TirExpr:
         if str(getattr(call.op, "name", "")) != "prim.if_then_else":

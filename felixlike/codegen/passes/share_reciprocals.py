@@ -1,9 +1,9 @@
-"""Division by a value that stays the same along a loop, as multiplication by its reciprocal.
+"""Replace divisions by a value that is constant along a loop by multiplications with its reciprocal.
 
-In: an IRModule of (scheduled) PrimFuncs. Out: the same with such divisions of float32 rewritten.
-A vector division takes as long as a dozen multiplications, and LLVM may not replace one without leave to be inexact. Of
-1 / y one is left a row; half of a softmax's time went into divisions. Off by at most 1.5 ulp instead of 0.5; where
-1 / y overflows, |y| < 2^-128, the answer is infinite.
+Input: an IRModule of (scheduled) PrimFuncs. Output: the same module with such float32 divisions rewritten. A vector
+division takes as long as a dozen multiplications, and LLVM may not replace it, because the result is inexact. One 1 / y
+a row remains; divisions took half of a softmax's time. The error is at most 1.5 ulp instead of 0.5. If 1 / y overflows,
+|y| < 2^-128, the result is infinite.
 """
 
 from typing import Any
@@ -13,11 +13,12 @@ from felixlike._tvm.typing import Module, TirExpr
 
 
 def share_reciprocals(module: Module) -> Module:
-    """The IRModule with x / y as x · (1 / y) wherever x is indexed by all that y is indexed by, and by more."""
+    """Return the IRModule with x / y as x · (1 / y) if the indices of x have all variables of those of y, and more."""
     return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, (_tvm.tirx.Div, _shared)))
 
 
 def _shared(division: TirExpr) -> TirExpr:
+    """Rewrite one division."""
     if str(division.ty.dtype) != "float32":
         return division
     indices = _indices(division.b)
@@ -27,9 +28,9 @@ def _shared(division: TirExpr) -> TirExpr:
 
 
 def _indices(expression: TirExpr) -> set[Any]:
-    """The variables in the indices of an expression's loads."""
-    found: set[Any] = set()
+    """Return the variables in the indices of an expression's loads."""
+    variables: set[Any] = set()
     for load in _tvm.found(expression, _tvm.ir.TensorLoad):
         for index in load.indices:
-            found.update(_tvm.found(index, _tvm.tirx.Var))
-    return found
+            variables.update(_tvm.found(index, _tvm.tirx.Var))
+    return variables

@@ -1,12 +1,12 @@
-"""Taps that fall into the padding are left out.
+"""Skip taps that fall into the padding.
 
     for tap in 3:                         for tap in 3:
         for c in 512:                         if 1 <= row + tap and row + tap < 8:
             tile += P[row + tap, …] · W   →       for c in 512: tile += P[row + tap, …] · W
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked loops over taps with `Skip`. Out: the same without
-blocks, with a test in each marked loop: what it reads is known to be zero where the copy that pads tests the same. On
-small images that is a good part of the work: 10 % of a 3×3 window's rows on 7 rows.
+Input: an IRModule of scheduled PrimFuncs with loops over taps annotated with `Skip`. Output: the same module without
+blocks, with a test in each annotated loop. The condition of the padded copy tells where its elements are zero. On small
+images, this saves a considerable part of the work: 10 % of a 3×3 window's rows on 7 rows.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from felixlike.codegen.passes.loop_tools import Change, conjuncts, unmarked, wit
 
 
 def skip_padding(module: Module) -> Module:
-    """The IRModule with a test in marked loops: functions without any are left alone."""
+    """Return the IRModule with a test in annotated loops. Other functions are not changed."""
     return with_marked_loops(module, Skip, _tested)
 
 
 def _tested(func: Func) -> Change:
+    """Return the replacement of annotated loops of a function."""
     copies = [store for store in _tvm.found(func.body, _tvm.tirx.BufferStore) if padded(store.value)]
 
     def tested(loop: Loop) -> Stmt:
@@ -38,7 +39,10 @@ def _tested(func: Func) -> Change:
 
 
 def _tests(loop: Loop, copy: Any) -> Iterator[Any]:
-    """What must hold for the elements that one step of a loop reads of a padded copy, where it is the same for all."""
+    """Yield the conditions under which the elements of a padded copy that a loop step reads are not zero.
+
+    Only conditions that are the same for all elements of a step are included.
+    """
     loads = [load for load in _tvm.found(loop.body, _tvm.ir.TensorLoad) if load.source.same_as(copy.buffer)]
     inner = [other.loop_var for other in _tvm.found(loop.body, _tvm.tirx.For)]
     for load in loads[:1]:

@@ -1,13 +1,13 @@
-"""Groups of neighbouring columns, of which the last has fewer: a test around a group's loops, whole vectors within.
+"""Split loops over groups of columns, the last of which is smaller: a test around the loops, and whole vectors inside.
 
     for k in 77:                             if 64·g + 63 < 113: for k in 77:  4 vectors of 16: Y[64·g + …] += X[k, …]
         unroll v in 4: vector l in 16:   →   else:               for k in 77:  3 vectors of 16: Y[64·g + …] += X[k, …]
             if 64·g + 16·v + l < 113:                                          1 element:       Y[64·g + 48] += …
                 Y[64·g + 16·v + l] += …
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked loops with `Columns`. Out: the same without blocks,
-marked loops written out for whole groups and for the last one. TVM would test every column, and so compute none of them
-in vectors. Whoever compiles without this gets the same values, slowly.
+Input: an IRModule of scheduled PrimFuncs with loops annotated with `Columns`. Output: the same module without blocks,
+with separate loops for whole groups and for the last one. TVM would test every column, and so would not vectorize.
+Without this pass, code computes the same values, slowly.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from felixlike.codegen.passes.vectorize_tail import halves, piece
 
 
 def peel_columns(module: Module) -> Module:
-    """The IRModule with tests around marked loops: functions without any are left alone."""
+    """Return the IRModule with tests around annotated loops. Other functions are not changed."""
     return with_marked_loops(module, Columns, lambda _: _whole_or_last, flat=True)
 
 
 def _whole_or_last(loop: Loop) -> Stmt:
+    """Return the separate loops for whole groups and the last one."""
     mark = Columns.of(loop)
     length, lanes = mark.length, mark.lanes
     nest = unmarked(loop)
@@ -50,9 +51,11 @@ def _whole_or_last(loop: Loop) -> Stmt:
 
 
 def _flat(columns: Sequence[Loop]) -> tuple[Any, Any]:
-    """The test of whether a column exists, or None, and one loop without it over all columns, of those outermost first.
+    """Return the test of whether a column exists, or None, and one loop without the test over all columns.
 
-    Without a test, neighbours' indices are what the loops around leave, so that they cancel out."""
+    `columns` are the loops over columns, outermost first. Without a test, the outer loops' indices are computed as
+    remainders, so that neighbours' indices cancel out.
+    """
     lane = columns[-1]
     tested = isinstance(lane.body, _tvm.tirx.IfThenElse)
     number = variable_like(lane.loop_var)
@@ -69,7 +72,7 @@ def _flat(columns: Sequence[Loop]) -> tuple[Any, Any]:
 
 
 def _cancelled(body: Stmt) -> Stmt:
-    """A statement with sums of whole numbers simplified: TVM would first split them up, and then no more see that."""
+    """Simplify integer sums in a statement. TVM would first split them, and then no longer find what cancels out."""
 
     def simple(node: Node) -> TirExpr:
         return _tvm.simplify(node) if str(node.ty.dtype).startswith("int") else node

@@ -1,23 +1,23 @@
-"""A warp's products are summed up by tensor cores.
+"""Replace a warp's products and sums by tensor core instructions.
 
     for k in 16:                                      for every 16 × 8 of a warp's outputs:
         for r in 4, c in 4:                      →        D = A · B + C for 16 k, by all 32 threads together
             C[r, c] += A[4·g + r, k] · B[k, 4·t + c]
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked such loops with `TensorCores`. Out: the same, with
-calls of the functions below in their place. threadIdx.x is 32·warp + 4·g + t, as the instruction numbers a warp's
-threads (PTX ISA, Matrix fragments for mma.m16n8k8 and mma.m16n8k16):
+Input: an IRModule of scheduled PrimFuncs with such loops annotated with `TensorCores`. Output: the same module with
+calls of the functions below. threadIdx.x is 32·warp + 4·g + t, as the instruction numbers a warp's threads (PTX ISA,
+Matrix fragments for mma.m16n8k8 and mma.m16n8k16):
 
     C, D    (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
     A       rows g and g + 8, four of the 16 steps        B       column g, the same four steps
 
-The instruction's row g + 8·h of a tile is our row 4·g + 2·i + h, its column 2·t + h our column 4·t + 2·h + j, of tile
-(i, j): so neighbours stay with one thread. Its four steps are 4·t … 4·t + 3, where an operand has them side by side,
-else t, t + 4, t + 8, t + 12; that A and B agree is all that matters to a sum. A thread loads of A what it had in the
-loops, of B what the thread (t, g) of such a square had there.
+Row g + 8·h in the instruction for tile (i, j) is row 4·g + 2·i + h here, and column 2·t + h is column 4·t + 2·h + j, so
+neighbours stay in one thread. A thread's four steps are 4·t … 4·t + 3 if an operand has them contiguous, else t, t + 4,
+t + 8, t + 12. For a sum, A and B only have to agree. A thread loads the elements of A that it had in the loops, and the
+elements of B that the thread (t, g) of such a square had there.
 
-Products are of operands rounded to nearest, sums are of float32. A loop that is not of this form is an error: nobody
-may take for tensor cores what is none.
+Operands are rounded to nearest, and sums are of float32. An annotated loop of another form is an error, so that other
+code never passes for tensor core code.
 """
 
 from __future__ import annotations
@@ -34,54 +34,62 @@ from felixlike.errors import CompilationFailed
 from felixlike.hardware import PRECISIONS
 
 STEPS, WARP, ROWS, COLUMNS = 16, 32, 8, 4
-"""Of the reduction; threads of a warp, and how many of them are along each direction."""
+"""Reduction steps of a loop, threads of a warp, and threads along each direction."""
 
 _CALL = "felixlike_mma_"
-"""What the functions' names begin with."""
+"""Prefix of the functions' names."""
 
 
 def tensor_cores(module: Module) -> Module:
-    """The IRModule with marked loops done by tensor cores: functions without any are left alone.
+    """Return the IRModule with annotated loops replaced by tensor core instructions. Other functions are not changed.
 
-    Raises CompilationFailed where a marked loop is of another form."""
+    Raises CompilationFailed if an annotated loop has another form.
+    """
     functions = [func for func in module.functions.values() if isinstance(func, _tvm.PrimFunc)]
     return _tvm.map_functions(module, _changed) if any(map(_marked, functions)) else module
 
 
 def uses_tensor_cores(source: str) -> bool:
-    """Whether CUDA source needs `FUNCTIONS` before it."""
+    """Return whether CUDA source needs `FUNCTIONS` before it."""
     return _CALL in source
 
 
 def _changed(func: Func) -> Func:
+    """Replace a function's annotated loops."""
     loops, marked = _tvm.found(func.body, _tvm.tirx.For), _marked(func)
     if not marked:
         return func
-    around = {id(loop): [other for other in loops if _binds_threads(other) and _holds(other, loop)] for loop in marked}
-    if any(len(found) != 1 for found in around.values()):
+    thread_loops = {
+        id(loop): [other for other in loops if _binds_threads(other) and _contains(other, loop)] for loop in marked
+    }
+    if any(len(own_threads) != 1 for own_threads in thread_loops.values()):
         raise _unlike("not one loop over threadIdx.x is around it")
-    threads = [(loop.loop_var, around[id(loop)][0]) for loop in marked]
+    threads = [(loop.loop_var, thread_loops[id(loop)][0]) for loop in marked]
 
     def change(loop: Loop) -> Stmt:
-        found = [own for variable, own in threads if loop.loop_var.same_as(variable)]
-        return _fragments(loop, found[0]) if found else loop
+        own_threads = [thread_loop for variable, thread_loop in threads if loop.loop_var.same_as(variable)]
+        return _fragments(loop, own_threads[0]) if own_threads else loop
 
     return _tvm.structural_map(func, (_tvm.tirx.For, change))
 
 
 def _marked(func: Func) -> list[Any]:
+    """Return a function's annotated loops."""
     return [loop for loop in _tvm.found(func.body, _tvm.tirx.For) if TensorCores.on(loop)]
 
 
 def _binds_threads(loop: Loop) -> bool:
+    """Return whether a loop is bound to threadIdx.x."""
     return loop.thread_binding is not None and str(loop.thread_binding.thread_tag) == "threadIdx.x"
 
 
-def _holds(outer: Loop, inner: Loop) -> bool:
+def _contains(outer: Loop, inner: Loop) -> bool:
+    """Return whether a loop contains another."""
     return any(loop.loop_var.same_as(inner.loop_var) for loop in _tvm.found(outer.body, _tvm.tirx.For))
 
 
 def _unlike(why: str) -> CompilationFailed:
+    """Return the error for an annotated loop of another form."""
     return CompilationFailed(
         f"a loop is marked for tensor cores, but {why}",
         where="tensor cores",
@@ -91,8 +99,18 @@ def _unlike(why: str) -> CompilationFailed:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """A marked loop.  g, t: of a thread, see above.  row, column: which of a thread's own.  sums, left, right: loads of
-    the output, of what has rows, of what has columns, with indices of these variables."""
+    """An annotated loop.
+
+    Attributes:
+        g: Number of a thread along the rows, see above.
+        t: Number of a thread along the columns.
+        row: Loop over a thread's rows.
+        column: Loop over a thread's columns.
+        step: Variable of the reduction step.
+        sums: Load of the output. The indices of all loads are in these variables.
+        left: Load of the operand that has rows.
+        right: Load of the operand that has columns.
+    """
 
     g: Var
     t: Var
@@ -105,13 +123,13 @@ class _Tile:
 
 
 def _fragments(loop: Loop, threads: Loop) -> Stmt:
-    """What takes the place of a marked loop.  threads: the loop over them around it."""
+    """Return the replacement of an annotated loop. `threads` is the loop over threads around it."""
     tile, block = _read(loop, threads)
     thread = threads.loop_var
     numbers = {tile.g: _tvm.tirx.floormod(thread, WARP) // COLUMNS, tile.t: _tvm.tirx.floormod(thread, COLUMNS)}
 
     def at(load: Any, values: Mapping[Var, Any]) -> list[Any]:
-        """An element: of these variables, a step, a row and so on; the thread's own g and t for others."""
+        """Return an element's indices at values of the variables, with the thread's g and t for others."""
         return [_tvm.simplify(_tvm.substituted(_tvm.substituted(i, values), numbers)) for i in load.indices]
 
     run = int(tile.column.extent)
@@ -119,12 +137,15 @@ def _fragments(loop: Loop, threads: Loop) -> Stmt:
     steps = [tile.t * 4 + i if wide else tile.t + 4 * i for i in range(4)]
 
     def four(load: Any, values: Mapping[Var, Any]) -> list[TirExpr]:
-        """A thread's steps of a row or a column.  Not as vectors: TVM would make the buffer one of vectors, which it
-        cannot copy asynchronously; NVIDIA's compiler loads neighbours at once."""
+        """Return a thread's steps of a row or a column.
+
+        They are not loaded as a vector: TVM would make the buffer one of vectors, which it cannot copy asynchronously.
+        NVIDIA's compiler combines neighbouring loads.
+        """
         return [load.source[tuple(at(load, {**values, tile.step: step}))] for step in steps]
 
     def column(number: int) -> dict[Var, Any]:
-        """The column of the thread's number g of a tile."""
+        """Return the values of the variables for column `number` of the thread in a tile."""
         place = tile.g * (run // 2) + number
         return {tile.t: place // run, tile.column.loop_var: _tvm.tirx.floormod(place, run)}
 
@@ -132,8 +153,8 @@ def _fragments(loop: Loop, threads: Loop) -> Stmt:
     for i in range(int(tile.row.extent) // 2):
         left = [e for h in range(2) for e in four(tile.left, {tile.row.loop_var: like(tile.step, 2 * i + h)})]
         for j in range(run // 2):
-            own = [(2 * i + h, run // 2 * side + j) for h in range(2) for side in range(2)]
-            sums = [at(tile.sums, {tile.row.loop_var: r, tile.column.loop_var: c}) for r, c in own]
+            outputs = [(2 * i + h, run // 2 * side + j) for h in range(2) for side in range(2)]
+            sums = [at(tile.sums, {tile.row.loop_var: r, tile.column.loop_var: c}) for r, c in outputs]
             first, *others = (tile.sums.source[tuple(place)] for place in sums)
             name = _CALL + PRECISIONS[TensorCores.of(loop).precision].name
             operands = (first, *map(_tvm.tirx.address_of, others), *left, *four(tile.right, column(j)))
@@ -150,7 +171,7 @@ def _fragments(loop: Loop, threads: Loop) -> Stmt:
 
 
 def _read(loop: Loop, threads: Loop) -> tuple[_Tile, Any]:
-    """A marked loop and its block. Raises CompilationFailed where it is of another form."""
+    """Read an annotated loop and its block. Raises CompilationFailed if it has another form."""
     row, column, realize = _nest(loop)
     store = realize.block.body
     product = getattr(getattr(store, "value", None), "b", None)
@@ -165,7 +186,7 @@ def _read(loop: Loop, threads: Loop) -> tuple[_Tile, Any]:
         raise _unlike(f"{int(threads.extent)} threads are no warps")
     analyzer = _tvm.sym.Analyzer()
     extents = {warp: int(threads.extent) // WARP, g: ROWS, t: COLUMNS}
-    extents |= {own.loop_var: int(own.extent) for own in (row, column, loop)}
+    extents |= {one_loop.loop_var: int(one_loop.extent) for one_loop in (row, column, loop)}
     for variable, extent in extents.items():
         analyzer.bind(variable, _tvm.ir.Range(0, extent))
     thread = {threads.loop_var: warp * WARP + g * COLUMNS + t}
@@ -187,7 +208,7 @@ def _read(loop: Loop, threads: Loop) -> tuple[_Tile, Any]:
 
 
 def _nest(loop: Loop) -> tuple[Any, Any, Any]:
-    """The loops over a thread's rows and columns, and the block in them."""
+    """Return the loops over a thread's rows and columns, and the block in them."""
     nest = [loop, loop.body, getattr(loop.body, "body", None)]
     realize: Any = getattr(nest[-1], "body", None)
     if any(type(one).__name__ != "For" or int(one.min) for one in nest) or type(realize).__name__ != "SBlockRealize":
@@ -200,11 +221,12 @@ def _nest(loop: Loop) -> tuple[Any, Any, Any]:
 
 
 def _uses(load: Any, variable: Var) -> bool:
+    """Return whether a load's indices use a variable."""
     return any(_tvm.uses(index, variable) for index in load.indices)
 
 
 def _along(load: Any, step: Var) -> bool:
-    """Whether steps are neighbours in memory."""
+    """Return whether steps are contiguous in memory."""
     *outer, last = load.indices
     return step_along(last, step) == 1 and not any(_tvm.uses(index, step) for index in outer)
 
@@ -215,18 +237,21 @@ static __device__ __forceinline__ float felixlike_mma_{name}(
 {body}  return c0;
 }}
 """
+"""CUDA source of a function."""
 
 _OPERANDS = ", ".join(f"float {name}{i}" for name in "abw" for i in range(4))
+"""Parameters for a thread's elements of A and B."""
 
 _MMA = """\
   asm("mma.sync.aligned.{shape}.row.col.f32.{type}.{type}.f32 "
       "{{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, {{%0,%1,%2,%3}};"
       : "+f"(c0), "+f"(*c1), "+f"(*c2), "+f"(*c3) : {operands});
 """
+"""CUDA source of an instruction."""
 
 
 def _tf32() -> str:
-    """Two instructions of 8 steps."""
+    """Return the function for TF32: two instructions of 8 steps."""
 
     def operands(first: int, second: int) -> str:
         values = (f"a{first}", f"b{first}", f"a{second}", f"b{second}", f"w{first}", f"w{second}")
@@ -243,7 +268,10 @@ static __device__ __forceinline__ unsigned felixlike_tf32(float x) {
 
 
 def _halves(name: str, ptx: str) -> str:
-    """One instruction of 16 steps; registers hold two numbers each, the first in their lower half."""
+    """Return the function for a 16-bit type: one instruction of 16 steps.
+
+    A register holds two numbers, the first one in its lower half.
+    """
     values = ("a0, a1", "b0, b1", "a2, a3", "b2, b3", "w0, w1", "w2, w3")
     operands = ", ".join(f'"r"(felixlike_{ptx}({value}))' for value in values)
     rounded = f"""\
@@ -256,5 +284,5 @@ static __device__ __forceinline__ unsigned felixlike_{ptx}(float x, float y) {{
 
 
 FUNCTIONS = _tf32() + _halves("float16", "f16") + _halves("bfloat16", "bf16")
-"""CUDA source of what the calls mean: c0 … c3 are C and D of a thread, of which it returns the first; a and b four
+"""CUDA source of the called functions. c0 … c3 are a thread's C and D, of which it returns the first. a and b are four
 steps of its rows g and g + 8 of A, w those of its column of B."""

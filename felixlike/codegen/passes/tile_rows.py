@@ -1,12 +1,12 @@
-"""A tile of sums that TVM would not keep on the stack, as a buffer a row, which it does.
+"""Split a tile of sums that TVM would not keep on the stack into one buffer a row, which it does keep there.
 
     T = alloc[8, 48]                          T_0, …, T_7 = alloc[48]
     for k:                               →    for k:
         unroll r in 8, v in 3: T[r, v] += …       unroll v in 3: T_0[v] += …   …   unroll v in 3: T_7[v] += …
 
-In: an IRModule of scheduled PrimFuncs with reductions marked `Prefetch` or `Tile`. Out: the same without
-blocks, with the tiles that they sum up in rows. Of what lies on the stack LLVM knows that no instruction that fetches
-reads it, and only such sums stay in registers from one step to the next.
+Input: an IRModule of scheduled PrimFuncs with reductions annotated with `Prefetch` or `Tile`. Output: the same module
+without blocks, with these reductions' tiles in rows. LLVM knows that prefetches do not access the stack, and keeps only
+sums on it in registers from step to step.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from felixlike.codegen.passes.prefetch import STACK
 
 
 def tile_rows(module: Module) -> Module:
-    """The IRModule with tiles in rows: functions without marked loops are left alone."""
+    """Return the IRModule with tiles in rows. Functions without annotated loops are not changed."""
     return _tvm.map_functions(module, _with_tiles_in_rows)
 
 
 def _with_tiles_in_rows(func: Func) -> Func:
+    """Split the tiles of a function."""
     if not any(map(_sums_up, _tvm.found(func.body, _tvm.tirx.For))):
         return func
     plain = plain_loops.without_blocks(func)
@@ -45,18 +46,19 @@ def _with_tiles_in_rows(func: Func) -> Func:
 
 
 def _sums_up(loop: Loop) -> bool:
+    """Return whether a loop is annotated as a reduction of a tile."""
     return Prefetch.on(loop) or Tile.on(loop)
 
 
 def _places(root: Node, buffer: Buffer) -> list[Any]:
-    """The indices of every access to a buffer below a node."""
+    """Return the indices of every access to a buffer below a node."""
     loads = [(load.source, load.indices) for load in _tvm.found(root, _tvm.ir.TensorLoad)]
     stores = [(store.buffer, store.indices) for store in _tvm.found(root, _tvm.tirx.BufferStore)]
     return [indices for accessed, indices in (*loads, *stores) if accessed.same_as(buffer)]
 
 
 def _unrolled(loop: Loop, buffer: Buffer) -> Stmt:
-    """An unrolled loop over a buffer's rows as its steps; any other loop as it is."""
+    """Return the steps of an unrolled loop over a buffer's rows. Other loops are not changed."""
     if loop.kind != _tvm.tirx.ForKind.UNROLLED:
         return loop
     if not any(_tvm.uses(place[-2], loop.loop_var) for place in _places(loop.body, buffer)):
@@ -66,7 +68,10 @@ def _unrolled(loop: Loop, buffer: Buffer) -> Stmt:
 
 
 def _in_rows(func: Func, buffer: Buffer) -> Func:
-    """A function with a buffer in rows; as it is where rows are too long, or reached by other than unrolled loops."""
+    """Return a function with a buffer split into rows.
+
+    It is not changed if rows are too long, or accessed by loops that are not unrolled.
+    """
     *outer, rows, length = (int(extent) for extent in buffer.shape)
     if math.prod(outer) > 1 or bytes_of(buffer) // rows >= STACK:
         return func
@@ -83,8 +88,8 @@ def _in_rows(func: Func, buffer: Buffer) -> Func:
         return part(node.indices)[node.indices[-1]] if node.source.same_as(buffer) else node
 
     def store(node: Node) -> Stmt:
-        own = node.buffer.same_as(buffer)
-        return _tvm.tirx.BufferStore(part(node.indices), node.value, [node.indices[-1]]) if own else node
+        is_split = node.buffer.same_as(buffer)
+        return _tvm.tirx.BufferStore(part(node.indices), node.value, [node.indices[-1]]) if is_split else node
 
     def alloc(node: Node) -> Stmt:
         return _tvm.tirx.stmt_seq(*map(_tvm.tirx.AllocBuffer, parts)) if node.buffer.same_as(buffer) else node

@@ -1,15 +1,15 @@
-"""A tile whose vectors lie across what it is written to is transposed in registers.
+"""Transpose a tile in registers if its vectors lie across the output's last dimension.
 
     for c in 16, x in 14:               for start in 0, 6:
         Z[c, x] = f(tile[x, c])   →         R = tile[start : start + 8, 0 : 16], transposed by shuffles
                                             for c in 16: vector x in 8: Z[c, start + x] = f(R[c, x])
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked such pairs of loops with `Transpose`. Out: the same
-without blocks, the pairs rewritten. LLVM would scatter vectors, an element a cycle, while nothing else goes on: a
-seventh of the time where few channels are summed. Squares of rows are exchanged in log₂ steps (Eklundh 1972, A fast
-computer method for matrix transposing), for all squares of a vector at once. Where squares do not divide the rows, the
-last one begins earlier and writes some elements again. A few squares are written out; more are a loop. Where an input
-is copied, and a test says that the end of a dimension lies within a tile, the whole tile begins earlier.
+Input: an IRModule of scheduled PrimFuncs with such pairs of loops annotated with `Transpose`. Output: the same module
+without blocks, with the pairs rewritten. LLVM would scatter vectors, one element a cycle, while nothing else runs: a
+seventh of the time for reductions over few channels. Squares of rows are exchanged in log₂ steps (Eklundh 1972, A fast
+computer method for matrix transposing), for all squares of a vector at once. If squares do not divide the rows, the
+last one begins earlier and writes some elements again. A few squares are unrolled, more are a loop. If an input is
+copied, and a test shows that the end of a dimension is within a tile, the whole tile begins earlier.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from felixlike.codegen.passes.memory_places import place_of, same_element
 from felixlike.hardware.vectors import power_of_two_below
 
 _LEAST, _MOST = 4, 8
-"""Rows of a square. Less does not pay; more would need more registers than there are."""
+"""Limits on the rows of a square. Smaller ones do not pay; larger ones need more registers than there are."""
 
 
 _WRITTEN_OUT = 4
-"""Squares that are written out one after the other; more are a loop, whose code does not grow with the rows."""
+"""Upper limit on squares that are unrolled. More are a loop, whose code does not grow with the rows."""
 
 
 def transpose(module: Module) -> Module:
-    """The IRModule with marked loops rewritten: functions without any are left alone."""
+    """Return the IRModule with annotated loops rewritten. Other functions are not changed."""
     return with_marked_loops(module, Transpose, lambda func: partial(_transposed, list(func.params)))
 
 
 def _transposed(inputs: Sequence[Buffer], marked: Loop) -> Stmt:
+    """Return the replacement of an annotated loop."""
     lanes = Transpose.of(marked).lanes
     loop, starts = _within_bounds(marked, inputs)
     rows, load = loop.body, _across(loop)
@@ -52,7 +53,7 @@ def _transposed(inputs: Sequence[Buffer], marked: Loop) -> Stmt:
     written = _along(store.buffer, store.indices, loop, row)
 
     def square(start: Any) -> list[Any]:
-        """What transposes some rows, from one on, and writes them."""
+        """Return the statements that transpose and write the rows from `start` on."""
         places = [{column: outer * lanes, row: start + i} for i in range(size)]
         loaded = _shuffled(transposed, load.source, [_placed(read, place) for place in places])
         lane, step = variable_like(column), variable_like(row)
@@ -77,10 +78,11 @@ def _transposed(inputs: Sequence[Buffer], marked: Loop) -> Stmt:
 
 
 def _within_bounds(loop: Loop, inputs: Sequence[Buffer]) -> tuple[Loop, list[Any]]:
-    """The pair of loops without tests whether elements exist, and beginning so early that all do, and what names by how
-    much; as it is where there are none, or others, or what is read was not there before.
+    """Return the pair of loops without tests, shifted so that all elements exist, and the shift's bindings.
 
-    v < n, where the loop runs over v … v + e − 1: it starts from min(v, n − e), so n must be at least e."""
+    The condition v < n, where the loop runs over v … v + e − 1, makes the loop start from min(v, n − e). n must be at
+    least e. The pair is returned unchanged if it has no tests, or others, or if it reads anything but an input.
+    """
     rows = loop.body
     tested = rows.body if isinstance(rows, _tvm.tirx.For) else None
     if not isinstance(tested, _tvm.tirx.IfThenElse) or tested.else_case is not None:
@@ -97,7 +99,7 @@ def _within_bounds(loop: Loop, inputs: Sequence[Buffer]) -> tuple[Loop, list[Any
         if step_along(test.a, variable) != 1 or not isinstance(test.b, _tvm.tirx.IntImm) or int(test.b) < extent:
             return loop, []
         start = _tvm.substituted(test.a, {variable: like(variable, 0)})
-        # Named, since TVM's simplifier fails where it may look into a minimum under a division.
+        # Named, because TVM's simplifier fails on a minimum below a division.
         name = _tvm.tirx.Var("start", str(start.ty.dtype))
         names.append(_tvm.tirx.Bind(name, _tvm.tirx.min(start, test.b - extent)))
         shifted[variable] = variable + (name - start).astype(str(variable.ty.dtype))
@@ -106,8 +108,10 @@ def _within_bounds(loop: Loop, inputs: Sequence[Buffer]) -> tuple[Loop, list[Any
 
 
 def _across(loop: Loop) -> Any | None:
-    """The load whose elements the loop steps through, and whose vectors the loop inside it; None where the pair of
-    loops is something else, or several elements are loaded so."""
+    """Return the load whose elements the outer loop steps through, and whose vectors the inner loop steps through.
+
+    Returns None if the loops have another form, or several different elements are loaded so.
+    """
     rows = loop.body
     plain = isinstance(rows, _tvm.tirx.For) and isinstance(rows.body, _tvm.tirx.BufferStore)
     if not plain or any(int(f.min) for f in (loop, rows)):
@@ -119,14 +123,18 @@ def _across(loop: Loop) -> Any | None:
         return step_along(place, column), step_along(place, row)
 
     loads = [(load, *steps(load, load.source)) for load in _tvm.found(rows.body.value, _tvm.ir.TensorLoad)]
-    found = [load for load, by_column, by_row in loads if by_column == 1 and by_row is not None and by_row > 1]
+    candidates = [load for load, by_column, by_row in loads if by_column == 1 and by_row is not None and by_row > 1]
     by_column, by_row = steps(rows.body, rows.body.buffer)
     along = by_row == 1 and by_column is not None and by_column > 1
-    return found[0] if along and found and all(same_element(found[0], other) for other in found) else None
+    return (
+        candidates[0]
+        if along and candidates and all(same_element(candidates[0], other) for other in candidates)
+        else None
+    )
 
 
 def _place(buffer: Buffer, indices: Any, loop: Loop) -> TirExpr:
-    """Which element of a buffer indices stand for, counted in the order of memory; simple in the pair of loops."""
+    """Return the position of an element in a buffer, counted in memory order and simplified over the pair of loops."""
     analyzer = _tvm.sym.Analyzer()
     for f in (loop, loop.body):
         analyzer.bind(f.loop_var, _tvm.ir.Range(0, f.extent))
@@ -134,8 +142,11 @@ def _place(buffer: Buffer, indices: Any, loop: Loop) -> TirExpr:
 
 
 def _along(buffer: Buffer, indices: Any, loop: Loop, variable: Var) -> list[Any]:
-    """The indices, where the variable steps through the last dimension alone; or the same element counted in the order
-    of memory, as after loops over neighbouring dimensions were fused."""
+    """Return the indices if the variable only steps through the last dimension.
+
+    Otherwise, return indices of the same element counted in memory order, as needed after neighbouring dimensions were
+    fused.
+    """
     *outer, last = indices
     if step_along(last, variable) == 1 and not any(_tvm.uses(index, variable) for index in outer):
         return [*indices]
@@ -143,14 +154,16 @@ def _along(buffer: Buffer, indices: Any, loop: Loop, variable: Var) -> list[Any]
 
 
 def _placed(indices: list[Any], values: dict[Any, Any]) -> list[Any]:
+    """Return the indices at values of the variables."""
     return [_tvm.simplify(_tvm.substituted(index, values)) if hasattr(index, "ty") else index for index in indices]
 
 
 def _shuffled(transposed: Any, tile: Any, places: list[list[Any]]) -> Iterator[Any]:
-    """What loads the vectors that begin at some places of a tile, and writes them transposed.
+    """Yield the statements that load the vectors at some places of a tile and store them transposed.
 
-    After the step of squares of 2·d, row i holds in each of them what the rows i − i mod 2·d … of that square's column
-    i mod 2·d held."""
+    After the step for squares of 2·d, row i has in each square what row i − i mod 2·d + … had in column i mod 2·d of
+    that square.
+    """
     lanes, size = (int(extent) for extent in transposed.shape)
     rows: list[Any] = []
 
@@ -165,8 +178,8 @@ def _shuffled(transposed: Any, tile: Any, places: list[list[Any]]) -> Iterator[A
         before, rows = rows, []
         for i in range(size):
             pair = [before[i & ~distance], before[i | distance]]
-            own = [k & ~distance | i & distance for k in range(lanes)]
-            yield from named(_tvm.tirx.Shuffle(pair, [k + lanes * bool(j & distance) for j, k in enumerate(own)]))
+            indices = [k & ~distance | i & distance for k in range(lanes)]
+            yield from named(_tvm.tirx.Shuffle(pair, [k + lanes * bool(j & distance) for j, k in enumerate(indices)]))
         distance *= 2
     for column in range(lanes):
         taken = [column - column % size + k for k in range(size)]
@@ -175,5 +188,6 @@ def _shuffled(transposed: Any, tile: Any, places: list[list[Any]]) -> Iterator[A
 
 
 def _loop(variable: Var, extent: int, kind: str, body: Stmt) -> Loop:
+    """Return a loop over an extent."""
     start, stop = (_tvm.tirx.const(value, str(variable.ty.dtype)) for value in (0, extent))
     return _tvm.tirx.For(variable, start, stop, _tvm.tirx.ForKind[kind], body)

@@ -1,8 +1,8 @@
-"""Parameters that may begin at any element: rows of a batch, slices and many NumPy arrays do.
+"""Allow parameters to begin at any element, as rows of a batch, slices and many NumPy arrays do.
 
-In: an IRModule of (scheduled) PrimFuncs. Out: the same with buffers for parameters that are aligned to their elements
-alone. TVM takes all to begin at a multiple of 64 bytes, and loads whole vectors with instructions that fault at other
-addresses. Those that do not fault are as fast on today's CPUs where the address is a multiple: one version serves all.
+Input: an IRModule of (scheduled) PrimFuncs. Output: the same module with parameters aligned only to their elements. TVM
+assumes that all begin at a multiple of 64 bytes, and loads whole vectors with instructions that fault at other
+addresses. Instructions that do not fault are as fast on current CPUs for aligned addresses, so one version suffices.
 """
 
 from typing import Any
@@ -12,11 +12,12 @@ from felixlike._tvm.typing import Func, Module
 
 
 def unaligned_parameters(module: Module) -> Module:
-    """The IRModule with parameters of its PrimFuncs aligned to their elements."""
+    """Return the IRModule with its PrimFuncs' parameters aligned to their elements."""
     return _tvm.map_functions(module, _unaligned)
 
 
 def _unaligned(func: Func) -> Func:
+    """Return a function with its parameters aligned to their elements."""
     changed = {parameter: _aligned_to_elements(parameter) for parameter in func.params if _is_buffer(parameter)}
     if not changed:
         return func
@@ -25,10 +26,12 @@ def _unaligned(func: Func) -> Func:
 
 
 def _is_buffer(parameter: Any) -> bool:
+    """Return whether a parameter is a buffer."""
     return bool(_tvm.tirx.is_buffer_var(parameter))
 
 
 def _aligned_to_elements(buffer: Any) -> Any:
+    """Return a buffer that is aligned to its elements."""
     kind = buffer.ty
     return _tvm.tirx.decl_buffer(
         list(buffer.shape),

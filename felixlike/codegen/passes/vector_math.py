@@ -1,14 +1,14 @@
-"""Elementary functions of float32 as branch-free arithmetic, which LLVM compiles to vector instructions.
+"""Replace elementary functions of float32 by branch-free arithmetic, which LLVM compiles to vector instructions.
 
-In: an IRModule of (scheduled) PrimFuncs. Out: the same with the calls of FUNCTIONS written out.
-TVM turns each of them into one call of the C library per vector lane. Workloads, traces and records keep the calls;
-this is done on the way into the compiler. float64, which references are computed in, is left alone.
+Input: an IRModule of (scheduled) PrimFuncs. Output: the same module with the calls of FUNCTIONS replaced. TVM turns
+each of them into one call of the C library for each vector lane. Workloads, traces and records keep the calls: the pass
+runs before the compiler. float64, in which references are computed, is not changed.
 
-All follow the usual plan (W. J. Cody, W. Waite, Software Manual for the Elementary Functions, 1980): reduce the
-argument, evaluate a polynomial, put exponent or sign back. The polynomials have the least largest relative error over
-the reduced interval (C. L. Lawson's algorithm, 1961: least squares again and again, weights multiplied by the errors);
-they were fitted in double precision and rounded to single. Contraction to fused multiply-adds is welcome, but not
-needed. NaN gives NaN everywhere; the largest errors stated are those found by the tests.
+All functions follow the usual plan (W. J. Cody, W. Waite, Software Manual for the Elementary Functions, 1980): reduce
+the argument, evaluate a polynomial, restore exponent or sign. The polynomials minimize the largest relative error over
+the reduced interval (C. L. Lawson's algorithm, 1961: repeated least squares, weights multiplied by the errors). They
+were fitted in double precision and rounded to single. Fused multiply-adds are allowed, but not needed. NaN gives NaN
+everywhere. The stated largest errors are those that the tests found.
 """
 
 import math
@@ -20,49 +20,61 @@ from felixlike._tvm.typing import Module, TirExpr
 from felixlike.codegen.passes.bind_repeated_values import Names
 
 _MANTISSA = 23
+"""Bits of a float32's mantissa."""
 _SMALLEST_NORMAL = 2.0**-126
+"""The smallest normal float32."""
 _ROOT_HALF = 0x3F3504F3
 """The bits of √½."""
 _ROUND = 1.5 * 2.0**23
-"""Added to |y| < 2^22, it leaves round(y) in the sum's lowest bits (and subtracted again, as a float)."""
+"""Added to |y| < 2^22, it leaves round(y) in the sum's lowest bits (and as a float after subtracting it again)."""
 
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
-"""ln 2 in two parts; the first has 9 bits, so that its product with an exponent is exact (Cody and Waite)."""
+"""ln 2 in two parts. The first has 9 bits, so that its product with an exponent is exact (Cody and Waite)."""
 
 _EXP_MIN, _EXP_MAX = -126 * math.log(2), 88.72283
-"""Between them e^x is a normal float32."""
+"""Limits of x between which e^x is a normal float32."""
 
 _EXP = (1.3901287e-3, 8.3631445e-3, 4.1666854e-2, 1.6666578e-1, 0.5)
+"""Coefficients of q in `_normal_exp`."""
 _TANH = (-5.6669773e-3, 2.0606177e-2, -5.3730007e-2, 1.3331331e-1, -3.3333278e-1)
+"""Coefficients of p in `tanh`."""
 _ERF = (-6.1807653e-4, 5.0282455e-3, -2.6789077e-2, 1.1282397e-1, -3.7612545e-1, 1.2837915e-1)
+"""Coefficients of p in `erf`."""
 _ERF_EXPONENT = (-2.1533332e-4, 3.2260052e-3, -2.2925168e-2, 1.0531637e-1, 6.356772e-1, 1.285264e-1)
+"""Coefficients of q in `erf`."""
 _LOG = (-7.9742104e-2, 1.2655695e-1, -1.2989278e-1, 1.4209945e-1, -1.6641581e-1, 2.0001201e-1, -2.5000304e-1, 1 / 3)
+"""Coefficients of q in `log`."""
 
 _SIN = (2.6057805e-6, -1.9809602e-4, 8.3330665e-3, -1.666666e-1)
-"""From -π/2 to π/2."""
+"""Coefficients for sin r, r from -π/2 to π/2."""
 _ATAN = (2.9206891e-3, -1.6367916e-2, 4.3211844e-2, -7.5522125e-2, 0.10666004, -0.14211056, 0.19993773, -0.33333153)
+"""Coefficients of p in `atan`."""
 _HYPERBOLIC_MAX = 100.0
-"""From 89.5 on both are infinite."""
+"""Limit of |x| for sinh and cosh: both are infinite from 89.5 on."""
 _SINH = (2.0372195e-4, 8.3302837e-3, 1.6666716e-1)
+"""Coefficients of p in `sinh`."""
 _LOG2 = (0.3407286601563151, 0.41167278330730506, 0.5770835842473921, 0.961796673341859, 2.885390081790099)
+"""Coefficients of p in `_log2`."""
 _EXP2 = (1.5353362e-4, 1.3398875e-3, 9.6184369e-3, 5.5503324e-2, 2.4022648e-1, 6.9314718e-1)
+"""Coefficients of the polynomial in `_exp2`."""
 
 _PI = (3.141592651605606, 1.9841871479187034e-09, 1.1442377452219664e-17)
-"""π in three parts; the first two have 27 bits, so that their products with numbers of 26 are exact."""
+"""π in three parts. The first two have 27 bits, so that their products with numbers of 26 bits are exact."""
 _ROUND_DOUBLE = 1.5 * 2.0**52
-"""What _ROUND is to float32."""
+"""The same as `_ROUND`, for float64."""
 _ROOT = 0.5
+"""The exponent of a square root."""
 _MOST_FACTORS = 16
-"""Of a power that is written out."""
+"""Upper limit on the absolute exponent of a power that is replaced by products."""
 
 
 def vectorise_math(module: Module) -> Module:
-    """The IRModule with every call of FUNCTIONS on a float32 in its PrimFuncs, and every small whole power of one,
-    written out as arithmetic."""
+    """Return the IRModule with FUNCTIONS on float32, and small integer powers, replaced by arithmetic."""
     return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, (_tvm.ir.Call, _as_arithmetic)))
 
 
 def _as_arithmetic(call: TirExpr) -> TirExpr:
+    """Replace one call."""
     name = getattr(call.op, "name", "")
     function = (_known_power(call) if name == "tirx.pow" else None) or FUNCTIONS.get(name)
     if function is None or str(call.ty.dtype) != "float32":
@@ -72,7 +84,7 @@ def _as_arithmetic(call: TirExpr) -> TirExpr:
 
 
 def _known_power(call: TirExpr) -> Callable[..., Any] | None:
-    """What writes out a small whole power, or a root, as PyTorch does; None for all others."""
+    """Return the function that replaces a small integer power or a square root, as in PyTorch, or None for others."""
     exponent = float(call.args[1].value) if isinstance(call.args[1], _tvm.tirx.FloatImm) else 0.0
     if abs(exponent) == _ROOT:
         return lambda x, _, let: root(x, let) if exponent > 0 else reciprocal_root(x, let)
@@ -81,16 +93,17 @@ def _known_power(call: TirExpr) -> Callable[..., Any] | None:
 
 
 def exp(x: TirExpr, let: Names) -> TirExpr:
-    """e^x: at most 1.1 ulp off.  Overflow gives inf; results below 2^-126 are flushed to 0."""
-    # Comparisons with NaN are false: it takes the last way, as overflow does.
+    """Return e^x, at most 1.1 ulp off. Overflow gives inf. Results below 2^-126 are flushed to 0."""
+    # Comparisons with NaN are false, so NaN takes the last branch, as overflow does.
     finite = _select(x < _f(_EXP_MIN), _f(0), _normal_exp(x, let))
     return _select(x <= _f(_EXP_MAX), finite, x * _f(math.inf))
 
 
 def _normal_exp(x: TirExpr, let: Names) -> TirExpr:
-    """e^x = 2^n e^r, n = round(x / ln 2), where it is a normal number; anything elsewhere.
+    """Return e^x = 2^n e^r, n = round(x / ln 2), if it is a normal number. Other results are unspecified.
 
-    e^r = 1 + r + r² q(r), as in Cephes' expf.c (S. L. Moshier); n is added to the exponent's bits."""
+    e^r = 1 + r + r² q(r), as in Cephes' expf.c (S. L. Moshier). n is added to the exponent's bits.
+    """
     shifted = let(x * _f(1 / math.log(2)) + _f(_ROUND))
     n = let(shifted - _f(_ROUND))
     r = let(x - n * _f(_LN2_HIGH) - n * _f(_LN2_LOW))
@@ -99,35 +112,40 @@ def _normal_exp(x: TirExpr, let: Names) -> TirExpr:
 
 
 def sigmoid(x: TirExpr, let: Names) -> TirExpr:
-    """1 / (1 + e^-x): at most 2.5 ulp off."""
+    """Return 1 / (1 + e^-x), at most 2.5 ulp off."""
     return _f(1) / (exp(let(-x), let) + _f(1))
 
 
 def tanh(x: TirExpr, let: Names) -> TirExpr:
-    """x + x³ p(x²) up to 0.625, then 1 - 2 / (e^2|x| + 1), as in Cephes' tanhf.c: at most 1.3 ulp off."""
+    """Return tanh x, at most 1.3 ulp off: x + x³ p(x²) up to 0.625, then 1 - 2 / (e^2|x| + 1), as in Cephes'
+    tanhf.c.
+    """
     square = let(x * x)
     small = _polynomial(square, _TANH) * square * x + x
-    size = let(_at_most(_abs(x), 9.1))  # from 9.02 on float32 knows nothing between it and 1
+    size = let(_at_most(_abs(x), 9.1))  # from 9.02 on, the result rounds to 1
     large = _f(1) - _f(2) / (_normal_exp(let(size + size), let) + _f(1))
     return _select(size >= _f(0.625), _with_sign(large, x), small)
 
 
 def erf(x: TirExpr, let: Names) -> TirExpr:
-    """x + x p(x²) up to 0.875, then 1 - e^(-|x| (1 + q(|x|))): at most 1.2 ulp off.
+    """Return erf x: x + x p(x²) up to 0.875, then 1 - e^(-|x| (1 + q(|x|))), at most 1.2 ulp off.
 
-    The form of erff in Arm's optimized-routines, with polynomials of lower degree."""
+    The form is that of erff in Arm's optimized-routines, with polynomials of lower degree.
+    """
     square = let(x * x)
     small = _polynomial(square, _ERF) * x + x
-    size = let(_at_most(_abs(x), 3.95))  # from 3.92 on float32 knows nothing between it and 1
+    size = let(_at_most(_abs(x), 3.95))  # from 3.92 on, the result rounds to 1
     exponent = let(_polynomial(size, _ERF_EXPONENT) * size + size)
     large = _f(1) - _normal_exp(let(-exponent), let)
     return _select(size >= _f(0.875), _with_sign(large, x), small)
 
 
 def log(x: TirExpr, let: Names) -> TirExpr:
-    """log(2^k (1 + f)) = k ln 2 + f - f²/2 + f³ q(f), 1 + f in [√½, √2): at most 1 ulp off; subnormal x too.
+    """Return log(2^k (1 + f)) = k ln 2 + f - f²/2 + f³ q(f), 1 + f in [√½, √2), at most 1 ulp off, for subnormal x too.
 
-    -inf at 0, NaN below it. Invariant of Cephes' logf.c (S. L. Moshier); k is split off as in FreeBSD's e_logf.c."""
+    The result is -inf at 0 and NaN below it. The form is that of Cephes' logf.c (S. L. Moshier). k is split off as in
+    FreeBSD's e_logf.c.
+    """
     tiny = x < _f(_SMALLEST_NORMAL)
     from_root = _bits(let(_select(tiny, x * _f(2.0**_MANTISSA), x))) - _i(_ROOT_HALF)
     f = let(_float((from_root & _i(2**_MANTISSA - 1)) + _i(_ROOT_HALF)) - _f(1))
@@ -140,20 +158,22 @@ def log(x: TirExpr, let: Names) -> TirExpr:
 
 
 def whole_power(x: TirExpr, exponent: int, let: Names) -> TirExpr:
-    """x^n for a whole n other than 0, by repeated squaring: about n / 2 ulp off."""
-    found, square, left = None, x, abs(exponent)
+    """Return x^n for an integer n other than 0, by repeated squaring, about n / 2 ulp off."""
+    result, square, remaining = None, x, abs(exponent)
     while True:
-        if left & 1:
-            found = square if found is None else let(found * square)
-        left >>= 1
-        if not left:
-            return _f(1) / found if exponent < 0 else found
+        if remaining & 1:
+            result = square if result is None else let(result * square)
+        remaining >>= 1
+        if not remaining:
+            return _f(1) / result if exponent < 0 else result
         square = let(square * square)
 
 
 def power(x: TirExpr, y: TirExpr, let: Names) -> TirExpr:
-    """|x|^y = 2^(y log2 |x|), the exponent in float64: at most 1 ulp off.  Signs, ends and NaN are those of C's pow;
-    results below 2^-126 are flushed to 0."""
+    """Return |x|^y = 2^(y log2 |x|), with the exponent in float64, at most 1 ulp off.
+
+    Signs, limits and NaN are those of C's pow. Results below 2^-126 are flushed to 0.
+    """
     size = let(_abs(x))
     fixed = _any(size == _f(1), y == _f(0))
     exponent = let(_select(fixed, _d(0), y.astype("float64") * _log2(size, let)))
@@ -166,9 +186,10 @@ def power(x: TirExpr, y: TirExpr, let: Names) -> TirExpr:
 
 
 def _log2(size: Any, let: Names) -> TirExpr:
-    """Of a float32 that is not negative, in float64: 12 digits are right.
+    """Return log2 of a float32 that is not negative, in float64 with 12 correct digits.
 
-    log2(2^k m) = k + s p(s²), s = (m - 1) / (m + 1), m in [√½, √2)."""
+    log2(2^k m) = k + s p(s²), s = (m - 1) / (m + 1), m in [√½, √2).
+    """
     tiny = size < _f(_SMALLEST_NORMAL)
     from_root = let(_bits(let(_select(tiny, size * _f(2.0**_MANTISSA), size))) - _i(_ROOT_HALF))
     m = let(_float((from_root & _i(2**_MANTISSA - 1)) + _i(_ROOT_HALF)).astype("float64"))
@@ -179,69 +200,72 @@ def _log2(size: Any, let: Names) -> TirExpr:
 
 
 def _exp2(y: TirExpr, let: Names) -> TirExpr:
-    """2^y in float32 of a float64."""
+    """Return 2^y in float32 of a float64."""
     shifted = let(y + _d(_ROUND_DOUBLE))
     r = let((y - (shifted - _d(_ROUND_DOUBLE))).astype("float32"))
     power = _polynomial(r, _EXP2) * r + _f(1)
     normal = _float(_bits(power) + (_low_bits(shifted) << _i(_MANTISSA)))
-    # Comparisons with NaN are false: it takes the last way, as overflow does.
+    # Comparisons with NaN are false, so NaN takes the last branch, as overflow does.
     return _select(y < _d(-126), _f(0), _select(y < _d(128), normal, (y * _d(math.inf)).astype("float32")))
 
 
 def reciprocal_root(x: TirExpr, let: Names) -> TirExpr:
-    """1 / √x: at most 1.5 ulp off."""
+    """Return 1 / √x, at most 1.5 ulp off."""
     return _f(1) / root(x, let)
 
 
 def root(x: TirExpr, _: Names) -> TirExpr:
-    """√x, correctly rounded."""
+    """Return √x, correctly rounded."""
     return _tvm.tirx.sqrt(x)
 
 
 def nearest(x: TirExpr, _: Names) -> TirExpr:
-    """The nearest whole number, of two the even one.  TVM's `round` is that on CPUs, and has vectors."""
+    """Round to the nearest integer, ties to even. TVM's `round` does this on CPUs and is vectorized."""
     return _tvm.tirx.round(x)
 
 
 def sin(x: TirExpr, let: Names) -> TirExpr:
-    """At most 2 ulp off for |x| < 2^25; what is farther, where float32 knows no parts of a turn, loses digits."""
+    """Return sin x, at most 2 ulp off for |x| < 2^25.
+
+    Beyond that, where float32 has no fractions of a turn, digits are lost.
+    """
     r, odd = _in_half_turn(x, 0.0, let)
     return _float(_bits(_near_sin(let(r.astype("float32")), let)) ^ odd)
 
 
 def cos(x: TirExpr, let: Names) -> TirExpr:
-    """At most 2 ulp off for |x| < 2^25, as sin: cos((n + ½) π + r) = ∓sin r."""
+    """Return cos x, at most 2 ulp off for |x| < 2^25, as sin: cos((n + ½) π + r) = ∓sin r."""
     r, odd = _in_half_turn(x, 0.5, let)
     return _float(_bits(_near_sin(let(r.astype("float32")), let)) ^ odd ^ _i(-(2**31)))
 
 
 def tan(x: TirExpr, let: Names) -> TirExpr:
-    """sin r / sin(π/2 - |r|): at most 3.5 ulp off for |x| < 2^25, as sin."""
+    """Return tan x = sin r / sin(π/2 - |r|), at most 3.5 ulp off for |x| < 2^25, as sin."""
     r, _ = _in_half_turn(x, 0.0, let)
     rest = let((_d(math.pi / 2) - _abs(r)).astype("float32"))
     return _near_sin(let(r.astype("float32")), let) / _near_sin(rest, let)
 
 
 def _in_half_turn(x: TirExpr, shift: float, let: Names) -> tuple[Any, Any]:
-    """x = (n + shift) π + r: r in float64, from -π/2 to π/2, and n's lowest bit in the place of a sign."""
+    """Return r in float64, from -π/2 to π/2, of x = (n + shift) π + r, and n's lowest bit in the sign's place."""
     wide = let(x.astype("float64"))
     shifted = let(wide * _d(1 / math.pi) - _d(shift) + _d(_ROUND_DOUBLE))
     turns = let(shifted - _d(_ROUND_DOUBLE) + _d(shift))
     high, middle, low = map(_d, _PI)
     r = let(wide - turns * high - turns * middle - turns * low)
-    # Farther away the difference may be anything; NaN stays.
+    # Beyond 2^25, the difference may be anything. NaN stays.
     bounded = _select(r > _d(math.pi / 2), _d(math.pi / 2), _select(r < _d(-math.pi / 2), _d(-math.pi / 2), r))
     return let(bounded), _low_bits(shifted) << _i(31)
 
 
 def _near_sin(r: TirExpr, let: Names) -> TirExpr:
-    """sin r = r + r³ p(r²) up to π/2."""
+    """Return sin r = r + r³ p(r²) up to π/2."""
     square = let(r * r)
     return _polynomial(square, _SIN) * square * r + r
 
 
 def atan(x: TirExpr, let: Names) -> TirExpr:
-    """x + x³ p(x²) up to 1, beyond it π/2 - atan(1 / x): at most 2 ulp off."""
+    """Return atan x: x + x³ p(x²) up to 1, beyond it π/2 - atan(1 / x), at most 2 ulp off."""
     size = let(_abs(x))
     far = size > _f(1)  # TVM cannot name a vector of conditions
     near = let(_select(far, _f(1) / size, size))
@@ -251,7 +275,7 @@ def atan(x: TirExpr, let: Names) -> TirExpr:
 
 
 def sinh(x: TirExpr, let: Names) -> TirExpr:
-    """x + x³ p(x²) up to 1, then (e^|x| - e^-|x|) / 2: at most 4 ulp off."""
+    """Return sinh x: x + x³ p(x²) up to 1, then (e^|x| - e^-|x|) / 2, at most 4 ulp off."""
     square = let(x * x)
     small = _polynomial(square, _SINH) * square * x + x
     half, inverse = _half_exp(x, let)
@@ -259,13 +283,15 @@ def sinh(x: TirExpr, let: Names) -> TirExpr:
 
 
 def cosh(x: TirExpr, let: Names) -> TirExpr:
-    """(e^|x| + e^-|x|) / 2: at most 4 ulp off."""
+    """Return cosh x = (e^|x| + e^-|x|) / 2, at most 4 ulp off."""
     half, inverse = _half_exp(x, let)
     return _select(_abs(x) < _f(_HYPERBOLIC_MAX), half + inverse, _abs(x) * _f(math.inf))
 
 
 def _half_exp(x: TirExpr, let: Names) -> tuple[Any, Any]:
-    """e^|x| / 2 and e^-|x| / 2; inf only where the former is, unlike e^|x|."""
+    """Return e^|x| / 2 and e^-|x| / 2. The first is inf only where it overflows itself, not already where e^|x|
+    does.
+    """
     root_of = let(_normal_exp(let(_at_most(_abs(x), _HYPERBOLIC_MAX) * _f(0.5)), let))
     half = let(_f(0.5) * root_of * root_of)
     return half, _f(0.25) / half
@@ -287,11 +313,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tirx.sinh": sinh,
     "tirx.cosh": cosh,
 }
-"""Operators of TIR that are written out: (variable of each argument, names) → expression."""
+"""Operators of TIR that are replaced: (variable of each argument, names) → expression."""
 
 
 def _polynomial(x: TirExpr, coefficients: Sequence[float], constant: Callable[[float], Any] | None = None) -> TirExpr:
-    """By Horner's rule, the highest power's coefficient first.  constant: makes one of x's type; float32 without."""
+    """Evaluate a polynomial by Horner's rule, with the highest power's coefficient first.
+
+    `constant` creates a constant of x's type, float32 by default.
+    """
     constant = constant or _f
     value = constant(coefficients[0])
     for coefficient in coefficients[1:]:
@@ -300,53 +329,65 @@ def _polynomial(x: TirExpr, coefficients: Sequence[float], constant: Callable[[f
 
 
 def _f(value: float) -> TirExpr:
+    """Return a float32 constant."""
     return _tvm.tirx.const(value, "float32")
 
 
 def _d(value: float) -> TirExpr:
+    """Return a float64 constant."""
     return _tvm.tirx.const(value, "float64")
 
 
 def _i(value: int) -> TirExpr:
+    """Return an int32 constant."""
     return _tvm.tirx.const(value, "int32")
 
 
 def _bits(value: TirExpr) -> TirExpr:
+    """Return the bits of a float32 as int32."""
     return _tvm.tirx.reinterpret("int32", value)
 
 
 def _float(bits: TirExpr) -> TirExpr:
+    """Return the float32 with these bits."""
     return _tvm.tirx.reinterpret("float32", bits)
 
 
 def _low_bits(value: TirExpr) -> TirExpr:
-    """Of a float64, the lower half: where _ROUND_DOUBLE was added, a whole number."""
+    """Return the lower half of a float64's bits, which is an integer if _ROUND_DOUBLE was added."""
     return _tvm.tirx.reinterpret("int64", value).astype("int32")
 
 
 def _floor(value: TirExpr) -> TirExpr:
+    """Return the largest integer that is at most a value."""
     return _tvm.tirx.floor(value)
 
 
 def _any(*conditions: Any) -> TirExpr:
+    """Return the disjunction of conditions."""
     return _tvm.tirx.any(*conditions)
 
 
 def _all(*conditions: Any) -> TirExpr:
+    """Return the conjunction of conditions."""
     return _tvm.tirx.all(*conditions)
 
 
 def _abs(value: TirExpr) -> TirExpr:
+    """Return the absolute value."""
     return _tvm.tirx.abs(value)
 
 
 def _at_most(value: TirExpr, limit: float) -> TirExpr:
+    """Return the minimum of a value and a limit. NaN stays."""
     return _select(value > _f(limit), _f(limit), value)
 
 
 def _with_sign(size: Any, of: TirExpr) -> TirExpr:
+    """Return `size`, which is not negative, with the sign of `of`."""
     return _float(_bits(size) | (_bits(of) & _i(-(2**31))))
 
 
 def _select(condition: TirExpr, yes: TirExpr, no: TirExpr) -> TirExpr:
+    """Return `yes` if the condition holds, else `no`, without a branch."""
     return _tvm.tirx.Select(condition, yes, no)

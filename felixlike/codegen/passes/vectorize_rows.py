@@ -1,4 +1,4 @@
-"""Loops along rows of any length, in vectors: whole ones, then what is left of the row.
+"""Vectorize loops along rows of any length: whole vectors first, then the tail.
 
     for k in T: y[k] = exp(x[k])     →   for v in T // 16: vector l in 16: y[16·v + l] = exp(x[16·v + l])
                                          if T < 16: for k in T: y[k] = exp(x[k])
@@ -9,10 +9,10 @@
                                          for k in T % 16: s = s + x[16·(T // 16) + k]
                                          s = s + the sum of p, in halves
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked loops with `Row`. Out: the same without blocks, marked
-loops in vectors where their bodies allow it. TVM vectorises loops of known length alone. Elements of the last vector
-are computed twice: nothing that is written there may be read. Whoever compiles without this gets the same values,
-slowly, but for the order of sums.
+Input: an IRModule of scheduled PrimFuncs with loops annotated with `Row`. Output: the same module without blocks, with
+annotated loops in vectors where their bodies allow it. TVM vectorizes only loops of known length. Elements of the last
+vector are computed twice, so the loop must not read what it writes. Without this pass, code computes the same values,
+slowly, except that sums have another order.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from felixlike.codegen.passes.loop_tools import anew, like, step_along, unmarked
 from felixlike.codegen.passes.vectorize_tail import piece
 
 _REDUCED = {"Add": 0.0, "Max": -math.inf, "Min": math.inf}
-"""What partial results of each kind begin with."""
+"""Initial partial results of each kind of reduction."""
 
 
 def rows_in_vectors(module: Module) -> Module:
-    """The IRModule with marked loops in vectors: functions without any are left alone."""
+    """Return the IRModule with annotated loops in vectors. Other functions are not changed."""
     return with_marked_loops(module, Row, lambda _: _changed, flat=True)
 
 
 def _changed(loop: Loop) -> Stmt:
+    """Return the replacement of an annotated loop."""
     plain, lanes = unmarked(loop), Row.of(loop).lanes
     serial = _tvm.tirx.For(loop.loop_var, loop.min, loop.extent, _tvm.tirx.ForKind.SERIAL, loop.body)
     store = loop.body
@@ -55,7 +56,7 @@ def _changed(loop: Loop) -> Stmt:
 
 
 def _elements(loop: Loop, lanes: int) -> Stmt:
-    """Whole vectors, and one that ends where the row does."""
+    """Return whole vectors, and one that ends where the row does."""
     tirx, variable, extent = _tvm.tirx, loop.loop_var, loop.extent
     width, last = like(variable, lanes), piece(loop, extent - like(variable, lanes), lanes)
     if isinstance(extent, tirx.IntImm):
@@ -66,7 +67,7 @@ def _elements(loop: Loop, lanes: int) -> Stmt:
 
 
 def _reduction(loop: Loop, lanes: int, kind: str, value: TirExpr) -> Stmt:
-    """Partial results in the lanes of a vector, joined in halves."""
+    """Return the loop with partial results in the lanes of a vector, which are joined in halves."""
     tirx, variable, store = _tvm.tirx, loop.loop_var, loop.body
     dtype, place = store.buffer.dtype, str(variable.ty.dtype)
     join = getattr(tirx, kind)
@@ -79,15 +80,15 @@ def _reduction(loop: Loop, lanes: int, kind: str, value: TirExpr) -> Stmt:
     def at(buffer: Buffer, index: Any) -> Any:
         return tirx.BufferLoad(buffer, [index])
 
-    begun = lane(lanes, lambda n: tirx.BufferStore(partial, tirx.const(_REDUCED[kind], str(dtype)), [n]))
-    many = variable_like(variable)
+    initialized = lane(lanes, lambda n: tirx.BufferStore(partial, tirx.const(_REDUCED[kind], str(dtype)), [n]))
+    vector_number = variable_like(variable)
 
     def summed(n: Any) -> Any:
-        element = _tvm.substituted(value, {variable: many * like(many, lanes) + n})
+        element = _tvm.substituted(value, {variable: vector_number * like(vector_number, lanes) + n})
         return tirx.BufferStore(partial, join(at(partial, n), element), [n])
 
     count = tirx.floordiv(loop.extent, like(variable, lanes))
-    sums = tirx.For(many, like(many, 0), count, tirx.ForKind.SERIAL, lane(lanes, summed))
+    sums = tirx.For(vector_number, like(vector_number, 0), count, tirx.ForKind.SERIAL, lane(lanes, summed))
     halves, width = [], lanes // 2
     while width > 1:
 
@@ -98,16 +99,17 @@ def _reduction(loop: Loop, lanes: int, kind: str, value: TirExpr) -> Stmt:
         width //= 2
     whole = join(at(partial, tirx.const(0, place)), at(partial, tirx.const(1, place)))
     joined = tirx.BufferStore(store.buffer, join(tirx.BufferLoad(store.buffer, store.indices), whole), store.indices)
-    return tirx.stmt_seq(tirx.AllocBuffer(partial), begun, sums, _left_over(loop, lanes), *halves, joined)
+    return tirx.stmt_seq(tirx.AllocBuffer(partial), initialized, sums, _left_over(loop, lanes), *halves, joined)
 
 
 def _vectors(loop: Loop, lanes: int) -> Stmt:
+    """Return the loop over whole vectors."""
     width = like(loop.loop_var, lanes)
     return anew(loop, piece(loop, loop.loop_var * width, lanes), extent=_tvm.tirx.floordiv(loop.extent, width))
 
 
 def _left_over(loop: Loop, lanes: int) -> Stmt:
-    """The iterations behind the last whole vector."""
+    """Return the iterations after the last whole vector."""
     width = like(loop.loop_var, lanes)
     first = _tvm.tirx.floordiv(loop.extent, width) * width
     body = _tvm.substituted(loop.body, {loop.loop_var: first + loop.loop_var})
@@ -115,29 +117,32 @@ def _left_over(loop: Loop, lanes: int) -> Stmt:
 
 
 def _step(indices: Any, loop: Loop) -> int | None:
+    """Return the stride of one-dimensional indices along a loop, or None if unknown."""
     return step_along(indices[0], loop.loop_var) if len(indices) == 1 else None
 
 
 def _along(value: TirExpr, loop: Loop) -> bool:
-    """Whether neighbouring iterations read neighbouring elements, or the same, without conditions of their own."""
+    """Return whether consecutive iterations read contiguous elements, or the same, without conditional loads."""
     loads = _tvm.found(value, _tvm.ir.TensorLoad)
     guarded = any("if_then_else" in str(call.op) for call in _tvm.found(value, _tvm.ir.Call))
     return not guarded and all(_step(load.indices, loop) in (0, 1) for load in loads)
 
 
 def _reads(value: TirExpr, buffer: Buffer) -> bool:
+    """Return whether a value loads from a buffer."""
     return any(load.source.same_as(buffer) for load in _tvm.found(value, _tvm.ir.TensorLoad))
 
 
 def _added(store: Stmt) -> TirExpr | None:
-    """What a reduction joins to its result in each iteration; None where it is none."""
-    for own, other in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
-        same = isinstance(own, _tvm.ir.TensorLoad) and own.source.same_as(store.buffer)
-        if same and _tvm.structural_equal(own.indices, store.indices) and not _reads(other, store.buffer):
-            found: TirExpr = other
-            return found
+    """Return what a reduction joins to its result in each iteration, or None for other statements."""
+    for accumulator, other in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
+        same = isinstance(accumulator, _tvm.ir.TensorLoad) and accumulator.source.same_as(store.buffer)
+        if same and _tvm.structural_equal(accumulator.indices, store.indices) and not _reads(other, store.buffer):
+            added: TirExpr = other
+            return added
     return None
 
 
 def _is_zero(node: Node) -> bool:
+    """Return whether a node is the constant 0."""
     return isinstance(node, _tvm.tirx.IntImm) and int(node) == 0

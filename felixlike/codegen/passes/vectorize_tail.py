@@ -1,9 +1,9 @@
-"""Loops over vectors that do not divide what they run over: whole vectors first, then the tail in halves.
+"""Peel loops over vectors that do not divide their length: whole vectors first, then the tail in halves.
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked loops with `Peel`. Out: the same without blocks, the
-marked loops peeled. TVM would test every lane of every iteration, and so compute none of them in vectors: it vectorises
-no loop under such a test, and its own peeling (pragma_loop_partition_hint) loses sight of loops counted in int64, as
-those of Relax are. Whoever compiles without this gets the same values, slowly.
+Input: an IRModule of scheduled PrimFuncs with loops annotated with `Peel`. Output: the same module without blocks, with
+the annotated loops peeled. TVM would test every lane of every iteration, and does not vectorize loops with such a test.
+Its own peeling (pragma_loop_partition_hint) does not work on loops with int64 counters, which Relax has. Without this
+pass, code computes the same values, slowly.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,15 +18,16 @@ from felixlike.codegen.passes.loop_tools import like, unmarked, variable_like, w
 from felixlike.hardware.vectors import power_of_two_below
 
 _UNROLLED = 4
-"""Vectors between seams that are computed without a test."""
+"""Vectors between seams in an iteration without a test."""
 
 
 def peel_tails(module: Module) -> Module:
-    """The IRModule with marked loops peeled: functions without any are left alone."""
+    """Return the IRModule with annotated loops peeled. Other functions are not changed."""
     return with_marked_loops(module, Peel, lambda _: _whole_and_tail, flat=True)
 
 
 def _whole_and_tail(loop: Loop) -> Stmt:
+    """Return the replacement of an annotated loop."""
     mark = Peel.of(loop)
     length, lanes = mark.length, mark.lanes
     if not mark.seams:
@@ -35,18 +36,22 @@ def _whole_and_tail(loop: Loop) -> Stmt:
         )
     parts, width = [], _UNROLLED * lanes
     for start, end in pairwise([0, *mark.seams, length]):
-        parts += _peeled(loop, end - start, width, lanes, partial(_behind, start, width))
+        parts += _peeled(loop, end - start, width, lanes, partial(_after_seam, start, width))
     return _tvm.tirx.stmt_seq(*parts)
 
 
-def _behind(seam: int, width: int, iteration: TirExpr) -> tuple[Any, Any]:
+def _after_seam(seam: int, width: int, iteration: TirExpr) -> tuple[Any, Any]:
+    """Return the outer and inner variable at an iteration after a seam."""
     return 0, iteration * width + seam
 
 
 def _peeled(loop: Loop, length: int, width: int, lanes: int, begin: Callable[[Any], tuple[Any, Any]]) -> list[Any]:
-    """A stretch of elements.  begin: number of an iteration of `width` elements → outer and inner variable there."""
+    """Return the statements for a stretch of elements.
+
+    `begin` maps the number of an iteration of `width` elements to the outer and inner variable there.
+    """
     whole, tail = divmod(length, width)
-    # The first iteration stands alone: it is the one in which a reduction puts its initial values.
+    # The first iteration is separate: a reduction has its initial values there.
     parts = _vectors(loop, begin(0), width, lanes) if whole else []
     if whole > 1:
         counter = variable_like(loop.loop_var)
@@ -56,14 +61,14 @@ def _peeled(loop: Loop, length: int, width: int, lanes: int, begin: Callable[[An
 
 
 def _vectors(loop: Loop, begin: tuple[Any, Any], size: int, lanes: int) -> list[Any]:
-    """Some elements: as many vectors as fit, then halves of one."""
+    """Return the statements for some elements: as many vectors as fit, then halves of one."""
     outer, first = begin
     inner = unmarked(loop.body, _tvm.substituted(loop.body.body, {loop.loop_var: outer}))
     return [piece(inner, first + start, part) for start, part in halves(0, size, lanes)]
 
 
 def halves(start: int, size: int, lanes: int) -> Iterator[tuple[int, int]]:
-    """`size` elements from `start` on as (start, size) of vectors: as many whole ones as fit, then halves of one."""
+    """Yield (start, size) of the vectors that cover `size` elements from `start` on, the tail in halves."""
     stop = start + size
     while start < stop:
         vector = min(lanes, power_of_two_below(stop - start))
@@ -72,7 +77,7 @@ def halves(start: int, size: int, lanes: int) -> Iterator[tuple[int, int]]:
 
 
 def piece(loop: Loop, start: Any, size: int) -> Stmt:
-    """Some neighbouring iterations of a loop, at once.  start: the first of them, a number or an expression."""
+    """Return consecutive iterations of a loop as a vector. `start` is the first of them, a number or an expression."""
     lane = variable_like(loop.loop_var)
     first = like(lane, start) if isinstance(start, int) else start
     body = _tvm.substituted(loop.body, {loop.loop_var: lane + first if size > 1 else first})

@@ -1,3 +1,4 @@
-"""Dynamic sizes on GPUs: uKernels that are thread blocks.
+"""Dynamic sizes on GPUs, where a uKernel is a thread block.
 
-Start at `tile.py`; `emit.py` makes the code, `search.py` chooses, `rest.py` has what is no contraction."""
+Start at `tile.py`. `emit.py` generates the code, `search.py` ranks programs, `plan.py` wires the stages together.
+"""

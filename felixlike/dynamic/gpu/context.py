@@ -1,6 +1,6 @@
-"""What all code of one launch shares: its buffers, its place, how numbers become indices.
+"""State shared by all code of one launch: buffers, position and index conversion.
 
-In: an operator and a program. Out: `Launch`, `Block`.
+Input: an operator and a program. Output: `Launch`, `Block`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,19 @@ from felixlike.dynamic.operator import Operator
 from felixlike.spaces.gpu.thread_axes import LANES
 
 INDEX = "int32"
-"""Of a kernel's own arithmetic; places in memory are computed in the type that the function has."""
+"""Type of a kernel's own index arithmetic. Memory addresses use the index type of the function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block's place.  at: values of the axes that are neither rows nor columns.  row, column: its first.  thread: in
-    it."""
+    """Position of a block.
+
+    Attributes:
+        at: Values of the axes other than rows and columns, by variable.
+        row: Its first row.
+        column: Its first column.
+        thread: Index of the thread in the block.
+    """
 
     at: dict[Any, Any]
     row: Any
@@ -31,9 +37,20 @@ class Block:
 
 
 class Launch:
-    """build, memory: statements with the kernel's own indices, and with those of memory.  left, right: the operands
-    that have the rows and the columns.  sums: of a thread.  shared: of a block, by the operands' names.  parts: of a
-    block, where several threads sum up parts of an output; None where none do.  steps: of the reduction."""
+    """State of one launch.
+
+    Attributes:
+        operator: The operator.
+        program: The program of the launch.
+        build: Builder of statements with the kernel's own indices.
+        memory: Builder of statements with memory indices.
+        left: The operand that has the rows.
+        right: The operand that has the columns.
+        steps: Steps of the reduction.
+        sums: Register buffer of a thread.
+        shared: Shared-memory buffers of a block, by the name of the operand.
+        parts: Shared-memory buffer for partial sums of several threads; None if each output has one thread.
+    """
 
     def __init__(self, operator: Operator, program: BlockProgram) -> None:
         self.operator, self.program = operator, program
@@ -61,19 +78,19 @@ class Launch:
         return [*self.shared.values(), *([] if self.parts is None else [self.parts])]
 
     def index(self, extent: Any) -> Any:
-        """An extent as the kernel computes with it."""
+        """Return an extent in the index type of the kernel."""
         return self.build.const(extent) if isinstance(extent, int) else _tvm.tirx.Cast(INDEX, extent)
 
     def place(self, value: Any) -> Any:
-        """An index of the kernel's as one of memory."""
+        """Convert a kernel index to a memory index."""
         return value if self.memory.index == INDEX else _tvm.tirx.Cast(self.memory.index, value)
 
     def ends_inside(self, operand: Operand) -> bool:
-        """Whether a tile may have rows or columns that do not exist."""
+        """Return whether a tile can have rows or columns beyond the end."""
         extent = operand.main.extent
         return not isinstance(extent, int) or any(extent % side_of(tile, operand) for tile in self.program.tiles)
 
 
 def side_of(tile: BlockTile, operand: Operand) -> int:
-    """Rows or columns of a tile, whichever an operand has."""
+    """Return the rows or columns of a tile, whichever the operand has."""
     return tile.rows if operand.name == "rows" else tile.columns

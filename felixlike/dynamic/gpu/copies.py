@@ -1,8 +1,8 @@
-"""Steps of both operands copied into shared memory, by all threads of a block together.
+"""Copy a step of both operands into shared memory, by all threads of a block together.
 
-In: a launch, a tile, a block. Out: statements: loops over the block's threads inside of the loop over its threads, as
-TVM's schedules have them. Rows and columns that do not exist are read from the last one that does; steps beyond the end
-of the reduction are zeros.
+Input: a launch, a tile, a block. Output: statements. They are loops over the block's threads inside the loop over its
+threads, as in TVM's schedules. Rows and columns beyond the end are read from the last valid one. Reduction steps beyond
+the end are zeros.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def copies(launch: Launch, tile: BlockTile, block: Block, step: Any, stage: Any)
 
 
 def _copy(launch: Launch, operand: Operand, tile: BlockTile, block: Block, step: Any, stage: Any) -> Stmt:
-    """Copy a step of an operand, neighbours in memory by neighbouring threads."""
+    """Copy a step of one operand; neighbouring threads copy neighbouring elements."""
     build, tirx, side = launch.build, _tvm.tirx, side_of(tile, operand)
-    # Every tile must begin at a whole vector, also behind tiles of another height.
-    sides = [side_of(own, operand) for own in launch.program.tiles]
-    lanes = operand.lanes if all(own % operand.lanes == 0 for own in sides) else 1
+    # Every tile must start at a whole vector, also after tiles of another height.
+    sides = [side_of(other, operand) for other in launch.program.tiles]
+    lanes = operand.lanes if all(other % operand.lanes == 0 for other in sides) else 1
     count = side * tile.depth // lanes
     base = stage * tile.words(side)
 
@@ -42,12 +42,12 @@ def _copy(launch: Launch, operand: Operand, tile: BlockTile, block: Block, step:
         return tirx.BufferStore(launch.shared[operand.name], value, [where])
 
     def thread(turn: Any) -> Stmt:
-        def own(own_thread: Any) -> Stmt:
-            number = turn * tile.threads + own_thread
+        def body(thread_index: Any) -> Stmt:
+            number = turn * tile.threads + thread_index
             one = launch.memory.side_by_side(lanes, lambda lane: element(number, lane))
             return one if count % tile.threads == 0 else tirx.IfThenElse(number < count, one, None)
 
-        return build.threads("threadIdx.x", tile.threads, own)
+        return build.threads("threadIdx.x", tile.threads, body)
 
     copy = build.written_out("turn", -(-count // tile.threads), thread)
     if tile.stages == 1 or not operand.asynchronous:
@@ -56,7 +56,7 @@ def _copy(launch: Launch, operand: Operand, tile: BlockTile, block: Block, step:
 
 
 def _clamped(launch: Launch, operand: Operand, block: Block, place: Any, lanes: int) -> Any:
-    """The row or column of a place in a block's tile; the last ones where they end before it."""
+    """Return the row or column of an element, clamped to the last valid one."""
     index = (block.row if operand.name == "rows" else block.column) + place
     if launch.ends_inside(operand):
         index = _tvm.tirx.min(index, launch.index(operand.main.extent) - lanes)
@@ -64,8 +64,10 @@ def _clamped(launch: Launch, operand: Operand, block: Block, place: Any, lanes: 
 
 
 def _element(launch: Launch, operand: Operand, block: Block, main: Any, k: Any, depth: int) -> Any:
-    """An element of an operand, zero beyond the reduction.  main: its row or column.  k: step of the reduction, all of
-    its axes together.  depth: of a tile."""
+    """Return an element of an operand, zero beyond the reduction.
+
+    main: Its row or column. k: Reduction step, over all reduction axes together. depth: Steps of a tile.
+    """
     tirx, axes = _tvm.tirx, launch.operator.reduced
     at, rest = {**block.at, operand.main.variable: main}, k
     for axis in reversed(axes[1:]):

@@ -1,16 +1,16 @@
-"""Kernels for every size on a GPU: one launch for each program, chosen on the host by the sizes of the call.
+"""Generate GPU kernels for every size: one launch per program, chosen on the host by the sizes of the call.
 
     for T × 2304:                      if T <= 40:                                                    on the host
         Y[T, 2304] = X · Wᵀ    →           blocks (Num₁ + Num₂) · ⌈2304 / columns⌉, as T says:        on the GPU
                                                block < Num₁: rows of the first uKernel; else of the second
                                        else: …
 
-Of each uKernel both operands lie in shared memory with the axis last along which a thread has neighbouring outputs
-(`spaces/gpu/thread_tile.py` says why); the next tiles are copied, asynchronously, while one is in use. Rows and columns
-that do not exist are read from the last one that does, and not written: no test is in the loop that computes, as with
-DietCode's local padding. Steps of the reduction beyond its end are zeros.
+Both operands of a uKernel lie in shared memory. Their last axis is the one along which a thread has neighbouring
+outputs (see `spaces/gpu/thread_tile.py`). The next tiles are copied asynchronously while the current one is in use.
+Rows and columns beyond the end are read from the last valid one and not written, so the inner loop has no tests, as in
+DietCode's local padding. Reduction steps beyond the end are zeros.
 
-Copies are loops over a block's threads inside of the loop over its threads, as TVM's schedules have them.
+Copies are loops over a block's threads inside the loop over its threads, as in TVM's schedules.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from felixlike.spaces.gpu.thread_axes import LANES
 
 
 def emit_blocks(operator: Operator, tree: Tree[BlockProgram]) -> Func:
-    """The function that serves every size."""
+    """Return the function that serves every size."""
     tirx, build = _tvm.tirx, Builder(INDEX, LANES)
     programs = in_order(tree)
 
@@ -46,20 +46,20 @@ def emit_blocks(operator: Operator, tree: Tree[BlockProgram]) -> Func:
     if len(launches) == 1:
         return function(list(operator.func.params), launches[0], operator.func.attrs)
     chosen = tirx.Var("program", INDEX)
-    each = [build.agreed(chosen == n, launch) for n, launch in enumerate(launches)]
-    body = seq(tirx.Bind(chosen, number(tree)), *each)
+    branches = [build.agreed(chosen == n, launch) for n, launch in enumerate(launches)]
+    body = seq(tirx.Bind(chosen, number(tree)), *branches)
     return function(list(operator.func.params), body, operator.func.attrs)
 
 
 def in_order(tree: Tree[BlockProgram]) -> list[BlockProgram]:
-    """The programs of a tree in the order of their kernels, each once."""
+    """Return the programs of a tree in the order of their kernels, without duplicates."""
     if isinstance(tree, Leaf):
         return [tree.program]
     return list(dict.fromkeys([*in_order(tree.below), *in_order(tree.above)]))
 
 
 def _statement(launch: Launch) -> Stmt:
-    """A launch, with what the host computes for it."""
+    """Return a launch with its host computations."""
     operator, program, build, tirx = launch.operator, launch.program, launch.build, _tvm.tirx
     host: list[Stmt] = []
 
@@ -75,30 +75,32 @@ def _statement(launch: Launch) -> Stmt:
     outer = math.prod((launch.index(axis.extent) for axis in operator.others), start=build.const(1))
 
     def block(number: Any) -> Stmt:
-        own = build.threads("threadIdx.x", program.threads, lambda t: _block(launch, number, t, tiles, across, many))
-        return seq(*map(tirx.AllocBuffer, launch.of_a_block), own)
+        threads = build.threads(
+            "threadIdx.x", program.threads, lambda t: _block(launch, number, t, tiles, across, many)
+        )
+        return seq(*map(tirx.AllocBuffer, launch.of_a_block), threads)
 
     return seq(*host, build.threads("blockIdx.x", outer * across * tiles, block))
 
 
 def _cover(program: BlockProgram, size: Any) -> tuple[Any, Any]:
-    """(Num₁, Num₂) of so many rows, as `BlockProgram.at` has them."""
+    """Return (Num₁, Num₂) for a number of rows, as in `BlockProgram.at`."""
     tirx, large = _tvm.tirx, program.large.rows
     if program.small is None:
         return ceil_div(size, large), 0
     small, divisor = program.small.rows, program.divisor
     few = tirx.floormod(tirx.floordiv(size, divisor) * program.inverse, large // divisor)
-    left = size - few * small
-    exact = tirx.And(tirx.floormod(size, divisor) == 0, left >= 0)
-    whole = tirx.floordiv(size, large)
+    remaining = size - few * small
+    exact = tirx.And(tirx.floormod(size, divisor) == 0, remaining >= 0)
+    full_blocks = tirx.floordiv(size, large)
     return (
-        tirx.Select(exact, tirx.floordiv(left, large), whole),
-        tirx.Select(exact, few, ceil_div(size - whole * large, small)),
+        tirx.Select(exact, tirx.floordiv(remaining, large), full_blocks),
+        tirx.Select(exact, few, ceil_div(size - full_blocks * large, small)),
     )
 
 
 def _block(launch: Launch, number: Any, thread: Any, tiles: Any, across: Any, many: Any) -> Stmt:
-    """What one thread of one block does."""
+    """Return the code of one thread of a block."""
     operator, program, build, tirx = launch.operator, launch.program, launch.build, _tvm.tirx
     statements: list[Stmt] = [tirx.AllocBuffer(launch.sums)]
 
@@ -119,21 +121,21 @@ def _block(launch: Launch, number: Any, thread: Any, tiles: Any, across: Any, ma
     if program.small is None:
         return seq(*statements, _tile(launch, program.large, first))
     second = Block(at, named("row", many * large + (tile - many) * program.small.rows), column, thread)
-    both = (
+    branches = (
         build.agreed(tile < many, _tile(launch, program.large, first)),
         build.agreed(tile >= many, _tile(launch, program.small, second)),
     )
-    return seq(*statements, *both)
+    return seq(*statements, *branches)
 
 
 def _tile(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
-    """One uKernel: sums in registers, the whole reduction, the epilogue."""
+    """Return one uKernel: sums in registers, the whole reduction, the epilogue."""
     steps = ceil_div(launch.index(launch.steps), tile.depth)
     return seq(begun(launch, tile), _reduction(launch, tile, block, steps), written(launch, tile, block))
 
 
 def _reduction(launch: Launch, tile: BlockTile, block: Block, steps: Any) -> Stmt:
-    """Sum up, the next `stages` − 1 steps being copied meanwhile."""
+    """Return the reduction; the next `stages` − 1 steps are copied while one is summed."""
     build, tirx, ahead = launch.build, _tvm.tirx, tile.stages - 1
     zero = build.const(0)
 
@@ -155,7 +157,7 @@ def _reduction(launch: Launch, tile: BlockTile, block: Block, steps: Any) -> Stm
 
 
 def _waited(in_flight: int, body: Stmt) -> Stmt:
-    """After all but so many copies that were begun have ended, of all threads."""
+    """Return `body` after all threads have waited until at most `in_flight` copies are pending."""
     tirx = _tvm.tirx
     zero = tirx.const(0, INDEX)
     counted = tirx.AttrStmt(zero, "async_wait_inflight_count", tirx.const(in_flight, INDEX), body)

@@ -1,7 +1,7 @@
-"""An operator with symbolic sizes → launches for every size on a GPU, by formulas, and timed where there is one.
+"""Plan an operator with symbolic sizes on a GPU: by formulas, and with timings if there is a GPU.
 
-In: an operator, its dimensions, a device. Out: `Planned`. Formulas take a quarter of a second; what is timed does not
-grow with the number of sizes.
+Input: an operator, its dimensions, a device. Output: `Planned`. Formulas take a quarter of a second. The number of
+timings does not grow with the number of sizes.
 """
 
 from __future__ import annotations
@@ -34,27 +34,39 @@ from felixlike.hardware import Device, kind_of
 from felixlike.measure import MeasurePool, Pool
 
 _MOST_INSTANCES, _ANALYSED = 128, 32
-"""Sizes that programs are ranked for, and that uKernels are filtered by; as on CPUs."""
+"""Sizes for which programs are ranked, and sizes by which uKernels are filtered, as on CPUs."""
 
 _TIMED, _TIMED_BY_SIA, _AGAIN = 4, 1, 1
-"""Programs that are timed at a size: the best by prediction, and by FTuner's score; and how often the tree is timed
-again.  Fewer than on CPUs, since each is built, compared and run in a process of its own."""
+"""Programs timed per size, the best by prediction and by FTuner's score; rounds of timing the tree again. Chosen by
+hand, lower than on CPUs, since each program is built, verified and run in a separate process.
+"""
 
 _KERNELS_TIMED = 12
-"""uKernels that are timed at one wave and at N."""
+"""uKernels that are timed at one wave and at N. Chosen by hand."""
 
 _ASKED = 4
-"""How often the compiler is asked about the programs of a tree."""
+"""Upper limit on compilations of a tree that check for spills. Chosen by hand."""
 
 _MOST_RATIO = 8.0
-"""What is timed is not taken to differ by more from what is counted: a kernel that was disturbed would spoil others."""
+"""Upper limit on the ratio of measured to predicted seconds, so that one disturbed timing does not distort others.
+Chosen by hand.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """tree: which program serves which sizes.  kernel: code of it.  stages: what FTuner's filter kept.  programs: that
-    were ranked.  measured: timings taken.  agreement: Kendall's τ of prediction and measurement.  among_top: share of
-    the timed sizes at which the fastest is among SIA's ten best.  repaired: sizes at which the tree was changed."""
+    """A plan for all sizes.
+
+    Attributes:
+        tree: Decision tree that chooses a program by the sizes.
+        kernel: The generated function.
+        stages: uKernels left after each stage of FTuner's filter.
+        programs: Number of ranked programs.
+        measured: Number of timings.
+        agreement: Kendall's τ between prediction and measurement.
+        among_top: Fraction of timed sizes whose fastest program is among SIA's ten best.
+        repaired: Number of sizes at which the tree was changed.
+    """
 
     tree: Tree[BlockProgram]
     kernel: Any
@@ -67,13 +79,22 @@ class Planned:
 
     @property
     def tiles(self) -> tuple[BlockTile, ...]:
-        """The uKernels that there is code for."""
+        """The uKernels in the code."""
         return tuple(sorted({tile for program in programs_of(self.tree) for tile in program.tiles}))
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What there is to plan.  few, workloads: the operator at the sizes it is filtered and ranked for."""
+    """The inputs of planning.
+
+    Attributes:
+        operator: The operator.
+        device: The hardware description.
+        sia: Weights of the SIA score.
+        few: The operator at sizes by which uKernels are filtered.
+        workloads: The operator at sizes for which programs are ranked.
+        sizes: Sizes of each workload, one per symbol.
+    """
 
     operator: Operator
     device: Device
@@ -83,58 +104,67 @@ class _Job:
     sizes: list[tuple[int, ...]]
 
     def waves(self, tiles: Sequence[BlockTile]) -> Waves:
-        """What is counted."""
+        """Return predicted costs of uKernels."""
         rows, columns = operands_of(self.operator)
         return counted(tiles, self.device, (rows.lanes, columns.lanes))
 
     def ranked(self, waves_of: Callable[[Sequence[BlockTile]], Waves]) -> Ranked:
-        """The programs, with such waves."""
+        """Rank programs with the given costs of uKernels."""
         return ranked(self.few, self.workloads, self.device, self.sia, waves_of)
 
     def tree(self, programs: Sequence[BlockProgram], seconds: Floats) -> Tree[BlockProgram]:
-        """The choice among programs."""
+        """Fit the tree that chooses among programs."""
         return tree_of(programs, seconds, self.sizes, [w.weight for w in self.workloads])
 
 
 def plan_blocks(
     operator: Operator, dims: Sequence[Dim], device: Device, target: Any, sia: Sia, *, pool: Pool | None
 ) -> Planned:
-    """The launches for all sizes.  pool: times programs; None for what is counted.  Raises NoUKernels."""
-    few, _ = workloads_of(operator, dims, _ANALYSED)
+    """Return the launches for all sizes. Raise NoUKernels.
+
+    pool: Times programs. If None, programs are ranked by formulas alone.
+    """
+    analysed, _ = workloads_of(operator, dims, _ANALYSED)
     workloads, sizes = workloads_of(operator, dims, _MOST_INSTANCES)
-    job = _Job(operator, device, sia, few, workloads, sizes)
+    job = _Job(operator, device, sia, analysed, workloads, sizes)
     if pool is None:
-        found = job.ranked(job.waves)
-        tree = _without_spills(job, found, target)
-        return Planned(tree, emit_blocks(operator, tree), found.stages, len(found.programs))
+        candidates = job.ranked(job.waves)
+        tree = _without_spills(job, candidates, target)
+        return Planned(tree, emit_blocks(operator, tree), candidates.stages, len(candidates.programs))
     return measured(job, BlockBench(operator, target, pool))
 
 
 def pool_for(target: Any, *, measure: bool) -> AbstractContextManager[Pool | None]:
-    """What times programs for a target: nothing where nothing is measured, and for CPUs, whose programs are timed in
-    this process."""
+    """Return the pool that times programs for a target, or None.
+
+    Nothing is timed if `measure` is False. Programs for CPUs are timed in this process, without a pool.
+    """
     return MeasurePool(target) if measure and kind_of(target).binds_threads else nullcontext()
 
 
-def _without_spills(job: _Job, found: Ranked, target: Any) -> Tree[BlockProgram]:
-    """The tree, of programs that do without spills as far as the CUDA compiler is at hand to say; after a few rounds,
-    of those that did."""
-    seconds, fine = found.seconds.copy(), set[BlockProgram]()
+def _without_spills(job: _Job, candidates: Ranked, target: Any) -> Tree[BlockProgram]:
+    """Return a tree of programs that do not spill registers, as far as a CUDA compiler is available to check.
+
+    After a few rounds only programs known not to spill are used.
+    """
+    seconds, spill_free = candidates.seconds.copy(), set[BlockProgram]()
     for _ in range(_ASKED if codegen.cuda_toolchain() else 0):
-        tree = job.tree(found.programs, seconds)
+        tree = job.tree(candidates.programs, seconds)
         spilling = _spilling(job.operator, tree, target)
         if not spilling:
             return tree
-        fine |= set(programs_of(tree)) - spilling
-        seconds[[found.programs.index(program) for program in spilling]] = np.inf
-    if fine:
-        seconds[[n for n, program in enumerate(found.programs) if program not in fine]] = np.inf
-    return job.tree(found.programs, seconds)
+        spill_free |= set(programs_of(tree)) - spilling
+        seconds[[candidates.programs.index(program) for program in spilling]] = np.inf
+    if spill_free:
+        seconds[[n for n, program in enumerate(candidates.programs) if program not in spill_free]] = np.inf
+    return job.tree(candidates.programs, seconds)
 
 
 def _spilling(operator: Operator, tree: Tree[BlockProgram], target: Any) -> set[BlockProgram]:
-    """The programs of a tree of whose threads the CUDA compiler keeps something in memory.  Asked of the whole
-    function: the same launch may be compiled in another way beside others."""
+    """Return the programs of a tree whose threads use local memory, according to the CUDA compiler.
+
+    The whole function is compiled, since the same launch may be compiled differently next to others.
+    """
     func = emit_blocks(operator, tree).with_attr("global_symbol", "main")
     binary = codegen.cuda_binary(_tvm.IRModule({"main": func}), target)
     kernels = {kernel.name: kernel for kernel in codegen.kernels_of(binary, str(target.attrs["arch"]))}
@@ -144,34 +174,38 @@ def _spilling(operator: Operator, tree: Tree[BlockProgram], target: Any) -> set[
 
 
 def measured(job: _Job, bench: BlockBench) -> Planned:
-    """The same with timings: of uKernels in waves, of the best programs at a few sizes, of the tree between those."""
+    """Plan with timings: of uKernels in waves, of the best programs at a few sizes, of the tree between those."""
     first = job.ranked(job.waves)
-    found = job.ranked(partial(_corrected, job, _ratios(job, first, bench)))
-    predicted, places = bench.without_failed(found.programs, found.seconds), places_of(len(job.sizes))
+    candidates = job.ranked(partial(_corrected, job, _ratios(job, first, bench)))
+    predicted, places = bench.without_failed(candidates.programs, candidates.seconds), places_of(len(job.sizes))
     trials = [
         (n, place)
         for place in places
-        for n in dict.fromkeys([*top(-predicted[:, place], _TIMED), *top(found.scores[:, place], _TIMED_BY_SIA)])
+        for n in dict.fromkeys([*top(-predicted[:, place], _TIMED), *top(candidates.scores[:, place], _TIMED_BY_SIA)])
         if np.isfinite(predicted[n, place])
     ]
-    seconds = bench.seconds([(found.programs[n], job.sizes[place]) for n, place in trials])
-    known, agreements, among = Corrected(predicted), [], []
-    for (n, place), taken in zip(trials, seconds, strict=True):
-        known.note(n, place, float(taken))
+    seconds = bench.seconds([(candidates.programs[n], job.sizes[place]) for n, place in trials])
+    corrected, agreements, among = Corrected(predicted), [], []
+    for (n, place), elapsed in zip(trials, seconds, strict=True):
+        corrected.note(n, place, float(elapsed))
     for place in places:
-        own = [i for i, (_, at) in enumerate(trials) if at == place]
-        agreements.append(kendall(seconds[own], np.asarray([predicted[trials[i]] for i in own])))
-        among.append(trials[min(own, key=lambda i: seconds[i])][0] in top(found.scores[:, place]))
+        trials_at_place = [i for i, (_, at) in enumerate(trials) if at == place]
+        agreements.append(
+            kendall(seconds[trials_at_place], np.asarray([predicted[trials[i]] for i in trials_at_place]))
+        )
+        among.append(trials[min(trials_at_place, key=lambda i: seconds[i])][0] in top(candidates.scores[:, place]))
 
-    def tree_of(taken: Floats) -> Tree[BlockProgram]:
-        return job.tree(found.programs, bench.without_failed(found.programs, taken))
+    def tree_of(elapsed: Floats) -> Tree[BlockProgram]:
+        return job.tree(candidates.programs, bench.without_failed(candidates.programs, elapsed))
 
-    tree, changed = timed_again(bench.seconds, found.programs, known, job.sizes, tree_of, rounds=_AGAIN, most=_TIMED)
+    tree, changed = timed_again(
+        bench.seconds, candidates.programs, corrected, job.sizes, tree_of, rounds=_AGAIN, most=_TIMED
+    )
     return Planned(
         tree,
         emit_blocks(job.operator, tree),
-        found.stages,
-        len(found.programs),
+        candidates.stages,
+        len(candidates.programs),
         bench.measured,
         float(np.mean(agreements)),
         sum(among) / len(among),
@@ -179,31 +213,33 @@ def measured(job: _Job, bench: BlockBench) -> Planned:
     )
 
 
-def _ratios(job: _Job, found: Ranked, bench: BlockBench) -> dict[BlockTile, tuple[float, float]]:
-    """What timings of one block on each multiprocessor, and of N, are divided by what is counted, of the uKernels of
-    the programs that are best at many sizes.  Timed are sizes at which programs are timed, too: each has a float64
-    reference."""
-    gain = found.seconds / found.seconds.min(axis=0)[None, :]
+def _ratios(job: _Job, candidates: Ranked, bench: BlockBench) -> dict[BlockTile, tuple[float, float]]:
+    """Return measured over predicted seconds for one block and for N blocks on each multiprocessor.
+
+    Timed are uKernels of the programs that are best at many sizes. Their sizes are among those at which programs are
+    timed, since each size needs a float64 reference.
+    """
+    gain = candidates.seconds / candidates.seconds.min(axis=0)[None, :]
     order = np.argsort(np.sort(gain, axis=1)[:, : max(1, gain.shape[1] // 8)].mean(axis=1), kind="stable")
-    tiles = list(dict.fromkeys(tile for n in order for tile in found.programs[n].tiles))[:_KERNELS_TIMED]
+    tiles = list(dict.fromkeys(tile for n in order for tile in candidates.programs[n].tiles))[:_KERNELS_TIMED]
     blocks, cores = blocks_of(tiles, job.workloads), job.device.cores
     expected = alone(tiles, job.waves(tiles), job.workloads, job.device)
     trials, where, places = [], [], places_of(len(job.sizes))
     for n, tile in enumerate(tiles):
-        for wanted in (cores, MANY * cores):
-            place = places[int(np.abs(blocks[n, places] - wanted).argmin())]
+        for target_blocks in (cores, MANY * cores):
+            place = places[int(np.abs(blocks[n, places] - target_blocks).argmin())]
             trials.append((BlockProgram(tile), job.sizes[place]))
             where.append((n, place))
     seconds = bench.seconds(trials)
     ratios = [
-        float(np.clip(taken / expected[at], 1 / _MOST_RATIO, _MOST_RATIO)) if np.isfinite(taken) else 1.0
-        for taken, at in zip(seconds, where, strict=True)
+        float(np.clip(elapsed / expected[at], 1 / _MOST_RATIO, _MOST_RATIO)) if np.isfinite(elapsed) else 1.0
+        for elapsed, at in zip(seconds, where, strict=True)
     ]
     return dict(zip(tiles, zip(ratios[::2], ratios[1::2], strict=True), strict=True))
 
 
 def _corrected(job: _Job, ratios: dict[BlockTile, tuple[float, float]], tiles: Sequence[BlockTile]) -> Waves:
-    """What is counted, corrected; uKernels that were not timed by what the others say in the middle."""
-    usual = tuple(np.median(np.asarray(list(ratios.values())), axis=0))
-    one, many = (np.asarray([ratios.get(tile, usual)[n] for tile in tiles]) for n in (0, 1))
+    """Return predicted costs corrected by the ratios; the median ratio is used for uKernels that were not timed."""
+    median = tuple(np.median(np.asarray(list(ratios.values())), axis=0))
+    one, many = (np.asarray([ratios.get(tile, median)[n] for tile in tiles]) for n in (0, 1))
     return replace(job.waves(tiles), one=one, many=many)

@@ -1,6 +1,6 @@
-"""What a thread has in registers: its sums of a step, what other threads have of the same outputs, the epilogue.
+"""Generate what a thread does with its registers: sums of a step, sums across threads, the epilogue.
 
-In: a launch, a tile, a block. Out: statements.
+Input: a launch, a tile, a block. Output: statements.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from felixlike.spaces.gpu.thread_axes import LANES, widest
 
 
 def begun(launch: Launch, tile: BlockTile) -> Stmt:
-    """Zeros."""
+    """Set all sums to zero."""
     zero = _tvm.tirx.const(0, launch.operator.dtype)
     return launch.build.written_out("sum", tile.sums, lambda i: _tvm.tirx.BufferStore(launch.sums, zero, [i]))
 
 
 def summed_up(launch: Launch, tile: BlockTile, block: Block, stage: Any) -> Stmt:
-    """Add the products of a step; of several slices of threads each has its share of the steps."""
+    """Add the products of a step; with several slices each thread adds its share of the step."""
     build, tirx = launch.build, _tvm.tirx
     share = tile.depth // tile.slices
     first = _slice(tile, block) * share if tile.slices > 1 else build.const(0)
 
-    def load(operand: Operand, step: Any, own: Any) -> Any:
+    def load(operand: Operand, step: Any, local: Any) -> Any:
         side = side_of(tile, operand)
-        where = stage * tile.words(side) + step * (side + BANK_SHIFT) + _of_tile(operand, tile, block, own)
+        where = stage * tile.words(side) + step * (side + BANK_SHIFT) + _of_tile(operand, tile, block, local)
         return launch.shared[operand.name][where]
 
     def add(step: Any, i: Any, j: Any) -> Stmt:
@@ -46,17 +46,19 @@ def summed_up(launch: Launch, tile: BlockTile, block: Block, stage: Any) -> Stmt
 
 
 def written(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
-    """The epilogue of the outputs that exist, in vectors where the output has them side by side; of several slices the
-    first one adds what the others have."""
+    """Write the epilogue of the outputs that exist, in vectors where the output is contiguous.
+
+    With several slices the first one adds the partial sums of the others.
+    """
     if tile.slices == 1:
         return _stored(launch, tile, block)
     build, tirx, parts = launch.build, _tvm.tirx, launch.parts
     assert parts is not None
     threads = tile.threads // tile.slices
-    own, number = tirx.floormod(block.thread, threads), _slice(tile, block)
+    thread_of_slice, number = tirx.floormod(block.thread, threads), _slice(tile, block)
 
     def place(part: Any, i: Any) -> Any:
-        return ((part - 1) * tile.sums + i) * threads + own  # neighbouring threads, neighbouring banks
+        return ((part - 1) * tile.sums + i) * threads + thread_of_slice  # neighbouring threads use neighbouring banks
 
     def leave(i: Any) -> Stmt:
         return tirx.BufferStore(parts, launch.sums[i], [place(number, i)])
@@ -73,11 +75,11 @@ def written(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
 
 
 def _stored(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
-    """The epilogue of a thread's outputs that exist."""
+    """Write the epilogue of a thread's outputs that exist."""
     operator, build, tirx = launch.operator, launch.build, _tvm.tirx
     rows, along = operator.rows, operator.along
-    beside = operator.places[-1].same_as(along.variable) and isinstance(along.extent, int)
-    wide = math.gcd(along.extent, _last(operator.written), tile.own_columns, LANES) if beside else 1
+    contiguous = operator.places[-1].same_as(along.variable) and isinstance(along.extent, int)
+    wide = math.gcd(along.extent, _last(operator.written), tile.own_columns, LANES) if contiguous else 1
     lanes = widest(wide, _tvm.bits(str(operator.written.dtype)))
 
     def row(i: Any) -> Any:
@@ -104,12 +106,15 @@ def _stored(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
 
 
 def _slice(tile: BlockTile, block: Block) -> Any:
+    """Return the slice that a thread belongs to."""
     return _tvm.tirx.floordiv(block.thread, tile.threads // tile.slices)
 
 
-def _of_tile(operand: Operand, tile: BlockTile, block: Block, own: Any) -> Any:
-    """The row or column, in its tile, of one that a thread has: groups of neighbours, which are as far apart as all
-    threads' groups together."""
+def _of_tile(operand: Operand, tile: BlockTile, block: Block, local: Any) -> Any:
+    """Return the position in the tile of a row or column of a thread.
+
+    A thread has groups of neighbours. Successive groups are as far apart as one group of every thread.
+    """
     tirx, across = _tvm.tirx, tile.columns // tile.own_columns
     thread = block.thread
     if tile.slices > 1:
@@ -119,11 +124,11 @@ def _of_tile(operand: Operand, tile: BlockTile, block: Block, own: Any) -> Any:
     else:
         count, thread, threads = tile.own_columns, tirx.floormod(thread, across), across
     lanes = math.gcd(count, LANES)
-    return tirx.floordiv(own, lanes) * (threads * lanes) + thread * lanes + tirx.floormod(own, lanes)
+    return tirx.floordiv(local, lanes) * (threads * lanes) + thread * lanes + tirx.floormod(local, lanes)
 
 
 def _product(launch: Launch, left: Any, right: Any) -> Any:
-    """The product of two elements, in the type of the sums."""
+    """Return the product of two elements, in the type of the sums."""
     cast = _tvm.tirx.Cast
 
     def factor(node: Any) -> Any:
@@ -141,6 +146,6 @@ def _product(launch: Launch, left: Any, right: Any) -> Any:
 
 
 def _last(buffer: Buffer) -> int:
-    """A buffer's last size, of which vectors must be a part; 1 where a call decides it."""
+    """Return a buffer's last size, which vectors must divide; 1 if it is dynamic."""
     size = buffer.shape[-1]
     return int(size) if isinstance(size, _tvm.tirx.IntImm) else 1

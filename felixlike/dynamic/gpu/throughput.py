@@ -1,12 +1,12 @@
-"""What launches take on a GPU: blocks in waves, two timings of each uKernel (DietCode's model; FTuner §IV-B, eq. 3).
+"""Predict launches on a GPU: blocks in waves, two timings per uKernel (DietCode's model; FTuner §IV-B, eq. 3).
 
-In: uKernels, a device; timings of each, if there are any. Out: `Waves`, and from that seconds of every launch at every
-size. Each multiprocessor has ⌈blocks / multiprocessors⌉ blocks, some of them at a time. What q blocks take that are
-there together is counted: products, loads from shared memory, copies and barriers, in cycles. Where there is a GPU,
-what is counted is corrected by two timings, of one block on each multiprocessor and of N.
+Input: uKernels, a device; timings of each, if there are any. Output: `Waves`, and from them the seconds of every launch
+at every size. Each multiprocessor runs ⌈blocks / multiprocessors⌉ blocks, some of them concurrently. The time of q
+concurrent blocks is counted in cycles of products, loads from shared memory, copies and barriers. If there is a GPU,
+these counts are corrected by two timings, with one block on each multiprocessor and with N.
 
-Constants are of NVIDIA's white papers and of published microbenchmarks of A100 and H100, rounded; no figure of ours is
-behind them.
+Constants are rounded values from NVIDIA's white papers and from published microbenchmarks of A100 and H100. None of
+them was measured by this project.
 """
 
 from __future__ import annotations
@@ -24,39 +24,44 @@ from felixlike.hardware.occupancy import WARP, Kernel, blocks_at_once
 from felixlike.spaces.gpu.thread_axes import LANES
 
 MANY = 4
-"""N: blocks a multiprocessor in the second timing."""
+"""N of DietCode: blocks per multiprocessor in the second timing."""
 
 _SCHEDULERS = 4
-"""Of a multiprocessor; each issues an instruction of a warp in a cycle."""
+"""Schedulers of a multiprocessor; each issues one warp instruction per cycle."""
 
 _MEMORY_CYCLES, _BARRIER_CYCLES, _END_CYCLES = 600, 60, 1500
-"""Until what a copy asked for is there; of the barriers of a step; of beginning and ending a block."""
+"""Cycles of latency of a copy, of the barriers of a step, and of starting and ending a block."""
 
 _BANK_BYTES, _L2_BYTES = 128, 32
-"""That a multiprocessor reads from shared memory, and from the L2 cache, in a cycle."""
+"""Bytes per cycle that a multiprocessor reads from shared memory, and from the L2 cache."""
 
 _JOIN_CYCLES = 4
-"""Of one sum that another slice of threads left."""
+"""Cycles to add one partial sum of another slice."""
 
 _COPY_INSTRUCTIONS = 8
-"""Of a copy: where from, where to."""
+"""Instructions of a copy, for its addresses."""
 
 _ALONE, _TOGETHER = 0.6, 0.95
-"""Share of its cycles in which a scheduler issues something, with one warp and with many."""
+"""Fraction of cycles in which a scheduler issues an instruction, with one warp and with many."""
 
 _START = 2e-6
 """Seconds of a launch that computes nothing."""
 
 _REST_REGISTERS = 32
-"""Of a thread beside its sums and what it multiplies."""
+"""Registers of a thread besides its sums and operands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waves:
-    """start: seconds of a launch that do not grow with the reduction.  steps: seconds a step of the reduction of 0, 1,
-    … blocks that are on a multiprocessor together, float64[uKernels, most + 1].  room: how many can be.  one, many:
-    what timings of one block on each multiprocessor, and of N, are divided by what is counted of them; 1 where nothing
-    is timed.  All [uKernels]."""
+    """Costs of uKernels, one entry per uKernel.
+
+    Attributes:
+        start: float64[uKernels], seconds of a launch that do not grow with the reduction.
+        steps: float64[uKernels, most + 1], seconds of a reduction step with 0, 1, … concurrent blocks.
+        room: int64[uKernels], upper limit on concurrent blocks of a multiprocessor.
+        one: float64[uKernels], measured over predicted seconds with one block per multiprocessor, 1 without timings.
+        many: float64[uKernels], the same with N blocks.
+    """
 
     start: Floats
     steps: Floats
@@ -65,52 +70,53 @@ class Waves:
     many: Floats
 
     def seconds(self, kernels: Ints, blocks: Floats, depth: Floats) -> Floats:
-        """Of launches, float64[launches, sizes].
+        """Return the seconds of launches, float64[launches, sizes].
 
-        kernels: of each.  blocks: that each multiprocessor has, not always whole: parts of blocks are what smaller ones
-        take.  depth: of the reduction."""
+        kernels: uKernel of each launch. blocks: Blocks per multiprocessor, fractional where smaller blocks count as
+        parts of larger ones. depth: Steps of the reduction.
+        """
         room = self.room[kernels][:, None]
-        whole = np.floor(blocks / room)
-        rest = blocks - whole * room
+        rounds = np.floor(blocks / room)
+        rest = blocks - rounds * room
         low = np.floor(rest).astype(np.int64)
         steps = self.steps[kernels]
         full = np.take_along_axis(steps, room, axis=1)
         below = np.take_along_axis(steps, low, axis=1)
         above = np.take_along_axis(steps, np.minimum(low + 1, steps.shape[1] - 1), axis=1)
-        counted = whole * full + below + (rest - low) * (above - below)
+        counted = rounds * full + below + (rest - low) * (above - below)
         share = np.clip((blocks - 1) / (MANY - 1), 0, 1)
-        known = self.one[kernels][:, None] * (1 - share) + self.many[kernels][:, None] * share
-        return np.asarray(self.start[kernels][:, None] + depth * counted * known)
+        ratio = self.one[kernels][:, None] * (1 - share) + self.many[kernels][:, None] * share
+        return np.asarray(self.start[kernels][:, None] + depth * counted * ratio)
 
     def block(self, kernels: Ints) -> Floats:
-        """Seconds a step that one more block takes of a multiprocessor that has all it has room for, float64[n]."""
+        """Return the seconds per step that one more block adds on a fully occupied multiprocessor, float64[n]."""
         return np.asarray(self.steps[kernels, self.room[kernels]] / self.room[kernels])
 
 
 def counted(tiles: Sequence[BlockTile], device: Device, lanes: tuple[int, int] = (1, 1)) -> Waves:
-    """The waves of uKernels by their instructions.  lanes: elements of each operand that a thread copies at once."""
-    room = [_room(tile, device) for tile in tiles]
-    steps = np.zeros((len(tiles), max(room) + 1))
+    """Return the costs of uKernels by instruction counts. lanes: elements of each operand copied at once."""
+    limits = [_room(tile, device) for tile in tiles]
+    steps = np.zeros((len(tiles), max(limits) + 1))
     for number, tile in enumerate(tiles):
         for blocks in range(1, steps.shape[1]):
             steps[number, blocks] = (
-                _step_cycles(tile, device, lanes, min(blocks, room[number])) / tile.depth / device.clock_hz
+                _step_cycles(tile, device, lanes, min(blocks, limits[number])) / tile.depth / device.clock_hz
             )
     joined = np.asarray([_JOIN_CYCLES * (tile.slices - 1) * tile.sums for tile in tiles])
     start = _START + (_MEMORY_CYCLES + _END_CYCLES + joined) / device.clock_hz
-    return Waves(start, steps, np.asarray(room), np.ones(len(tiles)), np.ones(len(tiles)))
+    return Waves(start, steps, np.asarray(limits), np.ones(len(tiles)), np.ones(len(tiles)))
 
 
 def _room(tile: BlockTile, device: Device) -> int:
-    """Blocks that a multiprocessor has room for."""
+    """Return the number of blocks that fit on a multiprocessor."""
     registers = min(255, tile.sums + tile.own_rows + tile.own_columns + _REST_REGISTERS)
     return max(1, blocks_at_once(Kernel("", registers, 0, tile.shared_bytes(4), tile.threads), device.mcpu))
 
 
 def _step_cycles(tile: BlockTile, device: Device, lanes: tuple[int, int], blocks: int) -> float:
-    """Cycles of a step of blocks that are on a multiprocessor together."""
+    """Return the cycles of a step of `blocks` blocks that share a multiprocessor."""
     warps = -(-tile.threads // WARP)
-    product = 2 * _SCHEDULERS * WARP * device.clock_hz * device.cores / device.flops  # cycles of a warp's product
+    product = 2 * _SCHEDULERS * WARP * device.clock_hz * device.cores / device.flops  # cycles of a product of a warp
     columns = min(WARP, tile.columns // tile.own_columns)
     rows = -(-WARP // columns)
     loads = sum(-(-own // math.gcd(own, LANES)) for own in (tile.own_rows, tile.own_columns))
@@ -128,24 +134,24 @@ def _step_cycles(tile: BlockTile, device: Device, lanes: tuple[int, int], blocks
 
 
 def blocks_of(tiles: Sequence[BlockTile], workloads: Sequence[Workload]) -> Ints:
-    """Blocks of each uKernel alone at each size, int64[uKernels, sizes]."""
+    """Return the blocks of each uKernel alone at each size, int64[uKernels, sizes]."""
     rows, columns = (np.asarray([getattr(t, name) for t in tiles])[:, None] for name in ("rows", "columns"))
     i, j, batch = (np.asarray([getattr(w, name) for w in workloads])[None, :] for name in ("i", "j", "batch"))
     return np.asarray(batch * ceil_div(i, rows) * ceil_div(j, columns))
 
 
 def least_seconds(workloads: Sequence[Workload], device: Device) -> Floats:
-    """What no launch is faster than: all operands read, and the output written, once; float64[sizes]."""
+    """Return a lower bound on seconds: all operands read and the output written once, float64[sizes]."""
     moved = [w.batch * (w.i * w.k + w.j * w.k + w.i * w.j) * w.item_bytes for w in workloads]
     return _START + np.asarray(moved) / device.memory_bandwidth
 
 
 def alone(tiles: Sequence[BlockTile], waves: Waves, workloads: Sequence[Workload], device: Device) -> Floats:
-    """Seconds of launches of one uKernel, float64[uKernels, sizes]."""
+    """Return the seconds of launches of one uKernel, float64[uKernels, sizes]."""
     depth = np.asarray([w.k for w in workloads], dtype=np.float64)[None, :]
     blocks = np.ceil(blocks_of(tiles, workloads) / device.cores)
-    found = waves.seconds(np.arange(len(tiles)), blocks, depth)
-    return np.maximum(found, least_seconds(workloads, device)[None, :])
+    predicted = waves.seconds(np.arange(len(tiles)), blocks, depth)
+    return np.maximum(predicted, least_seconds(workloads, device)[None, :])
 
 
 def paired(
@@ -155,10 +161,11 @@ def paired(
     workloads: Sequence[Workload],
     device: Device,
 ) -> Floats:
-    """Seconds of launches of two uKernels, float64[pairs, sizes].
+    """Return the seconds of launches of two uKernels, float64[pairs, sizes].
 
-    pairs: numbers of the higher and the lower one.  Lower blocks count as parts of higher ones; they begin where the
-    higher ones leave multiprocessors idle in their last wave."""
+    pairs: Indices of the higher and the lower uKernel. Lower blocks count as parts of higher ones. They start on
+    multiprocessors that the higher ones leave idle in their last wave.
+    """
     large, small = np.asarray(pairs, dtype=np.int64).reshape(-1, 2).T
     depth, batch, j = (
         np.asarray([getattr(w, name) for w in workloads], dtype=np.float64)[None, :] for name in ("k", "batch", "j")
@@ -169,19 +176,19 @@ def paired(
     part = (waves.block(small) / waves.block(large))[:, None]
     first, second = many * across / device.cores, few * across / device.cores
     blocks = np.maximum(np.ceil(first), np.ceil((first + second * part) / part) * part)
-    found = waves.seconds(large, blocks, depth)
-    return np.asarray(np.maximum(found, least_seconds(workloads, device)[None, :]))
+    predicted = waves.seconds(large, blocks, depth)
+    return np.asarray(np.maximum(predicted, least_seconds(workloads, device)[None, :]))
 
 
 def covers(programs: Sequence[BlockProgram], sizes: Sequence[int]) -> tuple[Floats, Floats]:
-    """(Num₁, Num₂) of programs of two uKernels at sizes, as `BlockProgram.at` has them; float64[programs, sizes]."""
+    """Return (Num₁, Num₂) of programs of two uKernels, as in `BlockProgram.at`: float64[programs, sizes] each."""
     size = np.asarray(sizes, dtype=np.int64)[None, :]
     numbers = [(p.large.rows, p.tiles[-1].rows, p.divisor, p.inverse) for p in programs]
     large, small, divisor, inverse = (np.asarray(n)[:, None] for n in zip(*numbers, strict=True))
     few = size // divisor * inverse % (large // divisor)
-    left = size - few * small
-    exact = (size % divisor == 0) & (left >= 0)
-    whole = size // large
-    many = np.where(exact, left // large, whole)
-    few = np.where(exact, few, ceil_div(size - whole * large, small))
+    remaining = size - few * small
+    exact = (size % divisor == 0) & (remaining >= 0)
+    full_blocks = size // large
+    many = np.where(exact, remaining // large, full_blocks)
+    few = np.where(exact, few, ceil_div(size - full_blocks * large, small))
     return many.astype(np.float64), few.astype(np.float64)

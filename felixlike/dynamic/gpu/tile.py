@@ -1,6 +1,6 @@
-"""A uKernel of a GPU, which is a thread block, and programs of one or two of them (FTuner §III, §V-A).
+"""uKernels of a GPU, which are thread blocks, and programs of one or two of them (FTuner §III, §V-A).
 
-In: numbers. Out: `BlockTile`, what a block computes and what it takes; `BlockProgram`, how a call's rows are covered.
+`BlockTile` describes the tile and the resources of a block, `BlockProgram` how the rows of a call are covered.
 """
 
 from __future__ import annotations
@@ -12,16 +12,22 @@ from felixlike.dynamic.combine import Combination, pair
 from felixlike.spaces.gpu.thread_axes import LANES
 
 BANK_SHIFT = LANES
-"""Words by which rows of a shared tile are shifted against each other, so that copies which turn a tile round do not
-wait for one bank."""
+"""Padding between rows of a shared tile in words. It avoids bank conflicts of copies that transpose a tile."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class BlockTile:
-    """rows, columns: of the output that a block computes.  depth: steps of the reduction that are in shared memory at a
-    time.  own_rows, own_columns: of the output that a thread has in registers.  stages: copies of both shared tiles.
-    slices: threads that sum up an output, each a share of every step: where outputs are few, more threads than outputs
-    wait for memory."""
+    """The tile of a thread block.
+
+    Attributes:
+        rows: Output rows of a block.
+        columns: Output columns of a block.
+        depth: Reduction steps in shared memory at a time.
+        own_rows: Output rows that a thread keeps in registers.
+        own_columns: Output columns that a thread keeps in registers.
+        stages: Buffers of both shared tiles.
+        slices: Threads that share the sum of an output. If there are few outputs, more threads hide memory latency.
+    """
 
     rows: int
     columns: int
@@ -33,7 +39,7 @@ class BlockTile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return (self.rows // self.own_rows) * (self.columns // self.own_columns) * self.slices
 
     @property
@@ -42,17 +48,17 @@ class BlockTile:
         return self.own_rows * self.own_columns
 
     def words(self, side: int) -> int:
-        """Elements of one shared tile of an operand with so many rows or columns."""
+        """Return the elements of one shared tile of an operand with `side` rows or columns."""
         return self.depth * (side + BANK_SHIFT)
 
     def shared_bytes(self, item_bytes: int) -> int:
-        """Shared memory of a block."""
+        """Return the bytes of shared memory of a block."""
         words = self.stages * (self.words(self.rows) + self.words(self.columns))
         return (words + self.part_words) * item_bytes
 
     @property
     def part_words(self) -> int:
-        """Elements of what all slices but the first leave in shared memory."""
+        """Elements of the partial sums that all slices but the first leave in shared memory."""
         return (self.slices - 1) * self.rows * self.columns
 
     def __str__(self) -> str:
@@ -62,47 +68,49 @@ class BlockTile:
 
 @dataclass(frozen=True, slots=True, order=True)
 class BlockProgram:
-    """One launch: as many blocks of `large` as there can be, then blocks of `small`; where `small` is None, of `large`
-    alone.  Both have as many columns and threads.  What the last block computes beyond the last row is not written."""
+    """One launch: as many blocks of `large` as possible, then blocks of `small`; only `large` if `small` is None.
+
+    Both have the same number of columns and threads. Rows beyond the end in the last block are not written.
+    """
 
     large: BlockTile
     small: BlockTile | None = None
 
     @property
     def tiles(self) -> tuple[BlockTile, ...]:
-        """One or two."""
+        """One or two tiles."""
         return (self.large,) if self.small is None else (self.large, self.small)
 
     @property
     def columns(self) -> int:
-        """Of every block."""
+        """Columns of every block."""
         return self.large.columns
 
     @property
     def threads(self) -> int:
-        """Of every block."""
+        """Threads of every block."""
         return self.large.threads
 
     def shared_bytes(self, item_bytes: int) -> int:
-        """Shared memory of a block: of each operand what the larger tile takes."""
+        """Return the bytes of shared memory of a block: for each operand the larger tile."""
         rows, columns = (max(t.stages * t.words(getattr(t, side)) for t in self.tiles) for side in ("rows", "columns"))
         return (rows + columns + max(t.part_words for t in self.tiles)) * item_bytes
 
     @property
     def divisor(self) -> int:
-        """Of both heights."""
+        """Greatest common divisor of both heights, 1 for a single tile."""
         return 1 if self.small is None else math.gcd(self.large.rows, self.small.rows)
 
     @property
     def inverse(self) -> int:
-        """What `combine.pair` multiplies by to find how many small blocks an exact cover has."""
+        """The inverse by which `combine.pair` computes the number of small blocks of an exact cover."""
         if self.small is None:
             return 0
         modulus = self.large.rows // self.divisor
         return pow(self.small.rows // self.divisor, -1, modulus) if modulus > 1 else 0
 
     def at(self, size: int) -> Combination:
-        """How it covers a size: exactly where it can, else with padding in the last block."""
+        """Return its cover of a size: exact if possible, else with padding in the last block."""
         if self.small is None:
             return Combination(self.large.rows, -(-size // self.large.rows))
         exact = pair(size, self.large.rows, self.small.rows)

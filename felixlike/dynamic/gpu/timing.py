@@ -1,7 +1,7 @@
-"""What launches really take: each is a candidate like any other, of the operator at fixed sizes.
+"""Time launches with a measuring pool: each is a candidate of the operator at fixed sizes.
 
-In: an operator, programs and sizes, a pool (`measure/`). Out: seconds. So they are built, run and compared with float64
-in processes of their own, and timed in turns with GPU events.
+Input: an operator, programs and sizes, a pool (`measure/`). Output: seconds. Candidates are built, run and compared
+with float64 in separate processes, and timed in turns with GPU events.
 """
 
 from __future__ import annotations
@@ -30,20 +30,28 @@ BlockTrial = tuple[BlockProgram, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A candidate: a program at the sizes of a task.  operator: of that task's function."""
+    """A candidate: a program at the sizes of a task. operator: as read from the function of that task."""
 
     operator: Operator
     program: BlockProgram
 
     def module(self) -> Any:
-        """The kernel with the task's buffers."""
+        """Return the kernel with the task's buffers."""
         func = emit_blocks(self.operator, Leaf(self.program))
         return _tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
 class BlockBench:
-    """Times programs of an operator.  measured: how many timings it has taken.  failed: programs that did not build, or
-    run, or were wrong at some size: they are not to be chosen for any."""
+    """Times programs of an operator.
+
+    Attributes:
+        operator: The operator.
+        target: The TVM target.
+        pool: The measuring pool.
+        measured: Number of timings so far.
+        failed: Programs that failed to build or run, or were wrong at some size, with the reason. They are never
+            chosen.
+    """
 
     def __init__(self, operator: Operator, target: Any, pool: Pool) -> None:
         self.operator, self.target, self.pool = operator, target, pool
@@ -53,24 +61,26 @@ class BlockBench:
         self._tasks: dict[tuple[int, ...], tuple[Task, Operator]] = {}
 
     def seconds(self, trials: Sequence[BlockTrial]) -> Floats:
-        """What each takes, float64[trials]; ∞ for what failed."""
-        found = np.full(len(trials), np.inf)
+        """Time each trial: float64[trials], ∞ for failures."""
+        times = np.full(len(trials), np.inf)
         for sizes in dict.fromkeys(sizes for _, sizes in trials):
-            own = [n for n, trial in enumerate(trials) if trial[1] == sizes]
+            indices = [n for n, trial in enumerate(trials) if trial[1] == sizes]
             task, operator = self._at(sizes)
-            measured = self.pool.measure(task, [Launch(operator, trials[n][0]) for n in own])
-            for n, answer in zip(own, measured, strict=True):
-                found[n] = answer.seconds
+            measured = self.pool.measure(task, [Launch(operator, trials[n][0]) for n in indices])
+            for n, answer in zip(indices, measured, strict=True):
+                times[n] = answer.seconds
                 if math.isfinite(answer.seconds):
                     self._ran.add(trials[n][0])
                 else:
                     self.failed[trials[n][0]] = f"{answer.status}: {answer.message}"
-            self.measured += len(own)
-        return found
+            self.measured += len(indices)
+        return times
 
     def without_failed(self, programs: Sequence[BlockProgram], seconds: Floats) -> Floats:
-        """Predictions with ∞ for programs that failed, or have a uKernel that failed by itself.  Raises NoUKernels if
-        that leaves none, or nothing has run yet."""
+        """Return predictions with ∞ for programs that failed, or that contain a uKernel that failed alone.
+
+        Raise NoUKernels if no program is left or none has run yet.
+        """
         tiles = {program.large for program in self.failed if program.small is None}
         bad = np.asarray([p in self.failed or not tiles.isdisjoint(p.tiles) for p in programs])
         if bad.all() or len(self._ran) == 0:
@@ -82,13 +92,13 @@ class BlockBench:
         return np.where(bad[:, None], np.inf, seconds)
 
     def _at(self, sizes: tuple[int, ...]) -> tuple[Task, Operator]:
-        """The operator at fixed sizes, as a task and as it is read from that."""
+        """Return the operator at fixed sizes: as a task, and as read from that task."""
         if sizes not in self._tasks:
             values = dict(zip(self.operator.symbols, sizes, strict=True))
             func = _tvm.substituted(self.operator.func, values)
             name = "x".join(map(str, sizes))
             task = make_task(func, self.target, name=f"sizes {name}", constants=noted_constants(func))
             operator = read_operator(task.module["main"])
-            assert operator is not None  # as it is with symbols
+            assert operator is not None  # since it is one with symbolic sizes
             self._tasks[sizes] = task, operator
         return self._tasks[sizes]

@@ -1,1 +1,1 @@
-"""Read models of every supported kind (PyTorch, ONNX, Relax, PrimFunc) into Relax."""
+"""Import models of every supported kind (PyTorch, ONNX, Relax, PrimFunc) into Relax."""

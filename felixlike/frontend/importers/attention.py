@@ -1,6 +1,6 @@
-"""What attention needs of PyTorch's operators.
+"""Convert the PyTorch operators of attention to Relax.
 
-In: a node of an ExportedProgram's graph, TVM's importer. Out: the value, as Relax.
+Input: a node of an ExportedProgram's graph and TVM's importer. Output: the Relax value.
 """
 
 import math
@@ -11,23 +11,28 @@ from felixlike import _tvm
 
 
 def _safe_softmax(node: Any, importer: Any) -> Any:
-    """aten._safe_softmax, that of attention: rows of nothing but -inf give 0. One kernel; PyTorch's own decomposition
-    reads everything a second time to find such rows."""
+    """Convert aten._safe_softmax, the softmax of attention, in which rows of only -inf give 0.
+
+    It becomes one kernel. PyTorch's own decomposition reads all data a second time to find such rows.
+    """
     relax, builder = _tvm.relax, importer.block_builder
     data = importer.env[node.args[0]]
     dtype = str(data.ty.dtype)
     wide = dtype if dtype in ("float32", "float64") else "float32"
-    wanted = dict(zip(("dim", "dtype"), node.args[1:], strict=False)) | dict(node.kwargs)
-    result = str(importer._convert_data_type(wanted["dtype"])) if wanted.get("dtype") is not None else dtype
+    options = dict(zip(("dim", "dtype"), node.args[1:], strict=False)) | dict(node.kwargs)
+    result = str(importer._convert_data_type(options["dtype"])) if options.get("dtype") is not None else dtype
     if wide != dtype:
         data = builder.emit(relax.op.astype(data, wide))
-    axis = wanted["dim"] % len(importer.shape_of(data))
-    found = builder.emit(builder.call_te(_rows_of_shares, data, axis, primfunc_name_hint="softmax"))
-    return found if wide == result else builder.emit(relax.op.astype(found, result))
+    axis = options["dim"] % len(importer.shape_of(data))
+    softmax = builder.emit(builder.call_te(_rows_of_shares, data, axis, primfunc_name_hint="softmax"))
+    return softmax if wide == result else builder.emit(relax.op.astype(softmax, result))
 
 
 def _rows_of_shares(x: Any, axis: int) -> Any:
-    """exp(x − m) / Σ exp(x − m) along an axis, m its maximum, or 0 where that is -inf; 0 where the sum is."""
+    """Compute exp(x − m) / Σ exp(x − m) along an axis, with m the maximum, or 0 where that is -inf.
+
+    The result is 0 where the sum is 0.
+    """
     te, tirx = _tvm.te, _tvm.tirx
     outer = [extent for place, extent in enumerate(x.shape) if place != axis]
     none, one, lowest = (tirx.const(value, x.dtype) for value in (0.0, 1.0, -math.inf))
@@ -54,4 +59,4 @@ def _rows_of_shares(x: Any, axis: int) -> Any:
 
 
 ATTENTION: dict[str, Callable[[Any, Any], Any]] = {"_safe_softmax.default": _safe_softmax}
-"""Operators by name: (node, importer) → the value. PyTorch's decompositions must leave them."""
+"""Converters by operator: (node, importer) → value. PyTorch's decompositions must not remove these operators."""

@@ -1,6 +1,6 @@
-"""Operators of PyTorch that TVM's importer lacks, or that need more than it does.
+"""Convert PyTorch operators that TVM's importer lacks or converts incorrectly.
 
-In: a node of an ExportedProgram's graph, TVM's importer. Out: the value, as Relax.
+Input: a node of an ExportedProgram's graph and TVM's importer. Output: the Relax value.
 """
 
 import operator
@@ -15,7 +15,10 @@ from felixlike.frontend.importers.windows import WINDOWS
 
 
 def _embedding(node: Any, importer: Any) -> Any:
-    """aten.embedding: an index outside the table gives NaN where PyTorch would raise (TVM's own reads beyond it)."""
+    """Convert aten.embedding.
+
+    An index outside the table gives NaN, where PyTorch would raise and TVM's own converter would read out of bounds.
+    """
     table, indices = (importer.env[argument] for argument in node.args[:2])
     return importer.block_builder.emit(_tvm.relax.op.take(table, indices, axis=0, mode="nan"))
 
@@ -25,19 +28,19 @@ _CONVOLUTIONS = {
     4: ("conv2d", {"data_layout": "NCHW", "kernel_layout": "OIHW"}),
     5: ("conv3d", {"data_layout": "NCDHW", "kernel_layout": "OIDHW"}),
 }
-"""TVM's operator and its layouts, by rank."""
+"""TVM's operator and its layouts, by rank of the data."""
 
 
 def _convolution(node: Any, importer: Any) -> Any:
-    """aten.convolution: TVM's importer makes float32 of all types, and lacks transposed ones of three dimensions."""
+    """Convert aten.convolution. TVM's importer computes all dtypes in float32 and lacks conv3d_transpose."""
     emit = importer.block_builder.emit
     data, weights, bias, strides, padding, dilation, transposed, output_padding, groups = node.args
     x = importer.env[data]
     rank = len(importer.shape_of(x))
     name, layouts = _CONVOLUTIONS[rank]
-    more: dict[str, Any] = {"out_dtype": str(x.ty.dtype)}
+    options: dict[str, Any] = {"out_dtype": str(x.ty.dtype)}
     if transposed:
-        name, more = f"{name}_transpose", more | {"output_padding": output_padding}
+        name, options = f"{name}_transpose", options | {"output_padding": output_padding}
         layouts = layouts | {"kernel_layout": layouts["kernel_layout"].replace("OI", "IO")}
     convolved = emit(
         getattr(_tvm.relax.op.nn, name)(
@@ -48,7 +51,7 @@ def _convolution(node: Any, importer: Any) -> Any:
             dilation=dilation,
             groups=groups,
             **layouts,
-            **more,
+            **options,
         )
     )
     if bias is None:
@@ -58,13 +61,13 @@ def _convolution(node: Any, importer: Any) -> Any:
 
 
 def _matmul(node: Any, importer: Any) -> Any:
-    """aten.mm and its like: TVM's importer makes float32 of all types."""
+    """Convert aten.mm, aten.bmm and aten.matmul. TVM's importer computes all dtypes in float32."""
     a, b = (importer.env[argument] for argument in node.args)
     return importer.block_builder.emit(_tvm.relax.op.matmul(a, b, out_dtype=str(a.ty.dtype)))
 
 
 def _addmm(node: Any, importer: Any) -> Any:
-    """aten.addmm: β c + α a b; TVM's importer makes float32 of all types."""
+    """Convert aten.addmm: β c + α a b. TVM's importer computes all dtypes in float32."""
     op, emit = _tvm.relax.op, importer.block_builder.emit
     c, a, b = (importer.env[argument] for argument in node.args)
     dtype = str(a.ty.dtype)
@@ -72,7 +75,7 @@ def _addmm(node: Any, importer: Any) -> Any:
     product = emit(op.matmul(a, b, out_dtype=dtype))
     if alpha != 1:
         product = emit(op.multiply(product, _tvm.relax.const(alpha, dtype)))
-    if beta == 0:  # what PyTorch does not read then, NaN or not
+    if beta == 0:  # PyTorch then ignores c, even if it is NaN
         return product
     if beta != 1:
         c = emit(op.multiply(c, _tvm.relax.const(beta, dtype)))
@@ -80,37 +83,38 @@ def _addmm(node: Any, importer: Any) -> Any:
 
 
 def _reduction(name: str) -> Callable[[Any, Any], Any]:
-    """aten.amax and its like, which TVM's importer lacks: along some dimensions, or all."""
+    """Return a converter of aten.amax, aten.amin or aten.prod, along some dimensions or all."""
 
     def converted(node: Any, importer: Any) -> Any:
-        given = [*node.args, *([], False)[len(node.args) - 1 :]]
-        dims = node.kwargs.get("dim", given[1])
-        keepdims = node.kwargs.get("keepdim", given[2])
+        arguments = [*node.args, *([], False)[len(node.args) - 1 :]]
+        dims = node.kwargs.get("dim", arguments[1])
+        keepdims = node.kwargs.get("keepdim", arguments[2])
         axes = [dims] if isinstance(dims, int) else [*dims] or None
-        reduced = getattr(_tvm.relax.op, name)(importer.env[given[0]], axes, keepdims=keepdims)
+        reduced = getattr(_tvm.relax.op, name)(importer.env[arguments[0]], axes, keepdims=keepdims)
         return importer.block_builder.emit(reduced)
 
     return converted
 
 
 def _elu(node: Any, importer: Any) -> Any:
-    """aten.elu: TVM's importer drops the factors that make a SELU of it."""
+    """Convert aten.elu. TVM's importer drops the factors `scale` and `input_scale`, which SELU needs."""
     relax, emit = _tvm.relax, importer.block_builder.emit
     alpha, scale, input_scale = map(float, (*node.args[1:], *(1.0, 1.0, 1.0)[len(node.args) - 1 :]))
     data = importer.env[node.args[0]]
     zero = relax.const(0.0, str(data.ty.dtype))
     negative = emit(relax.op.minimum(data, zero))
-    grown = emit(relax.op.exp(emit(relax.op.multiply(negative, relax.const(input_scale, str(data.ty.dtype))))))
-    below = emit(relax.op.subtract(grown, relax.const(1.0, str(data.ty.dtype))))
+    exponential = emit(relax.op.exp(emit(relax.op.multiply(negative, relax.const(input_scale, str(data.ty.dtype))))))
+    below = emit(relax.op.subtract(exponential, relax.const(1.0, str(data.ty.dtype))))
     scaled = emit(relax.op.multiply(below, relax.const(alpha * scale, str(data.ty.dtype))))
     above = emit(relax.op.multiply(emit(relax.op.maximum(data, zero)), relax.const(scale, str(data.ty.dtype))))
     return emit(relax.op.add(scaled, above))
 
 
 def _nearest(node: Any, importer: Any) -> Any:
-    """aten.upsample_nearest2d: element floor(i · step), which only for whole factors up is what TVM's importer reads.
+    """Convert aten.upsample_nearest2d: element floor(i · step). TVM's importer supports only whole factors.
 
-    The step is the ratio of the sizes, or 1 / factor where a factor is given that does not lead to a whole size."""
+    The step is the ratio of the sizes, or 1 / factor where the factor does not lead to a whole size.
+    """
     op, emit = _tvm.relax.op, importer.block_builder.emit
     data = importer.env[node.args[0]]
     before, after = node.args[0].meta["val"].shape[2:], node.meta["val"].shape[2:]
@@ -125,19 +129,22 @@ def _nearest(node: Any, importer: Any) -> Any:
 
 
 def _extreme(value: str, place: str) -> Callable[[Any, Any], Any]:
-    """aten.max and aten.min along a dimension, which TVM's importer sorts for, or lacks: the value and its place."""
+    """Return a converter of aten.max or aten.min along a dimension: the values and their indices.
+
+    TVM's importer sorts for one of them and lacks the other.
+    """
 
     def converted(node: Any, importer: Any) -> Any:
         op, emit = _tvm.relax.op, importer.block_builder.emit
         data, dim, keepdims = importer.env[node.args[0]], *[*node.args[1:], False][:2]
-        found = emit(getattr(op, value)(data, dim, keepdims=keepdims))
-        return emit(_tvm.relax.Tuple([found, emit(getattr(op, place)(data, dim, keepdims=keepdims))]))
+        extreme = emit(getattr(op, value)(data, dim, keepdims=keepdims))
+        return emit(_tvm.relax.Tuple([extreme, emit(getattr(op, place)(data, dim, keepdims=keepdims))]))
 
     return converted
 
 
 def _variance_and_mean(node: Any, importer: Any) -> Any:
-    """aten.var_mean."""
+    """Convert aten.var_mean."""
     variance = importer._var(node)
     dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     mean = _tvm.relax.op.mean(importer.env[node.args[0]], dims, keepdims=node.kwargs.get("keepdim", False))
@@ -145,37 +152,41 @@ def _variance_and_mean(node: Any, importer: Any) -> Any:
 
 
 def _exp2(node: Any, importer: Any) -> Any:
-    """aten.exp2."""
+    """Convert aten.exp2."""
     data = importer.env[node.args[0]]
     return importer.block_builder.emit(_tvm.relax.op.power(_tvm.relax.const(2.0, str(data.ty.dtype)), data))
 
 
 def _clamp(node: Any, importer: Any) -> Any:
-    """aten.clamp: bounds that are not given are infinite in TVM's importer, which integers cannot be."""
-    relax, found = _tvm.relax, importer.env[node.args[0]]
+    """Convert aten.clamp. TVM's importer makes missing bounds infinite, which integers cannot be."""
+    relax, clamped = _tvm.relax, importer.env[node.args[0]]
     bounds = dict(zip(("min", "max"), node.args[1:], strict=False)) | dict(node.kwargs)
     for name, bound in bounds.items():
         if bound is not None:
             nearer = relax.op.maximum if name == "min" else relax.op.minimum
-            limit = importer.env[bound] if bound in importer.env else relax.const(bound, str(found.ty.dtype))
-            found = importer.block_builder.emit(nearer(found, limit))
-    return found
+            limit = importer.env[bound] if bound in importer.env else relax.const(bound, str(clamped.ty.dtype))
+            clamped = importer.block_builder.emit(nearer(clamped, limit))
+    return clamped
 
 
 def _rounded_quotient(node: Any, importer: Any) -> Any:
-    """aten.div with a rounding mode: a number is an int32 or float32 in TVM's importer, whatever it divides."""
+    """Convert aten.div with a rounding mode. TVM's importer makes any scalar divisor int32 or float32."""
     relax, emit = _tvm.relax, importer.block_builder.emit
     data, divisor = importer.env[node.args[0]], importer.env.get(node.args[1], node.args[1])
     if isinstance(divisor, int | float):
         divisor = relax.const(divisor, str(data.ty.dtype))
     if node.kwargs.get("rounding_mode") == "floor":
         return emit(relax.op.floor_divide(data, divisor))
-    quotient = emit(relax.op.divide(data, divisor))  # of integers, TVM's is rounded towards 0
+    quotient = emit(relax.op.divide(data, divisor))  # TVM rounds integer quotients towards 0
     return quotient if "int" in str(data.ty.dtype) else emit(relax.op.trunc(quotient))
 
 
 def _product(node: Any, importer: Any) -> Any:
-    """aten.mul: TVM makes 0 of x · 0, which is NaN for NaN and infinities, as x - x is. Softshrink has one."""
+    """Convert aten.mul.
+
+    TVM folds x · 0 to 0, which is wrong for NaN and infinities, so x - x is emitted. Softshrink contains such a
+    product.
+    """
     factor, dtype = node.args[1], str(node.meta["val"].dtype)
     if isinstance(factor, int | float) and factor == 0 and "float" in dtype:
         data = importer.env[node.args[0]]
@@ -184,7 +195,7 @@ def _product(node: Any, importer: Any) -> Any:
 
 
 def _group_norm(node: Any, importer: Any) -> Any:
-    """aten.native_group_norm: weights may be left out, which TVM's importer does not know."""
+    """Convert aten.native_group_norm. TVM's importer does not support missing weights."""
     import numpy as np
 
     data, weight, bias, _, channels, _, groups, epsilon = node.args
@@ -200,25 +211,28 @@ def _group_norm(node: Any, importer: Any) -> Any:
 
 
 def _hypot(node: Any, importer: Any) -> Any:
-    """aten.hypot."""
+    """Convert aten.hypot."""
     op, emit = _tvm.relax.op, importer.block_builder.emit
     squares = [emit(op.multiply(importer.env[argument], importer.env[argument])) for argument in node.args]
     return emit(op.sqrt(emit(op.add(*squares))))
 
 
 def _scatter_add(node: Any, importer: Any) -> Any:
-    """aten.scatter_add: of the source, what there are indices for."""
+    """Convert aten.scatter_add. Only the part of the source that has indices is read."""
     op, emit = _tvm.relax.op, importer.block_builder.emit
     axis, (data, indices, source) = node.args[1], (importer.env[node.args[i]] for i in (0, 2, 3))
-    taken = [int(extent) for extent in importer.shape_of(indices)]
-    source = emit(op.strided_slice(source, [*range(len(taken))], [0] * len(taken), taken))
+    extents = [int(extent) for extent in importer.shape_of(indices)]
+    source = emit(op.strided_slice(source, [*range(len(extents))], [0] * len(extents), extents))
     return emit(op.scatter_elements(data, indices, source, axis=axis, reduction="add"))
 
 
 def _slice(node: Any, importer: Any) -> Any:
-    """aten.slice of a dimension whose size a call decides: torch has found out how much it is, TVM would test it."""
-    given: list[Any] = [*node.args, *(0, None, None)[len(node.args) - 1 :]]
-    data, axis, start, _, *step = given
+    """Convert aten.slice of a dynamic dimension.
+
+    The extent is the one that torch.export derived; TVM would test the bounds.
+    """
+    arguments: list[Any] = [*node.args, *(0, None, None)[len(node.args) - 1 :]]
+    data, axis, start, _, *step = arguments
     start = 0 if start is None else start
     before, after = data.meta["val"].shape, node.meta["val"].shape
     if isinstance(before[axis], int) and isinstance(after[axis], int):
@@ -231,34 +245,38 @@ def _slice(node: Any, importer: Any) -> Any:
 
 
 _MOST_FACTORS = 8
+"""Largest exponent that becomes products."""
 
 
 def _power(node: Any, importer: Any) -> Any:
-    """aten.pow with a small whole exponent: products, as PyTorch does it; TVM calls a function for every element."""
+    """Convert aten.pow with a small whole exponent to products, as PyTorch does.
+
+    TVM calls a function for every element.
+    """
     relax, emit = _tvm.relax, importer.block_builder.emit
     base, exponent = node.args
     if not isinstance(exponent, int | float) or not 1 < exponent <= _MOST_FACTORS or exponent != int(exponent):
         return importer._pow(node)
     data = importer.env[base]
-    found, rest, square = None, int(exponent), data
+    power, remaining, square = None, int(exponent), data
     while True:
-        if rest % 2:
-            found = square if found is None else emit(relax.op.multiply(found, square))
-        rest //= 2
-        if not rest:
-            return found
+        if remaining % 2:
+            power = square if power is None else emit(relax.op.multiply(power, square))
+        remaining //= 2
+        if not remaining:
+            return power
         square = emit(relax.op.multiply(square, square))
 
 
 def _full(node: Any, importer: Any) -> Any:
-    """aten.full and its like: TVM cannot make infinities, as of masks."""
-    value, given = node.args[1], node.meta["val"]
-    shape = [size_of(size, importer) for size in given.shape]
+    """Convert aten.full and aten.full_like. TVM's importer cannot create infinities, which masks contain."""
+    value, result = node.args[1], node.meta["val"]
+    shape = [size_of(size, importer) for size in result.shape]
     if None in shape or not isinstance(value, int | float):
         return importer.create_convert_map()[node.target.__name__](node)
-    dtype = str(given.dtype).removeprefix("torch.")
-    found = _tvm.relax.const(value, dtype)
-    return importer.block_builder.emit(_tvm.relax.op.broadcast_to(found, shape))
+    dtype = str(result.dtype).removeprefix("torch.")
+    constant = _tvm.relax.const(value, dtype)
+    return importer.block_builder.emit(_tvm.relax.op.broadcast_to(constant, shape))
 
 
 CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
@@ -292,4 +310,4 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "scatter_add.default": _scatter_add,
     "slice.Tensor": _slice,
 }
-"""Operators that TVM's importer lacks, or that need more than it does: (node, importer) → the value."""
+"""Converters by operator: (node, importer) → value."""

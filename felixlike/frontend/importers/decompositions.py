@@ -1,7 +1,7 @@
-"""Operators of PyTorch written with others: what TVM's importer lacks, and PyTorch does not take apart itself.
+"""Decompose PyTorch operators that TVM's importer lacks and PyTorch does not decompose itself.
 
-In: what the operator takes. Out: what it gives, by operators that can be imported; NotImplemented leaves a case to
-PyTorch's own decomposition.
+Input: the operator's arguments. Output: its result in terms of operators that can be imported, or NotImplemented to
+fall back to PyTorch's own decomposition.
 """
 
 import math
@@ -13,11 +13,12 @@ from felixlike.frontend.importers.windows import KEPT
 
 
 def decomposed(program: Any) -> Any:
-    """An ExportedProgram without operators that there are decompositions of.  Raises what PyTorch raises.
+    """Run the decompositions of an ExportedProgram.  Raises what PyTorch raises.
 
-    PyTorch's own decomposition of attention lays its result out otherwise than the operator does; a view that was right
-    of the one is refused of the other. Such programs are done again with copies before views, which mean nothing here:
-    tensors have no layout in Relax."""
+    PyTorch's decomposition of attention gives its result other strides than the operator does, so a valid view can
+    fail. Such programs are decomposed again with copies before views. The copies have no effect later: Relax tensors
+    have no strides.
+    """
     try:
         return program.run_decompositions(table())
     except Exception as error:
@@ -29,14 +30,14 @@ def decomposed(program: Any) -> Any:
 
 
 def table() -> Any:
-    """PyTorch's own decompositions with these among them, for ExportedProgram.run_decompositions."""
+    """Return PyTorch's decomposition table with the entries of this module, for ExportedProgram.run_decompositions."""
     import torch
 
     aten: Any = torch.ops.aten
-    found: Any = torch.export.default_decompositions()
+    decompositions: Any = torch.export.default_decompositions()
     for name in (*KEPT, *ATTENTION):
         operator, _, overload = name.partition(".")
-        found.pop(getattr(getattr(aten, operator), overload), None)
+        decompositions.pop(getattr(getattr(aten, operator), overload), None)
     ours: dict[Any, Callable[..., Any]] = {
         aten.pad.default: _pad,
         aten.erfinv.default: _erfinv,
@@ -44,12 +45,12 @@ def table() -> Any:
         aten._cdist_forward.default: _distances,
         aten.rrelu_with_noise_functional.default: _rrelu,
     }
-    found.update(ours)
-    return found
+    decompositions.update(ours)
+    return decompositions
 
 
 def _view(x: Any, size: Sequence[Any]) -> Any:
-    """aten.view, of a tensor that does not lie as it is viewed, too."""
+    """Decompose aten.view of a non-contiguous tensor into a copy and a view."""
     import torch
     from torch._prims_common import is_contiguous_or_false
 
@@ -59,14 +60,17 @@ def _view(x: Any, size: Sequence[Any]) -> Any:
 
 
 def _pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
-    """aten.pad, round a circle: PyTorch's own writes each side into an empty tensor, which is a kernel each."""
+    """Decompose aten.pad in circular mode.
+
+    PyTorch's own decomposition writes each side into an empty tensor, one kernel each.
+    """
     import torch
 
     if mode != "circular":
         return NotImplemented
     for dim, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True), start=1):
         cut = max(-before, 0)
-        x = x.narrow(-dim, cut, x.shape[-dim] - cut - max(-after, 0))  # what is cut off is no part of the circle
+        x = x.narrow(-dim, cut, x.shape[-dim] - cut - max(-after, 0))  # negative padding crops before wrapping
         before, after, size = max(before, 0), max(after, 0), x.shape[-dim]
         if before > size or after > size:
             return NotImplemented
@@ -79,11 +83,13 @@ _CENTRE = (
     (0.886226899, -1.645349621, 0.914624893, -0.140543331),
     (1.0, -2.118377725, 1.442710462, -0.329097515, 0.012229801),
 )
+"""Numerator and denominator of erfinv's rational function for |y| ≤ 0.7, from PyTorch's calc_erfinv."""
 _TAIL = ((-1.970840454, -1.624906493, 3.429567803, 1.641345311), (1.0, 3.543889200, 1.637067800))
+"""The same for |y| > 0.7."""
 
 
 def _erfinv(y: Any) -> Any:
-    """aten.erfinv: rational functions at the centre and in the tails, then two steps of Newton's, as PyTorch has it."""
+    """Decompose aten.erfinv as PyTorch computes it: two rational functions, then two Newton steps."""
     import torch
 
     size = y.abs()
@@ -99,15 +105,18 @@ def _erfinv(y: Any) -> Any:
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    found = x * coefficients[-1] + coefficients[-2]
+    """Evaluate a polynomial by Horner's rule. Coefficients are in ascending order."""
+    result = x * coefficients[-1] + coefficients[-2]
     for coefficient in coefficients[-3::-1]:
-        found = found * x + coefficient
-    return found
+        result = result * x + coefficient
+    return result
 
 
 def _logcumsumexp(x: Any, dim: int) -> Any:
-    """aten.logcumsumexp: sums of twice as many elements in each step, each of two logarithms, so that nothing
-    overflows."""
+    """Decompose aten.logcumsumexp into about log₂ n steps.
+
+    Each step doubles the number of summed elements with a logaddexp, which cannot overflow.
+    """
     import torch
 
     size, reach = (x.shape[dim] if x.dim() else 1), 1
@@ -121,7 +130,7 @@ def _logcumsumexp(x: Any, dim: int) -> Any:
 def _rrelu(
     x: Any, noise: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, _: Any = None
 ) -> Any:
-    """aten.rrelu_with_noise_functional in eval mode: a leaky ReLU with the mean of the slopes."""
+    """Decompose aten.rrelu_with_noise_functional in eval mode: a leaky ReLU with the mean of the slopes."""
     import torch
 
     if training:
@@ -130,14 +139,14 @@ def _rrelu(
 
 
 def _distances(a: Any, b: Any, p: float, _: int | None = None) -> Any:
-    """aten._cdist_forward: of each row of a to each of b."""
-    apart = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
+    """Decompose aten._cdist_forward: the p-norm distance of each row of a to each row of b."""
+    differences = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
     if p == 0:
-        return (apart != 0).to(a.dtype).sum(-1)
+        return (differences != 0).to(a.dtype).sum(-1)
     if p == 1:
-        return apart.sum(-1)
+        return differences.sum(-1)
     if p == 2:
-        return (apart * apart).sum(-1).sqrt()
+        return (differences * differences).sum(-1).sqrt()
     if math.isinf(p):
-        return apart.amax(-1)
-    return apart.pow(p).sum(-1).pow(1 / p)
+        return differences.amax(-1)
+    return differences.pow(p).sum(-1).pow(1 / p)

@@ -1,7 +1,7 @@
-"""Types of elements: what is understood, and what TVM's importer makes of each operator's.
+"""Check element types, and correct the types that TVM's importer gives to operators.
 
-In: the graph of an ExportedProgram, and converters. Out: UnsupportedOperator that names type and operator, or
-converters whose values have the types that PyTorch's have.
+Input: the graph of an ExportedProgram, and converters. Output: an UnsupportedOperator that names dtype and operator,
+or converters whose values have PyTorch's dtypes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from felixlike.frontend.importers.input_shapes import DTYPES
 
 _KNOWN = ", ".join(DTYPES)
 _IMPRECISE = ("upsample_bicubic", "upsample_bilinear", "upsample_linear", "upsample_trilinear", "grid_sampler")
-"""Operators that TVM computes in float32, whatever their operands are."""
+"""Operators that TVM computes in float32 regardless of their operands' dtype."""
 
 Converter = Callable[[Any, Any], Any]
 
 
 def check_tensor(tensor: Any, *, what: str, where: str) -> None:
-    """Raise InvalidModel for a tensor whose type is not one of DTYPES."""
+    """Raise InvalidModel for a tensor whose dtype is not one of DTYPES."""
     name = _name(tensor.dtype)
     if name not in DTYPES:
         raise InvalidModel(f"{what} is {name}", where=where, remedy=f"convert it to one of {_KNOWN}")
 
 
 def check_dtypes(program: Any, where: str) -> None:
-    """Raise for inputs, constants and operators of a program whose types are not understood: InvalidModel,
-    UnsupportedOperator."""
+    """Raise InvalidModel for inputs and constants, and UnsupportedOperator for operators, of unsupported dtypes."""
     inputs = set(program.graph_signature.user_inputs)
     for node in program.graph.nodes:
         for value in _tensors(node.meta.get("val")):
@@ -51,10 +50,11 @@ def check_dtypes(program: Any, where: str) -> None:
 
 
 def with_right_types(own: Mapping[str, Converter], names: set[str], where: str) -> dict[str, Converter]:
-    """Converters for these operators, our own or those of TVM's importer, that give values of the types in the graph.
+    """Return converters for these operators, from `own` or TVM's importer, whose values have the graph's dtypes.
 
-    Integers and booleans of other types are converted, and floats to wider ones never: they have lost digits, so the
-    operator is refused by name."""
+    Integers and booleans of another dtype are converted. Floats are never widened, because they have lost digits: the
+    operator is refused by name.
+    """
     builtin: dict[int, dict[str, Any]] = {}
 
     def convert(name: str) -> Converter:
@@ -71,6 +71,7 @@ def with_right_types(own: Mapping[str, Converter], names: set[str], where: str) 
 
 
 def _typed(value: Any, node: Any, importer: Any, where: str) -> Any:
+    """Return the value in the graph's dtype.  Raises UnsupportedOperator for a float that would be too imprecise."""
     expected = node.meta.get("val")
     kind = getattr(value, "ty", None)
     if not hasattr(expected, "dtype") or not isinstance(kind, _tvm.relax.TensorType) or not node.users:
@@ -89,7 +90,7 @@ def _typed(value: Any, node: Any, importer: Any, where: str) -> Any:
 
 
 def _check_sizes(kind: Any, expected: Any, node: Any, where: str) -> None:
-    """Refuse what has another shape than PyTorch says, which only a mistake of the importer's gives."""
+    """Raise UnsupportedOperator for another shape than PyTorch's, which a bug in TVM's importer would cause."""
     want = [*expected.shape]
     if kind.shape is None or not all(isinstance(size, int) for size in want):
         return
@@ -103,12 +104,13 @@ def _check_sizes(kind: Any, expected: Any, node: Any, where: str) -> None:
 
 
 def _operator(node: Any) -> str:
-    """The operator of a node, or the one that an element of a tuple is taken from."""
-    taken = getattr(node.target, "__name__", "") == "getitem"
-    return f"output {node.args[1]} of {node.args[0].target}" if taken else str(node.target)
+    """Return the name of a node's operator, or of the operator whose tuple it indexes."""
+    is_getitem = getattr(node.target, "__name__", "") == "getitem"
+    return f"output {node.args[1]} of {node.args[0].target}" if is_getitem else str(node.target)
 
 
 def _tensors(value: Any) -> Iterator[Any]:
+    """Yield the tensors of a node's value."""
     import torch
 
     for item in value if isinstance(value, tuple | list) else (value,):
@@ -117,4 +119,5 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 def _name(dtype: Any) -> str:
+    """Return a dtype's name without the prefix "torch."."""
     return str(dtype).removeprefix("torch.")

@@ -1,6 +1,6 @@
-"""Any model → Imported: read by its kind, fused by one pass list, cut into tasks.
+"""Import any supported model: read it, fuse it and split it into tasks.
 
-In: what a user calls a model, its shapes and a target. Out: Imported, from which everything downstream works.
+Input: a model, its shapes and a target. Output: `Imported`, which all later stages use.
 """
 
 import os
@@ -26,14 +26,33 @@ _KINDS = (
 
 @default_modes()
 def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example_inputs: Any = None) -> Imported:
-    """Read a model and cut it into tasks.
+    """Read a model and split it into tasks.
 
-    model: torch.nn.Module, torch ExportedProgram, path of a .pt2 or .onnx file, ONNX ModelProto, Relax IRModule with
-    "main", or PrimFunc (its last buffer is the output); what is imported already stays as it is. shapes: example
-    inputs, sizes, or either by input name (see shapes.read_shapes); None where the model knows them. example_inputs:
-    another name for shapes. target: "cpu" or a TVM target.
-    Raises UnknownTarget, InvalidShape, InvalidModel and its kinds (EmptyModel, ExportFailed, DynamicControlFlow,
-    UnsupportedOperator), InvalidOption, MissingDependency, CompilationFailed if TVM fails to legalise or fuse."""
+    Args:
+        model: torch.nn.Module, torch ExportedProgram, path of a .pt2 or .onnx file, ONNX ModelProto, Relax IRModule
+            with "main", or PrimFunc whose last buffer is the output. An `Imported` is returned unchanged.
+        shapes: Example inputs, sizes, or either by input name (see `input_shapes.read_shapes`). May be None if the
+            model knows its shapes.
+        target: "cpu" or a TVM target.
+        example_inputs: Alias of `shapes`. Pass only one of them.
+
+    Returns:
+        The fused module with its inputs, outputs and tasks.
+
+    Raises:
+        UnknownTarget: The target is not known.
+        InvalidShape: The shapes are malformed, missing or do not match the model.
+        InvalidModel: The model cannot be read. Subclasses: EmptyModel, ExportFailed, DynamicControlFlow,
+            RandomOperator, UnsupportedOperator.
+        InvalidOption: `shapes` and `example_inputs` are both passed.
+        MissingDependency: Reading the model needs a package that is not installed.
+        CompilationFailed: TVM failed to legalise or fuse the model.
+
+    Example:
+        >>> imported = import_model(torch.nn.Linear(4, 8), shapes=((1, 4),))
+        >>> imported.inputs[0].shape
+        (1, 4)
+    """
     from felixlike.frontend.importers.input_shapes import either
 
     target = resolve_target(target)
@@ -76,14 +95,14 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
 
 
 def _named(source: Source, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
-    """TVM's inputs by the names that users have for them."""
+    """Return TVM's inputs under the names that the user knows."""
     return tuple(
         InputSpec(name, spec.shape, spec.dtype) for name, spec in zip(source.signature.names, inputs, strict=True)
     )
 
 
 def _read(model: Any, shapes: Any) -> Source:
-    """The model as Relax, by its kind.  Raises InvalidModel for other kinds."""
+    """Read the model as Relax according to its kind.  Raises InvalidModel for other kinds."""
     import torch
 
     from felixlike.frontend.importers import onnx, primfunc, relax
@@ -109,6 +128,7 @@ def _read(model: Any, shapes: Any) -> Source:
 
 
 def _read_file(path: Path, shapes: Any) -> Source:
+    """Read a .pt2 or .onnx file.  Raises InvalidModel for other suffixes and missing files."""
     from felixlike.frontend.importers import onnx, pt2
     from felixlike.frontend.importers import torch as pytorch
 

@@ -1,7 +1,7 @@
-"""The `shapes` argument: example inputs, sizes, or either by name, read into one form and matched to a model's inputs.
+"""Read the `shapes` argument and match it to a model's inputs.
 
-In: what the user wrote, in Python or on a command line. Out: an Example per tensor, nested as the user nests them with
-constants between, or an InvalidShape that says which is wrong.
+Input: example tensors, sizes, or either by name, from Python or the command line. Output: one `Example` per tensor,
+nested as the user nested them with constants between, or an `InvalidShape` that names the wrong entry.
 """
 
 import math
@@ -20,10 +20,10 @@ from felixlike.frontend.signature.structure import SCALARS, Structure, structure
 from felixlike.hardware.probe import free_memory_bytes
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
-"""Element types an input may have."""
+"""Supported element types of inputs."""
 
 _HOW = "give example tensors, or sizes: shapes=((1, 3, 224, 224),), or by name: shapes={'x': (1, 3, 224, 224)}"
-"""For Python alone: the command makes its shapes from text."""
+"""Remedy for wrong shapes in Python. The command builds its shapes from text."""
 _NESTED = (
     "give tensors, sizes, None, numbers or text, in tuples, lists, dictionaries or classes that torch's pytrees know "
     "(torch.export.register_dataclass makes it know one)"
@@ -34,16 +34,20 @@ _TEXT = re.compile(r"(?:(?P<name>[^=:]+)=)?(?P<sizes>scalar|[^=:]+)(?::(?P<dtype
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One input as given.  shape: sizes.  dtype: one of DTYPES.  value: the user's own tensor, or None."""
+    """Describe one input tensor.
+
+    `value` is the user's own tensor, or None if only its sizes are known.
+    """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
     value: Any = field(default=None, compare=False)
 
     def tensor(self) -> Any:
-        """The user's tensor, else random floats from a fixed seed, or zeros of an integer or boolean type.
+        """Return the user's tensor, or make one: normal random floats from a fixed seed, zeros of other dtypes.
 
-        Raises InvalidShape for one that does not fit in the memory that is available."""
+        Raises InvalidShape if the tensor needs more memory than is available.
+        """
         if self.value is not None:
             return self.value
         import torch
@@ -64,17 +68,17 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What was given for one parameter of a model.  structure: how its tensors are nested, and the constants in it."""
+    """Hold the value of one parameter: its example tensors, their nesting and the constants between them."""
 
     examples: tuple[Example, ...]
     structure: Structure = field(default_factory=Structure)
 
     def value(self) -> Any:
-        """The argument itself, with tensors for examples."""
+        """Return the argument itself, with a tensor for each example."""
         return self.structure.builder()([example.tensor() for example in self.examples])
 
     def alone(self, where: str) -> Example:
-        """The only example.  Raises InvalidShape where there are several, or constants."""
+        """Return the only example.  Raises InvalidShape if there are several examples or constants."""
         if self.structure.spec is None:
             return self.examples[0]
         what = kind_of(self.value())
@@ -87,25 +91,25 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """All inputs as given: either by position or by name."""
+    """Hold all inputs as the user passed them, either by position or by name."""
 
     positional: tuple[Input, ...] = ()
     named: tuple[tuple[str, Input], ...] = ()
 
     @property
     def only_sizes(self) -> bool:
-        """True if no example tensor was given: every type was then assumed."""
-        given = (*self.positional, *(value for _, value in self.named))
-        return all(example.value is None for value in given for example in value.examples)
+        """True if there is no example tensor, so that every dtype was assumed."""
+        inputs = (*self.positional, *(value for _, value in self.named))
+        return all(example.value is None for value in inputs for example in value.examples)
 
 
 def made(examples: Iterable[Example]) -> frozenset[int]:
-    """Which examples have no value of the user's."""
+    """Return the indices of the examples without a tensor of the user's."""
     return frozenset(index for index, example in enumerate(examples) if example.value is None)
 
 
 def either(shapes: Any, example_inputs: Any) -> Any:
-    """The one of two names for the same that was given.  Raises InvalidOption for both."""
+    """Return whichever of the two aliases was passed.  Raises InvalidOption for both."""
     if shapes is not None and example_inputs is not None:
         raise InvalidOption(
             "shapes and example_inputs are both given",
@@ -116,12 +120,20 @@ def either(shapes: Any, example_inputs: Any) -> Any:
 
 
 def read_shapes(shapes: Any) -> Given | None:
-    """What the user gave, or None for None.
+    """Parse the user's `shapes` argument.
 
-    shapes: a tensor; sizes of the only input, as a tuple of integers; a sequence with an entry for each input; or a
-    mapping from input names to entries. An entry is a tensor or NumPy array, sizes (which mean float32), a constant
-    (None, truth values, numbers, text), or tuples, lists, dictionaries and classes of these, as the model takes them.
-    Raises InvalidShape."""
+    Args:
+        shapes: One of: a tensor; sizes of the only input, as a tuple of integers; a sequence with an entry for each
+            input; a mapping from input names to entries; None. An entry is a tensor or NumPy array, sizes (of a
+            float32 tensor), a constant (None, bool, number, string), or tuples, lists, dictionaries and classes of
+            these, nested as the model expects them.
+
+    Returns:
+        The parsed inputs, or None for None.
+
+    Raises:
+        InvalidShape: An entry is malformed.
+    """
     if shapes is None or isinstance(shapes, Given):
         return shapes
     if isinstance(shapes, Mapping):
@@ -136,9 +148,21 @@ def read_shapes(shapes: Any) -> Given | None:
 
 
 def parse_shapes(texts: Sequence[str]) -> Given | None:
-    """What a command line gave: "1x3x224x224", "x=1x3x224x224", "ids=1x64:int64", "t=scalar"; None if nothing.
+    """Parse the `--shape` options of the command line.
 
-    Either all have names or none. Raises InvalidShape."""
+    Args:
+        texts: Such as "1x3x224x224", "x=1x3x224x224", "ids=1x64:int64" or "t=scalar". Either all have names or none.
+
+    Returns:
+        The parsed inputs, or None if `texts` is empty.
+
+    Raises:
+        InvalidShape: A text is malformed, only some inputs are named, or a name occurs twice.
+
+    Example:
+        >>> parse_shapes(["ids=1x64:int64"]).named[0][1].examples[0].shape
+        (1, 64)
+    """
     parsed = [_parse(text) for text in texts]
     if not parsed:
         return None
@@ -156,9 +180,10 @@ def parse_shapes(texts: Sequence[str]) -> Given | None:
 
 
 def match_known(given: Given | None, specs: Sequence[InputSpec], *, where: str) -> tuple[Example, ...]:
-    """An Example per input of a model that knows its inputs; what was given must agree with them.
+    """Return one `Example` per input of a model with known inputs.
 
-    where: the kind of model, for messages. Raises InvalidShape."""
+    The user's inputs must match `specs`. `where` is the model's name in messages. Raises InvalidShape.
+    """
     if given is None:
         return tuple(Example(spec.shape, spec.dtype) for spec in specs)
     names = [spec.name for spec in specs]
@@ -189,7 +214,7 @@ def match_known(given: Given | None, specs: Sequence[InputSpec], *, where: str) 
 def check_names(
     given: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], where: str, hint: str = ""
 ) -> None:
-    """Raise InvalidShape for a name that is not an input, or an input without an entry.  hint: what else was meant."""
+    """Raise InvalidShape for an unknown name or a required input without an entry.  hint: text added to the remedy."""
     unknown = [name for name in given if name not in known]
     if unknown:
         raise InvalidShape(
@@ -205,20 +230,20 @@ def check_names(
 
 
 def check_count(count: int, known: Sequence[str], *, required: int, where: str) -> None:
-    """Raise InvalidShape unless there is an entry for each required input and none too many."""
+    """Raise InvalidShape unless the number of entries is between `required` and the number of known inputs."""
     if required <= count <= len(known):
         return
-    wanted = str(required) if required == len(known) else f"{required} to {len(known)}"
+    expected = str(required) if required == len(known) else f"{required} to {len(known)}"
     entry = advice("one entry of shapes", "one --shape")
     raise InvalidShape(
-        f"{count} inputs are given, but {wanted} needed",
+        f"{count} inputs are given, but {expected} needed",
         where=where,
         remedy=f"its inputs are {', '.join(known) or 'none'}; give {entry} for each",
     )
 
 
 def _is_single(shapes: Any) -> bool:
-    """True for one tensor or one tuple of sizes, as opposed to a sequence with an entry for each input."""
+    """Return True for one tensor or one tuple of sizes, False for a sequence with an entry for each input."""
     if _is_tensor(shapes) or isinstance(shapes, Example):
         return True
     if not isinstance(shapes, Sequence) or isinstance(shapes, str | bytes) or not shapes:
@@ -227,7 +252,7 @@ def _is_single(shapes: Any) -> bool:
 
 
 def _is_sizes(value: Any) -> bool:
-    """True for a flat sequence of numbers some of which are integers, as opposed to a nested input."""
+    """Return True for a flat sequence of scalars that is empty or has an integer, False for a nested input."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or hasattr(value, "_fields"):
         return False
     integers = [not isinstance(part, bool) and hasattr(part, "__index__") for part in value if _is_scalar(part)]
@@ -235,38 +260,42 @@ def _is_sizes(value: Any) -> bool:
 
 
 def _is_scalar(value: Any) -> bool:
+    """Return whether a value is a constant or an integer-like number."""
     return isinstance(value, SCALARS) or (hasattr(value, "__index__") and not _is_tensor(value))
 
 
 def _is_tensor(value: Any) -> bool:
+    """Return whether a value is a torch tensor or NumPy array."""
     import torch
 
     return isinstance(value, torch.Tensor | np.ndarray)
 
 
 def _name(name: Any) -> str:
+    """Return an input's name.  Raises InvalidShape unless it is a string."""
     if not isinstance(name, str):
         raise InvalidShape(f"{_show(name)} is not the name of an input", where="shapes", remedy=_HOW)
     return name
 
 
 def _alone(example: Example) -> Input:
+    """Return an input that consists of one tensor."""
     return Input((example,))
 
 
 def _input(value: Any, *, where: str) -> Input:
-    """One entry.  Raises InvalidShape."""
+    """Parse one entry.  Raises InvalidShape."""
     from torch.utils import _pytree
 
     if isinstance(value, Mapping) and type(value) not in _pytree.SUPPORTED_NODES:
-        value = dict(value)  # what transformers' tokenizers give, say
+        value = dict(value)  # such as the BatchEncoding of transformers' tokenizers
     pairs, spec = _pytree.tree_flatten_with_path(value, is_leaf=_is_sizes)
     leaves = [_leaf(leaf, where=f"{where}{_pytree.keystr(path)}") for path, leaf in pairs]
     return Input(tuple(leaf for leaf in leaves if isinstance(leaf, Example)), structure_from_leaves(spec, leaves))
 
 
 def _leaf(value: Any, *, where: str) -> Any:
-    """An example, or a constant as it is.  Raises InvalidShape."""
+    """Parse a leaf into an `Example`, or return a constant unchanged.  Raises InvalidShape."""
     if isinstance(value, Example):
         return value
     if _is_tensor(value):
@@ -284,6 +313,7 @@ def _leaf(value: Any, *, where: str) -> Any:
 
 
 def _tensor_example(value: Any, *, where: str) -> Example:
+    """Return the example of a dense CPU or CUDA tensor or a NumPy array.  Raises InvalidShape for others."""
     from torch._subclasses import FakeTensor
 
     if isinstance(value, np.ndarray):
@@ -314,7 +344,7 @@ def _tensor_example(value: Any, *, where: str) -> Example:
 
 
 def _from_numpy(array: Any, *, where: str) -> Any:
-    """A NumPy array as a tensor of its own type, float64 as float64."""
+    """Convert a NumPy array to a tensor of the same dtype."""
     import torch
 
     try:
@@ -326,6 +356,7 @@ def _from_numpy(array: Any, *, where: str) -> Any:
 
 
 def _size(size: Any, *, where: str) -> int:
+    """Return a size as an int.  Raises InvalidShape unless it is a positive integer."""
     if isinstance(size, bool) or not hasattr(size, "__index__"):
         raise InvalidShape(f"{_show(size)} is not a size", where=where, remedy=_static())
     number = int(size.__index__())
@@ -335,11 +366,13 @@ def _size(size: Any, *, where: str) -> int:
 
 
 def _static() -> str:
+    """Return the remedy for a size that is not a positive integer."""
     sizes = "give every size as a positive integer"
     return advice(f"{sizes}, or as a Dim in a tuple of sizes", f"{sizes}: --shape x=1x3x224x224")
 
 
 def _parse(text: str) -> tuple[str | None, Example]:
+    """Parse one `--shape` text into a name and an example.  Raises InvalidShape."""
     match = _TEXT.fullmatch(text.strip())
     if match is None:
         raise InvalidShape(f"{text!r} is not a shape", where="shapes", remedy="write x=1x3x224x224 or ids=1x64:int64")
@@ -357,4 +390,5 @@ def _parse(text: str) -> tuple[str | None, Example]:
 
 
 def _show(value: Any) -> str:
+    """Return a value for a message."""
     return shown(value) if isinstance(value, (*SCALARS, Sequence, type)) else kind_of(value)

@@ -1,7 +1,7 @@
-"""Sizes that torch knows of a program's values, and TVM's importer does not find out by itself.
+"""Give imported values the shapes that torch.export derived and TVM's importer cannot.
 
-In: converters of an importer. Out: the same, whose values have the shapes that the graph says. torch.export works out
-symbolic sizes with the ranges that were given: a slice up to T of 512 positions has T of them where T is at most 128.
+Input: converters of an importer. Output: converters whose values have the shapes in the graph. torch.export
+simplifies symbolic sizes with the given ranges: a slice up to T of 512 positions has size T if T is at most 128.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ Converter = Callable[[Any, Any], Any]
 
 
 def with_known_sizes(converters: Mapping[str, Converter]) -> dict[str, Converter]:
-    """The converters, each followed by a cast to the shape in the graph where TVM has found none, or another one."""
+    """Follow each converter by a cast to the graph's shape where TVM infers none or another one."""
 
     def knowing(convert: Converter) -> Converter:
         def converted(node: Any, importer: Any) -> Any:
             value = convert(node, importer)
-            wanted = shape_of(node.meta.get("val"), importer)
-            if wanted is None or not isinstance(value, _tvm.relax.Var) or not _differs(value, wanted):
+            shape = shape_of(node.meta.get("val"), importer)
+            if shape is None or not isinstance(value, _tvm.relax.Var) or not _differs(value, shape):
                 return value
-            kind = _tvm.relax.TensorType(wanted, str(value.ty.dtype))
+            kind = _tvm.relax.TensorType(shape, str(value.ty.dtype))
             return importer.block_builder.match_cast(value, kind)
 
         return converted
@@ -32,8 +32,10 @@ def with_known_sizes(converters: Mapping[str, Converter]) -> dict[str, Converter
 
 
 def shape_of(value: Any, importer: Any) -> list[Any] | None:
-    """The shape of a value of the graph in TVM's numbers and variables; None where it is no tensor, has no symbolic
-    size, or one that is not understood."""
+    """Return the shape of a graph value in TVM's numbers and variables.
+
+    Returns None if the value is not a tensor, has no symbolic size, or has one that cannot be converted.
+    """
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -41,41 +43,42 @@ def shape_of(value: Any, importer: Any) -> list[Any] | None:
     sizes: list[Any] = list(value.shape)
     if not any(isinstance(size, torch.SymInt) for size in sizes):
         return None
-    found = [size_of(size, importer) for size in sizes]
-    return None if any(size is None for size in found) else found
+    converted = [size_of(size, importer) for size in sizes]
+    return None if any(size is None for size in converted) else converted
 
 
 def size_of(size: Any, importer: Any) -> Any:
-    """A size of the graph as a number or in TVM's variables; None for what is not understood."""
+    """Return a size of the graph as a number or TVM expression, or None if it cannot be converted."""
     return size if isinstance(size, int) else _size(size.node.expr, _variables(importer))
 
 
-def _differs(value: Any, wanted: list[Any]) -> bool:
+def _differs(value: Any, expected: list[Any]) -> bool:
+    """Return whether a value's shape is unknown or not provably equal to another one."""
     shape = getattr(value.ty, "shape", None)
     if not isinstance(value.ty, _tvm.relax.TensorType):
         return False
     if not isinstance(shape, _tvm.relax.ShapeExpr):
         return True
-    sizes = [_tvm.simplify(size - other) for size, other in zip(shape.values, wanted, strict=False)]
-    return len(shape.values) == len(wanted) and any(
+    sizes = [_tvm.simplify(size - other) for size, other in zip(shape.values, expected, strict=False)]
+    return len(shape.values) == len(expected) and any(
         not (isinstance(size, _tvm.tirx.IntImm) and int(size) == 0) for size in sizes
     )
 
 
 def _variables(importer: Any) -> dict[str, Any]:
-    """TVM's variables for symbolic sizes by name, as the inputs have them."""
-    found: dict[str, Any] = {}
+    """Return TVM's variables for symbolic sizes by name, as they occur in the inputs' shapes."""
+    variables: dict[str, Any] = {}
     for value in importer.env.values():
         shape = getattr(getattr(value, "ty", None), "shape", None)
         if isinstance(shape, _tvm.relax.ShapeExpr):
             for size in shape.values:
                 if isinstance(size, _tvm.tirx.Var):
-                    found.setdefault(str(size.name), size)
-    return found
+                    variables.setdefault(str(size.name), size)
+    return variables
 
 
 def _size(expression: Any, variables: Mapping[str, Any]) -> Any:
-    """A size of sympy's as TVM's; None for what is neither a number, a symbol, nor a sum or product of these."""
+    """Convert a sympy size to TVM. Returns None unless it consists of numbers, symbols, sums and products."""
     if expression.is_Integer:
         return _tvm.tirx.const(int(expression), "int64")
     if expression.is_Symbol:

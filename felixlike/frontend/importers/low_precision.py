@@ -1,9 +1,9 @@
-"""Half types are computed in float32, as PyTorch does on CPUs.
+"""Compute float16 and bfloat16 in float32, as PyTorch does on CPUs.
 
-In: the graph of an ExportedProgram. Out: the same graph, in which operators on float16 and bfloat16 take float32, and
-what they give is rounded. Sums, products and exponentials then have float32's digits and reach, and each operator
-rounds once, as PyTorch's kernels do. What only moves elements stays as it is; the casts become part of the kernels
-around them.
+Input: the graph of an ExportedProgram. Output: the same graph, in which operators on float16 and bfloat16 take
+float32 and round their results. Sums, products and exponentials then have float32's precision and range, and each
+operator rounds once, as PyTorch's kernels do. Operators that only move elements are unchanged. The casts are fused
+into adjacent kernels.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ _MOVES = {
     *("permute", "repeat", "reshape", "roll", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "t"),
     *("transpose", "tril", "triu", "unbind", "unfold", "unsqueeze", "view", "where"),
 }
-"""Operators that compute nothing, and casts."""
+"""Operators that only move elements, and casts."""
 
 _TRANSPOSITIONS = ("permute", "transpose", "t", "expand", "view", "_unsafe_view", "unsqueeze")
+"""Operators that are repeated on the widened operand, so that a transposed factor is still recognised."""
 
 
 def in_single_precision(program: Any) -> None:
-    """Have operators on half types work in float32, in the graph of the program itself."""
+    """Make operators on float16 and bfloat16 work in float32. Modifies the program's graph."""
     import torch
 
     halves = (torch.float16, torch.bfloat16)
@@ -43,7 +44,7 @@ def in_single_precision(program: Any) -> None:
             transposed = name_of(node) in _TRANSPOSITIONS and is_half(node.args[0])
             source = widened(node.args[0]) if transposed else node
             with graph.inserting_after(node):
-                if transposed:  # factors are recognised as transposed where nothing stands between
+                if transposed:  # a cast in between would hide that a factor is transposed
                     wide[node] = graph.call_function(node.target, (source, *node.args[1:]), node.kwargs)
                     wide[node].meta = {**node.meta, "val": node.meta["val"].float()}
                 else:
@@ -60,10 +61,10 @@ def in_single_precision(program: Any) -> None:
         if node.kwargs.get("dtype") in halves:
             node.update_kwarg("dtype", torch.float32)
         parts = [user for user in node.users if getattr(user.target, "__name__", "") == "getitem"]
-        for given in [node, *parts]:
-            if is_half(given):
-                narrow = given.meta["val"].dtype
-                given.meta["val"] = given.meta["val"].float()
-                with graph.inserting_after(given):
-                    rounded = cast(graph, given, narrow)
-                given.replace_all_uses_with(rounded, delete_user_cb=lambda user, own=rounded: user is not own)
+        for result in [node, *parts]:
+            if is_half(result):
+                narrow = result.meta["val"].dtype
+                result.meta["val"] = result.meta["val"].float()
+                with graph.inserting_after(result):
+                    rounded = cast(graph, result, narrow)
+                result.replace_all_uses_with(rounded, delete_user_cb=lambda user, keep=rounded: user is not keep)

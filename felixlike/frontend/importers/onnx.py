@@ -1,6 +1,7 @@
-"""ONNX → Relax: a file or a ModelProto, checked, given static shapes, and imported by TVM.
+"""Import ONNX models: check a file or ModelProto, fix its shapes and import it with TVM.
 
-In: a path or a ModelProto; shapes where the file leaves sizes open. Out: a Source. Needs the optional `onnx` package.
+Input: a path or a ModelProto, and shapes for sizes that the file leaves open. Output: a `Source`. Needs the optional
+`onnx` package.
 """
 
 import re
@@ -29,8 +30,9 @@ from felixlike.frontend.signature.signature import Signature
 def from_onnx(model: Any, shapes: Any) -> Source:
     """Import an ONNX file (a path) or ModelProto.
 
-    Sizes that the model leaves open (names, or nothing) must be in shapes. Raises MissingDependency, InvalidModel,
-    InvalidShape, UnsupportedOperator, EmptyModel."""
+    `shapes` must contain the sizes that the model leaves open (named or unspecified). Raises MissingDependency,
+    InvalidModel, InvalidShape, UnsupportedOperator, RandomOperator, EmptyModel.
+    """
     onnx = _onnx()
     name = _name_of(model)
     proto = _checked(onnx, model, name)
@@ -38,15 +40,17 @@ def from_onnx(model: Any, shapes: Any) -> Source:
     examples = _match(read_shapes(shapes), inputs, where=name)
     specs = {key: example for (key, _, _), example in zip(inputs, examples, strict=True)}
     module = _imported(proto, {key: list(example.shape) for key, example in specs.items()}, name)
-    given = Given(positional=tuple(Input((example,)) for example in specs.values()))
-    source = from_relax(module, given, name=name)
-    signature = Signature.plain(list(specs))  # TVM writes input_1 for input.1
+    user_inputs = Given(positional=tuple(Input((example,)) for example in specs.values()))
+    source = from_relax(module, user_inputs, name=name)
+    signature = Signature.plain(list(specs))  # TVM renames input.1 to input_1
     return replace(source, signature=signature, original=proto)
 
 
 def with_open_sizes(model: Any) -> tuple[str, Any, Any]:
-    """The name of an ONNX model, a Relax module in which sizes that it leaves open are symbolic, and its ModelProto.
-    Raises like from_onnx."""
+    """Return an ONNX model's name, its Relax module with symbolic open sizes, and its ModelProto.
+
+    Raises like from_onnx.
+    """
     onnx = _onnx()
     name = _name_of(model)
     proto = _checked(onnx, model, name)
@@ -54,11 +58,12 @@ def with_open_sizes(model: Any) -> tuple[str, Any, Any]:
 
 
 def _name_of(model: Any) -> str:
+    """Return the model's name: the file's stem or the graph's name."""
     return Path(model).stem if isinstance(model, str | Path) else (model.graph.name or "onnx model")
 
 
 def _checked(onnx: Any, model: Any, name: str) -> Any:
-    """The ModelProto, which computes something."""
+    """Return the ModelProto, or raise EmptyModel if it computes nothing."""
     proto = _read(onnx, model)
     if not proto.graph.output or not proto.graph.node:
         raise EmptyModel(
@@ -68,6 +73,7 @@ def _checked(onnx: Any, model: Any, name: str) -> Any:
 
 
 def _onnx() -> Any:
+    """Import the onnx package.  Raises MissingDependency."""
     try:
         import onnx
         import onnx.checker
@@ -79,7 +85,7 @@ def _onnx() -> Any:
 
 
 def _read(onnx: Any, model: Any) -> Any:
-    """The checked ModelProto."""
+    """Load and check the ModelProto."""
     if isinstance(model, str | Path):
         try:
             model_proto = onnx.load(str(model))
@@ -101,15 +107,15 @@ def _read(onnx: Any, model: Any) -> Any:
 
 
 _LARGEST = 2**31
-"""Bytes that a message of Protocol Buffers must stay below to be written, which ONNX's checker does with a ModelProto
-in memory."""
+"""Upper limit of a serialised Protocol Buffers message, in bytes. ONNX's checker serialises a ModelProto in memory."""
 
 
 def _check(onnx: Any, proto: Any, path: str | Path | None) -> None:
-    """Raise what ONNX's checker raises.  path: of the file; the weights may lie in files beside it.
+    """Run ONNX's checker and raise what it raises.  path: the model's file, whose weights may be in other files.
 
-    A larger model is checked where it lies. One in memory alone, which no file could hold in one piece, is not: TVM's
-    importer refuses what it cannot import."""
+    A model close to `_LARGEST` or larger is checked on disk. Without a file it is not checked; TVM's importer then
+    rejects what it cannot import.
+    """
     if sum(len(tensor.raw_data) for tensor in proto.graph.initializer) < _LARGEST - 2**24:
         onnx.checker.check_model(proto)
     elif path is not None:
@@ -117,9 +123,9 @@ def _check(onnx: Any, proto: Any, path: str | Path | None) -> None:
 
 
 def _declared_inputs(onnx: Any, proto: Any, where: str) -> list[tuple[str, tuple[int | str, ...], str]]:
-    """Name, sizes (a string where open) and dtype of each input that has no initial value."""
+    """Return name, sizes (a string where open) and dtype of each input without an initial value."""
     initial = {tensor.name for tensor in proto.graph.initializer}
-    found = []
+    inputs = []
     for value in proto.graph.input:
         if value.name in initial:
             continue
@@ -130,30 +136,31 @@ def _declared_inputs(onnx: Any, proto: Any, where: str) -> list[tuple[str, tuple
             )
         dtype = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
         sizes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim]
-        found.append((value.name, tuple(sizes), dtype))
-    return found
+        inputs.append((value.name, tuple(sizes), dtype))
+    return inputs
 
 
 def _match(
-    given: Given | None, inputs: list[tuple[str, tuple[int | str, ...], str]], *, where: str
+    user_inputs: Given | None, inputs: list[tuple[str, tuple[int | str, ...], str]], *, where: str
 ) -> tuple[Example, ...]:
-    """An Example per input: what was given, which must agree with the sizes that the model fixes."""
+    """Return one `Example` per input. The user's sizes must match those that the model fixes."""
     names = [name for name, _, _ in inputs]
-    if given is not None and given.named:
-        check_names(dict(given.named), names, required=[], where=where)
-        chosen = {name: value.alone(f"input {name!r}") for name, value in given.named}
-    elif given is not None:
-        check_count(len(given.positional), names, required=len(names), where=where)
-        pairs = zip(names, given.positional, strict=True)
-        chosen = {name: value.alone(f"input {name!r}") for name, value in pairs}
+    if user_inputs is not None and user_inputs.named:
+        check_names(dict(user_inputs.named), names, required=[], where=where)
+        by_name = {name: value.alone(f"input {name!r}") for name, value in user_inputs.named}
+    elif user_inputs is not None:
+        check_count(len(user_inputs.positional), names, required=len(names), where=where)
+        pairs = zip(names, user_inputs.positional, strict=True)
+        by_name = {name: value.alone(f"input {name!r}") for name, value in pairs}
     else:
-        chosen = {}
-    return tuple(_settle(name, sizes, dtype, chosen.get(name), where) for name, sizes, dtype in inputs)
+        by_name = {}
+    return tuple(_example_of(name, sizes, dtype, by_name.get(name), where) for name, sizes, dtype in inputs)
 
 
-def _settle(name: str, sizes: tuple[int | str, ...], dtype: str, given: Example | None, where: str) -> Example:
+def _example_of(name: str, sizes: tuple[int | str, ...], dtype: str, example: Example | None, where: str) -> Example:
+    """Return the example of one input, the user's or one of the declared sizes.  Raises InvalidShape for a mismatch."""
     shape = ", ".join(map(str, sizes))
-    if given is None:
+    if example is None:
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             numbers = "x".join(str(size) for size in sizes)
             raise InvalidShape(
@@ -164,24 +171,24 @@ def _settle(name: str, sizes: tuple[int | str, ...], dtype: str, given: Example 
                 ),
             )
         return Example(tuple(int(size) for size in sizes), dtype)
-    fixed = all(not isinstance(size, int) or size == have for size, have in zip(sizes, given.shape, strict=False))
-    if len(sizes) != len(given.shape) or not fixed:
+    fixed = all(not isinstance(size, int) or size == have for size, have in zip(sizes, example.shape, strict=False))
+    if len(sizes) != len(example.shape) or not fixed:
         raise InvalidShape(
-            f"input {name!r} has shape ({shape}), but {given.shape} was given",
+            f"input {name!r} has shape ({shape}), but {example.shape} was given",
             where=where,
             remedy="give sizes that agree, or export the model with others",
         )
-    if given.value is not None and given.dtype != dtype:
+    if example.value is not None and example.dtype != dtype:
         raise InvalidShape(
-            f"input {name!r} is {dtype}, but a {given.dtype} tensor was given",
+            f"input {name!r} is {dtype}, but a {example.dtype} tensor was given",
             where=where,
             remedy=f"convert it: x.to(torch.{dtype})",
         )
-    return given if given.value is not None else Example(given.shape, dtype)
+    return example if example.value is not None else Example(example.shape, dtype)
 
 
 def _imported(proto: Any, shapes: dict[str, list[int]] | None, where: str) -> Any:
-    """What TVM makes of it.  shapes: None for those of the model itself."""
+    """Import the model with TVM.  shapes: None for the model's own."""
     _refuse_quantised(proto, where)
     importer = _tvm.onnx_importer()
     known = importer._get_convert_map()
@@ -206,23 +213,25 @@ _QUANTISED = re.compile(r"QLinear\w+|(Dynamic)?QuantizeLinear|DequantizeLinear|(
 
 
 def _refuse_quantised(proto: Any, where: str) -> None:
-    """Raise UnsupportedOperator for integers that stand for reals.
+    """Raise UnsupportedOperator for a quantised model.
 
-    TVM imports some, and computes with them in float32, where rounding decides between neighbouring integers otherwise
-    than ONNX says."""
-    found = sorted({node.op_type for node in proto.graph.node if _QUANTISED.fullmatch(node.op_type)})
-    if found:
+    TVM imports some of its operators and computes them in float32, where rounding can choose another neighbouring
+    integer than ONNX specifies.
+    """
+    operators = sorted({node.op_type for node in proto.graph.node if _QUANTISED.fullmatch(node.op_type)})
+    if operators:
         raise UnsupportedOperator(
-            f"the model is quantised ({', '.join(found)}), and quantised types are not supported",
+            f"the model is quantised ({', '.join(operators)}), and quantised types are not supported",
             where=where,
             remedy="give the float model that it was made from",
         )
 
 
 def _refuse_randomness(proto: Any, where: str) -> None:
-    """Raise RandomOperator for a Dropout that may be in training mode, which TVM's importer leaves out.
+    """Raise RandomOperator for a Dropout that may be in training mode, which TVM's importer ignores.
 
-    It does not know ONNX's other random operators."""
+    TVM's importer does not support ONNX's other random operators.
+    """
     import onnx.numpy_helper
 
     values = {tensor.name: tensor for tensor in proto.graph.initializer}

@@ -1,6 +1,6 @@
-"""Maxima and means of windows: those larger than the input, and means divided by a number that is given.
+"""Convert max and average pooling with windows larger than the input or with a given divisor.
 
-In: a node of an ExportedProgram's graph, TVM's importer. Out: the value, as Relax.
+Input: a node of an ExportedProgram's graph and TVM's importer. Output: the Relax value.
 """
 
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from typing import Any
 from felixlike import _tvm
 
 _DILATION = 4
-"""The place of a maximum's dilation among its arguments."""
+"""Index of max pooling's dilation among its arguments."""
 
 _DIVISOR = 6
-"""The place of a mean's divisor among its arguments."""
+"""Index of average pooling's divisor among its arguments."""
 
 
 def _maximum(name: str) -> Callable[[Any, Any], Any]:
-    """Of TVM's importer, by the name of its method, with windows no larger than the input."""
+    """Return TVM's max pooling converter (its method's name), with windows cropped to the padded input."""
 
     def converted(node: Any, importer: Any) -> Any:
         if all(step == 1 for step in _of_dimensions(node, _DILATION, 1)):
@@ -27,7 +27,7 @@ def _maximum(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _mean(name: str) -> Callable[[Any, Any], Any]:
-    """The same; TVM's importer divides by the elements of a window whatever divisor is given."""
+    """Return TVM's average pooling converter with cropped windows. TVM's own ignores `divisor_override`."""
 
     def converted(node: Any, importer: Any) -> Any:
         import torch
@@ -47,8 +47,11 @@ def _mean(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _cut_windows(node: Any) -> None:
-    """Windows that reach beyond both ends of a dimension, which only `ceil_mode` allows, end there, and being the only
-    one need no stride: TVM would go through all of their elements, and make room for another stride."""
+    """Crop windows that reach beyond both ends of a dimension, which only `ceil_mode` allows.
+
+    Such a window is the only one, so its stride becomes 1. TVM would iterate over all elements of the uncropped
+    window and reserve space for another stride.
+    """
     window = _of_dimensions(node, 1, 1)
     shape = node.args[0].meta["val"].shape[-len(window) :]
     padding = _of_dimensions(node, 3, 0)
@@ -63,10 +66,10 @@ def _cut_windows(node: Any) -> None:
 
 
 def _of_dimensions(node: Any, place: int, default: int) -> list[int]:
-    """An argument of a node for each dimension of its windows; the default where it is not given."""
-    given = node.args[place] if len(node.args) > place else []
+    """Return an argument of a node as one number per dimension of the window, the default where it is missing."""
+    argument = node.args[place] if len(node.args) > place else []
     rank = int(str(node.target).split("pool")[1][0])
-    listed = [given] if isinstance(given, int) else [*given] or [default]
+    listed = [argument] if isinstance(argument, int) else [*argument] or [default]
     return listed * rank if len(listed) == 1 else listed
 
 
@@ -75,4 +78,4 @@ POOLING: dict[str, Callable[[Any, Any], Any]] = {
     **{f"max_pool{rank}d.default": _maximum(f"_max_pool{rank}d") for rank in (1, 2, 3)},
     **{f"max_pool{rank}d_with_indices.default": _maximum(f"_max_pool{rank}d_with_indices") for rank in (2, 3)},
 }
-"""Operators by name: (node, importer) → the value."""
+"""Converters by operator: (node, importer) → value."""

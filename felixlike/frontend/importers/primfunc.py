@@ -1,6 +1,6 @@
-"""A PrimFunc → a Relax module with one call, so that everything downstream is one path.
+"""Wrap a PrimFunc in a Relax module with one call, so that later stages handle Relax only.
 
-In: a PrimFunc over buffers of known shapes, whose last buffer is the output. Out: a Source.
+Input: a PrimFunc over buffers of known shapes, whose last buffer is the output. Output: a `Source`.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,9 @@ from felixlike.frontend.signature.structure import Structure
 def from_primfunc(func: Any, shapes: Any) -> Source:
     """Wrap a PrimFunc: its last buffer becomes the output, the others the inputs.
 
-    Since the inputs come with every call, none has a layout that is free to choose, whatever the PrimFunc says.
-    Raises EmptyModel without buffers, InvalidModel for scalar parameters, InvalidShape for unknown sizes."""
+    The inputs come with every call, so the PrimFunc's `layout_free_buffers` attribute is ignored. Raises EmptyModel
+    without buffers, InvalidModel for scalar parameters, InvalidShape for unknown sizes.
+    """
     relax = _tvm.relax
     name = name_of(func)
     check_index_width(func, where=name)
@@ -37,12 +38,14 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
 
 
 def called(func: Any, name: str, inputs: Sequence[str], kinds: Sequence[Any]) -> Any:
-    """A Relax module whose "main" is a call of a PrimFunc.  inputs: their names.  kinds: Relax's types of its buffers,
-    the output's last."""
+    """Return a Relax module whose "main" calls a PrimFunc.
+
+    inputs: their names.  kinds: Relax types of the buffers, the output's last.
+    """
     relax = _tvm.relax
     builder = relax.BlockBuilder()
     variable = builder.add_func(_tvm.without_attributes(func, "global_symbol", LAYOUT_FREE), name)
-    params = [relax.Var(own, kind) for own, kind in zip(inputs, kinds[:-1], strict=True)]
+    params = [relax.Var(input_name, kind) for input_name, kind in zip(inputs, kinds[:-1], strict=True)]
     with builder.function("main", params):
         with builder.dataflow():
             result = builder.emit_output(builder.emit(relax.call_tir(variable, params, kinds[-1])))
@@ -51,7 +54,7 @@ def called(func: Any, name: str, inputs: Sequence[str], kinds: Sequence[Any]) ->
 
 
 def name_of(func: Any) -> str:
-    """The function's own name; what its blocks are called if that is only "main", which is the caller's name."""
+    """Return the function's global symbol, or the joined names of its blocks if that is missing or "main"."""
     symbol = str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else "main"
     if symbol != "main":
         return symbol

@@ -1,7 +1,8 @@
-"""Operands in the types that PyTorch computes in.
+"""Cast operands to the dtypes that PyTorch computes in.
 
-In: the graph of an ExportedProgram. Out: the same graph, with casts where PyTorch promotes operands by itself: an int32
-tensor times 2.5 is float32, the sum of booleans int64. TVM's importer computes in the type of the first operand.
+Input: the graph of an ExportedProgram. Output: the same graph, with casts where PyTorch promotes operands implicitly:
+an int32 tensor times 2.5 is float32, the sum of booleans int64. TVM's importer computes in the dtype of the first
+operand.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ELEMENTWISE = {
     *("reciprocal.default", "clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default"),
     *("atan2.default", "hypot.default", "cat.default", "stack.default"),
 }
-"""Their operands have the type of their result, in PyTorch."""
+"""Operators whose operands PyTorch promotes to the dtype of the result."""
 
 _SUMS = {
     "sum.default",
@@ -35,17 +36,17 @@ _SUMS = {
     "mean.default",
     "mean.dim",
 }
-"""What is summed has the type of the sum."""
+"""Reductions whose first operand has the dtype of the result."""
 
 _COMPARISONS = {f"{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
-"""Their operands have the type that sums of them would have."""
+"""Operators whose operands PyTorch promotes to a common dtype."""
 
 _OF_BOOLEANS = {"add.Tensor": "logical_or", "mul.Tensor": "logical_and"}
-"""What PyTorch makes of two booleans; TVM compiles no arithmetic of theirs."""
+"""Logical operators that replace arithmetic of two booleans, which TVM cannot compile."""
 
 
 def promote(program: Any) -> None:
-    """Cast operands, in the graph of the program itself, which stays a graph of the same program."""
+    """Cast operands to the dtype that PyTorch computes in. Modifies the program's graph."""
     import torch
 
     graph = program.graph
@@ -57,24 +58,24 @@ def promote(program: Any) -> None:
         if name in _OF_BOOLEANS and result.dtype == torch.bool:
             node.target = getattr(torch.ops.aten, _OF_BOOLEANS[name]).default
         elif name in _ELEMENTWISE or name in _SUMS or name in _COMPARISONS:
-            wanted = torch.result_type(*map(_value, node.args)) if name in _COMPARISONS else result.dtype
-            apart = node.args[:1] if name == "where.self" else node.args[1:] if name in _SUMS else ()
-            for operand in [given for given in node.all_input_nodes if given not in apart]:
+            dtype = torch.result_type(*map(_value, node.args)) if name in _COMPARISONS else result.dtype
+            excluded = node.args[:1] if name == "where.self" else node.args[1:] if name in _SUMS else ()
+            for operand in [candidate for candidate in node.all_input_nodes if candidate not in excluded]:
                 value = operand.meta.get("val")
-                if isinstance(value, torch.Tensor) and value.dtype != wanted:
+                if isinstance(value, torch.Tensor) and value.dtype != dtype:
                     with graph.inserting_before(node):
-                        node.replace_input_with(operand, cast(graph, operand, wanted))
+                        node.replace_input_with(operand, cast(graph, operand, dtype))
 
 
 def cast(graph: Any, node: Any, dtype: Any) -> Any:
-    """A new node, at the place where the graph inserts them, with the result of another in a type."""
+    """Insert a node that casts another node's result to a dtype, at the graph's insertion point."""
     import torch
 
-    found = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
-    found.meta = {**node.meta, "val": node.meta["val"].to(dtype)}
-    return found
+    converted = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
+    converted.meta = {**node.meta, "val": node.meta["val"].to(dtype)}
+    return converted
 
 
 def _value(argument: Any) -> Any:
-    """The tensor of a node's result, or the number itself."""
+    """Return the tensor of a node's result, or the number itself."""
     return argument.meta["val"] if hasattr(argument, "meta") else argument

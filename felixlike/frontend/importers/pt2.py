@@ -1,7 +1,8 @@
 """Open a .pt2 file without running code from it.
 
-In: a path. Out: an ExportedProgram. torch.export.load unpickles and evaluates parts of what it reads, so the file is
-checked first: plain tensors, aten operators, fixed sizes and plain containers pass, anything else is refused.
+Input: a path. Output: an ExportedProgram. torch.export.load unpickles and evaluates parts of the file, so the file is
+checked first. Plain tensors, aten operators, fixed sizes and plain containers are accepted, everything else is
+refused.
 """
 
 import io
@@ -37,18 +38,19 @@ _SUSPECT = (
     "as_operator",
     "as_graph",
 )
-"""Entries of the program's JSON that are empty in what is accepted."""
+"""Entries of the program's JSON that must be empty."""
 _CONTAINER = re.compile(r"builtins\.(tuple|list|dict)|collections\.OrderedDict|transformers\.[\w.]+\.\w+Output\w*")
 
 
 @alone(exports=True)
 def open_pt2(path: Path) -> Any:
-    """The ExportedProgram in a file written by torch.export.save.
+    """Open a file written by torch.export.save.
 
-    Raises InvalidModel if it cannot be read, or if opening it would run code. What torch 2.13 would run: pickles of
+    Raises InvalidModel if the file cannot be read, or if opening it would run code. torch 2.13 would run: pickles of
     weights and constants marked use_pickle (torch.load with weights_only=False, pickle.loads), custom objects, the
-    sample inputs (falls back to a full unpickler), symbolic sizes (sympy's eval), guards (exec), output
-    containers that name modules to import."""
+    sample inputs (falls back to a full unpickler), symbolic sizes (sympy's eval), guards (exec), and output
+    containers that name modules to import.
+    """
     import torch
 
     try:
@@ -70,13 +72,14 @@ def open_pt2(path: Path) -> Any:
 
 
 def _check(archive: zipfile.ZipFile, where: str) -> None:
+    """Raise InvalidModel if opening the archive could run code."""
     names = archive.namelist()
     if len(set(names)) < len(names):
         raise _unsafe("two entries have the same name", where)
     files = {name.partition("/")[2]: name for name in names}
-    strange = sorted(name for name in files if not _NAMES.fullmatch(name))
-    if strange or len(files) < len(names):
-        raise _unsafe(f"it holds {strange[0] if strange else 'several archives'!r}", where)
+    unknown = sorted(name for name in files if not _NAMES.fullmatch(name))
+    if unknown or len(files) < len(names):
+        raise _unsafe(f"it holds {unknown[0] if unknown else 'several archives'!r}", where)
     program = json.loads(archive.read(files["models/model.json"]))
     for kind in ("weights", "constants"):
         config = json.loads(archive.read(files[f"data/{kind}/model_{kind}_config.json"]))["config"]
@@ -88,7 +91,7 @@ def _check(archive: zipfile.ZipFile, where: str) -> None:
 
 
 def _check_program(program: Any, where: str) -> None:
-    """Walk the program's JSON: operators, symbolic expressions, guards, custom objects, containers."""
+    """Check the program's JSON: operators, symbolic expressions, guards, custom objects and containers."""
     for key, value in _entries(program):
         if key == "target" and not (isinstance(value, str) and _OPERATOR.fullmatch(value)):
             raise _unsafe(f"it calls {value!r}, which is not an aten operator", where)
@@ -105,6 +108,7 @@ def _check_program(program: Any, where: str) -> None:
 
 
 def _check_samples(data: bytes, where: str) -> None:
+    """Raise InvalidModel if the sample inputs contain more than plain tensors."""
     import torch
 
     if not data:
@@ -116,7 +120,7 @@ def _check_samples(data: bytes, where: str) -> None:
 
 
 def _entries(data: Any) -> Iterator[tuple[str, Any]]:
-    """All (key, value) pairs of nested JSON."""
+    """Yield all (key, value) pairs of nested JSON."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield key, value
@@ -127,6 +131,7 @@ def _entries(data: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _unsafe(what: str, where: str) -> InvalidModel:
+    """Return the error for a file whose opening could run code."""
     return InvalidModel(
         f"opening the file could run code from it: {what}", where=where, remedy=advice(_TRUST, _TRUST_COMMAND)
     )

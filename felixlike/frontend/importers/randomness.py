@@ -1,7 +1,7 @@
 """Find the operators of an exported program that draw random numbers.
 
-In: an ExportedProgram, before any decomposition: a decomposed dropout or `randn_like` is a constant or nothing at all
-in what TVM's importer makes of it. Out: their names; a RandomOperator error.
+Input: an ExportedProgram before decomposition. After it, TVM's importer turns a dropout or `randn_like` into a
+constant or nothing. Output: a RandomOperator error that names them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,29 +10,30 @@ from typing import Any
 from felixlike.errors import RandomOperator
 
 _SWITCHES = ("train", "training")
-"""Arguments without which an operator such as dropout draws nothing."""
+"""Arguments that disable drawing if they are False, as of dropout."""
 
 _PROBABILITIES = ("p", "dropout", "dropout_p")
-"""Arguments that mean nothing is drawn where they are 0."""
+"""Arguments that disable drawing if they are 0."""
 
 
 def refuse_randomness(program: Any, where: str) -> None:
-    """Raise RandomOperator if a program draws random numbers: compiled code would give the same ones at every call."""
-    found = sorted({_name(node) for node in _calls(program) if draws_random_numbers(node.target, _arguments(node))})
-    if found:
+    """Raise RandomOperator if a program draws random numbers: compiled code would return the same ones in each call."""
+    operators = sorted({_name(node) for node in _calls(program) if draws_random_numbers(node.target, _arguments(node))})
+    if operators:
         raise RandomOperator(
-            f"it draws random numbers ({', '.join(found)}), which compiled code cannot",
+            f"it draws random numbers ({', '.join(operators)}), which compiled code cannot",
             where=where,
             remedy="draw them outside of the model and pass them in as an input; export dropout in eval mode",
         )
 
 
 def draws_random_numbers(operator: Any, arguments: Mapping[str, Any]) -> bool:
-    """Whether a call of an operator draws random numbers.
+    """Return whether a call of an operator draws random numbers.
 
     Args:
-        operator: An OpOverload. PyTorch tags most random operators; the others take a generator, or drop elements.
-        arguments: What it is called with, by name; symbolic values count as any value."""
+        operator: An OpOverload. PyTorch tags most random operators. The others take a generator or drop elements.
+        arguments: The call's arguments by name. Symbolic values count as enabled.
+    """
     import torch
 
     schema = operator._schema
@@ -48,7 +49,7 @@ def draws_random_numbers(operator: Any, arguments: Mapping[str, Any]) -> bool:
 
 
 def _calls(program: Any) -> Iterator[Any]:
-    """The operators that a program calls, in its inner graphs too."""
+    """Yield the nodes of a program that call operators, including those in its inner graphs."""
     import torch
 
     for module in program.graph_module.modules():
@@ -59,13 +60,14 @@ def _calls(program: Any) -> Iterator[Any]:
 
 
 def _arguments(node: Any) -> dict[str, Any]:
-    """A call's arguments by name, defaults included."""
+    """Return a call's arguments by name, defaults included."""
     parameters = node.target._schema.arguments
-    found = {p.name: p.default_value for p in parameters if p.has_default_value()}
-    found.update(zip([p.name for p in parameters if not p.kwarg_only], node.args, strict=False))
-    found.update(node.kwargs)
-    return found
+    arguments = {p.name: p.default_value for p in parameters if p.has_default_value()}
+    arguments.update(zip([p.name for p in parameters if not p.kwarg_only], node.args, strict=False))
+    arguments.update(node.kwargs)
+    return arguments
 
 
 def _name(node: Any) -> str:
+    """Return the name of a node's operator without its namespace."""
     return str(node.target._schema.name.rpartition("::")[2])

@@ -1,6 +1,6 @@
-"""What torch and TVM say when they refuse a model, in one line with the user's own line of code.
+"""Turn errors of torch and TVM into one line that names the user's line of code, and silence their output.
 
-In: their exceptions, and their talk on stderr. Out: ExportFailed or DynamicControlFlow, and silence.
+Input: their exceptions and their output on stderr. Output: ExportFailed or DynamicControlFlow.
 """
 
 import contextlib
@@ -20,9 +20,10 @@ from felixlike.errors import DynamicControlFlow, ExportFailed, first_line
 
 
 def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = False) -> ExportFailed:
-    """The error for a refusal of torch.export.
+    """Return the error for a failure of torch.export.
 
-    name: the model's.  only_sizes: no example tensor was given.  dims: sizes were dimensions."""
+    name: the model's.  only_sizes: whether there was no example tensor.  dims: whether sizes were symbolic.
+    """
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     where = ", ".join(part for part in (name, _user_line(error)) if part)
@@ -33,9 +34,9 @@ def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = 
             remedy="replace the branch by torch.where, and sizes read from tensors by constants",
         )
     for known in (_of_output, _of_dims):
-        found = known(str(error))
-        if found is not None:
-            return ExportFailed(found[0], where=where, remedy=found[1])
+        description = known(str(error))
+        if description is not None:
+            return ExportFailed(description[0], where=where, remedy=description[1])
     remedy = "check that the model runs with inputs of these shapes"
     if only_sizes:
         remedy += f"; sizes alone mean float32, so for integers (token ids) {_typed(dims)}"
@@ -43,16 +44,16 @@ def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = 
 
 
 def _typed(dims: bool) -> str:
-    """How an input's type is given."""
+    """Return the remedy that explains how to specify an input's dtype."""
     if dims:
         bounded = "dynamic_shapes={'ids': {1: torch.export.Dim('T', max=128)}}"
         return f"export the model yourself, torch.export.export(model, (ids,), {bounded}), and give that program"
     return advice("give an example tensor", "write the type, too: --shape ids=1x64:int64")
 
 
-def _of_output(said: str) -> tuple[str, str] | None:
-    """What is wrong with what the model returns, and what to do; None if it is something else."""
-    returned = re.search(r"Found <class '(?:[^']*\.)?(\w+)'> in output", said)
+def _of_output(message: str) -> tuple[str, str] | None:
+    """Return (problem, remedy) for an unsupported output type, or None if the message is about something else."""
+    returned = re.search(r"Found <class '(?:[^']*\.)?(\w+)'> in output", message)
     if returned is None:
         return None
     if returned[1].endswith("Cache"):
@@ -71,19 +72,19 @@ def _of_output(said: str) -> tuple[str, str] | None:
     )
 
 
-def _of_dims(said: str) -> tuple[str, str] | None:
-    """The same for dimensions that cannot have all of their sizes."""
-    fixed = re.search(r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)", said)
+def _of_dims(message: str) -> tuple[str, str] | None:
+    """Return (problem, remedy) for dimensions that cannot have all of their sizes, or None."""
+    fixed = re.search(r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)", message)
     if fixed is not None:
         return (
             f"{fixed[1]} can have no other size than {fixed[2]}: the model's code fixes it",
             f"give {fixed[2]} in place of {fixed[1]}; a sequence's length is fixed where Python's loops go over it,"
             " and by nn.RNN, nn.GRU and nn.LSTM, which are unrolled",
         )
-    violated = re.search(r"Constraints violated \((.*?)\)", said)
+    violated = re.search(r"Constraints violated \((.*?)\)", message)
     if violated is None:
         return None
-    _, _, fixes = said.partition("Suggested fixes:")
+    _, _, fixes = message.partition("Suggested fixes:")
     possible = "; ".join(line.strip() for line in fixes.partition("\n\n")[0].splitlines() if line.strip())
     return (
         f"the model cannot have every size of {violated[1]}",
@@ -92,14 +93,14 @@ def _of_dims(said: str) -> tuple[str, str] | None:
 
 
 def _user_line(error: Exception) -> str:
-    """The last line outside of torch and this package that led to an error: "model.py:12 in forward: x[i]"."""
+    """Return the last line outside torch and this package that led to an error: "model.py:12 in forward: x[i]"."""
     import torch
 
-    own = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), "<")
+    internal = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), "<")
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(own) and not frame.filename.endswith("contextlib.py")
+        if not frame.filename.startswith(internal) and not frame.filename.endswith("contextlib.py")
     ]
     if not frames:
         return ""
@@ -108,8 +109,10 @@ def _user_line(error: Exception) -> str:
 
 
 class _WithoutTorch(io.TextIOBase):
-    """A stream that passes on what is written to it, except by torch's own code: it prints the graph of a model that it
-    refuses."""
+    """Forward what is written to a stream, except by torch's own code.
+
+    torch prints the graph of a model that it refuses.
+    """
 
     def __init__(self, stream: TextIO | None) -> None:
         import torch
@@ -129,11 +132,15 @@ class _WithoutTorch(io.TextIOBase):
 
 @contextlib.contextmanager
 def quiet(*, stdout: bool = False) -> Iterator[None]:
-    """Keep a library's warnings, log lines and notes on stderr to itself; its errors still come through, and what the
-    user's own model prints.  stdout: where no code of the user's runs, keep everything from both streams.
+    """Suppress a library's warnings, log records and stderr output.
 
-    For the whole process while it lasts, since Python has no warnings or log levels of a thread; one thread at a
-    time."""
+    The library's errors and the user's prints still come through.
+
+    stdout: also suppress stdout and all of stderr, where none of the user's code runs.
+
+    The suppression is process-wide, since Python has no warning filters or log levels per thread. Only one thread at
+    a time can be inside.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(alone())
         before = logging.root.manager.disable

@@ -1,6 +1,6 @@
-"""A user's Relax module → a Source, and the readings of any Relax module that the frontend needs.
+"""Import a user's Relax module, and read the inputs and outputs of any Relax module.
 
-In: an IRModule whose function "main" takes and gives tensors of known shapes. Nested tuples of outputs are kept.
+Input: an IRModule whose function "main" takes and returns tensors of known shapes. Nested tuples of outputs are kept.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from felixlike.frontend.signature.structure import Structure, structure_of
 
 
 def from_relax(module: Any, shapes: Any, *, name: str = "main") -> Source:
-    """Check a Relax module and read its outputs' structure.  Raises InvalidModel, InvalidShape."""
+    """Check a Relax module and read the structure of its outputs.  Raises InvalidModel, InvalidShape."""
     main = main_of(module)
     for variable in module.get_global_vars():
         if isinstance(module[variable], _tvm.PrimFunc):
@@ -33,7 +33,7 @@ def from_relax(module: Any, shapes: Any, *, name: str = "main") -> Source:
 
 
 def main_of(module: Any) -> Any:
-    """A module's Relax function "main".  Raises InvalidModel."""
+    """Return a module's Relax function "main".  Raises InvalidModel."""
     names = [str(var.name_hint) for var in module.get_global_vars()]
     if "main" not in names or not isinstance(module["main"], _tvm.relax.Function):
         raise InvalidModel(
@@ -45,16 +45,32 @@ def main_of(module: Any) -> Any:
 
 
 def inputs_of(function: Any, *, where: str) -> tuple[InputSpec, ...]:
-    """The tensors a Relax function takes.  Raises InvalidModel for other kinds, InvalidShape for unknown sizes."""
+    """Return the tensors that a Relax function takes.
+
+    Raises InvalidModel for other parameters, InvalidShape for unknown sizes.
+    """
     return tuple(_tensor_spec(param.ty, str(param.name), where=where) for param in function.params)
 
 
 def outputs_of(
     function: Any, structure: Structure, orders: Sequence[Order] = (), *, where: str
 ) -> tuple[OutputSpec, ...]:
-    """The tensors a Relax function gives, which stand in the structure in this order.  Raises like `inputs_of`.
+    """Return the output tensors of a Relax function.
 
-    orders: the memory order of each, in which the function returns its dimensions; empty where all lie row by row."""
+    Args:
+        function: Relax function.
+        structure: Nesting of its outputs. The function returns the tensors in the structure's order.
+        orders: Memory order of each output, in which the function returns its dimensions. Empty if all are
+            contiguous.
+        where: The model's name, for messages.
+
+    Returns:
+        One spec per tensor. Its shape has the dimensions in the user's order.
+
+    Raises:
+        InvalidModel: An output is not a tensor.
+        InvalidShape: A size is not known.
+    """
     kinds = list(leaves(function.ret_ty))
     specs = [_tensor_spec(kind, name, where=where) for kind, name in zip(kinds, structure.places(), strict=True)]
     return tuple(
@@ -64,6 +80,7 @@ def outputs_of(
 
 
 def _tensor_spec(kind: Any, name: str, *, where: str) -> InputSpec:
+    """Return the spec of a Relax tensor type.  Raises InvalidModel for other types, InvalidShape for unknown sizes."""
     if not isinstance(kind, _tvm.relax.TensorType):
         raise InvalidModel(f"{name} is {kind}, not a tensor", where=where, remedy="take and return tensors only")
     known = isinstance(kind.shape, _tvm.relax.ShapeExpr)
@@ -72,7 +89,7 @@ def _tensor_spec(kind: Any, name: str, *, where: str) -> InputSpec:
 
 
 def leaves(kind: Any) -> Iterator[Any]:
-    """The types of a Relax type's parts that are no tuples."""
+    """Yield the non-tuple parts of a Relax type."""
     if not isinstance(kind, _tvm.relax.TupleType):
         yield kind
         return
@@ -81,7 +98,7 @@ def leaves(kind: Any) -> Iterator[Any]:
 
 
 def placeholders(kind: Any) -> Any:
-    """The nesting of a Relax type in tuples, with an object for each part that is none."""
+    """Return nested tuples like those of a Relax type, with an object for each other part."""
     if isinstance(kind, _tvm.relax.TupleType):
         return tuple(map(placeholders, kind.fields))
     return object()

@@ -1,6 +1,7 @@
-"""PyTorch → Relax: a module is exported by torch.export in eval mode, and an ExportedProgram imported by TVM.
+"""Import PyTorch models: export a module with torch.export in eval mode, and import the ExportedProgram with TVM.
 
-In: an nn.Module with shapes, or an ExportedProgram. Out: a Source. Refusals of torch and TVM become one short error.
+Input: an nn.Module with shapes, or an ExportedProgram. Output: a `Source`. Errors of torch and TVM become one short
+error.
 """
 
 import contextlib
@@ -48,15 +49,18 @@ from felixlike.frontend.signature.structure import structure_from_leaves
 
 @alone(exports=True)
 def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
-    """Export and import an nn.Module.  The model is exported in eval mode and left as it was.
+    """Export and import an nn.Module. The export runs in eval mode, and the model is left unchanged.
 
-    dynamic: what torch.export takes for dynamic_shapes, where sizes of the inputs are to be symbolic.
-    Raises InvalidShape, ExportFailed, DynamicControlFlow, UnsupportedOperator, EmptyModel, InvalidModel."""
+    dynamic: the `dynamic_shapes` argument of torch.export, if sizes of the inputs are symbolic.
+
+    Raises InvalidShape, ExportFailed, DynamicControlFlow, RandomOperator, UnsupportedOperator, EmptyModel,
+    InvalidModel.
+    """
     import torch
 
     name = type(model).__name__
-    given = read_shapes(shapes)
-    if given is None:
+    user_inputs = read_shapes(shapes)
+    if user_inputs is None:
         raise InvalidShape(
             "the shapes of the model's inputs are not known",
             where=name,
@@ -71,7 +75,7 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
     model = _ready(model)
     _check_tensors(model, name)
     parameters = parameters_of(model.forward)
-    args, kwargs = _bind(given, parameters, name)
+    args, kwargs = _bind(user_inputs, parameters, name)
     tensors = tuple(value.value() for value in args)
     named = {key: value.value() for key, value in kwargs.items()}
     signature = Signature.of_call(parameters, tensors, named)
@@ -79,16 +83,16 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
         try:
             program = torch.export.export(model, tensors, named, dynamic_shapes=dynamic)
         except Exception as error:
-            raise export_error(error, name, only_sizes=given.only_sizes, dims=dynamic is not None) from None
+            raise export_error(error, name, only_sizes=user_inputs.only_sizes, dims=dynamic is not None) from None
     examples = _leaves((tensors, named))
     source = _convert(program, model, name, signature, examples, dynamic=dynamic is not None)
-    own = made(example for value in (*args, *kwargs.values()) for example in value.examples)
-    return replace(source, training=training, made=own)
+    indices_made = made(example for value in (*args, *kwargs.values()) for example in value.examples)
+    return replace(source, training=training, made=indices_made)
 
 
 @alone(exports=True)
 def from_dynamic_program(program: Any, *, name: str = "") -> Source:
-    """Import an ExportedProgram some of whose sizes are symbolic.  Raises like from_module."""
+    """Import an ExportedProgram with symbolic sizes.  Raises like from_module."""
     name = name or "ExportedProgram"
     examples = _leaves(program.example_inputs)
     return _convert(program, program, name, _program_signature(program), examples, dynamic=True)
@@ -101,23 +105,23 @@ def from_program(program: Any, shapes: Any, *, name: str = "") -> Source:
     specs = _program_inputs(program, name)
     signature = _program_signature(program)
     specs = tuple(InputSpec(place, s.shape, s.dtype) for place, s in zip(signature.names, specs, strict=True))
-    given = read_shapes(shapes)
-    sizes_alone = given is None or given.only_sizes
-    if given is not None and not signature.by_position:
-        given = _flat(given, signature, name)
-    examples = match_known(given, specs, where=name)
-    own = _leaves(program.example_inputs) if given is None else ()
-    if len(own) == len(specs):
-        return _convert(program, program, name, signature, own)
+    user_inputs = read_shapes(shapes)
+    sizes_alone = user_inputs is None or user_inputs.only_sizes
+    if user_inputs is not None and not signature.by_position:
+        user_inputs = _flat(user_inputs, signature, name)
+    examples = match_known(user_inputs, specs, where=name)
+    program_examples = _leaves(program.example_inputs) if user_inputs is None else ()
+    if len(program_examples) == len(specs):
+        return _convert(program, program, name, signature, program_examples)
     tensors = tuple(example.tensor() for example in examples)
     source = _convert(program, program, name, signature, tensors)
     return replace(source, made=frozenset(range(len(specs))) if sizes_alone else made(examples))
 
 
-def _flat(given: Given, signature: Signature, where: str) -> Given:
-    """What was given, nested as the program takes it, without nesting and constants.  Raises InvalidShape."""
-    args = [value.value() for value in given.positional]
-    kwargs = {name: value.value() for name, value in given.named}
+def _flat(user_inputs: Given, signature: Signature, where: str) -> Given:
+    """Return the inputs, nested as the program expects them, as a flat list of tensors.  Raises InvalidShape."""
+    args = [value.value() for value in user_inputs.positional]
+    kwargs = {name: value.value() for name, value in user_inputs.named}
     try:
         tensors = signature.flatten(args, kwargs, where=where, takes=f"its inputs are {', '.join(signature.names)}")
     except InputMismatch as error:
@@ -127,7 +131,7 @@ def _flat(given: Given, signature: Signature, where: str) -> Given:
 
 @contextlib.contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Put a model in eval mode, without gradients; then put each of its parts back as it was."""
+    """Put a model in eval mode without gradients, and restore the mode of each part on exit."""
     import torch
 
     modes = [(part, part.training) for part in model.modules()]
@@ -141,12 +145,14 @@ def evaluating(model: Any) -> Iterator[None]:
             part.training = mode
 
 
-def _bind(given: Given, parameters: Sequence[Parameter], where: str) -> tuple[tuple[Input, ...], dict[str, Input]]:
-    """What was given as arguments and keyword arguments of the model's forward."""
+def _bind(
+    user_inputs: Given, parameters: Sequence[Parameter], where: str
+) -> tuple[tuple[Input, ...], dict[str, Input]]:
+    """Return the positional and keyword arguments of the model's forward.  Raises InvalidShape."""
     kinds = {parameter.kind for parameter in parameters}
     positional = [p for p in parameters if p.kind in ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")]
-    if given.named:
-        by_name = dict(given.named)
+    if user_inputs.named:
+        by_name = dict(user_inputs.named)
         known = [p for p in parameters if p.kind in ("POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")]
         names = [p.name for p in known]
         extra = [key for key in by_name if key not in names] if "VAR_KEYWORD" in kinds else []
@@ -156,8 +162,8 @@ def _bind(given: Given, parameters: Sequence[Parameter], where: str) -> tuple[tu
         return (), {key: by_name[key] for key in (*names, *extra) if key in by_name}
     if "VAR_POSITIONAL" not in kinds:
         required_count = sum(p.default is None for p in positional)
-        check_count(len(given.positional), [p.name for p in positional], required=required_count, where=where)
-    return given.positional, {}
+        check_count(len(user_inputs.positional), [p.name for p in positional], required=required_count, where=where)
+    return user_inputs.positional, {}
 
 
 def _convert(
@@ -169,9 +175,11 @@ def _convert(
     *,
     dynamic: bool = False,
 ) -> Source:
-    """An ExportedProgram as Relax, with only tensors among the outputs.
+    """Convert an ExportedProgram to Relax, with only tensors among the outputs.
 
-    original: the model that it was exported from, or itself.  dynamic: whether sizes may be symbolic."""
+    original: the model that the program was exported from, or the program itself.  dynamic: whether sizes may be
+    symbolic.
+    """
     importer = _tvm.torch_importer()
     specs = _program_inputs(program, name, dynamic=dynamic)
     refuse_randomness(program, name)
@@ -202,7 +210,7 @@ def _convert(
             module = importer.from_exported_program(
                 program,
                 keep_params_as_input=False,
-                # A reshape that ends the model is only a view of what it reshapes if it is not itself the output.
+                # A reshape at the end of the model is a view only if it is not the output itself.
                 unwrap_unit_return_tuple=False,
                 run_ep_decomposition=False,
                 custom_convert_map=with_known_sizes(converters) if dynamic else converters,
@@ -236,8 +244,10 @@ _QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 
 
 def _check_kind(model: Any, where: str) -> None:
-    """Refuse TorchScript and quantised layers, which torch.export cannot look into, whole or as a part, and layers
-    without sizes."""
+    """Refuse models that are or contain TorchScript, quantised layers or lazy layers without sizes.
+
+    torch.export cannot look into TorchScript and quantised layers.
+    """
     import torch
     from torch.nn import parameter
 
@@ -262,8 +272,7 @@ def _check_kind(model: Any, where: str) -> None:
 
 
 def _ready(model: Any) -> Any:
-    """The model itself, or a copy of one that cannot be exported as it is: of one on a GPU, since constants are read on
-    the CPU, and of one that was made in inference mode."""
+    """Return the model, or a CPU copy if it has CUDA tensors (constants are read on the CPU) or inference tensors."""
     tensors = (*model.parameters(), *model.buffers())
     if any(tensor.device.type == "cuda" or tensor.is_inference() for tensor in tensors):
         return copy.deepcopy(model).cpu()
@@ -271,6 +280,7 @@ def _ready(model: Any) -> Any:
 
 
 def _check_tensors(model: Any, where: str) -> None:
+    """Raise InvalidModel for weights on other devices than the CPU or of unsupported dtypes."""
     for key, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.device.type != "cpu":
             raise InvalidModel(f"{key} is on {tensor.device}", where=where, remedy="move the model: model.cpu()")
@@ -278,8 +288,10 @@ def _check_tensors(model: Any, where: str) -> None:
 
 
 def _check_state(program: Any, where: str) -> None:
-    """Refuse models that write to their own buffers: what is compiled keeps nothing between calls. And weights without
-    values, whose memory TVM would read."""
+    """Refuse models that write to their own buffers, and weights without values.
+
+    Compiled code keeps no state between calls. TVM would read the memory of the weights.
+    """
     from torch._subclasses import FakeTensor
 
     for key, value in {**program.state_dict, **program.constants}.items():
@@ -299,14 +311,13 @@ def _check_state(program: Any, where: str) -> None:
 
 
 def _changed_inputs(program: Any, specs: Sequence[InputSpec], signature: Signature) -> tuple[str, ...]:
-    """The inputs that the model changes in place, by the names that users have for them."""
+    """Return the user's names of the inputs that the model changes in place."""
     changed = set(program.graph_signature.user_inputs_to_mutate.values())
     return tuple(name for name, spec in zip(signature.names, specs, strict=True) if spec.name in changed)
 
 
 def _keep_own_state(program: Any) -> None:
-    """Copy weights and constants: TVM reads some where they lie, and who trains the model on would change the compiled
-    one."""
+    """Copy weights and constants: TVM reads some in place, so further training would change the compiled model."""
     import torch
 
     copies: dict[int, Any] = {}
@@ -319,7 +330,7 @@ def _keep_own_state(program: Any) -> None:
 
 
 def _check_operators(program: Any, importer: Any, where: str, *, dynamic: bool) -> None:
-    """Name all operators that TVM's importer lacks, and those whose output's shape depends on values."""
+    """Raise UnsupportedOperator for operators that TVM's importer lacks or whose output shape depends on values."""
     known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS}
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     missing = sorted({str(node.target) for node in nodes if node.target.__name__ not in known})
@@ -341,12 +352,15 @@ def _check_operators(program: Any, importer: Any, where: str, *, dynamic: bool) 
 
 
 def _operators(program: Any) -> set[str]:
-    """The names of the operators that a program calls."""
+    """Return the names of the operators that a program calls."""
     return {node.target.__name__ for node in program.graph.nodes if node.op == "call_function"}
 
 
 def _is_dynamic(value: Any, *, unless_decided: bool = False) -> bool:
-    """Whether a tensor has symbolic sizes.  unless_decided: other ones than those that the inputs' sizes decide."""
+    """Return whether a tensor has symbolic sizes.
+
+    unless_decided: count only sizes that the inputs' sizes do not determine.
+    """
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -359,7 +373,7 @@ def _is_dynamic(value: Any, *, unless_decided: bool = False) -> bool:
 
 
 def _keep_tensor_inputs(program: Any) -> None:
-    """Drop constants (None, numbers, text) from the graph's inputs: torch has put them where they are used."""
+    """Remove constants (None, numbers, strings) from the graph's inputs. torch has inlined them at their uses."""
     signature = program.graph_signature
     constants = {spec.arg.name for spec in signature.input_specs if _is_constant(spec)}
     for node in [node for node in program.graph.nodes if node.op == "placeholder" and node.name in constants]:
@@ -368,40 +382,45 @@ def _keep_tensor_inputs(program: Any) -> None:
 
 
 def _is_constant(spec: Any) -> bool:
+    """Return whether an input of a program is a constant."""
     import torch
 
     return isinstance(spec.arg, torch.export.graph_signature.ConstantArgument)
 
 
 def _keep_tensor_outputs(program: Any) -> list[Any]:
-    """Drop constants (None, numbers) from the graph's outputs, and new values of changed inputs; returns all leaves,
-    TENSOR for the computed ones.
+    """Remove constants (None, numbers) and new values of changed inputs from the graph's outputs.
 
-    TVM's importer knows tensors only; the constants are put back when the output is rebuilt."""
+    Returns all leaves of the user's output, TENSOR for the computed ones. TVM's importer supports tensors only. The
+    constants are restored when the output is rebuilt.
+    """
     signature = program.graph_signature
     output = program.graph.output_node()
     pairs = [pair for pair in zip(output.args[0], signature.output_specs, strict=True) if is_users(pair[1])]
     leaves = [_leaf(node) for node, _ in pairs]
-    kept = [(node, spec) for node, spec in pairs if _leaf(node) is TENSOR]
-    output.args = (tuple(node for node, _ in kept),)
-    signature.output_specs[:] = [spec for _, spec in kept]
+    tensor_pairs = [(node, spec) for node, spec in pairs if _leaf(node) is TENSOR]
+    output.args = (tuple(node for node, _ in tensor_pairs),)
+    signature.output_specs[:] = [spec for _, spec in tensor_pairs]
     return leaves
 
 
 def _leaf(value: Any) -> Any:
+    """Return TENSOR for a graph node, or the constant itself."""
     import torch
 
     return TENSOR if isinstance(value, torch.fx.Node) else value
 
 
 def _user_inputs(program: Any) -> list[Any]:
-    """The specifications of what the program is called with, constants too."""
+    """Return the specifications of the program's inputs, including constants."""
     return [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
 
 
 def _program_inputs(program: Any, where: str, *, dynamic: bool = False) -> tuple[InputSpec, ...]:
-    """The program's tensor inputs.  Raises InvalidShape for dynamic ones, unless they may be, InvalidModel for other
-    kinds."""
+    """Return the program's tensor inputs.
+
+    Raises InvalidShape for symbolic sizes unless `dynamic`, InvalidModel for other kinds of inputs.
+    """
     import torch
 
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
@@ -425,7 +444,7 @@ def _program_inputs(program: Any, where: str, *, dynamic: bool = False) -> tuple
 
 
 def _program_signature(program: Any) -> Signature:
-    """How the program is called: as it was exported, all of it by position or by name."""
+    """Return how the program is called: each argument by position or by name, as it was exported."""
     from torch.utils import _pytree
 
     leaves = [spec.arg.value if _is_constant(spec) else TENSOR for spec in _user_inputs(program)]
@@ -438,7 +457,7 @@ def _program_signature(program: Any) -> Signature:
 
 
 def _leaves(arguments: Any) -> tuple[Any, ...]:
-    """The tensors among arguments, or among the examples that a program still has or not."""
+    """Return the tensors among arguments. A program's missing examples have none."""
     import torch
     from torch.utils import _pytree
 

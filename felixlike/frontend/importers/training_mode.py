@@ -1,6 +1,6 @@
-"""Find the parts of a model that compute something else in training than in eval mode.
+"""Find the parts of a model that compute something else in training mode than in eval mode.
 
-In: an nn.Module. Out: their names. A model is optimized in eval mode, whatever mode it is in.
+Input: an nn.Module. Output: their names. A model is always optimized in eval mode.
 """
 
 from typing import Any
@@ -10,9 +10,10 @@ _SWITCH = "training"
 
 
 def differing_parts(model: Any) -> tuple[str, ...]:
-    """The names of a model's parts that are in training mode and would compute something else in eval mode.
+    """Return the names of a model's parts that are in training mode and would compute something else in eval mode.
 
-    Layers of PyTorch are judged by their settings, others by whether their code reads `self.training`."""
+    PyTorch's layers are judged by their settings, others by whether their forward reads `self.training`.
+    """
     return tuple(
         f"{name or 'it'} ({type(part).__name__})"
         for name, part in model.named_modules()
@@ -21,6 +22,7 @@ def differing_parts(model: Any) -> tuple[str, ...]:
 
 
 def _differs(part: Any) -> bool:
+    """Return whether a part computes something else in eval mode."""
     kinds = {kind.__name__ for kind in type(part).__mro__}
     if "_DropoutNd" in kinds:
         return bool(part.p > 0)
@@ -32,7 +34,7 @@ def _differs(part: Any) -> bool:
         return bool(part.dropout > 0 and part.num_layers > 1)
     if "MultiheadAttention" in kinds:
         return bool(part.dropout > 0)
-    if type(part).__module__.startswith("torch.nn."):  # its parts are judged themselves
+    if type(part).__module__.startswith("torch.nn."):  # its parts are checked on their own
         return False
     code = getattr(type(part).forward, "__code__", None)
     return code is not None and _SWITCH in code.co_names

@@ -1,8 +1,8 @@
-"""Operators of PyTorch that read windows of tensors, or elements by their numbers.
+"""Convert PyTorch operators that read windows of tensors or index elements.
 
-TVM's importer lacks them, or makes mistakes.
+TVM's importer lacks them or converts them incorrectly.
 
-In: a node of an ExportedProgram's graph, TVM's importer. Out: the value, as Relax.
+Input: a node of an ExportedProgram's graph and TVM's importer. Output: the Relax value.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,52 +13,54 @@ from felixlike.errors import UnsupportedOperator
 
 
 def _sizes(node: Any) -> list[int]:
-    """The shape of a node's value. Raises UnsupportedOperator where a call decides it."""
-    found = [*node.meta["val"].shape]
-    if not all(isinstance(size, int) for size in found):
+    """Return the shape of a node's value.  Raises UnsupportedOperator for dynamic sizes."""
+    sizes = [*node.meta["val"].shape]
+    if not all(isinstance(size, int) for size in sizes):
         raise UnsupportedOperator(
             f"{node} has sizes that a call decides, which is not understood of windows",
             remedy="optimize the model for one shape, or write the part with other operators",
         )
-    return found
+    return sizes
 
 
 def _index(node: Any, importer: Any) -> Any:
-    """aten.index: TVM's importer pairs indices up as if all had as many dimensions, and takes x[:, i, j] for all pairs.
+    """Convert aten.index.
 
-    Indexed dimensions go to the front; what they become is put where PyTorch has it: at the first of them if they lie
-    side by side, else at the front."""
+    TVM's importer pairs indices as if all had the same rank, and takes x[:, i, j] for all pairs. Indexed dimensions
+    are moved to the front. The result's dimensions are placed as in PyTorch: at the first indexed dimension if all
+    are adjacent, otherwise at the front.
+    """
     op, emit = _tvm.relax.op, importer.block_builder.emit
     data = importer.env[node.args[0]]
     read = [node.args[0], *(index for index in node.args[1] if index is not None)]
     if not all(isinstance(size, int) for part in read for size in part.meta["val"].shape):
         return importer._index_tensor(node)
     rank = len(importer.shape_of(data))
-    given = {dim: importer.env[index] for dim, index in enumerate(node.args[1]) if index is not None}
-    indexed, others = [*given], [dim for dim in range(rank) if dim not in given]
-    if len(given) == 1:
-        return emit(op.take(data, given[indexed[0]], axis=indexed[0]))
-    wide = max(len(importer.shape_of(index)) for index in given.values())
+    by_dim = {dim: importer.env[index] for dim, index in enumerate(node.args[1]) if index is not None}
+    indexed, others = [*by_dim], [dim for dim in range(rank) if dim not in by_dim]
+    if len(by_dim) == 1:
+        return emit(op.take(data, by_dim[indexed[0]], axis=indexed[0]))
+    wide = max(len(importer.shape_of(index)) for index in by_dim.values())
     indices = []
-    for dim, given_index in given.items():
-        extent = _tvm.relax.const(int(importer.shape_of(data)[dim]), str(given_index.ty.dtype))
-        index = emit(op.floor_mod(given_index, extent))  # negative ones count from the end, bad ones stay inside
+    for dim, raw_index in by_dim.items():
+        extent = _tvm.relax.const(int(importer.shape_of(data)[dim]), str(raw_index.ty.dtype))
+        index = emit(op.floor_mod(raw_index, extent))  # negative ones count from the end, bad ones stay in bounds
         shape = [int(size) for size in importer.shape_of(index)]
         short = wide - len(shape)
         indices.append(emit(op.reshape(index, [*[1] * short, *shape])) if short else index)
     front = [*indexed, *others]
     ordered = data if front == [*range(rank)] else emit(op.permute_dims(data, front))
-    found = emit(op.index_tensor(ordered, indices))
+    gathered = emit(op.index_tensor(ordered, indices))
     place = indexed[0] if indexed == [*range(indexed[0], indexed[0] + len(indexed))] else 0
     if not place:
-        return found
+        return gathered
     return emit(
-        op.permute_dims(found, [*range(wide, wide + place), *range(wide), *range(wide + place, wide + len(others))])
+        op.permute_dims(gathered, [*range(wide, wide + place), *range(wide), *range(wide + place, wide + len(others))])
     )
 
 
 def _windows(node: Any, importer: Any) -> Any:
-    """aten.im2col: every window of an image as a column, zeros around the image."""
+    """Convert aten.im2col: every window of an image as a column, with zero padding."""
     data = importer.env[node.args[0]]
     (high, wide), dilation, padding, stride = node.args[1:]
     sizes = _sizes(node.args[0])
@@ -84,12 +86,12 @@ def _windows(node: Any, importer: Any) -> Any:
 
     op, emit = _tvm.relax.op, importer.block_builder.emit
     images = emit(op.reshape(data, (batch, channels, height, width)))
-    found = importer.block_builder.emit_te(windows, images, primfunc_name_hint="windows")
-    return emit(op.reshape(found, _sizes(node)))
+    columns = importer.block_builder.emit_te(windows, images, primfunc_name_hint="windows")
+    return emit(op.reshape(columns, _sizes(node)))
 
 
 def _slices(node: Any, importer: Any) -> Any:
-    """aten.unfold: windows of one dimension, which become a last dimension."""
+    """Convert aten.unfold: windows along one dimension, which become a new last dimension."""
     source, dim, _, step = node.args
     rank = len(_sizes(source))
     dim %= max(rank, 1)
@@ -108,8 +110,10 @@ def _slices(node: Any, importer: Any) -> Any:
 
 
 def _adaptive_maxima(node: Any, importer: Any) -> Any:
-    """aten.adaptive_max_pool2d and 3d: maxima along one dimension after another, of windows that are all as long: the
-    last element of a shorter one again."""
+    """Convert aten.adaptive_max_pool2d and 3d: maxima along one dimension after another.
+
+    All windows of a dimension get the length of the longest. Shorter ones repeat their last element.
+    """
     if any(
         getattr(user.target, "__name__", "") == "getitem" and user.args[1] == 1 and user.users for user in node.users
     ):
@@ -134,14 +138,14 @@ def _adaptive_maxima(node: Any, importer: Any) -> Any:
 
 
 def _adaptive_windows(extent: int, size: int) -> list[list[int]]:
-    """The places of each of so many windows, all as long as the longest."""
+    """Return the indices of each of `size` windows, all as long as the longest."""
     bounds = [(i * extent // size, -(-(i + 1) * extent // size)) for i in range(size)]
     longest = max(end - begin for begin, end in bounds)
     return [[min(begin + i, end - 1) for i in range(longest)] for begin, end in bounds]
 
 
 def _sampled(node: Any, importer: Any) -> Any:
-    """aten.grid_sampler_2d: TVM has the two coordinates in front, which its importer forgets."""
+    """Convert aten.grid_sampler_2d. TVM expects the two coordinates in front, which its importer ignores."""
     data, grid, method, padding, aligned = node.args
     emit = importer.block_builder.emit
     turned = emit(_tvm.relax.op.permute_dims(importer.env[grid], (0, 3, 1, 2)))
@@ -164,7 +168,7 @@ WINDOWS: dict[str, Callable[[Any, Any], Any]] = {
     "index.Tensor": _index,
     "unfold.default": _slices,
 }
-"""Operators by name: (node, importer) → the value."""
+"""Converters by operator: (node, importer) → value."""
 
 KEPT: Sequence[str] = ("im2col.default",)
-"""What PyTorch would take apart, into indices of each element."""
+"""Operators that PyTorch would decompose into indices of each element. They stay."""

@@ -1,4 +1,4 @@
-"""Models as the user gave them, evaluated beside what is compiled of them."""
+"""Evaluate models as the user passed them, as the reference for the compiled ones."""
 
 from felixlike.frontend.originals.kinds import original_of
 from felixlike.frontend.originals.original import Original

@@ -1,6 +1,6 @@
-"""A PyTorch model evaluated by PyTorch itself, in eager mode.
+"""Evaluate a PyTorch model with PyTorch itself, in eager mode.
 
-In: an nn.Module or ExportedProgram. Out: an `Original`.
+Input: an nn.Module or ExportedProgram. Output: an `Original`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from felixlike.frontend.signature.structure import pytree_warnings_off
 
 
 class TorchOriginal:
-    """A module in eval mode or an ExportedProgram, run by PyTorch; always a copy of it."""
+    """Evaluate a module in eval mode, or an ExportedProgram, with PyTorch. Always works on a copy."""
 
     exact = True
 
@@ -24,22 +24,29 @@ class TorchOriginal:
         self._model, self._signature = model, signature
 
     def name(self, *, wide: bool) -> str:
-        """Say what an answer is from."""
-        return "float64" if wide else "float32"
+        """Return the precision of the reference: "float64", or the model's own."""
+        if wide:
+            return "float64"
+        precisions = {tensor.dtype for tensor in self._tensors() if tensor.is_floating_point()}
+        return str(precisions.pop()).removeprefix("torch.") if len(precisions) == 1 else "the model's own precision"
 
     def memory(self, *, wide: bool) -> int:
-        """Return the bytes of a copy's weights; of both copies while one becomes float64."""
+        """Return the bytes of a copy's weights. With `wide`, both copies exist while one is converted to float64."""
+        tensors = self._tensors()
+        copy_bytes = int(sum(tensor.nbytes for tensor in tensors))
+        return copy_bytes + sum(8 * t.numel() for t in tensors if t.is_floating_point()) if wide else copy_bytes
+
+    def _tensors(self) -> list[Any]:
+        """Return the parameters and buffers, each once."""
         import torch
 
         model = self._model
         program = isinstance(model, torch.export.ExportedProgram)
         state = model.state_dict if program else dict([*model.named_parameters(), *model.named_buffers()])
-        tensors = {id(tensor): tensor for tensor in state.values() if isinstance(tensor, torch.Tensor)}.values()
-        own = sum(tensor.nbytes for tensor in tensors)
-        return own + sum(8 * t.numel() for t in tensors if t.is_floating_point()) if wide else own
+        return list({id(tensor): tensor for tensor in state.values() if isinstance(tensor, torch.Tensor)}.values())
 
     def outputs(self, inputs: Sequence[Any], *, wide: bool = False, moved: int | None = None) -> Any:
-        """Evaluate in eval mode; an exported program is fixed in the mode that it was exported in."""
+        """Evaluate in eval mode. An exported program keeps the mode that it was exported in."""
         import torch
 
         module = self._copy()
@@ -55,10 +62,11 @@ class TorchOriginal:
             return self._signature.call(module, tensors)
 
     def _copy(self) -> Any:
+        """Return a CPU copy of the model or of the program's module."""
         import torch
 
         model = self._model
         if isinstance(model, torch.export.ExportedProgram):
-            model = model.module(check_guards=False)  # shares its parameters with the program, and so with the model
+            model = model.module(check_guards=False)  # shares parameters with the program and the model
         with pytree_warnings_off():
             return copy.deepcopy(model).cpu()

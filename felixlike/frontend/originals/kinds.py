@@ -1,7 +1,7 @@
-"""Which `Original` evaluates a kind of model.
+"""Choose the `Original` that evaluates a kind of model.
 
-In: an nn.Module, an ExportedProgram, an ONNX ModelProto or a Relax IRModule. Out: an `Original`, which shares none of
-felixlike's importing, decompositions and rewrites with the compiled model, where anything else can run it.
+Input: an nn.Module, an ExportedProgram, an ONNX ModelProto or a Relax IRModule. Output: an `Original`. Where another
+tool than TVM can run the model, it shares no importer, decomposition or rewrite of felixlike with the compiled model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from felixlike.frontend.signature.signature import Signature
 
 
 def original_of(model: Any, signature: Signature) -> Original:
-    """Return a model as something to be evaluated; an `Original` as it is.  signature: how the model is called."""
+    """Return the `Original` that evaluates a model.
+
+    Args:
+        model: nn.Module, ExportedProgram, ONNX ModelProto or Relax IRModule. An `Original` is returned unchanged.
+        signature: How the model is called.
+
+    Returns:
+        The model in a form that can be evaluated.
+    """
     import torch
 
     if isinstance(model, torch.nn.Module | torch.export.ExportedProgram):

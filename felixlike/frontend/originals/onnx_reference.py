@@ -1,12 +1,13 @@
-"""An ONNX model evaluated without felixlike and TVM: by the `onnx` package's reference evaluator, and by ONNX Runtime
-where that is installed.
+"""Evaluate an ONNX model without felixlike and TVM.
 
-In: a ModelProto. Out: an `Original`. The evaluator works in NumPy, so it gives float64 answers where the model's
-numbers are made float64. ONNX Runtime then gives the answer in the model's own precision.
+Input: a ModelProto. Output: an `Original`. The `onnx` package's reference evaluator works in NumPy. It gives float64
+answers if the model's numbers are converted to float64. ONNX Runtime, where installed, gives the answer in the
+model's own precision.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ from felixlike.frontend.originals.original import moved_by_a_rounding
 
 
 class OnnxOriginal:
-    """An ONNX model as its own operators define it."""
+    """Evaluate an ONNX model as its operators are specified."""
 
     exact = True
 
@@ -25,16 +26,19 @@ class OnnxOriginal:
         self._inputs = [value.name for value in proto.graph.input if value.name not in initial]
 
     def name(self, *, wide: bool) -> str:
-        """Say what an answer is from."""
+        """Return the name of the evaluator."""
         return "onnx.reference in float64" if wide else self._own[0]
 
     def memory(self, *, wide: bool) -> int:
-        """Return the bytes of the weights of a copy, and of the arrays that the evaluator makes of them."""
-        own = sum(len(tensor.raw_data) for tensor in self._proto.graph.initializer)
-        return 4 * own if wide else 2 * own
+        """Return the bytes of a copy's weights and of the evaluator's arrays."""
+        weight_bytes = sum(_bytes(tensor) for tensor in self._proto.graph.initializer)
+        return 4 * weight_bytes if wide else 2 * weight_bytes
 
     def outputs(self, inputs: Sequence[Any], *, wide: bool = False, moved: int | None = None) -> Any:
-        """Evaluate. Weights are not moved.  Raises what the evaluator raises, which lacks some operators."""
+        """Evaluate the model.
+
+        Weights are not perturbed.  Raises what the evaluator raises, which lacks some operators.
+        """
         import torch
 
         tensors = [tensor.clone() for tensor in inputs]
@@ -42,19 +46,20 @@ class OnnxOriginal:
             tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
         if moved is not None:
             moved_by_a_rounding(tensors, moved)
-        given = {name: tensor.numpy() for name, tensor in zip(self._inputs, tensors, strict=True)}
+        arrays = {name: tensor.numpy() for name, tensor in zip(self._inputs, tensors, strict=True)}
         run = self._wide if wide else self._own[1]
-        return [torch.from_numpy(_array(found)) for found in run(None, given)]
+        return [torch.from_numpy(_array(output)) for output in run(None, arrays)]
 
     @property
     def _wide(self) -> Callable[..., Any]:
+        """Return the function that evaluates the model in float64."""
         from onnx.reference import ReferenceEvaluator
 
         return ReferenceEvaluator(in_double_precision(self._proto)).run  # type: ignore[no-any-return]
 
     @cached_property
     def _own(self) -> tuple[str, Callable[..., Any]]:
-        """What evaluates the model in its own precision, in words, and its function."""
+        """Return name and function of the evaluator in the model's own precision."""
         from onnx.reference import ReferenceEvaluator
 
         try:
@@ -70,7 +75,7 @@ class OnnxOriginal:
 
 
 def in_double_precision(proto: Any) -> Any:
-    """Return a copy of a ModelProto whose float numbers are float64: weights, constants, conversions and inputs."""
+    """Return a copy of a ModelProto with float64 in place of all floats: weights, constants, casts and inputs."""
     import onnx
     from onnx import numpy_helper
 
@@ -94,7 +99,7 @@ def in_double_precision(proto: Any) -> Any:
 
 
 def _graphs(graph: Any) -> Iterator[Any]:
-    """A graph and those in its branches and loops."""
+    """Yield a graph and the graphs of its branches and loops."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -103,6 +108,7 @@ def _graphs(graph: Any) -> Iterator[Any]:
 
 
 def _constants(graph: Any) -> Iterator[Any]:
+    """Yield the tensors in the attributes of a graph's nodes."""
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):
@@ -110,8 +116,15 @@ def _constants(graph: Any) -> Iterator[Any]:
             yield from attribute.tensors
 
 
-def _array(found: Any) -> Any:
-    """A copy that torch may write to; NumPy's scalars become arrays."""
+def _array(value: Any) -> Any:
+    """Return a writable copy. NumPy scalars become arrays."""
     import numpy as np
 
-    return np.array(found)
+    return np.array(value)
+
+
+def _bytes(tensor: Any) -> int:
+    """Return the bytes of a TensorProto's values, wherever it keeps them."""
+    import onnx
+
+    return int(math.prod(tensor.dims)) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)

@@ -1,7 +1,4 @@
-"""What a model as the user gave it must do to be compared with.
-
-In: nothing. Out: the protocol `Original`, and inputs and weights that are off by a rounding.
-"""
+"""Define the protocol of a reference model, and perturb inputs and weights by a rounding error."""
 
 from __future__ import annotations
 
@@ -10,24 +7,32 @@ from typing import Any, Protocol
 
 
 class Original(Protocol):
-    """A model that can be evaluated.
+    """Evaluate a model as the user passed it.
 
-    exact: whether it can be evaluated in float64."""
+    Attributes:
+        exact: Whether the model can be evaluated in float64.
+    """
 
     exact: bool
 
     def name(self, *, wide: bool) -> str:
-        """Say what an answer is from, for reports.  wide: of float64."""
+        """Return the name of the evaluator, for reports.  wide: in float64."""
 
     def memory(self, *, wide: bool) -> int:
-        """Return the bytes that weights take in an evaluation, beside the model's own."""
+        """Return the bytes that an evaluation needs for weights, in addition to the model's own."""
 
     def outputs(self, inputs: Sequence[Any], *, wide: bool = False, moved: int | None = None) -> Any:
-        """Evaluate on CPU tensors, which stay as they are.
+        """Evaluate the model on CPU tensors, which stay unchanged.
 
         Args:
-            wide: evaluate in float64, else in the model's own precision.
-            moved: seed for changing every input and weight, as far as weights can be had, by one rounding."""
+            inputs: One CPU tensor per input.
+            wide: Evaluate in float64 instead of the model's own precision.
+            moved: Seed for perturbing every input by one rounding error, and every weight if the weights are
+                accessible. None for no perturbation.
+
+        Returns:
+            The outputs, as the evaluator nests them.
+        """
 
 
 def moved_by_a_rounding(tensors: Sequence[Any], seed: int) -> list[Any]:

@@ -1,7 +1,7 @@
-"""A Relax module as the user gave it, compiled by TVM alone: no rewrite, schedule rule or pass of felixlike.
+"""Evaluate a Relax module as the user passed it, compiled by TVM without felixlike's rewrites, rules and passes.
 
-In: an IRModule with "main", before `passes.fuse`. Out: an `Original`. Nothing else than TVM runs such a module, so what
-it is compared with shares TVM's operators and code generation with what is compiled. Answers are of the module's own
+Input: an IRModule with "main", before `rewrites.pipeline.fuse`. Output: an `Original`. Only TVM can run such a
+module, so the reference shares TVM's operators and code generation with the compiled module. It has the module's own
 precision.
 """
 
@@ -17,7 +17,7 @@ from felixlike.hardware import host_target
 
 
 class RelaxOriginal:
-    """A Relax module in TVM's default pipeline, on this machine's CPU."""
+    """Evaluate a Relax module with TVM's default pipeline, on this machine's CPU."""
 
     exact = False
 
@@ -25,7 +25,7 @@ class RelaxOriginal:
         self._module = module
 
     def name(self, *, wide: bool) -> str:
-        """Say what an answer is from."""
+        """Return the name of the evaluator."""
         return "TVM's own build of the module as given"
 
     def memory(self, *, wide: bool) -> int:
@@ -33,7 +33,7 @@ class RelaxOriginal:
         return 0
 
     def outputs(self, inputs: Sequence[Any], *, wide: bool = False, moved: int | None = None) -> Any:
-        """Evaluate. Constants of the module are not moved.  Raises ValueError for float64, which TVM has no way to."""
+        """Evaluate the module. Its constants are not perturbed.  Raises ValueError for float64, which TVM cannot do."""
         if wide:
             raise ValueError("a Relax module is evaluated in its own precision")
         tensors = [tensor.clone() for tensor in inputs]
@@ -43,18 +43,19 @@ class RelaxOriginal:
 
     @cached_property
     def _main(self) -> Any:
+        """Compile the module and return its "main"."""
         target = host_target()
         with target:
             executable = _tvm.tvm.compile(self._module, target=target)
         return _tvm.relax.VirtualMachine(executable, _tvm.device_of(target))["main"]
 
 
-def _nested(found: Any) -> Any:
-    """TVM's tensors and arrays of them as torch's."""
+def _nested(value: Any) -> Any:
+    """Convert TVM's tensors, and arrays of them, to torch tensors."""
     import torch
 
-    if isinstance(found, torch.Tensor):
-        return found
-    if isinstance(found, _tvm.runtime.Tensor):
-        return torch.utils.dlpack.from_dlpack(found)
-    return [_nested(part) for part in found]
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, _tvm.runtime.Tensor):
+        return torch.utils.dlpack.from_dlpack(value)
+    return [_nested(part) for part in value]

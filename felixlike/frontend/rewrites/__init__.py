@@ -1,4 +1,4 @@
-"""What is rewritten in a Relax module before it is fused: a file a rewrite."""
+"""Rewrite a Relax module before it is fused. Each file holds one rewrite."""
 
 from felixlike.frontend.rewrites.channels_last import with_channels_last
 from felixlike.frontend.rewrites.clamp_lookups import with_safe_indices

@@ -1,11 +1,11 @@
-"""Chains of convolutions keep their channels last, where that costs less than it gains.
+"""Convert chains of convolutions to channels last where that saves more than it costs.
 
     conv(relu(conv(x)))   →   permute(conv'(relu(conv'(permute(x)))))
 
-With channels last, vectors of channels are read and written as they lie: no kernel turns its tile on the way out,
-depthwise convolutions and poolings fill vectors whatever their stride and width. A convolution by itself would pay for
-it with two passes over memory, so the layouts of a function are changed only if all the permutations that this leaves
-move little beside what its convolutions write, or take little beside what fast convolutions (`winograd.py`) save.
+With channels last, vectors of channels are contiguous. Kernels need not transpose their output tile, and depthwise
+convolutions and poolings fill vectors for any stride and width. A single convolution would pay with two passes over
+memory. The layouts of a function are therefore changed only if the remaining permutations move little compared with
+what its convolutions write, or take little time compared with what fast convolutions (`winograd.py`) save.
 """
 
 from __future__ import annotations
@@ -29,28 +29,39 @@ from felixlike.frontend.rewrites.sink_reshapes import BINARY, UNARY
 from felixlike.frontend.rewrites.winograd import LAYOUTS, Plan, plan_of
 
 _AFFORDED = 0.25
-"""Bytes that permutations may move more than before, for each byte that convolutions write.  Chosen by hand:
-no benchmark compares other values."""
+"""Upper limit of the additional elements that permutations move, per element that convolutions write.
+
+Chosen by hand: no benchmark compares other values.
+"""
 
 _MOVING = 64.0
-"""What an element takes that a permutation moves, in floating-point operations done at the same time: measured
-when this was written; no benchmark repeats that."""
+"""Time to move one element in a permutation, as the number of floating-point operations in that time.
+
+Measured when this was written; no benchmark repeats it.
+"""
 
 
 def with_channels_last(module: Any) -> Any:
-    """A Relax module whose convolutions have channels last; the same module where the permutations would cost more."""
-    made, before = _written(module)
-    if not made:
+    """Convert the convolutions of a module to channels last.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The converted module, or the same one if the permutations would cost more.
+    """
+    convolved, before = _written(module)
+    if not convolved:
         return module
     layouts = {f"relax.{name}": [*layouts] for name, layouts in LAYOUTS.items()}
     counted = rewritten(module, _counted_from_the_front)
     converted = settled(_tvm.relax.transform.ConvertLayout(layouts)(counted), _sunk)
     _, after = _written(converted)
-    return converted if after - before <= _AFFORDED * made + _saved(converted) / _MOVING else module
+    return converted if after - before <= _AFFORDED * convolved + _saved(converted) / _MOVING else module
 
 
 def _counted_from_the_front(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
-    """Dimensions that are squeezed, by numbers that TVM's pass understands: it fails on negative ones."""
+    """Replace negative axes of squeeze, on which TVM's pass fails."""
     if operator(expression) != "squeeze" or expression.attrs.axis is None:
         return None
     axes, rank = [int(axis) for axis in expression.attrs.axis], len(shape(expression.args[0]))
@@ -60,8 +71,10 @@ def _counted_from_the_front(expression: Any, known: Bindings, rewriter: Rewriter
 
 
 def _sunk(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
-    """Behind elementwise operators, permutations meet their inverses: TVM's pass does not know all of those. One that
-    moves dimensions of extent 1 alone is a reshape; constants are permuted at once."""
+    """Move permutations behind elementwise operators, so that they meet their inverses. TVM's pass misses some cases.
+
+    Permutations of constants are evaluated. A permutation that moves only dimensions of size 1 becomes a reshape.
+    """
     name = operator(expression)
     if name in UNARY | BINARY:
         return _behind(expression, known, rewriter)
@@ -80,7 +93,7 @@ def _sunk(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
 
 
 def _behind(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
-    """The permutation of an elementwise operator's result, instead of the same one of each of its operands."""
+    """Permute an elementwise operator's result instead of each of its operands."""
     tensors = [a for a in expression.args if hasattr(a.ty, "shape") and not (is_constant(a) and not shape(a))]
     values = [known.value(a) for a in tensors]
     if not values or any(operator(v) != "permute_dims" or shape(v) != shape(expression) for v in values):
@@ -90,21 +103,21 @@ def _behind(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
         return None
 
     def operand(argument: Any) -> Any:
-        found = known.value(argument)
-        return rewriter.new(found.args[0] if operator(found) == "permute_dims" else argument)
+        value = known.value(argument)
+        return rewriter.new(value.args[0] if operator(value) == "permute_dims" else argument)
 
     call = _tvm.relax.Call(expression.op, [operand(a) for a in expression.args], expression.attrs)
     return _tvm.relax.op.permute_dims(rewriter.builder.emit(call), axes)
 
 
 def _moves(permutation: Any) -> bool:
-    """Whether a permutation changes the order of elements in memory."""
-    kept = [axis for axis in axes_of(permutation) if shape(permutation.args[0])[axis] > 1]
-    return kept != sorted(kept)
+    """Return whether a permutation changes the order of elements in memory."""
+    axes = [axis for axis in axes_of(permutation) if shape(permutation.args[0])[axis] > 1]
+    return axes != sorted(axes)
 
 
 def _saved(module: Any) -> float:
-    """Floating-point operations that fast convolutions will save in a module with channels last."""
+    """Return the floating-point operations that fast convolutions will save in a module with channels last."""
     plans: list[Plan | None] = []
     for function in module.functions.values():
         if isinstance(function, _tvm.relax.Function):
@@ -113,7 +126,7 @@ def _saved(module: Any) -> float:
 
 
 def _written(module: Any) -> tuple[int, int]:
-    """Elements that convolutions write, and that permutations move: those that move something, not of constants."""
+    """Return the number of elements that convolutions write, and that permutations of non-constant tensors move."""
     convolved = moved = 0
 
     def visit(node: Any) -> None:

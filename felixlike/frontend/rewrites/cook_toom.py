@@ -1,9 +1,10 @@
-"""The matrices of fast convolution in one dimension, by Cook and Toom: m outputs of r taps with m + r − 1 products.
+"""Compute the matrices of fast convolution in one dimension, by Cook and Toom.
 
     y = Aᵀ [(G g) ⊙ (Bᵀ d)]        d: m + r − 1 inputs, g: r taps, y: m outputs, y[i] = Σ d[i + k] · g[k]
 
-Source: A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks (2016), section 4. Both factors are
-polynomials, evaluated at m + r − 2 points and at infinity; the product there determines the outputs.
+This takes m + r − 1 products for m outputs of r taps. Source: A. Lavin and S. Gray, Fast Algorithms for Convolutional
+Neural Networks (2016), section 4. Both factors are polynomials, evaluated at m + r − 2 points and at infinity. The
+products at these points determine the outputs.
 """
 
 from __future__ import annotations
@@ -17,16 +18,24 @@ from math import prod
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 _POINTS = (0, 1, -1, 2, -2)
-"""Opposite pairs share most of their sums, and small integers keep errors small (F(4, 3): about 4e-6)."""
+"""Evaluation points.
+
+Opposite pairs share most of their sums, and small integers keep errors small (F(4, 3): about 4e-6).
+"""
 
 MOST = len(_POINTS) + 1
-"""Products of a tile at most."""
+"""Upper limit of products per tile."""
 
 
 @dataclass(frozen=True, slots=True)
 class FastConvolution:
-    """The three matrices, exact.  inputs: Bᵀ, a row a product.  taps: G, a row a product.  outputs: Aᵀ, a row an
-    output."""
+    """Hold the three matrices with exact fractions.
+
+    Attributes:
+        inputs: Bᵀ, one row per product.
+        taps: G, one row per product.
+        outputs: Aᵀ, one row per output.
+    """
 
     inputs: Matrix
     taps: Matrix
@@ -35,7 +44,7 @@ class FastConvolution:
 
 @cache
 def fast_convolution(outputs: int, taps: int) -> FastConvolution:
-    """F(m, r).  outputs: m.  taps: r; m + r − 1 ≤ MOST."""
+    """Return the matrices of F(m, r).  outputs: m.  taps: r, with m + r − 1 ≤ MOST."""
     count = outputs + taps - 1
     points = [Fraction(p) for p in _POINTS[: count - 1]]
     others = [[b for b in points if b != a] for a in points]
@@ -48,12 +57,13 @@ def fast_convolution(outputs: int, taps: int) -> FastConvolution:
 
 
 def _polynomial(roots: Sequence[Fraction], length: int) -> list[Fraction]:
-    """The coefficients of Π (x − root), lowest first, with zeros up to a length."""
-    found = [Fraction(1)]
+    """Return the coefficients of Π (x − root) in ascending order, zero-padded to a length."""
+    terms = [Fraction(1)]
     for root in roots:
-        found = [a - root * b for a, b in zip([Fraction(0), *found], [*found, Fraction(0)], strict=True)]
-    return found + [Fraction(0)] * (length - len(found))
+        terms = [a - root * b for a, b in zip([Fraction(0), *terms], [*terms, Fraction(0)], strict=True)]
+    return terms + [Fraction(0)] * (length - len(terms))
 
 
 def _frozen(rows: Sequence[Sequence[Fraction]]) -> Matrix:
+    """Return rows as nested tuples."""
     return tuple(map(tuple, rows))

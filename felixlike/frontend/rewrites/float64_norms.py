@@ -1,7 +1,7 @@
-"""Norms in float64, which TVM has none of: means and elementwise operators, in two passes.
+"""Replace norms in float64, which TVM lacks, by means and elementwise operators in two passes.
 
-layer norm         x → (x - mean) / √(mean square of what differs from it + ε), along some dimensions
-group norm         the same of [N, G, C/G, …] along all but the first two; an instance norm has a channel a group
+layer norm         x → (x - mean) / √(mean of squared differences from it + ε), along some dimensions
+group norm         the same of [N, G, C/G, …] along all but the first two; an instance norm has one channel per group
 """
 
 from __future__ import annotations
@@ -13,11 +13,19 @@ from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, 
 
 
 def with_wide_norms(module: Any) -> Any:
-    """A Relax module whose layer, group and instance norms of float64 are other operators."""
+    """Replace the float64 layer, group and instance norms of a module.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _written_out)
 
 
 def _written_out(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a float64 norm over whole channels or groups."""
     name = operator(expression)
     if name not in ("nn.layer_norm", "nn.group_norm", "nn.instance_norm"):
         return None
@@ -40,14 +48,15 @@ def _written_out(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
 
 
 def _unit(data: Any, axes: list[Any], epsilon: float, emit: Any) -> Any:
-    """With mean 0 and variance 1 along the axes."""
+    """Normalise to mean 0 and variance 1 along the axes."""
     op = _tvm.relax.op
-    different = emit(op.subtract(data, emit(op.mean(data, axes, keepdims=True))))
-    variance = emit(op.mean(emit(op.multiply(different, different)), axes, keepdims=True))
+    centred = emit(op.subtract(data, emit(op.mean(data, axes, keepdims=True))))
+    variance = emit(op.mean(emit(op.multiply(centred, centred)), axes, keepdims=True))
     deviation = emit(op.sqrt(emit(op.add(variance, _tvm.relax.const(float(epsilon), "float64")))))
-    return emit(op.divide(different, deviation))
+    return emit(op.divide(centred, deviation))
 
 
 def _scaled(unit: Any, scale: Any, shift: Any, attrs: Any, emit: Any) -> Any:
-    found = emit(_tvm.relax.op.multiply(unit, scale)) if attrs.scale else unit
-    return _tvm.relax.op.add(found, shift) if attrs.center else found
+    """Apply scale and shift where the norm has them."""
+    scaled = emit(_tvm.relax.op.multiply(unit, scale)) if attrs.scale else unit
+    return _tvm.relax.op.add(scaled, shift) if attrs.center else scaled

@@ -1,9 +1,9 @@
-"""Batch norms after convolutions become the convolutions' weights and biases: no task, no memory traffic.
+"""Fold batch norms after convolutions into the convolutions' weights and biases.
 
-    γ · (W ∗ x + b − μ) / √(σ² + ε) + β   =   (s · W) ∗ x + (s · (b − μ) + β)     with s = γ / √(σ² + ε) of each channel
+    γ · (W ∗ x + b − μ) / √(σ² + ε) + β   =   (s · W) ∗ x + (s · (b − μ) + β)     with s = γ / √(σ² + ε) per channel
 
-For convolutions of every rank, plain and transposed, with and without groups (TVM's own pass knows conv2d alone), in
-float64 before it is rounded once.
+This saves a task and memory traffic. It covers convolutions of every rank, plain and transposed, with and without
+groups (TVM's own pass covers conv2d only). The weights are computed in float64 and rounded once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,19 @@ Array = npt.NDArray[np.float64]
 
 
 def with_folded_batch_norms(module: Any) -> Any:
-    """A Relax module without the batch norms that follow convolutions with constant weights."""
+    """Remove the batch norms that follow convolutions with constant weights.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _folded)
 
 
 def _folded(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a batch norm's first output by a convolution with scaled weights plus a constant."""
     if not isinstance(expression, _tvm.relax.TupleGetItem) or int(expression.index) != 0:
         return None
     norm = known.value(expression.tuple_value)
@@ -47,7 +55,7 @@ def _folded(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
 
 
 def _with_bias(value: Any, known: Bindings) -> tuple[Any, Any]:
-    """The convolution and, where `value` is its sum with a constant for each channel, that constant."""
+    """Return the convolution, and the constant per channel if `value` is its sum with one."""
     if operator(value) != "add" or not known.once(value.args[0]):
         return value, None
     channels = (1, shape(value)[1], *[1] * (len(shape(value)) - 2))
@@ -58,7 +66,7 @@ def _with_bias(value: Any, known: Bindings) -> tuple[Any, Any]:
 
 
 def _channels_first(convolution: Any, norm: Any) -> bool:
-    """Whether the layouts are PyTorch's, and the norm is over the channels."""
+    """Return whether the layouts are PyTorch's and the norm is over the channels."""
     attrs = convolution.attrs
     weights = "IO" if operator(convolution).endswith("_transpose") else "OI"
     layouts = attrs.data_layout == attrs.out_layout and attrs.data_layout[:2] == "NC"
@@ -66,7 +74,7 @@ def _channels_first(convolution: Any, norm: Any) -> bool:
 
 
 def _scaled(convolution: Any, scale: Array) -> Array:
-    """The weights times a factor for each output channel."""
+    """Return the weights times a factor for each output channel."""
     weights = _wide(convolution.args[1])
     if not operator(convolution).endswith("_transpose"):
         return weights * scale.reshape(-1, *[1] * (weights.ndim - 1))
@@ -76,4 +84,5 @@ def _scaled(convolution: Any, scale: Array) -> Array:
 
 
 def _wide(constant: Any) -> Array:
+    """Return a constant's values in float64."""
     return np.asarray(constant.value.numpy(), dtype=np.float64)

@@ -1,8 +1,9 @@
-"""Zeros that a model puts around a tensor become the padding of the convolution or pooling that reads it.
+"""Turn zero padding of a tensor into the padding of the convolution or pooling that reads it.
 
     conv(pad(x, 1), padding=0)   →   conv(x, padding=1)
 
-A pad of its own is a task that copies; as padding it is where a schedule puts it. Pads by nothing disappear.
+A separate pad is a task that copies. As padding of a convolution, schedules choose where it is computed. Pads of
+width 0 are removed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ _MEANS = {f"nn.avg_pool{rank}d" for rank in (1, 2, 3)}
 
 
 def with_absorbed_pads(module: Any) -> Any:
-    """A Relax module whose convolutions, and means that count their padding, pad for themselves."""
+    """Fold pads into convolutions, and into average poolings that count their padding.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _absorbed)
 
 
 def _absorbed(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Add the widths of a pad to the padding of its reader, and drop pads of width 0."""
     name = operator(expression)
     if name == "nn.pad" and expression.attrs.pad_mode == "constant" and not any(_widths(expression)):
         return rewriter.new(expression.args[0])
@@ -37,12 +46,12 @@ def _absorbed(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     counted = name in _CONVOLUTIONS or (attrs.count_include_pad and not attrs.ceil_mode)
     if elsewhere or min(widths) < 0 or not counted:
         return None
-    own = [int(width) for width in attrs.padding]
+    padding = [int(width) for width in attrs.padding]
     added = [*(before[i] for i in spatial), *(after[i] for i in spatial)]
     arguments = [rewriter.new(argument) for argument in (pad.args[0], *expression.args[1:])]
-    return with_attributes(expression, arguments, padding=[a + b for a, b in zip(own, added, strict=True)])
+    return with_attributes(expression, arguments, padding=[a + b for a, b in zip(padding, added, strict=True)])
 
 
 def _widths(pad: Any) -> list[int]:
-    """Before and after each axis in turn."""
+    """Return the widths before and after each axis in turn."""
     return [int(width) for width in pad.attrs.pad_width]

@@ -1,11 +1,12 @@
-"""A sum that is spread over a larger tensor stays a kernel of its own: gates of channels are computed once.
+"""Keep a reduction that is broadcast to a larger tensor in a kernel of its own.
 
     Y[y, x, c] = X[y, x, c] · sigmoid(Σ_k W[c, k] · S[k])   →   G[c] = sigmoid(Σ_k W[c, k] · S[k])
                                                                 Y[y, x, c] = X[y, x, c] · G[c]
 
-TVM calls every operator elementwise one of whose operands has as many elements as its result, and fuses all of them
-behind sums; what suits a bias takes twenty times as long for the gate of a squeeze-and-excitation block. Between the
-two a reshape to the same shape is put that nothing is fused to; at run time it is a view, which costs nothing.
+Gates of channels are then computed once. TVM calls an operator elementwise if one of its operands has as many
+elements as its result, and fuses it behind reductions. That suits a bias, but takes twenty times as long for the gate
+of a squeeze-and-excitation block. A reshape to the same shape, which cannot be fused, is inserted between the two. At
+runtime it is a view and costs nothing.
 """
 
 from __future__ import annotations
@@ -26,15 +27,26 @@ from felixlike.frontend.rewrites.rewriting import (
 )
 
 _MANY = 4
-"""Elements of the larger tensor for each of a gate's, from which a kernel more is worth it.  Chosen by hand."""
+"""Minimum ratio of the larger tensor's elements to the gate's for which another kernel is worthwhile.
+
+Chosen by hand.
+"""
 
 
 def with_gates_apart(module: Any) -> Any:
-    """A module of annotated PrimFuncs, not yet fused, where nothing larger is fused behind a sum."""
+    """Prevent fusion of larger functions behind reductions.
+
+    Args:
+        module: Relax IRModule of annotated PrimFuncs that are not fused yet.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, partial(_apart, module))
 
 
 def _apart(module: Any, expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Insert an opaque reshape before each operand of an elementwise call that is a small reduction."""
     kernel = kernel_of(module, expression)
     count = elements(expression.ty)
     if kernel is None or pattern_of(kernel) > BROADCAST or count is None:
@@ -53,17 +65,18 @@ def _apart(module: Any, expression: Any, known: Bindings, rewriter: Rewriter) ->
 
 
 def _is_small(operand: Any, count: int) -> bool:
-    """Whether an operand is spread over so many elements."""
+    """Return whether an operand is broadcast to `count` elements from at most `count / _MANY`."""
     size = elements(operand.ty)
     return size is not None and 0 < _MANY * size <= count
 
 
 def _same(x: Any) -> Any:
+    """Return a copy of a tensor."""
     return _tvm.te.compute(x.shape, lambda *i: x(*i), name="gate")
 
 
 def _is_sum(module: Any, known: Bindings, expression: Any) -> bool:
-    """Whether something would be fused behind a sum if it was fused behind an expression."""
+    """Return whether a function fused behind an expression would be fused behind a reduction."""
     value = known.value(expression)
     kernel = kernel_of(module, value)
     if kernel is None or pattern_of(kernel) > BROADCAST:

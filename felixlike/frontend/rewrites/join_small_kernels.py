@@ -1,12 +1,12 @@
-"""Small kernels that follow one another, each working on what the one before has computed, become one.
+"""Join small consecutive kernels, each of which reads the previous one's result.
 
     g = split(slice(x) + h)                 g, all in one kernel with two outputs:
     c = sigmoid(g_1) · c + sigmoid(g_0) · tanh(g_2)      →       c, h = …
     h = sigmoid(g_3) · tanh(c)
 
-TVM fuses what ends in one tensor; the cell of an LSTM ends in two, and so it is three kernels. Starting each of them
-takes as long as what it computes. Only kernels without sums are joined, that write up to four thousand elements: larger
-ones are bound by memory, and are tuned better apart.
+TVM fuses functions that end in one tensor. The cell of an LSTM ends in two, so it is three kernels, each of which
+takes as long to launch as to compute. Only kernels without reductions are joined that write at most four thousand
+elements: larger ones are memory-bound and are tuned better separately.
 """
 
 from __future__ import annotations
@@ -19,15 +19,25 @@ from felixlike import _tvm
 from felixlike.frontend.rewrites.rewriting import INJECTIVE, elements, kernel_of, pattern_of
 
 _MOST = 4096
-"""Elements of a tensor that a joined kernel writes: some microseconds of one core.  Chosen by hand: 16 steps of LSTMs
-of 100 to 256 with 8 and 16 samples took 3 to 18 % less with cells of one kernel than with cells of three."""
+"""Upper limit of the elements of a tensor that a joined kernel writes, which take some microseconds on one core.
+
+Chosen by hand: 16 steps of LSTMs of 100 to 256 with 8 and 16 samples took 3 to 18 % less with cells of one kernel
+than of three.
+"""
 
 _LONGEST_NAME = 200
-"""Characters."""
+"""Upper limit of a joined kernel's name, in characters."""
 
 
 def with_joined_small_kernels(module: Any) -> Any:
-    """A fused Relax module with small kernels in a row joined."""
+    """Join the small consecutive kernels of a module.
+
+    Args:
+        module: Fused Relax IRModule.
+
+    Returns:
+        The rewritten module.
+    """
     functions = [
         (v, f) for v, f in module.functions.items() if isinstance(f, _tvm.relax.Function) and not _primitive(f)
     ]
@@ -38,33 +48,34 @@ def with_joined_small_kernels(module: Any) -> Any:
 
 @dataclass(slots=True)
 class _Row:
-    """Bindings that become one kernel.  calls: how many kernels they are now."""
+    """Collect bindings that become one kernel. `calls` is the number of kernels that they are now."""
 
     bindings: list[Any] = field(default_factory=list)
     defined: set[int | None] = field(default_factory=set)
     calls: int = 0
 
     def add(self, binding: Any, *, call: bool) -> None:
-        """Join a binding."""
+        """Add a binding."""
         self.bindings.append(binding)
         self.defined.add(_tvm.identity(binding.var))
         self.calls += call
 
     def feeds(self, value: Any) -> bool:
-        """Whether a value reads something that is computed here."""
+        """Return whether a value reads a variable of this row."""
         return any(_tvm.identity(v) in self.defined for v in _tvm.relax.analysis.free_vars(value))
 
 
 def _with_joined(module: Any, variable: Any, function: Any) -> Any:
+    """Join the small consecutive kernels of one function."""
     relax = _tvm.relax
     blocks, builder = [], relax.BlockBuilder(module)
     values = [b.value for block in function.body.blocks for b in block.bindings if hasattr(b, "value")]
     for block in function.body.blocks:
-        found: list[Any] = []
+        bindings: list[Any] = []
         for row in _rows(module, block.bindings):
             outputs = _outputs(row, [*values, function.body.body])
-            found += row.bindings if row.calls < 2 or outputs is None else _joined(builder, module, row, outputs)
-        blocks.append(type(block)(found, block.span))
+            bindings += row.bindings if row.calls < 2 or outputs is None else _joined(builder, module, row, outputs)
+        blocks.append(type(block)(bindings, block.span))
     body = relax.SeqExpr(blocks, function.body.body)
     builder.update_func(
         variable, relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
@@ -73,7 +84,7 @@ def _with_joined(module: Any, variable: Any, function: Any) -> Any:
 
 
 def _rows(module: Any, bindings: Sequence[Any]) -> Iterator[_Row]:
-    """All bindings in their order: those that may become one kernel together, the others one by one."""
+    """Yield all bindings in order: those that can become one kernel together, the others one by one."""
     row = _Row()
     for binding in bindings:
         value = getattr(binding, "value", None)
@@ -91,7 +102,7 @@ def _rows(module: Any, bindings: Sequence[Any]) -> Iterator[_Row]:
 
 
 def _is_small(module: Any, value: Any) -> bool:
-    """Whether a value is a kernel that works on single elements, and writes few of them."""
+    """Return whether a value is a kernel without reductions that writes few elements."""
     if not isinstance(value, _tvm.relax.Call):
         return False
     kernels = _kernels(module, value)
@@ -102,47 +113,50 @@ def _is_small(module: Any, value: Any) -> bool:
 
 
 def _kernels(module: Any, call: Any) -> list[Any]:
-    """The PrimFuncs that a call stands for; none for calls of anything else."""
+    """Return the PrimFuncs that a call stands for, none for other calls."""
     if isinstance(call.op, _tvm.ir.GlobalVar):
         called = module[call.op]
         if not isinstance(called, _tvm.relax.Function) or not _primitive(called):
             return []
         values = [binding.value for block in called.body.blocks for binding in block.bindings]
         calls = [value for value in values if not isinstance(value, _tvm.relax.TupleGetItem)]
-        found = [_kernels(module, value) if isinstance(value, _tvm.relax.Call) else [] for value in calls]
-        return [kernel for part in found for kernel in part] if all(found) else []
+        kernels = [_kernels(module, value) if isinstance(value, _tvm.relax.Call) else [] for value in calls]
+        return [kernel for part in kernels for kernel in part] if all(kernels) else []
     kernel = kernel_of(module, call)
     return [] if kernel is None else [kernel]
 
 
 def _primitive(function: Any) -> bool:
+    """Return whether a Relax function is a fused subgraph."""
     return bool(function.attrs and function.attrs.get("Primitive"))
 
 
 def _is_reshape(kernel: Any) -> bool:
-    """Whether a kernel does nothing but copy, as reshapes do, which become views."""
+    """Return whether a kernel only copies. Reshapes do, and become views."""
     return bool(_tvm.relax.analysis.has_reshape_pattern(kernel))
 
 
 def _tensors(kind: Any) -> list[Any]:
+    """Return the tensor types of a nested type."""
     return [tensor for field in kind.fields for tensor in _tensors(field)] if hasattr(kind, "fields") else [kind]
 
 
 def _outputs(row: _Row, values: Sequence[Any]) -> list[Any] | None:
-    """The variables of a row that are read elsewhere; None where one of them is a tuple."""
-    own = {_tvm.identity(binding.value) for binding in row.bindings}
-    elsewhere = [v for value in values if _tvm.identity(value) not in own for v in _variables(value)]
+    """Return the variables of a row that are read elsewhere, or None if one is a tuple or there are none."""
+    row_values = {_tvm.identity(binding.value) for binding in row.bindings}
+    elsewhere = [v for value in values if _tvm.identity(value) not in row_values for v in _variables(value)]
     read = {_tvm.identity(v) for v in elsewhere}
     outputs = [binding.var for binding in row.bindings if _tvm.identity(binding.var) in read]
     return None if not outputs or any(hasattr(v.ty, "fields") for v in outputs) else outputs
 
 
 def _variables(value: Any) -> list[Any]:
+    """Return the variables that a value reads."""
     return list(_tvm.relax.analysis.free_vars(value))
 
 
 def _joined(builder: Any, module: Any, row: _Row, outputs: Sequence[Any]) -> list[Any]:
-    """The bindings that take a row's place: a call of a new function, and its outputs."""
+    """Return the bindings that replace a row: a call of a new function, and its outputs."""
     relax = _tvm.relax
     arguments = _arguments(row)
     parameters = [relax.Var(f"p{number}", argument.ty) for number, argument in enumerate(arguments)]
@@ -162,27 +176,28 @@ def _joined(builder: Any, module: Any, row: _Row, outputs: Sequence[Any]) -> lis
         return [relax.VarBinding(outputs[0], relax.Call(called, arguments, ret_ty=outputs[0].ty))]
     kind = relax.TupleType([v.ty for v in outputs])
     whole = relax.DataflowVar("joined", kind)
-    taken = [relax.VarBinding(v, relax.TupleGetItem(whole, n)) for n, v in enumerate(outputs)]
-    return [relax.VarBinding(whole, relax.Call(called, arguments, ret_ty=kind)), *taken]
+    output_bindings = [relax.VarBinding(v, relax.TupleGetItem(whole, n)) for n, v in enumerate(outputs)]
+    return [relax.VarBinding(whole, relax.Call(called, arguments, ret_ty=kind)), *output_bindings]
 
 
 def _arguments(row: _Row) -> list[Any]:
-    """Variables and constants that a row reads and does not define, each once."""
-    found: dict[int | None, Any] = {}
+    """Return the variables and constants that a row reads but does not define, each once."""
+    arguments: dict[int | None, Any] = {}
     for binding in row.bindings:
         if isinstance(binding.value, _tvm.relax.Call):
             for argument in _operands(binding.value):
                 if _tvm.identity(argument) not in row.defined:
-                    found.setdefault(_tvm.identity(argument), argument)
-    return list(found.values())
+                    arguments.setdefault(_tvm.identity(argument), argument)
+    return list(arguments.values())
 
 
 def _operands(call: Any) -> list[Any]:
+    """Return the operands of a call of a Relax function or PrimFunc."""
     return list(call.args) if isinstance(call.op, _tvm.ir.GlobalVar) else list(call.args[1].fields)
 
 
 def _inlined(builder: Any, module: Any, value: Any, known: dict[int | None, Any]) -> Any:
-    """A value, computed in the function that a builder makes.  known: what stands for variables and constants there."""
+    """Emit a value in the function of a builder.  known: replacements of variables and constants there."""
     relax = _tvm.relax
 
     def new(expression: Any) -> Any:
@@ -202,5 +217,6 @@ def _inlined(builder: Any, module: Any, value: Any, known: dict[int | None, Any]
 
 
 def _name(call: Any) -> str:
+    """Return the name of the called function."""
     function = call.op if isinstance(call.op, _tvm.ir.GlobalVar) else call.args[0]
     return str(function.name_hint)

@@ -1,9 +1,9 @@
-"""Several products of one input with constants become one, and its parts: queries, keys and values of attention.
+"""Merge products of one input with constants into one product: queries, keys and values of attention.
 
     Q, K, V = X · A + a, X · B + b, X · C + c    →    Q, K, V = columns of X · [A B C] + [a b c]
 
-X is read once, and one large product fills the machine better than three small ones. Only where the parts are moved
-anyway, as splitting into heads does: else a copy of each would be needed.
+X is read once, and one large product uses the machine better than three small ones. This applies only if the parts
+are transposed anyway, as splitting into heads does. Otherwise each part would need a copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, constant, 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """product: the matmul.  bias: a vector that is added to it, or None.  result: the sum, or the product itself."""
+    """Describe a product with a constant matrix.
+
+    Attributes:
+        product: The matmul.
+        bias: Vector that is added to it, or None.
+        result: The sum, or the product without a bias.
+    """
 
     product: Any
     bias: Any | None
@@ -28,28 +34,36 @@ class Projection:
 
     @property
     def width(self) -> int:
-        """Columns."""
+        """Number of columns."""
         return shape(self.product.args[1])[1]
 
 
 def with_joint_projections(module: Any) -> Any:
-    """A Relax module where products of one input with constant matrices are one, if their parts are moved."""
+    """Merge products of one input with constant matrices if their results are transposed.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, partial(_part, {}))
 
 
 def _part(done: dict[int | None, Any], expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a projection by its columns of the merged product."""
     factors = [expression, *map(known.value, expression.args)] if operator(expression) in ("matmul", "add") else []
     product = next((f for f in factors if operator(f) == "matmul"), None)
     if product is None:
         return None
     source, block = product.args[0], known.block(product)
-    found = [
+    candidates = [
         _projection(r, known) for r in known.readers(source) if operator(r) == "matmul" and known.block(r) == block
     ]
-    own = next((p for p in found if p is not None and expression.same_as(p.result)), None)
-    if own is None:
+    this = next((p for p in candidates if p is not None and expression.same_as(p.result)), None)
+    if this is None:
         return None
-    joint = [p for p in found if p is not None and _alike(p, own)]
+    joint = [p for p in candidates if p is not None and _alike(p, this)]
     if len(joint) == 1:
         return None
     key = _tvm.identity(joint[0].product)
@@ -57,24 +71,24 @@ def _part(done: dict[int | None, Any], expression: Any, known: Bindings, rewrite
         done[key] = _joined(joint, rewriter)
     begin = sum(p.width for p in joint[: [p.result.same_as(expression) for p in joint].index(True)])
     axis = len(shape(expression)) - 1
-    return _tvm.relax.op.strided_slice(done[key], axes=[axis], begin=[begin], end=[begin + own.width])
+    return _tvm.relax.op.strided_slice(done[key], axes=[axis], begin=[begin], end=[begin + this.width])
 
 
 def _projection(product: Any, known: Bindings) -> Projection | None:
-    """What begins with a matmul, if its matrix is constant and its result is only moved."""
+    """Return the projection that begins with a matmul, if its matrix is constant and its result is only transposed."""
     weights = product.args[1]
     if not is_constant(weights) or len(shape(weights)) != 2:
         return None
-    found = Projection(product, None, product)
+    projection = Projection(product, None, product)
     readers = known.readers(known.variable(product))
     if len(readers) == 1 and operator(readers[0]) == "add":
-        biases = [a for a in readers[0].args if is_constant(a) and shape(a) == (found.width,)]
-        found = Projection(product, biases[0], readers[0]) if biases else found
-    return found if _is_moved(known.variable(found.result), known) else None
+        biases = [a for a in readers[0].args if is_constant(a) and shape(a) == (projection.width,)]
+        projection = Projection(product, biases[0], readers[0]) if biases else projection
+    return projection if _is_moved(known.variable(projection.result), known) else None
 
 
 def _is_moved(variable: Any, known: Bindings) -> bool:
-    """Whether every reader transposes it, after reshapes or at once."""
+    """Return whether every reader transposes the variable, directly or after reshapes."""
     readers = known.readers(variable)
     return bool(readers) and all(
         operator(r) == "permute_dims" or (operator(r) == "reshape" and _is_moved(known.variable(r), known))
@@ -83,12 +97,13 @@ def _is_moved(variable: Any, known: Bindings) -> bool:
 
 
 def _alike(one: Projection, other: Projection) -> bool:
+    """Return whether two projections can be merged."""
     same_types = str(one.product.ty.dtype) == str(other.product.ty.dtype)
     return same_types and (one.bias is None) == (other.bias is None)
 
 
 def _joined(projections: list[Projection], rewriter: Rewriter) -> Any:
-    """The variable that is all of them side by side."""
+    """Emit the merged product and return its variable."""
 
     def side_by_side(constants: list[Any]) -> Any:
         return constant(np.concatenate([c.value.numpy() for c in constants], axis=-1))

@@ -1,10 +1,10 @@
-"""Sorting, and the place of the largest, with NaN above all numbers as PyTorch has it.
+"""Make sorting and argmax treat NaN as larger than all numbers, as PyTorch does.
 
     argsort(x)   →   argsort(key(x))                              key: integers in the order of the floats
     argmax(x)    →   min(i where x[i] = max(x) or x[i] is NaN)
 
-TVM sorts by a < b, which is no order where there is NaN, and its argmax passes NaN by and finds no place at all among
-nothing but -inf. Its reduction to a value and its place knows no vectors either, unlike the two that stand here.
+TVM sorts by a < b, which is not an order with NaN. Its argmax skips NaN and returns no index if all elements are
+-inf. Its reduction to a (value, index) pair cannot be vectorized. The two reductions used here can.
 """
 
 from __future__ import annotations
@@ -16,16 +16,23 @@ from felixlike import _tvm
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten, shape
 
 _MANTISSAS = {32: 0x7FFFFFFF, 64: 0x7FFFFFFFFFFFFFFF}
-"""All bits of a float but its sign, by its width."""
+"""All bits of a float except the sign, by its width in bits."""
 
 
 def with_total_order(module: Any) -> Any:
-    """A Relax module that sorts floats by integers, and looks for the largest of a tensor before it looks for its
-    place."""
+    """Sort floats by integer keys, and compute argmax from the maximum.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _ordered)
 
 
 def _ordered(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
+    """Replace argmax, argmin, and sorts of floats."""
     name = operator(expression)
     if name in ("argmax", "argmin"):
         return _place(expression, rewriter, largest=name == "argmax")
@@ -35,6 +42,7 @@ def _ordered(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
 
 
 def _sorted(call: Any, rewriter: Rewriter, name: str) -> Any:
+    """Replace sort, argsort and topk by sorting integer keys."""
     relax, emit, how = _tvm.relax, rewriter.builder.emit, call.attrs
     data = rewriter.new(call.args[0])
     keys = emit(rewriter.builder.call_te(_keys, data, primfunc_name_hint="order"))
@@ -54,9 +62,11 @@ def _sorted(call: Any, rewriter: Rewriter, name: str) -> Any:
 
 
 def _keys(data: Any) -> Any:
-    """Integers in the order of floats: equal for both zeros, the largest for NaN.
+    """Return integers in the order of floats: equal for both zeros, the largest for NaN.
 
-    The bits of floats that are not negative are in their order; those of the others are in the opposite one."""
+    The bits of nonnegative floats, read as integers, have the floats' order. Those of negative floats have the
+    opposite order.
+    """
 
     def key(*place: Any) -> Any:
         value = data(*place) if str(data.dtype) in ("float32", "float64") else data(*place).astype("float32")
@@ -71,6 +81,7 @@ def _keys(data: Any) -> Any:
 
 
 def _place(call: Any, rewriter: Rewriter, *, largest: bool) -> Any:
+    """Replace argmax or argmin by a search for the extreme value."""
     op, emit = _tvm.relax.op, rewriter.builder.emit
     data, sizes = rewriter.new(call.args[0]), list(shape(call.args[0]))
     axis = call.attrs.axis
@@ -79,12 +90,12 @@ def _place(call: Any, rewriter: Rewriter, *, largest: bool) -> Any:
         data = emit(op.reshape(data, sizes))
     axis = int(axis) % len(sizes)
     extreme = emit((op.max if largest else op.min)(data, axis, keepdims=True))
-    found = emit(rewriter.builder.call_te(_first, data, extreme, axis, primfunc_name_hint="place"))
-    return op.reshape(found, shape(call))
+    index = emit(rewriter.builder.call_te(_first, data, extreme, axis, primfunc_name_hint="place"))
+    return op.reshape(index, shape(call))
 
 
 def _first(data: Any, extreme: Any, axis: int) -> Any:
-    """The first place along an axis that holds the extreme, or NaN, which is then the extreme."""
+    """Return the first index along an axis that holds the extreme, or NaN, which is then the extreme."""
     size, dtype = data.shape[axis], str(data.dtype)
     extent = int(size) if isinstance(size, _tvm.tirx.IntImm) else size
     steps = _tvm.te.reduce_axis((0, extent), name="k")

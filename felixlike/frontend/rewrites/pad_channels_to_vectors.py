@@ -1,11 +1,11 @@
-"""Convolutions compute some channels or columns more than they are asked for, where vectors and tiles are full then.
+"""Pad channels or columns of convolutions, so that they fill vectors and tiles.
 
     conv(x, w)   →   conv(pad(x, columns), pad(w, channels))[: channels, …, : columns]
 
-113 channels or 29 columns are no multiple of a vector, 17 no multiple of any number of rows that a register tile may
-have; 128, 32 and 18 are. Schedules pad plain products (`spaces/padding.py`), but TVM has no primitive that pads what
-windows slide over. So it is done in the graph: constant weights are padded now, columns by the convolution's own
-padding, and the epilogue of the kernel writes only what was asked for.
+113 channels or 29 columns are not a multiple of a vector, and 17 is not a multiple of any number of rows that a
+register tile may have. 128, 32 and 18 are. Schedules pad plain products (`spaces/padding.py`), but TVM has no
+primitive that pads the operand of a sliding window. So the graph is changed: constant weights are padded now, columns
+by the convolution's own padding, and the kernel's epilogue writes only the original elements.
 """
 
 from __future__ import annotations
@@ -32,26 +32,44 @@ from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, SHORTEST, UNROLL
 _CONVOLUTIONS = {f"nn.conv{rank}d" for rank in (1, 2, 3)}
 
 _GAIN = 0.85
-"""Of the estimated time, at most, must be left.  Chosen by hand, as the estimate leaves out what is cut off again."""
+"""Upper limit of the padded convolution's estimated time, as a fraction of the original's.
+
+Chosen by hand, since the estimate ignores the slicing.
+"""
 
 _WIDER = 1.3
-"""Columns of a convolution in groups at most, for each it was asked for: it moves as much as it computes.  Chosen by
-hand: no benchmark compares other values."""
+"""Upper limit of columns of a grouped convolution, per original column: it moves as much as it computes.
+
+Chosen by hand: no benchmark compares other values.
+"""
 
 
 def with_room(module: Any, unit: VectorUnit) -> Any:
-    """A Relax module whose convolutions with constant weights fill the vectors and tiles of a vector unit better."""
+    """Pad the convolutions with constant weights that fill the vectors and tiles of a vector unit better then.
+
+    Args:
+        module: Relax IRModule with operators.
+        unit: Vector unit of the target.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, lambda expression, _, rewriter: _roomier(expression, rewriter, unit))
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """What its time depends on.
+    """Describe the extents on which a convolution's time depends.
 
-    channels: of the output, in each group.  groups: of channels; alike: whether neighbouring groups are neighbours in
-    memory, each of one channel.  columns: the innermost dimension of the output that is more than one; contiguous:
-    whether they, and what they read, are neighbours in memory.  rows: the dimension around columns; 1 where there is
-    none.  taps: of the window's last dimension."""
+    Attributes:
+        channels: Output channels of each group.
+        groups: Number of groups.
+        alike: Whether groups have one channel each and are adjacent in memory.
+        columns: Extent of the innermost output dimension that is larger than one.
+        contiguous: Whether columns, and the elements that they read, are adjacent in memory.
+        rows: Extent of the dimension around columns, 1 without one.
+        taps: Taps of the window's last dimension.
+    """
 
     channels: int
     groups: int
@@ -62,7 +80,10 @@ class Convolution:
     taps: int
 
     def time(self, unit: VectorUnit, lanes: int) -> float:
-        """Multiplications of vectors for a tap, a row and an input channel, and what tiles that do not fit add."""
+        """Return the vector multiplications per tap, row and input channel.
+
+        The overhead of tiles that do not fit is included.
+        """
         count = self.channels * self.groups * self.columns
         most = unit.registers // 2 if 1 < self.taps <= UNROLLED_TAPS else unit.registers * 3 // 4
         choices = [
@@ -73,7 +94,7 @@ class Convolution:
         return min(choices)[1] if choices else count / min(estimate.ONE_BY_ONE, lanes)
 
     def _axes(self) -> Iterator[tuple[int, int, int]]:
-        """(rank, extent, rows) of each axis that may lie in vectors, as `roles.choose_roles` ranks them."""
+        """Yield (rank, extent, rows) of each axis that can be vectorized, as `roles.choose_roles` ranks them."""
         if self.contiguous:
             yield 0, self.columns, self.channels if self.channels > 1 else self.rows
         if self.channels > 1 or self.alike:
@@ -82,22 +103,24 @@ class Convolution:
 
 @cache
 def _hindrance(vectors: int, rows: int, most: int) -> float:
-    """How much longer than its arithmetic the best tile takes."""
+    """Return how much longer than its arithmetic the best tile takes."""
     tiles = product(_divisors(vectors, MOST_VECTORS), _divisors(rows, MOST_ROWS))
     return min(estimate.hindrance(r, v) for v, r in tiles if v * r <= most)
 
 
 def _divisors(extent: int, most: int) -> list[int]:
+    """Return the divisors of an extent up to a limit."""
     return [d for d in range(1, min(extent, most) + 1) if extent % d == 0]
 
 
 def _width(extent: int, lanes: int) -> int:
-    """The longest vector, of `SHORTEST` elements at least, that divides an extent; 0 where there is none."""
+    """Return the longest vector of at least `SHORTEST` elements that divides an extent, or 0."""
     width = min(lanes, extent & -extent)
     return width if width >= min(SHORTEST, lanes) else 0
 
 
 def _roomier(expression: Any, rewriter: Rewriter, unit: VectorUnit) -> Any:
+    """Return the padded convolution, or None if the estimated gain is too small."""
     if operator(expression) not in _CONVOLUTIONS or not is_constant(expression.args[1]) or _is_plain(expression):
         return None
     dtype = str(expression.ty.dtype)
@@ -121,7 +144,7 @@ def _roomier(expression: Any, rewriter: Rewriter, unit: VectorUnit) -> Any:
 
 
 def _is_plain(call: Any) -> bool:
-    """Whether no window slides: schedules can pad that themselves."""
+    """Return whether the convolution has no sliding window, so that schedules can pad it."""
     attrs = call.attrs
     moves = any(int(stride) != 1 for stride in attrs.strides) or any(int(width) for width in attrs.padding)
     taps = [n for n, axis in zip(shape(call.args[1]), str(attrs.kernel_layout), strict=True) if axis not in "OI"]
@@ -129,12 +152,12 @@ def _is_plain(call: Any) -> bool:
 
 
 def _read(call: Any) -> tuple[Convolution, int]:
-    """What a convolution is like, and which dimension of its output its columns are."""
+    """Return the description of a convolution, and the dimension of its output that columns are."""
     attrs, layout, groups = call.attrs, str(call.attrs.data_layout), int(call.attrs.groups)
     output, data, weights = shape(call), shape(call.args[0]), shape(call.args[1])
     places = [i for i, axis in enumerate(layout) if axis not in "NC"]
     dimension = next((i for i in reversed(places) if output[i] > 1), places[-1])
-    around = [output[i] for i, axis in enumerate(layout[:dimension]) if axis != "C" and output[i] > 1]
+    outer = [output[i] for i, axis in enumerate(layout[:dimension]) if axis != "C" and output[i] > 1]
     channels, inputs = output[layout.index("C")] // groups, data[layout.index("C")] // groups
     convolution = Convolution(
         channels=channels,
@@ -142,14 +165,14 @@ def _read(call: Any) -> tuple[Convolution, int]:
         alike=groups > 1 and channels == inputs == 1 and layout.endswith("C"),
         columns=output[dimension],
         contiguous=int(attrs.strides[places.index(dimension)]) == 1 and all(n == 1 for n in data[dimension + 1 :]),
-        rows=around[-1] if around else 1,
+        rows=outer[-1] if outer else 1,
         taps=[n for n, axis in zip(weights, str(attrs.kernel_layout), strict=True) if axis not in "OI"][-1],
     )
     return convolution, dimension
 
 
 def _padded(call: Any, rewriter: Rewriter, dimension: int, channels: int, columns: int) -> Any:
-    """What a call computes, from one that computes some channels and columns more."""
+    """Return a slice of a convolution that computes `channels` and `columns` more."""
     import numpy as np
 
     attrs, layout = call.attrs, str(call.attrs.data_layout)

@@ -1,7 +1,7 @@
-"""Padding of maxima that is below everything.
+"""Pad max pooling with -inf.
 
-TVM pads what a maximum is taken of with the smallest finite number, which is larger than -inf: a window of -inf at an
-edge would have it for its maximum.
+TVM pads with the smallest finite number, which is larger than -inf. A window of -inf at an edge would have it as its
+maximum.
 """
 
 from __future__ import annotations
@@ -13,12 +13,22 @@ from felixlike.codegen.passes.propagate_nan import infinite, is_limit
 
 
 def with_infinite_padding(module: Any) -> Any:
-    """A module of PrimFuncs, none of them fused yet, whose maxima are padded with -inf."""
+    """Pad with -inf in the PrimFuncs that compute a maximum.
+
+    Args:
+        module: Relax IRModule of PrimFuncs that are not fused yet.
+
+    Returns:
+        The rewritten module.
+    """
     return _tvm.map_functions(module, _padded)
 
 
 def _padded(func: Any) -> Any:
-    """Only where the function takes a maximum itself: a model may pad with finite numbers on purpose."""
+    """Replace the padding in a function that computes a maximum.
+
+    Other functions stay unchanged: a model may pad with finite numbers on purpose.
+    """
     tirx = _tvm.tirx
     largest = any(isinstance(store.value, tirx.Max) for store in _tvm.found(func.body, tirx.BufferStore))
     if not largest:

@@ -1,8 +1,8 @@
-"""The passes from an imported Relax module to one whose every call is a fused subgraph.
+"""Run the passes from an imported Relax module to one whose every call is a fused subgraph.
 
-In: Relax with operators, parameters bound as constants. Out: Relax that only calls PrimFuncs, and views.
-The list is fixed for each kind of target: what is tuned must be what is compiled, so deploy starts from this module and
-fuses nothing again.
+Input: Relax with operators, parameters bound as constants. Output: Relax that calls only PrimFuncs and views. The
+list is fixed for each kind of target. The functions that are tuned must be those that are compiled, so compilation
+starts from this module and fuses nothing again.
 """
 
 from __future__ import annotations
@@ -39,8 +39,14 @@ from felixlike.hardware import kind_of, target_device
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """name: of a function of ours or of a pass of TVM's.  make: a target → TVM's pass.  kinds: of the targets that it
-    is for; none: for all.  static: whether it must know all sizes: it is left out where a call decides some."""
+    """Describe one pass of the pipeline.
+
+    Attributes:
+        name: Name of our function or of TVM's pass.
+        make: Returns TVM's pass for a target.
+        kinds: Kinds of targets that the pass is for. Empty for all.
+        static: Whether the pass needs fixed sizes. It is skipped for modules with dynamic sizes.
+    """
 
     name: str
     make: Callable[[Any], Any]
@@ -51,32 +57,37 @@ class Rewrite:
 def _ours(
     rewrite: Callable[..., Any], *kinds: str, of: Callable[[Any], list[Any]] | None = None, static: bool = False
 ) -> Rewrite:
-    """A function from module, and what else it wants of the target, to module."""
+    """Return the pass of one of our functions from module to module.
+
+    of: returns the function's further arguments for a target.
+    """
 
     def make(target: Any) -> Any:
-        more = of(target) if of else []
-        return _tvm.transform.module_pass(lambda module, _: rewrite(module, *more), opt_level=0, name=rewrite.__name__)
+        arguments = of(target) if of else []
+        return _tvm.transform.module_pass(
+            lambda module, _: rewrite(module, *arguments), opt_level=0, name=rewrite.__name__
+        )
 
     return Rewrite(rewrite.__name__, make, kinds, static)
 
 
 def _tvms(name: str, place: str = "transform") -> Rewrite:
-    """A pass of Relax's.  place: the module that has it."""
+    """Return a pass of Relax.  place: the module that defines it."""
     return Rewrite(name, lambda _: getattr(getattr(_tvm.relax, place), name)())
 
 
 _CPU = ("llvm",)
 
 REWRITES = [
-    # NaN is above all numbers wherever there is an order.
+    # Sorting and argmax treat NaN as larger than all numbers.
     _ours(with_total_order),
-    # TVM's norms end at float32.
+    # TVM has no norms in float64.
     _ours(with_wide_norms),
     # Sampling, sorting and scans have no legalisation of their own: TVM's kernels for them, as in its CPU pipeline.
     _tvms("DispatchSampling", "backend"),
     _tvms("DispatchSortScan", "backend"),
     _ours(with_safe_indices),
-    # Zeros around a tensor become the padding of the convolution that reads it.
+    # Zero padding becomes the padding of the convolution that reads it.
     _ours(with_absorbed_pads),
     # A batch norm after a convolution becomes that convolution's weight and bias: no task, no memory traffic.
     _ours(with_folded_batch_norms),
@@ -89,62 +100,66 @@ REWRITES = [
     _ours(in_phases),
     # A matrix that multiplies a whole batch stays one.
     _ours(with_shared_factors),
-    # Folded batch norms, weights by phase and transposed weights are computed now instead of on every call.
+    # Compute folded batch norms, weights by phase and transposed weights now instead of in every call.
     _tvms("FoldConstant"),
     # Convolutions of a chain read and write vectors of channels.
     _ours(with_channels_last, *_CPU, static=True),
     # Convolutions with small windows become products of transformed tiles.
     _ours(with_fast_convolutions, *_CPU, static=True),
-    # Group norms become rows, or means of channels, that schedule rules know.
+    # Group norms become reductions of rows, or of channels, that schedule rules support.
     _ours(with_group_norms_in_two_passes, *_CPU, static=True),
-    # Queries, keys and values are one product; the weights of all three are known now.
+    # Queries, keys and values become one product. The weights of all three are constants by now.
     _ours(with_joint_projections),
-    # What is done to the elements of a contraction joins it, although a reshape is between them.
+    # Elementwise operators join a contraction even if a reshape is between them.
     _ours(with_late_reshapes),
-    # Transposed factors of products are read where they lie.
+    # Products read transposed factors in place.
     _tvms("CanonicalizeBindings"),
     _ours(with_transposed_factors, static=True),
-    # Convolutions whose channels or columns fill no vectors compute some more.
+    # Convolutions whose channels or columns do not fill vectors are padded.
     _ours(with_room, *_CPU, of=lambda target: [target_device(target).unit], static=True),
     # Operators become PrimFuncs. Some leave constants behind (masks, index tensors): fold again.
     _tvms("LegalizeOps"),
-    # The padding of a maximum is below all numbers.
+    # Max pooling pads with -inf.
     _ours(with_infinite_padding),
     _tvms("FoldConstant"),
-    # Patterns (elementwise, injective, reduction, out-fusable …) tell FuseOps what may join what.
+    # Patterns (elementwise, injective, reduction, out-fusable …) tell FuseOps which functions may be fused.
     _tvms("AnnotateTIROpPattern"),
-    # The stack of all steps does not compute the last of them.
+    # The stack of all steps is not fused with the computation of the last step.
     _ours(with_stacks_apart),
-    # What is spread over a larger tensor is computed before it.
+    # A gate that is broadcast to a larger tensor is computed before it.
     _ours(with_gates_apart),
     _tvms("FuseOps"),
-    # What follows one another and takes no longer than being started is one kernel, of several outputs.
+    # Consecutive kernels that take no longer than their launch become one kernel with several outputs.
     _ours(with_joined_small_kernels, *_CPU, static=True),
     _tvms("FuseTIR"),
     _ours(with_simple_indices),
     # A reshape alone is a view of its input at run time; as a PrimFunc it would be a copy and a task.
     _tvms("RewriteDataflowReshape"),
-    # PrimFuncs that were fused into others are called by nothing now.
+    # Remove the PrimFuncs that were fused into others.
     _tvms("DeadCodeElimination"),
 ]
-"""In their order."""
+"""All passes, in the order in which they run."""
 
 
 def rewrites_of(kind: str) -> tuple[Rewrite, ...]:
-    """What the graph undergoes for a kind of target, by its name, in this order."""
+    """Return the passes for a kind of target, by its name, in order."""
     return tuple(rewrite for rewrite in REWRITES if not rewrite.kinds or kind in rewrite.kinds)
 
 
 def fuse(module: Any, target: Any) -> Any:
-    """Legalise and fuse a Relax module for a target, and mark weights whose layout is free.  Raises what TVM raises."""
+    """Legalise and fuse a Relax module for a target, and annotate weights whose layout is free.
+
+    Raises what TVM raises.
+    """
     return with_marks(_run(module, target, rewrites_of(kind_of(target).name)))
 
 
 def fuse_dynamic(module: Any, target: Any) -> Any:
-    """The same of a module some of whose sizes are symbolic, without marks.  Raises what TVM raises."""
+    """Legalise and fuse a module with symbolic sizes, without annotations.  Raises what TVM raises."""
     return _run(module, target, [r for r in rewrites_of(kind_of(target).name) if not r.static])
 
 
 def _run(module: Any, target: Any, rewrites: Sequence[Rewrite]) -> Any:
+    """Run passes on a module in the scope of a target."""
     with target:
         return _tvm.transform.Sequential([rewrite.make(target) for rewrite in rewrites])(module)

@@ -1,10 +1,10 @@
-"""Products read transposed factors where they lie: queries times transposed keys, heads of attention.
+"""Make products read transposed factors in place: transposed keys and the heads of attention.
 
     permute(X) · permute(Y)    →    Z[…, i, j] = Σ_k X[…] · Y[…],  indices in the order of X and Y
 
-A transposition of its own is a task and a pass over memory. What a schedule needs side by side it copies, a panel at a
-time, and then into the order that suits it. Constants are left alone: they are transposed once, when compiled.
-Between transposition and product there may be what changes nothing but dimensions of extent 1.
+A separate transposition is a task and a pass over memory. Schedules copy a panel at a time where they need contiguous
+data, in the order that they need. Constants are left alone: they are transposed once, at compile time. Operators that
+change only dimensions of extent 1 may stand between transposition and product.
 """
 
 from __future__ import annotations
@@ -21,8 +21,14 @@ Indices = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """Where a factor comes from.  source: an expression.  shape: of the factor.  place: indices of the factor → of the
-    source.  transposed: whether their order differs."""
+    """Describe the origin of a factor.
+
+    Attributes:
+        source: Expression that the factor is computed from.
+        shape: Shape of the factor.
+        place: Maps indices of the factor to those of the source.
+        transposed: Whether their order differs.
+    """
 
     source: Any
     shape: tuple[int, ...]
@@ -31,11 +37,19 @@ class Factor:
 
 
 def with_transposed_factors(module: Any) -> Any:
-    """A Relax module whose matmuls read what their factors are transposed from, if nothing else reads those."""
+    """Make matmuls read the sources of their transposed factors, if nothing else reads those factors.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _product)
 
 
 def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a matmul with a transposed factor by a PrimFunc that reads the factor's source."""
     if operator(expression) != "matmul" or min(len(shape(a)) for a in expression.args) < 2:
         return None
     factors = [_factor(argument, known) for argument in expression.args]
@@ -50,31 +64,37 @@ def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
 
 
 def _factor(argument: Any, known: Bindings) -> Factor:
-    """A factor as far back as transpositions and dimensions of extent 1 lead; itself if none is transposed."""
+    """Trace a factor back through transpositions and changes of dimensions of extent 1.
+
+    Without a transposition the factor itself is returned.
+    """
     plain = Factor(argument, shape(argument), lambda indices: indices, False)
-    found = plain
-    while known.once(found.source):
-        value = known.value(found.source)
+    factor = plain
+    while known.once(factor.source):
+        value = known.value(factor.source)
         step = _permuted(value) if operator(value) == "permute_dims" else _resized(value)
         if step is None or is_constant(value.args[0]):
             break
-        found = Factor(
+        factor = Factor(
             value.args[0],
-            found.shape,
-            lambda indices, before=found.place, step=step: step(before(indices)),  # type: ignore[misc]
-            found.transposed or operator(value) == "permute_dims",
+            factor.shape,
+            lambda indices, before=factor.place, step=step: step(before(indices)),  # type: ignore[misc]
+            factor.transposed or operator(value) == "permute_dims",
         )
-    return found if found.transposed else plain
+    return factor if factor.transposed else plain
 
 
 def _permuted(value: Any) -> Callable[[Indices], Indices]:
-    """Indices of a transposed tensor → of the tensor."""
+    """Return a map from indices of a transposed tensor to those of its source."""
     order = axes_of(value)
     return lambda indices: [indices[order.index(place)] for place in range(len(order))]
 
 
 def _resized(value: Any) -> Callable[[Indices], Indices] | None:
-    """Indices of a tensor that is reshaped by dimensions of extent 1 alone → of the tensor; None of all others."""
+    """Return a map from indices of a reshaped tensor to those of its source.
+
+    Returns None unless only dimensions of extent 1 change.
+    """
     if operator(value) not in ("reshape", "broadcast_to", "expand_dims", "squeeze"):
         return None
     after, before = shape(value), shape(value.args[0])
@@ -89,13 +109,13 @@ def _resized(value: Any) -> Callable[[Indices], Indices] | None:
 
 
 def _matmul(tensors: Sequence[Any], factors: Sequence[Factor], result: Sequence[int], dtype: str) -> Any:
-    """As TVM computes relax.matmul, but for where factors are read."""
+    """Compute a product as TVM's relax.matmul does, but with factors read from their sources."""
 
     def read(number: int, batch: Sequence[Any], *last: Any) -> Any:
         factor = factors[number]
         count = len(factor.shape) - 2
-        own = [0 if n == 1 else i for n, i in zip(factor.shape, batch[len(batch) - count :], strict=False)]
-        return tensors[number](*factor.place([*own, *last])).astype(dtype)
+        outer = [0 if n == 1 else i for n, i in zip(factor.shape, batch[len(batch) - count :], strict=False)]
+        return tensors[number](*factor.place([*outer, *last])).astype(dtype)
 
     k = _tvm.te.reduce_axis((0, factors[0].shape[-1]), name="k")
     return _tvm.te.compute(

@@ -1,4 +1,4 @@
-"""How rewrites walk a Relax module: a rule looks at one expression at a time, and at what is known around it."""
+"""Apply rewrite rules to a Relax module. A rule sees one expression at a time, and the bindings of its function."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import Any
 from felixlike import _tvm
 
 Rule = Callable[[Any, "Bindings", "Rewriter"], Any]
-"""(a call or an element of a tuple, the bindings around it, the rewriter) → what takes its place, or None."""
+"""(call or tuple element, bindings of its function, rewriter) → replacement, or None for no change."""
 
 BROADCAST, INJECTIVE, OUT_FUSIBLE, OPAQUE = 1, 2, 4, 8
-"""TVM's kinds of PrimFuncs: up to which they are fused behind sums; up to which they compute every element from single
-ones; what works on single elements may be fused behind; nothing may be fused to it."""
+"""TVM's kinds of PrimFuncs.
+
+Kinds up to BROADCAST are fused behind reductions. Kinds up to INJECTIVE compute each element from single elements.
+Elementwise operators may be fused behind OUT_FUSIBLE. OPAQUE is never fused.
+"""
 
 
 class Bindings:
-    """The bindings of a Relax function: what a variable stands for, and who reads it."""
+    """Index the bindings of a Relax function: the value of each variable, and its readers."""
 
     def __init__(self, function: Any) -> None:
         self._values: dict[int | None, Any] = {}
@@ -34,28 +37,33 @@ class Bindings:
                 self._readers.setdefault(_tvm.identity(read), []).append(value)
 
     def value(self, expression: Any) -> Any:
-        """What is bound to a variable; the expression itself where it is none, or an input."""
+        """Return the value bound to a variable. Inputs and other expressions are returned unchanged."""
         return self._values.get(_tvm.identity(expression), expression)
 
     def variable(self, value: Any) -> Any:
-        """The variable that a value is bound to."""
+        """Return the variable that a value is bound to."""
         return self._variables[_tvm.identity(value)]
 
     def block(self, value: Any) -> int:
-        """The number of the block that binds a value; -1 for what is within one."""
+        """Return the index of the block that binds a value, or -1 for a subexpression."""
         return self._blocks.get(_tvm.identity(value), -1)
 
     def readers(self, variable: Any) -> list[Any]:
-        """The bound values that read a variable, and the function's output where that does."""
+        """Return the bound values that read a variable, and the function's output if it does."""
         return self._readers.get(_tvm.identity(variable), [])
 
     def once(self, variable: Any) -> bool:
-        """Whether a variable is read once."""
+        """Return whether a variable has exactly one reader."""
         return len(self.readers(variable)) == 1
 
 
 class Rewriter:
-    """What a rule builds with.  new: an expression as the new function has it.  builder: TVM's, of that function."""
+    """Build the new function in a rule.
+
+    Attributes:
+        builder: TVM's block builder of the new function.
+        new: Maps an expression of the old function to the new one.
+    """
 
     def __init__(self, visitor: Any) -> None:
         self.builder = visitor.builder_
@@ -63,19 +71,18 @@ class Rewriter:
 
 
 def rewritten(module: Any, rule: Rule) -> Any:
-    """The module with a rule applied to every call and every element of a tuple in its Relax functions, and without
-    what nothing reads any more."""
+    """Apply a rule to every call and tuple element in a module's Relax functions, and remove dead code."""
     relax = _tvm.relax
     known: list[Bindings] = []
 
     class Visitor(relax.PyExprMutator):  # type: ignore[misc,name-defined]
         def visit_call_(self, call: Any) -> Any:
-            found = rule(call, known[-1], Rewriter(self))
-            return super().visit_call_(call) if found is None else found
+            replacement = rule(call, known[-1], Rewriter(self))
+            return super().visit_call_(call) if replacement is None else replacement
 
         def visit_tuple_getitem_(self, element: Any) -> Any:
-            found = rule(element, known[-1], Rewriter(self))
-            return super().visit_tuple_getitem_(element) if found is None else found
+            replacement = rule(element, known[-1], Rewriter(self))
+            return super().visit_tuple_getitem_(element) if replacement is None else replacement
 
     visitor = relax.expr_functor.mutator(Visitor)(module)
     functions = [(v, f) for v, f in module.functions.items() if isinstance(f, relax.Function)]
@@ -86,7 +93,7 @@ def rewritten(module: Any, rule: Rule) -> Any:
 
 
 def settled(module: Any, rule: Rule) -> Any:
-    """The module with a rule applied until it changes nothing."""
+    """Apply a rule until it changes nothing."""
     while True:
         changed = rewritten(module, rule)
         if _tvm.structural_equal(changed, module):
@@ -95,20 +102,20 @@ def settled(module: Any, rule: Rule) -> Any:
 
 
 def operator(expression: Any) -> str:
-    """The name of the operator that an expression calls, without TVM's prefix; empty for all others."""
+    """Return the name of the operator that an expression calls, without TVM's prefix, or "" for other expressions."""
     if not isinstance(expression, _tvm.relax.Call) or not isinstance(expression.op, _tvm.ir.Op):
         return ""
     return str(expression.op.name).removeprefix("relax.")
 
 
 def shape(expression: Any) -> tuple[int, ...]:
-    """Of a tensor of known shape; sizes that a call decides are TVM's expressions, which equal themselves alone."""
+    """Return the shape of a tensor of known rank. A dynamic size is TVM's expression, which equals only itself."""
     sizes = expression.ty.shape.values
     return tuple(int(size) if isinstance(size, _tvm.tirx.IntImm) else size for size in sizes)
 
 
 def elements(tensor: Any) -> int | None:
-    """Of a tensor, by its type; None where a call decides it, or there is no one tensor."""
+    """Return the number of elements of a tensor type, or None for dynamic sizes and tuples."""
     sizes = getattr(getattr(tensor, "shape", None), "values", None)
     if sizes is None or not all(isinstance(size, _tvm.tirx.IntImm) for size in sizes):
         return None
@@ -116,42 +123,45 @@ def elements(tensor: Any) -> int | None:
 
 
 def kernel_of(module: Any, expression: Any) -> Any:
-    """The PrimFunc that an expression calls; None where it is something else."""
+    """Return the PrimFunc that an expression calls, or None."""
     called = isinstance(expression, _tvm.relax.Call) and expression.op.same_as(_tvm.ir.Op.get("relax.call_tir"))
     return module[expression.args[0]] if called else None
 
 
 def pattern_of(kernel: Any) -> int:
-    """The kind of an annotated PrimFunc; TVM takes those without a note for opaque."""
+    """Return the kind of an annotated PrimFunc. TVM treats those without an annotation as opaque."""
     return int(kernel.attrs.get("op_pattern", OPAQUE)) if kernel.attrs else OPAQUE
 
 
 def axes_of(permutation: Any) -> list[int]:
-    """Of a permute_dims: the dimension of the operand that each dimension of the result is."""
+    """Return the dimension of the operand for each dimension of a permute_dims' result."""
     rank = len(shape(permutation))
     axes = permutation.attrs.axes
     return list(reversed(range(rank))) if axes is None else [int(axis) % rank for axis in axes]
 
 
 def is_constant(expression: Any) -> bool:
-    """Whether an expression is a constant of the module."""
+    """Return whether an expression is a constant of the module."""
     return isinstance(expression, _tvm.ir.GenericConst)
 
 
 def constant(array: Any) -> Any:
-    """A constant of an array's own type; TVM makes float32 of float64, and int32 of int64, unless it is told."""
+    """Return a constant of an array's own dtype.
+
+    Without a dtype, TVM converts float64 to float32 and int64 to int32.
+    """
     return _tvm.relax.const(array, str(array.dtype))
 
 
 def with_attributes(call: Any, arguments: list[Any], **changed: Any) -> Any:
-    """A call of the same operator of relax.op.nn with other arguments and some attributes changed."""
+    """Return a call of the same relax.op.nn operator with other arguments and some attributes changed."""
     make = getattr(_tvm.relax.op.nn, operator(call).removeprefix("nn."))
     names = list(inspect.signature(make).parameters)[len(arguments) :]
     return make(*arguments, **{name: getattr(call.attrs, name) for name in names} | changed)
 
 
 def _bindings(function: Any) -> Iterator[tuple[int, Any, Any]]:
-    """(number of the block, variable, value) of each binding in the order of computation, then (-1, None, output)."""
+    """Yield (index of the block, variable, value) of each binding in order, then (-1, None, output)."""
     for number, block in enumerate(function.body.blocks):
         yield from ((number, binding.var, binding.value) for binding in block.bindings if hasattr(binding, "value"))
     yield -1, None, function.body.body

@@ -1,9 +1,9 @@
-"""Factors that are the same for all matrices of a batch are read where they are, not copied once for each.
+"""Read factors that are equal for all matrices of a batch in place, instead of copying them for each.
 
     matmul(A, broadcast_to(B, [T, K, N]))   →   matmul(A, B)
 
-PyTorch makes batches of equal matrices of a linear layer whose input is not contiguous. A constant one would be folded
-into as many copies as the batch has.
+PyTorch makes a batch of equal matrices for a linear layer whose input is not contiguous. A constant matrix would be
+folded into as many copies as the batch has.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constan
 
 
 def with_shared_factors(module: Any) -> Any:
-    """A Relax module whose products broadcast their factors themselves."""
+    """Make products broadcast their factors implicitly.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _shared)
 
 
 def _shared(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Replace broadcast factors of a matmul by their sources where the batch stays the same."""
     if operator(expression) != "matmul":
         return None
     factors = list(expression.args)
@@ -31,7 +39,7 @@ def _shared(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
         source = value.args[0]
         transposed = known.value(source)
         if operator(transposed) == "permute_dims" and not is_constant(transposed.args[0]):
-            continue  # better transposed once than for every matrix
+            continue  # transposing once is cheaper than for every matrix
         tried = [*factors[:place], source, *factors[place + 1 :]]
         if len(shape(source)) >= 2 and shape(source)[-2:] == shape(factor)[-2:] and _batch(tried) == _batch(factors):
             factors = tried
@@ -41,7 +49,7 @@ def _shared(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
 
 
 def _batch(factors: list[Any]) -> list[Any]:
-    """The dimensions of a product before those of its matrices, innermost first."""
+    """Return the batch dimensions of a product, innermost first."""
     outer: list[list[Any]] = [list(reversed(shape(factor)[:-2])) for factor in factors]
     return [
         next((size for size in sizes if not (isinstance(size, int) and size == 1)), 1)

@@ -1,9 +1,9 @@
-"""Indices without divisions that do nothing.
+"""Remove divisions without effect from indices.
 
     Y[c, h, w] = X[((w // 28 + h) // 28 + c) % 128, (w // 28 + h) % 28, w % 28]   →   X[c, h, w]     where w, h < 28
 
-In: a fused Relax module. Out: the same, where a division in a PrimFunc is simpler for the values its block's variables
-have. TVM writes reshapes for any values; what only seems to jump is kept from vectors.
+Input: a fused Relax module. Output: the same, with divisions in PrimFuncs simplified for the ranges of their block's
+variables. TVM writes reshapes for any values. Indices that look non-contiguous are not vectorized.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from felixlike import _tvm
 
 
 def with_simple_indices(module: Any) -> Any:
-    """A module whose PrimFuncs divide only where that changes something."""
+    """Simplify the divisions in a module's PrimFuncs."""
     return _tvm.map_functions(module, _simplified)
 
 
 def _simplified(func: Any) -> Any:
+    """Simplify the divisions of a PrimFunc for the ranges of its block variables."""
     analyzer = _tvm.sym.Analyzer()
     for block in _tvm.found(func.body, _tvm.s_tir.SBlock):
         for iterator in block.iter_vars:
@@ -26,12 +27,13 @@ def _simplified(func: Any) -> Any:
                 analyzer.bind(iterator.var, iterator.dom)
 
     def simpler(division: Any) -> Any:
-        found = analyzer.simplify(division)
-        return division if _divisions(found) > _divisions(division) else found
+        simplified = analyzer.simplify(division)
+        return division if _divisions(simplified) > _divisions(division) else simplified
 
     kinds = [(kind, simpler) for kind in (_tvm.tirx.FloorDiv, _tvm.tirx.FloorMod)]
     return _tvm.structural_map(func, kinds) if _divisions(func.body) else func
 
 
 def _divisions(node: Any) -> int:
+    """Count the divisions and remainders in an expression."""
     return sum(len(_tvm.found(node, kind)) for kind in (_tvm.tirx.FloorDiv, _tvm.tirx.FloorMod))

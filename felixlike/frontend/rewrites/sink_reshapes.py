@@ -1,10 +1,10 @@
-"""Reshapes move behind what is done to single elements, so that it joins the kernel of the contraction before them.
+"""Move reshapes behind elementwise operators, so that these join the kernel of the contraction before them.
 
     gelu(reshape(A · B + b))           →   reshape(gelu(A · B + b))
     add(reshape(A · B + b), residual)  →   reshape(add(A · B + b, reshape(residual)))
 
-TVM fuses elementwise operators into a contraction, but nothing behind a reshape: a task and a pass over memory each. A
-reshape of a reshape is one, of its own shape none; those that are left over are views.
+TVM fuses elementwise operators into a contraction, but not behind a reshape, where each is a task and a pass over
+memory. Consecutive reshapes become one, and a reshape to the same shape is removed. Remaining reshapes are views.
 """
 
 from __future__ import annotations
@@ -25,11 +25,19 @@ _CONTRACTIONS = {"matmul", "call_tir"} | {f"nn.conv{rank}d" for rank in (1, 2, 3
 
 
 def with_late_reshapes(module: Any) -> Any:
-    """A Relax module whose contractions are followed by what is done to their elements, and by reshapes after that."""
+    """Move reshapes between contractions and elementwise operators behind the latter.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return settled(module, _late)
 
 
 def _late(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Move a reshape behind an elementwise operator, and simplify reshapes, broadcasts and x · sigmoid(x)."""
     name, op = operator(expression), _tvm.relax.op
     if name == "broadcast_to" and shape(expression.args[0]) == shape(expression):
         return rewriter.new(expression.args[0])
@@ -57,7 +65,7 @@ def _late(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
 
 
 def _gated(product: Any, known: Bindings) -> Any:
-    """x of x · sigmoid(x), which is one operator of one tensor; None for all other products."""
+    """Return x of x · sigmoid(x), which is one operator of one tensor, or None for other products."""
     for x, other in (product.args, reversed(product.args)):
         gate = known.value(other)
         if operator(gate) == "sigmoid" and gate.args[0].same_as(x):
@@ -66,8 +74,10 @@ def _gated(product: Any, known: Bindings) -> Any:
 
 
 def _moves(argument: Any, expression: Any, known: Bindings) -> bool:
-    """Whether an operand is a reshape that can go behind: of a contraction, and read here alone; others are of its
-    shape, or one number."""
+    """Return whether an operand is a reshape of a contraction that can move behind the operator.
+
+    The reshape must have no other reader. Other operands must have the operator's shape or be one number.
+    """
     reshape = known.value(argument)
     others = [a for a in expression.args if not a.same_as(argument) and hasattr(a.ty, "shape")]
     alike = all(_is_whole(a, expression) or (is_constant(a) and math.prod(shape(a)) == 1) for a in others)
@@ -76,7 +86,7 @@ def _moves(argument: Any, expression: Any, known: Bindings) -> bool:
 
 
 def _of_contraction(variable: Any, known: Bindings) -> bool:
-    """Whether a variable is a contraction, or what is done to the elements of one that nobody else reads."""
+    """Return whether a variable is a contraction, or elementwise operators on one that has no other readers."""
     value = known.value(variable)
     if operator(value) not in UNARY | BINARY:
         return operator(value) in _CONTRACTIONS
@@ -84,11 +94,12 @@ def _of_contraction(variable: Any, known: Bindings) -> bool:
 
 
 def _is_whole(argument: Any, expression: Any) -> bool:
+    """Return whether an operand has the operator's shape."""
     return hasattr(argument.ty, "shape") and shape(argument) == shape(expression)
 
 
 def _joined(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
-    """One reshape instead of two, none instead of one that changes nothing."""
+    """Merge a reshape with the one before it, or remove one that changes nothing."""
     source = expression.args[0]
     if shape(source) == shape(expression):
         return rewriter.new(source)

@@ -1,16 +1,16 @@
-"""Transposed convolutions as s^d plain convolutions, one for each phase of the output, in one PrimFunc.
+"""Compute a transposed convolution as s^d plain convolutions, one per phase of the output, in one PrimFunc.
 
     Y[y] = Σ X[i] · W[j],  s·i + j = y + p        (one dimension; s: stride, p: padding, k: taps)
 
-With y = s·z + f, only every s-th tap meets the input at all: j = (f + p) mod s + s·b. So there are s phases f, each a
-convolution with t = ⌈k / s⌉ taps, and Y holds them interleaved. Taps are numbered backwards, a = t − 1 − b, so that the
-window moves forwards; those beyond k are zeros:
+With y = s·z + f, only every s-th tap meets the input: j = (f + p) mod s + s·b. So there are s phases f, each a
+convolution with t = ⌈k / s⌉ taps, and Y interleaves them. Taps are numbered backwards, a = t − 1 − b, so that the
+window moves forwards. Taps beyond k are zero:
 
-    V[f, …, a] = W[…, (f + p) mod s + s·(t − 1 − a)]                     computed once where W is a constant
+    V[f, …, a] = W[…, (f + p) mod s + s·(t − 1 − a)]                     computed once if W is a constant
     C[f, …, z] = Σ_a X[z + (f + p) div s − (t − 1) + a] · V[f, …, a]
     Y[…, y]    = C[y mod s, …, y div s]
 
-TVM puts s − 1 zeros between the elements of X and convolves with all k taps: s^d times the work.
+TVM inserts s − 1 zeros between the elements of X and convolves with all k taps, which is s^d times the work.
 """
 
 from __future__ import annotations
@@ -23,13 +23,20 @@ from felixlike import _tvm
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten, shape
 
 _LAYOUTS = {"conv1d": ("NCW", "IOW"), "conv2d": ("NCHW", "IOHW"), "conv3d": ("NCDHW", "IODHW")}
-"""Operator → the layouts of data and weights that are rewritten."""
+"""Layouts of data and weights that are rewritten, by operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One spatial dimension.  size: of the input.  output: of the output.  taps: of the weights.  stride, padding: the
-    transposed convolution's; padding is that before the first element."""
+    """Describe one spatial dimension.
+
+    Attributes:
+        size: Extent of the input.
+        output: Extent of the output.
+        taps: Extent of the weights.
+        stride: Stride of the transposed convolution.
+        padding: Its padding before the first element.
+    """
 
     size: int
     output: int
@@ -39,7 +46,7 @@ class Dimension:
 
     @property
     def phases(self) -> int:
-        """How many there are; one for stride 1."""
+        """Number of phases, 1 for stride 1."""
         return self.stride
 
     @property
@@ -49,22 +56,25 @@ class Dimension:
 
     @property
     def places(self) -> int:
-        """Elements of the output that each phase computes."""
+        """Number of output elements that each phase computes."""
         return -(-self.output // self.stride)
 
     @property
     def before(self) -> int:
-        """Zeros before the input's first element that a window may reach; negative if windows begin after it."""
+        """Number of zeros before the input's first element that a window may reach.
+
+        Negative if windows begin after it.
+        """
         return self.window - 1 - self.padding // self.stride
 
     @property
     def padded(self) -> int:
-        """Elements that the windows of all phases reach."""
+        """Number of elements that the windows of all phases reach."""
         last = (self.stride - 1 + self.padding) // self.stride - self.padding // self.stride
         return self.places - 1 + last + self.window
 
     def start(self, phase: Any) -> Any:
-        """Where the first window of a phase begins in the padded input; affine in the phase where that is possible."""
+        """Return where the first window of a phase begins in the padded input. Affine in the phase where possible."""
         if self.padding % self.stride == 0:
             return 0
         if self.stride == 2:
@@ -72,17 +82,26 @@ class Dimension:
         return (phase + self.padding) // self.stride - self.padding // self.stride
 
     def tap(self, phase: Any, step: Any) -> Any:
-        """The tap of the weights that a phase uses at a step of its window; may be beyond the last one."""
+        """Return the tap of the weights that a phase uses at a step of its window. It may be beyond the last tap."""
         return (phase + self.padding) % self.stride + self.stride * (self.window - 1 - step)
 
 
 def in_phases(module: Any) -> Any:
-    """A Relax module with transposed convolutions computed by phases; those with dilated weights or layouts other than
-    PyTorch's are left as they are."""
+    """Compute transposed convolutions by phases.
+
+    Those with dilated weights or layouts other than PyTorch's stay unchanged.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _phased)
 
 
 def _phased(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a transposed convolution by PrimFuncs for its weights by phase and its output."""
     name = operator(expression).removeprefix("nn.").removesuffix("_transpose")
     if not operator(expression).endswith("_transpose") or not _is_understood(expression, _LAYOUTS[name]):
         return None
@@ -100,13 +119,14 @@ def _phased(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
 
 
 def _is_understood(call: Any, layouts: tuple[str, str]) -> bool:
-    """Whether layouts are PyTorch's and the weights not dilated."""
+    """Return whether layouts are PyTorch's and the weights not dilated."""
     attrs = call.attrs
     plain = (attrs.data_layout, attrs.kernel_layout) == layouts and attrs.out_layout == attrs.data_layout
     return plain and all(int(d) == 1 for d in attrs.dilation)
 
 
 def _dimensions(call: Any) -> tuple[Dimension, ...]:
+    """Return the spatial dimensions of a transposed convolution."""
     data, weights = map(shape, call.args)
     strides, padding = call.attrs.strides, call.attrs.padding
     return tuple(
@@ -116,9 +136,10 @@ def _dimensions(call: Any) -> tuple[Dimension, ...]:
 
 
 def phase_weights(weights: Any, dimensions: Sequence[Dimension], groups: int) -> Any:
-    """V[phases, group, output channel, input channel, windows] of W[input channel, output channel, taps].
+    """Compute V[phases, group, output channel, input channel, windows] of W[input channel, output channel, taps].
 
-    Channels are counted within a group. Phases and the group only where there is more than one."""
+    Channels are counted within a group. The dimensions of phases and groups exist only where there is more than one.
+    """
     inputs, outputs = int(weights.shape[0]) // groups, int(weights.shape[1])
     several = [d for d in dimensions if d.phases > 1]
     shape = [*(d.phases for d in several), *([groups] if groups > 1 else []), outputs, inputs]
@@ -130,14 +151,14 @@ def phase_weights(weights: Any, dimensions: Sequence[Dimension], groups: int) ->
         taps = [d.tap(f, a) for d, f, a in zip(dimensions, phases, steps, strict=True)]
         inside = [t < d.taps for d, t in zip(dimensions, taps, strict=True) if d.taps % d.stride]
         zero = _tvm.tirx.const(0, weights.dtype)
-        found = weights(group * inputs + c, k, *taps)
-        return _tvm.te.if_then_else(_tvm.te.all(*inside), found, zero) if inside else found
+        weight = weights(group * inputs + c, k, *taps)
+        return _tvm.te.if_then_else(_tvm.te.all(*inside), weight, zero) if inside else weight
 
     return _tvm.te.compute([*shape, *(d.window for d in dimensions)], value, name="phase_weights")
 
 
 def phased(data: Any, weights: Any, dimensions: Sequence[Dimension], dtype: str) -> Any:
-    """Y[batch, channel, places] of X[batch, channel, places] and weights as `phase_weights` gives them."""
+    """Compute Y[batch, channel, places] of X[batch, channel, places] and the weights of `phase_weights`."""
     count = sum(d.phases > 1 for d in dimensions)
     groups = int(weights.shape[count]) if len(weights.shape) > count + 2 + len(dimensions) else 1
     outputs, inputs = (int(n) for n in weights.shape[-len(dimensions) - 2 : -len(dimensions)])
@@ -171,7 +192,7 @@ def phased(data: Any, weights: Any, dimensions: Sequence[Dimension], dtype: str)
 
 
 def _padded(data: Any, dimensions: Sequence[Dimension], groups: int) -> Any:
-    """X with the zeros that windows reach; with an axis for groups where there are several."""
+    """Pad X with the zeros that windows reach, and add a dimension for groups if there are several."""
     inputs = int(data.shape[1]) // groups
     if groups == 1 and all(d.before == 0 and d.padded == d.size for d in dimensions):
         return data
@@ -181,15 +202,15 @@ def _padded(data: Any, dimensions: Sequence[Dimension], groups: int) -> Any:
         at = [z - d.before for d, z in zip(dimensions, places, strict=True)]
         inside = [i >= 0 for d, i in zip(dimensions, at, strict=True) if d.before > 0]
         inside += [i < d.size for d, i in zip(dimensions, at, strict=True) if d.padded - d.before > d.size]
-        found = data(n, channel, *at)
-        return _tvm.te.if_then_else(_tvm.te.all(*inside), found, _tvm.tirx.const(0, data.dtype)) if inside else found
+        read = data(n, channel, *at)
+        return _tvm.te.if_then_else(_tvm.te.all(*inside), read, _tvm.tirx.const(0, data.dtype)) if inside else read
 
     channels = [groups, inputs] if groups > 1 else [inputs]
     return _tvm.te.compute([data.shape[0], *channels, *(d.padded for d in dimensions)], value, name="padded")
 
 
 def _phases(indices: Sequence[Any], dimensions: Sequence[Dimension]) -> tuple[list[Any], Sequence[Any]]:
-    """The phase of every dimension, 0 where there is one only, from the first indices; and the indices after those."""
-    given = iter(indices)
-    phases = [next(given) if d.phases > 1 else 0 for d in dimensions]
-    return phases, tuple(given)
+    """Split indices into the phase of every dimension (0 without several phases) and the remaining indices."""
+    remaining = iter(indices)
+    phases = [next(remaining) if d.phases > 1 else 0 for d in dimensions]
+    return phases, tuple(remaining)

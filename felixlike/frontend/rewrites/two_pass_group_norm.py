@@ -1,11 +1,11 @@
-"""Group and instance norms in two passes: the mean first, then the mean square of what differs from it.
+"""Compute group and instance norms in two passes: first the mean, then the mean of squared differences from it.
 
     channels first:  x as [N, G, C/G, S] → mean and variance of groups → result: one PrimFunc of rows, like a layer norm
     channels last:   sums of each channel → means of each group → the same for the squared differences → elementwise
-                     operators, which fuse with what is around them
+                     operators, which fuse with adjacent ones
 
-TVM sums x and x² at once in a reduction of two values, which loses digits where the mean is large, and for which no
-schedule rule has a sketch with exact formulas. Y. Wu and K. He, Group Normalization (2018), section 3.1.
+TVM sums x and x² in one reduction of two values. It loses precision if the mean is large, and no schedule rule has a
+sketch with exact formulas for it. Y. Wu and K. He, Group Normalization (2018), section 3.1.
 """
 
 from __future__ import annotations
@@ -21,15 +21,23 @@ from felixlike.frontend.rewrites.rewriting import OPAQUE, OUT_FUSIBLE, Bindings,
 _NORMS = {"nn.group_norm", "nn.instance_norm"}
 
 _DTYPE = "float32"
-"""With fewer bits, TVM sums in float32; what it does then is kept."""
+"""Element type that is rewritten. For shorter types TVM sums in float32, and they stay unchanged."""
 
 
 def with_group_norms_in_two_passes(module: Any) -> Any:
-    """A Relax module whose group and instance norms of float32 are sums and elementwise operators."""
+    """Replace the float32 group and instance norms of a module by sums and elementwise operators.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _in_two_passes)
 
 
 def _in_two_passes(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a float32 group or instance norm over whole channels."""
     if operator(expression) not in _NORMS or str(expression.ty.dtype) != _DTYPE:
         return None
     extents, attrs = shape(expression), expression.attrs
@@ -49,7 +57,10 @@ def _in_two_passes(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """extents: of its input and output.  builder: TVM's, of the function it is in."""
+    """Build one norm.
+
+    `extents` is the shape of its input and output, `builder` TVM's block builder of the new function.
+    """
 
     extents: tuple[int, ...]
     groups: int
@@ -57,7 +68,7 @@ class _Norm:
     builder: Any
 
     def of_rows(self, data: Any, scale: Any, shift: Any) -> Any:
-        """With channels first, each group is a row of memory."""
+        """Build the norm for channels first, where each group is a row of memory."""
         reshape, emit = _tvm.relax.op.reshape, self.builder.emit
         batch, channels, *places = self.extents
         members, size, groups = channels // self.groups, prod(places), self.groups
@@ -85,7 +96,7 @@ class _Norm:
         return reshape(emit(self._call(normalised, "group_norm", OUT_FUSIBLE, *arguments)), self.extents)
 
     def of_channels(self, data: Any, scale: Any, shift: Any) -> Any:
-        """With channels last, each of them is summed for itself, and these sums by group."""
+        """Build the norm for channels last, where each channel is summed, and then these sums by group."""
         op, emit = _tvm.relax.op, self.builder.emit
         batch, *places, channels = self.extents
         members = channels // self.groups
@@ -120,13 +131,14 @@ class _Norm:
 
     @property
     def _count(self) -> Any:
-        """Elements of a group."""
+        """Number of elements of a group."""
         return _tvm.tirx.const(prod(self.extents[1:]) // self.groups, _DTYPE)
 
     def _inverse(self, squares: Any) -> Any:
-        """1 / standard deviation, of the summed squares of a group."""
+        """Return 1 / standard deviation from the summed squares of a group."""
         return _tvm.te.rsqrt(squares / self._count + _tvm.tirx.const(self.epsilon, _DTYPE))
 
     def _call(self, function: Callable[..., Any], name: str, pattern: int, *arguments: Any) -> Any:
+        """Return a call of a TE function as an annotated PrimFunc."""
         attributes = {"op_pattern": pattern}
         return self.builder.call_te(function, *arguments, primfunc_name_hint=name, primfunc_attrs=attributes)

@@ -1,16 +1,16 @@
-"""Convolutions as products of transformed tiles, where that is worth it (Winograd's fast convolutions).
+"""Compute convolutions as products of transformed tiles where that is faster (Winograd's fast convolutions).
 
     Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A        d: a tile of the input, g: r × r taps, Y: m × m outputs, for two channels
 
-(m + r − 1)² products for m² outputs of r² taps, 36 instead of 144 for m = 4 and r = 3; summed over the input channels
-before Aᵀ, A, so for each of the (m + r − 1)² places it is a matrix product of all tiles:
+This takes (m + r − 1)² products for m² outputs of r² taps, 36 instead of 144 for m = 4 and r = 3. Input channels are
+summed before Aᵀ and A are applied, so each of the (m + r − 1)² points is a matrix product over all tiles:
 
     V[i, j, tile, c] = Bᵀ d B              one PrimFunc, in a space of its own (`spaces/cpu/tile_cases.py`)
     M[i, j, tile, k] = Σ_c V[i, j, tile, c] · U[i, j, c, k]      a contraction; U is computed when the model is imported
-    Y[…, m·y + i, m·x + j, k] = Aᵀ M A     one PrimFunc, with what is done to the convolution's output fused to it
+    Y[…, m·y + i, m·x + j, k] = Aᵀ M A     one PrimFunc, with the convolution's epilogue fused to it
 
-The last two dimensions are transformed; a convolution in three sums over the taps of the first as before. Source:
-A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks (2016), section 4.
+The last two dimensions are transformed. A convolution in three sums over the taps of the first directly. Source: A.
+Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks (2016), section 4.
 """
 
 from __future__ import annotations
@@ -37,25 +37,40 @@ from felixlike.frontend.rewrites.rewriting import (
 from felixlike.hardware import estimate
 
 LAYOUTS = {"nn.conv1d": ("NWC", "OIW"), "nn.conv2d": ("NHWC", "OIHW"), "nn.conv3d": ("NDHWC", "OIDHW")}
-"""Operator → the layouts of data and weights of convolutions that keep channels last."""
+"""Layouts of data and weights of channels-last convolutions, by operator."""
 
 _DTYPE = "float32"
-"""With fewer bits, the differences in a tile would be worth little."""
+"""Element type that is transformed. Differences within a tile would lose too much precision in shorter types."""
 
 _TAPS = range(3, 6)
-"""Of a dimension that is transformed."""
+"""Numbers of taps of a dimension that can be transformed."""
 
 _OUTPUT = 0.5
-"""Of a transformed input's time is what a product of it takes, whose transformation is shorter.  Chosen by hand."""
+"""Time to transform one element of a product, relative to one of the input, whose transformation is longer.
+
+Chosen by hand.
+"""
 
 _GAIN = 1.2
-"""How much faster it should be by that count.  Chosen by hand; `felixlike bench networks` and the row "conv2d 3×3" of
-`benchmarks.space` show what the rewrite does as it is."""
+"""Minimum estimated speed-up.
+
+Chosen by hand. `felixlike bench networks` and the row "conv2d 3×3" of `benchmarks.space` show the effect of the
+rewrite.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A dimension whose taps are summed over as they are.  size: of the input.  output: of the output."""
+    """Describe a dimension whose taps are summed directly.
+
+    Attributes:
+        size: Extent of the input.
+        output: Extent of the output.
+        taps: Extent of the weights.
+        stride: Stride of the convolution.
+        dilation: Distance between taps, in elements.
+        padding: Zeros before the first element.
+    """
 
     size: int
     output: int
@@ -66,14 +81,21 @@ class Window:
 
     @property
     def padded(self) -> int:
-        """Elements that windows reach."""
+        """Number of elements that windows reach."""
         return (self.output - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Tiled:
-    """A dimension that is transformed in tiles.  size: of the input.  output: of the output.  tile: outputs of a
-    tile, m."""
+    """Describe a dimension that is transformed in tiles.
+
+    Attributes:
+        size: Extent of the input.
+        output: Extent of the output.
+        taps: Extent of the weights, r.
+        padding: Zeros before the first element.
+        tile: Outputs of a tile, m.
+    """
 
     size: int
     output: int
@@ -83,23 +105,31 @@ class Tiled:
 
     @property
     def points(self) -> int:
-        """Products of a tile."""
+        """Products of a tile, m + r − 1."""
         return self.tile + self.taps - 1
 
     @property
     def count(self) -> int:
-        """Tiles; the last may reach beyond the output."""
+        """Number of tiles. The last may reach beyond the output."""
         return -(-self.output // self.tile)
 
     @property
     def padded(self) -> int:
-        """Elements that tiles reach."""
+        """Number of elements that tiles reach."""
         return self.count * self.tile + self.taps - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a convolution is computed.  batch, inputs, outputs: images and channels."""
+    """Describe how a convolution is computed.
+
+    Attributes:
+        batch: Number of images.
+        inputs: Input channels.
+        outputs: Output channels.
+        windows: Dimensions that are summed directly.
+        tiled: Dimensions that are transformed.
+    """
 
     batch: int
     inputs: int
@@ -109,25 +139,28 @@ class Plan:
 
     @property
     def points(self) -> int:
-        """Products of a tile, of all dimensions."""
+        """Products of a tile over all dimensions."""
         return prod(t.points for t in self.tiled)
 
     @property
     def tiles(self) -> int:
-        """Tiles of an image, or of a slice of it."""
+        """Number of tiles of an image, or of a slice of it."""
         return prod(t.count for t in self.tiled)
 
     def around(self, slices: Sequence[int]) -> list[int]:
-        """Extents of what tiles are counted by.  slices: elements of each window's dimension."""
+        """Return the extents of the dimensions that enumerate tiles.  slices: elements of each window's dimension."""
         return [self.batch, *slices, *(t.count for t in self.tiled)]
 
     def rows(self, slices: Sequence[int]) -> list[int]:
-        """The same for the product, which knows all tiles as one dimension, those of all images where it may."""
+        """Return the extents that enumerate tiles in the product.
+
+        Tiles are one dimension. Without slices it includes the images.
+        """
         return [self.batch, *slices, self.tiles] if slices else [self.batch * self.tiles]
 
     @property
     def cost(self) -> float:
-        """In floating-point operations."""
+        """Estimated cost in floating-point operations."""
         taps, slices = prod(w.taps for w in self.windows), prod(w.output for w in self.windows)
         places = self.points * self.batch * self.tiles
         product = 2 * places * slices * taps * self.inputs * self.outputs
@@ -137,18 +170,26 @@ class Plan:
 
     @property
     def direct_cost(self) -> float:
-        """Of the convolution as it was."""
+        """Estimated cost of the original convolution in floating-point operations."""
         dimensions: tuple[Window | Tiled, ...] = (*self.windows, *self.tiled)
         weights = prod(d.taps for d in dimensions) * self.inputs * self.outputs
         return 2 * self.batch * prod(d.output for d in dimensions) * weights + estimate.moved(4 * weights)
 
 
 def with_fast_convolutions(module: Any) -> Any:
-    """A Relax module with those float32 convolutions of constant weights transformed that are faster then."""
+    """Transform the float32 convolutions with constant weights that become faster.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _transformed)
 
 
 def _transformed(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a convolution by transformations of input and output around a product."""
     plan = plan_of(expression)
     if plan is None:
         return None
@@ -160,18 +201,18 @@ def _transformed(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
         call = partial(make, plan=plan)
         return builder.call_te(call, *arguments, primfunc_name_hint=f"{name}_{kind}", primfunc_attrs=attributes)
 
-    taken = builder.emit(computed("input", OPAQUE, transformed_input, rewriter.new(expression.args[0])))
+    transformed = builder.emit(computed("input", OPAQUE, transformed_input, rewriter.new(expression.args[0])))
     rows = plan.rows([w.padded for w in plan.windows])
-    taken = builder.emit(reshape(taken, (plan.points, *rows, plan.inputs)))
+    transformed = builder.emit(reshape(transformed, (plan.points, *rows, plan.inputs)))
     weights = _tvm.relax.const(transformed_weights(expression.args[1].value.numpy(), plan))
-    product = builder.emit(computed("product", OPAQUE, products, taken, weights))
+    product = builder.emit(computed("product", OPAQUE, products, transformed, weights))
     points = [t.points for t in plan.tiled]
     product = builder.emit(reshape(product, (*points, *plan.around([w.output for w in plan.windows]), plan.outputs)))
     return computed("output", OUT_FUSIBLE, transformed_output, product)
 
 
 def plan_of(call: Any) -> Plan | None:
-    """The best plan for a call; None for everything that is no convolution, or not faster with one."""
+    """Return the best plan for a call, or None if it is not a suitable convolution or no plan is faster."""
     if operator(call) not in LAYOUTS or not is_constant(call.args[1]) or str(call.ty.dtype) != _DTYPE:
         return None
     attrs = call.attrs
@@ -190,39 +231,39 @@ def plan_of(call: Any) -> Plan | None:
     if any(strides[i] != 1 or dilation[i] != 1 or taps[i] not in _TAPS for i in range(first, rank)):
         return None
     windows = tuple(Window(sizes[i], reached[i], taps[i], strides[i], dilation[i], padding[i]) for i in range(first))
-    made = [
+    tilings = [
         tuple(Tiled(sizes[i], reached[i], taps[i], padding[i], tile) for i in range(first, rank))
         for tile in range(2, MOST)
         if all(tile + taps[i] - 1 <= MOST for i in range(first, rank))
     ]
-    plans = [Plan(batch, inputs, outputs, windows, tiled) for tiled in made]
+    plans = [Plan(batch, inputs, outputs, windows, tiled) for tiled in tilings]
     best = min(plans, key=lambda plan: plan.cost, default=None)
     return best if best is not None and best.cost * _GAIN <= best.direct_cost else None
 
 
 def transformed_weights(weights: Any, plan: Plan) -> Any:
-    """U[points, windows, input channel, output channel] of W[output channel, input channel, windows, taps]."""
+    """Compute U[points, windows, input channel, output channel] of W[output channel, input channel, windows, taps]."""
     import numpy as np
 
-    found = weights.astype("float64")
+    transformed = weights.astype("float64")
     for tiled in reversed(plan.tiled):
-        # The last axis becomes the first: after all, the points are in the order of the dimensions.
+        # Moving the last axis to the front leaves the points in the order of the dimensions.
         matrix = np.array(fast_convolution(tiled.tile, tiled.taps).taps, "float64")
-        found = np.moveaxis(found @ matrix.T, -1, 0)
-    found = found.reshape(plan.points, *found.shape[len(plan.tiled) :])
-    return np.ascontiguousarray(np.moveaxis(found, (1, 2), (-1, -2)).astype(weights.dtype))
+        transformed = np.moveaxis(transformed @ matrix.T, -1, 0)
+    transformed = transformed.reshape(plan.points, *transformed.shape[len(plan.tiled) :])
+    return np.ascontiguousarray(np.moveaxis(transformed, (1, 2), (-1, -2)).astype(weights.dtype))
 
 
 def transformed_input(data: Any, plan: Plan) -> Any:
-    """V[points, batch, windows, tiles, channel] of X[batch, windows, places, channel]."""
-    found = _padded(data, plan)
+    """Compute V[points, batch, windows, tiles, channel] of X[batch, windows, places, channel]."""
+    transformed = _padded(data, plan)
     for place in range(len(plan.tiled)):
-        found = _input_along(place, found, plan)
-    return found
+        transformed = _input_along(place, transformed, plan)
+    return transformed
 
 
 def _input_along(place: int, read: Any, plan: Plan) -> Any:
-    """The transformation along one dimension; the last of them lets the points come first."""
+    """Transform the input along one dimension. The last dimension's step moves the points to the front."""
     count, last = len(plan.tiled), place == len(plan.tiled) - 1
     rows = fast_convolution(plan.tiled[place].tile, plan.tiled[place].taps).inputs
 
@@ -239,14 +280,14 @@ def _input_along(place: int, read: Any, plan: Plan) -> Any:
 
         return _case(at[place], rows, element)
 
-    around = plan.around([w.padded for w in plan.windows])
+    outer = plan.around([w.padded for w in plan.windows])
     points = [t.points for t in plan.tiled]
-    extents = [*points, *around] if last else [*around, *points]
+    extents = [*points, *outer] if last else [*outer, *points]
     return _tvm.te.compute([*extents, plan.inputs], value, name="transformed" if last else f"along_{place}")
 
 
 def products(taken: Any, weights: Any, plan: Plan) -> Any:
-    """M[point, tiles, output channel] = Σ V · U; tiles: of all images at once, or batch, windows and tiles."""
+    """Compute M[point, tiles, output channel] = Σ V · U. Tiles are those of all images, or batch, windows and tiles."""
     channel = _tvm.te.reduce_axis((0, plan.inputs), name="c")
     taps = [_tvm.te.reduce_axis((0, w.taps), name=f"r{i}") for i, w in enumerate(plan.windows)]
 
@@ -262,23 +303,23 @@ def products(taken: Any, weights: Any, plan: Plan) -> Any:
 
 
 def transformed_output(product: Any, plan: Plan) -> Any:
-    """Y[batch, windows, places, channel] of M[points, batch, windows, tiles, channel]."""
-    found = product
+    """Compute Y[batch, windows, places, channel] of M[points, batch, windows, tiles, channel]."""
+    transformed = product
     for place in range(len(plan.tiled)):
-        found = _output_along(place, found, plan)
+        transformed = _output_along(place, transformed, plan)
 
     def joined(n: Any, *indices: Any) -> Any:
         *places, k = indices
         slices, places = places[: len(plan.windows)], places[len(plan.windows) :]
         tiles = [y // t.tile for y, t in zip(places, plan.tiled, strict=True)]
-        return found(n, *slices, *tiles, *(y % t.tile for y, t in zip(places, plan.tiled, strict=True)), k)
+        return transformed(n, *slices, *tiles, *(y % t.tile for y, t in zip(places, plan.tiled, strict=True)), k)
 
     whole = [plan.batch, *(w.output for w in plan.windows), *(t.output for t in plan.tiled), plan.outputs]
     return _tvm.te.compute(whole, joined, name="output")
 
 
 def _output_along(place: int, read: Any, plan: Plan) -> Any:
-    """The transformation along one dimension; the first lets the places in a tile come after the tiles."""
+    """Transform the output along one dimension. The first dimension's step moves the points behind the tiles."""
     count = len(plan.tiled)
     rows = fast_convolution(plan.tiled[place].tile, plan.tiled[place].taps).outputs
 
@@ -291,13 +332,13 @@ def _output_along(place: int, read: Any, plan: Plan) -> Any:
 
         return _case(at[place], rows, element)
 
-    around = plan.around([w.output for w in plan.windows])
+    outer = plan.around([w.output for w in plan.windows])
     inner = [t.tile if i <= place else t.points for i, t in enumerate(plan.tiled)]
-    return _tvm.te.compute([*around, *inner, plan.outputs], value, name=f"along_{place}")
+    return _tvm.te.compute([*outer, *inner, plan.outputs], value, name=f"along_{place}")
 
 
 def _padded(data: Any, plan: Plan) -> Any:
-    """X with the zeros that tiles and windows reach."""
+    """Pad X with the zeros that tiles and windows reach."""
     dimensions: tuple[Window | Tiled, ...] = (*plan.windows, *plan.tiled)
     if all(d.padding == 0 and d.padded <= d.size for d in dimensions):
         return data
@@ -313,19 +354,19 @@ def _padded(data: Any, plan: Plan) -> Any:
 
 
 def _case(index: Any, rows: Matrix, element: Callable[[int], Any]) -> Any:
-    """Σ_k rows[index][k] · element(k), for an index that is unrolled: one case for each of its values."""
-    *first, found = (_sum(row, element) for row in rows)
+    """Compute Σ_k rows[index][k] · element(k) for an unrolled index, with one case per value."""
+    *first, result = (_sum(row, element) for row in rows)
     for number, value in reversed(list(enumerate(first))):
-        found = _tvm.tirx.Select(index == number, value, found)
-    return found
+        result = _tvm.tirx.Select(index == number, value, result)
+    return result
 
 
 def _sum(row: Sequence[Fraction], element: Callable[[int], Any]) -> Any:
-    """Σ_k row[k] · element(k) without zeros; what is positive first, so that it begins without a sign."""
-    found = None
+    """Compute Σ_k row[k] · element(k) without zero terms. Positive terms come first, so that no negation is needed."""
+    total = None
     for step, factor in sorted(enumerate(row), key=lambda pair: pair[1] < 0):
         if factor:
             term = element(step)
             term = term if abs(factor) == 1 else _tvm.tirx.const(float(abs(factor)), _DTYPE) * term
-            found = term if found is None else found + term if factor > 0 else found - term
-    return found
+            total = term if total is None else total + term if factor > 0 else total - term
+    return total

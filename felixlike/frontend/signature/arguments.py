@@ -1,6 +1,7 @@
-"""A task's buffers as its function uses them: which are written, which index others and how far they may reach.
+"""Describe how a function uses its buffers: which it reads and writes, and which hold indices and their bounds.
 
-In: a PrimFunc with static shapes. Out: one Argument per parameter, in order. Read off the loads and stores of its body.
+Input: a PrimFunc with static shapes. Output: one `Argument` per parameter, in order, from the loads and stores of its
+body.
 """
 
 from dataclasses import dataclass
@@ -17,11 +18,17 @@ _DTYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One parameter.
+    """Describe one parameter.
 
-    shape, dtype: numpy's, or bfloat16.  written: the function stores to it.  read: it loads from it (an output it sums
-    up in, too).  below: integers whose values serve as an index must stay below this, so as not to leave a buffer; else
-    None."""
+    Attributes:
+        name: Name of the parameter.
+        shape: Sizes.
+        dtype: NumPy's name of the element type, or "bfloat16".
+        written: Whether the function stores to it.
+        read: Whether the function loads from it, which includes an output that it accumulates in.
+        below: Exclusive upper limit of integers that are used as indices, so that all accesses stay in bounds. None
+            if its values are not used as indices.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -32,7 +39,7 @@ class Argument:
 
     @property
     def bytes(self) -> int:
-        """Its size in bytes."""
+        """Size in bytes."""
         size = -(-_tvm.bits(self.dtype) // 8)
         for extent in self.shape:
             size *= extent
@@ -40,10 +47,18 @@ class Argument:
 
 
 def arguments(func: Any) -> tuple[Argument, ...]:
-    """The parameters of a PrimFunc.
+    """Return the parameters of a PrimFunc.
 
-    Raises InvalidModel for a parameter that is no buffer, has a dynamic shape or a type numpy does not have, and for a
-    function that writes to none of them."""
+    Args:
+        func: PrimFunc with static shapes.
+
+    Returns:
+        One argument per parameter, in order.
+
+    Raises:
+        InvalidModel: A parameter is not a buffer, has a dynamic shape or an unsupported dtype, or the function writes
+            to none of them.
+    """
     accesses = _Accesses(func)
     below = accesses.limits()
     result = tuple(
@@ -69,7 +84,10 @@ def arguments(func: Any) -> tuple[Argument, ...]:
 
 
 class _Accesses:
-    """Loads, stores and bound variables of a function's body.  Buffers are TVM variables, compared by identity."""
+    """Collect loads, stores and bound variables of a function's body.
+
+    Buffers are TVM variables, compared by identity.
+    """
 
     def __init__(self, func: Any) -> None:
         self._load = _tvm.ir.TensorLoad
@@ -90,7 +108,7 @@ class _Accesses:
         )
 
     def limits(self) -> dict[Any, int]:
-        """Buffer → the smallest dimension that its values index, directly or by way of other buffers."""
+        """Return, per buffer, the smallest dimension that its values index, directly or through other buffers."""
         limits: dict[Any, int] = {}
         for buffer, indices in self._indexed:
             for index, extent in zip(indices, _shape(buffer), strict=True):
@@ -109,7 +127,7 @@ class _Accesses:
         return limits
 
     def _sources(self, value: Any) -> set[Any]:
-        """Integer buffers loaded in an expression, also through bound variables."""
+        """Return the integer buffers that an expression loads, also through bound variables."""
         sources: set[Any] = set()
 
         def load(node: Any) -> None:
@@ -124,24 +142,28 @@ class _Accesses:
         return sources
 
     def _see_load(self, node: Any) -> None:
+        """Record a load."""
         self.loaded.add(node.source)
         self._indexed.append((node.source, node.indices))
 
     def _see_store(self, node: Any) -> None:
+        """Record a store."""
         self.written.add(node.buffer)
         self._indexed.append((node.buffer, node.indices))
         self._stores.append((node.buffer, node.value))
 
     def _see_block(self, node: Any) -> None:
+        """Record the buffers that a block declares as written."""
         # Opaque code (calls with a buffer's address) shows only in the block's declared regions.
         self.written.update(region.source for region in node.writes)
 
     def _see_binding(self, node: Any) -> None:
+        """Record the value of a bound variable."""
         self._values[node.var] = node.value
 
 
 def _shape(buffer: Any) -> tuple[int, ...]:
-    """A buffer's extents; raises InvalidModel unless all are numbers."""
+    """Return a buffer's extents.  Raises InvalidModel unless all are numbers."""
     try:
         return tuple(int(extent) for extent in buffer.shape)
     except (TypeError, AttributeError, ValueError):
@@ -153,6 +175,7 @@ def _shape(buffer: Any) -> tuple[int, ...]:
 
 
 def _checked(argument: Argument) -> Argument:
+    """Return the argument, or raise InvalidModel for an unsupported dtype."""
     if argument.dtype not in _DTYPES:
         raise InvalidModel(
             f"values of type {argument.dtype} cannot be made up or compared",

@@ -1,22 +1,23 @@
-"""Give outputs the strides that PyTorch's own have: channels last stays channels last.
+"""Give outputs the strides that PyTorch's outputs have, so that channels last stays channels last.
 
-In: an ExportedProgram of fixed sizes. Out: for each output the order in which its dimensions lie in memory. Compiled
-code writes tensors row by row, so a program returns such outputs with their dimensions in that order, and the caller
-gets a view of them.
+Input: an ExportedProgram of fixed sizes. Output: the memory order of each output's dimensions. Compiled code writes
+contiguous tensors, so a program returns such outputs with their dimensions in memory order, and the caller gets a
+permuted view.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 Order = tuple[int, ...]
-"""Dimensions from the slowest to the fastest one in memory; empty for a tensor that lies row by row."""
+"""Dimensions from the slowest to the fastest in memory. Empty for a contiguous (row-major) tensor."""
 
 
 def memory_order(tensor: Any) -> Order:
-    """The order of a tensor's dimensions in memory.
+    """Return the order of a tensor's dimensions in memory.
 
-    Dimensions of one element stay where they are. Tensors some of whose elements share memory (stride 0) count as
-    lying row by row, and so does a tensor that needs no other order, or whose sizes depend on values."""
+    Dimensions of size 1 keep their position. Tensors with elements that share memory (stride 0), contiguous tensors
+    and tensors of symbolic sizes have the empty order.
+    """
     if not all(isinstance(number, int) for number in (*tensor.shape, *tensor.stride())):
         return ()
     if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
@@ -28,17 +29,20 @@ def memory_order(tensor: Any) -> Order:
 
 
 def inverse(order: Order) -> Order:
-    """The permutation that undoes another one."""
+    """Return the inverse permutation."""
     return tuple(order.index(dim) for dim in range(len(order)))
 
 
 def is_users(spec: Any) -> bool:
-    """Whether an output is one that the model returns; others are new values of what it changes in place."""
+    """Return whether the model returns this output.
+
+    Others are new values of inputs or buffers that it changes in place.
+    """
     return spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT")
 
 
 def output_orders(program: Any) -> tuple[Order, ...]:
-    """The memory order of each output that is a tensor, as PyTorch's own kernels leave it."""
+    """Return the memory order of each output tensor, as PyTorch's own kernels write it."""
     import torch
 
     nodes = zip(program.graph.output_node().args[0], program.graph_signature.output_specs, strict=True)
@@ -47,7 +51,7 @@ def output_orders(program: Any) -> tuple[Order, ...]:
 
 
 def with_outputs_in_memory_order(program: Any, orders: Sequence[Order]) -> None:
-    """Return the outputs of a program that has only tensors as outputs with their dimensions in these orders."""
+    """Permute the outputs of a program to these memory orders. All outputs must be tensors. Modifies the program."""
     import torch
 
     output = program.graph.output_node()
@@ -69,12 +73,14 @@ def with_outputs_in_memory_order(program: Any, orders: Sequence[Order]) -> None:
 
 
 def _unpermuted(node: Any, order: Order) -> tuple[Any, Order]:
-    """A node and an order whose permutation is what this order makes of this node: if it is a permutation of another
-    one itself, both are one, or none."""
+    """Return a node and an order whose permutation equals permuting the given node.
+
+    If the node is itself a permutation, both are combined. The order is empty if they cancel.
+    """
     import torch
 
     if node.target is not torch.ops.aten.permute.default:
         return node, order
     source, dims = node.args
-    together = tuple(dims[dim] % len(dims) for dim in order)
-    return source, () if together == tuple(range(len(together))) else together
+    combined = tuple(dims[dim] % len(dims) for dim in order)
+    return source, () if combined == tuple(range(len(combined))) else combined

@@ -1,8 +1,8 @@
-"""The nested arguments of a call, compared with those that a model was compiled for.
+"""Compare the nested arguments of a call with those that a model was compiled for.
 
-In: torch's TreeSpec of one argument, values as users give them. Out: its tensors in order, or an InputMismatch that
-names the place as code would reach it: state['h'][1]. Torch's own flattening names no place, refuses lists for tuples,
-and minds the order of keys.
+Input: torch's TreeSpec of one argument, and the user's values. Output: its tensors in order, or an InputMismatch that
+names the place as code reaches it: `state['h'][1]`. Torch's own flattening names no place, refuses lists for tuples,
+and depends on the order of keys.
 """
 
 from __future__ import annotations
@@ -18,15 +18,21 @@ from felixlike.errors import InputMismatch
 from felixlike.frontend.signature.structure import SCALARS
 
 TENSOR: Any = ...
-"""Stands for a tensor among the leaves of a structure; all others are constants."""
+"""Marks a tensor among the leaves of a structure. All other leaves are constants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of an argument.
+    """Describe a part of an argument.
 
-    place: as code would reach it.  kind: its class; None for a tensor or constant.  context: what torch's pytrees note
-    of it besides.  keys: of a mapping.  children: the parts of it.  constant: the value if it is one, else TENSOR."""
+    Attributes:
+        place: Where the part is, as code reaches it.
+        kind: Its class, None for a tensor or constant.
+        context: Context of torch's pytree node.
+        keys: Keys of a mapping.
+        children: Parts of a container.
+        constant: The value of a constant, TENSOR for a tensor.
+    """
 
     place: str
     kind: type | None
@@ -36,14 +42,14 @@ class Node:
     constant: Any
 
     def places(self) -> Iterator[str]:
-        """Where the tensors in it stand, in order."""
+        """Yield the places of the tensors in this part, in order."""
         if self.kind is None and self.constant is TENSOR:
             yield self.place
         for child in self.children:
             yield from child.places()
 
     def describe(self, tensors: Iterator[str]) -> str:
-        """In words, tensors by theirs."""
+        """Return a description of the part. `tensors` yields those of its tensors."""
         if self.kind is None:
             return next(tensors) if self.constant is TENSOR else repr(self.constant)
         parts = [child.describe(tensors) for child in self.children]
@@ -54,12 +60,14 @@ class Node:
         return f"{name}{left}{', '.join(parts)}{right}"
 
     def value(self) -> Any:
-        """Of a part without tensors: the constant, else what says that there is one."""
+        """Return the constant, or `...` for a container without tensors."""
         return self.constant if self.kind is None else ...
 
     def collect(self, value: Any, found: list[Any], where: str) -> None:
-        """Append the tensors of a value, whatever stands where they should.  Raises InputMismatch where it is nested
-        otherwise, or another constant."""
+        """Append the part's tensors to `found` without checking their type.
+
+        Raises InputMismatch if the value is nested differently or a constant differs.
+        """
         if self.kind is None:
             if self.constant is TENSOR:
                 found.append(value)
@@ -71,6 +79,7 @@ class Node:
             child.collect(part, found, where)
 
     def _check_constant(self, value: Any, where: str) -> None:
+        """Raise InputMismatch unless the value equals the constant."""
         if not same(value, self.constant):
             raise InputMismatch(
                 f"input {quoted(self.place)} is {said(value)}, compiled for {self.place}={shown(self.constant)}",
@@ -81,6 +90,7 @@ class Node:
             )
 
     def _parts(self, value: Any, where: str) -> Iterable[Any]:
+        """Return the parts of a value in the order of the children.  Raises InputMismatch."""
         if self.kind in (tuple, list):
             if not isinstance(value, tuple | list):
                 raise self._otherwise(kind_of(value), where)
@@ -96,6 +106,7 @@ class Node:
         return self._parts_of_class(value, where)
 
     def _parts_of_class(self, value: Any, where: str) -> Iterable[Any]:
+        """Return the parts of an instance of a registered class.  Raises InputMismatch."""
         from torch.utils import _pytree
 
         assert self.kind is not None
@@ -107,22 +118,26 @@ class Node:
         return parts
 
     def _otherwise(self, what: str, where: str) -> InputMismatch:
+        """Return the error for a value that is nested differently."""
         assert self.kind is not None
         name = self.kind.__name__
         if self.keys:
-            wanted = f"a {name} of {', '.join(map(repr, self.keys))}"
+            expected = f"a {name} of {', '.join(map(repr, self.keys))}"
         else:
-            wanted = f"a {name} of {len(self.children)}"
+            expected = f"a {name} of {len(self.children)}"
         return InputMismatch(
-            f"input {quoted(self.place)} is {what}, compiled for {wanted}",
+            f"input {quoted(self.place)} is {what}, compiled for {expected}",
             where=where,
             remedy="nest the inputs as the examples were",
         )
 
 
 def node_of(value: Any, spec: Any, leaves: Iterator[Any], place: str) -> Node:
-    """The node of a part of a structure.  value: an instance of it, with any leaves.  leaves: TENSOR and constants, in
-    order, of which its own are taken."""
+    """Return the node of a part of a structure.
+
+    value: an instance of the part, with any leaves.  leaves: iterator over TENSOR and constants, in order; the part's
+    own are consumed.
+    """
     from torch.utils import _pytree
 
     if spec.is_leaf():
@@ -131,7 +146,7 @@ def node_of(value: Any, spec: Any, leaves: Iterator[Any], place: str) -> Node:
     parts, context = known.flatten_fn(value)
     if known.flatten_with_keys_fn is not None:
         names = [_pytree.keystr((key,)) for key, _ in known.flatten_with_keys_fn(value)[0]]
-    else:  # a class that was registered without the names of its parts
+    else:  # the class is registered without key names
         names = [f"[{index}]" for index in range(len(parts))]
     children = zip(parts, spec.children(), names, strict=True)
     nodes = tuple(node_of(part, child, leaves, f"{place}{name}") for part, child, name in children)
@@ -140,14 +155,14 @@ def node_of(value: Any, spec: Any, leaves: Iterator[Any], place: str) -> Node:
 
 
 def node_type(value: Any) -> Any:
-    """What torch's pytrees know the class of a value as: one for all named tuples."""
+    """Return the type under which torch's pytrees register a value's class. All named tuples share one."""
     from torch.utils import _pytree
 
     return _pytree._get_node_type(value)
 
 
 def same(value: Any, constant: Any) -> bool:
-    """Whether a value is a constant: equal, and a truth value, number or text as that is."""
+    """Return whether a value equals a constant. A bool equals only a bool, and NaN equals NaN."""
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, SCALARS) or isinstance(value, bool) is not isinstance(constant, bool):
@@ -156,10 +171,10 @@ def same(value: Any, constant: Any) -> bool:
 
 
 def said(value: Any) -> str:
-    """What was given for a constant, in a message: tensors by their kind."""
+    """Return a value for a message: constants as they are, others by their type."""
     return shown(value) if isinstance(value, SCALARS) else kind_of(value)
 
 
 def quoted(place: str) -> str:
-    """A place in a message: 'x', but state['h'][1]."""
+    """Return a place for a message: 'x', but state['h'][1] without quotes."""
     return repr(place) if "[" not in place else place

@@ -1,8 +1,8 @@
-"""How a model is called: its parameters, how the tensors are nested in them, and what stands there besides.
+"""Describe how a model is called: its parameters, the nesting of its tensors and the constants between them.
 
-In: the parameters of a model's forward and the arguments that it was exported with. Out: `Signature`, which makes flat
-tensors of a call's arguments, and the call's arguments of flat tensors, so that the compiled model is called as the
-model is, and the model, to compare them, as it was exported.
+Input: the parameters of a model's forward and the arguments that it was exported with. Output: a `Signature`, which
+flattens a call's arguments to tensors and rebuilds the arguments from tensors. The compiled model can then be called
+like the model itself, and the model can be called as it was exported, to compare the two.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ _POSITIONAL = ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One of a model's parameters.
+    """Describe one of a model's parameters.
 
-    kind: as inspect names it, "POSITIONAL_OR_KEYWORD".  default: none (None), the value as a tuple of one, or an empty
-    tuple for what is no constant."""
+    Attributes:
+        name: Name of the parameter.
+        kind: Name of the `inspect.Parameter` kind, such as "POSITIONAL_OR_KEYWORD".
+        default: None without a default, a tuple of the value for a constant, an empty tuple for any other default.
+    """
 
     name: str
     kind: str = "POSITIONAL_OR_KEYWORD"
@@ -45,10 +48,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """A model's parameters and the arguments that it was compiled for.
+    """Describe a model's parameters and the arguments that it was compiled for.
 
-    structure: of (arguments, keyword arguments), as the model was exported with.  names: where each tensor stands, as
-    code would reach it: state['h'][1].  by_position: whether a call with these tensors alone, in order, is right."""
+    Attributes:
+        parameters: Parameters of the model's forward, in order.
+        structure: Nesting of (arguments, keyword arguments), as the model was exported.
+        names: Place of each tensor as code reaches it: `state['h'][1]`.
+        by_position: Whether the model can be called with its tensors alone, in order.
+    """
 
     parameters: tuple[Parameter, ...]
     structure: Structure
@@ -61,63 +68,79 @@ class Signature:
     def __post_init__(self) -> None:
         positional = tuple(p.name for p in self.parameters if p.kind in _POSITIONAL)
         object.__setattr__(self, "_positional", positional)
-        wanted = dict(self._nodes())
-        names = [place for node in wanted.values() for place in node.places()]
-        known = frozenset(p.name for p in self.parameters if not p.kind.startswith("VAR")) | set(wanted)
-        rest = [p.name for p in self.parameters if p.kind == "VAR_POSITIONAL" and p.name in wanted]
-        in_order = [*positional[: len(wanted) - len(rest)], *rest]
-        flat = all(node.kind is None and node.constant is TENSOR for name, node in wanted.items() if name not in rest)
-        of_rest = all(child.constant is TENSOR for name in rest for child in wanted[name].children)
+        nodes = dict(self._nodes())
+        names = [place for node in nodes.values() for place in node.places()]
+        known = frozenset(p.name for p in self.parameters if not p.kind.startswith("VAR")) | set(nodes)
+        rest = [p.name for p in self.parameters if p.kind == "VAR_POSITIONAL" and p.name in nodes]
+        in_order = [*positional[: len(nodes) - len(rest)], *rest]
+        flat = all(node.kind is None and node.constant is TENSOR for name, node in nodes.items() if name not in rest)
+        of_rest = all(child.constant is TENSOR for name in rest for child in nodes[name].children)
         object.__setattr__(self, "names", tuple(names))
-        object.__setattr__(self, "by_position", list(wanted) == in_order and flat and of_rest)
-        object.__setattr__(self, "_wanted", wanted)
+        object.__setattr__(self, "by_position", list(nodes) == in_order and flat and of_rest)
+        object.__setattr__(self, "_wanted", nodes)
         object.__setattr__(self, "_known", known)
 
     @classmethod
     def plain(cls, names: Sequence[str]) -> Signature:
-        """Of a model that takes a tensor for each name; one that is there already gets a number."""
+        """Return the signature of a model with one tensor per name. A duplicate name gets a number."""
         parameters = [Parameter(f"{n}_{i}" if n in names[:i] else n) for i, n in enumerate(names)]
         return cls.of_call(parameters, tuple(TENSOR for _ in names), {})
 
     @classmethod
     def of_call(cls, parameters: Sequence[Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signature:
-        """Of a model that is called so.  Leaves that are not None, numbers or text stand for tensors."""
+        """Return the signature of a model that is called with these arguments.
+
+        Leaves other than None, numbers and strings stand for tensors.
+        """
         from torch.utils import _pytree
 
         leaves, spec = _pytree.tree_flatten((args, dict(kwargs)))
         return cls(tuple(parameters), structure_from_leaves(spec, leaves))
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """(arguments, keyword arguments) of the model, for a tensor per name."""
+        """Return the model's (arguments, keyword arguments) for one tensor per name."""
         args, kwargs = self.structure.builder()(tensors)
         return args, kwargs
 
     def call(self, function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
-        """What a function that is called like the model gives for flat tensors."""
+        """Call a function that has the model's signature with flat tensors."""
         args, kwargs = self.arguments(tensors)
         return function(*args, **kwargs)
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, where: str, takes: str) -> tuple[Any, ...]:
-        """One tensor per name, whatever stands where it should.
+        """Flatten the arguments of a call to one value per name. The values are not checked to be tensors.
 
-        A constant, or a parameter that the model was compiled without, may be left out or be what it was.
-        takes: the remedy where one is missing or unknown. Raises InputMismatch."""
-        given = self._bound(args, kwargs, where, takes)
-        found: list[Any] = []
+        A constant, or a parameter that the model was compiled without, may be omitted or have its former value.
+
+        Args:
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            where: The model's name, for messages.
+            takes: Remedy in the message for a missing or unknown input.
+
+        Returns:
+            One value per name, in order.
+
+        Raises:
+            InputMismatch: The arguments are nested differently, or an input is missing, unknown or has another
+                constant.
+        """
+        by_name = self._bound(args, kwargs, where, takes)
+        tensors: list[Any] = []
         for name, node in self._wanted.items():
-            if name in given:
-                node.collect(given[name], found, where)
+            if name in by_name:
+                node.collect(by_name[name], tensors, where)
             elif next(node.places(), None) is not None:
                 if not kwargs and self.by_position:
                     raise self._miscounted(len(args), where, takes)
                 raise InputMismatch(f"input {quoted(name)} is missing", where=where, remedy=takes)
-        for name, value in given.items():
+        for name, value in by_name.items():
             if name not in self._wanted:
                 self._check_left_out(name, value, where)
-        return tuple(found)
+        return tuple(tensors)
 
     def as_python(self, tensors: Sequence[str]) -> inspect.Signature:
-        """For inspect.signature.  tensors: what each is, in words, for annotations."""
+        """Return the signature for `inspect.signature`.  tensors: description of each tensor, for the annotations."""
         words, optional = iter(tensors), False
         parameters: list[inspect.Parameter] = []
         annotations = {name: node.describe(words) for name, node in self._wanted.items()}
@@ -125,28 +148,28 @@ class Signature:
         extra = {name: Parameter(name, "KEYWORD_ONLY") for name in self._wanted if name not in known}
         try:
             for name, parameter in (known | extra).items():
-                needed, kind = name in self._wanted, parameter.kind
+                compiled_with, kind = name in self._wanted, parameter.kind
                 value = annotations.get(name, inspect.Parameter.empty)
                 default: Any = inspect.Parameter.empty
-                if needed and next(self._wanted[name].places(), None) is None:
+                if compiled_with and next(self._wanted[name].places(), None) is None:
                     value, default = inspect.Parameter.empty, self._wanted[name].value()
-                elif not needed and kind == "VAR_POSITIONAL":
+                elif not compiled_with and kind == "VAR_POSITIONAL":
                     continue
-                elif not needed:
+                elif not compiled_with:
                     default = parameter.default[0] if parameter.default else ...
-                if needed and default is inspect.Parameter.empty and optional and kind in _POSITIONAL:
-                    kind = "KEYWORD_ONLY"  # after one that may be left out
+                if compiled_with and default is inspect.Parameter.empty and optional and kind in _POSITIONAL:
+                    kind = "KEYWORD_ONLY"  # a required parameter may not follow an optional one
                 optional = optional or default is not inspect.Parameter.empty
                 if iskeyword(name):
                     raise ValueError(name)
                 parameters.append(inspect.Parameter(name, _KINDS[kind], default=default, annotation=value))
             return inspect.Signature(sorted(parameters, key=lambda parameter: parameter.kind))
-        except ValueError:  # ONNX has names like "input.1"
+        except ValueError:  # not a Python name, such as "input.1" in ONNX
             kinds = inspect.Parameter
             return inspect.Signature([kinds("tensors", kinds.VAR_POSITIONAL), kinds("named", kinds.VAR_KEYWORD)])
 
     def to_json(self) -> Any:
-        """As JSON data.  Raises InvalidModel when a class of an input cannot be named in a file."""
+        """Return the signature as JSON data.  Raises InvalidModel if an input's class cannot be named in a file."""
         described = [
             {"name": p.name, "kind": p.kind, "default": None if p.default is None else list(p.default)}
             for p in self.parameters
@@ -155,7 +178,7 @@ class Signature:
 
     @classmethod
     def from_json(cls, data: Any) -> Signature:
-        """The inverse of to_json.  Raises InvalidArtefact for anything else."""
+        """Restore a signature from the data of `to_json`.  Raises InvalidArtefact for other data."""
         if not isinstance(data, dict) or not isinstance(data.get("parameters"), list):
             raise InvalidArtefact("it does not say which parameters there are", where="input")
         parameters = tuple(_parameter(entry) for entry in data["parameters"])
@@ -169,7 +192,7 @@ class Signature:
             raise InvalidArtefact(f"its arguments do not fit its parameters: {error}", where="input") from None
 
     def _nodes(self) -> Iterator[tuple[str, Node]]:
-        """What each argument was, by the name of its parameter, in order of the call."""
+        """Yield (parameter's name, node) of each argument that the model was exported with, in order of the call."""
         spec, constants = self.structure.spec, dict(self.structure.constants)
         leaves = iter([constants.get(index, TENSOR) for index in range(spec.num_leaves)])
         args, kwargs = self.arguments([TENSOR] * (spec.num_leaves - len(constants)))
@@ -189,29 +212,31 @@ class Signature:
             yield name, node_of(value, child, leaves, name)
 
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any], where: str, takes: str) -> dict[str, Any]:
-        """What is given for each parameter, by name."""
-        given = dict(zip(self._positional, args, strict=False))
+        """Return the arguments of a call by parameter name.  Raises InputMismatch."""
+        by_name = dict(zip(self._positional, args, strict=False))
         if len(args) > len(self._positional):
             rest = [p.name for p in self.parameters if p.kind == "VAR_POSITIONAL"]
             if not rest:
                 raise self._miscounted(len(args), where, takes)
-            given[rest[0]] = args[len(self._positional) :]
+            by_name[rest[0]] = args[len(self._positional) :]
         for name, value in kwargs.items():
             if name not in self._known:
                 raise InputMismatch(f"there is no input {name!r}", where=where, remedy=takes)
-            if name in given:
+            if name in by_name:
                 raise InputMismatch(
                     f"input {name!r} is given twice", where=where, remedy="give it by position or by name"
                 )
-            given[name] = value
-        return given
+            by_name[name] = value
+        return by_name
 
     def _miscounted(self, count: int, where: str, takes: str) -> InputMismatch:
+        """Return the error for a wrong number of inputs."""
         most = len(self._positional)
         needed = f"{len(self.names)} needed" if self.by_position else f"at most {most} taken by position"
         return InputMismatch(f"{count} inputs are given, {needed}", where=where, remedy=takes)
 
     def _check_left_out(self, name: str, value: Any, where: str) -> None:
+        """Raise InputMismatch unless a parameter that the model was compiled without has its default."""
         default = next((p.default for p in self.parameters if p.name == name), None)
         if not default or not same(value, default[0]):
             as_if = f" ({name}={shown(default[0])})" if default else ""
@@ -223,21 +248,22 @@ class Signature:
 
 
 def parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """The parameters of a Python function."""
+    """Return the parameters of a Python function."""
     return tuple(Parameter(p.name, p.kind.name, _default(p)) for p in inspect.signature(function).parameters.values())
 
 
 def _default(parameter: inspect.Parameter) -> tuple[Any, ...] | None:
+    """Return a parameter's default in the form of `Parameter.default`."""
     if parameter.default is inspect.Parameter.empty:
         return None
     return (parameter.default,) if isinstance(parameter.default, SCALARS) else ()
 
 
 def _parameter(entry: Any) -> Parameter:
-    """A parameter of JSON data.  Raises InvalidArtefact."""
+    """Restore a parameter from JSON data.  Raises InvalidArtefact."""
     if isinstance(entry, dict) and set(entry) == {"name", "kind", "default"}:
         name, kind, default = entry["name"], entry["kind"], entry["default"]
-        fits = default is None or (isinstance(default, list) and len(default) < 2)
-        if isinstance(name, str) and kind in _KINDS and fits and all(isinstance(v, SCALARS) for v in default or ()):
+        valid = default is None or (isinstance(default, list) and len(default) < 2)
+        if isinstance(name, str) and kind in _KINDS and valid and all(isinstance(v, SCALARS) for v in default or ()):
             return Parameter(name, kind, None if default is None else tuple(default))
     raise InvalidArtefact(f"{shown(entry)} is no parameter", where="input")

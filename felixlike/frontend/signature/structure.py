@@ -1,6 +1,6 @@
-"""How a model's inputs or outputs are nested: flat tensors in, tuples, dicts or classes out, and the same as JSON.
+"""Describe how a model's inputs or outputs are nested, rebuild them from flat tensors, and store the nesting as JSON.
 
-Built on torch's pytrees. Only data is written and read back: types that torch would import or evaluate on reading
+It is built on torch's pytrees. Only data is written and read. Types that torch would import or evaluate when reading
 (defaultdict, enums as keys) are refused, and classes must be registered with torch by their own library.
 """
 
@@ -17,31 +17,35 @@ from felixlike.errors import InvalidArtefact, InvalidModel
 
 _PLAIN = ("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict")
 SCALARS = (type(None), bool, int, float, str)
-"""Types of what may stand where no tensor does."""
+"""Types of constants among the leaves."""
 
 _LIBRARIES = ("transformers.",)
-"""Where classes may be imported from on reading; others must be imported by the user beforehand."""
+"""Packages whose classes may be imported on reading. The user must import any others beforehand."""
 
 
 def _only(tensors: Sequence[Any]) -> Any:
-    """A function of its own, since Dynamo does not trace operator.itemgetter."""
+    """Return the only tensor. Dynamo cannot trace `operator.itemgetter`."""
     return tensors[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The nesting of a model's outputs, or inputs.
+    """Describe the nesting of a model's inputs or outputs.
 
-    spec: torch's TreeSpec, or None when the output is one tensor.  constants: (leaf's index, value) of the leaves
-    that are not tensors (None, numbers, strings); all others are tensors, in order."""
+    Attributes:
+        spec: torch's TreeSpec, or None for a single tensor.
+        constants: (index, value) of each leaf that is not a tensor (None, numbers, strings). All other leaves are
+            tensors, in order.
+    """
 
     spec: Any = None
     constants: tuple[tuple[int, Any], ...] = ()
 
     def builder(self) -> Callable[[Sequence[Any]], Any]:
-        """A function from the tensors, one per leaf that is not constant, to what nests them.
+        """Return a function that nests a sequence of tensors, one per leaf that is not constant.
 
-        Flat tuples and lists, the common cases, skip torch's pytrees, which cost more than a small model."""
+        Flat tuples and lists, the common cases, skip torch's pytrees, which take longer than a small model.
+        """
         if self.spec is None:
             return _only
         flat = all(child.is_leaf() for child in self.spec.children())
@@ -51,6 +55,7 @@ class Structure:
         return self._nest
 
     def _nest(self, tensors: Sequence[Any]) -> Any:
+        """Insert the constants between the tensors and nest the result."""
         from torch.utils import _pytree
 
         leaves = list(tensors)
@@ -59,7 +64,7 @@ class Structure:
         return _pytree.tree_unflatten(leaves, self.spec)
 
     def places(self) -> tuple[str, ...]:
-        """Where each computed tensor stands in the output, as code would reach it."""
+        """Return where each tensor is in the output, as code reaches it."""
         if self.spec is None:
             return ("output",)
         from torch.utils import _pytree
@@ -68,15 +73,23 @@ class Structure:
         tensors = [object() for _ in range(count)]
         try:
             paths, _ = _pytree.tree_flatten_with_path(self._nest(tensors))
-        except (ValueError, TypeError):  # a class that was registered without the names of its parts
+        except (ValueError, TypeError):  # the class is registered without key names
             return tuple(f"output {index}" for index in range(count))
-        found = {id(leaf): _pytree.keystr(path) for path, leaf in paths}
-        return tuple(f"output{found[id(tensor)]}" for tensor in tensors)
+        path_of = {id(leaf): _pytree.keystr(path) for path, leaf in paths}
+        return tuple(f"output{path_of[id(tensor)]}" for tensor in tensors)
 
     def to_json(self, where: str = "output") -> Any:
-        """As JSON data.  where: "output" or "input", for messages.
+        """Return the structure as JSON data.
 
-        Raises InvalidModel when a type of it cannot be named in a file (a plain namedtuple)."""
+        Args:
+            where: "output" or "input", for messages.
+
+        Returns:
+            JSON data, None for a single tensor.
+
+        Raises:
+            InvalidModel: A type cannot be named in a file, such as a plain namedtuple.
+        """
         if self.spec is None:
             return None
         from torch.utils import _pytree
@@ -95,7 +108,7 @@ class Structure:
 
     @classmethod
     def from_json(cls, data: Any, where: str = "output") -> "Structure":
-        """The inverse of to_json.  Raises InvalidArtefact for anything else."""
+        """Restore a structure from the data of `to_json`.  Raises InvalidArtefact for other data."""
         if data is None:
             return cls()
         from torch.utils import _pytree
@@ -113,7 +126,7 @@ class Structure:
 
 
 def structure_of(output: Any) -> Structure:
-    """The structure of an example of the output (tensors, or stand-ins for them, as leaves)."""
+    """Return the structure of an example output, whose leaves are tensors or placeholders."""
     from torch.utils import _pytree
 
     leaves, spec = _pytree.tree_flatten(output)
@@ -121,7 +134,10 @@ def structure_of(output: Any) -> Structure:
 
 
 def structure_from_leaves(spec: Any, leaves: Sequence[Any]) -> Structure:
-    """The structure of a TreeSpec whose leaves are constants (None, numbers, strings) or tensors (anything else)."""
+    """Return the structure of a TreeSpec with these leaves.
+
+    None, numbers and strings are constants, all other leaves are tensors.
+    """
     constants = tuple((index, leaf) for index, leaf in enumerate(leaves) if isinstance(leaf, SCALARS))
     if len(leaves) == 1 and not constants and spec.is_leaf():
         return Structure()
@@ -129,7 +145,7 @@ def structure_from_leaves(spec: Any, leaves: Sequence[Any]) -> Structure:
 
 
 def _check_tree(node: Any, where: str) -> None:
-    """Refuse what torch's reader would import or evaluate; make classes of known libraries available."""
+    """Refuse types that torch's reader would import or evaluate, and import classes of known libraries."""
     kind, context, children = node["type"], node["context"], node["children_spec"]
     if "__enum__" in json.dumps(context):
         raise InvalidArtefact(f"keys of the {where} are enumeration members", where=where)
@@ -140,6 +156,7 @@ def _check_tree(node: Any, where: str) -> None:
 
 
 def _require_class(kind: str, where: str) -> None:
+    """Raise InvalidArtefact unless torch's pytrees know a class, after importing it from a known library."""
     from torch.utils import _pytree
 
     if kind.startswith("collections."):
@@ -159,7 +176,7 @@ def _require_class(kind: str, where: str) -> None:
 
 @contextmanager
 def pytree_warnings_off() -> Iterator[None]:
-    """torch's own pytree code trips over its own deprecations; nothing a user could change."""
+    """Suppress FutureWarnings, which torch's own pytree code raises and a user cannot fix."""
     with alone(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield

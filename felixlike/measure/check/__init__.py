@@ -1,1 +1,1 @@
-"""Check a candidate's answer against a float64 reference."""
+"""Check a candidate's output against a float64 reference."""

@@ -1,4 +1,4 @@
-"""Is an answer right?  Distance from the reference, what is tolerated, and contents that cannot pass for an answer."""
+"""Check outputs: the error relative to the reference, the tolerance, and contents that no correct output has."""
 
 import math
 from typing import Any
@@ -8,24 +8,31 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _UNITS = 16
+"""Constant part of the tolerance, in multiples of ε; chosen by hand."""
 _UNITS_A_ROOT = 2
+"""Part of the tolerance that grows with the root of the terms, in multiples of ε; chosen by hand."""
 _EPSILON = {"bfloat16": 2.0**-7, **{name: float(np.finfo(name).eps) for name in ("float16", "float32", "float64")}}
+"""Distance from 1 to the next number, by type."""
 _FLOOR = {"float32": 1e-5, "float64": 1e-10}
-"""Exponentials and the like are approximated, whatever is summed up."""
+"""Smallest tolerance by type, since exponentials and the like are approximations; chosen by hand."""
 
 ROUNDING = {name: epsilon / 2 for name, epsilon in _EPSILON.items() if name != "float64"}
-"""By how much of a number rounding may change it, for types that are compared with finer ones."""
+"""Largest relative change of a number by rounding, for types that are compared with finer ones."""
 
 _MOST = 1e-2
-"""Errors that are let pass at most, whatever rounding errors become."""
+"""Upper limit on the tolerance for magnified rounding errors; chosen by hand."""
 
 
 def relative_error(got: Array, reference: Array) -> float:
-    """max |got − reference| / max |reference| of one output; 0 or inf for integers and booleans.
+    """Return max |got − reference| / max |reference| of one output; 0 or inf for integers and booleans.
 
-    got, reference: same shape; the reference float64, or of got's type.  Where the reference is nan anything goes;
-    where it is ±inf only the same will do; where it is finite, nan counts as inf.  A reference of zeros is compared
-    absolutely."""
+    Where the reference is nan, any value is correct; where it is ±inf, only the same value is; where it is finite, nan
+    counts as inf. A reference of zeros is compared absolutely.
+
+    Args:
+        got: The output.
+        reference: The reference, of the same shape; float64 or of got's dtype.
+    """
     if reference.dtype.kind != "f":
         return 0.0 if np.array_equal(got, reference) else math.inf
     finite = np.isfinite(reference)
@@ -46,15 +53,23 @@ def relative_error(got: Array, reference: Array) -> float:
 def tolerance(
     dtype: str, terms: int, given: float | None = None, *, rounded: str = "float64", products: float = 0.0
 ) -> float:
-    """The largest error let pass in an output of this type, relative to its largest value.
+    """Return the largest correct error of an output of this dtype, relative to its largest value.
 
         max(ε · (16 + 2 √terms), 1e-5 for float32, 1e-10 for float64)
 
-    terms: of the longest sum behind a value. Rounding errors of a sum in another order are those of a random walk,
-    about ε √terms (Higham, Accuracy and Stability of Numerical Algorithms, §4.2), seldom more than twice that.
-    given: the user's own for float32, which wins there and is a least value elsewhere.  rounded: the coarsest type that
-    values have on the way, whose ε counts where it is larger.  products: what rounding their factors may cost, as
-    tensor cores do (`hardware/precision.py`)."""
+    Rounding errors of a sum in another order are those of a random walk, about ε √terms (Higham, Accuracy and Stability
+    of Numerical Algorithms, §4.2), rarely more than twice that.
+
+    Args:
+        dtype: The output's dtype.
+        terms: Number of terms of the longest sum in the function.
+        given: The user's tolerance. It replaces that of float32 and is a lower limit for other dtypes.
+        rounded: Coarsest dtype of an intermediate value; its ε is used if it is larger.
+        products: Largest error due to rounded factors, as on tensor cores (`hardware/precision.py`).
+
+    Returns:
+        The tolerance; 0 for integers and booleans.
+    """
     if dtype not in _EPSILON:
         return 0.0
     epsilon = max(_EPSILON[dtype], _EPSILON[rounded])
@@ -65,13 +80,17 @@ def tolerance(
 
 
 def magnification(moved: Array, reference: Array) -> float:
-    """The largest error let pass where functions magnify rounding errors: 16 times what it changes to round the inputs,
-    at most 0.01.  moved: the float64 answer for inputs that are off by a rounding; reference: for the inputs."""
+    """Return the tolerance of functions that magnify rounding errors: 16 × the effect of rounding the inputs, ≤ 0.01.
+
+    Args:
+        moved: float64 output for inputs that are off by a rounding error.
+        reference: float64 output for the inputs.
+    """
     return min(_UNITS * relative_error(moved, reference), _MOST)
 
 
 def poison(reference: Array, dtype: str) -> Array:
-    """Contents for an output before the checked call that are wrong everywhere: nan, or the complement of each bit."""
+    """Return initial contents of an output that are wrong everywhere: nan, or the reference's bits inverted."""
     if reference.dtype.kind == "f":
         return np.full(reference.shape, math.nan, dtype)
     return ~np.asarray(reference).astype(dtype)

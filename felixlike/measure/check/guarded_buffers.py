@@ -1,12 +1,12 @@
-"""Buffers beside zones of a known pattern, which show whether a kernel wrote outside of them.
+"""Allocate buffers beside guard zones with a known pattern, to detect kernels that write out of bounds.
 
-In: contents or a shape, for a device. Out: TVM tensors, and what a call did that it must not do. On this machine's CPU
-a zone lies before and after every buffer, and inputs are compared with what they were. On GPUs and servers a zone lies
-after each output: a kernel takes no tensor there that begins in the middle of an allocation, and reading inputs back
-would cost as much as sending them.
+The input is contents or a shape, and a device. The output is TVM tensors, and after a call a description of forbidden
+writes. On this machine's CPU, zones lie before and after every buffer, and inputs are compared with their contents. On
+GPUs and servers, a zone lies after each output only: kernels accept no tensor there that begins inside an allocation,
+and reading inputs back would cost as much as sending them.
 
-The pattern is NaN in every float type, so a kernel that reads outside of a buffer and uses what it read is wrong, too.
-Each of up to fifteen buffers has its own pattern: a kernel that moves one zone to another changes that.
+The pattern is NaN in every float type, so a kernel that reads out of bounds and uses the value is wrong, too. Each of
+up to fifteen buffers has its own pattern, so copying one zone to another is detected.
 """
 
 from __future__ import annotations
@@ -20,30 +20,39 @@ import numpy as np
 from felixlike import _tvm
 
 ZONE = 2**16
-"""Bytes before and after a buffer on this machine: several rows of a tile. Chosen by hand."""
+"""Size of a zone on this machine, bytes: several rows of a tile. Chosen by hand."""
 
 _FAR_ZONE = 2**12
-"""Bytes after an output elsewhere, which are sent there and back."""
+"""Size of a zone on other devices, bytes. Chosen by hand; smaller, since it is sent there and back."""
 
 _PATTERNS = 15
-"""Of two bytes, 0xFFF0 + 1 … 15: the halves of a NaN of float64, which are NaN of the narrower types."""
+"""Number of patterns of two bytes, 0xFFF1 … 0xFFFF. Repeated, they are NaN in float64 and all narrower types."""
 
 _PAGE = 4096
+"""Size of a page, bytes."""
 _START = 64
-"""Where in a page a buffer starts, bytes: where TVM's allocator and the C library put large ones. Kernels rely on a
-multiple of 64."""
+"""Offset of a buffer in its page, bytes, as TVM's allocator and the C library place large ones.
+
+Kernels rely on a multiple of 64."""
 
 _CPU = 1
 """DLPack's number for this machine's CPU."""
 
 
 class GuardedBuffer:
-    """A buffer of this machine's CPU with a zone before and after it.
+    """Buffer on this machine's CPU with a zone before and after it.
 
-    tensor: for TVM.  bytes: its contents as a NumPy array of uint8."""
+    Args:
+        shape: Shape of the buffer.
+        dtype: Dtype of the buffer.
+        number: Number of the buffer among those of a call, which determines its pattern.
+
+    Attributes:
+        tensor: TVM tensor of the buffer.
+        bytes: Contents as a NumPy array of uint8.
+    """
 
     def __init__(self, shape: Sequence[int], dtype: str, number: int) -> None:
-        """number: of the buffer among those of a call."""
         size = _size(shape, dtype)
         raw = np.empty(size + 2 * ZONE + _PAGE, np.uint8)
         start = ZONE + (_START - raw.ctypes.data - ZONE) % _PAGE
@@ -56,7 +65,7 @@ class GuardedBuffer:
 
     @property
     def damage(self) -> str:
-        """Say which zone was written to: "before it" or "after it", or both; empty if none was."""
+        """Zones that were written to: "before it", "after it" or "before it and after it"; empty if none was."""
         return " and ".join(
             f"{place} it" for place, zone in self._zones.items() if not np.array_equal(zone, self._pattern)
         )
@@ -67,7 +76,7 @@ class GuardedBuffer:
 
 
 class _FarBuffer:
-    """A buffer of another device with a zone after it."""
+    """Buffer on another device with a zone after it."""
 
     def __init__(self, contents: Any, dtype: str, number: int, device: Any) -> None:
         self._shape, self._dtype = contents.shape, contents.dtype
@@ -77,20 +86,21 @@ class _FarBuffer:
 
     @cached_property
     def _fetched(self) -> Any:
+        """The buffer and its zone as an array of bytes, read once after the call."""
         return self._raw.numpy()
 
     @property
     def damage(self) -> str:
-        """As of GuardedBuffer, after the call."""
+        """See GuardedBuffer.damage; only valid after the call."""
         return "" if np.array_equal(self._fetched[-_FAR_ZONE:], self._pattern) else "after it"
 
     def numbers(self) -> Any:
-        """As of GuardedBuffer, after the call."""
+        """See GuardedBuffer.numbers; only valid after the call."""
         return self._fetched[:-_FAR_ZONE].view(self._dtype).reshape(self._shape)
 
 
 class Buffers:
-    """Makes the buffers of one call and remembers them."""
+    """Buffers of one call on a device."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -98,7 +108,7 @@ class Buffers:
         self._known: list[tuple[str, GuardedBuffer | _FarBuffer, Any]] = []
 
     def filled(self, contents: Any, dtype: str, name: str, *, constant: bool = False) -> Any:
-        """Return a tensor with the contents of an array.  constant: the call must not change it."""
+        """Return a tensor with the contents of an array; the call must not change it if it is `constant`."""
         number = len(self._known)
         if not self._near and constant:
             return _tvm.runtime.tensor(contents, self._device)
@@ -112,7 +122,7 @@ class Buffers:
         return buffer.tensor
 
     def copied(self, tensor: Any, name: str, *, constant: bool = False) -> Any:
-        """Return a copy of a TVM tensor of this machine's CPU.  constant: the call must not change it."""
+        """Return a copy of a TVM tensor on this machine's CPU; the call must not change it if it is `constant`."""
         buffer = GuardedBuffer(tensor.shape, str(tensor.dtype), len(self._known))
         buffer.tensor.copyfrom(tensor)
         self._known.append((name, buffer, tensor if constant else None))
@@ -127,11 +137,11 @@ class Buffers:
         return buffer.tensor
 
     def numbers(self, tensor: Any) -> Any:
-        """Return what a tensor holds after the call as an array."""
+        """Return a tensor's contents after the call as an array; None if the tensor is not guarded."""
         return next((buffer.numbers() for _, buffer, _ in self._known if buffer.tensor is tensor), None)
 
     def damage(self) -> str:
-        """Say what the call did to memory that it must not write; empty if nothing."""
+        """Return a description of the call's first forbidden write; empty if there is none."""
         for name, buffer, contents in self._known:
             if zones := buffer.damage:
                 return f"it writes outside of {name}, {zones}"
@@ -141,15 +151,16 @@ class Buffers:
 
 
 def _size(shape: Sequence[int], dtype: str) -> int:
-    """Bytes of a buffer, at least 1."""
+    """Return the size of a buffer, at least 1 byte."""
     return max(1, -(-_tvm.bits(dtype) // 8) * int(np.prod(shape, dtype=np.int64)))
 
 
 def _pattern(number: int, size: int) -> Any:
+    """Return `size` bytes of the pattern of a buffer's number."""
     return np.resize(np.array([0xF1 + number % _PATTERNS, 0xFF], np.uint8), size)
 
 
 def _bytes_of(contents: Any) -> Any:
-    """The bytes of an array or of a TVM tensor."""
+    """Return the bytes of an array or a TVM tensor."""
     array = contents if isinstance(contents, np.ndarray) else contents.numpy()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,6 +1,6 @@
-"""Contents for a task's inputs: the same in every process, harmless as indices, as varied as the function allows.
+"""Generate the inputs of a task: equal in every process, valid as indices, and as varied as the function allows.
 
-In: the Arguments of a function. Out: numpy arrays.
+The input is the Arguments of a function, the output numpy arrays.
 """
 
 from collections.abc import Iterable
@@ -14,21 +14,30 @@ from felixlike.frontend.signature.arguments import Argument
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SEED = 20
+"""Seed of all inputs."""
 _SMALL = 8
+"""Integers that are not indices are less than this number; chosen by hand."""
 _BFLOAT16 = 0xFFFF0000
-"""The bits of a float32 that a bfloat16 has too."""
+"""Mask of the bits that a float32 shares with a bfloat16."""
 
 
 def contents(arguments: Iterable[Argument], *, positive: bool, terms: int = 1) -> tuple[Array | None, ...]:
-    """One array per argument that has contents before the call, None for the others (outputs); of float32 for bfloat16,
-    which numpy does not have.
+    """Return the initial contents of each argument.
 
-    Floats are drawn from normal(0, σ) where σ⁴ = 1 / terms, so that sums of products are about 1: larger ones would
-    saturate what is computed of them, and tanh(±20) is right in every schedule where it is not 1e-5 off.  Integers are
-    drawn from 0 … 7, or from 0 to the end of the dimension they index; booleans are both.  terms: of the longest sum.
-    positive: floats from 0.5 … 1.5 and integers from 1 … 7 instead, for functions that are not defined for others (a
-    negative variance, a zero divisor).  An output that the function also reads has contents, since it may be updated in
-    place."""
+    Floats are drawn from normal(0, σ) with σ⁴ = 1 / terms, so that sums of products are about 1. Larger sums would
+    saturate functions of them and hide errors: tanh(±20) is ±1 even for a wrong sum. Integers are drawn from 0 … 7, or
+    from the valid indices of the dimension that they index. Booleans are drawn from both values.
+
+    Args:
+        arguments: The function's arguments.
+        positive: Draw floats from 0.5 … 1.5 and integers from 1 … 7, for functions that are not defined for other
+            values (a negative variance, a zero divisor).
+        terms: Number of terms of the longest sum.
+
+    Returns:
+        An array for each argument, None for pure outputs. An output that the function also reads has contents, since it
+        may be updated in place. bfloat16, which numpy lacks, is returned as float32.
+    """
     random = np.random.default_rng(_SEED)
     deviation = terms**-0.25
     return tuple(
@@ -40,6 +49,7 @@ def contents(arguments: Iterable[Argument], *, positive: bool, terms: int = 1) -
 
 
 def _draw(random: np.random.Generator, argument: Argument, *, positive: bool, deviation: float) -> Array:
+    """Draw the contents of one argument."""
     if argument.dtype == "bfloat16":
         wide = _draw(random, replace(argument, dtype="float32"), positive=positive, deviation=deviation)
         return (wide.view(np.uint32) & np.uint32(_BFLOAT16)).view(np.float32)

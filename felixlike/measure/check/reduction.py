@@ -1,6 +1,7 @@
-"""How many terms a task sums up: what an answer's rounding error grows with.
+"""Compute the number of terms of a task's longest sum, with which the rounding error of its output grows.
 
-In: a PrimFunc with static shapes. Out: the largest product of reduction extents over its blocks, at least 1.
+The input is a PrimFunc with static shapes. The output is the largest product of reduction extents of a block, at least
+1.
 """
 
 from itertools import product
@@ -11,8 +12,9 @@ from felixlike import _tvm
 
 
 def reduction_length(func: Any) -> int:
-    """Terms of the longest sum (or maximum) of one value, at most, where windows differ in size; 1 where nothing is
-    reduced."""
+    """Return the number of terms of the longest reduction of one value, 1 without reductions.
+
+    If windows differ in size, this is an upper limit."""
     variables = [v for block in _tvm.found(func.body, _tvm.s_tir.SBlock) for v in block.iter_vars]
     known = {v.var: int(v.dom.extent) for v in variables if isinstance(v.dom.extent, _tvm.tirx.IntImm)}
     blocks = _tvm.found(func.body, _tvm.s_tir.SBlock)
@@ -21,9 +23,9 @@ def reduction_length(func: Any) -> int:
 
 
 def _most(extent: Any, known: dict[Any, int]) -> int:
-    """The largest value of an extent that may depend on where in the output a window stands.
+    """Return the largest value of an extent that may depend on a window's position in the output.
 
-    known: the variables that it may depend on, with their extents."""
+    `known` has the extents of the variables that it may depend on."""
     used = [variable for variable in known if _tvm.uses(extent, variable)]
     places = product(*(range(known[variable]) for variable in used))
     sizes = (_tvm.simplify(_tvm.substituted(extent, dict(zip(used, place, strict=True)))) for place in places)

@@ -1,7 +1,7 @@
-"""What every process does with a candidate that is built, here or on a server: call it, check it, time it.
+"""Call, check and time a built candidate, on this machine or on a server.
 
-In: a library and the pool's run request. Out: the answer, and what can time more. Follows MetaSchedule's
-default_run_evaluator (tvm/s_tir/meta_schedule).
+The input is a library and the pool's run request. The output is the answer, and a stopwatch for further timing. This
+follows MetaSchedule's default_run_evaluator (tvm/s_tir/meta_schedule).
 """
 
 from __future__ import annotations
@@ -25,53 +25,56 @@ from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
 
 _MESSAGE_CHARACTERS = 300
+"""Largest length of an answer's message, characters; chosen by hand."""
 
 _TURN = 2
-"""Batches of a turn."""
+"""Batches of a turn of interleaved timing; chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A candidate's library, with "main" and for each constant that is packed before the first call "pack0", "pack1", …
+    """Library of a candidate.
 
-    packed: (parameter, shape, dtype) of each of those."""
+    Attributes:
+        library: The functions "main" and, for each constant that is packed before the first call, "pack0", "pack1", …
+        packed: (parameter, shape, dtype) of each packed constant.
+    """
 
     library: Any
     packed: Sequence[tuple[int, Sequence[int], str]]
 
     def arguments(self, tensors: Sequence[Any], buffers: Buffers) -> list[Any]:
-        """What "main" is called with: the tensors, constants packed."""
-        given = list(tensors)
+        """Pack the constants and return the arguments of "main"."""
+        packed_tensors = list(tensors)
         for number, (parameter, shape, dtype) in enumerate(self.packed):
-            given[parameter] = buffers.empty(shape, dtype, f"packed constant {number}")
-            self.library[f"pack{number}"](tensors[parameter], given[parameter])
-        return given
+            packed_tensors[parameter] = buffers.empty(shape, dtype, f"packed constant {number}")
+            self.library[f"pack{number}"](tensors[parameter], packed_tensors[parameter])
+        return packed_tensors
 
     @staticmethod
     def beside(library: Any, path: Path) -> Built:
-        """A library that was exported to a path, loaded here or elsewhere."""
+        """Return the Built of a library that was exported to a path and loaded here or on a server."""
         return Built(library, json.loads(packed_file(path).read_text()))
 
 
 def packed_file(library: Path) -> Path:
-    """Where it is written what a library packs, beside the library."""
+    """Return the path of the list of packed constants, beside the library."""
     return library.with_suffix(".packed.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """Times calls of a library's "main" with given tensors, which has been called before."""
+    """Timer of a library's "main" with fixed tensors; "main" must have been called before."""
 
     library: Any
     device: Any
     tensors: Sequence[Any]
 
     def batch(self, calls: int) -> float:
-        """Seconds per call over some calls.
+        """Return the mean seconds per call of a number of calls.
 
-        A single call is long enough to be timed from here; more are timed by TVM's own loop, free of Python's overhead,
-        which makes an untimed call first. On a GPU, where a call returns before its kernel ends, TVM's loop uses
-        events."""
+        A single call on a CPU is timed in Python. Otherwise TVM's time_evaluator is used, which has no Python overhead,
+        makes an untimed call first, and uses events on a GPU, where a call returns before its kernel ends."""
         if calls > 1 or self.device.type != "cpu":
             return self._timed(calls, 1)[0]
         started = time.perf_counter()
@@ -79,27 +82,36 @@ class Stopwatch:
         return time.perf_counter() - started
 
     def turn(self, calls: int) -> list[float]:
-        """Seconds per call of a turn's batches, after an untimed call: others have used the caches meanwhile."""
+        """Return the seconds per call of each batch of a turn.
+
+        An untimed call comes first, since other candidates have used the caches meanwhile."""
         return self._timed(calls, _TURN)
 
     def _timed(self, calls: int, batches: int) -> list[float]:
+        """Return the seconds per call of each batch, measured by TVM."""
         timer = self.library.time_evaluator("main", self.device, number=calls, repeat=batches)
         return [float(seconds) for seconds in timer(*self.tensors).results]
 
 
 def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch | None]:
-    """Call once on fresh buffers of the device, save or check what came out, and time further calls if asked to;
-    constants are packed before, once. The answer, and what can time more; None if nothing was timed.
+    """Pack the constants, call the candidate once on new buffers, save or check its outputs, and optionally time it.
 
-    More in an answer that could not be saved: unwritten.
+    Args:
+        built: The candidate.
+        device: TVM's device.
+        request: The run request with these keys. "arguments" is a list of dicts of name, shape, dtype, written (whether
+            the function stores to it), file (initial contents or None), reference (expected contents or None),
+            tolerance and save (path for the output or None). "timing" is the fields of a Timing, or None. "best" is
+            seconds per call, or None.
 
-    arguments: dicts of name, shape, dtype, written (whether the function stores to it), file (initial contents or
-    None), reference (expected contents or None), tolerance, save (where to keep what came out, or None).  timing: a
-    Timing's fields, or None.  best: seconds or None."""
+    Returns:
+        The answer, and a stopwatch for further timing; None if nothing was timed. The answer has the key "unwritten" if
+        an output could not be saved.
+    """
     buffers = Buffers(device)
     tensors = [_tensor(argument, buffers) for argument in request["arguments"]]
-    given = built.arguments(tensors, buffers)
-    built.library["main"](*given)
+    call_arguments = built.arguments(tensors, buffers)
+    built.library["main"](*call_arguments)
     error: float | None = None
     excess = -math.inf
     strange = 0
@@ -123,24 +135,24 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
     answer = {"status": Status.OK, "error": error, "repeats": (), "strange": strange}
     if request["timing"] is None:
         return answer, None
-    stopwatch = Stopwatch(built.library, device, given)
+    stopwatch = Stopwatch(built.library, device, call_arguments)
     repeats = evaluate(stopwatch.batch, Timing(**request["timing"]), best=request["best"])
     return {**answer, "repeats": repeats}, stopwatch
 
 
 def unwritten(error: OSError) -> str:
-    """Why an array could not be written; NumPy does not say where it was stopped by a full disk."""
+    """Return why an array could not be written; NumPy gives no reason for a full disk."""
     return error.strerror or "no space left"
 
 
 def _numbers(buffers: Buffers, tensor: Any) -> Any:
-    """What a tensor holds as an array; of float32 for bfloat16, which numpy does not have."""
-    found = buffers.numbers(tensor)
-    return found.astype(np.float32) if str(tensor.dtype) == "bfloat16" else found
+    """Return a tensor's contents as an array; bfloat16, which numpy lacks, as float32."""
+    array = buffers.numbers(tensor)
+    return array.astype(np.float32) if str(tensor.dtype) == "bfloat16" else array
 
 
 def _tensor(argument: Message, buffers: Buffers) -> Any:
-    """A fresh TVM tensor with an argument's initial contents."""
+    """Return a new TVM tensor with an argument's initial contents."""
     constant = argument["file"] is not None and not argument["written"]
     if argument["file"] is not None:
         contents = np.load(argument["file"], mmap_mode="r").astype(argument["dtype"], copy=False)
@@ -154,7 +166,7 @@ def _tensor(argument: Message, buffers: Buffers) -> Any:
 
 
 def failure(error: Exception, status: Status, started: float) -> Message:
-    """The answer to a request that raised an error.  started: by time.perf_counter, when the request came."""
+    """Return the answer to a request that raised an error; `started` is its time by time.perf_counter."""
     fault = fault_of(error, where="kernel")
     if fault is not None:
         error = fault

@@ -1,1 +1,1 @@
-"""The code that measuring processes run: the fork server, candidates, and sessions with RPC servers."""
+"""Run inside measuring processes: the fork server, candidates, and sessions with RPC servers."""

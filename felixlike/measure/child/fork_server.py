@@ -1,7 +1,8 @@
-"""The fork server: imports TVM once, then forks one process per candidate, and tells how each ended.
+"""Run the fork server: import TVM once, fork a process for each candidate, and report how each ended.
 
-In: requests on a control socket, one JSON datagram each, "fork" with the new process's channel attached.
-Out: one reply each. It compiles and runs nothing itself, since TVM's thread pool does not survive a fork.
+The input is requests on a control socket, one JSON datagram each; "fork" has the new process's channel attached. The
+output is one reply to each. The server compiles and runs nothing itself, since TVM's thread pool does not survive a
+fork.
 """
 
 import contextlib
@@ -17,15 +18,17 @@ from pathlib import Path
 from typing import Any
 
 _REQUEST_BYTES = 4096
+"""Largest size of a request, bytes."""
 _GRACE_SECONDS = 2.0
+"""Time for a process to end by itself before it is killed, s; chosen by hand."""
 
 
 def main(control_fd: int, directory: str) -> None:
-    """Serve until the pool is gone; then end everything made here and remove the pool's directory."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's business
-    # tvm_ffi imports torch if it can; nothing here needs it, and without it the start is 2.5 s and 200 MB cheaper.
+    """Serve requests until the pool is gone, then end all forked processes and remove the pool's directory."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool handles Ctrl-C
+    # tvm_ffi imports torch if available. It is not needed here, and costs 2.5 s and 200 MB at the start.
     sys.modules["torch"] = None  # type: ignore[assignment]
-    # Loaded here once, not in every process that needs it.
+    # Imported once here instead of in every forked process.
     from felixlike import _tvm
     from felixlike._util import scratch
     from felixlike.codegen import nvrtc
@@ -34,7 +37,7 @@ def main(control_fd: int, directory: str) -> None:
     _tvm.load()
     nvrtc.library()
     gc.collect()
-    gc.freeze()  # leaves shared pages alone in the children
+    gc.freeze()  # keeps the children's garbage collector from copying shared pages
     control = socket.socket(fileno=control_fd)
     with contextlib.suppress(OSError):  # the pool may close the connection at any time
         _reply(control, {"ready": os.getpid(), "bytes": _peak_bytes(resource.getrusage(resource.RUSAGE_SELF))})
@@ -59,26 +62,30 @@ def main(control_fd: int, directory: str) -> None:
 
 
 def end(process: int, *, kill: bool) -> dict[str, int]:
-    """Wait for a process to end, by force if `kill` or if it takes too long.
+    """Wait for a process to end; kill it if `kill` is set, or after 2 s.
 
-    status: exit code, or minus the signal that ended it.  bytes: the most memory it held."""
+    Returns:
+        "status", the exit code or minus the signal that ended it, and "bytes", its peak memory.
+    """
     if kill:
         os.kill(process, signal.SIGKILL)
     deadline = time.monotonic() + _GRACE_SECONDS
-    found, status, usage = os.wait4(process, os.WNOHANG)
-    while not found:
+    ended, status, usage = os.wait4(process, os.WNOHANG)
+    while not ended:
         if time.monotonic() > deadline:
             os.kill(process, signal.SIGKILL)
         time.sleep(0.001)
-        found, status, usage = os.wait4(process, os.WNOHANG)
+        ended, status, usage = os.wait4(process, os.WNOHANG)
     return {"status": os.waitstatus_to_exitcode(status), "bytes": _peak_bytes(usage)}
 
 
 def _peak_bytes(usage: resource.struct_rusage) -> int:
+    """Return the peak memory of a process, bytes; ru_maxrss is in bytes on macOS, else in KiB."""
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _reply(control: socket.socket, message: dict[str, Any]) -> None:
+    """Send a reply."""
     control.send(json.dumps(message).encode())
 
 

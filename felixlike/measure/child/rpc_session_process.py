@@ -1,8 +1,8 @@
-"""A candidate's process where it runs on a server: connect, look at the machine, send, call, check, time.
+"""Run a candidate on a server: connect, identify the machine, upload, call, check, time.
 
-In: one request of an RpcPool. Out: its answer, the same that a local candidate gives, and of the server: its device, or
-why it is unfit, or that the connection was lost. The user's process never talks to servers itself, so nothing that
-hangs here holds it up, and what a server makes TVM's client do happens without the user's rights.
+The input is one request of an RpcPool. The output is the answer of a local candidate, and the server's device, why it
+is unsuitable, or that the connection was lost. Only this process communicates with servers, so a session that hangs
+does not block the user's process, and a server that controls TVM's client does not have the user's rights.
 """
 
 import socket
@@ -20,9 +20,9 @@ from felixlike.measure.messages import Message
 
 
 def visit_without_rights(request: Message, channel: int) -> Message:
-    """Give this process's rights away (see `sandbox`), then `visit`.  channel: the descriptor of the answer's channel.
+    """Enter the sandbox (see `sandbox`), then call `visit`; `channel` is the descriptor of the answer's channel.
 
-    The server's name is resolved before: that reads files and asks other machines."""
+    The server's name is resolved before, since that reads files and connects to other machines."""
     started = time.perf_counter()
     host, port, password = request["server"]
     try:
@@ -36,7 +36,7 @@ def visit_without_rights(request: Message, channel: int) -> Message:
 
 
 def _files(request: Message) -> Iterator[Path]:
-    """What a session reads here."""
+    """Yield the files and folders that a session reads on this machine."""
     yield Path(request["assistant"])
     if request["library"] is not None:
         yield Path(request["library"]).parent
@@ -45,12 +45,19 @@ def _files(request: Message) -> Iterator[Path]:
 
 
 def visit(request: Message) -> Message:
-    """server: host, port, password.  seconds: for the session.  assistant: file of its library.  target: TVM's text.
-    memory: bytes for the session.  library: file of the candidate, None to look at the machine only.  run: the run
-    request of runner.run.  survey: whether to look at the version, too.
+    """Open a session with a server, identify the machine, and run a candidate there.
 
-    More in the answer: device: its name.  version: of TVM there, if asked to.  unfit: how the server differs from the
-    target.  lost: "before" the candidate was there, or "during" its run."""
+    Args:
+        request: A message with these keys. "server": host, port and password. "seconds": time limit of the session, s.
+            "assistant": path of the library of `crash_guard`. "target": TVM's text. "memory": memory limit of the
+            session, bytes. "library": path of the candidate, or None to identify the machine only. "run": the run
+            request of `runner.run`. "survey": whether to return the version of TVM.
+
+    Returns:
+        The candidate's answer with these keys. "device": name of the server's device. "version": version of TVM there,
+        if requested. "unfit": how the server differs from the target. "lost": the session ended "before" the candidate
+        ran or "during" its run.
+    """
     started = time.perf_counter()
     session = None
     stage = "before"
@@ -60,8 +67,8 @@ def visit(request: Message) -> Message:
         session = _tvm.rpc.connect(host, port, password, session_timeout=request["seconds"])
         target = _tvm.Target(request["target"])
         assistant = CrashGuard(session, Path(request["assistant"]))
-        found = server_machine.look(session, assistant, target)
-        answer = {"status": Status.OK, "device": found.name, "unfit": server_machine.unfit(found, target)}
+        machine = server_machine.look(session, assistant, target)
+        answer = {"status": Status.OK, "device": machine.name, "unfit": server_machine.unfit(machine, target)}
         if request["survey"]:
             answer["version"] = server_machine.version(session, assistant)
         if request["library"] is not None and not answer["unfit"]:
@@ -70,7 +77,7 @@ def visit(request: Message) -> Message:
             answer.update(_run(session, target, request))
     except Exception as error:
         failure = runner.failure(error, Status.RUN_ERROR, started)
-        # A server that ends a session says so, unless something else was being sent.
+        # A server that ends a session at its time limit reports it, unless other data was being sent.
         late = isinstance(error, _tvm.SessionTimeout) or failure["elapsed"] > request["seconds"]
         if stage == "during" and late:
             answer = {"status": Status.TIMEOUT, "message": f"stopped after {failure['elapsed']:.1f} s"}
@@ -82,7 +89,7 @@ def visit(request: Message) -> Message:
 
 
 def _run(session: Any, target: Any, request: Message) -> Message:
-    """What a local candidate's process does once it has built."""
+    """Upload the candidate's library and call, check and time it as a local candidate's process does."""
     library = Path(request["library"])
     session.upload(str(library))
     built = runner.Built.beside(session.load_module(library.name), library)
@@ -90,6 +97,7 @@ def _run(session: Any, target: Any, request: Message) -> Message:
 
 
 def _alive(session: Any) -> bool:
+    """Return whether the server still answers."""
     try:
         session.get_function("runtime.NumThreads")()
     except Exception:

@@ -1,8 +1,9 @@
-"""A seccomp filter for a process that computes, reads files and talks over one TCP connection, and nothing else.
+"""Create a seccomp filter for a process that only computes, reads files and communicates over TCP.
 
-Input: the machine. Output: a BPF program that Linux runs at every system call (seccomp(2), and seccomp_filter.rst in
-the kernel's Documentation/userspace-api). Calls that are not listed fail with EPERM. So there is no new process or
-program, no signal to others, no file opened for writing, no socket but TCP, and no change of permissions or names.
+The output is a BPF program for this machine, which Linux runs at every system call (seccomp(2), and seccomp_filter.rst
+in the kernel's Documentation/userspace-api). Calls that are not listed fail with EPERM. Therefore the process cannot
+start processes or programs, signal others, open files for writing, create sockets but TCP, or change permissions or
+names.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import sys
 from dataclasses import dataclass
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""The column of `_CALLS`, and the kernel's name of the ABI (AUDIT_ARCH_… of linux/audit.h), by platform.machine()."""
+"""Column of `_CALLS` and the kernel's number of the ABI (AUDIT_ARCH_… of linux/audit.h), by platform.machine()."""
 
 _X32 = 0x40000000
-"""Numbers from which calls on x86-64 are those of another ABI (__X32_SYSCALL_BIT of asm/unistd.h)."""
+"""First number of the system calls of another ABI on x86-64 (__X32_SYSCALL_BIT of asm/unistd.h)."""
 
 _CALLS: dict[str, tuple[int | None, int | None]] = {
     "access": (21, None),
@@ -106,14 +107,13 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "write": (1, 64),
     "writev": (20, 66),
 }
-"""What may be called, with its number on x86-64 (arch/x86/entry/syscalls/syscall_64.tbl) and on 64-bit ARM
-(include/uapi/asm-generic/unistd.h); None where the machine has no such call."""
+"""Allowed system calls with their numbers on x86-64 (arch/x86/entry/syscalls/syscall_64.tbl) and on 64-bit ARM
+(include/uapi/asm-generic/unistd.h); None if the machine has no such call."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """One of the values must be the argument's, of which only the bits of the mask count.  word: half of an argument;
-    2 i is the lower half of argument i."""
+    """Condition that half of an argument, masked, is one of the values; word 2 i is the lower half of argument i."""
 
     word: int
     values: tuple[int, ...]
@@ -121,58 +121,60 @@ class _Condition:
 
 
 _FAST_OPEN = 0x20000000
-"""MSG_FASTOPEN of linux/socket.h: sends and connects at once, which Landlock's rule for connections did not see at
-first."""
+"""MSG_FASTOPEN of linux/socket.h, which connects while sending; early versions of Landlock did not check it."""
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+"""Flags of files that are opened for writing."""
 
 
 def _conditions() -> dict[str, tuple[_Condition, ...]]:
-    """What the arguments of some calls must be."""
+    """Return the conditions on the arguments of some system calls."""
     return {
         "open": (_Condition(2, (0,), _WRITING),),
         "openat": (_Condition(4, (0,), _WRITING),),
         "socket": (_Condition(0, (socket.AF_INET, socket.AF_INET6)), _Condition(2, (socket.SOCK_STREAM,), 0xF)),
         "sendto": (_Condition(6, (0,), _FAST_OPEN),),
         "sendmsg": (_Condition(4, (0,), _FAST_OPEN),),
-        "tgkill": (_Condition(0, (os.getpid(),)),),  # abort() ends the process itself so
-        "prlimit64": (_Condition(4, (0,)), _Condition(5, (0,))),  # asks for limits, sets none
+        "tgkill": (_Condition(0, (os.getpid(),)),),  # used by abort() for the process itself
+        "prlimit64": (_Condition(4, (0,)), _Condition(5, (0,))),  # may read limits, not set them
         "ioctl": (_Condition(2, (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)),),  # TCGETS FIONREAD FIONBIO FIONCLEX FIOCLEX
     }
 
 
 STEP_BYTES = 8
-"""Of an instruction (struct sock_filter)."""
+"""Size of an instruction, bytes (struct sock_filter)."""
 
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
-"""Classes of BPF instructions (linux/bpf_common.h): a word of the call's data, and masks and comparisons with it."""
+"""BPF instructions (linux/bpf_common.h): load a word of the call's data, mask it, compare it, return."""
 
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | 1
 """SECCOMP_RET_ALLOW, _KILL_PROCESS, and _ERRNO with EPERM (linux/seccomp.h)."""
 
 _NUMBER, _ABI, _ARGUMENTS = 0, 4, 16
-"""Bytes at which the call's data has these (struct seccomp_data)."""
+"""Offsets in the call's data, bytes (struct seccomp_data)."""
 
 
 def program() -> bytes | None:
-    """The filter for this process on this machine; None where the machine's numbers are not known."""
-    found = _ARCHITECTURES.get(platform.machine())
-    if sys.platform != "linux" or found is None or struct.calcsize("P") != 8 or sys.byteorder != "little":
+    """Return the filter for this process; None if the machine's system calls are not known."""
+    architecture = _ARCHITECTURES.get(platform.machine())
+    if sys.platform != "linux" or architecture is None or struct.calcsize("P") != 8 or sys.byteorder != "little":
         return None
-    column, abi = found
+    column, abi = architecture
     code = [_step(_LOAD, _ABI), _step(_EQUAL, abi, 1, 0), _step(_RETURN, _KILL), _step(_LOAD, _NUMBER)]
     code += [_step(_AT_LEAST, _X32, 0, 1), _step(_RETURN, _REFUSE)]
     conditions = _conditions()
     for name, numbers in _CALLS.items():
         number = numbers[column]
         if number is not None:
-            block = [step for each in conditions.get(name, ()) for step in _checked(each)] + [_step(_RETURN, _ALLOW)]
+            block = [step for condition in conditions.get(name, ()) for step in _checked(condition)] + [
+                _step(_RETURN, _ALLOW)
+            ]
             code += [_step(_EQUAL, number, 0, len(block)), *block]
     return b"".join([*code, _step(_RETURN, _REFUSE)])
 
 
 def _checked(condition: _Condition) -> list[bytes]:
-    """Refuse the call, or go on behind the last of these instructions."""
+    """Return instructions that refuse the call, or continue after the last of them if the condition holds."""
     count = len(condition.values)
     tests = [_step(_EQUAL, value, count - place, 0) for place, value in enumerate(condition.values)]
     load = _step(_LOAD, _ARGUMENTS + 4 * condition.word)
@@ -180,5 +182,5 @@ def _checked(condition: _Condition) -> list[bytes]:
 
 
 def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
-    """An instruction (struct sock_filter).  yes, no: how many instructions a comparison skips."""
+    """Return an instruction (struct sock_filter); a comparison skips `yes` or `no` instructions."""
     return struct.pack("<HBBI", code, yes, no, value & 0xFFFFFFFF)

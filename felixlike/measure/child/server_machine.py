@@ -1,6 +1,7 @@
-"""What a server's machine is, as its TVM reports it, and whether that is what a target was made for.
+"""Identify a server's machine, as its TVM reports it, and compare it with a target.
 
-In: an RPC session with its CrashGuard. Out: a Machine; `unfit` says in words how it differs from a target.
+The input is an RPC session with its CrashGuard. The output is a Machine, and a text with its difference from the
+target.
 """
 
 import re
@@ -20,8 +21,16 @@ _LIBRARY = "libtvm_runtime"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """name: of the device, for people and records.  mcpu, features: LLVM's names of the processor and of what it can
-    do.  threads: of TVM's thread pool.  processors: logical ones.  arch: of the GPU; empty without one."""
+    """Machine of a server.
+
+    Attributes:
+        name: Name of the device, for records and messages.
+        mcpu: LLVM's name of the processor.
+        features: LLVM's names of the processor's features.
+        threads: Number of threads of TVM's pool.
+        processors: Number of logical processors.
+        arch: Architecture of the GPU ("sm_90"); empty without one.
+    """
 
     name: str
     mcpu: str
@@ -32,10 +41,10 @@ class Machine:
 
 
 def look(session: Any, assistant: CrashGuard, target: Any) -> Machine:
-    """Ask a server.  Raises what TVM raises if its TVM lacks the functions asked for."""
+    """Return the Machine of a server; raise TVM's errors if its TVM lacks the functions for that."""
     ask = session.get_function
     mcpu = str(ask("tvm.codegen.llvm.GetHostCPUName")())
-    found = str(ask("ffi.ReprPrint")(ask("tvm.codegen.llvm.GetHostCPUFeatures")()))
+    listed_features = str(ask("ffi.ReprPrint")(ask("tvm.codegen.llvm.GetHostCPUFeatures")()))
     name, arch = _processor_name(assistant) or mcpu, ""
     if not kind_of(target).on_host:
         gpu = _tvm.remote_device(session, target)
@@ -44,7 +53,7 @@ def look(session: Any, assistant: CrashGuard, target: Any) -> Machine:
     return Machine(
         name=name,
         mcpu=mcpu,
-        features=frozenset(_PRESENT.findall(found)),
+        features=frozenset(_PRESENT.findall(listed_features)),
         threads=int(ask("runtime.NumThreads")()),
         processors=int(ask("s_tir.meta_schedule.cpu_count")(True)),
         arch=arch,
@@ -52,26 +61,26 @@ def look(session: Any, assistant: CrashGuard, target: Any) -> Machine:
 
 
 def version(session: Any, assistant: CrashGuard) -> str:
-    """The version of a server's TVM, read beside its libraries; "unknown" where it was not installed by pip."""
+    """Return the version of a server's TVM, read beside its libraries; "unknown" if pip did not install it."""
     maps = assistant.read("/proc/self/maps", until=_LIBRARY).splitlines()
     library = next((line.split()[-1] for line in maps if _LIBRARY in line), None)
     if library is None:
         return "unknown"
     home = PurePosixPath(library).parent.parent
-    found = _VERSION.search(assistant.read(str(home / "_version.py")))
-    return found[1] if found else "unknown"
+    match = _VERSION.search(assistant.read(str(home / "_version.py")))
+    return match[1] if match else "unknown"
 
 
 def unfit(machine: Machine, target: Any) -> str:
-    """How a server's machine differs from the target; empty if it does not."""
+    """Return how a server's machine differs from the target; empty if it does not."""
     if not kind_of(target).on_host:
-        wanted = str(target.attrs["arch"])
+        expected = str(target.attrs["arch"])
         if not machine.arch:
             return "TVM finds no GPU there"
-        return "" if machine.arch == wanted else f"its {machine.name} is {machine.arch}, the target is {wanted}"
-    wanted = str(target.attrs.get("mcpu", ""))
-    if wanted and machine.mcpu != wanted:
-        return f"its processor is {machine.mcpu} ({machine.name}), the target is {wanted}"
+        return "" if machine.arch == expected else f"its {machine.name} is {machine.arch}, the target is {expected}"
+    expected = str(target.attrs.get("mcpu", ""))
+    if expected and machine.mcpu != expected:
+        return f"its processor is {machine.mcpu} ({machine.name}), the target is {expected}"
     missing = sorted(_needed(target) - machine.features)
     if missing:
         return f"its processor lacks {', '.join(missing)}"
@@ -87,14 +96,16 @@ def unfit(machine: Machine, target: Any) -> str:
 
 
 def _needed(target: Any) -> frozenset[str]:
-    """Instruction sets the target's code may use; for this machine's processor, those that it has: LLVM lists under a
-    processor's name also what a hypervisor may have hidden."""
-    wanted = instruction_sets(_tvm.cpu_features(target))
-    here = _tvm.host_features()
-    return wanted & here if str(target.attrs.get("mcpu", "")) == str(host_target().attrs["mcpu"]) else wanted
+    """Return the instruction sets that the target's code may use.
+
+    For this machine's processor, only those that it has are returned: LLVM lists for a processor's name also features
+    that a hypervisor may have hidden."""
+    used = instruction_sets(_tvm.cpu_features(target))
+    available = _tvm.host_features()
+    return used & available if str(target.attrs.get("mcpu", "")) == str(host_target().attrs["mcpu"]) else used
 
 
 def _processor_name(assistant: CrashGuard) -> str:
-    """The name by which this package calls the server's processor; empty where Linux does not say."""
+    """Return the "model name" of the server's /proc/cpuinfo; empty without one."""
     lines = (line.partition(":") for line in assistant.read("/proc/cpuinfo", until="\n\n").splitlines())
     return next((value.strip() for key, _, value in lines if key.strip() == "model name"), "")

@@ -1,7 +1,8 @@
-"""A candidate's process: builds the module it is sent, waits, and only on request calls, checks and times it.
+"""Run a candidate's process: build a module, and on request call, check and time it.
 
-In: messages from the pool: "build", "run", and any number of turns. Out: one answer to each. Follows MetaSchedule's
-default_build (tvm/s_tir/meta_schedule), without files, C++ compiler or a new Python process.
+The input is messages from the pool: a build request, a run request, and any number of turns. The output is one answer
+to each. This follows MetaSchedule's default_build (tvm/s_tir/meta_schedule), without files, a C++ compiler or a new
+Python process.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from felixlike.measure.measurement import Status
 from felixlike.measure.packing import cut
 
 _PACK = "pack"
-"""What the functions that pack constants are called, with a number each; see `Built`."""
+"""Prefix of the names of functions that pack constants, followed by a number; see `Built`."""
 
 
 def main(channel_fd: int, server: int) -> NoReturn:
-    """Serve one candidate, then leave without any clean-up of the server's copied state."""
+    """Serve one candidate, then exit without cleaning up the state that is copied from the server."""
     try:
         confine(server)
         _serve(socket.socket(fileno=channel_fd))
@@ -40,6 +41,7 @@ def main(channel_fd: int, server: int) -> NoReturn:
 
 
 def _serve(channel: socket.socket) -> None:
+    """Receive the requests of one candidate and answer them."""
     request = messages.receive(channel)
     limit_memory(request["memory"])
     if "server" in request:
@@ -55,13 +57,13 @@ def _serve(channel: socket.socket) -> None:
         kernels: list[Kernel] = []
         built, code = build(request["module"], target, kernels)
         device = _tvm.device_of(target)
-        device.sync()  # a GPU's context is made here, while others build, and not between two timings
+        device.sync()  # creates a GPU's context now, while others build, and not between two timings
     except Exception as error:
         messages.send(channel, failure(error, Status.BUILD_ERROR, started))
         return
-    told = [kernel.told() for kernel in kernels]
+    reports = [kernel.told() for kernel in kernels]
     elapsed = time.perf_counter() - started
-    messages.send(channel, {"status": Status.OK, "code": code, "kernels": told, "elapsed": elapsed})
+    messages.send(channel, {"status": Status.OK, "code": code, "kernels": reports, "elapsed": elapsed})
     request = messages.receive(channel)
     started = time.perf_counter()
     stopwatch = None
@@ -80,10 +82,18 @@ def _serve(channel: socket.socket) -> None:
 
 
 def build(module: str, target: Any, kernels: list[Kernel] | None = None) -> tuple[Built, str]:
-    """The compiled library of a module for a target, and the digest of its code.  module: TVM's JSON.  kernels: gets
-    what the CUDA compiler says of each.
+    """Compile a module for a target.
 
-    Looking "main" up makes LLVM generate its machine code here rather than at the first call."""
+    "main" is looked up so that LLVM generates its machine code here, not at the first call.
+
+    Args:
+        module: TVM's JSON of the IRModule.
+        target: TVM's target.
+        kernels: Receives the CUDA compiler's report of each kernel.
+
+    Returns:
+        The library and the digest of its code.
+    """
     executable, packed = _compile(module, target, kernels)
     library = executable.jit()
     library["main"]
@@ -91,10 +101,17 @@ def build(module: str, target: Any, kernels: list[Kernel] | None = None) -> tupl
 
 
 def export(module: str, target: Any, *, path: str, compiler: str) -> str:
-    """Put the compiled library of a module into a file, for servers, and what it packs beside it; the digest of its
-    code.
+    """Compile a module to a library file for servers, with the list of its packed constants beside it.
 
-    compiler: any C compiler, which links it; its intermediate files lie beside it."""
+    Args:
+        module: TVM's JSON of the IRModule.
+        target: TVM's target.
+        path: Path of the library; intermediate files lie beside it.
+        compiler: Any C compiler, which links the library.
+
+    Returns:
+        The digest of the code.
+    """
     executable, packed = _compile(module, target)
     executable.export_library(path, cc=compiler, workspace_dir=os.path.dirname(path))
     packed_file(Path(path)).write_text(json.dumps(packed))
@@ -104,7 +121,9 @@ def export(module: str, target: Any, *, path: str, compiler: str) -> str:
 def _compile(
     module: str, target: Any, kernels: list[Kernel] | None = None
 ) -> tuple[Any, list[tuple[int, Sequence[int], str]]]:
-    """The executable of a module, constants packed by functions of their own as when it is deployed; what they pack."""
+    """Compile a module, with separate functions that pack constants.
+
+    Returns the executable and (parameter, shape, dtype) of each packed constant."""
     loaded = _tvm.ir.load_json(module)
     if PACKING not in module:
         return codegen.compile_primfuncs(loaded, target, kernels=kernels), []

@@ -1,1 +1,1 @@
-"""Measure candidates on this machine: build them, run them in forked processes, time them in turns."""
+"""Measure candidates on this machine: build them, run them in forked processes, interleave their timing."""

@@ -1,7 +1,8 @@
-"""Where candidates are built, and what they are given and compared with is made, whether they run here or on servers.
+"""Build candidates and the reference data of their tasks, for runs on this machine and on servers.
 
-In: tasks and candidates. Out: processes that build them, and an ReferenceData a task. Candidates can crash, hang or eat
-memory without harm: each lives in a process of its own, forked from a server that has TVM imported.
+The input is tasks and candidates. The output is processes that build the candidates, and a ReferenceData for each task.
+Each candidate has a process of its own, forked from a server that has TVM imported, so a candidate may crash, hang or
+exhaust memory without affecting others.
 """
 
 import contextlib
@@ -33,10 +34,16 @@ from felixlike.measure.outcome import measurement, refused
 
 
 class Builder:
-    """For one user at a time, and one target.
+    """Builder of candidates for one target, for one user at a time (see `claimed`).
 
-    target, limits, workers, reuse, deadline: as MeasurePool's.  kind: the target's.  processes: all that it has
-    started.  code_cache: what came of code_cache candidates."""
+    Args:
+        target, limits, workers, reuse, deadline: See `MeasurePool`.
+
+    Attributes:
+        kind: Kind of the target.
+        processes: All processes that the builder has started.
+        code_cache: Measurements of earlier candidates by their generated code.
+    """
 
     def __init__(
         self,
@@ -58,12 +65,12 @@ class Builder:
             )
         self.kind = kind_of(target)
         if not self.kind.on_host:
-            require_toolchain()  # rather than a build error of every candidate
+            require_toolchain()  # one error now instead of a build error of every candidate
         cores = int(target.attrs.get("num-cores", 1)) if self.kind.on_host else usable_cores()
         self.limits = Limits() if limits is None else limits
         self.deadline = Deadline() if deadline is None else deadline
         self.target = str(target)
-        self.workers = workers or min(cores, usable_cores())  # whatever machine the target is of, it is built here
+        self.workers = workers or min(cores, usable_cores())  # builds run on this machine, also for other targets
         self.code_cache = CodeCache(reuse=reuse)
         self._has_gpu = not self.kind.on_host and (gpu_at_hand() or ("", ""))[1] == str(target.attrs["arch"])
         self._plain = str(quickly_compiled(target if self.kind.on_host else host_target()))
@@ -73,8 +80,9 @@ class Builder:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """For one user, until its end, which ends all processes under way.  Raises WorkerFailed if it is closed, or
-        claimed already."""
+        """Claim the builder for one user; all running processes end with the block.
+
+        Raises WorkerFailed if the builder is closed or claimed already."""
         if self.processes.closed:
             raise WorkerFailed("the pool is closed", where="MeasurePool", remedy="open another one")
         if self._busy:
@@ -91,11 +99,11 @@ class Builder:
             self._busy = False
 
     def reference_for(self, task: Task, *, verify: bool) -> AbstractContextManager[ReferenceData]:
-        """The task's inputs and answers, whose files are there during a block.  Raises ReferenceFailed, OutOfTime."""
+        """Provide a task's reference data, whose files exist during a block; raise ReferenceFailed or OutOfTime."""
         return self._references.using(task, verify=verify)
 
     def begin(self, index: int, candidate: Schedulable, memory: int, **extra: Any) -> Trial | Measurement:
-        """A process that builds a candidate, or what came of it if it has no module.  See `build`."""
+        """Start to build a candidate; return its process, or its Measurement if it has no module. See `build`."""
         started = time.monotonic()
         try:
             module = schedulable(candidate).module()
@@ -104,10 +112,18 @@ class Builder:
         return self.build(index, module, memory, **extra)
 
     def build(self, index: int, module: Any, memory: int, *, target: str | None = None, **extra: Any) -> Trial:
-        """A process that builds a module.
+        """Start a process that builds a module.
 
-        index: of its Trial.  memory: bytes for its buffers.  target: None for the builder's.  extra: more entries of
-        its request.  Raises WorkerFailed."""
+        Args:
+            index: Index of its Trial.
+            module: The IRModule.
+            memory: Size of its buffers, bytes.
+            target: TVM's text of the target; None for the builder's.
+            extra: Additional entries of the process's request.
+
+        Raises:
+            WorkerFailed: The process cannot be started.
+        """
         request = {
             "module": str(_tvm.ir.save_json(module)),
             "target": self.target if target is None else target,
@@ -116,8 +132,10 @@ class Builder:
         return self.processes.begin(index, {**request, **extra})
 
     def checking(self, task: Task, candidate: Schedulable) -> Steps[Measurement]:
-        """Steps to a candidate's build, one call of it here and the comparison of its answer, which is left out (error
-        is None) if the deadline comes before the reference.  Raises ReferenceFailed, WorkerFailed, OutOfTime."""
+        """Return steps that build a candidate, call it once here and compare its output with the reference.
+
+        The comparison is skipped (`error` is None) if the deadline passes before the reference is computed. Raises
+        ReferenceFailed, WorkerFailed, OutOfTime."""
         verify = True
         try:
             reference_data = yield from self._references.making(task, verify=True)
@@ -130,6 +148,7 @@ class Builder:
             self._references.release(task, verify=verify)
 
     def _checking(self, candidate: Schedulable, reference_data: ReferenceData) -> Steps[Measurement]:
+        """Return steps that build a candidate, call it once and check it; repeat them if the fork server dies."""
         request = reference_data.request(base=self.limits.tolerance, timing=None, best=None)
         while True:
             trial = self.begin(0, candidate, reference_data.bytes)
@@ -151,12 +170,14 @@ class Builder:
             self.processes.record_death(trial.generation)
 
     def _timely(self, trial: Trial, limit: float) -> Steps[Message]:
-        """Steps to a trial's answer.  Raises OutOfTime where the deadline comes before the candidate's limit."""
+        """Return steps to a trial's answer; raise OutOfTime if the deadline passes before the candidate's limit."""
         return in_time((yield trial, self.deadline.limit(limit)), limit)
 
     def _reference(self, module: Any, memory: int, request: Message) -> Steps[Message]:
-        """Steps that run an unscheduled module, to what `_run_alone` gives: on the GPU, if the target's is here and has
-        enough to do; on the host otherwise, and if that failed, as where the GPU's memory is too small."""
+        """Return steps that run an unscheduled module (see `_run_alone`).
+
+        It runs on the GPU if the target's GPU is in this machine and the module is large enough; otherwise, or if the
+        GPU fails, for example for lack of memory, it runs on the CPU."""
         scheduled = in_threads(module, _tvm.Target(self.target)) if self._has_gpu else None
         if scheduled is not None:
             answer = yield from self._run_alone(scheduled, self.target, memory, request)
@@ -165,8 +186,9 @@ class Builder:
         return (yield from self._run_alone(in_quick_order(module), self._plain, memory, request))
 
     def _run_alone(self, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
-        """Steps that build and run a module under the reference's limits, to the answer to the run request, or the
-        failure.  Raises OutOfTime."""
+        """Return steps that build and run a module under the reference's time limit, and return its last answer.
+
+        Raises OutOfTime."""
         seconds = self.limits.reference_seconds
         while True:
             trial = self.build(0, module, memory, target=target)

@@ -1,7 +1,7 @@
-"""The candidates of a stream, built a few at a time: a batch before any of it runs, or while others run.
+"""Build the candidates of a stream several at a time: a whole batch before it runs, or ahead while others run.
 
-In: candidates. Out: the processes that have built them. On a CPU everything else is idle while a candidate runs; a GPU
-is not disturbed by compilers, and need not wait for them.
+The input is candidates, the output the processes that have built them. On a CPU, nothing is built while a candidate
+runs. Compilers do not disturb a GPU, so candidates for a GPU are built ahead.
 """
 
 import selectors
@@ -19,11 +19,19 @@ from felixlike.measure.outcome import measurement
 
 
 class Builds:
-    """Of one stream, which has claimed the builder.
+    """Builds of one stream, which has claimed the builder.
 
-    memory: bytes for a candidate's buffers.  size: of a batch.  ahead: whether candidates are handed out as soon as
-    they are built, and others built while they run: as many as a batch has are alive at a time.  late: whether the
-    run's deadline has ended a build or a call; nothing more is begun or handed out then."""
+    Args:
+        builder: Starts the processes.
+        candidates: Candidates of the stream.
+        memory: Size of a candidate's buffers, bytes.
+        size: Candidates of a batch.
+        ahead: Return candidates as soon as they are built and build others while they run. At most `size` processes
+            are alive then.
+
+    Attributes:
+        late: Whether the deadline has ended a build or a call. Nothing more is started or returned then.
+    """
 
     def __init__(
         self, builder: Builder, candidates: Iterable[Schedulable], memory: int, *, size: int, ahead: bool
@@ -35,7 +43,7 @@ class Builds:
         self._source = enumerate(candidates)
         self._again: deque[tuple[int, Schedulable]] = deque()
         self._orders: dict[int, Schedulable] = {}
-        """Of this batch, and of what is built ahead."""
+        """Candidates of this batch and those that are built ahead, by index."""
         self._begun = self._taken = 0  # of this batch
         self._selector = selectors.DefaultSelector()
         self._building: set[Trial] = set()
@@ -43,11 +51,11 @@ class Builds:
         self._failed: deque[tuple[int, Measurement]] = deque()
 
     def close(self) -> None:
-        """Wait for nothing more."""
+        """Close the selector; the processes are ended by the builder."""
         self._selector.close()
 
     def begin_batch(self) -> bool:
-        """Whether there is another batch; if so its first candidates are being built."""
+        """Start to build the next batch; return False if there are no more candidates."""
         alive = {trial.index for trial in (*self._building, *self._built)}
         self._orders = {index: order for index, order in self._orders.items() if index in alive}
         self._begun, self._taken = len(alive), 0
@@ -55,7 +63,7 @@ class Builds:
         return bool(self._building or self._built or self._failed)
 
     def next(self) -> Generator[tuple[int, Measurement], None, Trial | None]:
-        """Yields those that fail until there is one that is built, and returns it; None at the end of the batch."""
+        """Yield failed candidates until one is built, and return that one; return None at the end of the batch."""
         while self._taken < self._size and not self.late:
             self._begin(self._builder.workers)
             while self._failed:
@@ -70,8 +78,9 @@ class Builds:
         return None
 
     def run(self, trial: Trial, request: Message, limit: float) -> Message | None:
-        """Return a trial's answer to a request, or None if the deadline comes before the limit of seconds. If
-        candidates are built ahead, others are built meanwhile on all cores but one."""
+        """Return a trial's answer to a request, or None if the deadline passes before the limit, s.
+
+        With `ahead`, other candidates are built meanwhile on all cores but one."""
         try:
             return in_time(self._answer(trial, request, self._builder.deadline.limit(limit)), limit)
         except OutOfTime:
@@ -79,27 +88,28 @@ class Builds:
             return None
 
     def _answer(self, trial: Trial, request: Message, seconds: float) -> Message:
+        """Send a request and wait for its answer; build other candidates meanwhile with `ahead`."""
         if not self._ahead:
             return trial.run(request, seconds)
         trial.send(request)
         watch(self._selector, trial, seconds)
         while True:
             self._begin(max(1, self._builder.workers - 1))
-            found = None
+            awaited_answer = None
             for one, answer in answers(self._selector):
                 if one is trial:
-                    found = answer
+                    awaited_answer = answer
                 else:
                     self._take(one, answer)
-            if found is not None:
-                return found
+            if awaited_answer is not None:
+                return awaited_answer
 
     def again(self, trial: Trial) -> None:
-        """Build a candidate once more, of the batch under way."""
+        """Build a candidate of the current batch once more."""
         self._again.append((trial.index, self._orders[trial.index]))
 
     def _begin(self, most: int) -> None:
-        """Begin to build, so that `most` are being built at a time."""
+        """Start builds until `most` are running."""
         while not self.late and len(self._building) < most and self._has_room():
             order = self._again.popleft() if self._again else next(self._source, None)
             self.late = order is not None and self._builder.deadline.passed
@@ -116,10 +126,13 @@ class Builds:
             self._building.add(trial)
 
     def _has_room(self) -> bool:
-        """Ahead, all that have a process count, so that what waits does not fill the memory."""
+        """Return whether another build may start.
+
+        With `ahead`, all candidates with a process count, so that waiting ones do not fill the memory."""
         return (len(self._builder.processes.under_way) if self._ahead else self._begun) < self._size
 
     def _take(self, trial: Trial, answer: Message) -> None:
+        """Handle the answer to a build."""
         self._building.remove(trial)
         try:
             trial.build_seconds = in_time(answer, self._builder.limits.build_seconds)["elapsed"]

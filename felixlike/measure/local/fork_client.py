@@ -1,7 +1,7 @@
-"""The pool's handle on its fork server: start it, have it fork and end processes, notice its death, start another.
+"""Control a pool's fork server: start it, fork and end processes with it, and replace it when it has died.
 
-The server is a Python process of its own (`python -m felixlike.measure.child.fork_server`), so the user's main module
-is never run again, and it lives in its own session, so that Ctrl-C reaches only the user's process.
+The server is a separate Python process (`python -m felixlike.measure.child.fork_server`), so the user's main module is
+not executed again. It has a session of its own, so Ctrl-C reaches only the user's process.
 """
 
 import contextlib
@@ -21,35 +21,46 @@ from felixlike.hardware import placement
 
 _COMMAND = python_command("felixlike.measure.child.fork_server")
 _REPLY_BYTES = 4096
+"""Largest size of a reply, bytes."""
 _START_SECONDS = 120
+"""Time limit for the start of a server, s; chosen by hand."""
 _REPLY_SECONDS = 60
-"""A server that ends is noticed at once; so long we wait for one that hangs."""
+"""Time limit for a reply of a server that hangs, s; chosen by hand. The end of a server is noticed at once."""
 _SEND_SECONDS = 30.0
+"""Timeout for sending to a candidate's process, s; chosen by hand."""
 _SECRET = re.compile(
     r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|AUTH|COOKIE|(^|_)KEY($|_)|(API|ACCESS)_?KEY", re.IGNORECASE
 )
-"""Names of environment variables that programs commonly keep secrets in, or the way to an agent that has them."""
+"""Names of environment variables that commonly hold secrets, or the address of an agent that has them."""
 _STDERR_CHARACTERS = 500
+"""Length of the server's output in an error message, characters; chosen by hand."""
 _REMEDY = "run `felixlike doctor`, or look at the memory that is left on this machine"
 
 
 class ServerDied(Exception):
-    """The fork server is gone, and all its processes with it. For the pool only."""
+    """The fork server has died, and with it all its processes. Internal to the pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a process ended.  status: exit code, or minus a signal's number.  grown: bytes it held above a fresh one."""
+    """End of a process.
+
+    Attributes:
+        status: Exit code, or minus a signal's number.
+        grown: Peak memory above that of a fresh process, bytes.
+    """
 
     status: int
     grown: int
 
 
 class ForkServer:
-    """One fork server at a time.
+    """Client of one fork server at a time.
 
-    directory: removed by the server when the pool is gone.  threads: of a candidate's call, if the environment does not
-    say how many a call has."""
+    Args:
+        directory: Folder of the pool's files, which the server removes when the pool is gone.
+        threads: Number of threads of a candidate's call, unless the environment sets one.
+    """
 
     def __init__(self, directory: Path, *, threads: int) -> None:
         self._directory = directory
@@ -60,10 +71,10 @@ class ForkServer:
         self._ready = False
         self._bytes = 0
         self.generation = 0
-        """Counts the servers started so far: processes of an earlier one are dead."""
+        """Number of servers started so far; processes of earlier ones are dead."""
 
     def start(self) -> None:
-        """Start a server without waiting until it is ready.  Raises WorkerFailed if there can be no new process."""
+        """Start a server without waiting until it is ready; raise WorkerFailed if no process can be started."""
         self.close()
         self._ready = False
         self.generation += 1
@@ -78,7 +89,7 @@ class ForkServer:
             ) from error
 
     def _spawned(self, control: socket.socket, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        """A Python of its own.  control: its end of the connection.  log: what it writes."""
+        """Start the server's Python process; `control` is its end of the connection, `log` receives its stderr."""
         return subprocess.Popen(
             [*_COMMAND, str(control.fileno()), str(self._directory)],
             stdin=subprocess.DEVNULL,
@@ -90,13 +101,13 @@ class ForkServer:
         )
 
     def alive(self, generation: int) -> bool:
-        """Whether the server of this generation, and so the processes it made, are still there."""
+        """Return whether the server of this generation, and therefore its processes, are alive."""
         return generation == self.generation and self._process is not None and self._process.poll() is None
 
     def fork(self) -> tuple[int, socket.socket]:
-        """A new process and the channel to it; starts a server if there is none.
+        """Fork a process and return its id and the channel to it; start a server if there is none.
 
-        Raises WorkerFailed if a server does not come up, ServerDied if it went away just now."""
+        Raises WorkerFailed if a server does not start, ServerDied if it dies during the request."""
         self._wait_until_ready()
         mine, theirs = socket.socketpair()
         with theirs:
@@ -109,12 +120,12 @@ class ForkServer:
         return int(reply["process"]), mine
 
     def end(self, process: int, *, kill: bool) -> Ending:
-        """Wait for a process to end, or kill it.  Raises ServerDied."""
+        """Wait for a process to end, or kill it; raise ServerDied if the server is gone."""
         reply = self._request({"do": "end", "process": process, "kill": kill})
         return Ending(status=reply["status"], grown=max(0, reply["bytes"] - self._bytes))
 
     def close(self) -> None:
-        """End the server and everything it made."""
+        """End the server and its processes."""
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -124,6 +135,7 @@ class ForkServer:
         self._process = self._control = None
 
     def _wait_until_ready(self) -> None:
+        """Wait for the server's first reply; raise WorkerFailed with its last output if it does not start."""
         if not self.alive(self.generation):
             self.start()
         if self._ready:
@@ -141,6 +153,7 @@ class ForkServer:
         self._ready = True
 
     def _request(self, message: dict[str, Any], channel: socket.socket | None = None) -> dict[str, Any]:
+        """Send a request, with a channel's descriptor, and return the reply; raise ServerDied."""
         if self._control is None:
             raise ServerDied("it is not running")
         try:
@@ -155,9 +168,10 @@ class ForkServer:
             raise
 
     def _reply(self, seconds: int) -> dict[str, Any]:
-        """The server's next reply.  Raises ServerDied if there is none in time.
+        """Return the server's next reply; raise ServerDied if there is none within `seconds`.
 
-        Counted in seconds one by one: while this process is stopped, and the server with it, only one goes by."""
+        The loop waits one second at a time, so at most one second counts while this process and the server are
+        stopped."""
         assert self._control is not None
         self._control.settimeout(1.0)
         for _ in range(seconds):
@@ -176,18 +190,18 @@ class ForkServer:
         return reply
 
     def _last_words(self) -> str:
-        """The end of what a server wrote before it died."""
+        """Return the end of a dead server's stderr."""
         try:
             return " ".join(self._log.read_text(errors="replace").split())[-_STDERR_CHARACTERS:]
         except OSError:
             return ""
 
     def _environment(self) -> dict[str, str]:
-        """The user's environment without secrets, with the number of threads that a candidate's call has.
+        """Return the user's environment without secrets, with the number of threads of a candidate's call.
 
-        Processes that talk to other machines are forked from the server, and hold a copy of its memory."""
-        found = environment(
+        Processes that communicate with other machines are forked from the server and hold a copy of its memory."""
+        variables = environment(
             TVM_NUM_THREADS=str(placement.threads() if placement.asked_by() else self._threads),
             OPENBLAS_NUM_THREADS="1",  # numpy's threads would not survive a fork
         )
-        return {name: value for name, value in found.items() if not _SECRET.search(name)}
+        return {name: value for name, value in variables.items() if not _SECRET.search(name)}

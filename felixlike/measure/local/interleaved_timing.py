@@ -1,6 +1,7 @@
-"""Compare the good candidates of a few that wait: time them again in turns, so that all meet the same disturbances.
+"""Time the good candidates of a batch again, interleaved, so that disturbances affect all of them alike.
 
-In: candidates that have been timed once, in processes that still hold them. Out: their answers with more repeats.
+The input is candidates that have been timed once and wait in their processes. The output is their answers with more
+repeats.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,44 +19,56 @@ def interleave(
     seconds: float,
     run: Callable[[Trial, Message, float], Message | None],
 ) -> list[tuple[Trial, Message]]:
-    """The same trials with their answers; those near the best one's have more repeats, or have failed.
+    """Time the trials near the fastest one again, in `timing.turns` rounds.
 
-    timed: paused trials, each with the answer to its run.  seconds: that a turn may take.  run: has a trial answer
-    within some seconds, or returns None if the deadline comes first, which ends the turns.  One whose server dies keeps
-    the repeats that it has."""
-    found = {trial.index: (trial, answer) for trial, answer in timed}
-    near = [trial.index for trial, _ in _near(timed, timing) if not trial.closed]
-    if len(near) < 2:
-        return list(found.values())
-    calls = {i: calls_of_a_batch(found[i][1]["repeats"], timing) for i in near}
+    Args:
+        timed: Paused trials, each with the answer to its run.
+        timing: Number of rounds, and which trials are near the fastest one.
+        seconds: Time limit of a trial's turn, s.
+        run: Sends a request to a trial and returns its answer within `seconds`, or None at the deadline, which ends the
+            rounds.
+
+    Returns:
+        The same trials with their answers, which have more repeats or a failure. A trial whose fork server dies keeps
+        its repeats.
+    """
+    answers = {trial.index: (trial, answer) for trial, answer in timed}
+    active = [trial.index for trial, _ in _near(timed, timing) if not trial.closed]
+    if len(active) < 2:
+        return list(answers.values())
+    calls = {i: calls_of_a_batch(answers[i][1]["repeats"], timing) for i in active}
     for _ in range(timing.turns):
-        for index in tuple(near):
-            trial, answer = found[index]
+        for index in tuple(active):
+            trial, answer = answers[index]
             trial.resume()
             more = run(trial, {"calls": calls[index]}, seconds)
             trial.pause()
             if more is None:
-                return list(found.values())
+                return list(answers.values())
             if more["status"] is Status.OK:
                 repeats = (*answer["repeats"], *more["repeats"])
-                found[index] = trial, {**answer, "repeats": repeats, "elapsed": answer["elapsed"] + more["elapsed"]}
+                answers[index] = trial, {**answer, "repeats": repeats, "elapsed": answer["elapsed"] + more["elapsed"]}
                 continue
-            near.remove(index)
+            active.remove(index)
             if not trial.lost:
-                found[index] = trial, more
-    return list(found.values())
+                answers[index] = trial, more
+    return list(answers.values())
 
 
 def without_turn(timed: Sequence[tuple[Trial, Message]], timing: Timing, room: int) -> list[Trial]:
-    """The trials that will take no turn, whatever the others of the batch are like: their processes need not wait.
+    """Return the trials that will not be timed again, so their processes can end.
 
-    room: how many may wait, so that their buffers do not fill the memory; the fastest do."""
+    Args:
+        timed: Trials of the batch so far with their answers.
+        timing: Which trials are near the fastest one.
+        room: Number of trials that may wait, so that their buffers do not fill the memory; the fastest ones do.
+    """
     waiting = [trial for trial, _ in _near(timed, timing)[:room]] if timing.turns else []
     return [trial for trial, _ in timed if not any(trial is other for other in waiting)]
 
 
 def _near(timed: Sequence[tuple[Trial, Message]], timing: Timing) -> list[tuple[Trial, Message]]:
-    """Those near the best one, fastest first; calls that take long need no turns."""
+    """Return the trials near the fastest one, fastest first, without calls longer than `timing.max_seconds`."""
     lowest = {trial.index: lower_quartile(answer["repeats"]) for trial, answer in timed if answer.get("repeats")}
     if not lowest:
         return []

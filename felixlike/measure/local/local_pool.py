@@ -1,7 +1,8 @@
-"""Run candidates on this machine: built several at a time, run one at a time.
+"""Run candidates on this machine: build several at a time, run one at a time.
 
-In: a task and candidates. Out: a Measurement each. On a CPU building and running alternate in small batches, with
-everything else idle while a candidate runs; candidates for a GPU are built while others run (`builds.py`).
+The input is a task and candidates, the output a Measurement of each. On a CPU, building and running alternate in small
+batches, and nothing else of the pool runs beside a candidate. Candidates for a GPU are built while others run
+(`builds.py`).
 """
 
 import contextlib
@@ -28,14 +29,17 @@ from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement
 
 _WAITING_SHARE = 4
-"""Buffers of candidates that wait for their turn take up a quarter of the memory at most."""
+"""Buffers of candidates that wait for interleaved timing use at most 1 / 4 of the memory; chosen by hand."""
 
 
 class Local:
-    """A Runner: this machine, where the candidates that a builder builds run in the processes that built them.
+    """Runner that executes a builder's candidates on this machine, in the processes that built them.
 
-    waiting: as MeasurePool's.  ahead: whether candidates are built while others run; None: where they do not run on the
-    processors that build them."""
+    Args:
+        builder: Builds the candidates.
+        waiting: See `MeasurePool`.
+        ahead: Build candidates while others run; None to do so if they do not run on the CPU that builds them.
+    """
 
     def __init__(self, builder: Builder, *, waiting: int | None = None, ahead: bool | None = None) -> None:
         self._builder = builder
@@ -60,7 +64,7 @@ class Local:
                     copies: dict[str, list[Trial]] = {}
                     while (trial := (yield from builds.next())) is not None:
                         code = trial.code if known.reuse else str(trial.index)
-                        if trial.lost:  # it was idle when its server died: not its fault
+                        if trial.lost:  # it was idle when its fork server died, so it is built again
                             self._processes.record_death(trial.generation)
                             self._processes.end(trial)
                             builds.again(trial)
@@ -84,8 +88,8 @@ class Local:
                         for far in without_turn(timed, limits.timing, room):
                             self._processes.end(far)
                     with alone_on_machine():
-                        turned = interleave(timed, limits.timing, limits.run_seconds, builds.run)
-                    for first, answer in turned:
+                        retimed = interleave(timed, limits.timing, limits.run_seconds, builds.run)
+                    for first, answer in retimed:
                         self._processes.end(first)
                         answer = {**answer, "kernels": first.kernels}
                         result = measurement(answer, build_seconds=first.build_seconds, run_seconds=answer["elapsed"])
@@ -108,32 +112,33 @@ class Local:
 
     def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
         """See MeasurePool.checks."""
-        given: list[tuple[Task, Schedulable]] = []
-        alone: list[int] = []
+        jobs_so_far: list[tuple[Task, Schedulable]] = []
+        deferred: list[int] = []
 
         def jobs() -> Iterator[tuple[int, Steps[Checked]]]:
             for place, job in enumerate(candidates):
-                given.append(job)
+                jobs_so_far.append(job)
                 yield place, self._outcome(*job)
 
         with self._builder.claimed():
-            # One more than can build: whoever makes the candidates is not to keep the workers waiting.
-            for place, found in together(jobs(), most=self._builder.workers + 1):
-                if isinstance(found, NoSpaceLeft):
-                    alone.append(place)
+            # One more than there are workers, so that they do not wait for the iterable to create a candidate.
+            for place, outcome in together(jobs(), most=self._builder.workers + 1):
+                if isinstance(outcome, NoSpaceLeft):
+                    deferred.append(place)
                 else:
-                    yield place, found
-            for place in alone:  # the files of the others are not in use any more
-                yield place, complete(self._outcome(*given[place]))
+                    yield place, outcome
+            for place in deferred:  # the others' files are no longer in use, so there is more disk space
+                yield place, complete(self._outcome(*jobs_so_far[place]))
 
     def _outcome(self, task: Task, candidate: Schedulable) -> Steps[Checked]:
+        """Return steps to a check's outcome, including the errors that concern only this task."""
         try:
             return (yield from self._builder.checking(task, candidate))
         except (ReferenceFailed, InvalidModel, OutOfTime) as error:
             return error
 
     def _run(self, builds: Builds, trial: Trial, request: Message) -> Message | None:
-        """Have a trial called, checked and timed; it is paused afterwards.  None: the deadline has ended the call."""
+        """Call, check and time a trial, then pause it; return None if the deadline has ended the call."""
         with alone_on_machine():
             answer = builds.run(trial, request, self._builder.limits.run_seconds)
         trial.pause()

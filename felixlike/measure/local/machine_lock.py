@@ -1,7 +1,7 @@
-"""Let one process on this machine time kernels at a time.
+"""Lock the machine, so that one process at a time times kernels.
 
-In: nothing. Out: a block that runs while no other process, of whichever user, is in such a block. What marks it is the
-name of a Unix socket in Linux's abstract namespace: it needs no file and no permission, and ends with its process.
+The lock is a context manager that excludes other processes of all users. It is the name of a Unix socket in Linux's
+abstract namespace, which needs neither a file nor a permission and is released when its process ends.
 """
 
 from __future__ import annotations
@@ -15,26 +15,30 @@ from collections.abc import Iterator
 _NAME = "\0felixlike-timing"
 
 WAIT_SECONDS = 30.0
-"""After this time a block runs all the same: who holds the name may be stopped, or be another program."""
+"""Longest wait for the lock, s; chosen by hand.
+
+The block runs afterwards, since the holder of the name may be stopped, or be another program."""
 
 _POLL_SECONDS = 0.002
+"""Interval between attempts, s; chosen by hand."""
 
 _IMPATIENT_SECONDS = 300.0
-"""How long nothing is waited for after a wait was in vain, so that a budget is not spent on waiting."""
+"""Time without waiting after a wait that timed out, s, so that a budget is not spent on waiting; chosen by hand."""
 
 _impatient_until = 0.0
 
 
 @contextlib.contextmanager
 def alone_on_machine(*, seconds: float = WAIT_SECONDS) -> Iterator[bool]:
-    """Wait until no other process times, run the block, and yield whether it runs alone.
+    """Wait until no other process times, run the block, and yield whether it holds the lock.
 
-    seconds: Longest wait. Where there are no abstract names, as on other systems than Linux, nothing is waited for."""
+    `seconds` is the longest wait. Systems other than Linux have no abstract names, so the block runs at once there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mark:
         yield _marked(mark, seconds)
 
 
 def _marked(mark: socket.socket, seconds: float) -> bool:
+    """Bind the socket to the lock's name; return False after `seconds` or if the name cannot be bound."""
     global _impatient_until
     deadline = time.monotonic() + seconds
     while True:

@@ -1,6 +1,7 @@
-"""The processes of a pool: forked from a server that is replaced when it dies, and ended all together.
+"""Manage a pool's processes, which are forked from a server that is replaced when it dies.
 
-In: the first request of each. Out: a Trial each. The pool's files lie in a directory that goes when they do.
+The input is the first request of each process, the output a Trial for each. The pool's files lie in a folder that is
+removed with the processes.
 """
 
 import os
@@ -14,15 +15,25 @@ from felixlike.measure.local.trial import Trial
 from felixlike.measure.messages import Message
 
 _MOST_DEATHS = 5
+"""Largest number of server deaths without a result in between; chosen by hand."""
 
 
 class Processes:
-    """threads: of a candidate's call.  directory: for files.  under_way: those that have not been ended."""
+    """Processes of a pool.
+
+    Args:
+        threads: Number of threads of a candidate's call.
+
+    Attributes:
+        directory: Folder for the pool's files.
+        under_way: Trials that have not been ended.
+        server: Client of the fork server.
+    """
 
     def __init__(self, *, threads: int) -> None:
         self.under_way: set[Trial] = set()
         self._deaths = 0
-        self._mourned = 0  # the generation of the latest server whose death was counted
+        self._recorded_generation = 0  # of the latest server whose death was counted
         self.directory = scratch.folder("measure")
         self.server = ForkServer(self.directory, threads=threads)
         self._finalizer = weakref.finalize(self, _dispose, self.server, self.directory, os.getpid())
@@ -30,17 +41,17 @@ class Processes:
 
     @property
     def closed(self) -> bool:
-        """Whether there can be no more of them."""
+        """Whether the pool is closed, so no process can be started."""
         return not self._finalizer.alive
 
     def close(self) -> None:
-        """End them all and their server, and remove the files.  May be called again."""
+        """End all processes and their server, and remove the files. Calling it again has no effect."""
         self._finalizer()
 
     def begin(self, index: int, request: Message) -> Trial:
-        """One that serves this request, from a new server if the old one is gone.  index: of its Trial.
+        """Start a process that serves a request, from a new server if the old one is gone.
 
-        Raises WorkerFailed."""
+        `index` is that of its Trial. Raises WorkerFailed if no server can be started."""
         while True:
             try:
                 trial = Trial(self.server, index, request)
@@ -51,21 +62,20 @@ class Processes:
             return trial
 
     def end(self, trial: Trial) -> None:
-        """End one.  May be called again."""
+        """End a process. Calling it again has no effect."""
         trial.close()
         self.under_way.discard(trial)
 
     def end_all(self) -> None:
-        """End those under way; there can be more."""
+        """End all running processes; new ones can be started afterwards."""
         for trial in tuple(self.under_way):
             self.end(trial)
 
     def record_death(self, generation: int) -> None:
-        """Count a server's death, once, however many trials are lost with it; raise WorkerFailed if that is all that
-        happens."""
-        if generation <= self._mourned:
+        """Count a server's death, once for all trials lost with it; raise WorkerFailed after too many deaths."""
+        if generation <= self._recorded_generation:
             return
-        self._mourned = generation
+        self._recorded_generation = generation
         self._deaths += 1
         if self._deaths > _MOST_DEATHS:
             raise WorkerFailed(
@@ -75,12 +85,12 @@ class Processes:
             )
 
     def reset_deaths(self) -> None:
-        """There is a result: the deaths so far are forgotten."""
+        """Reset the number of deaths, since there is a result."""
         self._deaths = 0
 
 
 def _dispose(server: ForkServer, directory: Path, owner: int) -> None:
-    """End what a pool has started, unless this is a forked copy of its process."""
+    """End a pool's server and remove its files, unless this is a forked copy of the pool's process."""
     if os.getpid() == owner:
         server.close()
         scratch.discard(directory)

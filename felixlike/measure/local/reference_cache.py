@@ -1,8 +1,8 @@
-"""Keep the files of the latest references of a pool, within a part of the disk that is free.
+"""Cache the files of a pool's reference data, limited by the free disk space.
 
-In: a task. Out: its ReferenceData, made again where its files have been removed. Those in use are never removed. Of the
-others the least recently used go first, all but the latest before they fill half of the disk's room, and all where a
-file of another task does not fit.
+The input is a task, the output its ReferenceData, computed again if its files were removed. Files in use are never
+removed. Others are removed least recently used first: all but the latest while they exceed half of the disk space
+available to them, and all if a new file does not fit.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from felixlike.measure.local.reference_data import ReferenceData, Runner, unveri
 from felixlike.measure.local.steps import Steps, complete
 
 _MOST_BYTES = 4 * 2**30
-"""Of the files of references that are not in use.  Chosen by hand: the largest tasks of our networks have 300 MB."""
+"""Size of all cached files above which unused ones are removed, bytes.
+
+Chosen by hand: the largest tasks of our networks have 300 MB."""
 
 _Key = tuple[str, bool]
 
 
 class ReferenceCache:
-    """directory: gets the files.  run: runs unscheduled functions, for their answers."""
+    """Cache of reference data; `directory` receives the files, `run` runs unscheduled functions."""
 
     def __init__(self, directory: Path, run: Runner) -> None:
         self._directory, self._run = directory, run
         self._numbers = itertools.count()
         self._kept: dict[_Key, tuple[ReferenceData, Path]] = {}
-        """The least recently used first, each with the folder of its files."""
+        """Reference data, least recently used first, each with the folder of its files."""
         self._users: Counter[_Key] = Counter()
 
     @contextlib.contextmanager
     def using(self, task: Task, *, verify: bool) -> Iterator[ReferenceData]:
-        """Keep the files of a task's reference_data during a block, made first if they are not there.  Raises
-        ReferenceFailed."""
+        """Provide a task's reference data and keep its files during a block; raise ReferenceFailed."""
         reference_data = complete(self.making(task, verify=verify))
         try:
             yield reference_data
@@ -46,7 +47,7 @@ class ReferenceCache:
             self.release(task, verify=verify)
 
     def making(self, task: Task, *, verify: bool) -> Steps[ReferenceData]:
-        """Steps to a task's reference_data, whose files stay until it is released.  Raises ReferenceFailed."""
+        """Return steps to a task's reference data, whose files stay until `release`; raise ReferenceFailed."""
         key = (task.key, verify)
         if key not in self._kept:
             made = yield from self._made(task, verify=verify)
@@ -59,11 +60,12 @@ class ReferenceCache:
         return self._kept[key][0]
 
     def release(self, task: Task, *, verify: bool) -> None:
-        """End a use of a task's reference_data."""
+        """End one use of a task's reference data; remove old files if the cache is too large."""
         self._users[task.key, verify] -= 1
         self._remove(min(_MOST_BYTES, (self._free() + self._bytes()) // 2), but=next(reversed(self._kept), None))
 
     def _made(self, task: Task, *, verify: bool) -> Steps[tuple[ReferenceData, Path]]:
+        """Return steps that compute reference data; if the disk is full, clear the cache and try again."""
         try:
             return (yield from self._attempted(task, verify=verify))
         except NoSpaceLeft:
@@ -72,30 +74,34 @@ class ReferenceCache:
         return (yield from self._attempted(task, verify=verify))
 
     def _attempted(self, task: Task, *, verify: bool) -> Steps[tuple[ReferenceData, Path]]:
-        home = self._directory / f"{task.key}-{next(self._numbers)}"
+        """Return steps that compute reference data in a new folder, which is removed on failure."""
+        folder = self._directory / f"{task.key}-{next(self._numbers)}"
         try:
-            return (yield from verified(task, home, self._run)) if verify else unverified(task, home), home
+            return (yield from verified(task, folder, self._run)) if verify else unverified(task, folder), folder
         except BaseException:
-            shutil.rmtree(home, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
 
     def _remove(self, left: int, *, but: _Key | None = None) -> bool:
-        """Remove files that are not in use, the least recently used first, until the rest has at most so many bytes;
-        whether there were any.  but: whose files stay."""
+        """Remove unused files, least recently used first, until at most `left` bytes remain; keep those of `but`.
+
+        Returns whether files were removed."""
         removed, size = False, self._bytes()
         for key in [key for key in self._kept if not self._users[key] and key != but]:
             if size <= left:
                 break
-            reference_data, home = self._kept.pop(key)
+            reference_data, folder = self._kept.pop(key)
             size -= reference_data.disk_bytes
-            shutil.rmtree(home, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             removed = True
         return removed
 
     def _bytes(self) -> int:
+        """Return the size of all cached files, bytes."""
         return sum(reference_data.disk_bytes for reference_data, _ in self._kept.values())
 
     def _free(self) -> int:
+        """Return the free disk space, bytes; 0 if it is unknown."""
         try:
             return shutil.disk_usage(self._directory).free
         except OSError:

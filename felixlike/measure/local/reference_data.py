@@ -1,6 +1,7 @@
-"""What a task's candidates are given and compared with: files of inputs and of the float64 answer, made once per task.
+"""Create the reference data of a task: files of its candidates' inputs and of the float64 outputs.
 
-In: a task, and a way to run a module. Out: an ReferenceData, from which the requests to a candidate's process are made.
+The input is a task and a function that runs a module. The output is a ReferenceData, which creates the requests to a
+candidate's process.
 """
 
 import math
@@ -28,19 +29,25 @@ from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
 
 _ARGUMENT_COPIES = 4
+"""Memory of a candidate's process, in multiples of the task's buffers; chosen by hand."""
 
 Runner = Callable[[object, int, Message], Steps[Message]]
-"""(unscheduled module, bytes of its buffers, run request) → steps to the answer."""
+"""Maps (unscheduled module, bytes of its buffers, run request) to steps that return the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceData:
-    """The inputs of a task's candidates and the answers expected.
+    """Inputs of a task's candidates and the expected outputs.
 
-    terms: of the longest sum.  rounded: the coarsest float type on the way.  products: what the precision that the
-    task's target asks for may cost (`verify.tolerance`).  files: initial contents of each parameter
-    (.npy), None for pure outputs.  answers: the float64 answer of each written parameter, None for inputs; all None if
-    not verified.  magnified: for each parameter, what rounding errors may become (`verify.magnification`)."""
+    Attributes:
+        arguments: Parameters of the task's function.
+        terms: Number of terms of the longest sum.
+        rounded: Coarsest float type of an intermediate value.
+        products: Largest error due to the target's precision of products (see `answer_check.tolerance`).
+        files: Initial contents of each parameter (.npy); None for pure outputs.
+        answers: float64 output of each written parameter (.npy), None for inputs; all None without verification.
+        magnified: Error of each parameter that magnified rounding errors may cause (see `answer_check.magnification`).
+    """
 
     arguments: tuple[Argument, ...]
     terms: int
@@ -52,18 +59,22 @@ class ReferenceData:
 
     @property
     def bytes(self) -> int:
-        """Memory for the buffers and the copies made on the way to and from them."""
+        """Memory for the buffers and their copies, bytes."""
         return _ARGUMENT_COPIES * sum(argument.bytes for argument in self.arguments)
 
     @property
     def disk_bytes(self) -> int:
-        """The size of its files."""
+        """Size of the files, bytes."""
         return sum(path.stat().st_size for path in (*self.files, *self.answers) if path is not None and path.exists())
 
     def request(self, *, base: float | None, timing: Timing | None, best: float | None) -> Message:
-        """The run request for a candidate.
+        """Return the run request for a candidate.
 
-        base: tolerance of float32, None: by the terms.  timing: None to call it once only."""
+        Args:
+            base: Tolerance of float32 outputs; None to compute it from the terms.
+            timing: When to stop timing; None to call the candidate once without timing.
+            best: Seconds per call of the best candidate so far, or None.
+        """
         rows = [
             {
                 "name": argument.name,
@@ -86,26 +97,30 @@ class ReferenceData:
 
 
 def unverified(task: Task, directory: Path) -> ReferenceData:
-    """Inputs only; such as every function is defined for."""
+    """Return reference data with inputs only; they are positive, so every function is defined for them."""
     return _inputs(task, directory, positive=True)
 
 
 def verified(task: Task, directory: Path, run: Runner) -> Steps[ReferenceData]:
-    """Steps to the inputs, and the float64 answers.  Raises ReferenceFailed if the unscheduled function cannot be run,
-    NoSpaceLeft if its files do not fit.
+    """Return steps to the reference data with inputs and float64 outputs.
 
-    The inputs are those of the two kinds (any sign, positive) for which fewer values of the answer are inf or nan."""
+    Inputs of any sign and positive inputs are tried; those whose output has fewer inf and nan values are used.
+
+    Raises:
+        ReferenceFailed: The unscheduled function cannot be run.
+        NoSpaceLeft: The files do not fit on the disk.
+    """
     best: ReferenceData | None = None
     chosen = directory
-    fewest = math.inf
+    fewest_strange = math.inf
     failure = ""
     for positive in (False, True):
-        home = directory / ("positive" if positive else "signed")
-        reference_data = _inputs(task, home, positive=positive)
-        answers, strange, failure = yield from _answers(task, reference_data, home, run)
-        if answers and strange < fewest:
-            best, fewest, chosen = replace(reference_data, answers=answers), strange, home
-        if fewest == 0:
+        folder = directory / ("positive" if positive else "signed")
+        reference_data = _inputs(task, folder, positive=positive)
+        answers, strange, failure = yield from _answers(task, reference_data, folder, run)
+        if answers and strange < fewest_strange:
+            best, fewest_strange, chosen = replace(reference_data, answers=answers), strange, folder
+        if fewest_strange == 0:
             break
     if best is None:
         raise ReferenceFailed(
@@ -115,13 +130,14 @@ def verified(task: Task, directory: Path, run: Runner) -> Steps[ReferenceData]:
         )
     if magnifies(task.module["main"]):
         best = yield from _magnified(task, best, directory, run)
-    for home in directory.iterdir():
-        if home != chosen:
-            shutil.rmtree(home, ignore_errors=True)
+    for folder in directory.iterdir():
+        if folder != chosen:
+            shutil.rmtree(folder, ignore_errors=True)
     return best
 
 
 def _inputs(task: Task, directory: Path, *, positive: bool) -> ReferenceData:
+    """Write the inputs' files and return reference data without outputs."""
     parameters = arguments(task.module["main"])
     files: list[Path | None] = []
     terms = reduction_length(task.module["main"])
@@ -136,25 +152,27 @@ def _inputs(task: Task, directory: Path, *, positive: bool) -> ReferenceData:
 
 
 def _magnified(task: Task, reference_data: ReferenceData, directory: Path, run: Runner) -> Steps[ReferenceData]:
-    """Steps to the reference data with what rounding errors become, by float64 answers to slightly different inputs.
+    """Return steps to the reference data with `magnified`, from float64 outputs for slightly different inputs.
 
-    The data is returned unchanged where such answers cannot be computed."""
+    If such outputs cannot be computed, the data is returned unchanged."""
     moved = list(reference_data.files)
     random = np.random.default_rng(0)
-    home = directory / "moved"
+    folder = directory / "moved"
     for index, (argument, file) in enumerate(zip(reference_data.arguments, reference_data.files, strict=True)):
         if file is not None and argument.dtype in ROUNDING:
             exact = np.load(file).astype("float64")
-            path = home / f"input{index}.npy"
+            path = folder / f"input{index}.npy"
             _save(task, path, exact * (1 + ROUNDING[argument.dtype] * random.choice([-1.0, 1.0], exact.shape)))
             moved[index] = path
-    unknown = replace(reference_data, files=tuple(moved), answers=(None,) * len(moved))
-    answers, _, _ = yield from _answers(task, unknown, home, run)
+    moved_data = replace(reference_data, files=tuple(moved), answers=(None,) * len(moved))
+    answers, _, _ = yield from _answers(task, moved_data, folder, run)
     if not answers:
         return reference_data
     errors = [
-        magnification(np.load(there), np.load(here)) if here is not None and there is not None else 0.0
-        for here, there in zip(reference_data.answers, answers, strict=True)
+        magnification(np.load(moved_answer), np.load(exact_answer))
+        if exact_answer is not None and moved_answer is not None
+        else 0.0
+        for exact_answer, moved_answer in zip(reference_data.answers, answers, strict=True)
     ]
     return replace(reference_data, magnified=tuple(errors))
 
@@ -162,9 +180,9 @@ def _magnified(task: Task, reference_data: ReferenceData, directory: Path, run: 
 def _answers(
     task: Task, reference_data: ReferenceData, directory: Path, run: Runner
 ) -> Steps[tuple[tuple[Path | None, ...], float, str]]:
-    """Files of the float64 answers, how many values in them are inf or nan, and what went wrong if there are none.
+    """Return steps to (files of the float64 outputs, number of inf and nan values, failure or "").
 
-    A function that cannot be compiled in float64 is run in its own types."""
+    A function that cannot be compiled in float64 runs in its own types."""
     failure = ""
     for widen in (True, False):
         request = reference_data.request(base=None, timing=None, best=None)
@@ -187,7 +205,7 @@ def _answers(
 
 
 def _save(task: Task, path: Path, array: np.ndarray[Any, np.dtype[Any]]) -> None:
-    """Write an array.  Raises NoSpaceLeft."""
+    """Write an array to a file; raise NoSpaceLeft if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, array)
@@ -196,6 +214,7 @@ def _save(task: Task, path: Path, array: np.ndarray[Any, np.dtype[Any]]) -> None
 
 
 def _no_space(task: Task, directory: Path, why: str) -> NoSpaceLeft:
+    """Return the error for files that cannot be written."""
     return NoSpaceLeft(
         f"the inputs and answers that its candidates are checked with could not be written to {directory}: {why}",
         where=f"task {task.name}",

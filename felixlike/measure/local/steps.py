@@ -1,6 +1,6 @@
-"""Work that waits for processes, written as generators: done alone, or several together with one process each.
+"""Run generators that wait for processes, one alone or several concurrently.
 
-In: generators that yield a trial to wait for and are sent its answer. Out: what they return.
+The input is generators that yield a trial to wait for and receive its answer. The output is their return values.
 """
 
 import contextlib
@@ -14,25 +14,29 @@ from felixlike.measure.messages import Message
 _T = TypeVar("_T")
 
 Steps = Generator[tuple[Trial, float], Message, _T]
-"""Yields a trial and the seconds that its answer may take, is sent the answer. Closed early, it ends what it began."""
+"""Yields a trial and the time limit of its answer, s, and receives the answer. Closing it early ends its processes."""
 
 
 def complete(steps: Steps[_T]) -> _T:
-    """What the steps return, each waited for in turn."""
+    """Run steps to their end and return their value."""
     with contextlib.closing(steps):
         try:
             trial, seconds = next(steps)
             while True:
                 trial, seconds = steps.send(trial.wait(seconds))
         except StopIteration as end:
-            found: _T = end.value
-            return found
+            value: _T = end.value
+            return value
 
 
 def together(jobs: Iterable[tuple[int, Steps[_T]]], *, most: int) -> Generator[tuple[int, _T], None, None]:
-    """Each job's place and what it returns, as soon as it is done; `most` of them wait for a process at a time.
+    """Run jobs concurrently and yield each job's index and value as soon as it is done.
 
-    jobs: asked for when one can begin, so that whoever makes them does so while the processes work."""
+    Args:
+        jobs: Pairs of an index and steps. A job is read when it can start, so the iterable may create jobs while
+            processes run.
+        most: Largest number of jobs that wait for a process at a time.
+    """
     source = iter(jobs)
     under_way: dict[Trial, tuple[int, Steps[_T]]] = {}
     with selectors.DefaultSelector() as selector:
@@ -62,14 +66,14 @@ def together(jobs: Iterable[tuple[int, Steps[_T]]], *, most: int) -> Generator[t
 
 
 def watch(selector: selectors.BaseSelector, trial: Trial, seconds: float) -> None:
-    """Have `answers` wait for a trial's answer, which may take that long."""
+    """Register a trial with `answers`; its answer may take `seconds`."""
     selector.register(trial.channel, selectors.EVENT_READ, (trial, seconds))
 
 
 def answers(selector: selectors.BaseSelector) -> list[tuple[Trial, Message]]:
-    """Wait until a trial that is watched has answered or is overdue; those that are, with their answers.
+    """Wait until a watched trial has answered or exceeds its limit; return all such trials with their answers.
 
-    Answers are read before anyone is called late: whoever asks may have been away for longer than the limit."""
+    Answers are read before limits are checked, since the caller may have been busy for longer than a limit."""
     under_way: list[tuple[Trial, float]] = [key.data for key in selector.get_map().values()]
     if not under_way:
         return []

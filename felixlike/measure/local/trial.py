@@ -1,7 +1,7 @@
-"""One candidate under way: its process, its channel, and every way it can end, told as a message with a status.
+"""Control one candidate's process: send requests, and return its answer or its failure as a message with a status.
 
-Silence beyond the limit is a TIMEOUT, a closed channel a crash; both end the process. Nothing here raises on account of
-a candidate.
+A missing answer within the limit is a TIMEOUT, a closed channel a crash; both end the process. A candidate's failure
+never raises an exception here.
 """
 
 import contextlib
@@ -17,38 +17,39 @@ from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
 
 _NEARLY_ALL = 0.8
+"""Share of the memory limit from which a crash counts as OUT_OF_MEMORY; chosen by hand."""
 _MOST_ANSWER_BYTES = 2**24
-"""Of an answer, which holds some seconds and a line of text; so that a process that was taken over cannot fill ours."""
+"""Largest size of an answer, bytes, so that a compromised process cannot fill this one's memory; chosen by hand."""
 _LOST = "its fork server died"
 
 
 class Trial:
-    """A candidate's process.  index: the candidate's place in the caller's list."""
+    """Process of a candidate; `index` is the candidate's index in the caller's list."""
 
     def __init__(self, server: ForkServer, index: int, request: Message) -> None:
-        """Fork a process and have it build (request: module, target, memory).  Raises WorkerFailed, ServerDied."""
+        """Fork a process and send it the first request (module, target, memory); raise WorkerFailed or ServerDied."""
         self.index = index
         self.request = request
         self.build_seconds = 0.0
         self.code = ""
-        """Digest of the generated code, once it is built."""
+        """Digest of the generated code; empty before the candidate is built."""
         self.kernels: list[Message] = []
-        """What the CUDA compiler said of its kernels, once it is built."""
+        """The CUDA compiler's report of each kernel; empty before the candidate is built."""
         self._server = server
         self._process, self.channel = server.fork()
         self.generation = server.generation
-        """Of its server."""
+        """Generation of its fork server."""
         self._ended = False
         self.send(request)
 
     @property
     def elapsed(self) -> float:
-        """Wall seconds since the request under way was sent."""
+        """Wall time since the current request was sent, s."""
         return time.monotonic() - self._started
 
     @property
     def lost(self) -> bool:
-        """Whether its server died, and so the process."""
+        """Whether its fork server died, and with it the process."""
         return not self._server.alive(self.generation)
 
     @property
@@ -57,31 +58,32 @@ class Trial:
         return self.channel.fileno() < 0
 
     def run(self, request: Message, seconds: float) -> Message:
-        """Send the second request and wait for its answer."""
+        """Send a request and wait for its answer."""
         self.send(request)
         return self.wait(seconds)
 
     def pause(self) -> None:
-        """Stop the process, whose threads otherwise go on waiting for work by spinning."""
+        """Stop the process, since its idle threads would continue to spin."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Continue a paused process."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
+        """Send a signal to the process if it is alive."""
         if not self._ended and not self.lost:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process, number)
 
     def wait(self, seconds: float) -> Message:
-        """Wait for the answer to the request under way."""
+        """Wait for the answer to the current request; end the process after `seconds`."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
         return self.answer() if poll.poll(seconds * 1000) else self.expire()
 
     def answer(self) -> Message:
-        """The answer to the request under way, once the channel can be read: status, elapsed and more."""
+        """Read the answer to the current request from a readable channel: status, elapsed and more."""
         try:
             message = messages.receive(self.channel, most=_MOST_ANSWER_BYTES)
             return {**message, "status": Status(message["status"]), "elapsed": float(message["elapsed"])}
@@ -89,13 +91,13 @@ class Trial:
             return self._crash()
 
     def expire(self) -> Message:
-        """End the process for having taken too long."""
+        """End the process at its time limit and return the TIMEOUT."""
         elapsed = self.elapsed
         self.close()
         return {"status": Status.TIMEOUT, "message": f"stopped after {elapsed:.1f} s", "elapsed": elapsed}
 
     def close(self) -> None:
-        """End the process, whatever it does.  May be called again."""
+        """Kill the process. Calling it again has no effect."""
         self.channel.close()
         if self._ended or self.lost:
             return
@@ -104,13 +106,13 @@ class Trial:
             self._server.end(self._process, kill=True)
 
     def send(self, request: Message) -> None:
-        """Send a request, whose answer is still to be waited for."""
+        """Send a request without waiting for its answer."""
         self._started = time.monotonic()
-        with contextlib.suppress(OSError):  # a process that is dead already shows by its silence
+        with contextlib.suppress(OSError):  # a dead process is detected when its answer is read
             messages.send(self.channel, request)
 
     def _crash(self) -> Message:
-        """The process left without an answer: ask its server how."""
+        """Return the failure of a process that ended without an answer, with the cause from its fork server."""
         elapsed = self.elapsed
         self.channel.close()
         failure = {"status": Status.CRASHED, "message": _LOST, "elapsed": elapsed}
@@ -135,6 +137,7 @@ def in_time(answer: Message, limit: float) -> Message:
 
 
 def _cause(status: int) -> str:
+    """Return the message for an exit code or, if negative, a signal."""
     if status >= 0:
         return f"its process left with exit code {status} and no answer"
     try:

@@ -1,1 +1,1 @@
-"""Measure candidates on other machines through TVM's tracker and servers."""
+"""Measure candidates on other machines through TVM's RPC tracker and servers."""

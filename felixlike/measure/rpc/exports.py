@@ -1,4 +1,4 @@
-"""Build what servers run, a candidate or a module known to be good, to a shared library in a file of its own."""
+"""Build shared libraries for servers: candidates, and modules that are known to build."""
 
 from functools import cached_property
 from pathlib import Path
@@ -14,20 +14,31 @@ from felixlike.measure.measurement import Measurement, Status
 
 
 class Exports:
-    """What a builder builds for servers.  compiler: links it; see `linker`."""
+    """Factory of shared libraries for servers; `compiler` is the C compiler that links them (see `linker`)."""
 
     def __init__(self, builder: Builder, compiler: str) -> None:
         self._builder = builder
         self._compiler = compiler
 
     def candidate(self, index: int, candidate: Schedulable, memory: int) -> tuple[Trial | Measurement, Path]:
-        """A process that builds a candidate, or what came of it if it has no module; and its file, alone in a folder.
-        memory: bytes for its buffers."""
+        """Start to build a candidate.
+
+        Args:
+            index: Index of the candidate.
+            candidate: The candidate.
+            memory: Size of its buffers, bytes.
+
+        Returns:
+            The process that builds it, or the Measurement of a candidate without a module; and the path of the library,
+            in a folder of its own.
+        """
         library = self._file(f"candidate{index}")
         return self._builder.begin(index, candidate, memory, export=self._export(library)), library
 
     def known(self, name: str, module: Any, memory: int, *, target: str | None = None) -> Path:
-        """Build a module that is known to be good; its file.  target: None for the builder's.  Raises WorkerFailed."""
+        """Build a module that is known to build and return the library's path; raise WorkerFailed if it fails.
+
+        `target` is None for the builder's target. `memory` is the size of the module's buffers, bytes."""
         library = self._file(name)
         trial = self._builder.build(0, module, memory, target=target, export=self._export(library))
         answer = trial.wait(self._builder.limits.reference_seconds)
@@ -42,20 +53,22 @@ class Exports:
 
     @cached_property
     def assistant(self) -> Path:
-        """The file of the library that goes ahead of every candidate."""
+        """The path of the library of `crash_guard`, which is uploaded before every candidate."""
         return self.known("assistant", crash_guard.module(), 0, target="llvm")
 
     def _file(self, name: str) -> Path:
+        """Create a folder and return the path of a library in it."""
         folder = self._builder.processes.directory / name
         folder.mkdir(exist_ok=True)
         return folder / f"{name}.so"
 
     def _export(self, library: Path) -> dict[str, str]:
+        """Return the `export` part of a build request."""
         return {"path": str(library), "compiler": self._compiler}
 
 
 def linker() -> str:
-    """A C compiler of this machine.  Raises WorkerFailed if there is none."""
+    """Return the path of a C compiler on this machine; raise WorkerFailed if there is none."""
     compiler = c_compiler()
     if compiler is None:
         raise WorkerFailed(

@@ -1,4 +1,4 @@
-"""What an RpcPool has under way: candidates being built, waiting for a server, running on one."""
+"""Keep an RpcPool's jobs: candidates that are being built, wait for a server or run on one."""
 
 import selectors
 from collections import deque
@@ -13,10 +13,15 @@ from felixlike.measure.rpc.tracker import Address, Request
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A candidate on its way.
+    """Candidate in the queue.
 
-    index: its place in the caller's list.  library: where it is built to.  code: digest of it, once it is built.
-    losses: servers that were lost while it ran."""
+    Attributes:
+        index: Index in the caller's list.
+        library: Path of the candidate's library.
+        build_seconds: Wall time of the build, s.
+        code: Digest of the generated code; empty before the candidate is built.
+        losses: Number of sessions that were lost while it ran.
+    """
 
     index: int
     library: Path
@@ -27,10 +32,17 @@ class Job:
 
 @dataclass(slots=True)
 class JobQueue:
-    """building, running: processes on this machine, with what they are for; running ones lead a session with a
-    server.  ready: built, the next to run first.  asked: questions to the tracker, one for each that is ready.
-    idle: seconds for which there was work and no server.  fruitless: sessions in a row that failed before their
-    candidate was there.  complaint: what went wrong last."""
+    """Jobs by state.
+
+    Attributes:
+        building: Processes on this machine that build, with their jobs.
+        ready: Jobs that are built, in the order in which they will run.
+        asked: Requests to the tracker, up to one for each ready job.
+        running: Processes on this machine that control a session with a server, with their jobs and the server.
+        idle: Time for which there was work and no server, s.
+        fruitless: Number of consecutive sessions that failed before their candidate ran.
+        complaint: Last failure.
+    """
 
     building: dict[Trial, Job] = field(default_factory=dict)
     ready: deque[Job] = field(default_factory=deque)
@@ -43,41 +55,41 @@ class JobQueue:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no job is building, ready or running."""
         return not (self.building or self.ready or self.running)
 
     def build(self, trial: Trial, job: Job) -> None:
-        """A process has begun to build this."""
+        """Add a process that has begun to build the job."""
         self.building[trial] = job
         self._selector.register(trial.channel, selectors.EVENT_READ, trial)
 
     def ask(self, request: Request) -> None:
-        """The tracker has been asked for a server."""
+        """Add a request for a server that was sent to the tracker."""
         self.asked.append(request)
         self._selector.register(request, selectors.EVENT_READ, request)
 
     def run(self, trial: Trial, job: Job, address: Address) -> None:
-        """A process has begun to run this on a server."""
+        """Add a process that has begun to run the job on a server."""
         self.running[trial] = job, address
         self._selector.register(trial.channel, selectors.EVENT_READ, trial)
 
     def finish(self, source: Trial | Request) -> Any:
-        """Take one of these out: its Job, (Job, address) or None."""
+        """Remove a process or request; return the Job of a build, (Job, address) of a run, None of a request."""
         self._selector.unregister(source if isinstance(source, Request) else source.channel)
         if isinstance(source, Request):
             return self.asked.remove(source)
         return self.building.pop(source) if source in self.building else self.running.pop(source)
 
     def complain(self, address: Address, message: str) -> None:
-        """Keep what went wrong at a server."""
+        """Record a server's failure as the last one."""
         self.complaint = f"{as_text(address)}: {message}"
 
     def wait(self, seconds: float) -> set[Trial | Request]:
-        """Those that can be read, after a while if there are none."""
+        """Wait up to `seconds` and return the processes and requests that can be read."""
         return {key.data for key, _ in self._selector.select(max(0.0, seconds))}
 
     def close(self) -> None:
-        """Take all questions back; processes are their owner's."""
+        """Close all requests. The processes are ended by their owner."""
         for request in self.asked:
             request.close()
         self._selector.close()

@@ -1,7 +1,7 @@
-"""Run candidates on servers: TVM's tracker hands them out, each gets one candidate at a time, in a session of its own.
+"""Run candidates on servers that TVM's tracker grants, one candidate at a time in a session of its own.
 
-In: a task and candidates. Out: a Measurement each. Candidates are built here, several at a time, while servers run
-others. A candidate whose server is lost goes to another server, once.
+The input is a task and candidates, the output a Measurement of each. This machine builds several candidates at a time
+while servers run others. A candidate whose server is lost moves to another server, once.
 """
 
 import contextlib
@@ -30,18 +30,27 @@ from felixlike.measure.rpc.sessions import Sessions
 from felixlike.measure.rpc.tracker import Request
 
 _MOST_LOSSES = 2
-"""Sessions that may end while a candidate runs; then it is taken to be the cause."""
+"""Number of sessions lost while a candidate runs after which it counts as crashed; chosen by hand."""
 _MOST_FRUITLESS = 10
-"""Sessions in a row that may fail before a candidate runs."""
+"""Largest number of consecutive sessions that may fail before a candidate runs; chosen by hand."""
 _BUILT_AHEAD = 2
-"""Candidates that wait for a server, for each that is built at a time."""
+"""Largest number of built candidates that wait for a server, per worker; chosen by hand."""
 _RETRY_SECONDS = 1.0
+"""Longest wait before the tracker is tried again and time limits are checked, s; chosen by hand."""
 
 
 class Remote:
-    """A Runner: a server_pool's servers, for what a builder builds.
+    """Runner that executes a builder's candidates on the servers of a `ServerPool`.
 
-    compiler: links that.  patience: how long to wait for a server while there is none, s.  survey: tries them all."""
+    Args:
+        builder: Builds the candidates.
+        server_pool: The servers.
+        compiler: C compiler that links the candidates' libraries.
+        patience: How long to wait for a server while none is free, s.
+
+    Attributes:
+        survey: Probe of all free servers.
+    """
 
     def __init__(self, builder: Builder, server_pool: ServerPool, *, compiler: str, patience: float) -> None:
         self._builder = builder
@@ -54,8 +63,9 @@ class Remote:
 
     @cached_property
     def devices(self) -> frozenset[str]:
-        """Names of the devices of the servers that are free at the first call, which waits for one.  Raises WrongDevice
-        if none fits the target, WorkerFailed if none is free in time."""
+        """Names of the devices of the servers that are free at the first call, which waits for one.
+
+        Raises WrongDevice if no server fits the target, WorkerFailed if none becomes free in time."""
         seen = self.survey()
         self._server_pool.refuse({server.address: server.problem for server in seen if server.problem})
         return frozenset(server.device for server in seen if not server.problem)
@@ -90,13 +100,14 @@ class Remote:
                     yield self._done(job, result)
 
     def _has_room(self, job_queue: JobQueue) -> bool:
+        """Return whether another candidate may be built."""
         workers = self._builder.workers
         return len(job_queue.building) < workers and len(job_queue.ready) < _BUILT_AHEAD * workers
 
     def _begin(
         self, job_queue: JobQueue, index: int, candidate: Schedulable, memory: int
     ) -> Iterator[tuple[int, Measurement]]:
-        """Start to build; yields a candidate that has no module."""
+        """Start to build a candidate; yield its Measurement if it has no module."""
         trial, library = self._exports.candidate(index, candidate, memory)
         job = Job(index, library)
         if isinstance(trial, Measurement):
@@ -105,7 +116,7 @@ class Remote:
             job_queue.build(trial, job)
 
     def _ask(self, job_queue: JobQueue) -> None:
-        """Queue at the tracker, once for each candidate that is built."""
+        """Request a server from the tracker for each ready candidate."""
         while len(job_queue.asked) < len(job_queue.ready):
             try:
                 job_queue.ask(self._server_pool.request())
@@ -114,7 +125,7 @@ class Remote:
                 return
 
     def _wait(self, job_queue: JobQueue) -> set[Trial | Request]:
-        """Wait until there is something to do; what can be read.  Counts how long there is no server."""
+        """Wait for processes and requests and return the readable ones; raise WorkerFailed if servers are missing."""
         builds = [self._builder.limits.build_seconds - trial.elapsed for trial in job_queue.building]
         runs = [self._sessions.seconds - trial.elapsed for trial in job_queue.running]
         started = time.monotonic()
@@ -130,7 +141,9 @@ class Remote:
     def _built(
         self, job_queue: JobQueue, answered: set[Trial | Request], context: tuple[str, bool]
     ) -> Iterator[tuple[int, Measurement]]:
-        """Take in what is built; yields what failed, or has the code of an earlier one.  context: task, verified."""
+        """Handle finished builds; yield the Measurements of failures and of candidates with an earlier one's code.
+
+        `context` is the task's key and whether outputs are verified."""
         for trial in tuple(job_queue.building):
             if trial not in answered and trial.elapsed < self._builder.limits.build_seconds:
                 continue
@@ -151,8 +164,8 @@ class Remote:
     def _hand_out(
         self, job_queue: JobQueue, answered: set[Trial | Request], memory: int, reference_data: Message
     ) -> None:
-        """Give each server that the tracker has given the candidate that waits longest."""
-        for request in [asked for asked in job_queue.asked if asked in answered]:
+        """Start the longest waiting candidate on each server that the tracker has granted."""
+        for request in [request for request in job_queue.asked if request in answered]:
             job_queue.finish(request)
             try:
                 grant = request.grant()
@@ -161,13 +174,13 @@ class Remote:
                 continue
             finally:
                 request.close()
-            # A server that nobody connects to offers itself again some seconds later: others get their turn.
+            # A granted server without a connection registers again after some seconds, so others are granted meanwhile.
             if not self._server_pool.is_refused(grant.address):
                 job = job_queue.ready.popleft()
                 job_queue.run(self._sessions.begin(grant, job.library, memory, reference_data), job, grant.address)
 
     def _returned(self, job_queue: JobQueue, answered: set[Trial | Request]) -> Iterator[tuple[Job, Measurement]]:
-        """Take in what servers have said; yields what is done with."""
+        """Handle ended sessions; yield the jobs that are done, requeue those whose session was lost."""
         for trial in tuple(job_queue.running):
             if trial not in answered and trial.elapsed < self._sessions.seconds:
                 continue
@@ -197,6 +210,6 @@ class Remote:
             job_queue.ready.appendleft(job)
 
     def _done(self, job: Job, result: Measurement) -> tuple[int, Measurement]:
-        """What is said of a job whose files are not needed any more."""
+        """Remove a finished job's files and return its index and Measurement."""
         shutil.rmtree(job.library.parent, ignore_errors=True)
         return job.index, result

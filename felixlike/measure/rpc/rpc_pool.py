@@ -1,4 +1,4 @@
-"""Measure on servers: a pool as MeasurePool, of a builder on this machine and the servers of a TVM tracker."""
+"""Measure candidates on the servers of a TVM tracker; this machine builds them."""
 
 from typing import Any
 
@@ -16,15 +16,31 @@ from felixlike.measure.rpc.server_probe import Seen
 
 
 class RpcPool(WorkshopPool):
-    """Servers that measure for one target.
+    """Pool of servers that measure for one target.
 
-    target: the TVM target of the tasks; servers whose device differs are not used.  tracker: HOST:PORT of a
-    tvm.exec.rpc_tracker.  key: that of the servers (tvm.exec.rpc_server --key).  limits: run_seconds count for a whole
-    session, sending included.  workers: how many candidates are built here at a time.  reuse, deadline: as
-    MeasurePool's.  patience: how long to wait for a server while there is none, s.
+    `check` and `checks` run on this machine, since they verify what will run here.
 
-    Raises TrackerFailed if the tracker cannot be reached or has no server under the key, WorkerFailed without a C
-    compiler, which links what is sent.  Only `check`, which is for what will run on this machine, runs here."""
+    Args:
+        target: Target of the tasks, a name or a TVM target. Servers whose device differs are not used.
+        tracker: HOST:PORT of a tvm.exec.rpc_tracker.
+        key: Key of the servers (tvm.exec.rpc_server --key).
+        limits: Limits of one candidate; None for the defaults of `Limits`. `run_seconds` covers a whole session,
+            including the upload.
+        workers: Number of candidates that this machine builds at a time; None for the default of `MeasurePool`.
+        reuse: Give a candidate the Measurement of an earlier one with the same generated code instead of running it.
+        patience: How long to wait for a server while none is free, s.
+        deadline: Ends builds and runs that exceed it; None for no limits but those of a candidate.
+
+    Raises:
+        TrackerFailed: The tracker cannot be reached or has no server under the key.
+        WorkerFailed: There is no C compiler, which links the libraries for the servers.
+        InvalidOption: An option is out of range.
+        UnknownTarget: The target is unknown or a simulated device.
+
+    Example:
+        >>> with RpcPool("cpu", tracker="10.0.0.1:9190", key="graviton2") as pool:
+        ...     measurements = pool.measure(task, candidates)
+    """
 
     def __init__(
         self,
@@ -48,5 +64,12 @@ class RpcPool(WorkshopPool):
         super().__init__(builder, self._remote)
 
     def survey(self, task: Task) -> tuple[Seen, ...]:
-        """Try every server that is free now, also with the task as it is.  Raises WorkerFailed if there is none."""
+        """Probe every free server and run the unscheduled task on it.
+
+        Returns:
+            The device, version and Measurement of each server.
+
+        Raises:
+            WorkerFailed: No server becomes free within `patience`.
+        """
         return self._remote.survey(task)

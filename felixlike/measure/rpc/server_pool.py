@@ -1,4 +1,4 @@
-"""The servers under one key of a tracker: which there are, and which of them are not to be used."""
+"""List the servers under one key of a tracker, and exclude unsuitable ones."""
 
 import warnings
 from collections.abc import Mapping
@@ -9,8 +9,16 @@ from felixlike.measure.rpc.tracker import Address, Request, Servers, Tracker, ch
 
 
 class ServerPool:
-    """tracker: HOST:PORT.  Raises InvalidOption if it is not, TrackerFailed if it cannot be reached or has no server
-    under the key."""
+    """Servers under one key of a tracker.
+
+    Args:
+        tracker: HOST:PORT.
+        key: Key of the servers.
+
+    Raises:
+        InvalidOption: The tracker's address is not HOST:PORT.
+        TrackerFailed: The tracker cannot be reached or has no server under the key.
+    """
 
     def __init__(self, tracker: str, key: str) -> None:
         check_servers(tracker, key)
@@ -22,27 +30,27 @@ class ServerPool:
         return f"tracker {self._tracker.where}, key {self._key!r}"
 
     def registered(self) -> Servers:
-        """The servers there are now, fit or not.  Raises TrackerFailed if there are none."""
-        found = self._tracker.servers()
-        if self._key not in found:
+        """Return the registered servers, including refused ones; raise TrackerFailed if there are none."""
+        servers_by_key = self._tracker.servers()
+        if self._key not in servers_by_key:
             where = self._tracker.where
             raise TrackerFailed(
-                f"it has no server under the key {self._key!r} (its keys: {', '.join(found) or 'none'})",
+                f"it has no server under the key {self._key!r} (its keys: {', '.join(servers_by_key) or 'none'})",
                 where=f"tracker {where}",
                 remedy=f"start one: `python -m tvm.exec.rpc_server --tracker {where} --key {self._key}`",
             )
-        return found[self._key]
+        return servers_by_key[self._key]
 
     def request(self) -> Request:
-        """Queue for a server.  Raises TrackerFailed."""
+        """Request a server from the tracker; raise TrackerFailed if the tracker does not answer."""
         return self._tracker.request(self._key)
 
     def is_refused(self, address: Address) -> bool:
-        """Whether `refuse` was told of it."""
+        """Return whether `refuse` has excluded the server."""
         return address in self._unfit
 
     def refuse(self, unfit: Mapping[Address, str]) -> None:
-        """Do not use these any more, for these reasons: a warning for each, or WrongDevice if none is left."""
+        """Exclude servers, given with their reasons; warn of each, or raise WrongDevice if no server is left."""
         new = {address: reason for address, reason in unfit.items() if address not in self._unfit}
         self._unfit.update(new)
         if not set(self.registered().addresses) - set(self._unfit):
@@ -55,8 +63,7 @@ class ServerPool:
             warnings.warn(f"server {as_text(address)} is not used: {reason}", RuntimeWarning, stacklevel=2)
 
     def give_up(self, what: str, complaint: str) -> NoReturn:
-        """Raises WorkerFailed, its kind TrackerFailed where the tracker has none.  complaint: what went wrong last, or
-        empty."""
+        """Raise WorkerFailed, or TrackerFailed if the tracker has no server; `complaint` is the last failure or ""."""
         self.registered()
         raise WorkerFailed(
             what + (f"; what went wrong last: {complaint}" if complaint else ""),
@@ -66,5 +73,5 @@ class ServerPool:
 
 
 def as_text(address: Address) -> str:
-    """HOST:PORT."""
+    """Return HOST:PORT."""
     return f"{address[0]}:{address[1]}"

@@ -1,6 +1,6 @@
-"""Try every server that is free: what it is, and whether it can be used.
+"""Probe every free server: its device, and whether it can be used.
 
-In: a pool's servers, and a task if one is to run there. Out: a Seen each.
+The input is a pool's servers and optionally a task that runs on them. The output is a `Seen` of each server.
 """
 
 import contextlib
@@ -18,13 +18,20 @@ from felixlike.measure.rpc.sessions import Sessions
 from felixlike.measure.rpc.tracker import Address, Grant
 
 _OTHERS_SECONDS = 2.0
-"""How long to wait for a second server where one is there."""
+"""How long to wait for further servers after the first, s; chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A server that was tried.  device: its name.  version: of TVM there.  problem: why it cannot be used, empty if it
-    can.  measurement: of the task it was given, if any."""
+    """Result of probing one server.
+
+    Attributes:
+        address: Host and port.
+        device: Name of the server's device.
+        version: Version of TVM on the server.
+        problem: Why the server cannot be used; empty if it can.
+        measurement: Measurement of the task that ran there; None without one.
+    """
 
     address: Address
     device: str
@@ -35,7 +42,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class ServerProbe:
-    """Of the servers of one pool.  patience: how long to wait for the first of them, s."""
+    """Probe of the servers of one pool; `patience` is how long to wait for the first of them, s."""
 
     builder: Builder
     server_pool: ServerPool
@@ -44,11 +51,11 @@ class ServerProbe:
     patience: float
 
     def __call__(self, task: Task | None = None) -> tuple[Seen, ...]:
-        """Open a session with every server that is free now, all at a time; run the task there as it is, if any.
+        """Open a session with every free server at the same time, and run the unscheduled task if one is given.
 
-        Raises WorkerFailed if there is none."""
+        Raises WorkerFailed if no server becomes free within `patience`."""
         with self.builder.claimed(), contextlib.ExitStack() as used:
-            _ = self.exports.assistant  # built before servers are asked for, so that none waits for it
+            _ = self.exports.assistant  # built before servers are requested, so that no server waits for it
             library, memory, request = None, 0, None
             if task is not None:
                 reference_data = used.enter_context(self.builder.reference_for(task, verify=True))
@@ -61,23 +68,24 @@ class ServerProbe:
             return tuple(self._seen(grant.address, trial) for grant, trial in zip(grants, trials, strict=True))
 
     def _all_free(self) -> list[Grant]:
-        """Ask for all servers that are free, and wait for one if none is.  Raises WorkerFailed."""
-        asked = [self.server_pool.request() for _ in range(max(1, self.server_pool.registered().free))]
+        """Request all free servers, or wait for one if none is free; raise WorkerFailed."""
+        requests = [self.server_pool.request() for _ in range(max(1, self.server_pool.registered().free))]
         grants: list[Grant] = []
         try:
-            for request in asked:
+            for request in requests:
                 grant = request.wait(_OTHERS_SECONDS if grants else self.patience)
                 if grant is None:
                     break
                 grants.append(grant)
         finally:
-            for request in asked:
+            for request in requests:
                 request.close()
         if not grants:
             self.server_pool.give_up(f"no server was free for {self.patience:.0f} s", "")
         return grants
 
     def _seen(self, address: Address, trial: Trial) -> Seen:
+        """Wait for a session's answer and return what it says about the server."""
         answer = trial.wait(self.sessions.seconds)
         self.builder.processes.end(trial)
         device, problem = answer.get("device", ""), answer.get("unfit", "")

@@ -1,7 +1,7 @@
-"""Sessions with servers, each led by a process of its own on this machine, so that a server that dies or hangs costs no
-more than that.
+"""Start sessions with servers, each in a process of its own, so that a server that dies or hangs ends only its session.
 
-In: a server that the tracker has granted, and a library. Out: the process (`remote_process`), as a Trial.
+The input is a server that the tracker has granted and a library. The output is the process (`rpc_session_process`) as a
+Trial.
 """
 
 from pathlib import Path
@@ -13,11 +13,11 @@ from felixlike.measure.rpc.exports import Exports
 from felixlike.measure.rpc.tracker import Grant
 
 _GRACE_SECONDS = 5.0
-"""A server ends a session that takes too long; if it does not, it is given up so much later."""
+"""Time after the server's own limit after which this machine ends a session, s; chosen by hand."""
 
 
 class Sessions:
-    """Of one pool."""
+    """Sessions of one pool."""
 
     def __init__(self, builder: Builder, exports: Exports) -> None:
         self._builder = builder
@@ -25,16 +25,21 @@ class Sessions:
 
     @property
     def seconds(self) -> float:
-        """When a session is overdue."""
+        """Time limit of a session, s."""
         return self._builder.limits.run_seconds + _GRACE_SECONDS
 
     def begin(
         self, grant: Grant, library: Path | None, memory: int, reference_data: Message | None, *, survey: bool = False
     ) -> Trial:
-        """A process that connects to a server and runs a library there.
+        """Start a process that connects to a server and runs a library there.
 
-        library: None to look at the machine only.  memory: bytes for its buffers.  reference_data: the run request.
-        survey: look at the version of TVM, too."""
+        Args:
+            grant: The server.
+            library: Path of the library; None to identify the machine only.
+            memory: Size of the library's buffers, bytes.
+            reference_data: The run request; None without a run.
+            survey: Return the server's version of TVM, too.
+        """
         request = {
             "server": [*grant.address, grant.password],
             "seconds": self._builder.limits.run_seconds,

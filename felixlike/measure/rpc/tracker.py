@@ -1,8 +1,8 @@
-"""What is asked of TVM's tracker: which servers it has, and one of them for a session.
+"""Communicate with TVM's tracker: list its servers and request one for a session.
 
-The protocol is TVM's (tvm/rpc/tracker.py): a magic number both ways, then JSON after its length. TVM's own client
-waits a minute for a tracker that is not there, and blocks while all servers are busy; here a request is a socket that
-can be waited for among others.
+The protocol is TVM's (tvm/rpc/tracker.py): a magic number in both directions, then JSON after its length. TVM's own
+client waits a minute for a missing tracker, and blocks while all servers are busy. Here a request is a socket, so a
+selector can wait for it among others.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ Address = tuple[str, int]
 """Host and port."""
 
 _SECONDS = 5.0
+"""Timeout of the tracker's socket, s; chosen by hand."""
 _START = (
     "start one with `python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port 9190`, or check its address and the firewall"
 )
@@ -29,7 +30,7 @@ _START = (
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A server to which this client may connect now.  password: what the server expects to be told."""
+    """Permission to connect to a server now; the server expects `password`."""
 
     address: Address
     password: str
@@ -37,17 +38,17 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Those under one key.  free: how many of them wait for a session."""
+    """Servers under one key; `free` is the number of them that wait for a session."""
 
     addresses: tuple[Address, ...]
     free: int
 
 
 class Tracker:
-    """A tracker at HOST:PORT.  Nothing is connected until something is asked."""
+    """Client of a tracker. It connects only for a request."""
 
     def __init__(self, where: Any) -> None:
-        """where: HOST:PORT.  Raises InvalidOption if it is not."""
+        """Parse `where`, HOST:PORT; raise InvalidOption if it is malformed."""
         host, colon, port = where.rpartition(":") if isinstance(where, str) else ("", "", "")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise InvalidOption(
@@ -57,29 +58,29 @@ class Tracker:
         self.address = (host.strip("[]"), int(port))
 
     def servers(self) -> dict[str, Servers]:
-        """The servers under each key.  Raises TrackerFailed."""
+        """Return the servers under each key; raise TrackerFailed if the tracker does not answer."""
         with Request(self, [_tvm.rpc.base.TrackerCode.SUMMARY]) as request:
             summary = request.reply()
         free = {key: int(queue["free"]) for key, queue in summary["queue_info"].items()}
-        found: dict[str, list[Address]] = {}
+        addresses: dict[str, list[Address]] = {}
         for server in summary["server_info"]:
             host, port = server["addr"]
-            found.setdefault(str(server["key"]).removeprefix("server:"), []).append((str(host), int(port)))
-        return {key: Servers(tuple(sorted(found[key])), free.get(key, 0)) for key in sorted(found)}
+            addresses.setdefault(str(server["key"]).removeprefix("server:"), []).append((str(host), int(port)))
+        return {key: Servers(tuple(sorted(addresses[key])), free.get(key, 0)) for key in sorted(addresses)}
 
     def request(self, key: str) -> "Request":
-        """Queue for a server under this key.  Raises TrackerFailed."""
+        """Request a server under this key; raise TrackerFailed if the tracker does not answer."""
         return Request(self, [_tvm.rpc.base.TrackerCode.REQUEST, key, "", 1])
 
 
 def check_servers(where: Any, key: Any) -> None:
-    """Raise InvalidOption if a tracker's address is no HOST:PORT, or a key no text; nothing is connected."""
+    """Raise InvalidOption unless the address is HOST:PORT and the key is a text; this does not connect."""
     Tracker(where)
     option_checks.text(key, "key", remedy="give the key that the servers were started with")
 
 
 class Request:
-    """One question to a tracker and a connection of its own; closing it takes the question back."""
+    """Request to a tracker over a connection of its own; closing it cancels the request."""
 
     def __init__(self, tracker: Tracker, question: list[Any]) -> None:
         self._where = f"tracker {tracker.where}"
@@ -111,11 +112,11 @@ class Request:
         self.close()
 
     def fileno(self) -> int:
-        """To be waited for: it can be read as soon as there is a reply."""
+        """Return the socket's file descriptor, which becomes readable with the reply."""
         return self._socket.fileno()
 
     def reply(self) -> Any:
-        """What the tracker says, waiting for it.  Raises TrackerFailed."""
+        """Wait for the tracker's reply and return it; raise TrackerFailed if it is invalid or missing."""
         try:
             code, value = self._base.recvjson(self._socket)
             if code != self._base.TrackerCode.SUCCESS:
@@ -125,17 +126,17 @@ class Request:
         return value
 
     def grant(self) -> Grant:
-        """The server that was given.  Raises TrackerFailed."""
+        """Wait for a server and return it; raise TrackerFailed if the reply is invalid."""
         host, port, password = self.reply()
         return Grant((str(host), int(port)), str(password))
 
     def wait(self, seconds: float) -> Grant | None:
-        """The same, None if there is none in time."""
+        """Wait up to `seconds` for a server; return None if none is granted."""
         poll = select.poll()
         poll.register(self, select.POLLIN)
         return self.grant() if poll.poll(seconds * 1000) else None
 
     def close(self) -> None:
-        """May be called again."""
+        """Close the connection. Calling it again has no effect."""
         with contextlib.suppress(OSError):
             self._socket.close()

@@ -1,7 +1,8 @@
-"""A pool that measures nothing: it answers as a simulated device, from what was measured on the real one.
+"""Simulate measurements: a pool predicts latencies with a surrogate that is fitted to measurements of a real device.
 
-In: a task and candidates. Out: a Measurement each, in milliseconds and without a build, the same in every process.
-Search research needs neither hours nor a GPU that way; what it finds is to be confirmed on the real device.
+The input is a task and candidates. The output is a Measurement of each, in milliseconds and without a build, equal in
+every process. Research on search algorithms needs neither hours nor a GPU this way. Confirm its results on the real
+device.
 """
 
 from __future__ import annotations
@@ -33,19 +34,29 @@ from felixlike.measure.simulated.surrogate import Guess, surrogate_of
 from felixlike.symbolic import Sketch
 
 _AT_ONCE = 16
-"""Candidates that are asked for together: features of several cost less than of one after another."""
+"""Candidates whose features are extracted in one call, which is faster than one call for each; chosen by hand."""
 
 
 class SimulatedPool:
-    """A Pool for a simulated device.  A context manager.
+    """Pool for a simulated device. It is a context manager.
 
-    target: its name, as "simulated:h100", or its TVM target.  limits, deadline: of checks; run_seconds and
-    build_seconds of simulated candidates are those of the stores.  seed: of the noise; one seed gives a candidate the
-    same seconds whenever and however often it is measured.
+    A Measurement's `build_seconds` is the predicted time of the build on the machine that measured the training data,
+    its `run_seconds` that of the calls; neither time is spent. Outputs are not computed and not checked (`error` is
+    None).
 
-    A Measurement's build_seconds are what the build would have taken on the machine that the stores are from, its
-    run_seconds the calls; no time is spent on either. Answers are not checked (error is None): nothing was computed.
-    Raises UnknownTarget for targets of real devices."""
+    Args:
+        target: Name of the device, for example "simulated:h100", or its TVM target.
+        limits: Limits of checks, and the seconds of simulated timeouts; None for the defaults of `Limits`.
+        seed: Seed of the noise. With one seed, a candidate always has the same seconds.
+        deadline: Ends checks that exceed it; None for no deadline.
+
+    Raises:
+        UnknownTarget: The target is a real device.
+
+    Example:
+        >>> with SimulatedPool("simulated:h100") as pool:
+        ...     measurements = pool.measure(task, candidates)
+    """
 
     def __init__(
         self, target: Any, *, limits: Limits | None = None, seed: int = 0, deadline: Deadline | None = None
@@ -71,13 +82,20 @@ class SimulatedPool:
 
     @property
     def devices(self) -> frozenset[str]:
-        """The simulated device's name, which no real one has."""
+        """The simulated device's name, which differs from that of any real device."""
         return frozenset([self._device.device])
 
     def stream(
         self, task: Task, candidates: Iterable[Schedulable], *, verify: bool = True, best: float | None = None
     ) -> Results:
-        """Each candidate's place and Measurement, in order.  See MeasurePool.stream; verify and best change nothing."""
+        """Yield each candidate's index and Measurement, in order.
+
+        `verify` and `best` have no effect. See `MeasurePool.stream`.
+
+        Raises:
+            InvalidOption: An argument is not a task or a candidate.
+            WorkerFailed: The pool is closed.
+        """
         option_checks.of_kind(
             task, Task, "task", where="SimulatedPool", remedy="give one of felixlike.extract_tasks(…)"
         )
@@ -89,53 +107,59 @@ class SimulatedPool:
         return self._stream(task, enumerate(candidates))
 
     def _stream(self, task: Task, source: Iterator[tuple[int, Schedulable]]) -> Results:
+        """Yield the Measurements of the candidates, predicted _AT_ONCE at a time."""
         while some := list(islice(source, _AT_ONCE)):
-            for (index, _), found in zip(some, self._measured(task, [c for _, c in some]), strict=True):
-                yield index, found
+            for (index, _), result in zip(some, self._measured(task, [c for _, c in some]), strict=True):
+                yield index, result
 
     def measure(
         self, task: Task, candidates: Iterable[Schedulable], *, verify: bool = True, best: float | None = None
     ) -> list[Measurement]:
-        """The Measurements of the candidates, in their order.  See stream."""
-        return [found for _, found in self.stream(task, candidates, verify=verify, best=best)]
+        """Return the Measurements of the candidates, in their order. See `stream`."""
+        return [result for _, result in self.stream(task, candidates, verify=verify, best=best)]
 
     def check(self, task: Task, candidate: Schedulable) -> Measurement:
-        """Build a candidate for the CPU this process runs on, call it once and compare its answer, as any pool does.
-        Raises UnknownTarget for simulated GPUs: there is nothing that could run it."""
+        """Build a candidate for this machine's CPU, call it once and compare its output with the reference.
+
+        Raises:
+            UnknownTarget: The simulated device is a GPU, whose code cannot run here.
+        """
         return self._host().check(task, candidate)
 
     def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
-        """Check candidates of any tasks, several at a time.  See check."""
+        """Check candidates of any tasks, several at a time. See `check` and `MeasurePool.checks`."""
         return self._host().checks(candidates)
 
     def close(self) -> None:
-        """End the processes that checks have started.  May be called again."""
+        """End the processes that checks have started. Calling it again has no effect."""
         self._closed = True
         if self._builder is not None:
             self._builder.processes.close()
 
     def _host(self) -> Local:
+        """Return the runner for checks; raise UnknownTarget if this machine cannot run the target's code."""
         require_runnable(self._target)
         if self._builder is None:
             self._builder = Builder(self._target, limits=self._limits, deadline=self._deadline)
         return Local(self._builder)
 
     def _measured(self, task: Task, candidates: Sequence[Schedulable]) -> list[Measurement]:
-        found: dict[int, Measurement] = {}
+        """Return the simulated Measurements of the candidates."""
+        measurements: dict[int, Measurement] = {}
         schedules: dict[int, Any] = {}
         for place, candidate in enumerate(candidates):
             started = time.monotonic()
             try:
                 schedules[place] = _schedule(candidate)
             except InvalidSchedule as refusal:
-                found[place] = refused(refusal, time.monotonic() - started)
+                measurements[place] = refused(refusal, time.monotonic() - started)
         guesses = self._surrogate.guesses(task, list(schedules.values()))
         for (place, schedule), guess in zip(schedules.items(), guesses, strict=True):
-            found[place] = self._answer(task, schedule.mod, guess)
-        return [found[place] for place in range(len(candidates))]
+            measurements[place] = self._answer(task, schedule.mod, guess)
+        return [measurements[place] for place in range(len(candidates))]
 
     def _answer(self, task: Task, module: Any, guess: Guess | None) -> Measurement:
-        """What the device would have said of a guess."""
+        """Return the Measurement of a prediction."""
         if guess is None:
             return Measurement(Status.BUILD_ERROR, message="simulated: TVM's feature extractor cannot read it")
         if guess.build_seconds >= self._surrogate.most_build:
@@ -157,17 +181,18 @@ class SimulatedPool:
         )
 
     def _noise(self, task: Task, module: Any) -> float:
-        """A draw from what measurements of the real device differ by, by workload and candidate, whatever the host."""
+        """Draw a log factor from the real device's noise; it depends on device, seed, workload and candidate only."""
         hashes = [_tvm.structural_hash(func) for func in (task.module["main"], module["main"])]
         digest = hashlib.sha256(f"{self._device.name} {self._seed} {hashes}".encode()).digest()
-        place = np.random.default_rng(int.from_bytes(digest[:8], "little")).random()
+        rank = np.random.default_rng(int.from_bytes(digest[:8], "little")).random()
         quantiles = self._surrogate.noise
-        return float(np.interp(place, np.linspace(0.0, 1.0, len(quantiles)), quantiles))
+        return float(np.interp(rank, np.linspace(0.0, 1.0, len(quantiles)), quantiles))
 
 
 def _schedule(candidate: Schedulable) -> Any:
-    """A candidate's schedule. TVM takes milliseconds to make one of a module, so a sketch's is taken as it is. Raises
-    InvalidSchedule."""
+    """Return a candidate's schedule; raise InvalidSchedule.
+
+    A sketch's own schedule is used, since TVM takes milliseconds to create one from a module."""
     sketch = getattr(candidate, "sketch", None)
     if isinstance(sketch, Sketch):
         return sketch.schedule(getattr(candidate, "point", ()))
@@ -175,4 +200,5 @@ def _schedule(candidate: Schedulable) -> Any:
 
 
 def _stopped(seconds: float) -> str:
+    """Return the message of a simulated timeout."""
     return f"simulated: stopped after {seconds:.1f} s"

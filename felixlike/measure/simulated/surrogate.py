@@ -1,8 +1,8 @@
-"""What a simulated device answers with: trees from TVM's own features of a scheduled program to the seconds of a call
-and of a build, fitted to stores of measurements (`python -m benchmarks.simulated --fit`).
+"""Predict the seconds of a call and of a build on a simulated device with boosted trees.
 
-In: a task and schedules. Out: a `Guess` each. Neither features nor model are those that the search uses:
-what it is judged by is not what it believes.
+The input is a task and schedules, the output a `Guess` for each. The trees use TVM's own features of a scheduled
+program and are fitted to record stores (`python -m benchmarks.simulated --fit`). Features and model differ from those
+of the search, so a search is not evaluated by its own cost model.
 """
 
 from __future__ import annotations
@@ -26,20 +26,27 @@ from felixlike.measure.packing import cut
 from felixlike.spaces import metaschedule
 
 FOLDER = Path(__file__).with_name("data")
+"""Folder of the fitted trees, a file for each kind of target."""
+
 DEVICES = {"llvm": ("zen5", "emerald-rapids"), "cuda": ("h100",)}
-"""Simulated devices that share their trees, by the kind of their target; which of them it is, is a column."""
+"""Simulated devices that share their trees, by the kind of their target. The device is an input column of the trees."""
 
 _Number = TypeVar("_Number", float, npt.NDArray[np.float64])
 
 _ARITHMETIC = slice(0, 7)
-"""TVM's columns of floating-point operations: which store does most of the work."""
+"""TVM's columns of floating-point operations, which determine the store that does most of the work."""
 _MOST = 80.0
-"""Logarithms beyond this are no counts."""
+"""Upper limit on the log2 of a feature's count; chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """seconds: of a call.  build_seconds: of the build.  Both without noise."""
+    """Prediction without noise.
+
+    Attributes:
+        seconds: Seconds per call.
+        build_seconds: Seconds of the build.
+    """
 
     seconds: float
     build_seconds: float
@@ -47,11 +54,16 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Surrogate:
-    """For one simulated device.
+    """Surrogate of one simulated device.
 
-    column: of the device among those that share the trees.  call, build: to log(seconds ÷ `scale_of`) and
-    log(build seconds).  noise: float64[n], quantiles of log(measured ÷ true seconds).  most_build, most_call: seconds
-    that are guessed for candidates whose build, or call, took too long when they were measured; inf: none did."""
+    Attributes:
+        column: Index of the device among those that share the trees.
+        call: Trees that predict log(seconds ÷ `scale_of`).
+        build: Trees that predict log(build seconds).
+        noise: float64[n], quantiles of log(measured ÷ true seconds).
+        most_build: Predicted seconds from which a build counts as timed out; inf if no measured build did.
+        most_call: Predicted seconds from which a call counts as timed out; inf if no measured call did.
+    """
 
     column: int
     call: Trees
@@ -61,12 +73,12 @@ class Surrogate:
     most_call: float
 
     def guesses(self, task: Task, schedules: Sequence[Any]) -> list[Guess | None]:
-        """What is guessed for each schedule; None where TVM's extractor cannot read it."""
+        """Return the prediction for each schedule; None if TVM's extractor cannot read it."""
         features = features_of(task, schedules)
-        known = [i for i, found in enumerate(features) if found is not None]
+        known = [i for i, row in enumerate(features) if row is not None]
         guesses: list[Guess | None] = [None] * len(schedules)
         if known:
-            rows = np.stack([row_of(found, task.flops, self.column) for found in features if found is not None])
+            rows = np.stack([row_of(row, task.flops, self.column) for row in features if row is not None])
             seconds = np.exp(self.call.predict(rows)) * scale_of(task.flops)
             builds = np.exp(self.build.predict(rows))
             for i, call, build in zip(known, seconds.tolist(), builds.tolist(), strict=True):
@@ -75,13 +87,15 @@ class Surrogate:
 
 
 def scale_of(flops: _Number) -> _Number:
-    """Seconds that a task of so many operations takes, roughly; trees learn what differs from it."""
+    """Return a rough time of a task with this number of operations, s; the trees predict the ratio to it."""
     return 1e-9 * flops + 1e-7
 
 
 def features_of(task: Task, schedules: Sequence[Any]) -> list[npt.NDArray[np.float64] | None]:
-    """TVM's features of each of a task's schedules, of what is timed alone: without the packing of constants, which
-    TVM's extractor leaves out itself where it does not pad.  None where the extractor cannot read it."""
+    """Return TVM's features of each of a task's schedules; None if the extractor cannot read a schedule.
+
+    The features cover only what is timed: the packing of constants is left out. TVM's extractor does so itself unless
+    the packing also pads."""
     try:
         return list(metaschedule.store_features(task.module, task.target, [_readable(s) for s in schedules]))
     except _tvm.TVM_ERRORS as error:
@@ -93,7 +107,7 @@ def features_of(task: Task, schedules: Sequence[Any]) -> list[npt.NDArray[np.flo
 
 
 def _readable(schedule: Any) -> Any:
-    """The schedule; where it packs and pads in one, its kernel alone."""
+    """Return the schedule, or only its kernel if a packing also pads."""
     func = schedule.mod["main"]
     if all(type(block.body.value).__name__ == "TensorLoad" for block in packing_blocks(func)):
         return schedule
@@ -104,12 +118,20 @@ def _readable(schedule: Any) -> Any:
 
 
 def row_of(features: npt.NDArray[np.float64], flops: float, column: int) -> Rows:
-    """float32[columns]: of each of TVM's columns the sum over stores, per operation of the task (as a logarithm: sizes
-    that no store has are no stranger so), the largest, and that of the store that computes most; how many stores there
-    are, log2 of the task's operations, and which device it is."""
+    """Return the trees' input, float32[columns].
+
+    For each of TVM's columns, the row has the logarithm of its sum over stores per operation of the task (so that
+    unseen sizes stay in range), its maximum, and its value at the store with most arithmetic. The number of stores,
+    log2 of the task's operations and the device's index follow.
+
+    Args:
+        features: float64[stores, columns], TVM's features.
+        flops: Floating-point operations of the task.
+        column: Index of the device.
+    """
     counts = np.sign(features) * np.expm1(np.minimum(np.abs(features), _MOST) * np.log(2.0))
     sums = counts.sum(axis=0)
-    # Rounded, so that of stores with equally much to do it is the first on every machine.
+    # Rounding makes the first of several equal stores the busiest one on every machine.
     busiest = int(np.argmax(np.round(np.log2(1.0 + counts[:, _ARITHMETIC].sum(axis=1)), 6)))
     row = np.concatenate(
         [
@@ -119,13 +141,13 @@ def row_of(features: npt.NDArray[np.float64], flops: float, column: int) -> Rows
             [len(features), np.log2(1.0 + flops), column],
         ]
     )
-    found: Rows = np.nan_to_num(row).astype(np.float32)
-    return found
+    finite_row: Rows = np.nan_to_num(row).astype(np.float32)
+    return finite_row
 
 
 @cache
 def surrogate_of(device: Simulated) -> Surrogate:
-    """The fitted surrogate of a simulated device."""
+    """Load the fitted surrogate of a simulated device."""
     with np.load(FOLDER / f"simulated-{device.kind}.npz", allow_pickle=False) as arrays:
         return Surrogate(
             column=DEVICES[device.kind].index(device.name),

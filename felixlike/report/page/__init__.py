@@ -1,4 +1,4 @@
-"""What happened, as one page for browsers that needs nothing from elsewhere: of a report, or of a store."""
+"""Show a report or a store as one self-contained HTML page."""
 
 from felixlike.report.page.content import Page
 from felixlike.report.page.file import write_page

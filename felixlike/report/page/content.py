@@ -1,6 +1,6 @@
-"""What a page says, whether a report or a store tells it.
+"""Define the content of a page, for reports and for stores.
 
-In: nothing; the other files of this folder fill it in, and draw it.
+Other modules of this package fill it in and render it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,28 @@ from felixlike.symbolic.program.tree import Nodes
 class PageTask:
     """One task on one device.
 
-    name, key: the task's.  calls: call sites in the model, None where not known.  flops: of a call.  best: seconds of a
-    call, nan where not measured.  trials: candidates measured.  failures: how many of them were not right, by status.
-    sketch: which one, in words.  error: of the best one against float64, None where it could not be had.  how: where
-    the schedule comes from.  steps: (seconds, best from then on).  until: seconds at which the curve ends.  pairs:
-    predicted and measured.  chosen, untuned: loops; unseen: why chosen is empty.  point: the schedule's variables.
-    building, running: seconds of processes side by side.  notes: what else is to be known."""
+    Attributes:
+        name: Name of the task.
+        key: Key of the task.
+        calls: Call sites in the model; None if unknown.
+        flops: Floating-point operations of one call.
+        best: Best latency in seconds per call; nan if not measured.
+        trials: Candidates measured.
+        failures: Number of failed candidates, by status.
+        sketch: Description of the chosen sketch.
+        error: Maximum relative error of the best schedule against float64; None if unknown.
+        how: Origin of the schedule, as `TaskReport.how`.
+        steps: (seconds, best latency from then on).
+        until: Seconds at which the curve ends.
+        pairs: Predictions and measurements.
+        chosen: Loops of the chosen schedule.
+        untuned: Loops of the function without a schedule.
+        unseen: Why `chosen` is empty.
+        point: Variables of the schedule, by name.
+        building: Seconds that parallel processes spent on building.
+        running: Seconds that parallel processes spent on running.
+        notes: Further remarks.
+    """
 
     name: str
     key: str
@@ -47,28 +63,36 @@ class PageTask:
 
     @property
     def total(self) -> float:
-        """Seconds of all its calls, nan where not known."""
+        """Return the seconds of all calls of the task in the model; nan if unknown."""
         return math.nan if self.calls is None else self.calls * self.best
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The tasks of one device, whose times compare, in the order in which they are shown."""
+    """The tasks of one device in display order. Only latencies of one device are comparable."""
 
     device: str
     tasks: tuple[PageTask, ...]
 
     def share(self, task: PageTask) -> float:
-        """Of the time of all tasks that have one; nan where it has none."""
+        """Return the task's share of the time of all tasks with a known time; nan if its own is unknown."""
         whole = math.fsum(total for other in self.tasks if math.isfinite(total := other.total))
         return task.total / whole if whole else math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """title: what it is about.  state: what goes on, in words; empty where all is over.  facts: names and values.
-    spent: seconds of the clock by what they were spent on.  notes: sentences.  unfinished: whether pictures are still
-    to be drawn."""
+    """The content of a page.
+
+    Attributes:
+        title: Name of the model or of the store.
+        facts: Names and values.
+        groups: Tasks by device.
+        state: State of the latest run if it has not completed, or of the store, as text; else empty.
+        spent: Wall-clock seconds by activity.
+        notes: Sentences.
+        unfinished: Whether pictures remain to be drawn.
+    """
 
     title: str
     facts: tuple[tuple[str, str], ...]

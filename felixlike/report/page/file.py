@@ -1,4 +1,4 @@
-"""A page as a file, written whole or not at all."""
+"""Write a page to a file atomically."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from felixlike.report.page.render import page_text
 
 
 def write_page(page: Page, path: str | Path) -> None:
-    """Write it. Raises OutputNotWritable."""
+    """Write a page to a file.
+
+    Args:
+        page: Content of the page.
+        path: File to write.
+
+    Raises:
+        OutputNotWritable: The file cannot be written.
+    """
     text = page_text(page).encode()
     with written_whole(path) as file:
         file.write(text)

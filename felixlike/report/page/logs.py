@@ -1,7 +1,7 @@
-"""The logs of runs, read while they are written.
+"""Read the logs of runs, also while they are written.
 
-In: the folder beside a store. Out: for each run how it stands, and what was predicted and measured. What is no line of
-a log of ours is passed over: logs are for people, and may be edited.
+Input: the folder beside a store. Output: the state of each run, with its predictions and measurements. Lines that are
+not valid log lines are skipped, since users may edit logs.
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ from felixlike.report.report_data import ReportData
 from felixlike.report.validation import is_number
 
 _AT_ONCE = 64 * 2**20
-"""Bytes read of a log at a time; a run of a day writes a few."""
+"""Maximum bytes read of a log per update. Chosen by hand: a run of a day writes a few such blocks at most."""
 
 
 class RunRead:
     """One run, as far as its log goes.
 
-    seconds: of the run at the last line.  time: UTC of it.  start: what the run began with, empty where the log does
-    not say.  importing: seconds until then.  predicted: (scores, latencies) by task key.  report: of a run that has
-    come to its end.  error: what ended another one."""
+    Attributes:
+        path: Path of the log.
+        seconds: Seconds of the run at the last line.
+        time: UTC of the last line.
+        start: Values of the "start" event; empty if the log has none.
+        importing: Seconds until the "start" event.
+        predicted: (scores, latencies) by task key.
+        trials: Candidates measured.
+        report: Report of a completed run.
+        error: Error that ended the run; empty without one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +46,7 @@ class RunRead:
         self._offset = 0
 
     def update(self) -> None:
-        """Read what is new: lines that are complete."""
+        """Read the complete lines that are new."""
         with suppress(OSError), self.path.open("rb") as file:
             file.seek(self._offset)
             content = file.read(_AT_ONCE)
@@ -49,22 +57,23 @@ class RunRead:
                     self._take(json.loads(line))
 
     def calls(self) -> dict[str, float]:
-        """How often the model calls each task, by its key."""
-        found = self.start.get("calls")
-        given = found if isinstance(found, dict) else {}
-        return {key: float(count) for key, count in given.items() if is_number(count) and count > 0}
+        """Return the number of call sites of each task, by its key."""
+        calls = self.start.get("calls")
+        counts = calls if isinstance(calls, dict) else {}
+        return {key: float(count) for key, count in counts.items() if is_number(count) and count > 0}
 
     def names(self) -> dict[str, str]:
-        """The tasks' names, by their keys."""
-        found = self.start.get("tasks")
-        return {key: str(name) for key, name in found.items()} if isinstance(found, dict) else {}
+        """Return the names of the tasks, by their keys."""
+        tasks = self.start.get("tasks")
+        return {key: str(name) for key, name in tasks.items()} if isinstance(tasks, dict) else {}
 
     def text(self, field: str) -> str:
-        """What the run began with, if that is a text."""
-        found = self.start.get(field)
-        return found if isinstance(found, str) else ""
+        """Return a field of the "start" event if it is a string, else an empty string."""
+        value = self.start.get(field)
+        return value if isinstance(value, str) else ""
 
     def _take(self, line: Any) -> None:
+        """Process one event of the log."""
         if not isinstance(line, dict):
             return
         if is_number(line.get("seconds")):
@@ -83,6 +92,7 @@ class RunRead:
                 self.error = str(line.get("message", "")) or "an error"
 
     def _measured(self, line: dict[str, Any]) -> None:
+        """Process a measurement."""
         self.trials += 1
         key, score, latency = line.get("workload"), line.get("score"), line.get("latency")
         if line.get("status") != "ok" or not isinstance(key, str):
@@ -94,14 +104,14 @@ class RunRead:
 
 
 class Logs:
-    """All runs of a store, the latest last."""
+    """The logs of all runs of a store, latest last."""
 
     def __init__(self, store: Path) -> None:
         self._folder = Path(f"{store}.logs")
         self._runs: dict[Path, RunRead] = {}
 
     def update(self) -> list[RunRead]:
-        """The runs as they stand now."""
+        """Read what is new and return all runs."""
         try:
             paths = sorted(path for path in self._folder.iterdir() if path.suffix == ".jsonl")
         except OSError:

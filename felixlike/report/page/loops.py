@@ -1,6 +1,6 @@
-"""Loop nests as nested boxes, each with its loop's name, extent and kind.
+"""Draw loop nests as nested boxes with each loop's name, extent and kind.
 
-In: loops and statements. Out: markup; kinds are said in words, too, not by colour alone.
+Inputs: loops and statements. Output: markup. Kinds are also written as text, not only shown by colour.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from felixlike.report.page.markup import Markup, element
 from felixlike.symbolic.program.tree import LoopNode, Nodes, Statement
 
 _CLASSES = {"parallel": "parallel", "vector": "vector", "unrolled": "unrolled", "serial": "serial"}
-"""Classes of the kinds of loops; all others are threads of a GPU."""
+"""CSS classes of the kinds of loops. All other kinds are GPU threads."""
 
 _WHOLE = 120
-"""Boxes of a picture at most; schedules have some thirty."""
+"""Upper limit on boxes per picture. Chosen by hand; schedules have about 30."""
 
 
 def loops_picture(nodes: Nodes) -> Markup:
-    """The boxes of a function; those beyond many are left out, with a word."""
+    """Draw the loops of a function. Boxes beyond the limit are replaced by "… and more"."""
     left = [_WHOLE]
     drawn = [_box(node, left) for node in nodes]
     more = element("p", "… and more", class_="quiet") if left[0] <= 0 else None
@@ -24,6 +24,7 @@ def loops_picture(nodes: Nodes) -> Markup:
 
 
 def _box(node: LoopNode | Statement, left: list[int]) -> Markup | None:
+    """Draw a loop or a statement; None beyond the limit. left: number of boxes left, as a list of one."""
     left[0] -= 1
     if left[0] < 0:
         return None

@@ -1,6 +1,6 @@
-"""HTML from Python: whatever is not markup already is escaped.
+"""Build HTML in Python. Everything that is not `Markup` is escaped.
 
-In: text of anybody's (names from stores, messages), elements. Out: markup.
+Inputs: untrusted text (names from stores, messages), elements. Output: markup.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import html
 
 _UNSHOWN = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "�")
-"""Control characters, which HTML does not allow."""
+"""Replacements of control characters, which HTML does not allow."""
 
 
 class Markup(str):
-    """Text that is HTML."""
+    """A string that is HTML already."""
 
     __slots__ = ()
 
 
 def escaped(text: object) -> Markup:
-    """Any text as what a browser shows as that text."""
+    """Escape text for HTML. `Markup` is returned unchanged."""
     if isinstance(text, Markup):
         return text
     plain = str(text).translate(_UNSHOWN).encode("utf-8", "replace").decode("utf-8")
@@ -26,31 +26,35 @@ def escaped(text: object) -> Markup:
 
 
 def joined(*parts: object) -> Markup:
-    """One after another; None is left out."""
+    """Concatenate parts. None is omitted."""
     return Markup("".join(escaped(part) for part in parts if part is not None))
 
 
 def element(tag: str, *content: object, **attributes: object) -> Markup:
-    """An element.  attributes: class_ for class, view_box is not HTML's: names are taken as they are but for a last
-    underscore, and with - for other ones; None: left out; True: without a value."""
+    """Return an element.
+
+    Attribute names lose a final underscore (`class_`), and other underscores become hyphens. The values None and False
+    omit an attribute; True writes it without a value.
+    """
     return Markup(f"<{tag}{_attributes(attributes)}>{joined(*content)}</{tag}>")
 
 
 def lone(tag: str, **attributes: object) -> Markup:
-    """An element of SVG that holds nothing."""
+    """Return an empty element of SVG."""
     return Markup(f"<{tag}{_attributes(attributes)}/>")
 
 
 def named(text: object) -> Markup:
-    """A name of somebody's: its writing direction is its own affair."""
+    """Return an untrusted name, isolated so that its writing direction does not affect the text around it."""
     return element("bdi", text)
 
 
 def _attributes(attributes: dict[str, object]) -> str:
-    found = []
+    """Return attributes as HTML."""
+    parts = []
     for name, value in attributes.items():
         if value is None or value is False:
             continue
         plain = name.removesuffix("_").replace("_", "-")
-        found.append(f" {plain}" if value is True else f' {plain}="{escaped(value)}"')
-    return "".join(found)
+        parts.append(f" {plain}" if value is True else f' {plain}="{escaped(value)}"')
+    return "".join(parts)

@@ -1,7 +1,8 @@
-"""The loops of schedules that a store remembers.
+"""Draw the loops of schedules from a record store.
 
-In: a store, a record. Out: the loops of its schedule and of the function as it came, through TVM, which is loaded for
-the first. What was drawn is kept; while somebody waits, only as many are drawn as there is time for.
+Inputs: a store, a record. Output: the loops of the record's schedule and of the function without a schedule. They are
+created by TVM, which is loaded on first use. Pictures are cached. A time limit bounds how many are drawn per build of a
+page.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from felixlike.training.samples import restored
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """chosen, untuned: loops.  words: why chosen is empty.  later: whether it is yet to be drawn."""
+    """The loops of one schedule.
+
+    Attributes:
+        chosen: Loops of the schedule.
+        untuned: Loops of the function without a schedule.
+        words: Why `chosen` is empty.
+        later: Whether the picture will be drawn later.
+    """
 
     chosen: Nodes = ()
     untuned: Nodes = ()
@@ -28,7 +36,7 @@ class Picture:
 
 
 class Pictures:
-    """Of one store.  seconds: spent at once on drawing, None for as many as it takes."""
+    """Draw and cache the pictures of one store. seconds: time limit per build of a page; None for no limit."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds
@@ -40,23 +48,24 @@ class Pictures:
         self._sketches: dict[tuple[str, str], Sketch | None] = {}
 
     def begin(self) -> None:
-        """Somebody waits from now on; the store may have new tasks."""
+        """Start the time limit of a build, and forget the list of workloads, since the store may have new tasks."""
         self._workloads = self._traces = None
         self._until = time.monotonic() + (self._seconds or 0.0)
 
     def of(self, store: Store, record: Record) -> Picture:
-        """A record's picture."""
+        """Return a record's picture."""
         place = (record.task, record.sketch, record.point)
         if place not in self._drawn:
             if self._seconds is not None and time.monotonic() > self._until:
                 return Picture(words="It is drawn the next time.", later=True)
             try:
                 self._drawn[place] = self._draw(store, record)
-            except Exception as error:  # a picture is no reason to have no page
+            except Exception as error:  # the page is built without this picture
                 self._drawn[place] = Picture(words=f"Its loops cannot be drawn: {first_line(error)}")
         return self._drawn[place]
 
     def _draw(self, store: Store, record: Record) -> Picture:
+        """Draw a record's picture."""
         task = self._task(store, record.task)
         if task is None:
             return Picture(words="Its loops cannot be drawn: the function is not in the store, or TVM cannot read it.")
@@ -68,6 +77,7 @@ class Pictures:
         return Picture(loop_tree(sketch.schedule(record.point).mod["main"].body), untuned)
 
     def _task(self, store: Store, key: str) -> Task | None:
+        """Return the task of a key, restored from the store; None if that is not possible."""
         if key not in self._tasks:
             if self._workloads is None:
                 self._workloads = {workload.task: workload for workload in store.workloads()}
@@ -76,6 +86,7 @@ class Pictures:
         return self._tasks[key]
 
     def _sketch(self, store: Store, task: Task, key: str) -> Sketch | None:
+        """Return the sketch of a key, from its stored trace; None if that is not possible."""
         place = (task.key, key)
         if place not in self._sketches:
             if self._traces is None:

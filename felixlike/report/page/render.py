@@ -1,6 +1,6 @@
-"""A page's content as HTML: the summary, the table of tasks, where the seconds went, and each task in pictures.
+"""Render a page as HTML: the summary, the table of tasks, the seconds by activity, and the pictures of each task.
 
-In: `Page`. Out: a whole document, or what is inside of it, for a live page.
+Input: `Page`. Output: a whole document, or its body for a live page.
 """
 
 from __future__ import annotations
@@ -18,31 +18,42 @@ from felixlike.report.page.style import SCRIPT, STYLE
 from felixlike.report.tables import latency, rate
 
 MOST_SHOWN = 40
-"""Tasks of a device that have pictures; all of them are in the table."""
+"""Upper limit on the tasks per device with pictures. The table has all tasks. Chosen by hand."""
 
 _OPEN = 6
-"""Tasks whose pictures are open at first."""
+"""Number of tasks whose pictures are open at first. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A page that renews itself.  nonce: what its own script is known by.  version: of what it shows."""
+    """The script of a live page.
+
+    Attributes:
+        nonce: Content-Security-Policy nonce of the script.
+        version: Version of the content that the page shows.
+    """
 
     nonce: str
     version: str
 
 
 LIVE = Live
-"""For callers outside of this folder."""
+"""Alias of `Live` for callers outside of this package."""
 
 _LEGEND = (
     "The boxes are loops, the outermost first, with their extents; parallel: shared out to cores; vector: one "
     "instruction for all of it; unrolled: written out. ⊕= adds to what is there, f(…) names what is read."
 )
+"""Explanation of the pictures of loops."""
 
 
 def page_text(page: Page, live: Live | None = None) -> str:
-    """The whole document, which needs nothing from elsewhere."""
+    """Render a page as a whole HTML document, which loads nothing from elsewhere.
+
+    Args:
+        page: Content of the page.
+        live: Script of a live page; None for a static page.
+    """
     head = joined(
         Markup('<meta charset="utf-8">'),
         Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
@@ -51,17 +62,21 @@ def page_text(page: Page, live: Live | None = None) -> str:
         element("style", Markup(STYLE)),
     )
     version = live.version if live is not None else None
-    shown = element("main", page_body(page), id="page", data_version=version)
+    body = element("main", page_body(page), id="page", data_version=version)
     if live is not None:
         note = "this page renews itself by a script; without it, load it again"
-        shown = joined(
-            element("p", note, class_="quiet", id="live"), shown, element("script", Markup(SCRIPT), nonce=live.nonce)
+        body = joined(
+            element("p", note, class_="quiet", id="live"), body, element("script", Markup(SCRIPT), nonce=live.nonce)
         )
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{shown}</body></html>\n'
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
 
 def page_body(page: Page) -> str:
-    """What the document shows."""
+    """Render the body of a page as HTML.
+
+    Args:
+        page: Content of the page.
+    """
     several = len(page.groups) > 1
     parts = [
         element("h1", named(page.title)),
@@ -79,7 +94,12 @@ def page_body(page: Page) -> str:
 
 
 def task_table(group: Group, *, links: str = "") -> Markup:
-    """The tasks as a table.  links: how the names of the pictures below begin; empty where there are none."""
+    """Render the tasks of a group as an HTML table.
+
+    Args:
+        group: Tasks of one device.
+        links: Prefix of the anchors of the tasks' pictures; empty without pictures.
+    """
     columns = ("task", "calls", "best", "share", "GFLOPS", "trials", "failed", "sketch", "max error", "schedule")
     left = ("task", "sketch", "schedule")
     head = [element("th", name, class_="left" if name in left else None, scope="col") for name in columns]
@@ -106,11 +126,13 @@ def task_table(group: Group, *, links: str = "") -> Markup:
 
 
 def _cell(column: str, cell: str, left: Sequence[str]) -> Markup:
+    """Render a cell of the table."""
     style = ["left"] * (column in left) + ["name"] * (column == "task")
     return element("td", cell, class_=" ".join(style) or None, data_label=column)
 
 
 def _failures(task: PageTask) -> str:
+    """Return the number of failures as text, by status."""
     if not task.failures:
         return "0"
     parts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(task.failures.items()))
@@ -118,12 +140,13 @@ def _failures(task: PageTask) -> str:
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> Markup:
+    """Render names and values as a list."""
     rows = [joined(element("dt", name), element("dd", named(value))) for name, value in facts]
     return element("dl", *rows, class_="facts")
 
 
 def _seconds(page: Page) -> Markup | None:
-    """Where they went: of the clock, and of the processes that measure."""
+    """Render the seconds by activity: of the wall clock, and of the measuring processes."""
     tasks = [task for group in page.groups for task in group.tasks]
     building, running = math.fsum(t.building for t in tasks), math.fsum(t.running for t in tasks)
     parts: list[Markup] = []
@@ -136,20 +159,22 @@ def _seconds(page: Page) -> Markup | None:
 
 
 def _pictures(group: Group, number: int, *, several: bool) -> Markup | None:
-    shown = group.tasks[:MOST_SHOWN]
-    if not shown:
+    """Render the pictures of a group."""
+    tasks = group.tasks[:MOST_SHOWN]
+    if not tasks:
         return None
     title = joined("Each task in pictures, on ", named(group.device)) if several else "Each task in pictures"
-    left_out = len(group.tasks) - len(shown)
+    left_out = len(group.tasks) - len(tasks)
     more = f" {counted(left_out, 'task')} more in the table only." if left_out else ""
     details = [
         _details(task, f"task-{number}-{place}", is_open=number == 0 and place < _OPEN)
-        for place, task in enumerate(shown)
+        for place, task in enumerate(tasks)
     ]
     return joined(element("h2", title), element("p", _LEGEND + more, class_="quiet"), *details)
 
 
 def _details(task: PageTask, identity: str, *, is_open: bool) -> Markup:
+    """Render one task with its pictures."""
     panels = []
     if task.steps:
         panels.append(_figure("Best latency over time", curve(task.steps, task.until)))
@@ -171,10 +196,12 @@ def _details(task: PageTask, identity: str, *, is_open: bool) -> Markup:
 
 
 def _point(task: PageTask) -> str:
+    """Return the variables of a schedule as text."""
     if not task.point:
         return ""
     return ": " + ", ".join(f"{name} = {value}" for name, value in task.point.items())
 
 
 def _figure(caption: str, drawn: Markup) -> Markup:
+    """Render a picture with a caption."""
     return element("figure", element("figcaption", caption), drawn)

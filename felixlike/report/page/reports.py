@@ -1,6 +1,6 @@
-"""A report as a page.
+"""Convert a report to a page.
 
-In: `ReportData`. Out: `Page`; for notebooks, the table alone.
+Input: `ReportData`. Output: `Page`, or only its table for notebooks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from felixlike.report.tables import precision_words, run_notes, task_notes
 
 
 def page_of_report(report: ReportData) -> Page:
-    """All that a report says."""
+    """Convert a report to a page.
+
+    Args:
+        report: Report of a run.
+    """
     notes = [*task_notes(report), *([report.note] if report.note else [])]
     if not any(task.story.steps for task in report.tasks):
         notes.append("The report knows no curves: nothing was measured in this run, or an earlier version wrote it.")
@@ -30,14 +34,18 @@ def page_of_report(report: ReportData) -> Page:
 
 
 def report_table(report: ReportData) -> str:
-    """For notebooks: what it is, the table of tasks, how the run went."""
+    """Render a report as HTML for notebooks: the model, the table of tasks, the course of the run.
+
+    Args:
+        report: Report of a run.
+    """
     title = element("p", element("b", named(report.model)), " on ", named(report.device))
     notes = [element("p", note) for note in (*task_notes(report), *run_notes(report))]
     return joined(element("div", title, task_table(_group(report)), *notes))
 
 
 def report_facts(report: ReportData) -> tuple[tuple[str, str], ...]:
-    """What a report says of its run, without the model's name."""
+    """Return the facts of a report's run, without the model's name."""
     facts = [
         ("Device", report.device),
         ("Target", report.target),
@@ -56,7 +64,7 @@ def report_facts(report: ReportData) -> tuple[tuple[str, str], ...]:
 
 
 def report_spent(report: ReportData) -> dict[str, float]:
-    """The steps, with what is left of the whole."""
+    """Return the seconds by step, with the rest of the total as "else"."""
     if not report.spent:
         return {"tuning": report.seconds, "before and after": max(0.0, report.total_seconds - report.seconds)}
     rest = report.total_seconds - math.fsum(report.spent.values())
@@ -64,12 +72,14 @@ def report_spent(report: ReportData) -> dict[str, float]:
 
 
 def _group(report: ReportData) -> Group:
+    """Return the report's tasks as a group."""
     return Group(report.device, tuple(_task(task, report) for task in report.tasks))
 
 
 def _task(task: TaskReport, report: ReportData) -> PageTask:
-    story = task.story
-    unseen = "" if story.untuned else "The report does not hold its loops: an earlier version wrote it."
+    """Convert the report of a task."""
+    history = task.story
+    unseen = "" if history.untuned else "The report does not hold its loops: an earlier version wrote it."
     return PageTask(
         name=task.name,
         key=task.workload,
@@ -81,13 +91,13 @@ def _task(task: TaskReport, report: ReportData) -> PageTask:
         sketch="" if task.sketch is None else f"{task.sketch} of {task.sketches}",
         error=task.error,
         how=task.how,
-        steps=tuple((step.seconds, step.latency) for step in story.steps),
+        steps=tuple((step.seconds, step.latency) for step in history.steps),
         until=report.seconds,
-        pairs=story.pairs,
-        chosen=story.chosen,
-        untuned=story.untuned,
-        unseen=unseen if story.chosen or unseen else "It was compiled as it came, without a schedule.",
+        pairs=history.pairs,
+        chosen=history.chosen,
+        untuned=history.untuned,
+        unseen=unseen if history.chosen or unseen else "It was compiled as it came, without a schedule.",
         point=task.point,
-        building=story.building,
-        running=story.running,
+        building=history.building,
+        running=history.running,
     )

@@ -1,6 +1,6 @@
-"""A store as a page, with what the logs beside it tell of its runs; also while a run goes on.
+"""Convert a record store and its run logs to a page, also while a run is in progress.
 
-In: the path of a store. Out: `Page`. Measurements and lines of logs that were read once are not read again.
+Input: the path of a store. Output: `Page`. Measurements and log lines are read once only.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from felixlike.report.task_history import Pair, thinned
 from felixlike.report.validation import is_latency
 
 _PAIRS = 256
-"""Predictions shown of a task, of all runs."""
+"""Upper limit on the predictions shown per task, over all runs. Chosen by hand."""
 
 _SILENT = 300.0
-"""Seconds without a line in its log after which a run may have been ended from outside."""
+"""Seconds since the last log line after which a run may have been killed. Chosen by hand."""
 
 _NO_SCORES = "No predictions are known: they are in the logs of runs, which are not beside the store, or of strategies \
 that predict nothing."
+"""Remark on a page without predictions."""
 
 
-class _Told:
-    """What measurements tell of one task on one device."""
+class _TaskMeasurements:
+    """The measurements of one task on one device."""
 
     def __init__(self) -> None:
         self.elapsed: list[float] = []
@@ -48,44 +49,55 @@ class _Told:
         self.best: Record | None = None
 
     def add(self, record: Record, at: float) -> None:
-        found = record.measurement
-        right = found.status is Status.OK
-        timed = right and is_latency(found.seconds)
+        """Add a record. at: seconds elapsed."""
+        measurement = record.measurement
+        right = measurement.status is Status.OK
+        timed = right and is_latency(measurement.seconds)
         self.elapsed.append(at)
-        self.latency.append(found.seconds if timed else math.inf)
-        self.building += found.build_seconds
-        self.running += found.run_seconds
+        self.latency.append(measurement.seconds if timed else math.inf)
+        self.building += measurement.build_seconds
+        self.running += measurement.run_seconds
         if not right:
-            self.failures[found.status.value] += 1
-        elif timed and (self.best is None or found.seconds < self.best.measurement.seconds):
+            self.failures[measurement.status.value] += 1
+        elif timed and (self.best is None or measurement.seconds < self.best.measurement.seconds):
             self.best = record
 
 
 class StorePage:
-    """The page of one store, as often as it is asked for.  seconds: spent at once on drawing schedules, None for as
-    many as that takes.  name: of the store on the page."""
+    """The page of one store, which can be built repeatedly.
+
+    Args:
+        path: Path of the store.
+        seconds: Time limit per build for drawing schedules; None for no limit.
+        name: Name of the store on the page; its path by default.
+    """
 
     def __init__(self, path: Path, *, seconds: float | None = None, name: str = "") -> None:
         self.path = path
         self._name = name or str(path)
         self._pictures = Pictures(seconds)
         self._logs = Logs(path)
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        self._told: dict[str, dict[str, _Told]] = {}
+    def _reset(self) -> None:
+        """Forget everything that was read from the store."""
+        self._measurements: dict[str, dict[str, _TaskMeasurements]] = {}
         self._pace: dict[str, Pace] = {}
         self._clock: dict[str, float] = {}
         self._read = 0
         self._last: Record | None = None
 
     def build(self) -> Page:
-        """The page as the store stands.  Raises StoreError."""
+        """Build the page from the current content of the store.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
         runs = self._logs.update()
         self._pictures.begin()
         with records.open(self.path, read_only=True) as store:
-            if store.count() < self._read:  # another file took its place
-                self._forget()
+            if store.count() < self._read:  # the file was replaced
+                self._reset()
             for record in store.measurements(after=self._read):
                 self._take(record)
             known = {workload.task: workload for workload in store.summary()}
@@ -101,51 +113,56 @@ class StorePage:
         )
 
     def _take(self, record: Record) -> None:
+        """Add a record to the measurements of its task."""
         device = record.device
         pace = self._pace.setdefault(device, Pace())
         self._clock[device] = self._clock.get(device, 0.0) + pace.since(record)
-        told = self._told.setdefault(device, {}).setdefault(record.task, _Told())
-        told.add(record, self._clock[device])
+        measurements = self._measurements.setdefault(device, {}).setdefault(record.task, _TaskMeasurements())
+        measurements.add(record, self._clock[device])
         self._read += 1
         self._last = record
 
     def _groups(
         self, store: Store, known: dict[str, WorkloadSummary], runs: Sequence[RunRead]
     ) -> tuple[tuple[Group, ...], bool]:
-        """The groups, and whether pictures are yet to be drawn."""
+        """Return the groups, and whether pictures remain to be drawn."""
         calls = {key: count for run in runs for key, count in run.calls().items()}
-        found, unfinished = [], False
-        for device, tasks in self._told.items():
-            lone = len(self._told) == 1
-            pairs = _pairs([run for run in runs if lone or run.text("device") == device])
+        groups, unfinished = [], False
+        for device, tasks in self._measurements.items():
+            single_device = len(self._measurements) == 1
+            pairs = _pairs([run for run in runs if single_device or run.text("device") == device])
             order = sorted(tasks, key=lambda key: -_total(tasks[key], calls.get(key)))
-            made = []
+            page_tasks = []
             for place, key in enumerate(key for key in order if key in known):
-                told = tasks[key]
+                measurements = tasks[key]
                 picture = Picture()
-                if place < MOST_SHOWN and told.best is not None:
-                    picture = self._pictures.of(store, told.best)
+                if place < MOST_SHOWN and measurements.best is not None:
+                    picture = self._pictures.of(store, measurements.best)
                     unfinished |= picture.later
-                made.append(
-                    _task(known[key], told, calls.get(key), pairs.get(key, ()), picture, self._clock[device]),
+                page_tasks.append(
+                    _task(known[key], measurements, calls.get(key), pairs.get(key, ()), picture, self._clock[device]),
                 )
-            found.append(Group(device, tuple(made)))
-        return tuple(found), unfinished
+            groups.append(Group(device, tuple(page_tasks)))
+        return tuple(groups), unfinished
 
     def _facts(self, workloads: int, runs: Sequence[RunRead]) -> tuple[tuple[str, str], ...]:
-        right = sum(len(t.latency) - t.failures.total() for tasks in self._told.values() for t in tasks.values())
+        """Return the facts about the store and its latest run."""
+        right = sum(
+            len(t.latency) - t.failures.total() for tasks in self._measurements.values() for t in tasks.values()
+        )
         counts = f"{self._read}, {right} of them right, of {counted(workloads, 'workload')}"
         facts = [("Measurements", counts)]
         if runs:
             facts.append(("Runs", f"{counted(len(runs), 'log')}; the latest is {runs[-1].path.name}"))
-            facts += _about_run(runs[-1])
+            facts += _run_facts(runs[-1])
         elif self._last is not None:
             last = self._last
-            facts += [("Devices", ", ".join(self._told)), ("Target", last.target), ("Seed", str(last.seed))]
+            facts += [("Devices", ", ".join(self._measurements)), ("Target", last.target), ("Seed", str(last.seed))]
             facts.append(("Versions", f"felixlike {last.felixlike or 'none'}, apache-tvm {last.tvm}"))
         return tuple(facts)
 
     def _notes(self, groups: Sequence[Group]) -> tuple[str, ...]:
+        """Return remarks on what the store does not tell."""
         notes = []
         if len(groups) > 1:
             notes.append("Times of different devices do not compare, so each has a table of its own.")
@@ -161,53 +178,56 @@ class StorePage:
 
 def _task(
     known: WorkloadSummary,
-    told: _Told,
+    measurements: _TaskMeasurements,
     calls: float | None,
     pairs: tuple[Pair, ...],
     picture: Picture,
     until: float,
 ) -> PageTask:
-    best = told.best
+    """Convert the measurements of a task."""
+    best = measurements.best
     return PageTask(
         name=known.name,
         key=known.task,
         calls=calls,
         flops=known.flops,
         best=math.nan if best is None else best.measurement.seconds,
-        trials=len(told.latency),
-        failures=told.failures,
+        trials=len(measurements.latency),
+        failures=measurements.failures,
         sketch="" if best is None else best.sketch[:8],
         error=None if best is None else best.measurement.error,
         how="" if best is None else "measured",
-        steps=tuple((step.seconds, step.latency) for step in Series(told.elapsed, told.latency).steps()),
+        steps=tuple(
+            (step.seconds, step.latency) for step in Series(measurements.elapsed, measurements.latency).steps()
+        ),
         until=until,
         pairs=pairs,
         chosen=picture.chosen,
         untuned=picture.untuned,
         unseen=picture.words if best is not None else "None of its candidates was right so far.",
-        building=told.building,
-        running=told.running,
+        building=measurements.building,
+        running=measurements.running,
     )
 
 
-def _total(told: _Told, calls: float | None) -> float:
-    """Seconds of all calls; tasks of which that is not known come last."""
-    return 0.0 if calls is None or told.best is None else calls * told.best.measurement.seconds
+def _total(measurements: _TaskMeasurements, calls: float | None) -> float:
+    """Return the seconds of all calls; 0 if unknown, so that such tasks come last."""
+    return 0.0 if calls is None or measurements.best is None else calls * measurements.best.measurement.seconds
 
 
 def _pairs(runs: Sequence[RunRead]) -> dict[str, tuple[Pair, ...]]:
-    """Of each task, by its key, from all runs."""
+    """Return the predictions and measurements of each task over all runs, by its key."""
     keys = dict.fromkeys(key for run in runs for key in run.predicted)
-    found = {}
+    pairs = {}
     for key in keys:
         scores = [s for run in runs for s in run.predicted.get(key, ([], []))[0]]
         latencies = [t for run in runs for t in run.predicted.get(key, ([], []))[1]]
-        found[key] = thinned(scores, latencies, _PAIRS)
-    return found
+        pairs[key] = thinned(scores, latencies, _PAIRS)
+    return pairs
 
 
-def _about_run(run: RunRead) -> list[tuple[str, str]]:
-    """What is known of the latest run."""
+def _run_facts(run: RunRead) -> list[tuple[str, str]]:
+    """Return facts about the latest run."""
     if run.report is not None:
         return [("Model", run.report.model), *report_facts(run.report)]
     facts = [(name.capitalize(), run.text(name)) for name in ("model", "device", "target") if run.text(name)]
@@ -224,7 +244,7 @@ def _about_run(run: RunRead) -> list[tuple[str, str]]:
 
 
 def _state(runs: Sequence[RunRead]) -> str:
-    """What goes on; empty where nothing does, or no log says so."""
+    """Return the state of the latest run as text; empty if it has completed or there is no log."""
     if not runs or runs[-1].report is not None:
         return ""
     run = runs[-1]
@@ -242,7 +262,7 @@ waits for something long."
 
 
 def _spent(runs: Sequence[RunRead]) -> dict[str, float]:
-    """The latest run's seconds by step, as far as its log knows."""
+    """Return the latest run's seconds by step, as far as its log goes."""
     if not runs:
         return {}
     run = runs[-1]

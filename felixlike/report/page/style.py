@@ -1,4 +1,4 @@
-"""How the page looks, on a phone and on a desk, by day and by night; and how a live page renews itself."""
+"""Hold the style sheet of the page (phone and desktop, light and dark) and the script of a live page."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ figure { margin: 0; min-width: 0; }
   .bars > div { grid-template-columns: 6rem 1fr; } details { padding: 0 .5rem; }
 }
 """
+"""Style sheet of every page."""
 
 SCRIPT = """
 "use strict";
@@ -98,5 +99,6 @@ SCRIPT = """
   document.addEventListener("visibilitychange", renew);
 })();
 """
-"""Asks for what is new every two seconds while it is looked at. Scroll position, what is open and closed, and a text
-that is being selected stay."""
+"""Script of a live page. It requests updates every two seconds while the page is visible. It preserves the scroll
+position, open and closed sections, and selected text.
+"""

@@ -1,1 +1,1 @@
-"""The search strategies, one module each."""
+"""Implement the search strategies, one per module."""

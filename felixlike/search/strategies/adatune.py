@@ -1,13 +1,13 @@
-"""AdaTune (Li et al. 2020): a random forest that knows how sure it is, and annealing that explores as it is unsure.
+"""Search as AdaTune does (Li et al. 2020): a random forest with uncertainty, and contextual simulated annealing.
 
-In: a space, measurements of the task itself. Out: candidates. §4.2.1: the surrogate is a random forest; the mean µ and
-the standard deviation σ of its trees give the expected improvement over the best speed p*, equations 1 and 2,
+Inputs: a space and the task's own measurements. Output: candidates. The surrogate is a random forest (§4.2.1). The mean
+µ and the standard deviation σ of its trees give the expected improvement over the best speed p*, equations 1 and 2:
 
     EI(p) = (µ − p*) Φ(Z) + σ φ(Z),  Z = (µ − p*) / σ;   max(µ − p*, 0) where σ = 0.
 
-§4.2.2: simulated annealing collects the points of largest EI; of a batch the share ε_t = mean σ / p* (equation 3) is
-drawn at random instead. Its third part, timing that stops once it is sure (§4.1), is what all strategies are measured
-with here.
+Simulated annealing collects the points with the largest EI (§4.2.2). The share ε_t = mean σ / p* of a batch (equation
+3) is drawn at random. The paper's third part, timing that stops once the result is certain (§4.1), applies to all
+strategies here.
 """
 
 from __future__ import annotations
@@ -32,11 +32,18 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(eq=False)
 class AdaTune(Sampled):
-    """Random forest, expected improvement, contextual simulated annealing.
+    """Propose points by expected improvement of a random forest and contextual simulated annealing.
 
-    trees: of the forest.  chains: points that are annealed side by side.  steps: of each.  hot: the temperature at the
-    beginning, as a share of the largest EI; it falls to 0.  first: candidates before the forest is asked. Raises
-    InvalidOption for values out of range."""
+    Args:
+        trees: Trees of the forest.
+        chains: Number of annealing chains.
+        steps: Steps of each chain.
+        hot: Initial temperature relative to the largest expected improvement; it decreases to 0.
+        first: Measured candidates of a task before the forest is used.
+
+    Raises:
+        InvalidOption: A value is out of range.
+    """
 
     trees: int = 40
     chains: int = 64
@@ -48,22 +55,22 @@ class AdaTune(Sampled):
         checked(self, trees=2, chains=1, steps=0, hot=0.0, first=2)
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
-        """See `Strategy.propose`. Until enough was measured, and for few points, this is random search."""
+        """Return candidates; see `Strategy.propose`. They are random before `first` measurements, or for few points."""
         samples = self.samples(space)
         if len(samples.rows) < self.first or not known.best or not space.understood or space.size() <= count:
             return draw(space, count, known.seen, rng, origin="random")
         forest = _Forest(samples, self.trees, int(rng.integers(2**31)))
         opaque = aside(space, known, count, rng)
-        found, spread = self._annealed(space, forest, known, rng)
+        annealed, spread = self._annealed(space, forest, known, rng)
         explored = round(min(1.0, spread) * (count - len(opaque)))  # p* is 1: speeds are relative to the best
-        chosen = diverse(found, count - len(opaque) - explored, known.seen | {c.key for c in opaque})
+        chosen = diverse(annealed, count - len(opaque) - explored, known.seen | {c.key for c in opaque})
         taken = known.seen | {c.key for c in (*opaque, *chosen)}
         return [*chosen, *opaque, *draw(space, count - len(opaque) - len(chosen), taken, rng, origin="random")]
 
     def _annealed(
         self, space: Space, forest: _Forest, known: Observations, rng: np.random.Generator
     ) -> tuple[list[Candidate], float]:
-        """All points passed, scored by their EI, and the mean σ of those that were not measured."""
+        """Return the unmeasured points that the chains visit, scored by their EI, and the mean σ of them."""
         best = [c for _, c in known.best if c.sketch.understood][: self.chains // 4]
         fresh = draw(space, self.chains - len(best), frozenset(), rng, origin="annealed")
         chains = [c for c in (*best, *fresh) if c.sketch.understood]
@@ -88,19 +95,19 @@ class AdaTune(Sampled):
 
 
 def _moved(chains: list[Candidate], variations: Variations, rng: np.random.Generator) -> list[Candidate]:
-    """Each candidate one step on; where that is no valid point, it stays."""
-    found = list(chains)
+    """Mutate each candidate; one whose mutation is invalid stays unchanged."""
+    moved_chains = list(chains)
     for sketch, places in by_sketch(chains):
         points = np.array([chains[i].point for i in places], dtype=np.int64)
         moved = variations.of(chains[places[0]]).mutated(points, rng)
         for place, point, good in zip(places, moved.tolist(), sketch.valid(moved), strict=True):
             if good:
-                found[place] = Candidate(sketch, tuple(point), math.nan, "annealed")
-    return found
+                moved_chains[place] = Candidate(sketch, tuple(point), math.nan, "annealed")
+    return moved_chains
 
 
 class _Forest:
-    """The surrogate of one task."""
+    """The random forest of one task."""
 
     def __init__(self, samples: Samples, trees: int, seed: int) -> None:
         from sklearn.ensemble import RandomForestRegressor
@@ -109,19 +116,19 @@ class _Forest:
         self._model.fit(np.stack(samples.rows), samples.speeds())
 
     def improvement(self, space: Space, candidates: list[Candidate]) -> tuple[Floats, Floats]:
-        """Expected improvement over the best, and σ, float64[n] each; zeros for what has no formulas."""
+        """Return the expected improvement and σ, float64[n] each; zeros for candidates without formulas."""
         rows = rows_of_candidates(space, candidates)
-        told = np.isfinite(rows).all(axis=1) & (rows.shape[1] > 0)
+        known = np.isfinite(rows).all(axis=1) & (rows.shape[1] > 0)
         gains, sigmas = np.zeros(len(candidates)), np.zeros(len(candidates))
-        if told.any():
-            each = np.stack([tree.tree_.predict(rows[told]).reshape(-1) for tree in self._model.estimators_])
-            sigmas[told] = each.std(axis=0)
-            gains[told] = expected_improvement(each.mean(axis=0), sigmas[told], 1.0)
+        if known.any():
+            each = np.stack([tree.tree_.predict(rows[known]).reshape(-1) for tree in self._model.estimators_])
+            sigmas[known] = each.std(axis=0)
+            gains[known] = expected_improvement(each.mean(axis=0), sigmas[known], 1.0)
         return gains, sigmas
 
 
 def expected_improvement(mean: Floats, sigma: Floats, best: float) -> Floats:
-    """E[max(f − best, 0)] of normal distributions, float64[n] (equations 1 and 2); max(µ − best, 0) where σ = 0."""
+    """Return E[max(f − best, 0)] of normal distributions, float64[n] (equations 1, 2); max(µ − best, 0) where σ = 0."""
     above = mean - best
     safe = np.where(sigma > 0, sigma, 1.0)
     z = above / safe

@@ -1,8 +1,9 @@
-"""Evolutionary search as MetaSchedule's: a population of points, mutated towards what the cost model likes.
+"""Search by evolution with the cost model, as MetaSchedule does.
 
-In: a space, the run's cost model, what is known. Out: candidates. The population begins with the best measured points
-and random ones; parents are drawn by their predicted speed; a small share of each batch is random (ε-greedy). TVM
-replays a trace for every step, which takes a millisecond or more; here a step is a few integers of a matrix.
+Inputs: a space, the run's cost model and observations. Output: candidates. The population starts with the best measured
+points and random ones. Parents are drawn with probability proportional to predicted speed. A small share of each batch
+is random (ε-greedy). TVM replays a trace for every mutation, which takes 1 ms or more; here a mutation changes a few
+integers of a matrix.
 """
 
 from __future__ import annotations
@@ -23,12 +24,19 @@ from felixlike.search.variation import Variations
 
 @dataclass(eq=False)
 class Evolutionary(ModelGuided):
-    """Mutates a population of points; MetaSchedule's defaults.
+    """Mutate a population of points, with MetaSchedule's defaults.
 
-    population: points.  measured: share of them that are the best measured ones.  generations: how often the population
-    is replaced in a round.  mutation: share of children that are mutated, the others stay as they are.  explore: share
-    of a batch that is random.  paths: most combinations of compute locations drawn for each sketch in a round. Raises
-    InvalidOption for values out of range."""
+    Args:
+        population: Number of points.
+        measured: Share of the population taken from the best measured points, 0 to 1.
+        generations: Generations per round.
+        mutation: Share of children that are mutated, 0 to 1; the others are copies.
+        explore: Share of a batch that is random, 0 to 1.
+        paths: Maximum number of combinations of compute locations drawn per sketch in a round.
+
+    Raises:
+        InvalidOption: A value is out of range.
+    """
 
     population: int = 512
     measured: float = 0.2
@@ -42,7 +50,7 @@ class Evolutionary(ModelGuided):
         checked(self, population=2, measured=shares, generations=0, mutation=shares, explore=shares, paths=1)
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
-        """See `Strategy.propose`. Without a model that knows anything, and for few points, this is random search."""
+        """Return candidates; see `Strategy.propose`. Without a trained model, or for few points, they are random."""
         model = self.knows(space, count)
         if model is None:
             return draw(space, count, known.seen, rng, origin="random")
@@ -60,31 +68,32 @@ class Evolutionary(ModelGuided):
     def _evolved(
         self, space: Space, model: CostModel, known: Observations, rng: np.random.Generator
     ) -> dict[Key, Candidate]:
-        """Every point of every generation that was not measured, scored."""
-        found: dict[Key, Candidate] = {}
+        """Return the unmeasured points of all generations, scored."""
+        candidates: dict[Key, Candidate] = {}
         variations = Variations(space)
         population = self._first(space, model, known, rng)
         for generation in range(self.generations + 1):
-            found.update((c.key, c) for c in population if c.key not in known.seen)
+            candidates.update((c.key, c) for c in population if c.key not in known.seen)
             if generation == self.generations or not population:
                 break
             scores = np.array([c.score for c in population])
             speeds = np.exp(scores - scores.max())
             parents = rng.choice(len(population), size=self.population, p=speeds / speeds.sum())
             population = self._children(space, model, variations, [population[i] for i in parents], rng)
-        return found
+        return candidates
 
     def _first(self, space: Space, model: CostModel, known: Observations, rng: np.random.Generator) -> list[Candidate]:
+        """Return the first population: the best measured points and random ones, scored."""
         elite = [c for _, c in known.best if c.sketch.understood][: round(self.measured * self.population)]
         share = -(-(self.population - len(elite)) // len(space.understood))
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         for sketch in space.understood:
             points = sketch.sample(share, int(rng.integers(2**31)), paths=self.paths)
-            found += self.scored(space, model, sketch, points, "random")
+            candidates += self.scored(space, model, sketch, points, "random")
         for sketch, places in by_sketch(elite):
             points = np.array([elite[i].point for i in places], dtype=np.int64)
-            found += self.scored(space, model, sketch, points, "elite")
-        return found
+            candidates += self.scored(space, model, sketch, points, "elite")
+        return candidates
 
     def _children(
         self,
@@ -94,12 +103,13 @@ class Evolutionary(ModelGuided):
         parents: Sequence[Candidate],
         rng: np.random.Generator,
     ) -> list[Candidate]:
-        found: list[Candidate] = []
+        """Return the scored children of the parents. An invalid mutation leaves the parent unchanged."""
+        candidates: list[Candidate] = []
         for sketch, places in by_sketch(parents):
             points = np.array([parents[i].point for i in places], dtype=np.int64)
             changed = variations.of(parents[places[0]]).mutated(points, rng)
             children = np.where(rng.random((len(points), 1)) < self.mutation, changed, points)
             good = sketch.valid(children)
             children = np.unique(np.where(good[:, None], children, points), axis=0)
-            found += self.scored(space, model, sketch, children, "evolved")
-        return found
+            candidates += self.scored(space, model, sketch, children, "evolved")
+        return candidates

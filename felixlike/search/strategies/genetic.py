@@ -1,8 +1,8 @@
-"""A genetic search without any model, as Tensor Comprehensions' autotuner is (Vasilache et al. 2018, §5.3).
+"""Search by a genetic algorithm without a cost model, as Tensor Comprehensions does (Vasilache et al. 2018, §5.3).
 
-In: a space, what is known. Out: candidates. What was measured is the population: parents are drawn by their speed,
-children take each group of numbers from one of two parents, some numbers are mutated, and the fastest stay parents for
-ever (elites).
+Inputs: a space and observations. Output: candidates. The fastest measured points are the population. Parents are drawn
+with probability proportional to their speed. A child takes each group of variables from one of two parents, and may be
+mutated. The fastest points remain parents in all later rounds (elites).
 """
 
 from __future__ import annotations
@@ -18,16 +18,22 @@ from felixlike.search.strategy import Key, Observations, Strategy, aside, draw
 from felixlike.search.variation import Variations
 
 _TRIES = 16
-"""Broods of a round before what is missing is drawn at random."""
+"""Maximum number of attempts to breed a batch; missing candidates are then drawn at random. Chosen by hand."""
 
 
 @dataclass(eq=False)
 class Genetic(Strategy):
-    """Crosses and mutates the fastest measured points.
+    """Cross and mutate the fastest measured points.
 
-    population: the fastest measured points that are parents; as many random ones come first.  crossover: share of
-    children with two parents.  mutation: share of children that are mutated. Raises InvalidOption for values out of
-    range."""
+    Args:
+        population: Number of fastest measured points that serve as parents. The first `population` candidates of a task
+            are random.
+        crossover: Share of children with two parents, 0 to 1. The others are mutated copies of one parent.
+        mutation: Share of children of two parents that are also mutated, 0 to 1.
+
+    Raises:
+        InvalidOption: A value is out of range.
+    """
 
     population: int = 16
     crossover: float = 0.8
@@ -37,25 +43,26 @@ class Genetic(Strategy):
         checked(self, population=2, crossover=(0.0, 1.0), mutation=(0.0, 1.0))
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
-        """See `Strategy.propose`."""
+        """Return candidates; see `Strategy.propose`."""
         missing = min(count, max(0, self.population - len(known.seen)))
         opaque = aside(space, known, count - missing, rng)
-        found = {c.key: c for c in opaque}
-        found |= self._brood(space, known, count - missing - len(opaque), rng)
-        taken = known.seen | found.keys()
-        return [*found.values(), *draw(space, count - len(found), taken, rng, origin="random")]
+        candidates = {c.key: c for c in opaque}
+        candidates |= self._brood(space, known, count - missing - len(opaque), rng)
+        taken = known.seen | candidates.keys()
+        return [*candidates.values(), *draw(space, count - len(candidates), taken, rng, origin="random")]
 
     def _brood(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> dict[Key, Candidate]:
+        """Return up to `count` new children of the fastest measured points."""
         parents = [(s, c) for s, c in known.best if c.sketch.understood][: self.population]
-        found: dict[Key, Candidate] = {}
+        candidates: dict[Key, Candidate] = {}
         if not parents:
-            return found
+            return candidates
         speeds = 1.0 / np.array([seconds for seconds, _ in parents])
         variations = Variations(space)
         for _ in range(_TRIES):
-            if len(found) >= count:
+            if len(candidates) >= count:
                 break
-            for place in rng.choice(len(parents), size=count - len(found), p=speeds / speeds.sum()):
+            for place in rng.choice(len(parents), size=count - len(candidates), p=speeds / speeds.sum()):
                 one = parents[place][1]
                 mates = [c for _, c in parents if c.sketch.key == one.sketch.key and c is not one]
                 moves, point = variations.of(one), np.array([one.point], dtype=np.int64)
@@ -67,6 +74,6 @@ class Genetic(Strategy):
                 else:
                     point = moves.mutated(point, rng)
                 child = Candidate(one.sketch, tuple(point[0].tolist()), float("nan"), "bred")
-                if child.key not in known.seen and child.key not in found and one.sketch.valid(point)[0]:
-                    found[child.key] = child
-        return found
+                if child.key not in known.seen and child.key not in candidates and one.sketch.valid(point)[0]:
+                    candidates[child.key] = child
+        return candidates

@@ -1,10 +1,11 @@
-"""Gradient search: seeds, descent, rounding, exact re-ranking, a diverse choice (Felix §3.4, Algorithm 1, improved).
+"""Search by gradient descent on smooth formulas (Felix §3.4, Algorithm 1, extended).
 
-In: a space, a cost model, what is known. Out: candidates. Seeds are the best of many random valid points by the exact
-formulas and the best points measured so far; every point passed on the way down is rounded to exact factors, checked
-against the constraints, scored by the exact formulas, and never proposed twice. Then the neighbours of the best, on the
-lattice of valid points, over a few generations: what no slope shows, such as the steps of trees, is found by looking. A
-share of each batch is drawn at random, and sketches that are not understood symbolically get theirs by sampling.
+Inputs: a space, a cost model and observations. Output: candidates. The steps of a round are:
+
+1. Take seeds: the best of many random valid points by the exact formulas, and the best measured points.
+2. Descend, round every point of the trajectories to exact factors, check constraints, and score by the exact formulas.
+3. Explore neighbours of the best points over a few generations, for effects without a slope such as steps of trees.
+4. Select a diverse batch of unmeasured points. A share of it is random, and non-symbolic sketches are sampled.
 """
 
 from __future__ import annotations
@@ -30,30 +31,45 @@ from felixlike.search.variation import Variations
 from felixlike.symbolic import Points, Sketch
 
 _SHORTLIST = 384
-"""Best points among which a batch is chosen."""
+"""Number of best points from which a batch is selected. Chosen by hand."""
 
 _PARENTS = 128
-"""Points whose neighbours are looked at."""
+"""Number of best points whose neighbours are explored. Chosen by hand."""
 
 _CROSSED = 0.25
-"""PredicatedSplit of the neighbours that have parts of two points."""
+"""Share of the neighbours that combine two points. Chosen by hand."""
 
 _LEADERS = 3
-"""Structures of so many of the best measured points stay in use."""
+"""Number of best measured points whose structures stay in use. Chosen by hand."""
 
 
 @dataclass(eq=False)
 class Gradient(ModelGuided):
-    """Proposes points that the cost model's gradient leads to.
+    """Propose points found by following the cost model's gradient.
 
-    pool: random points scored before descending.  paths: combinations of compute locations drawn for each sketch in
-    the first round.  fresh: new ones in each round after it.  structures: most different (sketch, compute locations)
-    in use and among the seeds.  neighbours: points in each of `generations` that differ from one of the best in one
-    thing, or have parts of two.  seeds: starts of the descent.  elite: best measured points among the seeds.  noise:
-    standard deviation of what is added to the elite's start, in log units.  explore: share of a batch drawn at random.
-    optimism: how many standard deviations are added to a score.  apart: how many in choosing a batch, where they fall
-    with each that is chosen for all that are like it.  descent: of Adam. Raises InvalidOption for values out of
-    range."""
+    Args:
+        pool: Number of random points that are scored before the descent.
+        paths: Combinations of compute locations drawn per sketch in the first round.
+        fresh: New combinations in each later round.
+        structures: Maximum number of (sketch, compute locations) in use, and among the seeds.
+        neighbours: Neighbours in each generation: points that differ from one of the best in one group of variables, or
+            combine two of them.
+        generations: Generations of neighbours per round.
+        seeds: Number of starting points of the descent.
+        elite: Number of best measured points among the seeds.
+        noise: Standard deviation of the noise added to the elite's starting points, in log units.
+        explore: Share of a batch that is drawn at random, 0 to 1.
+        optimism: Number of standard deviations added to a score.
+        apart: Number of standard deviations added when a batch is selected. There the standard deviation decreases for
+            candidates that resemble a selected one.
+        descent: Options of the descent.
+
+    Raises:
+        InvalidOption: A value is out of range.
+
+    Example:
+        >>> fx.optimize(model, example_inputs, strategy=fx.search.Gradient(seeds=64))
+    """
 
     pool: int = 1024
     paths: int = 3
@@ -88,12 +104,12 @@ class Gradient(ModelGuided):
         )
 
     def begin(self, model: CostModel) -> None:
-        """See `Strategy.begin`."""
+        """Start a run; see `Strategy.begin`."""
         super().begin(model)
         self._structures.clear()
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
-        """See `Strategy.propose`. Without a model that knows anything, and for few points, this is random search."""
+        """Return candidates; see `Strategy.propose`. Without a trained model, or for few points, they are random."""
         model = self.knows(space, count)
         if model is None:
             return draw(space, count, known.seen, rng, origin="random")
@@ -109,51 +125,52 @@ class Gradient(ModelGuided):
         return [*chosen, *drawn, *more]
 
     def _batch(
-        self, space: Space, model: CostModel, found: Sequence[Candidate], count: int, taken: AbstractSet[Key]
+        self, space: Space, model: CostModel, candidates: Sequence[Candidate], count: int, taken: AbstractSet[Key]
     ) -> list[Candidate]:
-        """The best of what was found that are not all alike to the model."""
-        fresh = {c.key: c for c in reversed(found) if c.key not in taken}  # the first of equal ones
+        """Select good candidates that differ according to the model's covariance."""
+        # Reversed, so that the first of equal candidates remains.
+        fresh = {c.key: c for c in reversed(candidates) if c.key not in taken}
         best = sorted(fresh.values(), key=lambda c: -c.score)[:_SHORTLIST]
         if len(best) <= count:
             return best
         groups = [(sketch, [best[i] for i in places]) for sketch, places in by_sketch(best)]
-        features = [space.features(sketch, np.array([c.point for c in own])) for sketch, own in groups]
+        features = [space.features(sketch, np.array([c.point for c in members])) for sketch, members in groups]
         mean, covariance = model.joint([f for f in features if f is not None], space.task.key)
-        ordered = [c for (_, own), f in zip(groups, features, strict=True) if f is not None for c in own]
+        ordered = [c for (_, members), f in zip(groups, features, strict=True) if f is not None for c in members]
         return [ordered[i] for i in spread_out(mean, covariance, count, self.apart)]
 
     def _explored(
         self, pool: Sequence[Candidate], known: Observations, count: int, rng: np.random.Generator
     ) -> list[Candidate]:
-        """Some of the pool whatever their score."""
-        wanted = round(self.explore * count)
+        """Draw candidates from the pool regardless of their scores."""
+        number = round(self.explore * count)
         fresh = [c for c in pool if c.key not in known.seen]
-        return [fresh[i] for i in rng.permutation(len(fresh))[:wanted]]
+        return [fresh[i] for i in rng.permutation(len(fresh))[:number]]
 
     def _pool(self, space: Space, model: CostModel, known: Observations, rng: np.random.Generator) -> list[Candidate]:
-        """Random valid points of the structures in use, scored, best first."""
+        """Sample and score valid points of the structures in use; return them best first."""
         structures = self._structures.setdefault(space.task.key, Structures())
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         drawn = structures.draw(space, self.pool, rng, first=self.paths, fresh=self.fresh, live=self.structures)
         for sketch, points in drawn:
-            found += self.scored(space, model, sketch, points, "random", optimism=self.optimism)
+            candidates += self.scored(space, model, sketch, points, "random", optimism=self.optimism)
         usable = {sketch.key for sketch in space.understood}
-        structures.keep(found, [c for _, c in known.best[: self.elite] if c.sketch.key in usable][:_LEADERS])
-        return sorted(found, key=lambda c: -c.score)
+        structures.keep(candidates, [c for _, c in known.best[: self.elite] if c.sketch.key in usable][:_LEADERS])
+        return sorted(candidates, key=lambda c: -c.score)
 
     def _polished(
         self,
         space: Space,
         model: CostModel,
-        found: Sequence[Candidate],
+        candidates: Sequence[Candidate],
         known: Observations,
         rng: np.random.Generator,
     ) -> list[Candidate]:
-        """Neighbours of the best points found, and of the measured ones, over a few generations."""
+        """Return neighbours of the best points, measured ones included, over a few generations."""
         if not self.neighbours or not self.generations:
             return []
         variations = Variations(space)
-        population = [*sorted(found, key=lambda c: -c.score)[:_PARENTS], *self._elite(space, model, known)]
+        population = [*sorted(candidates, key=lambda c: -c.score)[:_PARENTS], *self._elite(space, model, known)]
         every: list[Candidate] = []
         for _ in range(self.generations if population else 0):
             scores = np.array([c.score for c in population])
@@ -173,36 +190,37 @@ class Gradient(ModelGuided):
         return every
 
     def _elite(self, space: Space, model: CostModel, known: Observations) -> list[Candidate]:
-        """The best measured points with the scores that they have by now."""
+        """Return the best measured points with current scores."""
         elite = [c for _, c in known.best[: self.elite] if c.sketch.understood]
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         for sketch, places in by_sketch(elite):
             points = np.array([elite[i].point for i in places], dtype=np.int64)
-            found += self.scored(space, model, sketch, points, "elite", optimism=self.optimism)
-        return found
+            candidates += self.scored(space, model, sketch, points, "elite", optimism=self.optimism)
+        return candidates
 
     def _descend(
         self, space: Space, model: CostModel, pool: Sequence[Candidate], known: Observations, rng: np.random.Generator
     ) -> list[Candidate]:
-        walks = []
+        """Descend from the seeds; return the rounded valid points, best first."""
+        starts = []
         for sketch, seeds, noisy in self._starts(pool, known):
             space.deadline.check()
             noise = rng.normal(0.0, self.noise, size=seeds.shape) * noisy[:, None]
-            walk = Start(space.relaxed(sketch), seeds, noise)
+            start = Start(space.relaxed(sketch), seeds, noise)
             try:
-                walk.prepare()
+                start.prepare()
             except (NoSmoothForm, UnsupportedSketch):
-                continue  # its points are still scored exactly, and drawn
-            walks.append(walk)
-        found: list[Candidate] = []
-        for walk, passed in zip(walks, descend(walks, model, self.descent, space.task.key), strict=True):
-            points = np.unique(round_points(walk.sketch, passed), axis=0)
-            points = points[walk.sketch.valid(points)]
-            found += self.scored(space, model, walk.sketch, points, "gradient", optimism=self.optimism)
-        return sorted(found, key=lambda c: -c.score)
+                continue  # its points are still sampled and scored by exact formulas
+            starts.append(start)
+        candidates: list[Candidate] = []
+        for start, passed in zip(starts, descend(starts, model, self.descent, space.task.key), strict=True):
+            points = np.unique(round_points(start.sketch, passed), axis=0)
+            points = points[start.sketch.valid(points)]
+            candidates += self.scored(space, model, start.sketch, points, "gradient", optimism=self.optimism)
+        return sorted(candidates, key=lambda c: -c.score)
 
     def _starts(self, pool: Sequence[Candidate], known: Observations) -> list[tuple[Sketch, Points, Points]]:
-        """(sketch, seeds, whether to add noise) by structure: the best measured points, then the best of the pool."""
+        """Return (sketch, seeds, noise flags) per structure: the best measured points, then the best of the pool."""
         elite = [c for _, c in known.best[: self.elite] if c.sketch.understood]
         starts: dict[Structure, list[tuple[Candidate, bool]]] = {}
         total = 0

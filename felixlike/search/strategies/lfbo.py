@@ -1,9 +1,8 @@
-"""Likelihood-free Bayesian optimisation by pattern search (Song et al. 2022; Helion tunes with it).
+"""Search by likelihood-free Bayesian optimization with pattern search (Song et al. 2022; used by Helion).
 
-In: a space, measurements of the task itself. Out: candidates. A forest learns to tell the best measured points from the
-rest, those that are better by more counting more, and the chance that it gives a point is the acquisition function:
-nothing has to be predicted but "among the best so far". What it is asked are the neighbours, a few moves away, of the
-best points.
+Inputs: a space and the task's own measurements. Output: candidates. A random forest learns to classify measured points
+as among the best or not, with weights that grow with the improvement. The predicted probability of "among the best" is
+the acquisition function. It is evaluated on the neighbours of the best points, a few moves away from them.
 """
 
 from __future__ import annotations
@@ -24,11 +23,20 @@ from felixlike.search.variation import Variations
 
 @dataclass(eq=False)
 class LFBO(Sampled):
-    """Pattern search over neighbours that a classifier takes for good.
+    """Propose neighbours of the best points that a classifier ranks highest.
 
-    quantile: share of the measured points that are "the best".  copies: points whose neighbours are looked at.
-    neighbours: of each.  radius: moves from the point at most.  trees: of the forest.  explore: share of a batch that
-    is random.  first: candidates before the forest is asked. Raises InvalidOption for values out of range."""
+    Args:
+        quantile: Share of the measured points that are labelled as the best, 0 to 1.
+        copies: Number of best points whose neighbours are evaluated.
+        neighbours: Neighbours generated per point.
+        radius: Maximum number of moves from a point to a neighbour.
+        trees: Trees of the forest.
+        explore: Share of a batch that is random, 0 to 1.
+        first: Measured candidates of a task before the forest is used.
+
+    Raises:
+        InvalidOption: A value is out of range.
+    """
 
     quantile: float = 0.2
     copies: int = 5
@@ -43,7 +51,7 @@ class LFBO(Sampled):
         checked(self, quantile=shares, copies=1, neighbours=1, radius=1, trees=2, explore=shares, first=2)
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
-        """See `Strategy.propose`. Until enough was measured, and for few points, this is random search."""
+        """Return candidates; see `Strategy.propose`. They are random before `first` measurements, or for few points."""
         samples = self.samples(space)
         if len(samples.rows) < self.first or not known.best or not space.understood or space.size() <= count:
             return draw(space, count, known.seen, rng, origin="random")
@@ -51,14 +59,14 @@ class LFBO(Sampled):
         near = self._neighbours(space, known, rng)
         chances = self._chances(space, samples, near, int(rng.integers(2**31)))
         scored = [Candidate(c.sketch, c.point, s, c.origin) for c, s in zip(near, chances, strict=True)]
-        wanted = count - len(opaque) - round(self.explore * (count - len(opaque)))
-        chosen = diverse(scored, wanted, known.seen | {c.key for c in opaque})
+        number = count - len(opaque) - round(self.explore * (count - len(opaque)))
+        chosen = diverse(scored, number, known.seen | {c.key for c in opaque})
         taken = known.seen | {c.key for c in (*opaque, *chosen)}
         return [*chosen, *opaque, *draw(space, count - len(opaque) - len(chosen), taken, rng, origin="random")]
 
     def _neighbours(self, space: Space, known: Observations, rng: np.random.Generator) -> list[Candidate]:
-        """Points that were not measured, each a few moves from one of the best."""
-        found: dict[Key, Candidate] = {}
+        """Return unmeasured points, each at most `radius` moves from one of the best."""
+        candidates: dict[Key, Candidate] = {}
         variations = Variations(space)
         for _, centre in [pair for pair in known.best if pair[1].sketch.understood][: self.copies]:
             points = np.tile(np.array(centre.point, dtype=np.int64), (self.neighbours, 1))
@@ -68,11 +76,11 @@ class LFBO(Sampled):
             for point, good in zip(points.tolist(), centre.sketch.valid(points), strict=True):
                 candidate = Candidate(centre.sketch, tuple(point), float("nan"), "neighbour")
                 if good and candidate.key not in known.seen:
-                    found.setdefault(candidate.key, candidate)
-        return list(found.values())
+                    candidates.setdefault(candidate.key, candidate)
+        return list(candidates.values())
 
     def _chances(self, space: Space, samples: Samples, candidates: list[Candidate], seed: int) -> list[float]:
-        """How likely each is to be among the best, by a forest that learned from all that was measured."""
+        """Return each candidate's probability of being among the best, by a forest trained on all measurements."""
         from sklearn.ensemble import RandomForestClassifier
 
         if not candidates:
@@ -80,7 +88,7 @@ class LFBO(Sampled):
         speeds = samples.speeds()
         limit = np.quantile(speeds, 1.0 - self.quantile)
         good = (speeds >= limit) & (speeds > 0)
-        better = np.where(good, speeds - limit + 1e-3, 0.0)  # by how much: what expected improvement weighs by
+        better = np.where(good, speeds - limit + 1e-3, 0.0)  # weights as in expected improvement
         weights = np.where(good, better / better.sum() * len(speeds), 1.0)
         forest: Any = RandomForestClassifier(self.trees, min_samples_leaf=1, random_state=seed, n_jobs=1)
         forest.fit(np.stack(samples.rows), good, sample_weight=weights)

@@ -1,8 +1,8 @@
-"""TVM's own search, MetaSchedule's evolution with its xgboost model, as a strategy: it drives our measuring.
+"""Run MetaSchedule's evolutionary search with its XGBoost model as a strategy.
 
-In: a space, measurements. Out: candidates. Nothing of ours decides which: TVM mutates traces, extracts its own features
-and trains its own model (https://arxiv.org/abs/2205.13603); until that has seen 100 candidates of a task it predicts
-random numbers, as stock MetaSchedule does.
+Inputs: a space and measurements by felixlike. Output: candidates. TVM mutates traces, extracts its own features and
+trains its own model (https://arxiv.org/abs/2205.13603). As in stock MetaSchedule, the model predicts random numbers
+until it has seen 100 candidates of a task.
 """
 
 from __future__ import annotations
@@ -25,10 +25,17 @@ from felixlike.spaces.metaschedule import evolution
 
 @dataclass(eq=False)
 class MetaSchedule(Strategy):
-    """TVM's evolutionary search; needs the package xgboost.
+    """Propose candidates by TVM's evolutionary search. Requires the package xgboost.
 
-    population: traces.  generations: how often they are mutated in a round.  warm_up: measured candidates of a task
-    before the model is asked. Raises InvalidOption for values out of range, MissingDependency without xgboost."""
+    Args:
+        population: Number of traces.
+        generations: Generations of mutations per round.
+        warm_up: Measured candidates of a task before the model is used.
+
+    Raises:
+        InvalidOption: A value is out of range.
+        MissingDependency: xgboost is not installed.
+    """
 
     population: int = 512
     generations: int = 4
@@ -43,33 +50,34 @@ class MetaSchedule(Strategy):
             raise MissingDependency("xgboost", where="strategy metaschedule", remedy="pip install xgboost") from error
 
     def begin(self, model: CostModel) -> None:
-        """See `Strategy.begin`; the run's model is not asked."""
+        """Discard all searches; see `Strategy.begin`. The run's model is not used."""
         self._searches.clear()
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
-        """See `Strategy.propose`; where TVM finds less than is wanted, the rest is random."""
+        """Return candidates; see `Strategy.propose`. If TVM returns too few, the rest is random."""
         if space.size() <= count or not space.sketches:
             return draw(space, count, known.seen, rng, origin="random")
-        found: dict[Key, Candidate] = {}
+        candidates: dict[Key, Candidate] = {}
         for candidate in self._search(space, int(rng.integers(1, 2**30))).next(count):
-            if candidate.key not in known.seen and len(found) < count:
-                found[candidate.key] = candidate
-        more = draw(space, count - len(found), known.seen | found.keys(), rng, origin="random")
-        return [*found.values(), *more]
+            if candidate.key not in known.seen and len(candidates) < count:
+                candidates[candidate.key] = candidate
+        more = draw(space, count - len(candidates), known.seen | candidates.keys(), rng, origin="random")
+        return [*candidates.values(), *more]
 
     def observe(self, space: Space, measured: Sequence[Measured], *, recalled: bool = False) -> None:
-        """See `Strategy.observe`."""
+        """Pass measurements to TVM; see `Strategy.observe`."""
         if measured and space.sketches:
             self._search(space, 1).learn(measured)
 
     def _search(self, space: Space, seed: int) -> _Search:
+        """Return the search of a task, creating it on first use."""
         if space.task.key not in self._searches:
             self._searches[space.task.key] = _Search(space, self, seed)
         return self._searches[space.task.key]
 
 
 class _Search:
-    """TVM's search of one task."""
+    """MetaSchedule's search of one task."""
 
     def __init__(self, space: Space, options: MetaSchedule, seed: int) -> None:
         ms = _tvm.ms
@@ -89,18 +97,19 @@ class _Search:
         self._batch = 0
 
     def next(self, count: int) -> list[Candidate]:
-        """The next candidates that are of the space's sketches."""
+        """Return TVM's next candidates, except those that belong to none of the space's sketches."""
         if count != self._batch:  # TVM fixes the size of a batch when a search begins
             if self._batch:
                 self._context.post_tuning()
             schedules = [sketch.as_drawn() for sketch in self._space.sketches]
             self._context.pre_tuning(1_000_000, count, schedules, self._database, self._model)
             self._batch = count
-        found = self._context.generate_measure_candidates() or ()
-        candidates = (self._candidate(candidate.sch.trace) for candidate in found)
+        proposals = self._context.generate_measure_candidates() or ()
+        candidates = (self._candidate(proposal.sch.trace) for proposal in proposals)
         return [candidate for candidate in candidates if candidate is not None]
 
     def _candidate(self, trace: Any) -> Candidate | None:
+        """Return the candidate of a trace; None if it belongs to no sketch of the space."""
         for sketch in self._space.sketches:
             try:
                 return Candidate(sketch, sketch.point(trace), float("nan"), "metaschedule")
@@ -109,7 +118,7 @@ class _Search:
         return None
 
     def learn(self, measured: Sequence[Measured]) -> None:
-        """What TVM's scheduler does with results: they go into the database, and the model is trained."""
+        """Add results to TVM's database and train its model, as TVM's task scheduler does."""
         ms = _tvm.ms
         candidates, results = [], []
         for one in measured:

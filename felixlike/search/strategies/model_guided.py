@@ -1,6 +1,6 @@
-"""Strategies that ask the run's cost model: what they share.
+"""Implement what strategies with the run's cost model share: training and scoring.
 
-In: a space, points. Out: scored candidates; and a model that has learned what was measured.
+Inputs: a space, points and measurements. Output: scored candidates.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from felixlike.search.strategy import Measured, Strategy, by_sketch
 from felixlike.symbolic import Points, Sketch
 
 _ENOUGH = 8
-"""New measurements of other tasks that are worth a training."""
+"""Number of new measurements of other tasks after which the model is trained again. Chosen by hand."""
 
 
 class ModelGuided(Strategy):
-    """A strategy that goes by the cost model of the run."""
+    """Base class of strategies that use the run's cost model."""
 
     def begin(self, model: CostModel) -> None:
-        """See `Strategy.begin`."""
+        """Start a run with its cost model; see `Strategy.begin`."""
         self._model: CostModel | None = model
         self._fresh: Counter[str] = Counter()
 
     def observe(self, space: Space, measured: Sequence[Measured], *, recalled: bool = False) -> None:
-        """The model remembers all that is measured; failures teach too, as slowest. It is trained when it is asked."""
+        """Add measurements to the model's data, failures as the slowest; see `Strategy.observe`.
+
+        Training happens later, when the model is used."""
         model = self.model
         if model is None:
             return
@@ -43,21 +45,23 @@ class ModelGuided(Strategy):
 
     @property
     def model(self) -> CostModel | None:
-        """The run's cost model; None before a run."""
+        """Return the run's cost model; None before a run."""
         return getattr(self, "_model", None)
 
     def _learn(self, space: Space) -> None:
-        """Train on what was measured since the last time, if it is enough to matter to this task. Its own measurements
-        correct what a pretrained model says at once, so that is about others'."""
+        """Train the model if enough measurements are new.
+
+        For a pretrained model only other tasks' measurements count: `CostModel.remember` applies a task's own ones at
+        once, as a correction."""
         if self._model is None:
             return
-        own, total = self._fresh[space.task.key], self._fresh.total()
-        if (own > 1 and not self._model.pretrained) or total - own * self._model.pretrained >= _ENOUGH:
+        same_task, total = self._fresh[space.task.key], self._fresh.total()
+        if (same_task > 1 and not self._model.pretrained) or total - same_task * self._model.pretrained >= _ENOUGH:
             self._fresh.clear()
             self._model.refresh(space.task.key)
 
     def knows(self, space: Space, count: int) -> CostModel | None:
-        """The model, where it has something to say of a space with more points than are wanted."""
+        """Return the updated model; None if it is untrained or cannot score, or the space has only `count` points."""
         model = self.model
         if model is None or not space.understood or space.size() <= count:
             return None
@@ -67,9 +71,22 @@ class ModelGuided(Strategy):
     def scored(
         self, space: Space, model: CostModel, sketch: Sketch, points: Points, origin: str, *, optimism: float = 0.0
     ) -> list[Candidate]:
-        """Candidates with their predicted score, by the exact formulas; none where there are no formulas.
+        """Score points by the exact formulas.
 
-        optimism: how many standard deviations are added.  Raises OutOfTime."""
+        Args:
+            space: The task's search space.
+            model: The cost model.
+            sketch: The sketch.
+            points: int64[n, variables].
+            origin: `Candidate.origin` of the result.
+            optimism: Number of standard deviations added to the predicted mean.
+
+        Returns:
+            One candidate per point; none if the sketch has no formulas.
+
+        Raises:
+            OutOfTime: The run's deadline has passed.
+        """
         space.deadline.check()
         features = space.features(sketch, points) if len(points) else None
         if features is None:

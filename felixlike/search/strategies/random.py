@@ -1,4 +1,4 @@
-"""Random search: valid points, drawn. The baseline every other strategy has to beat."""
+"""Search at random, as a baseline for the other strategies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from felixlike.search.strategy import Observations, Strategy, draw
 
 
 class Random(Strategy):
-    """Proposes random valid points."""
+    """Propose random valid points."""
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
-        """See `Strategy.propose`."""
+        """Return random candidates; see `Strategy.propose`."""
         return draw(space, count, known.seen, rng, origin="random")

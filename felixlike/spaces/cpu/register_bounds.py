@@ -1,8 +1,8 @@
-"""What keeps a tile of accumulators from wasting the machine: notes that a schedule carries and a postprocessor checks.
+"""Bound the register tiles of CPUs: block annotations that a schedule carries and a postprocessor checks.
 
-Accumulators: too many spill: every multiplication then costs a store and a load. Too few leave the multipliers waiting
-for one another: a sum must be finished before the next product is added to it.
-Iterations of the parallel loop: cores that wait for the last of them do nothing.
+Accumulators: too many spill, and every multiplication then costs a store and a load. Too few leave the multipliers
+idle, because a sum must be finished before the next product is added to it. Iterations of the parallel loop: cores that
+have finished theirs wait for the last ones.
 """
 
 from __future__ import annotations
@@ -15,16 +15,22 @@ from felixlike import _tvm
 from felixlike._tvm.typing import Block, BlockRef, Schedule
 from felixlike.spaces.blocks import bound, realize_of
 
-_NOTE = "felixlike."
-"""What the notes' names begin with."""
+_PREFIX = "felixlike."
+"""Prefix of the annotations' keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """least_accumulators, most_accumulators: vector registers that a tile fills.  registers: how many there are, for
-    the tile, the vectors of one of its rows, which are loaded once for all, and one element of the other operand.
-    cores: among which the parallel iterations must be shared evenly, so that at most a fifth of the time is spent
-    waiting; 1 where that is not asked."""
+    """Limits of a register tile.
+
+    Attributes:
+        least_accumulators: Lower limit on the vector registers that a tile fills.
+        most_accumulators: Upper limit on them.
+        registers: Vector registers for the tile, for the vectors of one of its rows, which are loaded once for all
+            rows, and for one element of the other operand.
+        cores: Cores that share the parallel iterations evenly, so that they idle at most a fifth of the time; 1 for no
+            limit.
+    """
 
     least_accumulators: int
     most_accumulators: int
@@ -32,8 +38,11 @@ class Bounds:
     cores: int
 
     def holds(self, accumulators: int, vectors: int, iterations: int) -> bool:
-        """Whether numbers keep to the bounds.  vectors: of a row of the tile, 1 where there is one row only, for which
-        each is used as it is loaded."""
+        """Return whether a tile is within the bounds.
+
+        `vectors` are those of a row of the tile. It is 1 if there is one row only: each vector is then used as it is
+        loaded.
+        """
         return (
             self.fits(accumulators, vectors)
             and accumulators >= self.least_accumulators
@@ -41,36 +50,44 @@ class Bounds:
         )
 
     def fits(self, accumulators: int, vectors: int) -> bool:
-        """Whether a tile leaves enough registers."""
+        """Return whether a tile leaves enough registers."""
         return accumulators <= self.most_accumulators and accumulators + vectors < self.registers
 
 
 def even(iterations: int, cores: int) -> bool:
-    """Whether at least four fifths of the cores' time is used: 5·iterations ≥ 4·cores·⌈iterations / cores⌉."""
+    """Return whether the cores are busy for at least four fifths: 5·iterations ≥ 4·cores·⌈iterations / cores⌉."""
     return 5 * iterations >= 4 * cores * -(-iterations // cores)
 
 
 def note_bounds(schedule: Schedule, block: BlockRef, bounds: Bounds) -> None:
-    """Write the bounds on a block whose unrolled and vector loops are the tile."""
+    """Annotate a block, whose unrolled and vectorized loops are the tile, with its bounds."""
     for name, value in asdict(bounds).items():
-        schedule.annotate(block, _NOTE + name, value)
+        schedule.annotate(block, _PREFIX + name, value)
 
 
-_LOOSE = Bounds(least_accumulators=0, most_accumulators=2**30, registers=2**31, cores=1)
-"""Which nothing exceeds."""
+_UNBOUNDED = Bounds(least_accumulators=0, most_accumulators=2**30, registers=2**31, cores=1)
+"""Bounds that every tile satisfies."""
 
 
 def noted_bounds(block: Block) -> Bounds | None:
-    """The bounds noted on a block of a TVM schedule; None where there are none. Traces in stores of earlier versions
-    have fewer notes: what is not noted does not bind."""
-    loose = asdict(_LOOSE)
-    if _NOTE + next(iter(loose)) not in block.annotations:
+    """Return the bounds that a block is annotated with.
+
+    Traces in record stores of earlier versions have fewer annotations. A missing annotation does not restrict the tile.
+
+    Args:
+        block: A block of a TVM schedule.
+
+    Returns:
+        The bounds, or None if the block has no such annotations.
+    """
+    defaults = asdict(_UNBOUNDED)
+    if _PREFIX + next(iter(defaults)) not in block.annotations:
         return None
-    return Bounds(**{name: int(block.annotations.get(_NOTE + name, value)) for name, value in loose.items()})
+    return Bounds(**{name: int(block.annotations.get(_PREFIX + name, value)) for name, value in defaults.items()})
 
 
 def keeps_to_bounds(schedule: Schedule) -> bool:
-    """Whether every noted tile of a postprocessed schedule keeps to its bounds."""
+    """Return whether every annotated tile of a postprocessed schedule is within its bounds."""
     blocks = _tvm.found(schedule.mod["main"].body, _tvm.s_tir.SBlock)
     noted = [(str(block.name_hint), noted_bounds(block)) for block in blocks]
     return all(
@@ -81,8 +98,11 @@ def keeps_to_bounds(schedule: Schedule) -> bool:
 
 
 def _sizes(schedule: Schedule, reference: BlockRef) -> tuple[int, int, int]:
-    """Accumulators, vectors held for all rows and parallel iterations of a block: all its unrolled loops, the innermost
-    of them if there are rows, and its parallel ones, reductions left out."""
+    """Return the accumulators, vectors of a row and parallel iterations of a block.
+
+    These are the products of all its unrolled loops, the innermost unrolled loop if there are rows, and the product of
+    its parallel loops, all without reductions.
+    """
     reductions = _reduction_values(schedule, reference)
     sizes = {"unrolled": 1, "parallel": 1}
     unrolled: list[int] = []
@@ -96,13 +116,21 @@ def _sizes(schedule: Schedule, reference: BlockRef) -> tuple[int, int, int]:
 
 
 def _reduction_values(schedule: Schedule, reference: BlockRef) -> list[Any]:
+    """Return the values that a block's reduction iterators are bound to."""
     return [value for i, value in bound(realize_of(schedule, reference)) if _tvm.is_reduction(i)]
 
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """What a tile is cut from.  vectors, rows: of the tile's two axes, with the largest factors they may have in it.
-    others: product of the other parallel axes."""
+    """The extents that a tile is cut from.
+
+    Attributes:
+        vectors: Extent of the vector axis, in vectors.
+        most_vectors: Upper limit on vectors in a row of the tile.
+        rows: Extent of the rows axis.
+        most_rows: Upper limit on rows of the tile.
+        others: Product of the other parallel axes.
+    """
 
     vectors: int
     most_vectors: int
@@ -112,12 +140,19 @@ class Extents:
 
 
 def reachable_bounds(extents: Extents, *, registers: int, unrolled: bool, cores: int) -> Bounds:
-    """The bounds for extents, as tight as they leave something to choose.
+    """Return the tightest bounds that at least one tile of the extents satisfies.
 
-    registers: of the vector unit.  unrolled: whether a reduction is unrolled around the tile: LLVM then keeps the
-    elements that several steps share in registers, too.  Tiles of one vector a row may be smaller than others: as many
-    rows as others have lie in too many places of memory to share the L1 cache.  The shares of the registers are chosen
-    by hand: three eighths of 32 are half as many again as `IN_FLIGHT`; no benchmark compares others."""
+    Tiles of one vector a row may be smaller than others: the many rows they need would lie in too many places of memory
+    to share the L1 cache. The shares of the registers are chosen by hand: three eighths of 32 are half as many again as
+    `IN_FLIGHT`. No benchmark compares others.
+
+    Args:
+        extents: The extents that the tile is cut from.
+        registers: Registers of the vector unit.
+        unrolled: Whether a reduction is unrolled around the tile. LLVM then also keeps elements that several steps
+            share in registers.
+        cores: Cores of the device.
+    """
     widest = Bounds(1, registers // 2 if unrolled else registers, registers, cores)
     tiles = [
         (v * r, v if extents.rows > 1 else 1, extents.others * extents.vectors // v * (extents.rows // r))
@@ -130,9 +165,11 @@ def reachable_bounds(extents: Extents, *, registers: int, unrolled: bool, cores:
 
 
 def _tiles(extents: Extents) -> Iterator[tuple[int, int]]:
+    """Yield the tiles (vectors, rows) that divide the extents."""
     for vectors in _divisors(extents.vectors, extents.most_vectors):
         yield from ((vectors, rows) for rows in _divisors(extents.rows, extents.most_rows))
 
 
 def _divisors(extent: int, most: int) -> Sequence[int]:
+    """Return the divisors of an extent up to `most`."""
     return [d for d in range(1, min(most, extent) + 1) if extent % d == 0]

@@ -1,4 +1,4 @@
-"""Register tile: a contraction whose innermost loops keep a tile of the output in vector registers.
+"""Schedule contractions on CPUs with a tile of the output in vector registers.
 
     for n, k, h, w:                         parallel for n, h_0, k_0:
         for c, r, s:                            P = the padded input that these rows need
@@ -9,15 +9,15 @@
                                                             Y[…] += P[…] · W[…]
                                                     unroll w_1, k_2: vector k_3: Z[…] = relu(Y[…] + b[k])
 
-The reduction is done whole: a tile is neither stored nor loaded in between, and its epilogue finds it in registers.
-(In blocks, so that weights stay in the L1 cache, it was measured to be no faster and, where it is short, up to a third
-slower.) Only where an operand is copied into panels, long reductions are done in blocks, outside w_0: panels that fill
-the L2 cache are slow as soon as others use it, too.
+The reduction is not split: the tile is neither stored nor loaded in between, and its epilogue reads it from registers.
+(Splitting it into blocks, so that weights stay in the L1 cache, was measured to be no faster, and up to a third slower
+for short reductions.) Long reductions are split, outside w_0, only where an operand is copied into panels: panels that
+fill the L2 cache are slow as soon as other code uses the cache.
 
-`k` stands for the vector axis: one that lies in memory one element after the other in whatever operand has it, or can
-be made to: constants are packed at compile time (MetaSchedule's RewriteLayout), others copied into panels.
-`w` is the rows axis, which the operand in vectors has not: every vector that is loaded serves all rows of the tile,
-every element of the other operand, broadcast, a row's vectors. So the arithmetic is bound by the vector unit alone.
+`k` is the vector axis. It is contiguous in every operand that has it, or can be made so: constants are packed at
+compile time (MetaSchedule's RewriteLayout), other operands are copied into panels. `w` is the rows axis, which the
+vectorized operand does not have. Every loaded vector serves all rows of the tile, and every broadcast element of the
+other operand serves all vectors of a row. Only the vector unit limits the arithmetic.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled
 from felixlike.spaces.roles import Roles, choose_roles, slides
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
 
-_LONGEST = 128
-"""Steps of a block of the reduction, or down to a quarter of that: an accumulator is then stored and loaded once in 128
-(32) products; and a panel of `MOST_VECTORS` vectors of 64 bytes has 64 KiB, a small part of any L2 cache.  Longer
-blocks were measured to be slower as soon as others use the cache; no benchmark repeats that."""
+_LONGEST_BLOCK = 128
+"""Steps of a block of the reduction, or down to a quarter of that. An accumulator is then stored and loaded once in 128
+(32) products, and a panel of `MOST_VECTORS` vectors of 64 bytes has 64 KiB, a small part of any L2 cache. Longer blocks
+were measured to be slower as soon as other code uses the cache. No benchmark repeats that."""
 
 
 def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
-    """The schedule, changed, with the block tiled for registers; empty where the block is no contraction, has no axis
-    that is fit for vectors, or stands among blocks that sum up as well."""
+    """Return the schedule, changed, with the block tiled for registers, or [] if the rule does not apply.
+
+    It does not apply if the block is no contraction, has no axis suitable for vectors, or is among other reductions.
+    """
     if read_contraction(schedule, block) is None:
         return []
     without_groups(schedule, block)
@@ -59,77 +61,78 @@ def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[
     roles = choose_roles(contraction, device)
     if roles is None:
         return []
-    around = settle_surroundings(schedule, block)
-    if around is None:
+    adjacent = settle_surroundings(schedule, block)
+    if adjacent is None:
         return []
-    around = _packed(schedule, block, contraction, roles, around)
-    _tile(schedule, block, contraction, roles, around, device)
+    adjacent = _packed(schedule, block, contraction, roles, adjacent)
+    _tile(schedule, block, contraction, roles, adjacent, device)
     return [schedule]
 
 
 def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, device: Device) -> Contraction:
-    """The contraction after its axes were padded, where that helps."""
+    """Pad the axes of a contraction where that helps, and return the contraction."""
     roles = choose_roles(contraction, device, padded=True) if is_plain(contraction) else None
     if roles is None:
         return contraction
-    wanted = multiples(contraction, roles.vector, roles.rows, roles.lanes, device.unit.registers)
-    if max(wanted) == 1:
+    padding = multiples(contraction, roles.vector, roles.rows, roles.lanes, device.unit.registers)
+    if max(padding) == 1:
         return contraction
     without_points(schedule, block)
     if len(schedule.get_loops(block)) < len(contraction.axes):
         pointless = read_contraction(schedule, block)
         return contraction if pointless is None else _padded(schedule, block, pointless, device)
     try:
-        schedule.pad_einsum(block, wanted)
+        schedule.pad_einsum(block, padding)
     except _tvm.TVM_ERRORS as error:
         if not _tvm.refusal(error):
             raise
-        return contraction  # windows of one tap are plain to us, but not to TVM
-    found = read_contraction(schedule, block)
-    if found is None:
+        return contraction  # a window of one tap is a plain index here, but not in TVM
+    padded_contraction = read_contraction(schedule, block)
+    if padded_contraction is None:
         return contraction
-    wider = roles.vector.place if wanted[roles.vector.place] > 1 else None
+    wider = roles.vector.place if padding[roles.vector.place] > 1 else None
     first, second = (
         replace(new, constant=old.constant, copied=wider in old.axes and not old.constant)
-        for new, old in zip(found.operands, contraction.operands, strict=True)
+        for new, old in zip(padded_contraction.operands, contraction.operands, strict=True)
     )
-    return replace(found, operands=(first, second))
+    return replace(padded_contraction, operands=(first, second))
 
 
 def _packed(
-    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, around: Surroundings
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, adjacent: Surroundings
 ) -> Surroundings:
-    """LoopAnnotation the block that pads the constant in vectors as one that is run once."""
-    for copy in around.copies:
+    """Annotate the block that pads the vectorized constant as one that runs once, and remove it from the copies."""
+    for copy in adjacent.copies:
         written = schedule.get(copy).writes[0].source
         for operand in contraction.operands:
-            own = schedule.get(block).reads[operand.read].source.same_as(written)
-            if own and operand.constant and roles.vector.place in operand.axes:
+            reads_copy = schedule.get(block).reads[operand.read].source.same_as(written)
+            if reads_copy and operand.constant and roles.vector.place in operand.axes:
                 moved = next(i for i, e in enumerate(operand.indices) if e.same_as(roles.vector.variable))
                 pack_when_compiled(schedule, copy, moved, roles.lanes)
-                return Surroundings(tuple(c for c in around.copies if c is not copy), around.epilogue)
-    return around
+                return Surroundings(tuple(c for c in adjacent.copies if c is not copy), adjacent.epilogue)
+    return adjacent
 
 
 def _tile(
-    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, around: Surroundings, device: Device
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, adjacent: Surroundings, device: Device
 ) -> None:
-    last = around.epilogue if around.epilogue is not None else schedule.cache_write(block, 0, "global")
+    """Apply the tile's primitives to a contraction."""
+    last = adjacent.epilogue if adjacent.epilogue is not None else schedule.cache_write(block, 0, "global")
     if contraction.written[-1] != roles.vector.place:
         schedule.transform_layout(block, ("write", 0), _moved_last(contraction.written, roles.vector))
-    panel, apart, copies = None, 1, around.copies
+    panel, lane_place, copies = None, 1, adjacent.copies
     if roles.panel is not None:
         source = schedule.get(block).reads[roles.panel.read].source
         panel = schedule.cache_read(block, roles.panel.read, "global")
         for copy in copies:
             if schedule.get(copy).writes[0].source.same_as(source):
-                schedule.compute_inline(copy)  # what pads does so on the way into panels
+                schedule.compute_inline(copy)  # padding is done during the copy into panels
                 copies = tuple(c for c in copies if c is not copy)
         if not roles.panel.contiguous(roles.vector):
             places = [
                 next((a.place for a in contraction.axes if _tvm.uses(i, a.variable)), None) for i in roles.panel.indices
             ]
-            apart = len(places) - places.index(roles.vector.place)
+            lane_place = len(places) - places.index(roles.vector.place)
             schedule.transform_layout(panel, ("write", 0), _moved_last(places, roles.vector))
     padding = _padding_of_rows(schedule, block, contraction, roles, copies)
     for copy in padding:
@@ -183,7 +186,7 @@ def _tile(
     bounds = reachable_bounds(extents, registers=device.unit.registers, unrolled=unrolled, cores=device.cores)
     note_bounds(schedule, block, bounds)
     if panel is not None:
-        _vectorize(schedule, panel, apart, roles.lanes)
+        _vectorize(schedule, panel, lane_place, roles.lanes)
     if contraction.written[-1] == roles.vector.place and in_step(schedule, last, block):
         _vectorize(schedule, last, 1, roles.lanes)
         for loop in schedule.get_loops(last)[2 + len(home) : -1] if home else []:
@@ -193,25 +196,25 @@ def _tile(
 
 
 def _taps(contraction: Contraction, roles: Roles) -> list[Axis]:
-    """Axes of windows, those of one step first; last, to be unrolled, the one that slides along the rows: what a row
-    loads at one step is what its neighbour needs at the next, in registers then."""
+    """Return the axes of windows: those of one step first, the one that slides along the rows last, to be unrolled."""
     rows = [] if roles.rows is None else [roles.rows.variable]
     indices = [i for o in contraction.operands for i in o.indices if any(_tvm.uses(i, row) for row in rows)]
 
     def rank(tap: Axis) -> tuple[bool, bool]:
         return any(_tvm.uses(i, tap.variable) for i in indices), tap.extent > 1
 
+    # Elements that a row loads at one step of the last one stay in registers for its neighbour at the next.
     return sorted((a for a in contraction.reduction if a is not roles.summed), key=rank)
 
 
 def _padding_of_rows(
     schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, copies: Sequence[Any]
 ) -> list[Any]:
-    """The copies, one or none, that do nothing but add rows of zeros, and so need not be made."""
+    """Return the copies, one at most, that only add rows of zeros and need not be made."""
     if roles.rows is None or not is_plain(contraction):
         return []
     read = [schedule.get(block).reads[operand.read].source for operand in contraction.operands]
-    found = []
+    removable = []
     for copy in copies:
         statement = schedule.get(copy)
         for operand, source in zip(contraction.operands, read, strict=True):
@@ -221,45 +224,45 @@ def _padding_of_rows(
                     for i, e in zip(statement.iter_vars, operand.indices, strict=True)
                     if e.same_as(roles.rows.variable)
                 ]
-                found += [copy] if _adds_zeros(statement.body.value, rows) else []
-    return found
+                removable += [copy] if _adds_zeros(statement.body.value, rows) else []
+    return removable
 
 
 def _adds_zeros(value: TirExpr, rows: list[Any]) -> bool:
-    """Whether a value is an element where some row exists, else zero."""
-    found = padded(value)
-    if found is None:
+    """Return whether a value is an element if a row exists, else zero."""
+    guarded = padded(value)
+    if guarded is None:
         return False
-    test, element = found
+    test, element = guarded
     bounded = isinstance(test, _tvm.tirx.LT) and any(test.a.same_as(row) for row in rows)
     return bounded and isinstance(element, _tvm.ir.TensorLoad)
 
 
 def _steps_of_block(extent: int) -> int:
-    """Steps of a block; 0 where the reduction is to be done whole: it is short, or no divisor is long enough."""
-    if extent <= _LONGEST:
+    """Return the steps of a block, 0 if the reduction is not split: it is short, or has no long enough divisor."""
+    if extent <= _LONGEST_BLOCK:
         return 0
-    return max((d for d in range(_LONGEST // 4, _LONGEST + 1) if extent % d == 0), default=0)
+    return max((d for d in range(_LONGEST_BLOCK // 4, _LONGEST_BLOCK + 1) if extent % d == 0), default=0)
 
 
 def _enough_without_rows(extents: Extents, device: Device) -> bool:
-    """Whether there are parallel iterations enough although all rows share one panel."""
+    """Return whether there are enough parallel iterations if all rows share one panel."""
     return extents.others * extents.vectors >= 2 * MOST_VECTORS * device.cores
 
 
 def _factors(schedule: Schedule, loop: LoopRef, parts: int, most: int) -> list[Any]:
-    """The loop split into sampled factors, the innermost of at most `most`."""
+    """Split a loop into sampled factors, the innermost of at most `most`."""
     factors = schedule.sample_perfect_tile(loop, n=parts, max_innermost_factor=most)
     return list(schedule.split(loop, factors))
 
 
 def _extents(contraction: Contraction, roles: Roles) -> Extents:
-    """What the tile is cut from."""
+    """Return the extents that the tile is cut from."""
     rows = 1 if roles.rows is None else roles.rows.extent
     spatial = math.prod(axis.extent for axis in contraction.spatial)
     return Extents(
         vectors=roles.vector.extent // roles.lanes,
-        most_vectors=MOST_VECTORS if roles.rows is not None else 2 * MOST_VECTORS,  # longer runs through memory
+        most_vectors=MOST_VECTORS if roles.rows is not None else 2 * MOST_VECTORS,  # longer contiguous accesses
         rows=rows,
         most_rows=MOST_ROWS,
         others=spatial // (roles.vector.extent * rows),
@@ -267,14 +270,13 @@ def _extents(contraction: Contraction, roles: Roles) -> Extents:
 
 
 def _moved_last(places: Sequence[int | None], axis: Axis) -> Callable[..., list[Any]]:
-    """The map of a buffer's indices that puts an axis last.  places: the axis of each dimension."""
+    """Return the map of a buffer's indices that moves an axis last. `places` has the axis of each dimension."""
     moved = places.index(axis.place)
     return lambda *indices: [*indices[:moved], *indices[moved + 1 :], indices[moved]]
 
 
 def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: int) -> None:
-    """Annotate the write-back of a tile whose vectors lie across what is written: the loop over the vectors' elements,
-    if none but the rows' is inside it."""
+    """Annotate the loop over the vectors' elements in a write-back whose vectors lie across the output."""
     statement, source = schedule.get(last), schedule.get(tile).writes[0].source
     loops = schedule.get_loops(last)[-len(statement.iter_vars) :]
     read = next(r for r in statement.reads if r.source.same_as(source))
@@ -284,7 +286,7 @@ def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: 
 
 
 def _vectorize(schedule: Schedule, block: BlockRef, place: int, lanes: int) -> None:
-    """Split vectors off the `place`-th loop of a block, counted from the innermost, and write whole ones."""
+    """Split vectors off the `place`-th loop of a block, counted from the innermost, and vectorize them."""
     loops = schedule.get_loops(block)
     outer, lane = schedule.split(loops[-place], [None, lanes])
     if place > 1:

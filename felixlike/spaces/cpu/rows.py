@@ -1,12 +1,12 @@
-"""Row by row: reductions along rows and whatever surrounds them, all stages of one row after another.
+"""Schedule reductions along rows and the stages around them, all stages of one row after another.
 
-In: the schedule of a whole unscheduled function. Out: schedules in which a single parallel loop runs over groups of
-rows (or of columns), and every stage of softmax, norms, means and their like is computed within it, in vectors.
-MetaSchedule's default space gives each stage a loop nest of its own and reduces into one scalar. Works on loop nests
-and indices, never on names of operators.
+Input: the schedule of a whole unscheduled function. Output: schedules with a single parallel loop over groups of rows
+(or of columns) that contains every stage of softmax, norms, means and similar operators, in vectors. MetaSchedule's
+default space gives each stage its own loop nest and reduces into one scalar. The rule reads loop nests and indices,
+never names of operators.
 
-Nests are joined by `merge` rather than compute_at, which refuses blocks under a test: those of rows that no vector
-divides. TVM does not look whether loops may be merged; `rows_of_stages` does.
+Nests are joined by `merge` instead of compute_at, which refuses blocks below a predicate, as for rows that no vector
+divides. TVM does not check whether loops may be merged; `rows_of_stages` does.
 """
 
 from __future__ import annotations
@@ -23,50 +23,54 @@ from felixlike.hardware.vectors import SHORTEST, power_of_two_below
 from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
 
 _ACCUMULATORS = (1, 4)
-"""Vectors of partial results a reduction is split into: more hide the latency of additions, several cycles where
-one may begin in each; fewer suit short rows.  Measurements decide between the two sketches."""
+"""Vectors of partial results of a reduction. More of them hide the latency of additions, which take several cycles
+while one may begin in each. Fewer suit short rows. There is a sketch for each value, and measurements decide."""
 _MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
-"""Rows a parallel iteration, vectors of a row unrolled, vectors of columns an iteration: bounds of what is sampled,
-chosen by hand."""
-_MOST_OF_IMAGE = 16
-"""Vectors of an image whose columns are one group: half of AVX-512's registers.  Chosen by hand: no benchmark compares
-other values."""
+"""Upper limits when sampling: rows of a parallel iteration, unrolled vectors of a row, vectors of columns of an
+iteration. Chosen by hand."""
+_MOST_VECTORS_OF_IMAGE = 16
+"""Upper limit on vectors of an image whose columns are one group: half of AVX-512's registers. Chosen by hand: no
+benchmark compares other values."""
 
 
 def row_by_row(sch: Schedule, lanes: int) -> list[Schedule]:
-    """New schedules with reductions along rows, or along columns, at one parallel loop; [] where this does not apply.
+    """Return new schedules with reductions along rows or columns in one parallel loop, or [] if it does not apply.
 
-    sch: of the whole function, stays as it is.  lanes: elements of a vector, a power of two.
+    The rule applies if every reduction reads each element of some buffer once, and all buffers between the stages are
+    indexed by the same rows. Along rows, the reduced axes are the innermost of what is read: partial results are in the
+    lanes of `lanes` or 4 · `lanes` accumulators and combined in halves. Along columns, vectors have neighbouring
+    columns.
 
-    Applies if every reduction reads each element of some buffer once, and every buffer between the stages is indexed by
-    the same rows.  Along rows (the reduced axes are the innermost of what is read): partial results in the lanes of
-    `lanes` or 4 · `lanes` accumulators, combined in halves.  Along columns: vectors of neighbouring columns."""
-    found: list[Any] = []
+    Args:
+        sch: The schedule of the whole function. It is not changed.
+        lanes: Elements of a vector, a power of two.
+    """
+    schedules: list[Any] = []
     if not in_plain_nests(sch):
-        return found
+        return schedules
     for accumulators in _ACCUMULATORS:
         try:
             new = _scheduled(sch.copy(), lanes, accumulators)
-        except RuntimeError as error:  # a ScheduleError, or a check of TVM's that failed
+        except RuntimeError as error:  # a ScheduleError, or a failed check in TVM
             if not _tvm.refusal(error):
                 raise
             continue
         if new is None:
-            break  # what one accumulator does not suit, more do not either
-        found.append(new)
-    return found
+            break  # the rule does not apply with more accumulators either
+        schedules.append(new)
+    return schedules
 
 
 def _scheduled(sch: Schedule, lanes: int, accumulators: int) -> Any:
-    """The schedule, or None where the rule does not apply, or would do the same as with fewer accumulators."""
+    """Return the schedule, or None if the rule does not apply or more accumulators make no difference."""
     stages = _between_reductions_inlined(sch)
     rows = rows_of_stages(stages)
     if rows is None:
         return None
-    found = first_reduction(stages)
-    if found is None:
+    reduction = first_reduction(stages)
+    if reduction is None:
         return None
-    first, read = found
+    first, read = reduction
     if first.step(read, first.innermost(first.reduced)) == 1:
         if accumulators > 1 and contiguous(first, first.reduced)[0] < 2 * accumulators * lanes:
             return None
@@ -77,24 +81,28 @@ def _scheduled(sch: Schedule, lanes: int, accumulators: int) -> Any:
 
 
 def first_reduction(stages: Sequence[Stage]) -> tuple[Stage, Access] | None:
-    """The first stage that reduces, and what it reads every element of once; None where there is no such buffer, or a
-    stage reduces bools."""
+    """Return the first reduction stage and the access that reads every element of a buffer once.
+
+    Returns None if there is no such buffer, or a stage reduces bools.
+    """
     if any(str(buffer.dtype) == "bool" for stage in stages if stage.reduced for buffer, _ in stage.writes):
-        return None  # TVM knows no least or greatest bool to begin partial results with
+        return None  # TVM has no least or greatest bool to initialize partial results with
     first = next(stage for stage in stages if stage.reduced)
     read = next((access for access in first.reads if _reads_all_once(first, access)), None)
     return None if read is None else (first, read)
 
 
 def _reads_all_once(stage: Stage, access: Access) -> bool:
-    """True if a reduction reads every element of a buffer once: contractions read each often, windows overlap."""
+    """Return whether a reduction reads every element of a buffer once, unlike contractions and overlapping windows."""
     return prod(stage.extents.values()) == prod(int(extent) for extent in access[0].shape)
 
 
 def _between_reductions_inlined(sch: Schedule) -> list[Stage]:
-    """Put the cheap stages between reductions into those that read them; the stages that are left.
+    """Inline the cheap stages between reductions into their readers and return the remaining stages.
 
-    Kept: one value a row, which is computed once; and what is costly and read twice, like softmax's exponentials."""
+    Stages with one value a row stay, since they are computed once, as do costly stages that are read twice, like
+    softmax's exponentials.
+    """
     undo_last_reshape(sch)
     stages = stages_of(sch)
     rows = {prod(e for v, e in s.extents.items() if v not in s.reduced) for s in stages if s.reduced}
@@ -107,7 +115,7 @@ def _between_reductions_inlined(sch: Schedule) -> list[Stage]:
 
 
 def undo_last_reshape(sch: Schedule) -> None:
-    """Let the stage before a final reshape write the output itself, in its own loops, which know the rows."""
+    """Make the stage before a final reshape write the output itself, in its own loops, which have the rows."""
     last = stages_of(sch)[-1]
     plain = all(index in last.extents for _, indices in last.reads for index in indices)
     if last.output and not last.reduced and len(last.reads) == 1 and not plain:
@@ -115,9 +123,10 @@ def undo_last_reshape(sch: Schedule) -> None:
 
 
 def rows_of_stages(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None:
-    """For each stage, by name, the variables that number the rows, in one order; None where stages disagree.
+    """Return for each stage, by name, the variables that number the rows, in one order; None if stages disagree.
 
-    Every stage must write and read what others need at its own row: then all of them may run row by row."""
+    Every stage must write and read what others need at its own row, so that all stages can run row by row.
+    """
     if not any(stage.reduced for stage in stages):
         return None
     first = next(stage for stage in stages if stage.reduced)
@@ -125,12 +134,12 @@ def rows_of_stages(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None
     extents = tuple(first.extents[v] for v in spatial)
     known: dict[str, dict[int, Any]] = {stage.name: {} for stage in stages}
     known[first.name] = dict(enumerate(spatial))
-    # For each buffer between stages, be it an output, too: dimension → number of the row variable that indexes it.
+    # For each buffer between stages, outputs included: dimension → number of the row variable that indexes it.
     read = [buffer for stage in stages for buffer, _ in stage.reads]
     between = [b for s in stages for b, _ in s.writes if not s.output or any(b.same_as(other) for other in read)]
     places: dict[Any, dict[int, int]] = {buffer: {} for buffer in between}
     accesses = [(s, access) for s in stages for access in (*s.reads, *s.writes) if access[0] in places]
-    _carry_on(known, places, accesses)
+    _propagate_rows(known, places, accesses)
     long = [number for number, extent in enumerate(extents) if extent > 1]
     for stage in stages:
         mine = known[stage.name]
@@ -142,15 +151,15 @@ def rows_of_stages(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None
         at = {number: dimension for dimension, number in places[buffer].items()}
         if any(n not in at or not known[stage.name][n].same_as(indices[at[n]]) for n in long):
             return None
-    # Variables of one value may be missing.
+    # Variables of extent 1 may be missing.
     common = [n for n in range(len(extents)) if all(n in mine for mine in known.values())]
     return {name: tuple(mine[n] for n in common) for name, mine in known.items()}
 
 
-def _carry_on(
+def _propagate_rows(
     known: dict[str, dict[int, Any]], places: dict[Any, dict[int, int]], accesses: Sequence[tuple[Stage, Any]]
 ) -> None:
-    """Number the row variables of all stages, from one of which they are known, through the buffers between them."""
+    """Number the row variables of all stages through the buffers between them, from a stage where they are known."""
     for _ in known:
         for stage, (buffer, indices) in accesses:
             for number, variable in list(known[stage.name].items()):
@@ -163,9 +172,9 @@ def _carry_on(
 def _along_rows(
     sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int, accumulators: int
 ) -> Any:
-    """Everything at a loop over rows; reductions in lanes."""
+    """Compute all stages at a loop over rows, with reductions in lanes."""
     for stage in stages:
-        if not stage.extents:  # rfactor fails where some block stands in no loop
+        if not stage.extents:  # rfactor fails on a block without loops
             sch.add_unit_loop(sch.get_sblock(stage.name))
     nests: list[_Nest] = []
     for stage in stages:
@@ -182,10 +191,11 @@ def _along_rows(
 
 
 def _along_columns(sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> Any:
-    """Everything at a loop over groups of neighbouring columns; None where they are too few for a vector.
+    """Compute all stages at a loop over groups of neighbouring columns. Return None if a vector has more columns.
 
-    The columns are numbered by the last row variable of more than one value. Where vectors do not divide them, the last
-    group has fewer: the loops within it are marked, to be peeled."""
+    The last row variable of more than one value numbers the columns. If vectors do not divide them, the last group has
+    fewer, and the loops within a group are annotated to be peeled.
+    """
     first = stages[0]
     last = first.innermost(rows[first.name])
     at, length = rows[first.name].index(last), first.extents[last]
@@ -210,18 +220,25 @@ def _along_columns(sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple
 
 
 def _image(stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> int:
-    """How many of the last row variables number columns that are neighbours in all that is read and written, where
-    these are several and few enough for one group; or 0."""
+    """Return how many of the last row variables number columns that are contiguous in all buffers, 0 for none.
+
+    There must be several such variables, and few enough columns for one group.
+    """
     count = min(contiguous(stage, rows[stage.name])[1] for stage in stages)
     extents = [stages[0].extents[v] for v in rows[stages[0].name]]
-    fitting = [n for n in range(2, count + 1) if min(lanes, SHORTEST) <= prod(extents[-n:]) <= _MOST_OF_IMAGE * lanes]
+    fitting = [
+        n for n in range(2, count + 1) if min(lanes, SHORTEST) <= prod(extents[-n:]) <= _MOST_VECTORS_OF_IMAGE * lanes
+    ]
     return max((n for n in fitting if extents[-n] > 1 and prod(extents[1 - n :]) > 1), default=0)
 
 
 def _image_by_image(
     sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], image: int, lanes: int
 ) -> Any:
-    """Everything at a loop over images, whose columns run on over the ends of lines.  image: row variables of one."""
+    """Compute all stages at a loop over images, whose columns continue over the ends of lines.
+
+    `image` is the number of row variables of an image.
+    """
     groups = []
     for stage in stages:
         loops = dict(zip(stage.extents, sch.get_loops(sch.get_sblock(stage.name)), strict=True))
@@ -239,14 +256,15 @@ def _image_by_image(
 def _columns_in_vectors(
     sch: Schedule, stages: Sequence[Stage], groups: Sequence[Any], inner: int, mark: Columns | None
 ) -> Any:
-    """Stages joined at their loops over groups, of whose columns the `inner` innermost loops make vectors.
+    """Merge the stages' loops over groups and make vectors of the columns in the `inner` innermost loops.
 
-    mark: what the loops of a group are marked with, if they are to be peeled."""
+    `mark` is the annotation of a group's loops if they are to be peeled.
+    """
     sch.parallel(sch.merge(*groups) if len(groups) > 1 else groups[0])
     for stage in stages:
         block = sch.get_sblock(stage.name)
-        *around, lane = sch.get_loops(block)[-inner:]
-        for loop in around:
+        *unrolled, lane = sch.get_loops(block)[-inner:]
+        for loop in unrolled:
             sch.unroll(loop)
         sch.vectorize(lane)
         nests = [block]
@@ -262,8 +280,13 @@ def _columns_in_vectors(
 class _Nest:
     """The loop nest of one block, rows outermost.
 
-    rows: how many loops number rows.  length: elements along the row; width: how many of them the innermost loop
-    covers, the one around it covers the rest.  reduces: some loop within the row is a reduction."""
+    Attributes:
+        block: The block.
+        rows: Number of loops over rows.
+        length: Elements along the row.
+        width: Elements that the innermost loop covers. The loop around it covers the rest.
+        reduces: Whether a loop within the row is a reduction.
+    """
 
     block: Any
     rows: int
@@ -273,7 +296,7 @@ class _Nest:
 
 
 def _split_stage(sch: Schedule, stage: Stage, rows: tuple[Any, ...], lanes: int, accumulators: int) -> list[_Nest]:
-    """Order the loops of a stage, fuse those along the row, and give a reduction its lanes: the nests it becomes."""
+    """Order a stage's loops, fuse those along the row, split a reduction into lanes, and return the resulting nests."""
     block = sch.get_sblock(stage.name)
     if not stage.extents:
         return [_Nest(block, rows=0, length=1, width=1, reduces=False)]
@@ -300,7 +323,7 @@ def _split_stage(sch: Schedule, stage: Stage, rows: tuple[Any, ...], lanes: int,
 
 
 def _row_loop(sch: Schedule, nest: _Nest) -> Any:
-    """The one loop of a nest that numbers all rows."""
+    """Fuse the loops of a nest that number rows into one."""
     if nest.rows == 0:
         return sch.add_unit_loop(nest.block if not sch.get_loops(nest.block) else sch.get_loops(nest.block)[0])
     loops = sch.get_loops(nest.block)[: nest.rows]
@@ -308,10 +331,10 @@ def _row_loop(sch: Schedule, nest: _Nest) -> Any:
 
 
 def _in_vectors(sch: Schedule, nest: _Nest, lanes: int) -> None:
-    """Vectorise the innermost loop within the row, unroll around it; initial values before the reducing loops."""
+    """Vectorize the innermost loop within the row, unroll around it, and initialize before the reduction loops."""
     loops = sch.get_loops(nest.block)[2:]
     if nest.length % nest.width:
-        # TVM refuses to vectorise, and to take initial values out of, what is under a test.
+        # TVM refuses to vectorize blocks with a predicate, and to decompose their reductions.
         Peel(nest.length, lanes).put(sch, loops[-2])
         return
     if nest.width > lanes:

@@ -1,4 +1,4 @@
-"""Cases: stages whose code depends on where in a small tile they are, all of a tile done at once, in registers.
+"""Schedule stages whose code depends on the position in a small tile: all stages of a tile at once, in registers.
 
     for n, y, x, i, j, c:                               parallel for n, y, x_0:
         S[…] = i = 0 ? P[4y, 4x + j] − … : …                P = the padded input that these tiles need
@@ -6,9 +6,9 @@
         V[…] = j = 0 ? S[…, i, 0] − … : …                       unroll i, j: vector c_1: S[i, j, c_1] = …
                                                                 unroll i, j: vector c_1: V[i, j, n, y, x, c] = …
 
-An axis whose values select the code is unrolled, so that each case is known, and so are axes that walk through a tile
-of such results. Works on loop nests and conditions, never on names of operators. Stages without cases are put into the
-next one, but those that pad: they are copied for each parallel iteration.
+An axis whose values select the code is unrolled, so that each case is known. Axes that run through a tile of such
+results are unrolled, too. The rule reads loop nests and conditions, never names of operators. Stages without cases are
+inlined into the next one, except those that pad: they are copied for each parallel iteration.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from felixlike._tvm.typing import BlockRef, LoopRef, Schedule
 from felixlike.spaces.blocks import blocks_of, costs, elementwise
 
 _MOST_TILES = 64
-"""Tiles of a parallel iteration, which share a copy of the padded input, at most along one dimension: a bound of what
-is sampled, chosen by hand."""
+"""Upper limit on tiles of a parallel iteration along one dimension, when sampling. They share a copy of the padded
+input. Chosen by hand."""
 
 _Tile = dict[Any, set[int]]
-"""For each buffer the dimensions that walk through a tile."""
+"""For each buffer, the dimensions that run through a tile."""
 
 
 def case_by_case(schedule: Schedule, lanes: int) -> list[Schedule]:
-    """The schedule, changed, with all stages of a tile at one place; empty where no stage has cases, or where some
-    stage does more than compute single elements.  lanes: elements of a vector."""
+    """Return the schedule, changed, with all stages of a tile computed together, or [] if the rule does not apply.
+
+    It does not apply if no stage has cases, or if a stage is not elementwise. `lanes` is the number of elements of a
+    vector.
+    """
     blocks = blocks_of(schedule)
     if not all(elementwise(schedule, b) for b in blocks) or not any(_cases(schedule, b) for b in blocks):
         return []
@@ -40,9 +43,9 @@ def case_by_case(schedule: Schedule, lanes: int) -> list[Schedule]:
         if not _cases(schedule, block) and not costs(schedule, block):
             schedule.compute_inline(block)
     *stages, last = blocks_of(schedule)
-    # What follows a stage with cases reads its tile, perhaps twice (x · sigmoid(x)), and so is at the same place.
+    # Stages after one with cases read its tile, perhaps twice (x · sigmoid(x)), and therefore run at the same loop.
     cased = list(accumulate((bool(_cases(schedule, stage)) for stage in stages), or_))
-    outer, inner = _loops(schedule, last, _walked(schedule, (*stages, last)))
+    outer, inner = _loops(schedule, last, _tile_dimensions(schedule, (*stages, last)))
     *outer, channel = outer
     if not outer:
         return []
@@ -53,9 +56,9 @@ def case_by_case(schedule: Schedule, lanes: int) -> list[Schedule]:
     schedule.parallel(shared)
     for stage, at_tile in zip(reversed(stages), reversed(cased), strict=True):
         schedule.compute_at(stage, vectors if at_tile else shared, preserve_unit_loops=True)
-    around = len(("shared", "tile", "vectors"))
+    outer_count = len(("shared", "tile", "vectors"))
     for stage, at_tile in zip(stages, cased, strict=True):
-        *within, lane_of_stage = schedule.get_loops(stage)[around if at_tile else 1 :]
+        *within, lane_of_stage = schedule.get_loops(stage)[outer_count if at_tile else 1 :]
         if not at_tile:
             _, lane_of_stage = _vectors(schedule, lane_of_stage, lanes)
         _write(schedule, within if at_tile else [], lane_of_stage)
@@ -64,51 +67,54 @@ def case_by_case(schedule: Schedule, lanes: int) -> list[Schedule]:
 
 
 def _cases(schedule: Schedule, block: BlockRef) -> list[Any]:
-    """The variables of a block whose values select what it computes."""
+    """Return the variables of a block whose values select what it computes."""
     statement = schedule.get(block)
     conditions = [select.condition for select in _tvm.found(statement.body, _tvm.tirx.Select)]
     sides = [side for c in conditions if isinstance(c, _tvm.tirx.EQ) for side in (c.a, c.b)]
     return [i.var for i in statement.iter_vars if any(side.same_as(i.var) for side in sides)]
 
 
-def _walked(schedule: Schedule, blocks: Sequence[BlockRef]) -> _Tile:
-    """Which dimensions of the buffers between blocks walk through a tile: those that the writer has cases for, or walks
-    along itself, and those that a reader knows its place in."""
-    found: _Tile = {schedule.get(block).writes[0].source: set() for block in blocks}
+def _tile_dimensions(schedule: Schedule, blocks: Sequence[BlockRef]) -> _Tile:
+    """Return the dimensions of the stages' buffers that run through a tile.
+
+    These are the dimensions along which the writer has cases or runs through a tile itself, and those that a reader
+    indexes with constants.
+    """
+    dimensions: _Tile = {schedule.get(block).writes[0].source: set() for block in blocks}
     for block in blocks:
         statement = schedule.get(block)
-        for load in _reads(schedule, block, found):
-            found[load.source] |= {d for d, i in enumerate(load.indices) if isinstance(i, _tvm.tirx.IntImm)}
-        inner = [*_cases(schedule, block), *(v for v, _ in _walking(schedule, block, found))]
+        for load in _reads(schedule, block, dimensions):
+            dimensions[load.source] |= {d for d, i in enumerate(load.indices) if isinstance(i, _tvm.tirx.IntImm)}
+        inner = [*_cases(schedule, block), *(v for v, _ in _tile_axes(schedule, block, dimensions))]
         for dimension, region in enumerate(statement.writes[0].region):
             if any(region.min.same_as(variable) for variable in inner):
-                found[statement.writes[0].source].add(dimension)
-    return found
+                dimensions[statement.writes[0].source].add(dimension)
+    return dimensions
 
 
-def _walking(schedule: Schedule, block: BlockRef, tile: _Tile) -> list[tuple[Any, int]]:
-    """(variable, elements of the tile; 0 for all that it has) of the axes along which a block reads tiles."""
-    found = []
+def _tile_axes(schedule: Schedule, block: BlockRef, tile: _Tile) -> list[tuple[Any, int]]:
+    """Return (variable, elements of the tile, 0 for all elements) of the axes along which a block reads tiles."""
+    axes = []
     for load in _reads(schedule, block, tile):
         for index in (load.indices[d] for d in tile[load.source]):
             if isinstance(index, _tvm.tirx.Var):
-                found.append((index, 0))
+                axes.append((index, 0))
             elif isinstance(index, _tvm.tirx.FloorMod) and isinstance(index.b, _tvm.tirx.IntImm):
-                found.append((index.a, int(index.b.value)))
-    return found
+                axes.append((index.a, int(index.b.value)))
+    return axes
 
 
 def _reads(schedule: Schedule, block: BlockRef, buffers: _Tile) -> list[Any]:
-    """What a block loads from some buffers."""
+    """Return the loads of a block from some buffers, except from the buffer that it writes."""
     statement = schedule.get(block)
-    own = statement.writes[0].source
+    written = statement.writes[0].source
     loads = _tvm.found(statement.body, _tvm.ir.TensorLoad)
-    return [load for load in loads if load.source in buffers and not load.source.same_as(own)]
+    return [load for load in loads if load.source in buffers and not load.source.same_as(written)]
 
 
 def _loops(schedule: Schedule, block: BlockRef, tile: _Tile) -> tuple[list[Any], list[Any]]:
-    """The loops of the last block, in plain order: those over tiles, and channels last; and those within a tile."""
-    inner_variables = [(v, 0) for v in _cases(schedule, block)] + _walking(schedule, block, tile)
+    """Return the last block's loops over tiles, in order and channels last, and its loops within a tile."""
+    inner_variables = [(v, 0) for v in _cases(schedule, block)] + _tile_axes(schedule, block, tile)
     outer, inner = [], []
     for iterator, loop in zip(schedule.get(block).iter_vars, schedule.get_loops(block), strict=True):
         size = next((size for v, size in inner_variables if v.same_as(iterator.var)), None)
@@ -124,13 +130,14 @@ def _loops(schedule: Schedule, block: BlockRef, tile: _Tile) -> tuple[list[Any],
 
 
 def _vectors(schedule: Schedule, loop: LoopRef, lanes: int) -> tuple[Any, Any]:
-    """A loop split into vectors, of fewer elements where no full one divides it."""
+    """Split vectors off a loop, of fewer elements if no full vector divides it."""
     extent = int(schedule.get(loop).extent)
     first, second = schedule.split(loop, [None, min(lanes, extent & -extent)])
     return first, second
 
 
 def _write(schedule: Schedule, inner: Sequence[LoopRef], lane: LoopRef) -> None:
+    """Unroll the inner loops and vectorize the lane."""
     for loop in inner:
         schedule.unroll(loop)
     schedule.vectorize(lane)

@@ -1,13 +1,14 @@
-"""Transposed copies: tensors written along another dimension than they are read along, in square blocks.
+"""Schedule tensors that are written along another dimension than they are read along, in square blocks.
 
     for n, c, h, w:                      parallel for n, c_0, s_0:
         Y[n, c, h, w] = X[n, h, w, c]  →     for s_1, c_1:
                                                  for c_2 in 16, s_2 in 16: Y[n, c, s] = X[n, s, c]      (in registers)
 
-s: h and w, which follow each other in both. A block is read and written in whole vectors
-(`codegen/passes/transpose.py`); element by element, one side would touch a cache line for each. Of a dimension that
-blocks do not divide, the last one is under a test, which that pass turns into a block that begins earlier. Works on
-indices, never on names of operators."""
+s stands for h and w, which follow each other in both. A block is read and written in whole vectors
+(`codegen/passes/transpose.py`). Element by element, one side would touch a cache line for each element. Where blocks do
+not divide a dimension, the last block has a predicate, which that pass turns into a block that begins earlier. The rule
+reads indices, never names of operators.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +24,20 @@ from felixlike.hardware.vectors import SHORTEST, power_of_two_below
 from felixlike.spaces.blocks import blocks_of, costs, elementwise, is_intermediate
 
 _MOST_BLOCKS = 64
-"""Blocks of a parallel iteration along either dimension at most: a bound of what is sampled, chosen by hand."""
+"""Upper limit on blocks of a parallel iteration along either dimension, when sampling. Chosen by hand."""
 
 
-_LONG = 8
-"""Elements of blocks that are long enough for tests at the ends of dimensions not to pay.  Chosen by hand."""
+_LONG_BLOCK = 8
+"""Elements of a block, along either dimension, from which predicates at the ends of dimensions do not pay. Chosen by
+hand."""
 
 
 def transposed_copies(schedule: Schedule, lanes: int) -> list[Schedule]:
-    """The schedule, changed, with a copy done in square blocks; empty where a function does something else, copies in
-    order, or dimensions are shorter than vectors.  lanes: elements of a vector at most."""
+    """Return the schedule, changed, with a copy in square blocks, or [] if the rule does not apply.
+
+    It does not apply if the function computes something else, copies in order, or has dimensions shorter than a vector.
+    `lanes` is the largest number of elements of a vector.
+    """
     *before, block = blocks_of(schedule)
     if any(not elementwise(schedule, b) or costs(schedule, b) for b in (*before, block)):
         return []
@@ -41,7 +46,7 @@ def transposed_copies(schedule: Schedule, lanes: int) -> list[Schedule]:
     for other in before:
         schedule.compute_inline(other)
     statement = schedule.get(block)
-    load = getattr(statement.body, "value", None)  # a kernel of TVM's own is a loop
+    load = getattr(statement.body, "value", None)  # a kernel of TVM's library is a loop
     if not isinstance(load, _tvm.ir.TensorLoad) or str(load.source.dtype) == "bool":
         return []
     variables = [iterator.var for iterator in statement.iter_vars]
@@ -66,23 +71,27 @@ def transposed_copies(schedule: Schedule, lanes: int) -> list[Schedule]:
 
 
 def _size(extents: Sequence[int], lanes: int) -> int:
-    """Elements of a block along either dimension: the largest power of two that divides both, or where that is short,
-    that lies within both."""
+    """Return the elements of a block along either dimension.
+
+    This is the largest power of two that divides both extents. If that is short, it is the largest one within both.
+    """
     dividing = min(lanes, *(n & -n for n in extents))
     within = min(lanes, power_of_two_below(min(extents)))
-    return dividing if dividing >= min(_LONG, within) else within
+    return dividing if dividing >= min(_LONG_BLOCK, within) else within
 
 
 def _order(indices: Sequence[Any], variables: Sequence[Var]) -> list[int] | None:
-    """The number of the variable that each dimension is walked through by, without those of one element; None where
-    some index is no variable, or one comes twice."""
+    """Return the number of the variable that indexes each dimension of more than one element.
+
+    Returns None if an index is not a variable, or a variable occurs twice.
+    """
     moving = [index for index in indices if not isinstance(index, _tvm.tirx.IntImm)]
-    found = [next((n for n, v in enumerate(variables) if index.same_as(v)), -1) for index in moving]
-    return found if -1 not in found and len(set(found)) == len(found) else None
+    numbers = [next((n for n, v in enumerate(variables) if index.same_as(v)), -1) for index in moving]
+    return numbers if -1 not in numbers and len(set(numbers)) == len(numbers) else None
 
 
 def _together(inner: Sequence[int], other: Sequence[int]) -> list[int]:
-    """The last variables of one order that follow each other in the other one, too."""
+    """Return the last variables of one order that also follow each other in the other order."""
     start = len(inner) - 1
     while start and (inner[start - 1], inner[start]) in pairwise(other):
         start -= 1
@@ -90,7 +99,7 @@ def _together(inner: Sequence[int], other: Sequence[int]) -> list[int]:
 
 
 def _in_blocks(schedule: Schedule, loops: Sequence[LoopRef], size: int) -> list[Any]:
-    """Loops as one, split into parallel iterations, blocks of one, and elements of a block."""
+    """Fuse loops and split them into parallel iterations, blocks of an iteration, and elements of a block."""
     whole = schedule.fuse(*loops) if len(loops) > 1 else loops[0]
     blocks, element = schedule.split(whole, [None, size])
     outer, block = schedule.split(blocks, schedule.sample_perfect_tile(blocks, 2, _MOST_BLOCKS))

@@ -1,11 +1,11 @@
-"""Flat on GPUs: elements that are computed one by one, four neighbours a thread.
+"""Schedule elementwise functions on GPUs, four neighbouring elements a thread.
 
     for n, c, h, w in (4, 64, 28, 28):        blocks f_0, threads f_1 (of all n, c, h and w / 4):
         Y[n, c, h, w] = f(X[n, c, h, w])  →       vector in 4: Y[…] = f(X[…])
 
-In: the schedule of a whole unscheduled function. Out: one in which all is computed where it is written. Such kernels
-wait for memory alone, and a thread that asks for 16 bytes at once waits for fewer answers. MetaSchedule's default space
-has a thread load single elements.
+Input: the schedule of a whole unscheduled function. Output: a schedule that computes each output in one kernel. Such
+kernels only wait for memory, and a thread that loads 16 bytes at once waits for fewer loads. In MetaSchedule's default
+space, a thread loads single elements.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from felixlike.spaces.gpu.thread_bounds import note_own
 from felixlike.spaces.stages import Stage, in_plain_nests
 
 _THREADS = (64, 128, 256, 512)
-"""Threads of a block."""
+"""Threads of a block, a sampled choice."""
 
 
 def flat_threads(sch: Schedule, lanes: int) -> list[Schedule]:
-    """A new schedule with every output in a kernel of its own, in vectors; [] where this does not apply.
+    """Return a new schedule with every output in its own kernel, in vectors, or [] if the rule does not apply.
 
-    sch: of the whole function, stays as it is.  lanes: elements of a vector.
+    The rule applies if no block is a reduction, and neighbours in an output are computed from neighbours or from the
+    same element.
 
-    Applies if no block sums up, and neighbours in an output are computed from neighbours, or from the same element."""
+    Args:
+        sch: The schedule of the whole function. It is not changed.
+        lanes: Elements of a vector. Not used: the width depends on the types.
+    """
     if not in_plain_nests(sch):
         return []
     new = sch.copy()
@@ -41,7 +45,7 @@ def flat_threads(sch: Schedule, lanes: int) -> list[Schedule]:
 
 
 def _in_vectors(sch: Schedule, stage: Stage) -> bool:
-    """Compute one output in vectors; whether that is possible."""
+    """Compute one output in vectors and return whether that is possible."""
     variables = list(stage.extents)
     if not variables or not any(extent > 1 for extent in stage.extents.values()):
         return False
@@ -66,8 +70,10 @@ def _in_vectors(sch: Schedule, stage: Stage) -> bool:
 
 
 def _shifted(stage: Stage, last: Var) -> bool:
-    """Whether an index divides, or takes the remainder of, more than the last variable alone: a vector may then reach
-    over an end."""
+    """Return whether an index divides, or takes the remainder of, an expression other than the last variable alone.
+
+    A vector may then cross an end.
+    """
     analyzer = _tvm.sym.Analyzer()
     for variable, extent in stage.extents.items():
         analyzer.bind(variable, _tvm.ir.Range(0, extent))

@@ -1,13 +1,14 @@
-"""Row by row on GPUs: reductions along rows by the threads of a warp, or of a few, and several rows a block.
+"""Schedule reductions along rows on GPUs: a warp or a few warps reduce a row, and a block has several rows.
 
     for r:                          blocks r_0: threads y of r_1:
         m[r] = max X[r, :]              m = max X[r, s·32 + x] over s and the threads x
         s[r] = Σ exp(X[r, :] − m)   →   s = Σ …
         Y[r, :] = …                     threads x: vector in 4: Y[r, …] = exp(X[r, …] − m) / s
 
-In: the schedule of a whole unscheduled function. Out: one with a single kernel. What single elements are computed from
-is computed again where it is read; what is summed up, each thread has in a register: a warp's threads exchange partial
-results without shared memory, and nobody waits for other rows. MetaSchedule's default space has one row a block.
+Input: the schedule of a whole unscheduled function. Output: a schedule with a single kernel. Elementwise values are
+recomputed where they are read. Every thread has the reductions' results in a register: a warp's threads exchange
+partial results without shared memory and without waiting for other rows. MetaSchedule's default space has one row a
+block.
 """
 
 from __future__ import annotations
@@ -24,31 +25,34 @@ from felixlike.spaces.gpu.thread_bounds import note_own
 from felixlike.spaces.stages import Stage, in_plain_nests, stages_of
 
 _THREADS = (32, 64, 128, 256, 512)
-"""Threads of a row."""
+"""Threads of a row, a sampled choice."""
 _MOST_ROWS = 16
-"""Of a block."""
+"""Upper limit on rows of a block, when sampling."""
 
 
 def row_threads(sch: Schedule, lanes: int) -> list[Schedule]:
-    """A new schedule with reductions along rows by threads; [] where this does not apply.
+    """Return a new schedule with reductions along rows by threads, or [] if the rule does not apply.
 
-    sch: of the whole function, stays as it is.  lanes: elements of a vector.
+    The rule applies if every reduction reads each element of some buffer once, contiguously along a row, all buffers
+    between the stages are indexed by the same rows, and the last stage has rows, too.
 
-    Applies if every reduction reads each element of some buffer once, neighbours along a row one after the other, and
-    every buffer between the stages is indexed by the same rows; and if the last stage has rows, too."""
+    Args:
+        sch: The schedule of the whole function. It is not changed.
+        lanes: Elements of a vector. Not used: the width depends on the types.
+    """
     if not in_plain_nests(sch):
         return []
     new = sch.copy()
     try:
         return [new] if _scheduled(new) else []
-    except RuntimeError as error:  # a ScheduleError, or a check of TVM's that failed
+    except RuntimeError as error:  # a ScheduleError, or a failed check in TVM
         if not _tvm.refusal(error):
             raise
         return []
 
 
 def _scheduled(sch: Schedule) -> bool:
-    """Schedule a function; whether that is possible."""
+    """Schedule a function and return whether that is possible."""
     undo_last_reshape(sch)
     for stage in stages_of(sch):
         if not (stage.reduced or stage.output):
@@ -62,14 +66,14 @@ def _scheduled(sch: Schedule) -> bool:
         loops = dict(zip(stage.extents, sch.get_loops(sch.get_sblock(stage.name)), strict=True))
         sch.reorder(*(loops[v] for v in (*rows[stage.name], *_along(stage, rows))))
     block = sch.get_sblock(last.name)
-    around = list(sch.get_loops(block))[: len(rows[last.name])]
-    longest = next(i for i in reversed(range(len(around))) if i == 0 or last.extents[rows[last.name][i]] > 1)
-    outer, own = sch.split(around[longest], sch.sample_perfect_tile(around[longest], 2, _MOST_ROWS))
-    sch.reorder(*around[:longest], outer, *around[longest + 1 :], own)
-    sch.bind(sch.fuse(*around[:longest], outer, *around[longest + 1 :]), "blockIdx.x")
-    sch.bind(own, "threadIdx.y")
+    row_loops = list(sch.get_loops(block))[: len(rows[last.name])]
+    longest = next(i for i in reversed(range(len(row_loops))) if i == 0 or last.extents[rows[last.name][i]] > 1)
+    outer, block_rows = sch.split(row_loops[longest], sch.sample_perfect_tile(row_loops[longest], 2, _MOST_ROWS))
+    sch.reorder(*row_loops[:longest], outer, *row_loops[longest + 1 :], block_rows)
+    sch.bind(sch.fuse(*row_loops[:longest], outer, *row_loops[longest + 1 :]), "blockIdx.x")
+    sch.bind(block_rows, "threadIdx.y")
     for stage in reversed(before):
-        sch.compute_at(sch.get_sblock(stage.name), own, preserve_unit_loops=True)
+        sch.compute_at(sch.get_sblock(stage.name), block_rows, preserve_unit_loops=True)
         sch.set_scope(sch.get_sblock(stage.name), 0, "local")
     threads = sch.sample_categorical(_THREADS, [1 / len(_THREADS)] * len(_THREADS))
     for stage in stages:
@@ -79,11 +83,11 @@ def _scheduled(sch: Schedule) -> bool:
 
 
 def _fits(stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]]) -> bool:
-    """Whether rows lie in memory as they should, and the last stage alone is an output."""
-    found = first_reduction(stages)
-    if found is None:
+    """Return whether rows are contiguous in memory and only the last stage is an output."""
+    reduction = first_reduction(stages)
+    if reduction is None:
         return False
-    first, read = found
+    first, read = reduction
     if first.step(read, first.innermost(first.reduced)) != 1:
         return False
     if any(stage.output for stage in stages[:-1]) or not rows[stages[-1].name]:
@@ -92,12 +96,12 @@ def _fits(stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]]) -> bool:
 
 
 def _along(stage: Stage, rows: dict[str, tuple[Any, ...]]) -> list[Any]:
-    """The variables along a row."""
+    """Return the variables along a row."""
     return [variable for variable in stage.extents if variable not in rows[stage.name]]
 
 
 def _among_threads(sch: Schedule, stage: Stage, count: int, threads: Any) -> None:
-    """Share the `count` innermost loops of a stage among threads; each has neighbours, where rows are made of such."""
+    """Distribute the `count` innermost loops of a stage among threads, in vectors if all accesses are contiguous."""
     *outer, last = list(sch.get_loops(sch.get_sblock(stage.name)))[-count:]
     variable = list(stage.extents)[-1]
     accesses = (*stage.reads, *stage.writes)
@@ -110,5 +114,5 @@ def _among_threads(sch: Schedule, stage: Stage, count: int, threads: Any) -> Non
     _, group = sch.split(sch.fuse(*outer, last), [None, threads])
     sch.bind(group, "threadIdx.x")
     if lane is not None:
-        apart = stage.reduced or chooses_for_all(sch.get(sch.get_sblock(stage.name)))
-        (sch.unroll if apart else sch.vectorize)(lane)
+        separate = stage.reduced or chooses_for_all(sch.get(sch.get_sblock(stage.name)))
+        (sch.unroll if separate else sch.vectorize)(lane)

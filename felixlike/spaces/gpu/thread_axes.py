@@ -1,6 +1,6 @@
-"""What a GPU's threads do with the axes of a contraction: which lie in vectors, which is turned round, which is padded.
+"""Choose how a GPU's threads use the axes of a contraction: which are in vectors, transposed or padded.
 
-In: a `Contraction`. Out: the main axis of each operand, vectors along axes and in copies.
+Input: a `Contraction`. Output: the main axis of each operand, and the vectors along axes and in copies.
 """
 
 from __future__ import annotations
@@ -16,66 +16,71 @@ from felixlike.spaces.gpu.thread_bounds import WARP
 from felixlike.spaces.roles import slides
 
 LANES = 4
-"""Elements of float32 in the longest vector that is loaded at once."""
+"""float32 elements of the longest vector that is loaded at once."""
 _VECTOR = 128
 """Bits that a thread loads or stores at once."""
 _MULTIPLES = ((1, 1.5), (2, 1.25), (4, 1.1), (8, 1.04), (16, 1.01), (32, 1.0))
-"""(multiple, how many times slower tiles of it are, about): what an axis of a plain product may be padded to.  Chosen
-by hand: no benchmark compares others."""
+"""(multiple, how many times slower its tiles are) for padding an axis of a plain product. Chosen by hand: no benchmark
+compares others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadAxes:
-    """main: for each operand the axis along which a thread has neighbouring outputs: one that it has and the other has
-    not; None where there is none."""
+    """How a thread's tile uses the axes of a contraction.
+
+    Attributes:
+        contraction: The contraction.
+        main: For each operand, the axis along which a thread has neighbouring outputs, or None. Only this operand has
+            it.
+    """
 
     contraction: Contraction
     main: tuple[Axis | None, Axis | None]
 
     @property
     def lane_level(self) -> str:
-        """What neighbours along a summed axis are for: of vectors, or of one instruction."""
+        """Return the loop level of the lanes along a reduction axis: "inner", or "step" of an instruction."""
         return "inner"
 
     def window_level(self, axis: Axis) -> str:
-        """Whether a window is gone through in a step of a block, "inner", or is several of them, "outer"."""
+        """Return the loop level of a window axis: "inner" if a block's step covers it, else "outer"."""
         return "inner"
 
     @property
     def least_steps(self) -> int:
-        """Of the reduction, what a step of a block has at least."""
+        """Return the lower limit on reduction steps in a step of a block."""
         return LANES
 
     @property
     def least_bytes(self) -> int:
-        """Of shared memory, what a block takes at least; 0 where it is little."""
+        """Return the lower limit on a block's shared memory in bytes, 0 if it is small."""
         return 0
 
     @property
     def least_threads(self) -> int:
-        """Of a block that computes enough for so many."""
+        """Return the lower limit on threads of a block, if the output has enough elements for them."""
         return WARP
 
     def lanes(self, axis: Axis) -> int:
-        """Neighbours along an axis that every tile is made of: elements of a vector, 1 where none is wanted."""
-        wanted = axis in self.main or (self.is_summed(axis) and any(_ends_in(o, axis) for o in self._operands))
-        return widest(axis.extent, self.contraction.item_bits) if wanted else 1
+        """Return the neighbours along an axis in every tile: elements of a vector, or 1 for other axes."""
+        in_vectors = axis in self.main or (self.is_summed(axis) and any(_ends_in(o, axis) for o in self._operands))
+        return widest(axis.extent, self.contraction.item_bits) if in_vectors else 1
 
     def is_summed(self, axis: Axis) -> bool:
-        """Whether a reduction may be done in steps along an axis; windows are summed up whole."""
+        """Return whether a reduction may be done in steps along an axis. Windows are reduced as a whole."""
         return axis.reduced and axis.extent > 1 and not slides(self.contraction, axis)
 
     @property
     def stepped(self) -> list[Axis]:
-        """The axes along which a reduction may be done in steps."""
+        """Return the axes along which a reduction may be done in steps."""
         return [axis for axis in self.contraction.reduction if self.is_summed(axis)]
 
     def is_alone(self, axis: Axis) -> bool:
-        """Whether one operand alone has the axis, so that the other is used again along it."""
+        """Return whether exactly one operand has the axis, so that the other is reused along it."""
         return sum(axis.place in operand.axes for operand in self._operands) == 1
 
     def turned(self, operand: Operand) -> tuple[Axis, int] | None:
-        """The main axis of an operand and its dimension, where that is not the last one."""
+        """Return the main axis of an operand and its dimension, or None if that is the last dimension."""
         axis = next((a for a in self.main if a is not None and a.place in operand.axes), None)
         if axis is None:
             return None
@@ -83,55 +88,60 @@ class ThreadAxes:
         return (axis, places[0]) if len(places) == 1 and places[0] != len(operand.indices) - 1 else None
 
     def copied(self, operand: Operand, *, asynchronously: bool) -> int:
-        """Elements of an operand that a thread copies at once: neighbours in memory, and in every tile; asynchronous
-        copies write them as neighbours, too."""
+        """Return how many elements of an operand a thread copies at once.
+
+        They are neighbours in memory and in every tile. Asynchronous copies also write them as neighbours.
+        """
         if asynchronously and self.turned(operand) is not None:
             return 1
         return next((self.lanes(a) for a in self.contraction.axes if _ends_in(operand, a)), 1)
 
     @property
     def slides(self) -> bool:
-        """Whether a window slides over an operand."""
+        """Return whether a window slides over an operand."""
         return any(slides(self.contraction, axis) for axis in self.contraction.reduction if axis.extent > 1)
 
     @property
     def most_threads(self) -> int:
-        """Threads of a block that would compute the whole output."""
+        """Return the threads that would compute the whole output."""
         return math.prod(axis.extent // self.lanes(axis) for axis in self.contraction.spatial)
 
     @property
     def _operands(self) -> tuple[Operand, Operand]:
+        """Return the two factors."""
         return self.contraction.operands
 
 
 def thread_axes(contraction: Contraction) -> ThreadAxes:
-    """The main axes: what the output is contiguous along, or an operand's longest."""
+    """Return the axes of a contraction, with the main ones: the output's contiguous axis, or an operand's longest."""
     left, right = contraction.operands
     return ThreadAxes(contraction, (_main(contraction, left, right), _main(contraction, right, left)))
 
 
-def _main(contraction: Contraction, own: Operand, other: Operand) -> Axis | None:
-    alone = [a for a in contraction.spatial if a.extent > 1 and a.place in own.axes and a.place not in other.axes]
+def _main(contraction: Contraction, operand: Operand, other: Operand) -> Axis | None:
+    """Return the main axis of an operand."""
+    alone = [a for a in contraction.spatial if a.extent > 1 and a.place in operand.axes and a.place not in other.axes]
     contiguous = [a for a in alone if a.place == contraction.written[-1]]
     return contiguous[0] if contiguous else max(alone, key=lambda a: (a.extent, a.place), default=None)
 
 
 def _ends_in(operand: Operand, axis: Axis) -> bool:
+    """Return whether an axis indexes an operand's last dimension."""
     return bool(operand.indices[-1].same_as(axis.variable))
 
 
 def widest(extent: int, bits: int) -> int:
-    """Elements, of so many bits, of the widest vectors that an axis is made of."""
+    """Return the elements, of `bits` bits each, of the widest vector that divides an extent."""
     return next(width for width in (LANES, 2, 1) if extent % width == 0 and width * bits <= _VECTOR)
 
 
 def moved_last(place: int) -> Callable[..., list[Any]]:
-    """The map of a buffer's indices that puts a dimension last."""
+    """Return the map of a buffer's indices that moves a dimension last."""
     return lambda *indices: [*indices[:place], *indices[place + 1 :], indices[place]]
 
 
 def multiple_of(extent: int) -> int:
-    """What an axis should be a multiple of; 1 where it is fine as it is."""
+    """Return the multiple that an axis should be padded to, 1 if it needs no padding."""
     if extent < LANES:
         return 1
 

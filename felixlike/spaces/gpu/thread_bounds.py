@@ -1,8 +1,8 @@
-"""What keeps the registers of a GPU's threads from spilling: notes that a schedule carries and a postprocessor checks.
+"""Bound the registers of a GPU's threads: block annotations that a schedule carries and a postprocessor checks.
 
-Accumulators are the outputs that a thread keeps in registers: virtual threads times the unrolled loops that are no
-reduction. All threads of a block share 65,536 registers, so many threads must do with few each. What is unrolled is
-code: a kernel that does not fit the instruction cache waits for it, and the compiler takes long over it.
+Accumulators are the outputs that a thread has in registers: virtual threads times the unrolled loops that are not
+reductions. All threads of a block share 65,536 registers, so many threads have few each. Unrolled loops are code: a
+kernel that exceeds the instruction cache waits for it, and takes long to compile.
 """
 
 from __future__ import annotations
@@ -14,66 +14,77 @@ from felixlike import _tvm
 from felixlike._tvm.typing import Block, BlockRef, Schedule
 from felixlike.spaces.blocks import bound, realize_of
 
-_NOTE = "felixlike.thread_"
-"""What the notes' names begin with."""
+_PREFIX = "felixlike.thread_"
+"""Prefix of the annotations' keys."""
 
 OWN = "felixlike.threads"
-"""A note without meaning to TVM.  All our traces for GPUs have some note that begins with "felixlike."."""
+"""An annotation without meaning to TVM. All felixlike traces for GPUs have some annotation that begins with
+"felixlike."."""
 
 WARP, _MOST_THREADS = 32, 1024
-_THREADS = ("meta_schedule.thread_extent_low_inclusive", "meta_schedule.thread_extent_high_inclusive")
+"""Threads of a warp, and the upper limit on threads of a block."""
+_THREAD_LIMITS = ("meta_schedule.thread_extent_low_inclusive", "meta_schedule.thread_extent_high_inclusive")
+"""The annotations from which VerifyGPUCode takes the limits on threads of a block."""
 
 VIRTUAL, THREADS = "vthread.x", "threadIdx.x"
+"""TVM's names of virtual threads and of threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadBounds:
-    """accumulators: most outputs of a thread.  registers: of a block of threads.  steps: most multiplications of a
-    thread that are written out one after the other."""
+    """Limits of a thread's tile.
+
+    Attributes:
+        accumulators: Upper limit on outputs of a thread.
+        registers: Upper limit on registers of a block.
+        steps: Upper limit on unrolled multiplications of a thread.
+    """
 
     accumulators: int
     registers: int
     steps: int
 
     def holds(self, accumulators: int, threads: int, unrolled: int) -> bool:
-        """Whether numbers keep to the bounds.  unrolled: steps of the reduction that are written out."""
+        """Return whether a tile is within the bounds. `unrolled` is the number of unrolled reduction steps."""
         fits = registers_of(accumulators, threads) <= 4 * self.registers
         return accumulators <= self.accumulators and fits and accumulators * unrolled <= self.steps
 
 
 def registers_of(accumulators: Any, threads: Any) -> Any:
-    """Four times the registers that a block asks for, about: a thread's accumulators, a quarter as many for operands,
-    and 80 for addresses and what is fetched ahead.  Numbers or expressions."""
+    """Estimate four times the registers that a block needs, from numbers or expressions.
+
+    A thread needs its accumulators, a quarter as many for operands, and 80 for addresses and prefetched elements.
+    """
     return threads * (accumulators * 5 + 320)
 
 
 def note_thread_bounds(schedule: Schedule, block: BlockRef, bounds: ThreadBounds) -> None:
-    """Write the bounds on the block whose loops are a thread's tile."""
+    """Annotate the block whose loops are a thread's tile with its bounds."""
     for name, value in asdict(bounds).items():
-        schedule.annotate(block, _NOTE + name, value)
+        schedule.annotate(block, _PREFIX + name, value)
 
 
 def note_own(schedule: Schedule, block: BlockRef) -> None:
-    """Say on a block without bounds that its schedule is of our own space."""
+    """Annotate a block without bounds as scheduled by a felixlike rule."""
     schedule.annotate(block, OWN, True)
 
 
 def note_threads(schedule: Schedule, block: BlockRef, least: int = WARP) -> None:
-    """Ask MetaSchedule's VerifyGPUCode for at least a warp of threads, or so many."""
-    for note, limit in zip(_THREADS, (least, _MOST_THREADS), strict=True):  # it heeds both notes or neither
+    """Make MetaSchedule's VerifyGPUCode require at least `least` threads, a warp by default."""
+    for note, limit in zip(_THREAD_LIMITS, (least, _MOST_THREADS), strict=True):  # it needs both annotations
         schedule.annotate(block, note, limit)
 
 
 def noted_thread_bounds(block: Block) -> ThreadBounds | None:
-    """The bounds noted on a block of a TVM schedule; None where there are none."""
-    names = {name: _NOTE + name for name in ThreadBounds.__slots__}
+    """Return the bounds that a block of a TVM schedule is annotated with, or None."""
+    names = {name: _PREFIX + name for name in ThreadBounds.__slots__}
     if any(note not in block.annotations for note in names.values()):
         return None
     return ThreadBounds(**{name: int(block.annotations[note]) for name, note in names.items()})
 
 
 def fits_registers(schedule: Schedule) -> bool:
-    """Whether every noted tile of a postprocessed schedule keeps to its bounds."""
+    """Return whether every annotated tile of a postprocessed schedule is within its bounds."""
     blocks = _tvm.found(schedule.mod["main"].body, _tvm.s_tir.SBlock)
     noted = [(str(block.name_hint), noted_thread_bounds(block)) for block in blocks]
     return all(
@@ -84,7 +95,7 @@ def fits_registers(schedule: Schedule) -> bool:
 
 
 def _sizes(schedule: Schedule, reference: BlockRef) -> tuple[int, int, int]:
-    """Accumulators, threads and unrolled steps of a block."""
+    """Return the accumulators, threads and unrolled steps of a block."""
     reductions = [value for i, value in bound(realize_of(schedule, reference)) if _tvm.is_reduction(i)]
     accumulators = threads = steps = 1
     for loop in schedule.get_loops(reference):

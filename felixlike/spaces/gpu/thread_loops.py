@@ -1,6 +1,6 @@
-"""The loops that a contraction's tile on a GPU is made of, and what is done with them whatever the tile's geometry.
+"""Hold the loops of a contraction's tile on a GPU, and apply what does not depend on the tile's geometry.
 
-In: a schedule. Out: loops that are split, bound to blocks and threads, overlapped.
+Input: a schedule. Output: loops that are split, bound to blocks and threads, and pipelined.
 """
 
 from __future__ import annotations
@@ -14,8 +14,17 @@ from felixlike.codegen.annotations import Asynchronous
 
 @dataclass(slots=True)
 class Loops:
-    """The loops that a tile is made of, outermost first at every level.  own: of a thread; those of them that are
-    `written_out` are unrolled."""
+    """The loops of a tile, outermost first at every level.
+
+    Attributes:
+        blocks: Loops over blocks.
+        virtual: Loops over virtual threads.
+        threads: Loops over threads.
+        outer: Reduction loops over steps of a block.
+        inner: Reduction loops within a step.
+        own: Loops of a thread.
+        step: For tiles of warps only: a reduction loop that one instruction computes, after the last loops of a thread.
+    """
 
     blocks: list[Any] = field(default_factory=list)
     virtual: list[Any] = field(default_factory=list)
@@ -24,16 +33,15 @@ class Loops:
     inner: list[Any] = field(default_factory=list)
     own: list[Any] = field(default_factory=list)
     step: list[Any] = field(default_factory=list)
-    """A loop over the reduction that one instruction does, with the last of a thread's own: of warps' tiles only."""
 
     @property
     def all(self) -> list[Any]:
-        """In their order."""
+        """Return all loops, outermost first."""
         return [*self.blocks, *self.virtual, *self.threads, *self.outer, *self.inner, *self.own, *self.step]
 
 
 def bind(schedule: Schedule, loops: Loops) -> Any:
-    """Bind the loops around a tile; the loop over threads."""
+    """Bind the loops around a tile to blocks and threads and return the loop over threads."""
     for loop in (loops.blocks, loops.virtual):
         if loop:
             schedule.bind(schedule.fuse(*loop), "blockIdx.x" if loop is loops.blocks else "vthread.x")
@@ -43,7 +51,7 @@ def bind(schedule: Schedule, loops: Loops) -> Any:
 
 
 def overlap(schedule: Schedule, loop: LoopRef, stages: int) -> None:
-    """Let both copies of a step begin so many steps before what is computed from them."""
+    """Start the copies of a step `stages` - 1 steps before the computation that reads them."""
     schedule.annotate(loop, "software_pipeline_stage", [0, 0, stages - 1])
     schedule.annotate(loop, "software_pipeline_order", [0, 1, 2])
     schedule.annotate(loop, "software_pipeline_async_stages", [0])
@@ -51,6 +59,6 @@ def overlap(schedule: Schedule, loop: LoopRef, stages: int) -> None:
 
 
 def sampled(schedule: Schedule, loop: LoopRef, parts: int, most: int) -> list[Any]:
-    """The loop split into sampled factors, the innermost of at most `most`."""
-    found = schedule.sample_perfect_tile(loop, n=parts, max_innermost_factor=most)
-    return list(schedule.split(loop, found))
+    """Split a loop into sampled factors, the innermost of at most `most`."""
+    factors = schedule.sample_perfect_tile(loop, n=parts, max_innermost_factor=most)
+    return list(schedule.split(loop, factors))

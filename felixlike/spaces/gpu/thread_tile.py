@@ -1,4 +1,4 @@
-"""Thread tile: a contraction on a GPU whose threads keep a tile of the output in registers each.
+"""Schedule contractions on GPUs with a tile of the output in the registers of every thread.
 
     for i, j:                 blocks (i_0, j_0):
         for k:                    for k_0:
@@ -7,16 +7,15 @@
                                           C_local[i, j] += A_shared[k, i] · B_shared[k, j]     4 i and 4 j a thread,
                                   C[i, j] = relu(C_local[i, j] + b[j])                         v times in each direction
 
-Both operands lie in shared memory with the axis last along which a thread has neighbouring outputs, so that four of
-them are loaded at once, whichever way they lie in global memory; rows are shifted by four banks against each other, so
-that copies which turn a tile round do not wait for one bank. Where a thread has more than four outputs in one direction
-it has them in groups of four, as far apart as all threads' groups together (virtual threads): then the groups that a
-warp loads at a time lie side by side. The loops of a tile are unrolled by the CUDA compiler and not by TVM: sources
-stay short, and compile quickly. Up to three tiles are in flight: the next are copied, asynchronously, while one is in
-use.
+Both operands are in shared memory. The last axis is the one along which a thread has neighbouring outputs, so four
+elements are loaded at once, whatever the order in global memory. Rows are shifted by four banks against each other, so
+that copies which transpose a tile do not wait for one bank. A thread with more than four outputs in one direction has
+them in groups of four, as far apart as the groups of all threads together (virtual threads). The groups that a warp
+loads at a time are then contiguous. The CUDA compiler unrolls the loops of a tile, not TVM: sources stay short and
+compile quickly. Up to three tiles are in flight: the next ones are copied, asynchronously, while one is in use.
 
-Where the output is too small to occupy all multiprocessors, the reduction is split among blocks; a second kernel sums
-up what they leave in global memory, and has the epilogue.
+If the output is too small to occupy all multiprocessors, the reduction is split among blocks. A second kernel sums the
+parts, which are in global memory, and computes the epilogue.
 """
 
 from __future__ import annotations
@@ -41,43 +40,46 @@ from felixlike.spaces.padding import is_plain
 from felixlike.spaces.surroundings import settle_surroundings
 
 _REGISTERS = 65536
-"""Of a multiprocessor."""
+"""Registers of a multiprocessor."""
 _MOST_ACCUMULATORS, _MOST_SLIDING = 128, 64
-"""Outputs of a thread; fewer where a window slides, since the compiler then keeps elements for several taps.  Of 154
-random points of eleven operators four spilled with 128 for all."""
+"""Upper limits on outputs of a thread, in general and where a window slides: the compiler then keeps elements for
+several taps. With 128 for both, four of 154 random points of eleven operators spilled."""
 _CODE = 3072
-"""Multiplications that are written out one after the other, in all stages together: 48 KiB of code."""
+"""Upper limit on unrolled multiplications, in all stages together: 48 KiB of code."""
 _MOST_STEPS = 32
-"""Largest share of the reduction that is in shared memory at a time, for each of its axes."""
+"""Upper limit on steps of each reduction axis that are in shared memory at a time."""
 _STAGES = (1, 2, 3)
-"""Copies of both shared tiles: with one, all threads wait for it to be filled; with more, the next ones are filled
-while one is in use.  A sketch each."""
+"""Copies of both shared tiles, one sketch each. With one, all threads wait until it is filled. With more, the next ones
+are filled while one is in use."""
 _MOST_OWN, _MOST_THREADS, _MOST_SUMMING = 8, 64, 256
-"""Along one axis: most neighbouring outputs of a thread where no vectors are possible; most threads of a tile; most
-threads of a block that sums up parts."""
+"""Upper limits along one axis: neighbouring outputs of a thread where no vectors are possible, threads of a tile,
+threads of a block that sums parts."""
 _SMALL, _LONG, _LONG_AXIS = 4096, 512, 32
-"""The reduction may be split among blocks if the output has fewer than so many elements a multiprocessor, it has so
-many steps, windows included, and its longest axis so many: 64×64 tiles would leave multiprocessors idle.  Chosen by
-hand."""
+"""The reduction may be split among blocks if the output has fewer than `_SMALL` elements a multiprocessor, the
+reduction has at least `_LONG` steps, windows included, and its longest axis at least `_LONG_AXIS`: 64×64 tiles would
+leave multiprocessors idle. Chosen by hand."""
 _COOPERATIVE = "meta_schedule.cooperative_fetch"
+"""The annotation of copies that all threads of a block make together."""
 
 
 def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
-    """Schedules, new ones, with the block tiled for threads; empty where the block is no contraction, or stands among
-    blocks that sum up as well."""
-    rounded = schedule.copy() if device.precision != FLOAT32.name else None
+    """Return new schedules with the block tiled for threads, or [] if the rule does not apply.
+
+    It does not apply if the block is no contraction or is among other reductions.
+    """
+    for_warps = schedule.copy() if device.precision != FLOAT32.name else None
     name = str(schedule.get(block).name_hint)
     prepared = _prepared(schedule, block)
     if prepared is None:
         return []
     contraction, copies = pack_operands(schedule, prepared.block, prepared.contraction, prepared.copies)
     prepared = replace(prepared, contraction=contraction, copies=copies)
-    found = _ways(schedule, prepared, thread_axes(prepared.contraction), device)
-    return found if rounded is None else found + _warp_tiles(rounded, rounded.get_sblock(name), device)
+    tiled = _variants(schedule, prepared, thread_axes(prepared.contraction), device)
+    return tiled if for_warps is None else tiled + _warp_tiles(for_warps, for_warps.get_sblock(name), device)
 
 
 def _warp_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
-    """Schedules for tensor cores; none where the contraction has not the sizes for them."""
+    """Return schedules for tensor cores, or [] if the contraction's types or sizes do not suit them."""
     statement = schedule.get(block)
     if {str(region.source.dtype) for region in (*statement.reads, *statement.writes)} != {FLOAT32.name}:
         return []
@@ -85,29 +87,29 @@ def _warp_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sch
         without_points(schedule, block)
     prepared = _prepared(schedule, block, warp_multiples)
     axes = None if prepared is None else warp_axes(prepared.contraction, device.precision)
-    return [] if prepared is None or axes is None else _ways(schedule, prepared, axes, device)
+    return [] if prepared is None or axes is None else _variants(schedule, prepared, axes, device)
 
 
-def _ways(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, device: Device) -> list[Schedule]:
-    """A new schedule for each number of stages, with whole sums and with parts of them."""
+def _variants(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, device: Device) -> list[Schedule]:
+    """Return a new schedule for each number of stages, with whole reductions and with split ones."""
     summed = [a.extent for a in axes.stepped]
-    ways = [(stages, False) for stages in _STAGES if stages == 1 or math.prod(summed) >= axes.least_steps * stages]
+    variants = [(stages, False) for stages in _STAGES if stages == 1 or math.prod(summed) >= axes.least_steps * stages]
     outputs, steps = (math.prod(a.extent for a in of) for of in (axes.contraction.spatial, axes.contraction.reduction))
     if outputs < _SMALL * device.cores and steps >= _LONG and max(summed, default=1) >= _LONG_AXIS:
-        ways += [(stages, True) for stages in _STAGES[:2]]
-    found = []
-    for stages, parts in ways:
+        variants += [(stages, True) for stages in _STAGES[:2]]
+    schedules = []
+    for stages, parts in variants:
         if axes.least_bytes * stages > device.tile_bytes:
             continue
         new = schedule.copy()
         _tile(new, prepared.of(schedule, new), axes, stages, parts=parts)
-        found.append(new)
-    return found
+        schedules.append(new)
+    return schedules
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What is to be tiled.  epilogue: the last block after the contraction.  copies: what computes operands."""
+    """A contraction that is ready to be tiled, with its epilogue and the blocks that compute its operands."""
 
     block: BlockRef
     contraction: Contraction
@@ -115,10 +117,10 @@ class _Prepared:
     copies: tuple[Any, ...]
 
     def of(self, schedule: Schedule, other: Schedule) -> _Prepared:
-        """The same in a copy of its schedule."""
+        """Return the same blocks in a copy of the schedule."""
         block, epilogue, *copies = (
-            None if own is None else other.get_sblock(str(schedule.get(own).name_hint))
-            for own in (self.block, self.epilogue, *self.copies)
+            None if reference is None else other.get_sblock(str(schedule.get(reference).name_hint))
+            for reference in (self.block, self.epilogue, *self.copies)
         )
         return _Prepared(block, self.contraction, epilogue, tuple(copies))
 
@@ -126,25 +128,25 @@ class _Prepared:
 def _prepared(
     schedule: Schedule, block: BlockRef, multiples: Callable[[Contraction], list[int]] | None = None
 ) -> _Prepared | None:
-    """The contraction, padded, with its surroundings inlined.  multiples: what its axes should be multiples of."""
+    """Pad a contraction and inline its surroundings. `multiples` returns the multiples that its axes are padded to."""
     if read_contraction(schedule, block) is None:
         return None
     without_groups(schedule, block)
     contraction = read_contraction(schedule, block)
     if contraction is None or max(axis.extent for axis in contraction.reduction) == 1:
         return None
-    wanted = [multiple_of(a.extent) for a in contraction.axes] if multiples is None else multiples(contraction)
-    contraction = _padded(schedule, block, contraction, wanted)
-    around = settle_surroundings(schedule, block)
-    return None if around is None else _Prepared(block, contraction, around.epilogue, around.copies)
+    padding = [multiple_of(a.extent) for a in contraction.axes] if multiples is None else multiples(contraction)
+    contraction = _padded(schedule, block, contraction, padding)
+    surroundings = settle_surroundings(schedule, block)
+    return None if surroundings is None else _Prepared(block, contraction, surroundings.epilogue, surroundings.copies)
 
 
-def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, wanted: list[int]) -> Contraction:
-    """The contraction after its axes were padded to multiples, where that helps."""
-    if max(wanted) == 1 or not is_plain(contraction):
+def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, padding: list[int]) -> Contraction:
+    """Pad the axes of a contraction to multiples where that helps, and return the contraction."""
+    if max(padding) == 1 or not is_plain(contraction):
         return contraction
     try:
-        schedule.pad_einsum(block, wanted)
+        schedule.pad_einsum(block, padding)
     except _tvm.TVM_ERRORS as error:
         if not _tvm.refusal(error):
             raise
@@ -153,7 +155,7 @@ def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, wante
 
 
 def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int, *, parts: bool) -> None:
-    """Tile a contraction.  parts: whether its reduction is split among blocks."""
+    """Tile a contraction. `parts` says whether its reduction is split among blocks."""
     block, last, operands = prepared.block, prepared.epilogue, axes.contraction.operands
     sources = [schedule.get(block).reads[operand.read].source for operand in operands]
     levels = _split_sums(schedule, block, axes, parts=parts)
@@ -186,7 +188,7 @@ def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int
         schedule.compute_at(fetch, home, preserve_unit_loops=True)
         schedule.fuse(*schedule.get_loops(fetch)[-len(operand.indices) :])
         vector = axes.copied(operand, asynchronously=stages > 1)
-        # MetaSchedule's postprocessor looks for a decision.
+        # MetaSchedule's postprocessor reads a decision.
         schedule.annotate(fetch, _COOPERATIVE, schedule.sample_categorical([vector], [1.0]))
     for loop in (*loops.inner, *loops.own, *loops.step[1:]):
         schedule.unroll(loop)
@@ -198,61 +200,62 @@ def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int
 def _split_sums(
     schedule: Schedule, block: BlockRef, axes: ThreadAxes, *, parts: bool
 ) -> list[tuple[LoopRef, Axis | str]]:
-    """Split the reduction, by sampled factors, into a block's steps and what a step has; and, first, into parts.
+    """Split the reduction, by sampled factors, into parts, steps of a block and iterations of a step.
 
-    Returns the loops of the block with what each of them is: an axis of the output, or a name."""
+    Returns the loops of the block with the role of each: an axis of the output, or a level's name.
+    """
     summed = axes.stepped
     longest = max(summed, key=lambda axis: axis.extent, default=None) if parts else None
-    found: list[tuple[LoopRef, Axis | str]] = []
+    levels: list[tuple[LoopRef, Axis | str]] = []
     for axis, loop in zip(axes.contraction.axes, schedule.get_loops(block), strict=True):
         if not axis.reduced:
-            found.append((loop, axis))
+            levels.append((loop, axis))
             continue
         if axis not in summed:
-            found.append((loop, axes.window_level(axis)))
+            levels.append((loop, axes.window_level(axis)))
             continue
         lanes = axes.lanes(axis)
         vectors, *lane = schedule.split(loop, [None, lanes], disable_predication=True) if lanes > 1 else [loop]
         names = ["part"] * (axis is longest) + ["outer", "inner"]
         factors = sampled(schedule, vectors, len(names), _MOST_STEPS // lanes)
-        found += [*zip(factors, names, strict=True), *((one, axes.lane_level) for one in lane)]
-    return found
+        levels += [*zip(factors, names, strict=True), *((one, axes.lane_level) for one in lane)]
+    return levels
 
 
 def _split(schedule: Schedule, axes: ThreadAxes, levels: Sequence[tuple[LoopRef, Axis | str]]) -> Loops:
-    """The loops of a tile: those of the reduction, and every axis of the output split by sampled factors."""
-    found = Loops()
-    named = {"part": found.blocks, "outer": found.outer, "inner": found.inner, "step": found.step}
+    """Return the loops of a tile: those of the reduction, and every axis of the output split by sampled factors."""
+    tile = Loops()
+    named = {"part": tile.blocks, "outer": tile.outer, "inner": tile.inner, "step": tile.step}
     for loop, level in levels:
         if isinstance(level, str):
             named[level].append(loop)
     last = axes.contraction.written[-1]
     spatial = [(loop, axis) for loop, axis in levels if isinstance(axis, Axis)]
     if isinstance(axes, WarpAxes):
-        split_for_warps(schedule, axes, spatial, found)
-        return found
-    for loop, axis in sorted(spatial, key=lambda pair: pair[1].place == last):  # neighbouring threads go along it
+        split_for_warps(schedule, axes, spatial, tile)
+        return tile
+    for loop, axis in sorted(spatial, key=lambda pair: pair[1].place == last):  # neighbouring threads along it
         lanes = axes.lanes(axis)
         if axis.extent == 1:
-            found.blocks.append(loop)
+            tile.blocks.append(loop)
             continue
         if lanes > 1:
             vectors, lane = schedule.split(loop, [None, lanes], disable_predication=True)
             outer, virtual, thread = sampled(schedule, vectors, 3, _MOST_THREADS)
-            found.virtual.append(virtual)
-            found.own.append(lane)
+            tile.virtual.append(virtual)
+            tile.own.append(lane)
         elif axes.is_alone(axis):
             outer, thread, own = sampled(schedule, loop, 3, _MOST_OWN)
-            found.own.append(own)
+            tile.own.append(own)
         else:
             outer, thread = sampled(schedule, loop, 2, _MOST_THREADS)
-        found.blocks.append(outer)
-        found.threads.append(thread)
-    return found
+        tile.blocks.append(outer)
+        tile.threads.append(thread)
+    return tile
 
 
 def _sum_up(schedule: Schedule, total: BlockRef, epilogue: Any | None, contraction: Contraction) -> None:
-    """A kernel that sums up the parts, with the epilogue."""
+    """Schedule the kernel that sums the parts, with the epilogue."""
     loops, home = Loops(), epilogue
     if epilogue is None:
         home = total
@@ -274,7 +277,7 @@ def _sum_up(schedule: Schedule, total: BlockRef, epilogue: Any | None, contracti
 
 
 def _shared(schedule: Schedule, block: BlockRef, operand: Operand, source: Buffer, axes: ThreadAxes) -> Any:
-    """The block that copies an operand into shared memory, its main axis last."""
+    """Return the block that copies an operand into shared memory, its main axis last."""
     reads = schedule.get(block).reads
     fetch = schedule.cache_read(block, next(i for i, r in enumerate(reads) if r.source.same_as(source)), "shared")
     if isinstance(axes, WarpAxes):
@@ -290,7 +293,7 @@ def _shared(schedule: Schedule, block: BlockRef, operand: Operand, source: Buffe
 
 
 def _write_vectors(schedule: Schedule, last: BlockRef, block: BlockRef, axes: ThreadAxes) -> None:
-    """Write vectors of a tile back, where the output has these elements side by side, and all of them."""
+    """Vectorize the write-back of a tile if its elements are contiguous in the output and none is left out."""
     axis = next((a for a in axes.contraction.spatial if a.place == axes.contraction.written[-1]), None)
     whole = axis is not None and int(schedule.get(last).iter_vars[-1].dom.extent) == axis.extent
     if axis is not None and whole and axes.lanes(axis) > 1 and in_step_on_gpus(schedule, last, block):

@@ -1,19 +1,19 @@
-"""Warp tile: a contraction on a GPU's tensor cores, 32 threads of which compute a tile of the output together.
+"""Schedule contractions for a GPU's tensor cores: the 32 threads of a warp compute a tile of the output together.
 
     a warp's 32 × 16 outputs, in each of its threads (g, t), g < 8, t < 4:
         for k in 16:                      ← one or two instructions for each 16 × 8 of them
             for r in 4, c in 4:
                 C_local[4·g + r, 4·t + c] += A_shared[4·g + r, k] · B_shared[k, 4·t + c]
 
-The loops say what the instruction computes and which thread has which output; `codegen/passes/tensor_cores.py` puts the
-instruction in their place. Everybody else sees loops as of any thread tile. Which rows and columns of a tile the
-instruction calls its first does not matter, as long as they are told apart: a thread has neighbours, where the
-instruction gives it the rows g and g + 8 and the columns 2·t and 2·t + 1.
+The loops describe what the instruction computes and which thread has which output. `codegen/passes/tensor_cores.py`
+replaces them by the instruction. All other code sees the loops of a thread tile. The order of a tile's rows and columns
+in the instruction does not matter as long as they are distinct: a thread has neighbours here, and rows g and g + 8 and
+columns 2·t and 2·t + 1 in the instruction.
 
-Operands stay in shared memory as they lie in global memory, so that vectors are copied at once; rows are shifted
-against each other so that the threads of a warp, which load four steps of a row each, or four rows of a step, meet
-different banks. Where the tile's rows or columns are no multiple of 32 or 16, threads have two of them and not four;
-where one axis is too short a tile goes along two.
+Operands have the same order in shared memory as in global memory, so that vectors are copied at once. Rows are shifted
+against each other so that the threads of a warp, which load four steps of a row each, or four rows of a step, access
+different banks. If the tile's rows or columns are not a multiple of 32 or 16, threads have two of them instead of four.
+If one axis is too short, a tile extends along two.
 """
 
 from __future__ import annotations
@@ -32,94 +32,92 @@ from felixlike.spaces.gpu.thread_bounds import WARP
 from felixlike.spaces.gpu.thread_loops import Loops, sampled
 
 STEP = 16
-"""Of the reduction, in each instruction of halves; two of TF32 do as many."""
+"""Reduction steps of each instruction of float16 or bfloat16. Two instructions of TF32 do as many."""
 ROWS, COLUMNS = 8, 4
 """Threads of a warp along each direction of its tile (PTX ISA, Matrix fragments for mma.m16n8k8 and .m16n8k16)."""
 _RUNS = (4, 2)
 """Neighbouring outputs of a thread in one direction, the better first."""
 _LEAST = 8
-"""Outputs along an axis below which tensor cores would be idle for the most part."""
+"""Outputs along an axis below which tensor cores would be mostly idle."""
 _MOST_WARPS, _MOST_OWN = 8, 4
-"""Along one axis: of a block; tiles of a warp along an axis that it does not lie in."""
+"""Upper limits along one axis: warps of a block, and tiles of a warp along axes outside of the tile."""
 _BANKS = 32
-"""Of shared memory, a word of 32 bits wide each."""
+"""Banks of shared memory, one word of 32 bits wide each."""
 _WASTED = 1.1
-"""How many times as long an axis may become, padded to longer runs.  Chosen by hand."""
+"""Upper limit on the ratio by which padding to longer runs may lengthen an axis. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One direction of a warp's tile.  threads: along it.  run: neighbouring outputs of a thread.  parts: (axis, how
-    much of the tile lies along it), the last one innermost."""
+    """One direction of a warp's tile."""
 
-    threads: int
-    run: int
-    parts: tuple[tuple[Axis, int], ...]
+    threads: int  # along it
+    run: int  # neighbouring outputs of a thread
+    parts: tuple[tuple[Axis, int], ...]  # (axis, extent of the tile along it), the innermost axis last
 
     def part(self, axis: Axis) -> int:
-        """How much of a tile lies along an axis."""
-        return next((size for own, size in self.parts if own is axis), 1)
+        """Return the extent of a tile along an axis."""
+        return next((size for part_axis, size in self.parts if part_axis is axis), 1)
 
     def run_along(self, axis: Axis) -> int:
-        """How many neighbours along an axis a thread has."""
+        """Return how many neighbours along an axis a thread has."""
         return self.run if axis is self.parts[-1][0] else 1
 
 
 @dataclass(frozen=True, slots=True)
 class WarpAxes(ThreadAxes):
-    """rows, columns: the sides of a warp's tile.  step: the axis that instructions sum up along.  precision: which of
-    `PRECISIONS`."""
+    """How a warp's tile uses the axes of a contraction."""
 
     rows: Side
     columns: Side
-    step: Axis
-    precision: int
+    step: Axis  # that instructions reduce
+    precision: int  # index in `PRECISIONS`
 
     @property
     def lane_level(self) -> str:
-        """A step of the reduction is one of the instruction's."""
+        """Return "step": the lanes along the reduction axis belong to one instruction."""
         return "step"
 
     def window_level(self, axis: Axis) -> str:
-        """See `ThreadAxes`: all but the outermost of several, since weights of all taps would fill the memory."""
+        """Return "outer" for the outermost of several windows: weights of all taps would fill the shared memory."""
         windows = [a for a in self.contraction.reduction if a.extent > 1 and not self.is_summed(a)]
         return "outer" if len(windows) > 1 and axis is windows[0] else "inner"
 
     @property
     def least_steps(self) -> int:
-        """See `ThreadAxes`."""
+        """Return the reduction steps of an instruction."""
         return STEP
 
     def lanes(self, axis: Axis) -> int:
-        """See `ThreadAxes`."""
+        """Return the steps of an instruction for the reduction axis, else a thread's neighbours along an axis."""
         if axis is self.step:
             return STEP
         return next((side.run_along(axis) for side in self.sides if side.part(axis) > 1), 1)
 
     def copied(self, operand: Operand, *, asynchronously: bool) -> int:
-        """See `ThreadAxes`: tiles lie as the operand does."""
+        """Return how many elements a thread copies at once. Tiles have the operand's order."""
         last = [axis for axis in self.contraction.axes if operand.indices[-1].same_as(axis.variable)]
         return widest(self._whole(last[0]), self.contraction.item_bits) if last else 1
 
     @property
     def most_threads(self) -> int:
-        """See `ThreadAxes`."""
+        """Return the threads that would compute the whole output."""
         return WARP * prod(a.extent // self._whole(a) for a in self.contraction.spatial if self.is_alone(a))
 
     @property
     def least_threads(self) -> int:
-        """Two warps where a window slides: one alone would copy so many single elements that their addresses spill."""
+        """Return a warp, or two where a window slides: one would copy so many single elements that addresses spill."""
         return 2 * WARP if self.slides else WARP
 
     @property
     def least_bytes(self) -> int:
-        """Of shared memory: both operands of one warp's tile, for one of its steps; and a tenth where there are two,
-        whose windows overlap."""
+        """Return the shared memory in bytes of both operands of a warp's tile, for one of its steps."""
         ends = {a.variable: self._whole(a) - 1 for a in self.contraction.axes}
         one = sum(self._least_bytes(operand, ends) for operand in self.contraction.operands)
-        return one * 11 // 10 if self.slides else one
+        return one * 11 // 10 if self.slides else one  # a second warp's window overlaps
 
     def _least_bytes(self, operand: Operand, ends: Mapping[Any, int]) -> int:
+        """Return the shared memory of one operand in bytes, with its shifted rows."""
         begins = dict.fromkeys(ends, 0)
         shape = [
             1 + int(_tvm.simplify(_tvm.substituted(index, ends) - _tvm.substituted(index, begins)))
@@ -131,7 +129,7 @@ class WarpAxes(ThreadAxes):
         return step * prod(shape[: dimension + 1]) * self.contraction.item_bits // 8
 
     def _whole(self, axis: Axis) -> int:
-        """How much of an axis lies in a warp's tile and a step of it."""
+        """Return how much of an axis is in a warp's tile and a step of it."""
         if axis is self.step:
             return STEP
         if axis.reduced:
@@ -140,40 +138,41 @@ class WarpAxes(ThreadAxes):
 
     @property
     def sides(self) -> tuple[Side, Side]:
-        """Rows and columns."""
+        """Return rows and columns."""
         return self.rows, self.columns
 
     def side_of(self, operand: Operand) -> Side:
-        """The side along which an operand lies."""
+        """Return the side along which an operand extends."""
         return self.rows if self.rows.parts[-1][0].place in operand.axes else self.columns
 
     def along(self, operand: Operand) -> bool:
-        """Whether steps of the reduction are neighbours in memory."""
+        """Return whether an operand's steps of the reduction are contiguous in memory."""
         return bool(operand.indices[-1].same_as(self.step.variable))
 
 
 def warp_multiples(contraction: Contraction) -> list[int]:
-    """What each axis should be a multiple of; 1 where that does not matter, or would be of no use."""
-    found = [1] * len(contraction.axes)
+    """Return the multiple that each axis should be padded to, 1 where padding has no use."""
+    multiples = [1] * len(contraction.axes)
     chosen = _chosen(contraction)
     if chosen is None:
-        return found
+        return multiples
     left, right, step = chosen
     if left and right:
-        found[left[-1].place] = _multiple(left[-1].extent, ROWS)
-        found[right[-1].place] = _multiple(right[-1].extent, COLUMNS)
-    found[step.place] = STEP
-    return found
+        multiples[left[-1].place] = _multiple(left[-1].extent, ROWS)
+        multiples[right[-1].place] = _multiple(right[-1].extent, COLUMNS)
+    multiples[step.place] = STEP
+    return multiples
 
 
 def _multiple(extent: int, threads: int) -> int:
+    """Return the longer run's multiple unless it pads an axis too much."""
     longer, shorter = (threads * run for run in _RUNS)
     lengths = [-(-extent // by) * by for by in (longer, shorter)]
     return longer if lengths[0] <= _WASTED * lengths[1] else shorter
 
 
 def warp_axes(contraction: Contraction, precision: str) -> WarpAxes | None:
-    """What lies along a warp's tile; None where no axes have the sizes."""
+    """Return the axes of a warp's tile, or None if no axes have suitable sizes."""
     chosen = _chosen(contraction)
     if chosen is None:
         return None
@@ -186,9 +185,7 @@ def warp_axes(contraction: Contraction, precision: str) -> WarpAxes | None:
 
 
 def _chosen(contraction: Contraction) -> tuple[list[Axis], list[Axis], Axis] | None:
-    """The axes that may be rows, those that may be columns, the best last, and the axis that is summed up in steps.
-
-    What the output is contiguous along should be columns: four threads write them side by side."""
+    """Return the axes that may be rows, those that may be columns, the best last, and the axis reduced in steps."""
     left, right = (_alone(contraction, *pair) for pair in _both_ways(contraction.operands))
     last = contraction.written[-1]
     if any(axis.place == last for axis in left):
@@ -201,29 +198,33 @@ def _chosen(contraction: Contraction) -> tuple[list[Axis], list[Axis], Axis] | N
 
 
 def _both_ways(operands: tuple[Operand, Operand]) -> tuple[tuple[Operand, Operand], tuple[Operand, Operand]]:
+    """Return the operands in both orders."""
     return operands, (operands[1], operands[0])
 
 
-def _alone(contraction: Contraction, own: Operand, other: Operand) -> list[Axis]:
-    """The axes of the output that one operand alone has, the best last."""
-    axes = [a for a in contraction.spatial if a.extent > 1 and a.place in own.axes and a.place not in other.axes]
+def _alone(contraction: Contraction, operand: Operand, other: Operand) -> list[Axis]:
+    """Return the output's axes that `operand` has and `other` does not, the best last."""
+    axes = [a for a in contraction.spatial if a.extent > 1 and a.place in operand.axes and a.place not in other.axes]
     return sorted(axes, key=lambda a: (a.place == contraction.written[-1], a.extent, a.place))
 
 
 def _in_both(contraction: Contraction, axis: Axis) -> bool:
+    """Return whether both operands have an axis."""
     return all(axis.place in operand.axes for operand in contraction.operands)
 
 
 def _ends(contraction: Contraction, axis: Axis) -> bool:
+    """Return whether an axis is the last dimension of an operand."""
     return any(operand.indices[-1].same_as(axis.variable) for operand in contraction.operands)
 
 
 def _enough(axes: Sequence[Axis]) -> bool:
+    """Return whether axes have enough outputs for tensor cores."""
     return prod(axis.extent for axis in axes) >= _LEAST
 
 
 def _side(axes: Sequence[Axis], threads: int) -> Side | None:
-    """A side along these axes, or some of them; None where no tile divides them."""
+    """Return a side along these axes, or some of them, or None if no tile divides them."""
     for run in _RUNS:
         left = threads * run
         parts: list[tuple[Axis, int]] = []
@@ -238,9 +239,7 @@ def _side(axes: Sequence[Axis], threads: int) -> Side | None:
 
 
 def split_for_warps(schedule: Schedule, axes: WarpAxes, spatial: Sequence[tuple[LoopRef, Axis]], found: Loops) -> None:
-    """Split the axes of the output, by sampled factors, into blocks, virtual threads, warps and what these consist of.
-
-    A block's threads are its warps, and in each first the rows and then the columns."""
+    """Split the output's axes, by sampled factors, into blocks, virtual threads, warps and a thread's own loops."""
     loops = {axis.place: loop for loop, axis in spatial}
     threads: list[Any] = []
     for side in axes.sides:
@@ -254,7 +253,7 @@ def split_for_warps(schedule: Schedule, axes: WarpAxes, spatial: Sequence[tuple[
             found.threads.append(warp)
             threads.append(thread)
             found.step += own
-    found.threads += threads
+    found.threads += threads  # a block's threads are its warps, each with first the rows and then the columns
     for loop, axis in spatial:
         if axis.place not in loops:
             continue
@@ -266,19 +265,20 @@ def split_for_warps(schedule: Schedule, axes: WarpAxes, spatial: Sequence[tuple[
 
 
 def align_for_warps(schedule: Schedule, axes: WarpAxes, fetch: BlockRef, operand: Operand) -> None:
-    """Shift the rows of an operand's shared tile so that a warp's threads meet different banks."""
+    """Shift the rows of an operand's shared tile so that a warp's threads access different banks."""
     aligned = _aligned(axes, operand)
     if aligned is not None:
         schedule.storage_align(fetch, 0, *aligned)
 
 
 def _aligned(axes: WarpAxes, operand: Operand) -> tuple[int, int, int] | None:
-    """(dimension, factor, offset): by how much rows are shifted; None where they lie as they are.
+    """Return (dimension, factor, offset) by which rows are shifted, or None if they are not shifted.
 
-    Threads (g, t) load from rows `apart` times g, and the steps 4·t … 4·t + 3 where some operand has these side by
-    side, all four at once; else the steps t, t + 4 …, a word at a time along a row, or a run of them along it."""
+    Threads (g, t) load from rows `stride` times g: the steps 4·t … 4·t + 3 at once if some operand has them contiguous,
+    else the steps t, t + 4 …, a word at a time along a row, or a run of them along it.
+    """
     side = axes.side_of(operand)
-    apart = side.run if side is axes.rows else side.run // 2
+    stride = side.run if side is axes.rows else side.run // 2
     dimensions = [_dimension(operand, axis) for axis in (axes.step, side.parts[-1][0])]
     if None in dimensions or dimensions[0] == dimensions[1]:
         return None
@@ -286,14 +286,14 @@ def _aligned(axes: WarpAxes, operand: Operand) -> tuple[int, int, int] | None:
     if row > step:  # threads t are a row of the tile apart, threads g are neighbours
         factor, offset = _BANKS // 2, _BANKS // 4
     elif any(axes.along(other) for other in axes.contraction.operands):
-        factor, offset = _BANKS // apart, _BANKS // 2 // apart
+        factor, offset = _BANKS // stride, _BANKS // 2 // stride
     else:
-        factor, offset = max(2 * LANES // apart, 2), max(LANES // apart, 1)
+        factor, offset = max(2 * LANES // stride, 2), max(LANES // stride, 1)
     vectors = axes.copied(operand, asynchronously=False)
     return None if offset % vectors else (min(step, row), factor, offset)
 
 
 def _dimension(operand: Operand, axis: Axis) -> int | None:
-    """The dimension of an operand that an axis walks through."""
+    """Return the dimension of an operand that an axis indexes."""
     places = [i for i, index in enumerate(operand.indices) if _tvm.uses(index, axis.variable)]
     return places[0] if len(places) == 1 else None

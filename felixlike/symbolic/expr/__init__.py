@@ -1,3 +1,3 @@
-"""Exact algebra of schedule variables: expressions, their order and their values. Knows nothing of TVM."""
+"""Define the exact algebra of schedule variables: expressions, comparisons and evaluation. Independent of TVM."""
 
-import felixlike.symbolic.expr.comparison  # noqa: F401  so that expressions of every operator can be unpickled
+import felixlike.symbolic.expr.comparison  # noqa: F401  registers operators, so that all expressions can be unpickled

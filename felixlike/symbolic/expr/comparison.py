@@ -1,6 +1,6 @@
-"""Minima, maxima, gates and selections: what hangs on which of two values is larger.
+"""Define minima, maxima, gates and selections.
 
-A gate is 1 where its test holds, else 0. What the bounds of variables settle is settled at once.
+A gate is 1 where its test holds, else 0. If the bounds of variables decide a comparison, it is simplified immediately.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from felixlike.symbolic.expr.polynomial import expand, nonnegative
 
 
 def minimum(a: Expr | Number, b: Expr | Number) -> Expr:
-    """The smaller of two."""
+    """Return the smaller of two expressions."""
     a, b = as_expr(a), as_expr(b)
     if a is b or a.high <= b.low or nonnegative(b - a):
         return a
@@ -22,7 +22,7 @@ def minimum(a: Expr | Number, b: Expr | Number) -> Expr:
 
 
 def maximum(a: Expr | Number, b: Expr | Number) -> Expr:
-    """The larger of two."""
+    """Return the larger of two expressions."""
     a, b = as_expr(a), as_expr(b)
     if a is b or a.low >= b.high or nonnegative(a - b):
         return a
@@ -33,7 +33,7 @@ def maximum(a: Expr | Number, b: Expr | Number) -> Expr:
 
 
 def at_least(x: Expr | Number, threshold: int) -> Expr:
-    """The gate [x ≥ threshold] of an integer-valued x: 1 or 0."""
+    """Return the gate [x ≥ threshold] of an integer-valued x: 1 or 0."""
     x = as_expr(x)
     if x.low >= threshold:
         return const(1)
@@ -45,12 +45,12 @@ def at_least(x: Expr | Number, threshold: int) -> Expr:
 
 
 def at_most(x: Expr | Number, threshold: int) -> Expr:
-    """The gate [x ≤ threshold] of an integer-valued x."""
+    """Return the gate [x ≤ threshold] of an integer-valued x."""
     return 1 - at_least(x, threshold + 1)
 
 
 def equals(a: Expr | Number, b: Expr | Number) -> Expr:
-    """The gate [a = b] of integer-valued expressions."""
+    """Return the gate [a = b] of integer-valued expressions."""
     difference = expand(as_expr(a) - b)
     if difference.is_const:
         return const(int(difference.value == 0))
@@ -62,7 +62,7 @@ def equals(a: Expr | Number, b: Expr | Number) -> Expr:
 
 
 def select(gate: Expr, then: Expr | Number, otherwise: Expr | Number) -> Expr:
-    """`then` where the gate is 1, `otherwise` where it is 0."""
+    """Return `then` where the gate is 1, `otherwise` where it is 0."""
     then, otherwise = as_expr(then), as_expr(otherwise)
     if gate.is_const:
         return then if gate.value else otherwise

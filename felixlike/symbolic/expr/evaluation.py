@@ -1,6 +1,6 @@
-"""The value of expressions: at one point, or at many points in one vectorised pass over the graph.
+"""Evaluate expressions at one point, or at many points in one vectorised pass over the graph.
 
-In: expressions and values of their variables. Out: float64 numbers, exact for integer results below 2^53.
+Input: expressions and values of their variables. Output: float64 numbers, exact for integer results below 2^53.
 """
 
 from __future__ import annotations
@@ -20,13 +20,21 @@ Array = npt.NDArray[np.float64]
 
 
 def evaluate(expression: Expr, values: Mapping[str, Number]) -> float:
-    """One expression at one point; values by the names of variables. Raises KeyError for a missing one."""
+    """Return the value of an expression at one point.
+
+    Args:
+        expression: The expression.
+        values: Values by variable name.
+
+    Raises:
+        KeyError: If a variable has no value.
+    """
     names = {v.name: np.array([float(values[v.name])]) for v in topological([expression]) if v.op is Op.VAR}
     return float(Graph([expression]).evaluate(names, 1)[0, 0])
 
 
 class Graph:
-    """Many expressions prepared for repeated evaluation; shared parts are computed once."""
+    """Prepare expressions for repeated evaluation; shared parts are computed once."""
 
     def __init__(self, roots: Sequence[Expr]) -> None:
         self.roots = tuple(roots)
@@ -40,7 +48,12 @@ class Graph:
         return len(self._steps)
 
     def evaluate(self, values: Mapping[str, Array], count: int) -> Array:
-        """float64[count, roots] for columns of values float64[count] by variable name."""
+        """Return the values of the roots: float64[count, roots].
+
+        Args:
+            values: float64[count] by variable name.
+            count: The number of points.
+        """
         results: list[Any] = [None] * len(self._steps)
         for i, (node, args) in enumerate(self._steps):
             results[i] = _compute(node, [results[a] for a in args], values)
@@ -51,15 +64,15 @@ class Graph:
 
 
 def _last_uses(steps: Sequence[tuple[Expr, tuple[int, ...]]], outputs: Sequence[int]) -> dict[int, list[int]]:
-    """For each step, the results that are not needed after it; keeps the working set small."""
+    """Return, for each step, the results that are not needed after it, so that they can be freed."""
     last: dict[int, int] = {}
     for i, (_, args) in enumerate(steps):
         for a in args:
             last[a] = i
-    kept = set(outputs)
+    output_set = set(outputs)
     dead: dict[int, list[int]] = {}
     for a, i in last.items():
-        if a not in kept:
+        if a not in output_set:
             dead.setdefault(i, []).append(a)
     return dead
 
@@ -69,9 +82,11 @@ _OF_TWO: Mapping[Op, Callable[[Any, Any], Any]] = {
     Op.MIN: np.minimum,
     Op.MAX: np.maximum,
 }
+"""NumPy functions of operators with two arguments."""
 
 
 def _compute(node: Expr, args: Sequence[Any], values: Mapping[str, Array]) -> Any:
+    """Return the value of a node for the values of its arguments."""
     match node.op:
         case Op.CONST:
             return float(node.value)
@@ -94,6 +109,7 @@ def _compute(node: Expr, args: Sequence[Any], values: Mapping[str, Array]) -> An
 
 
 def _power(base: Any, exponent: int) -> Any:
+    """Return base ^ exponent, avoiding `pow` for exponents 1 and -1."""
     if exponent == 1:
         return base
     if exponent == -1:

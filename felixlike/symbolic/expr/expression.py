@@ -1,12 +1,12 @@
-"""Hash-consed expressions over schedule variables: the language of extents, gates and formulas.
+"""Define hash-consed expressions over schedule variables, for extents, gates and formulas.
 
-In: numbers and variables. Out: shared, canonical nodes; equal expressions are the same object, so that a set of
-formulas is one graph. Sums and products are kept flat with collected like terms (as computer algebra systems do), but
-products of sums stay factored unless `polynomial.expand` is called, because a factored form is a monomial in log space.
+Input: numbers and variables. Output: shared, canonical nodes. Equal expressions are the same object, so a set of
+formulas is one graph. Sums and products are flat with like terms collected, as in computer algebra systems. Products of
+sums stay factored unless `polynomial.expand` is called, because a factored form is a monomial in log space.
 
-Operators: + − × ÷ pow, floor division; min, max, select, and `at_least` (a gate: 1 where x ≥ k, else 0) are in
-`comparison.py`. Every node knows an interval that holds its value; constructors use it to settle min, max, gates and
-selects at once. `traversal.py` finds and replaces what is inside.
+Operators: + − × ÷ pow and floor division. min, max, select, and `at_least` (a gate: 1 where x ≥ k, else 0) are in
+`comparison.py`. Every node has an interval that contains its value. Constructors use it to simplify min, max, gates and
+selects immediately. `traversal.py` finds and replaces subexpressions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from felixlike.symbolic.expr.printing import to_text
 
 
 class Expr(Node):
-    """An immutable node.  Compare with `is`; build with operators, and the functions here and in `comparison.py`."""
+    """Represent an immutable node.
+
+    Compare nodes with `is`. Build them with operators, and with the functions here and in `comparison.py`.
+    """
 
     __slots__ = ()
 
@@ -72,20 +75,21 @@ class Expr(Node):
 
 
 REMEMBERED = 100_000
-"""Results kept of each of the slower operations; building a sketch's formulas repeats many of them."""
+"""Cache size of each of the slower operations, in results; building a sketch's formulas repeats many of them."""
 
 _nodes: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
+"""The live nodes by their parts."""
 _created = 0
 
 
 def make_node(op: Op, args: tuple[Expr, ...], payload: Payload, low: float, high: float) -> Expr:
-    """The one node with these parts."""
+    """Return the unique node with these parts."""
     global _created
-    # 1 and 1.0 are equal as keys, but must not turn integers into floats for whoever came second.
+    # 1 and 1.0 are equal as keys, but an integer must not become a float because the float was created first.
     key = (op, tuple(map(id, args)), payload, tuple(map(type, payload)))
-    found = _nodes.get(key)
-    if found is not None:
-        return found
+    existing = _nodes.get(key)
+    if existing is not None:
+        return existing
     node = object.__new__(Expr)
     node.op, node.args, node.payload, node.low, node.high = op, args, payload, low, high
     _created += 1
@@ -95,31 +99,37 @@ def make_node(op: Op, args: tuple[Expr, ...], payload: Payload, low: float, high
 
 
 def const(value: Number) -> Expr:
-    """A number; integral floats become integers."""
+    """Return a constant; integral floats become integers."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**62:
         value = int(value)
     return make_node(Op.CONST, (), (value,), float(value), float(value))
 
 
 def var(name: str, low: Number = 1, high: Number = math.inf, group: Group | None = None) -> Expr:
-    """A variable with values in [low, high]; the same name with other bounds is another variable.
+    """Return a variable with values in [low, high]; the same name with other bounds is another variable.
 
-    group: variables of one group multiply to a known number, so a complete product is written as that number."""
+    Args:
+        name: The name.
+        low: The least value.
+        high: The greatest value.
+        group: The group of variables that multiply to a known number; a complete product becomes that number.
+    """
     return make_node(Op.VAR, (), (name, low, high, group), float(low), float(high))
 
 
 def as_expr(value: Expr | Number) -> Expr:
-    """Numbers become constants."""
+    """Return an expression; numbers become constants."""
     return value if isinstance(value, Expr) else const(value)
 
 
 def add(terms: Iterable[Expr | Number]) -> Expr:
-    """A flat sum with like terms collected."""
+    """Return the sum of the terms, flat, with like terms collected."""
     return _add(tuple(terms))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _add(terms: tuple[Expr | Number, ...]) -> Expr:
+    """Return the sum of the terms; cached."""
     constant: Number = 0
     coefficients: dict[Expr, Number] = {}
     for term in terms:
@@ -130,16 +140,17 @@ def _add(terms: tuple[Expr | Number, ...]) -> Expr:
         constant += extra
         for base, factor in parts:
             coefficients[base] = coefficients.get(base, 0) + factor
-    parts_left = sorted(((b, c) for b, c in coefficients.items() if c != 0), key=by_order)
-    return _sum(constant, parts_left)
+    nonzero = sorted(((b, c) for b, c in coefficients.items() if c != 0), key=by_order)
+    return _sum(constant, nonzero)
 
 
 def by_order(pair: tuple[Expr, Number]) -> int:
-    """The order of terms and factors."""
+    """Return the sort key of a term or factor."""
     return pair[0].order
 
 
 def _sum(constant: Number, parts: list[tuple[Expr, Number]]) -> Expr:
+    """Return constant + Σ coefficient · term for sorted terms."""
     if not parts:
         return const(constant)
     if constant == 0 and len(parts) == 1 and parts[0][1] == 1:
@@ -152,20 +163,26 @@ def _sum(constant: Number, parts: list[tuple[Expr, Number]]) -> Expr:
 
 
 def _scaled_low(term: Expr, factor: Number) -> float:
+    """Return the lower bound of factor · term."""
     return factor * (term.low if factor > 0 else term.high)
 
 
 def _scaled_high(term: Expr, factor: Number) -> float:
+    """Return the upper bound of factor · term."""
     return factor * (term.high if factor > 0 else term.low)
 
 
 def mul(factors: Iterable[Expr | Number]) -> Expr:
-    """A flat product with exponents collected; a numeric factor becomes the coefficient of a one-term sum."""
+    """Return the product of the factors, flat, with exponents collected.
+
+    A numeric factor becomes the coefficient of a one-term sum.
+    """
     return _mul(tuple(factors))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _mul(factors: tuple[Expr | Number, ...]) -> Expr:
+    """Return the product of the factors; cached."""
     coefficient: Number = 1
     exponents: dict[Expr, int] = {}
     for factor in factors:
@@ -181,55 +198,58 @@ def _mul(factors: tuple[Expr | Number, ...]) -> Expr:
     if coefficient == 0:
         return const(0)
     if len(parts_left) == 1 and parts_left[0][1] == 1 and parts_left[0][0].op is Op.ADD:
-        # A number times a sum is again a sum.
+        # A number times a sum is a sum.
         constant, terms = linear_parts(parts_left[0][0])
         return _sum(constant * coefficient, [(t, c * coefficient) for t, c in terms])
     return _sum(0, [(_product(parts_left), coefficient)]) if parts_left else const(coefficient)
 
 
 def _complete(exponents: dict[Expr, int]) -> Number:
-    """Take complete products of groups out of `exponents`; the number they stand for."""
+    """Remove complete products of groups from `exponents`, and return the number that they equal."""
     members: dict[Group, list[Expr]] = {}
     for base, exponent in exponents.items():
         group = group_of(base)
         if group is not None and exponent:
             members.setdefault(group, []).append(base)
     factor: Number = 1
-    for group, found in members.items():
-        if len(found) < group.size:
+    for group, bases in members.items():
+        if len(bases) < group.size:
             continue
-        powers = [exponents[base] for base in found]
+        powers = [exponents[base] for base in bases]
         whole = min(powers) if min(powers) > 0 else max(powers) if max(powers) < 0 else 0
         factor *= group.product**whole
-        for base in found:
+        for base in bases:
             exponents[base] -= whole
     return factor
 
 
 def _product(parts: list[tuple[Expr, int]]) -> Expr:
+    """Return Π base ^ exponent for sorted factors."""
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
     low, high = 1.0, 1.0
-    together: dict[Group, tuple[float, float]] = {}
+    group_bounds: dict[Group, tuple[float, float]] = {}
     for base, exponent in parts:
         group = group_of(base)
         if group is not None and exponent == 1:
-            # Factors of one loop are bounded together by its extent.
-            inner, outer = together.get(group, (1.0, 1.0))
-            together[group] = inner * base.low, min(outer * base.high, group.product)
+            # The product of factors of one loop is bounded by its extent.
+            inner, outer = group_bounds.get(group, (1.0, 1.0))
+            group_bounds[group] = inner * base.low, min(outer * base.high, group.product)
         else:
             low, high = _interval_mul(low, high, *_interval_pow(base.low, base.high, exponent))
-    for bounds in together.values():
+    for bounds in group_bounds.values():
         low, high = _interval_mul(low, high, *bounds)
     return make_node(Op.MUL, tuple(b for b, _ in parts), tuple(e for _, e in parts), low, high)
 
 
 def _interval_mul(a: float, b: float, c: float, d: float) -> tuple[float, float]:
+    """Return the product of the intervals [a, b] and [c, d], with 0 · ∞ = 0."""
     ends = [0.0 if 0 in (x, y) else x * y for x in (a, b) for y in (c, d)]
     return min(ends), max(ends)
 
 
 def _interval_pow(low: float, high: float, exponent: int) -> tuple[float, float]:
+    """Return the power of an interval."""
     if exponent < 0:
         if low <= 0 <= high:
             return -math.inf, math.inf
@@ -242,7 +262,7 @@ def _interval_pow(low: float, high: float, exponent: int) -> tuple[float, float]
 
 
 def power(base: Expr, exponent: int) -> Expr:
-    """base ^ exponent for an integer exponent."""
+    """Return base ^ exponent for an integer exponent."""
     scale, parts = product_parts(base)
     if base.is_const:
         return const(base.value**exponent)
@@ -250,12 +270,12 @@ def power(base: Expr, exponent: int) -> Expr:
 
 
 def raised(base: Expr, exponent: int) -> Expr:
-    """base ^ exponent of a base that is no product."""
+    """Return base ^ exponent of a base that is not a product."""
     return _product([(base, exponent)]) if exponent else const(1)
 
 
 def floordiv(a: Expr | Number, b: Expr | Number) -> Expr:
-    """⌊a / b⌋ for b ≥ 1."""
+    """Return ⌊a / b⌋ for b ≥ 1."""
     a, b = as_expr(a), as_expr(b)
     if a.is_const and b.is_const:
         return const(a.value // b.value)
@@ -268,11 +288,12 @@ def floordiv(a: Expr | Number, b: Expr | Number) -> Expr:
 
 
 def _floor(value: float) -> float:
+    """Return the floor of a finite number; infinities and NaN are returned unchanged."""
     return float(math.floor(value)) if math.isfinite(value) else value
 
 
 def ceildiv(a: Expr | Number, b: Expr | Number) -> Expr:
-    """⌈a / b⌉ for integers, b ≥ 1."""
+    """Return ⌈a / b⌉ for integers, b ≥ 1."""
     return floordiv(as_expr(a) + b - 1, b)
 
 
@@ -283,9 +304,9 @@ CONSTRUCTORS: dict[Op, Callable[[tuple[Expr, ...], Payload], Expr]] = {
     Op.MUL: lambda args, payload: mul(power(a, e) for a, e in zip(args, payload, strict=True)),  # type: ignore[arg-type]
     Op.FLOORDIV: lambda args, payload: floordiv(*args),
 }
-"""What builds a node of each operator from its parts; `comparison.py` adds its own."""
+"""The function that builds a node of each operator from its parts; `comparison.py` adds more."""
 
 
 def restore(op: Op, args: tuple[Expr, ...], payload: Payload) -> Expr:
-    """The node with these parts, made by the constructors, so that it is simplified, and shared when unpickled too."""
+    """Rebuild a node from its parts with the constructors, so that it is simplified, and shared after unpickling."""
     return CONSTRUCTORS[op](args, payload)

@@ -1,4 +1,4 @@
-"""Divisors, ordered factorisations, and drawing them fast: the integer side of perfect tiling."""
+"""Compute divisors and ordered factorisations, and sample them fast, for perfect tiling."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ import numpy as np
 import numpy.typing as npt
 
 _TABLE_LIMIT = 200_000
-"""Factorisations that are listed rather than drawn prime by prime."""
+"""Maximum number of factorisations that are listed; above it, they are sampled prime by prime. Chosen by hand."""
 
 
 @cache
 def divisors(number: int) -> tuple[int, ...]:
-    """All divisors of number ≥ 1, ascending."""
+    """Return all divisors of number ≥ 1, ascending."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return tuple(sorted({*small, *(number // d for d in small)}))
 
 
 @cache
 def factorisations(extent: int, parts: int, largest_last: int) -> npt.NDArray[np.int64] | None:
-    """Every ordered way to write extent as a product of `parts` factors, the last ≤ largest_last: int64[count, parts].
+    """Return every ordered way to write extent as a product of `parts` factors, the last ≤ largest_last.
 
-    None where there are more than 200,000 of them."""
+    Returns:
+        int64[count, parts], or None if there are more than 200,000.
+    """
     rows = [((), extent)]  # type: list[tuple[tuple[int, ...], int]]
     for _ in range(parts - 1):
         rows = [((*head, d), rest // d) for head, rest in rows for d in divisors(rest)]
@@ -35,22 +37,26 @@ def factorisations(extent: int, parts: int, largest_last: int) -> npt.NDArray[np
 def draw_factorisations(
     extent: int, parts: int, largest_last: int, count: int, rng: np.random.Generator
 ) -> npt.NDArray[np.int64]:
-    """`count` factorisations, each equally likely among all that `factorisations` would list: int64[count, parts]."""
+    """Draw factorisations, each equally likely among all that `factorisations` would list.
+
+    Returns:
+        int64[count, parts].
+    """
     table = factorisations(extent, parts, largest_last)
     if table is not None:
         return table[rng.integers(len(table), size=count)]
-    kept: list[npt.NDArray[np.int64]] = []
+    batches: list[npt.NDArray[np.int64]] = []
     missing = count
     while missing:
         rows = _draw_by_primes(extent, parts, 2 * missing, rng)
         rows = rows[rows[:, -1] <= largest_last][:missing]
-        kept.append(rows)
+        batches.append(rows)
         missing -= len(rows)
-    return np.concatenate(kept)
+    return np.concatenate(batches)
 
 
 def _draw_by_primes(extent: int, parts: int, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Each prime power's exponent is spread over the parts uniformly among compositions (stars and bars)."""
+    """Spread each prime's exponent over the parts, uniformly among compositions (stars and bars)."""
     rows = np.ones((count, parts), dtype=np.int64)
     for prime, exponent in prime_factors(extent):
         slots = exponent + parts - 1
@@ -62,8 +68,8 @@ def _draw_by_primes(extent: int, parts: int, count: int, rng: np.random.Generato
 
 @cache
 def prime_factors(number: int) -> tuple[tuple[int, int], ...]:
-    """(prime, exponent) pairs of number ≥ 1, primes ascending."""
-    found: list[tuple[int, int]] = []
+    """Return (prime, exponent) pairs of number ≥ 1, primes ascending."""
+    factors: list[tuple[int, int]] = []
     rest, prime = number, 2
     while prime * prime <= rest:
         exponent = 0
@@ -71,8 +77,8 @@ def prime_factors(number: int) -> tuple[tuple[int, int], ...]:
             rest //= prime
             exponent += 1
         if exponent:
-            found.append((prime, exponent))
+            factors.append((prime, exponent))
         prime += 1
     if rest > 1:
-        found.append((rest, 1))
-    return tuple(found)
+        factors.append((rest, 1))
+    return tuple(factors)

@@ -1,7 +1,6 @@
-"""The nodes of expressions: what kinds there are, and the parts of a sum or a product.
+"""Define the nodes of expressions: their kinds, and the parts of a sum or a product.
 
-In: nothing. Out: `Node`, which knows its operator, arguments and an interval that holds its value; `expression.py`
-builds nodes.
+`Node` has an operator, arguments and an interval that contains its value; `expression.py` builds nodes.
 """
 
 from __future__ import annotations
@@ -11,12 +10,17 @@ from enum import Enum, auto
 from typing import TypeAlias, TypeVar
 
 Number: TypeAlias = int | float
+"""A number in an expression."""
 Payload: TypeAlias = tuple[object, ...]
+"""Numbers and names that belong to an operator; see `Op`."""
 
 
 class Op(Enum):
-    """Node kinds.  The payload is: CONST (value,); VAR (name, low, high, group); ADD (constant, coefficient of each
-    argument); MUL (exponent of each argument); AT_LEAST (threshold,); the rest ()."""
+    """Name the kinds of nodes.
+
+    The payload is: CONST (value,); VAR (name, low, high, group); ADD (constant, coefficient of each argument); MUL
+    (exponent of each argument); AT_LEAST (threshold,); the others ().
+    """
 
     CONST = auto()
     VAR = auto()
@@ -31,10 +35,13 @@ class Op(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Variables whose product is known: the factors of one tiled loop.
+    """Describe variables whose product is known: the factors of one tiled loop.
 
-    name: unique among the groups of an expression.  product: what all of them multiply to.  size: how many there
-    are."""
+    Attributes:
+        name: The name, unique among the groups of an expression.
+        product: The product of all variables of the group.
+        size: The number of variables.
+    """
 
     name: str
     product: int
@@ -42,14 +49,16 @@ class Group:
 
 
 class Node:
-    """An operator and its arguments.
+    """Represent an operator and its arguments.
 
     Attributes:
         op: The operator.
-        args: What it is applied to.
+        args: Its arguments.
         payload: Numbers and names that belong to the operator; see `Op`.
-        low, high: Bounds of the value.
-        order: Position in the order of creation: arguments come before what is built of them."""
+        low: The lower bound of the value.
+        high: The upper bound of the value.
+        order: The position in the order of creation. Arguments come before the nodes that use them.
+    """
 
     __slots__ = ("__weakref__", "args", "high", "low", "op", "order", "payload")
 
@@ -62,19 +71,27 @@ class Node:
 
     @property
     def is_const(self) -> bool:
-        """Whether this is a number."""
+        """Return whether this is a constant."""
         return self.op is Op.CONST
 
     @property
     def value(self) -> Number:
-        """The number this constant stands for."""
+        """Return the number of a constant.
+
+        Raises:
+            TypeError: If this is not a constant.
+        """
         if self.op is not Op.CONST:
             raise TypeError(f"{self} is not a constant")
         return self.payload[0]  # type: ignore[return-value]
 
     @property
     def name(self) -> str:
-        """The name of this variable."""
+        """Return the name of a variable.
+
+        Raises:
+            TypeError: If this is not a variable.
+        """
         if self.op is not Op.VAR:
             raise TypeError(f"{self} is not a variable")
         return str(self.payload[0])
@@ -84,7 +101,7 @@ AnyNode = TypeVar("AnyNode", bound=Node)
 
 
 def linear_parts(expr: AnyNode) -> tuple[Number, list[tuple[AnyNode, Number]]]:
-    """expr = constant + Σ coefficient · term, where no term is a sum or a constant."""
+    """Split an expression: expr = constant + Σ coefficient · term, where no term is a sum or a constant."""
     if expr.op is Op.CONST:
         return expr.value, []
     if expr.op is Op.ADD:
@@ -94,7 +111,7 @@ def linear_parts(expr: AnyNode) -> tuple[Number, list[tuple[AnyNode, Number]]]:
 
 
 def product_parts(expr: AnyNode) -> tuple[Number, list[tuple[AnyNode, int]]]:
-    """expr = coefficient · Π base ^ exponent, where no base is a product or a constant."""
+    """Split an expression: expr = coefficient · Π base ^ exponent, where no base is a product or a constant."""
     if expr.op is Op.CONST:
         return expr.value, []
     if expr.op is Op.MUL:
@@ -106,12 +123,12 @@ def product_parts(expr: AnyNode) -> tuple[Number, list[tuple[AnyNode, int]]]:
 
 
 def group_of(expr: Node) -> Group | None:
-    """The group a variable belongs to."""
+    """Return the group of a variable; None for other nodes, and variables without a group."""
     return expr.payload[3] if expr.op is Op.VAR else None  # type: ignore[return-value]
 
 
 def is_gate(expr: Node) -> bool:
-    """Whether the value is 0 or 1: a test, 1 − a gate, or a product of gates."""
+    """Return whether the value is 0 or 1: the expression is a test, 1 − a gate, or a product of gates."""
     if expr.op is Op.AT_LEAST:
         return True
     if expr.op is Op.MUL:

@@ -1,4 +1,4 @@
-"""Expressions multiplied out, and proofs that one is not negative.
+"""Expand expressions, and prove that an expression is not negative.
 
 (a + 1) · (b − 1)    =    a·b − a + b − 1                           (expanded)
                      =    a'·b' + 2·b'            ≥ 0               (a = 1 + a', b = 1 + b', where a, b ≥ 1)
@@ -17,11 +17,12 @@ from felixlike.symbolic.expr.node import Number, Op, linear_parts, product_parts
 
 @lru_cache(maxsize=REMEMBERED)
 def expand(expr: Expr) -> Expr:
-    """Products of sums multiplied out, outside min, max, gates, selects and negative powers."""
+    """Expand products of sums, except inside min, max, gates, selects and negative powers."""
     return _from_polynomial(_polynomial(expr))
 
 
 def _monomials(expr: Expr) -> Iterator[tuple[Number, list[tuple[Expr, int]]]]:
+    """Yield the coefficient and the factors of each term of a sum."""
     constant, terms = linear_parts(expr)
     if constant:
         yield constant, []
@@ -30,10 +31,11 @@ def _monomials(expr: Expr) -> Iterator[tuple[Number, list[tuple[Expr, int]]]]:
 
 
 _Polynomial: TypeAlias = dict[tuple[tuple[Expr, int], ...], Number]
+"""The coefficient of each monomial; a monomial is a sorted tuple of (base, exponent)."""
 
 
 def _polynomial(expr: Expr) -> _Polynomial:
-    """Coefficient of each monomial; a monomial is a sorted tuple of (base, exponent)."""
+    """Return the coefficient of each monomial of an expression."""
     total: _Polynomial = {}
     for factor, parts in _monomials(expr):
         product: _Polynomial = {(): factor}
@@ -49,6 +51,7 @@ def _polynomial(expr: Expr) -> _Polynomial:
 
 
 def _poly_mul(a: _Polynomial, b: _Polynomial) -> _Polynomial:
+    """Return the product of two polynomials."""
     product: _Polynomial = {}
     for left, x in a.items():
         for right, y in b.items():
@@ -61,14 +64,16 @@ def _poly_mul(a: _Polynomial, b: _Polynomial) -> _Polynomial:
 
 
 def _from_polynomial(polynomial: _Polynomial) -> Expr:
+    """Return a polynomial as an expression."""
     return add(mul([c, *(raised(b, e) for b, e in m)]) for m, c in polynomial.items())
 
 
 def nonnegative(expr: Expr) -> bool:
-    """Whether expr ≥ 0 can be proved from the bounds of its variables.
+    """Return whether expr ≥ 0 can be proved from the bounds of its variables.
 
-    Sufficient, not necessary: every atom with a finite lower bound is written as bound + rest, rest ≥ 0; then
-    non-negative coefficients prove it.  Also tried: plain intervals, and ⌊x / d⌋ ≥ ⌊y / d⌋ where x ≥ y."""
+    The test is sufficient, not necessary. Every atom with a finite lower bound is written as bound + rest, with rest ≥
+    0; non-negative coefficients then prove it. Plain intervals, and ⌊x / d⌋ ≥ ⌊y / d⌋ where x ≥ y, are tried too.
+    """
     if expr.low >= 0:
         return True
     if expr.high < 0:
@@ -80,9 +85,11 @@ def nonnegative(expr: Expr) -> bool:
 
 
 def _rises(polynomial: _Polynomial) -> bool:
-    """Whether no coefficient is negative once every atom is written as bound + rest.
+    """Return whether no coefficient is negative after every atom is written as bound + rest.
 
-    Atom by atom, for all at once make 2^degree monomials of one; most parts are settled before the last atom."""
+    Atoms are substituted one at a time. All at once would make 2^degree monomials of one, and most parts are decided
+    before the last atom.
+    """
     atoms = {base: None for monomial in polynomial for base, _ in monomial}
     below = [base for base in atoms if base.low < 0]
     if not below and all(value >= 0 for value in polynomial.values()):
@@ -90,18 +97,18 @@ def _rises(polynomial: _Polynomial) -> bool:
     if not atoms:
         return False
     falling = {base for monomial, value in polynomial.items() if value < 0 for base, _ in monomial}
-    # An atom that no negative monomial has leaves them in one part.
+    # Substituting an atom that occurs in no negative monomial keeps these monomials in one part.
     atom = next(iter([*below, *(base for base in atoms if base not in falling), *atoms]))
     return all(map(_rises, _shifted(polynomial, atom)))
 
 
 def _shifted(polynomial: _Polynomial, atom: Expr) -> Iterator[_Polynomial]:
-    """With the atom written as bound + rest, the factor of each power of the rest, lowest first."""
+    """Yield the factor of each power of the rest, lowest first, with the atom written as bound + rest."""
     by_power: dict[int, _Polynomial] = {}
     for monomial, value in polynomial.items():
         exponent = next((e for base, e in monomial if base is atom), 0)
         by_power.setdefault(exponent, {})[tuple(pair for pair in monomial if pair[0] is not atom)] = value
-    if len(by_power) == 1 and atom.low >= 0:  # all the same but for numbers that are not negative
+    if len(by_power) == 1 and atom.low >= 0:  # the parts differ only by non-negative factors
         yield from by_power.values()
         return
     bound = const(atom.low).value
@@ -115,7 +122,7 @@ def _shifted(polynomial: _Polynomial, atom: Expr) -> Iterator[_Polynomial]:
 
 
 def _without_rising_floors(polynomial: _Polynomial) -> _Polynomial:
-    """No more than the polynomial: of k·⌊x / d⌋ − k·⌊y / d⌋ with x ≥ y nothing is left."""
+    """Return a lower bound of the polynomial: k·⌊x / d⌋ − k·⌊y / d⌋ with x ≥ y is removed."""
     floors = {
         monomial[0][0]: (monomial, value)
         for monomial, value in polynomial.items()

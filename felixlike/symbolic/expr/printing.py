@@ -1,4 +1,4 @@
-"""Expressions as text people can read and golden files can compare."""
+"""Print expressions as text that people can read and golden files can compare."""
 
 from felixlike.symbolic.expr.node import Node, Number, Op, is_gate, linear_parts
 
@@ -6,12 +6,12 @@ _SUM, _PRODUCT, _ATOM = 1, 2, 3
 
 
 def to_text(expr: Node) -> str:
-    """One line, terms in a canonical order that does not depend on how the expression was built."""
+    """Return an expression as one line, with terms in a canonical order that does not depend on how it was built."""
     return _text(expr)[0]
 
 
 def _text(expr: Node) -> tuple[str, int]:
-    """The text and how tightly it binds."""
+    """Return the text, and how tightly its operator binds."""
     match expr.op:
         case Op.CONST:
             return _number(expr.value), _ATOM if expr.low >= 0 else _SUM
@@ -32,7 +32,7 @@ def _text(expr: Node) -> tuple[str, int]:
 
 
 def _negated(gate: Node) -> str:
-    """1 − a gate."""
+    """Return the text of 1 − a gate."""
     if gate.op is Op.AT_LEAST:
         threshold = gate.payload[0]
         assert isinstance(threshold, int)
@@ -41,15 +41,18 @@ def _negated(gate: Node) -> str:
 
 
 def _number(value: Number) -> str:
+    """Return the text of a number."""
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _wrapped(expr: Node, binding: int) -> str:
-    text, own = _text(expr)
-    return text if own >= binding else f"({text})"
+    """Return the text, in parentheses if it binds less tightly than `binding`."""
+    text, text_binding = _text(expr)
+    return text if text_binding >= binding else f"({text})"
 
 
 def _sum(expr: Node) -> tuple[str, int]:
+    """Return the text of a sum, and how tightly it binds."""
     constant, parts = linear_parts(expr)
     terms = sorted((_wrapped(t, _PRODUCT), c) for t, c in parts)
     terms.sort(key=lambda pair: pair[1] < 0)
@@ -65,12 +68,13 @@ def _sum(expr: Node) -> tuple[str, int]:
 
 
 def _product(expr: Node) -> str:
-    above: list[str] = []
-    below: list[str] = []
+    """Return the text of a product."""
+    numerator: list[str] = []
+    denominator: list[str] = []
     for base, exponent in zip(expr.args, expr.payload, strict=True):
         assert isinstance(exponent, int)
         size = "" if abs(exponent) == 1 else f"^{abs(exponent)}"
-        (above if exponent > 0 else below).append(_wrapped(base, _ATOM) + size)
-    top = "*".join(sorted(above)) or "1"
-    text = top + "".join(f"/{divisor}" for divisor in sorted(below))
-    return text if above else f"({text})"
+        (numerator if exponent > 0 else denominator).append(_wrapped(base, _ATOM) + size)
+    top = "*".join(sorted(numerator)) or "1"
+    text = top + "".join(f"/{divisor}" for divisor in sorted(denominator))
+    return text if numerator else f"({text})"

@@ -1,4 +1,4 @@
-"""The nodes below expressions, and expressions built again of others."""
+"""Traverse expressions, and rebuild them with other arguments."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from felixlike.symbolic.expr.node import Number, Op
 
 
 def variables(roots: Iterable[Expr]) -> tuple[Expr, ...]:
-    """The variables that occur, in the order of their creation."""
+    """Return the variables that occur, in the order of their creation."""
     return tuple(e for e in topological(roots) if e.op is Op.VAR)
 
 
 def topological(roots: Iterable[Expr]) -> list[Expr]:
-    """Every node reachable from the roots, arguments first."""
+    """Return every node reachable from the roots, arguments first."""
     seen: set[Expr] = set()
     stack = list(roots)
     while stack:
@@ -27,7 +27,7 @@ def topological(roots: Iterable[Expr]) -> list[Expr]:
 
 
 def substitute(expr: Expr, values: Mapping[Expr, Expr | Number]) -> Expr:
-    """expr with variables replaced; nodes are rebuilt and simplified anew."""
+    """Return expr with variables replaced; nodes are rebuilt and simplified."""
     done: dict[Expr, Expr] = {v: as_expr(e) for v, e in values.items()}
     for node in topological([expr]):
         if node not in done:
@@ -36,7 +36,7 @@ def substitute(expr: Expr, values: Mapping[Expr, Expr | Number]) -> Expr:
 
 
 def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
-    """The node's operator applied to other arguments."""
+    """Return the node's operator applied to other arguments."""
     if args == node.args:
         return node
     return restore(node.op, args, node.payload)

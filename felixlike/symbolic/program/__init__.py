@@ -1,4 +1,4 @@
-"""Symbolic programs: loops, accesses and stores with formulas for extents. Knows nothing of TVM."""
+"""Define symbolic programs: loops, accesses and stores with formulas for extents. Independent of TVM."""
 
 from felixlike.symbolic.program.buffers import Buffer
 from felixlike.symbolic.program.constraints import Constraint, tile_constraints

@@ -1,6 +1,7 @@
-"""Expressions as indices.
+"""Convert expressions to indices.
 
-In: an expression and the loop variables in it. Out: `Index`, or None where it is not quasi-affine in them.
+Input: an expression and the loop variables in it. Output: `Index`, or None if the expression is not quasi-affine in
+them.
 """
 
 from __future__ import annotations
@@ -16,22 +17,23 @@ from felixlike.symbolic.program.indices import Floor, Index, Remainder, ends_of
 
 
 def affine(expression: Expr, loop_variables: tuple[Expr, ...]) -> Index | None:
-    """expression as a quasi-affine function of the loop variables, or None where it is not one.
+    """Return an expression as a quasi-affine function of the loop variables; None if it is not one.
 
-    The strides are in the order of `loop_variables`."""
+    The strides are in the order of `loop_variables`.
+    """
     expression, floors = _without_remainders(expand(expression), loop_variables)
     constant, terms = linear_parts(expression)
     offset: Expr = const(constant)
     strides: dict[Expr, Expr] = {}
     for term, factor in terms:
         parts = product_parts(term)[1]
-        held = [(b, e) for b, e in parts if _depends(b, loop_variables)]
-        if not held:
+        loop_parts = [(b, e) for b, e in parts if _depends(b, loop_variables)]
+        if not loop_parts:
             offset += term * factor
             continue
-        if len(held) > 1 or held[0][1] != 1:
+        if len(loop_parts) > 1 or loop_parts[0][1] != 1:
             return None
-        base = held[0][0]
+        base = loop_parts[0][0]
         stride = mul([factor, term, 1 / base])
         if base in loop_variables:
             strides[base] = strides.get(base, const(0)) + stride
@@ -48,7 +50,7 @@ def affine(expression: Expr, loop_variables: tuple[Expr, ...]) -> Index | None:
 
 
 def _without_remainders(expression: Expr, loop_variables: tuple[Expr, ...]) -> tuple[Expr, list[Floor | Remainder]]:
-    """expression = what is left + remainders: k·x − k·d·⌊x / d⌋ = k·(x mod d)."""
+    """Split an expression into the rest and its remainders: k·x − k·d·⌊x / d⌋ = k·(x mod d)."""
     remainders: list[Floor | Remainder] = []
     for term, factor in linear_parts(expression)[1]:
         inner = _dividend(term, loop_variables) if factor < 0 else None
@@ -63,7 +65,7 @@ def _without_remainders(expression: Expr, loop_variables: tuple[Expr, ...]) -> t
 
 
 def _dividend(base: Expr, loop_variables: tuple[Expr, ...]) -> tuple[Index, int] | None:
-    """x + s·d ≥ 0 and s for ⌊x / d⌋ with a number d that depends on loops; None for other expressions."""
+    """Return x + s·d ≥ 0 and s for ⌊x / d⌋ with a number d that depends on loops; None for other expressions."""
     if base.op is not Op.FLOORDIV or not base.args[1].is_const or not _depends(base.args[0], loop_variables):
         return None
     inner, divisor = affine(base.args[0], loop_variables), int(base.args[1].value)
@@ -75,7 +77,7 @@ def _dividend(base: Expr, loop_variables: tuple[Expr, ...]) -> tuple[Index, int]
 
 
 def _lowest(index: Index) -> float:
-    """No value of the index is less."""
+    """Return a lower bound of the index's values."""
     straight = index.offset.low + sum((v * c).low for v, c in index.strides)
     return straight + sum(
         _lowest(f.inner) // f.divisor * f.factor if isinstance(f, Floor) else 0.0 for f in index.floors
@@ -83,9 +85,10 @@ def _lowest(index: Index) -> float:
 
 
 def carry(floor: Floor | Remainder, outer: frozenset[Expr], extents: Mapping[Expr, Expr]) -> Expr:
-    """1 where for some iterations ⌊(a + b) / d⌋ is not ⌊a / d⌋ + ⌊b / d⌋, else 0.
+    """Return 1 if for some iterations ⌊(a + b) / d⌋ is not ⌊a / d⌋ + ⌊b / d⌋, else 0.
 
-    a: what the loops in `outer` and the offset add up to.  b: what the other loops do."""
+    a is the sum of the loops in `outer` and the offset; b is the sum of the other loops.
+    """
     a, b = floor.inner.without(lambda v: v not in outer), floor.inner.without(outer.__contains__)
     b = replace(b, offset=b.offset - floor.inner.offset)
     parts = [floordiv(part.expression, floor.divisor) for part in (floor.inner, a, b)]
@@ -94,6 +97,7 @@ def carry(floor: Floor | Remainder, outer: frozenset[Expr], extents: Mapping[Exp
 
 
 def _depends(expression: Expr, loop_variables: tuple[Expr, ...]) -> bool:
+    """Return whether an expression contains a loop variable."""
     if expression in loop_variables:
         return True
     return any(_depends(a, loop_variables) for a in expression.args)

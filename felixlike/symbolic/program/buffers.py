@@ -1,4 +1,4 @@
-"""Tensors of a symbolic program."""
+"""Define the buffers of a symbolic program."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ from felixlike.symbolic.expr.polynomial import expand
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
-    """A tensor.  shape: extents.  item_bytes: bytes of one element.  internal: allocated by the program itself.
-    scope: where it lies: "global", "shared" by the threads of a block, or "local" to one.  origin: of a constant that
-    is laid out in the order of the loops, what it was before.  full: where accesses go by groups which loops
-    around its allocation decide, its shape before it was made as small as they allow.  loose: the dimensions in which
-    they do, each with a gate: 1 for tiles of which TVM may allocate more of it than is used.
-    aligns: (dimension, factor, offset): its step is the least one that leaves `offset` over multiples of `factor`."""
+    """Describe a buffer.
+
+    Attributes:
+        name: The name.
+        shape: The extents.
+        item_bytes: Bytes of one element.
+        internal: Whether the program itself allocates the buffer.
+        scope: The memory: "global", "shared" by the threads of a block, or "local" to one thread.
+        origin: The original buffer of a constant that is laid out in the order of the loops.
+        full: The shape before compaction, if loops around the allocation decide which groups are accessed; else empty.
+        loose: The dimensions where they decide this, each with a gate: 1 for tiles with which TVM may allocate more of
+            the dimension than is used.
+        aligns: (dimension, factor, offset): the dimension's stride is the least one that is `offset` above a multiple
+            of `factor`.
+    """
 
     name: str
     shape: tuple[Expr, ...]
@@ -30,31 +39,34 @@ class Buffer:
 
     @property
     def grouped(self) -> bool:
-        """Whether loops around its allocation decide groups of what is accessed."""
+        """Return whether loops around the allocation decide which groups are accessed."""
         return bool(self.full)
 
     @property
     def steps(self) -> tuple[Expr, ...]:
-        """For each dimension, the elements from one place to the next (CalcStrides in compact_buffer_region.cc)."""
+        """Return each dimension's stride in elements (CalcStrides in compact_buffer_region.cc)."""
         aligns = {dimension: (factor, offset % factor) for dimension, factor, offset in self.aligns}
-        found: list[Expr] = []
+        strides: list[Expr] = []
         step: Expr = const(1)
         for dimension in reversed(range(len(self.shape))):
             if dimension in aligns:
                 factor, offset = aligns[dimension]
                 step = floordiv(step + (factor - 1 - offset), factor) * factor + offset
-            found.append(step)
+            strides.append(step)
             step = expand(step * self.shape[dimension])
-        return tuple(reversed(found))
+        return tuple(reversed(strides))
 
     @property
     def elements(self) -> Expr:
-        """Room that is allocated for so many; more than those that are used where steps are aligned."""
+        """Return the number of elements allocated; aligned strides make it larger than the number used."""
         return self.steps[0] * self.shape[0] if self.aligns else mul(self.shape)
 
     @property
     def most(self) -> Expr:
-        """Room for more was never seen to be allocated: its interval arithmetic counts two boxes too many at worst."""
+        """Return an upper bound on the elements that TVM allocates.
+
+        TVM's interval arithmetic counts at most two boxes too many; no allocation above this bound was observed.
+        """
         if not self.grouped:
             return self.elements
         gates = dict(self.loose)

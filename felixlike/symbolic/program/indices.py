@@ -1,9 +1,9 @@
-"""Indices of accesses, and the accesses that they are made of: each knows the other.
+"""Define the indices of accesses, and the accesses that consist of them; each class refers to the other.
 
     Y[i·t + j, ⌊k / 16⌋, (p + 3) mod 7, I[j]]
 
-An index is quasi-affine in the loops around it, or loaded from other buffers. It knows the values it takes while some
-loops run, what one step of a loop adds, and what is left where loops stand still.
+An index is quasi-affine in the loops around it, or loaded from other buffers. It provides its range of values while
+some loops run, the change by one step of a loop, and the index that remains where some loop variables are 0.
 """
 
 from __future__ import annotations
@@ -28,68 +28,77 @@ from felixlike.symbolic.program.buffers import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """factor · ⌊inner / divisor⌋, as the groups of a grouped convolution make it.  inner ≥ 0.  factor > 0."""
+    """Describe factor · ⌊inner / divisor⌋, as in the groups of a grouped convolution; inner ≥ 0 and factor > 0."""
 
     inner: Index
     divisor: int
     factor: int
 
     def of(self, inner: Expr) -> Expr:
-        """The value for a value of `inner`."""
+        """Return the value for a value of `inner`."""
         return floordiv(inner, self.divisor) * self.factor
 
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """factor · (inner mod divisor), as loops that are fused over a window make it.  inner ≥ 0.  factor > 0."""
+    """Describe factor · (inner mod divisor), as in loops that are fused over a window; inner ≥ 0 and factor > 0."""
 
     inner: Index
     divisor: int
     factor: int
 
     def of(self, inner: Expr) -> Expr:
-        """The value for a value of `inner`."""
+        """Return the value for a value of `inner`."""
         return (inner - self.divisor * floordiv(inner, self.divisor)) * self.factor
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """An index that depends on data: any of `places` places, named by elements that the program loads.
+    """Describe an index that depends on data: one of `places` positions, stored in elements that the program loads.
 
-    What it reaches is counted as if all elements of the index buffers were different: as many places as elements are
-    loaded, at most all.  A step goes a third of the way from end to end, the mean distance of two random places."""
+    The elements of the index buffers are assumed to differ: as many positions as loaded elements are touched, at most
+    all. The mean step is a third of the dimension, the mean distance of two random positions.
+
+    Attributes:
+        sources: The accesses that load the index.
+        places: The number of positions.
+    """
 
     sources: tuple[Access, ...]
     places: Expr
 
     @property
     def expression(self) -> Expr:
-        """A name for the place."""
+        """Return a variable that stands for the position."""
         return var(", ".join(map(str, self.sources)), 0, self.places.high - 1)
 
     @property
     def variables(self) -> frozenset[Expr]:
-        """The loop variables that choose which element is loaded."""
+        """Return the loop variables that select the loaded element."""
         return frozenset[Expr]().union(*(source.variables for source in self.sources))
 
     def reach(self, extents: Mapping[Expr, Expr]) -> Expr:
-        """How many places are named while the loops of `extents` run."""
+        """Return the number of positions touched while the loops of `extents` run."""
         spans = [index.span(extents) for source in self.sources for index in source.indices]
         return minimum(mul(high - low + 1 for low, high in spans), self.places)
 
     def without(self, leaves: Callable[[Expr], bool]) -> Lookup:
-        """The lookup with the loop variables that `leaves` names standing at 0."""
+        """Return the lookup with the loop variables that `leaves` selects set to 0."""
         return Lookup(tuple(source.without(leaves) for source in self.sources), self.places)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A read or write of one element of a buffer.
+    """Describe a read or write of one element of a buffer.
 
-    indices: where it lies, loops around the buffer's allocation standing at 0.  written: the same as TVM writes it:
-    within dimensions that are allocated whole such loops still move; of a constant that is laid out anew, its place in
-    the old layout; empty where that makes no difference.  unmoved: of grouped buffers, where it lies if the buffer is
-    not made smaller."""
+    Attributes:
+        buffer: The buffer.
+        indices: The element's indices, with loops around the buffer's allocation at 0.
+        written: The indices as TVM writes them: in dimensions that are allocated whole, loops around the allocation
+            still count. For a constant with a new layout, the indices in the old layout. Empty where there is no
+            difference.
+        unmoved: For grouped buffers, the indices if the buffer is not compacted.
+    """
 
     buffer: Buffer
     indices: tuple[Index, ...]
@@ -98,15 +107,15 @@ class Access:
 
     @property
     def variables(self) -> frozenset[Expr]:
-        """The loop variables the element depends on."""
+        """Return the loop variables that the element depends on."""
         return frozenset[Expr]().union(*(index.variables for index in self.indices))
 
     def uses(self, variable: Expr) -> bool:
-        """Whether the element depends on a loop variable."""
+        """Return whether the element depends on a loop variable."""
         return variable in self.variables
 
     def without(self, leaves: Callable[[Expr], bool]) -> Access:
-        """The access with the loop variables that `leaves` names standing at 0."""
+        """Return the access with the loop variables that `leaves` selects set to 0."""
         return Access(self.buffer, tuple(index.without(leaves) for index in self.indices))
 
     def __str__(self) -> str:
@@ -115,17 +124,17 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """One index: quasi-affine, that is offset + Σ stride · loop variable + Σ floors and remainders; or a `Lookup`."""
+    """Describe one index: offset + Σ stride · loop variable + Σ floors and remainders (quasi-affine), or a `Lookup`."""
 
     offset: Expr
     strides: tuple[tuple[Expr, Expr], ...]
-    """(loop variable, its coefficient), in the order in which TVM names them."""
+    """(loop variable, coefficient) pairs, in TVM's order."""
     floors: tuple[Floor | Remainder, ...] = ()
     lookup: Lookup | None = None
 
     @property
     def expression(self) -> Expr:
-        """The index as one expression."""
+        """Return the index as one expression."""
         if self.lookup is not None:
             return self.lookup.expression
         affine = self.offset + sum((v * c for v, c in self.strides), const(0))
@@ -133,29 +142,33 @@ class Index:
 
     @property
     def variables(self) -> frozenset[Expr]:
-        """The loop variables that occur."""
-        own = frozenset(v for v, _ in self.strides) if self.lookup is None else self.lookup.variables
-        return own.union(*(floor.inner.variables for floor in self.floors))
+        """Return the loop variables that occur."""
+        direct = frozenset(v for v, _ in self.strides) if self.lookup is None else self.lookup.variables
+        return direct.union(*(floor.inner.variables for floor in self.floors))
 
     def stride(self, variable: Expr) -> Expr:
-        """The coefficient of a loop variable outside floors; 0 where it does not occur."""
+        """Return the coefficient of a loop variable outside floors; 0 if it does not occur."""
         return dict(self.strides).get(variable, const(0))
 
     def span(self, extents: Mapping[Expr, Expr]) -> tuple[Expr, Expr]:
-        """Smallest and largest value while the loops of `extents` run and all others stand at 0."""
+        """Return the least and greatest value while the loops of `extents` run and all others are at 0.
+
+        Raises:
+            UnsupportedSketch: If the sign of a stride depends on the tiles.
+        """
         if self.lookup is not None:
             return const(0), self.lookup.reach(extents) - 1
-        tangled, straight = self._apart()
-        low, high = tangled.ends(extents) if tangled.floors else (const(0), const(0))
+        coupled, straight = self._split_coupled()
+        low, high = coupled.ends(extents) if coupled.floors else (const(0), const(0))
         low, high = straight.offset + low, straight.offset + high
         for variable, stride in straight.strides:
             if variable not in extents:
                 continue
-            way = stride * (extents[variable] - 1)
+            change = stride * (extents[variable] - 1)
             if stride.low >= 0:
-                high = high + way
+                high = high + change
             elif stride.high <= 0:
-                low = low + way
+                low = low + change
             else:
                 raise UnsupportedSketch("the direction of an access depends on the tiles", where=str(self.expression))
         for floor in straight.floors:
@@ -165,31 +178,31 @@ class Index:
 
     @property
     def rises(self) -> bool:
-        """Whether no term falls while loops run: there are no remainders."""
+        """Return whether no term decreases while loops run: the index has no remainders."""
         return all(isinstance(floor, Floor) and floor.inner.rises for floor in self.floors)
 
-    def _apart(self) -> tuple[Index, Index]:
-        """What rises and falls, with all that moves by the same loops; and what is left."""
+    def _split_coupled(self) -> tuple[Index, Index]:
+        """Split the index into its non-monotonic terms, with all terms of the same loops, and the other terms."""
         if self.rises:
             return Index(const(0), ()), self
-        moved = frozenset[Expr]().union(*(floor.inner.variables for floor in self.floors))
-        tangled = Index(const(0), tuple((v, c) for v, c in self.strides if v in moved), self.floors)
-        return tangled, Index(self.offset, tuple((v, c) for v, c in self.strides if v not in moved))
+        coupled_variables = frozenset[Expr]().union(*(floor.inner.variables for floor in self.floors))
+        coupled = Index(const(0), tuple((v, c) for v, c in self.strides if v in coupled_variables), self.floors)
+        return coupled, Index(self.offset, tuple((v, c) for v, c in self.strides if v not in coupled_variables))
 
     def ends(self, extents: Mapping[Expr, Expr]) -> tuple[Expr, Expr]:
-        """`span` by trying all values, for each choice of tile factors."""
+        """Return `span` by trying all values, for each choice of tile factors."""
         running = tuple((v, extent) for v, extent in extents.items() if v in self.variables)
         low, high, _ = _tried(self.expression, self.variables, running)
         return low, high
 
     def step(self, variable: Expr, extent: Expr) -> Expr:
-        """What one step of a loop adds, on average over the loop, all other loops standing at 0."""
+        """Return the average change by one step of a loop, with all other loops at 0."""
         if self.lookup is not None:
             return self.lookup.places / 3 if variable in self.lookup.variables else const(0)
-        tangled, straight = self._apart()
+        coupled, straight = self._split_coupled()
         total = straight.stride(variable)
-        if variable in tangled.variables:
-            total = total + _tried(tangled.expression, tangled.variables, ((variable, extent),))[2]
+        if variable in coupled.variables:
+            total = total + _tried(coupled.expression, coupled.variables, ((variable, extent),))[2]
         for floor in straight.floors:
             first, last = floor.inner.span({variable: extent})
             if first is not last:
@@ -197,7 +210,7 @@ class Index:
         return total
 
     def without(self, leaves: Callable[[Expr], bool]) -> Index:
-        """The index with the loop variables that `leaves` names standing at 0."""
+        """Return the index with the loop variables that `leaves` selects set to 0."""
         lookup = None if self.lookup is None else self.lookup.without(leaves)
         offset = self.offset
         floors: list[Floor | Remainder] = []
@@ -211,16 +224,19 @@ class Index:
 
 
 _MOST_TRIED = 1_000_000
-"""Values of an index that are tried, all choices of tile factors together."""
+"""Maximum number of values of an index that are tried, for all choices of tile factors together."""
 
 
 @lru_cache(maxsize=10_000)
 def _tried(
     expression: Expr, loops: frozenset[Expr], running: tuple[tuple[Expr, Expr], ...], quantities: tuple[Expr, ...] = ()
 ) -> tuple[Expr, Expr, Expr]:
-    """Smallest and largest value while loops (variable, extent) run and others stand at 0; and a step's mean way.
+    """Return the least and greatest value while loops (variable, extent) run and others are at 0, and the mean step.
 
-    loops: the loop variables of the expression.  quantities: as `by_cases` takes them."""
+    Args:
+        loops: The loop variables of the expression.
+        quantities: As for `by_cases`.
+    """
     tiles = [v for v in variables([expression, *(extent for _, extent in running)]) if v not in loops]
     graph = Graph([expression])
     tried = 0
@@ -236,17 +252,22 @@ def _tried(
         columns |= {name: np.full(count, float(value)) for name, value in values.items()}
         for (variable, _), column in zip(running, np.indices(sizes).reshape(len(sizes), count), strict=True):
             columns[variable.name] = column.astype(np.float64)
-        found = graph.evaluate(columns, count)[:, 0]
-        return int(found.min()), int(found.max()), float(found[-1] - found[0]) / max(1, count - 1)
+        results = graph.evaluate(columns, count)[:, 0]
+        return int(results.min()), int(results.max()), float(results[-1] - results[0]) / max(1, count - 1)
 
     low, high, step = by_cases(tiles, numbers, quantities)
     return low, high, step
 
 
 def ends_of(expression: Expr, extents: Mapping[Expr, Expr], quantities: Sequence[Expr]) -> tuple[Expr, Expr]:
-    """Smallest and largest value of an expression while the loops of `extents` run, for each choice of tile factors.
+    """Return the least and greatest value of an expression while the loops of `extents` run, as functions of the tiles.
 
-    quantities: as `by_cases` takes them.  Raises UnsupportedSketch where there are too many values to try them."""
+    Args:
+        quantities: As for `by_cases`.
+
+    Raises:
+        UnsupportedSketch: If there are too many values to try.
+    """
     running = tuple((v, extents[v]) for v in variables([expression]) if v in extents)
     loops = tuple(v for v, _ in running)
     low, high, _ = _tried(expression, frozenset(loops), running, tuple(quantities))

@@ -1,6 +1,6 @@
-"""Loops of a symbolic program.
+"""Define the loops of a symbolic program.
 
-Every loop is kept, also those that may have extent 1, so that one program stands for all structures a sketch lowers to.
+Loops that may have extent 1 are kept, so that one program describes all structures that a sketch lowers to.
 """
 
 from __future__ import annotations
@@ -14,36 +14,45 @@ from felixlike.symbolic.program.stores import Store
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredicatedSplit:
-    """Neighbouring loops that are fused and split by factors that need not divide them: a guard skips the rest.
+    """Describe neighbouring loops that are fused and split by factors that need not divide them, with a guard.
 
-    parts: (kind, extent) of what they become, outermost first; kinds as in `NestLoop`.  places: which part of the split
-    each of them is, counted from the one that takes the largest steps."""
+    Attributes:
+        parts: (kind, extent) of the resulting loops, outermost first; kinds as in `NestLoop`.
+        places: The part of the split that each of them is, counted from the one with the largest steps.
+    """
 
     parts: tuple[tuple[str, Expr], ...]
     places: tuple[int, ...]
 
     def among(self, thread: str) -> bool:
-        """Whether one of the parts is bound to a kind of thread."""
+        """Return whether one of the parts is bound to a kind of thread."""
         return any(kind == thread for kind, _ in self.parts)
 
 
 WITHIN_BLOCK = ("threadIdx.x", "threadIdx.y", "vthread.x")
-"""What loops are bound to whose iterations run in one block, and see the same shared memory."""
+"""Bindings of loops whose iterations run in one thread block and access the same shared memory."""
 
 
 PIPELINE = "pipeline"
-"""What a serial loop is bound to that a software pipeline overlaps the iterations of."""
+"""Binding of a serial loop whose iterations a software pipeline overlaps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """`for variable in range(extent)`.
+    """Describe a loop: `for variable in range(extent)`.
 
-    parallel, vector: gates that say whether the loop ends up in the fused parallel or vector loop of a store's nest.
-    unroll: largest number of unrolled steps (0: none), noted on the outermost loop of a nest.  thread: on GPUs what it
-    is bound to ("blockIdx.x" or one of WITHIN_BLOCK, or PIPELINE), fused with its neighbours bound to the same; else
-    empty.  kind: what the trace itself says that it is ("parallel", "vector", "unrolled"); else empty.  share: how it
-    and its neighbours of the same share are fused and split anew."""
+    Attributes:
+        variable: The loop variable.
+        extent: The number of iterations.
+        body: The loops and stores inside, in order.
+        parallel: The gate of whether the loop becomes part of the fused parallel loop of a store's nest.
+        vector: The gate of whether the loop becomes part of the vector loop.
+        unroll: The largest number of unrolled steps (0: none), annotated on the outermost loop of a nest.
+        thread: The loop's binding on GPUs ("blockIdx.x", one of WITHIN_BLOCK, or PIPELINE), else empty. Neighbouring
+            loops with the same binding are fused.
+        kind: The kind that the trace itself states ("parallel", "vector", "unrolled"), else empty.
+        share: How the loop and its neighbours of the same share are fused and split.
+    """
 
     variable: Expr
     extent: Expr
@@ -58,9 +67,13 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FullyFusedNest:
-    """A nest that is fused whole and split by the vector width: outer loop parallel, inner loop vectorised.
+    """Describe a nest that is fully fused and split by the vector width: outer loop parallel, inner loop vectorised.
 
-    gate: whether this happens.  total: product of the nest's extents.  width: extent of the vector loop."""
+    Attributes:
+        gate: 1 for tiles with which this happens, else 0.
+        total: The product of the nest's extents.
+        width: The extent of the vector loop.
+    """
 
     gate: Expr
     total: Expr
@@ -68,7 +81,7 @@ class FullyFusedNest:
 
 
 def stores_under(node: Loop | Store) -> Iterator[Store]:
-    """The stores in a subtree, in program order."""
+    """Yield the stores in a subtree, in program order."""
     if isinstance(node, Store):
         yield node
         return
@@ -77,5 +90,5 @@ def stores_under(node: Loop | Store) -> Iterator[Store]:
 
 
 def data_parallel(loop: Loop) -> bool:
-    """Whether no store under the loop uses it for its reduction (TVM's GetLoopIterType)."""
+    """Return whether no store under the loop uses it for its reduction (TVM's GetLoopIterType)."""
     return not any(loop.variable in store.reduction for store in stores_under(loop))

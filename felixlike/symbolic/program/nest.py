@@ -1,7 +1,7 @@
-"""The loop nest a symbolic program lowers to at one point: fused, and without loops of extent 1.
+"""Compute the loop nest that a symbolic program lowers to at one point: fused, and without loops of extent 1.
 
-In: a program and values for its variables; or a schedule. Out: for every store the loops TVM's postprocessed schedule
-has, which is what is compared.
+Input: a program and values for its variables, or a schedule. Output: the loops of every store, as in TVM's
+postprocessed schedule, so that the two can be compared.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NestLoop:
-    """kind: "parallel", "vector", "unrolled", "serial" or the thread it is bound to.  extent: iterations.  unroll:
-    steps noted on it, 0 for none."""
+    """Describe a loop of a concrete nest.
+
+    Attributes:
+        kind: "parallel", "vector", "unrolled", "serial", or the thread that it is bound to.
+        extent: The number of iterations.
+        unroll: The unroll steps annotated on it; 0 for none.
+    """
 
     kind: str
     extent: int
@@ -34,7 +39,7 @@ class NestLoop:
 
 
 def concrete_nest(program: Program, values: Mapping[str, Number]) -> list[tuple[str, tuple[NestLoop, ...]]]:
-    """(block, its loops) in program order."""
+    """Return (block, its loops) in program order."""
     return [(store.block, _nest(program, store, path, values)) for store, path in program.stores()]
 
 
@@ -42,37 +47,37 @@ _KINDS = {0: "serial", 1: "parallel", 2: "vector", 3: "unrolled"}
 
 
 def loop_kind(loop: Any) -> str:
-    """The kind of a TVM loop, see `NestLoop`."""
+    """Return the kind of a TVM loop, as in `NestLoop`."""
     return _KINDS.get(loop.kind) or str(loop.thread_binding.thread_tag)
 
 
 def scheduled_nest(schedule: Any) -> list[tuple[str, tuple[NestLoop, ...]]]:
-    """(block, its loops) of a postprocessed TVM schedule, without initial stores and loops of extent 1."""
-    found: list[tuple[str, tuple[NestLoop, ...]]] = []
+    """Return (block, its loops) of a postprocessed TVM schedule, without initial stores and loops of extent 1."""
+    nests: list[tuple[str, tuple[NestLoop, ...]]] = []
 
     def visit(stmt: Any, path: tuple[NestLoop, ...]) -> None:
         match type(stmt).__name__:
             case "For":
-                note = stmt.annotations.get("pragma_auto_unroll_max_step", 0)
-                loop = NestLoop(loop_kind(stmt), int(stmt.extent), int(note))
+                unroll = stmt.annotations.get("pragma_auto_unroll_max_step", 0)
+                loop = NestLoop(loop_kind(stmt), int(stmt.extent), int(unroll))
                 visit(stmt.body, (*path, loop))
             case "SBlockRealize" if stmt.block.name_hint == "root":
                 visit(stmt.block.body, path)
             case "SBlockRealize" if PACKING in stmt.block.annotations:
-                pass  # done when a model is compiled
+                pass  # runs once, when a model is compiled
             case "SBlockRealize":
-                kept = tuple(loop for loop in path if loop.extent > 1 or loop.unroll)
-                found.append((str(stmt.block.name_hint), kept))
+                loops = tuple(loop for loop in path if loop.extent > 1 or loop.unroll)
+                nests.append((str(stmt.block.name_hint), loops))
             case "SeqStmt":
                 for part in stmt.seq:
                     visit(part, path)
 
     visit(schedule.mod["main"].body, ())
-    return by_store(found)
+    return by_store(nests)
 
 
 def by_store(found: Iterable[tuple[str, T]]) -> list[tuple[str, T]]:
-    """What is known of TVM's blocks, under the names of a program's stores: without initial stores, and told apart."""
+    """Rename values of TVM's blocks to the program's stores: initial stores are dropped, and names made unique."""
     seen: Counter[str] = Counter()
     return [
         (told_apart(name.removesuffix("_update"), seen), value) for name, value in found if not name.endswith("_init")
@@ -80,7 +85,11 @@ def by_store(found: Iterable[tuple[str, T]]) -> list[tuple[str, T]]:
 
 
 def told_apart(name: str, seen: Counter[str]) -> str:
-    """A name that no other has: TVM gives all blocks that one reduction is split into the same.  seen: those so far."""
+    """Return a unique name, since TVM gives the same name to all blocks that one reduction is split into.
+
+    Args:
+        seen: The names so far; updated.
+    """
     seen[name] += 1
     return name if seen[name] == 1 else f"{name}'{seen[name]}"
 
@@ -88,11 +97,12 @@ def told_apart(name: str, seen: Counter[str]) -> str:
 def _nest(
     program: Program, store: object, path: tuple[Loop, ...], values: Mapping[str, Number]
 ) -> tuple[NestLoop, ...]:
-    blanket = program.blankets.get(store)  # type: ignore[call-overload]
+    """Return the loops of a store at a point."""
+    fused_nest = program.blankets.get(store)  # type: ignore[call-overload]
     unroll = _value(path[0].unroll, values) if path else 0
-    if blanket is not None and _value(blanket.gate, values):
-        total = _value(blanket.total, values)
-        loops = [NestLoop("parallel", -(-total // blanket.width)), NestLoop("vector", blanket.width)]
+    if fused_nest is not None and _value(fused_nest.gate, values):
+        total = _value(fused_nest.total, values)
+        loops = [NestLoop("parallel", -(-total // fused_nest.width)), NestLoop("vector", fused_nest.width)]
     else:
         loops = _in_order(path, values)
     if loops and unroll:
@@ -101,30 +111,32 @@ def _nest(
 
 
 _FUSED = ("blockIdx.x", *WITHIN_BLOCK, PIPELINE, "parallel", "vector")
-"""Kinds of neighbouring loops that become one."""
+"""Kinds of neighbouring loops that are fused."""
 
 
 def _in_order(path: tuple[Loop, ...], values: Mapping[str, Number]) -> list[NestLoop]:
-    """The loops from the outside inwards, neighbours of one kind fused, shares replaced by their parts."""
-    found: list[NestLoop] = []
+    """Return the loops, outermost first, with neighbours of one kind fused and shares replaced by their parts."""
+    loops: list[NestLoop] = []
     for kind, members in groups(path, lambda expression: _value(expression, values)):
         if isinstance(kind, PredicatedSplit):
-            found += [NestLoop(part, _value(extent, values)) for part, extent in kind.parts]
+            loops += [NestLoop(part, _value(extent, values)) for part, extent in kind.parts]
             continue
         extents = [_value(loop.extent, values) for loop in members]
         if kind in ("parallel", "vector") and math.prod(extents) == 1:
-            found += [NestLoop("serial", 1)]  # these are not fused to an extent of 1
+            loops += [NestLoop("serial", 1)]  # TVM does not fuse these to an extent of 1
         else:
-            found.append(NestLoop("serial" if kind == PIPELINE else kind, math.prod(extents)))
-    return found
+            loops.append(NestLoop("serial" if kind == PIPELINE else kind, math.prod(extents)))
+    return loops
 
 
 def groups(
     path: tuple[Loop, ...], value: Callable[[Expr], int]
 ) -> Iterator[tuple[str | PredicatedSplit, tuple[Loop, ...]]]:
-    """(kind or share, the neighbouring loops that become one, or the parts of a share), from the outside inwards.
+    """Yield (kind or share, the neighbouring loops that are fused or share a split), outermost first.
 
-    value: what an expression is at the point."""
+    Args:
+        value: Returns the value of an expression at the point.
+    """
     for kind, members in groupby(path, key=lambda loop: loop.share if loop.share is not None else _kind(loop, value)):
         if isinstance(kind, PredicatedSplit) or kind in _FUSED:
             yield kind, tuple(members)
@@ -133,6 +145,7 @@ def groups(
 
 
 def _kind(loop: Loop, value: Callable[[Expr], int]) -> str:
+    """Return the kind of a loop at a point."""
     if loop.thread or loop.kind:
         return loop.thread or loop.kind
     if value(loop.vector):
@@ -141,4 +154,5 @@ def _kind(loop: Loop, value: Callable[[Expr], int]) -> str:
 
 
 def _value(expression: Expr, values: Mapping[str, Number]) -> int:
+    """Return the value of an expression at a point."""
     return round(evaluate(expression, values))

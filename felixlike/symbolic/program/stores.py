@@ -1,4 +1,4 @@
-"""Statements of a symbolic program, and the arithmetic in them."""
+"""Define the statements of a symbolic program, and the arithmetic in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from felixlike.symbolic.program.indices import Access
 
 
 class Operation(StrEnum):
-    """Arithmetic that is counted, by TVM's feature names."""
+    """Name the kinds of arithmetic that are counted, as TVM's features do."""
 
     FLOAT_ADD_SUB = "float_add_sub"
     FLOAT_MUL = "float_mul"
@@ -30,13 +30,21 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Store:
-    """One statement `target[…] = value`.
+    """Describe one statement `target[…] = value`.
 
-    loads: the distinct reads in `value` (reads of the target included).  repeats: how often each occurs.  operations:
-    how often each kind of arithmetic is done in one execution, index arithmetic not counted.  spatial, reduction: loop
-    variables its data-parallel and its reduction iterators depend on.  regions: what TVM notes as its block's reads and
-    writes, for the postprocessors.  text: its value as TVM writes it.  at_once: how many of its executions take the
-    time of one, on tensor cores; else 1."""
+    Attributes:
+        block: The name of the statement's block.
+        target: The write.
+        loads: The distinct reads in `value` (reads of the target included).
+        repeats: How often each read occurs.
+        operations: How often one execution does each kind of arithmetic; index arithmetic is not counted.
+        spatial: The loop variables that data-parallel iterators depend on.
+        reduction: The loop variables that reduction iterators depend on.
+        is_reduction: Whether the block is a reduction.
+        regions: The reads and writes that TVM records on the block, for the postprocessors.
+        text: The value as TVM prints it.
+        at_once: How many executions take the time of one, on tensor cores; else 1.
+    """
 
     block: str
     target: Access
@@ -52,5 +60,5 @@ class Store:
 
     @property
     def accesses(self) -> tuple[Access, ...]:
-        """The write first, then the reads."""
+        """Return the write first, then the reads."""
         return (self.target, *self.loads)

@@ -1,6 +1,6 @@
-"""The loops of a function as they are nested, with their names: what a picture of a schedule shows.
+"""Read the named loop tree of a function, for pictures of a schedule.
 
-In: the body of a TVM function, as it came or scheduled. Out: loops within loops, and the statements inside.
+Input: the body of a TVM function, scheduled or not. Output: nested loops and the statements inside.
 """
 
 from __future__ import annotations
@@ -14,15 +14,26 @@ from felixlike.symbolic.program.nest import loop_kind
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A block.  text: what it writes, and of what."""
+    """Describe a block.
+
+    Attributes:
+        text: The buffers that it writes and reads.
+    """
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class LoopNode:
-    """name: of its variable.  kind, extent, unroll: as of a `NestLoop`; extents that are no numbers are 0.  body: what
-    is inside, in order."""
+    """Describe a loop.
+
+    Attributes:
+        name: The name of its variable.
+        kind: The loop's kind, as in `NestLoop`.
+        extent: The number of iterations; 0 if it is not constant.
+        unroll: The largest number of unrolled steps, as in `NestLoop`.
+        body: The loops and statements inside, in order.
+    """
 
     name: str
     kind: str
@@ -32,24 +43,28 @@ class LoopNode:
 
 
 Nodes = tuple[LoopNode | Statement, ...]
+"""Loops and statements of one level, in order."""
 
 
 def loop_tree(body: Any) -> Nodes:
-    """The loops and blocks of a function's body (`module["main"].body`) without what a compiled model has done once and
-    for all, its packing of constants, and without loops of extent 1 that say nothing."""
+    """Return the loops and blocks of a function's body (`module["main"].body`).
+
+    The packing of constants, which a compiled model runs once, is omitted, and so are loops of extent 1 without
+    annotations.
+    """
     match type(body).__name__:
         case "For":
-            inside = loop_tree(body.body)
-            note = int(body.annotations.get("pragma_auto_unroll_max_step", 0))
+            body_nodes = loop_tree(body.body)
+            unroll = int(body.annotations.get("pragma_auto_unroll_max_step", 0))
             kind, extent = loop_kind(body), int(getattr(body.extent, "value", 0))
-            if not inside or (extent == 1 and not note):
-                return inside
-            return (LoopNode(str(body.loop_var.name), kind, extent, note, inside),)
+            if not body_nodes or (extent == 1 and not unroll):
+                return body_nodes
+            return (LoopNode(str(body.loop_var.name), kind, extent, unroll, body_nodes),)
         case "SBlockRealize" if PACKING in body.block.annotations:
             return ()
         case "SBlockRealize":
-            inside = loop_tree(body.block.body)
-            return inside if inside else (Statement(_text(body.block)),)
+            body_nodes = loop_tree(body.block.body)
+            return body_nodes if body_nodes else (Statement(_text(body.block)),)
         case "SeqStmt":
             return tuple(node for part in body.seq for node in loop_tree(part))
         case "IfThenElse":
@@ -60,7 +75,7 @@ def loop_tree(body: Any) -> Nodes:
 
 
 def _text(block: Any) -> str:
-    """ "C += A, B": the names of the buffers that it writes and reads."""
+    """Return a block as text, such as "C ⊕= f(A, B)": the names of the buffers that it writes and reads."""
     writes = dict.fromkeys(str(region.source.name) for region in block.writes)
     reads = dict.fromkeys(str(region.source.name) for region in block.reads if str(region.source.name) not in writes)
     sums = block.init is not None or str(block.name_hint).endswith("_update")

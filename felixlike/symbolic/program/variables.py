@@ -1,7 +1,7 @@
-"""Schedule variables: one for each number a trace's sampling instructions decide.
+"""Define schedule variables: one for each number that a trace's sampling instructions decide.
 
-In: a MetaSchedule trace. Out: `Variable`s in trace order, the columns of every matrix of points. A fixed variable (one
-choice) keeps its column, so that points and traces convert both ways without a mask.
+Input: a MetaSchedule trace. Output: `Variable`s in trace order, which are the columns of every matrix of points. A
+fixed variable (one choice) keeps its column, so that points and traces convert both ways without a mask.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,28 +16,33 @@ from felixlike.symbolic.expr.node import Group
 
 
 class Kind(StrEnum):
-    """What a variable decides."""
+    """Name the decision that a variable stands for."""
 
     TILE = "tile"
     """A factor of a perfectly tiled loop; the factors of one loop multiply to its extent."""
     UNROLL = "unroll"
-    """The largest number of steps that are unrolled (0: none); a point holds the number itself."""
+    """The largest number of unrolled steps (0: none); a point stores the number itself."""
     FETCH = "fetch"
-    """How many elements a thread copies at once into shared memory."""
+    """The number of elements that a thread copies into shared memory at once."""
     THREADS = "threads"
-    """Threads of a block that share a loop which they need not divide."""
+    """The number of threads of a block that share a loop; it need not divide the loop."""
     LOCATION = "location"
     """Where a block is computed: -2 inlined, -1 at the root, else the index of a loop of its first consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One number of a schedule.
+    """Describe one number of a schedule.
 
-    name: unique within a sketch.  kind: what it decides.  extent: extent of the tiled loop (0 for other kinds).
-    choices: every value it may take on its own, ascending.  instruction: index of the sampling instruction in the
-    trace; the factors of one loop share it.  position: its place among them, outermost first.  group: for factors,
-    what they multiply to."""
+    Attributes:
+        name: The name, unique within a sketch.
+        kind: What the variable decides.
+        extent: The extent of the tiled loop (0 for other kinds).
+        choices: All values it may take on its own, ascending.
+        instruction: The index of the sampling instruction in the trace; the factors of one loop share it.
+        position: The position among the factors of one loop, outermost first.
+        group: The group of the factors of one loop, which knows their product; None for other kinds.
+    """
 
     name: str
     kind: Kind
@@ -49,11 +54,11 @@ class Variable:
 
     @property
     def shifted(self) -> bool:
-        """Whether it may be 0, so that its logarithm is that of one more."""
+        """Return whether the variable may be 0, so that its log unit is log(1 + value)."""
         return self.kind is Kind.UNROLL
 
     def log(self, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Values in log units, the coordinates of relaxed points; compute locations stay numbers."""
+        """Return values in log units, the coordinates of relaxed points; compute locations are returned unchanged."""
         if self.kind is Kind.LOCATION:
             return np.asarray(values, dtype=np.float64)
         logs: npt.NDArray[np.float64] = (np.log1p if self.shifted else np.log)(values)
@@ -61,19 +66,19 @@ class Variable:
 
     @property
     def fixed(self) -> bool:
-        """Whether there is nothing to choose."""
+        """Return whether there is only one choice."""
         return len(self.choices) == 1
 
     @property
     def expression(self) -> Expr:
-        """The variable in formulas; a number where it is fixed."""
+        """Return the variable as an expression; a constant if it is fixed."""
         if self.fixed:
             return const(self.choices[0])
         return var(self.name, self.choices[0], self.choices[-1], self.group)
 
 
 def groups(variables: Sequence[Variable]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """(group, columns of its variables) in order."""
+    """Yield (group, columns of its variables) in order."""
     columns: dict[int, list[int]] = {}
     for column, variable in enumerate(variables):
         columns.setdefault(variable.instruction, []).append(column)

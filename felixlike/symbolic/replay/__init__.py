@@ -1,1 +1,1 @@
-"""Sketches replayed inside TVM with variables for numbers: traces, their instructions, and what TVM does after them."""
+"""Replay traces inside TVM with variables in place of numbers."""

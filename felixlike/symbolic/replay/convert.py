@@ -1,7 +1,7 @@
-"""TVM index expressions → ours, and back.
+"""Convert TVM index expressions to ours, and back.
 
-In: a TVM PrimExpr over loop variables, block iterators and tile variables, with a table of what those stand for. Out:
-an expanded `Expr`. Raises UnsupportedSketch for operators that have no place in an affine index.
+Input: a TVM PrimExpr over loop variables, block iterators and tile variables, with a table of their expressions.
+Output: an expanded `Expr`. Operators that are not allowed in an affine index raise UnsupportedSketch.
 """
 
 from __future__ import annotations
@@ -21,16 +21,23 @@ from felixlike.symbolic.expr.traversal import variables
 
 
 def to_expr(tvm_expr: TirExpr, table: Mapping[Any, Expr]) -> Expr:
-    """tvm_expr over the variables of `table`, with products multiplied out so that equal extents are equal objects."""
+    """Return a TVM expression over the variables of `table`, expanded, so that equal extents are the same object."""
     return expand(_convert(tvm_expr, table))
 
 
 def from_expr(expression: Expr, table: Mapping[Expr, Any], like: Any) -> Any:
-    """The TVM expression of an index; the inverse of `to_expr`, of the integer type that `like` has.
+    """Return the TVM expression of an index, the inverse of `to_expr`.
 
-    Terms are in the order of `table`, the last variable of each deciding.
-    Raises UnsupportedSketch for gates, selects, quotients that are not floored, and variables that are not in the
-    table."""
+    Terms are in the order of `table`, by the last variable of each.
+
+    Args:
+        expression: The index.
+        table: TVM's variable of each variable.
+        like: A TVM expression with the integer type to use.
+
+    Raises:
+        UnsupportedSketch: For gates, selects, quotients that are not floored, and variables that are not in the table.
+    """
     match expression.op:
         case Op.CONST:
             return _tvm.tirx.const(int(expression.value), str(like.ty.dtype))
@@ -54,6 +61,7 @@ def from_expr(expression: Expr, table: Mapping[Expr, Any], like: Any) -> Any:
 
 
 def _convert(node: TirExpr, table: Mapping[Any, Expr]) -> Expr:
+    """Return a TVM expression as an unexpanded `Expr`."""
     kind = type(node).__name__
     match kind:
         case "IntImm":
@@ -68,7 +76,7 @@ def _convert(node: TirExpr, table: Mapping[Any, Expr]) -> Expr:
             return _BINARY[kind](_convert(node.a, table), _convert(node.b, table))
         case "Div" | "Mod":
             a, b = _convert(node.a, table), _convert(node.b, table)
-            if nonnegative(expand(a)) and nonnegative(expand(b - 1)):  # it rounds towards zero
+            if nonnegative(expand(a)) and nonnegative(expand(b - 1)):  # Div and Mod round towards zero
                 return _BINARY[f"Floor{kind}"](a, b)
         case "Select":
             gate = _comparison(node.condition, table)
@@ -77,6 +85,7 @@ def _convert(node: TirExpr, table: Mapping[Any, Expr]) -> Expr:
 
 
 def _comparison(node: TirExpr, table: Mapping[Any, Expr]) -> Expr:
+    """Return the gate of a TVM comparison."""
     kind = type(node).__name__
     if kind not in ("GE", "GT", "LE", "LT"):
         raise UnsupportedSketch(f"a condition of kind {kind} is not understood", where=str(node)[:80])
@@ -86,19 +95,19 @@ def _comparison(node: TirExpr, table: Mapping[Any, Expr]) -> Expr:
 
 
 def _floordiv(a: Expr, b: Expr) -> Expr:
-    """⌊a / b⌋, where possible as x of a = x·b + r with 0 ≤ r < b."""
+    """Return ⌊a / b⌋; x if a = x·b + r with 0 ≤ r < b is found."""
     parts = _quotient_and_rest(a, b)
     return floordiv(a, b) if parts is None else parts[0]
 
 
 def _floormod(a: Expr, b: Expr) -> Expr:
-    """a mod b, where possible as r of a = x·b + r with 0 ≤ r < b."""
+    """Return a mod b; r if a = x·b + r with 0 ≤ r < b is found."""
     parts = _quotient_and_rest(a, b)
     return a - b * floordiv(a, b) if parts is None else parts[1]
 
 
 def _quotient_and_rest(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
-    """(x, r) with a = x·b + r and 0 ≤ r < b for every value of the variables, or None where none was found."""
+    """Return (x, r) with a = x·b + r and 0 ≤ r < b for all values of the variables; None if none is found."""
     constant, terms = linear_parts(expand(a))
     scale, divisor = product_parts(b)
     quotient: list[Expr | Number] = []
@@ -124,3 +133,4 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "FloorDiv": _floordiv,
     "FloorMod": _floormod,
 }
+"""The conversion of each of TVM's operators with two arguments."""

@@ -1,7 +1,7 @@
-"""What a loop of a trace stands for during a replay, where it is not one loop of TVM's.
+"""Represent a trace's loops that are not single TVM loops during a replay.
 
-On GPUs loops are fused and split in name only: TVM's loops stay as they are, so that indices stay affine. In: TVM's
-loops. Out: `FusedLoops`, several that count as one; `Part`, one of those that a split makes of others.
+On GPUs, fusions and splits are only recorded: TVM's loops stay unchanged, so that indices stay affine. Input: TVM's
+loops. Output: `FusedLoops`, several that count as one, and `Part`, one of those that a recorded split creates.
 """
 
 from __future__ import annotations
@@ -14,19 +14,28 @@ from felixlike.symbolic.expr.expression import Expr
 
 @dataclass(frozen=True, slots=True)
 class FusedLoops:
-    """Neighbouring loops that the trace fuses and we only remember as one, since a fused index is not affine.
+    """Represent neighbouring loops that the trace fuses; only recorded, since a fused index is not affine.
 
-    variables: TVM's loop variables, outermost first."""
+    Attributes:
+        loops: TVM's loops, outermost first.
+        variables: TVM's loop variables, outermost first.
+    """
 
     loops: tuple[Any, ...]
     variables: tuple[Any, ...]
 
 
 class Part:
-    """One of the loops that a split by factors that need not divide makes of others.
+    """Represent one of the loops that a split creates whose factors need not divide the extent.
 
-    share: all parts of that split, in their present order.  loops, variables: TVM's, of those that are split.
-    extent: iterations.  place: its position in the split.  kind: "serial" or the thread it is bound to."""
+    Attributes:
+        share: All parts of the split, in their present order.
+        loops: TVM's loops that are split.
+        variables: Their variables.
+        extent: The number of iterations.
+        place: The position in the split.
+        kind: "serial", or the thread that the loop is bound to.
+    """
 
     def __init__(self, share: list[Part], members: FusedLoops, extent: Expr, place: int) -> None:
         self.place = place
@@ -35,5 +44,5 @@ class Part:
 
 
 def members(loop: Any) -> tuple[Any, ...]:
-    """TVM's loops that a loop of a trace stands for, outermost first; one of TVM's own, or a block, for itself."""
+    """Return TVM's loops of a loop of a trace, outermost first; a TVM loop, or a block, is returned alone."""
     return loop.loops if isinstance(loop, FusedLoops | Part) else (loop,)

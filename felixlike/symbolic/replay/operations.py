@@ -1,8 +1,8 @@
-"""Count the arithmetic of one store's value, by TVM's categories, leaving index arithmetic out.
+"""Count the arithmetic of one store's value by TVM's categories, without index arithmetic.
 
-In: a TVM expression. Out: how often each `Operation` occurs. Follows TVM's per_store_feature.cc, which also walks the
-whole tree without removing duplicates, but counts the arithmetic inside indices as well; that is an artefact of how
-indices are written, not work that a schedule chooses.
+Input: a TVM expression. Output: how often each `Operation` occurs. Like TVM's per_store_feature.cc, this visits the
+whole tree without removing duplicates. TVM also counts the arithmetic inside indices, which depends on how indices are
+written and not on the schedule.
 """
 
 from collections import Counter
@@ -22,17 +22,20 @@ _ARITHMETIC = {
     "Min": "CMP",
     "Max": "CMP",
 }
-# A comparison's own type is bool, so TVM counts it as an integer comparison whatever its operands are.
+# A comparison's own type is bool, so TVM counts it as an integer comparison for all operand types.
 _COMPARISONS = frozenset({"EQ", "NE", "LT", "LE", "GT", "GE"})
 _LOGIC = frozenset({"And", "Or", "Not"})
 _PURE = (0, 1)
-"""tvm::tirx::CallEffectKind: expression annotations and pure functions."""
+"""Values of tvm::tirx::CallEffectKind for expression annotations and pure functions."""
 
 
 def count_operations(value: TirExpr, *, indices: bool = False) -> tuple[tuple[Operation, int], ...]:
-    """(operation, occurrences) for each operation that occurs in `value`, in the order of Operation.
+    """Return (operation, occurrences) for each operation that occurs in `value`, in the order of `Operation`.
 
-    indices: whether those inside indices count too, as TVM counts them."""
+    Args:
+        value: A TVM expression.
+        indices: Whether operations inside indices count too, as in TVM.
+    """
     counts: Counter[Operation] = Counter()
     stack = [value]
     while stack:
@@ -61,9 +64,11 @@ def count_operations(value: TirExpr, *, indices: bool = False) -> tuple[tuple[Op
 
 
 def _typed(node: TirExpr, name: str) -> Operation:
+    """Return the operation for the type of a node."""
     return Operation[("FLOAT_" if str(node.ty.dtype).startswith("float") else "INT_") + name]
 
 
 def _is_pure(call: TirExpr) -> bool:
+    """Return whether a call is to a pure function."""
     effect = call.op.get_attr("TCallEffectKind") if isinstance(call.op, _tvm.ir.Op) else None
     return effect is not None and int(effect) in _PURE

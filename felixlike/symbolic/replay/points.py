@@ -1,7 +1,7 @@
-"""Points: rows of integers, one column a variable; which of them a sketch's variables can have.
+"""Check points: rows of integers, one column per variable.
 
-In: what callers give for points, and the variables. Out: arrays of the right shape, or an InvalidPoint. What depends on
-a program, its gates, is `Sketch.valid`.
+Input: points from callers, and the variables. Output: arrays of the right shape, or an InvalidPoint. `Sketch.valid`
+checks what depends on a program: its gates.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from felixlike.errors import InvalidPoint
 from felixlike.symbolic.program.variables import Kind, Variable, groups
 
 Points = npt.NDArray[np.int64]
+"""Points as int64[n, variables]."""
 
 
 def rows_of(points: npt.ArrayLike, variables: Sequence[Variable], *, where: str) -> Points:
-    """The points as int64[n, variables], valid or not. Raises InvalidPoint for another shape, and for what are no
-    whole numbers."""
+    """Return the points as int64[n, variables], valid or not.
+
+    Raises:
+        InvalidPoint: If `points` has another shape or holds values that are not whole numbers.
+    """
     rows = _whole_numbers(points)
     if rows is None or rows.ndim != 2 or rows.shape[1] != len(variables):
         what = f"are {shown(points)}" if rows is None else f"have shape {rows.shape}"
@@ -34,7 +38,11 @@ def rows_of(points: npt.ArrayLike, variables: Sequence[Variable], *, where: str)
 
 
 def row_of(point: npt.ArrayLike, variables: Sequence[Variable], *, where: str) -> tuple[int, ...]:
-    """One point as a tuple, valid or not. Raises InvalidPoint as `rows_of` does."""
+    """Return one point as a tuple, valid or not.
+
+    Raises:
+        InvalidPoint: If `point` has another shape or holds values that are not whole numbers.
+    """
     row = _whole_numbers(point)
     if row is None or row.shape != (len(variables),):
         what = f"it is {shown(point)}" if row is None or row.ndim != 1 else f"it has {counted(len(row), 'number')}"
@@ -47,8 +55,10 @@ def row_of(point: npt.ArrayLike, variables: Sequence[Variable], *, where: str) -
 
 
 def in_range(row: Sequence[int], variables: Sequence[Variable]) -> bool:
-    """Whether each number is one that its variable can have, and tiles make up their loops; compute locations are left
-    to TVM."""
+    """Return whether each number is among its variable's choices and tile factors multiply to their loops' extents.
+
+    Compute locations are not checked; TVM checks them.
+    """
     rest = [(v, x) for v, x in zip(variables, row, strict=True) if v.kind is not Kind.LOCATION]
     if any(x not in v.choices for v, x in rest):
         return False
@@ -60,7 +70,7 @@ def in_range(row: Sequence[int], variables: Sequence[Variable]) -> bool:
 
 
 def all_in_range(points: Points, variables: Sequence[Variable]) -> npt.NDArray[np.bool_]:
-    """bool[n]: `in_range` of each of int64[n, variables]."""
+    """Return `in_range` of each point: bool[n] for int64[n, variables]."""
     good = np.ones(len(points), dtype=bool)
     for column, variable in enumerate(variables):
         if variable.kind is not Kind.LOCATION:
@@ -73,7 +83,7 @@ def all_in_range(points: Points, variables: Sequence[Variable]) -> npt.NDArray[n
 
 
 def _whole_numbers(values: npt.ArrayLike) -> Points | None:
-    """The values as an array of integers; None where they are something else."""
+    """Return the values as an array of integers; None if they are not integers."""
     try:
         array = np.asarray(values)
     except Exception:  # ragged lists, tensors that NumPy cannot hold

@@ -1,7 +1,7 @@
-"""Read a symbolic program out of a live TVM schedule.
+"""Read a symbolic program from a live TVM schedule.
 
-In: a `ReplayState`. Out: a `Program` before postprocessors. Raises UnsupportedSketch where an index is not affine in
-the loops, which is where the formulas of this version end.
+Input: a `ReplayState`. Output: a `Program` before postprocessors. An index that is not affine in the loops raises
+UnsupportedSketch.
 """
 
 from __future__ import annotations
@@ -45,12 +45,17 @@ from felixlike.symbolic.replay.state import ReplayState
 
 
 def read_program(replay: ReplayState) -> Program:
-    """The loop nest of a replayed schedule."""
+    """Return the loop nest of a replayed schedule.
+
+    Raises:
+        UnsupportedSketch: If an index is not affine, or a statement is not supported.
+        WrongSketch: If part of an output is never written.
+    """
     return Reader(replay).program()
 
 
 class Reader:
-    """One pass over a PrimFunc's body."""
+    """Read a PrimFunc's body in one pass."""
 
     def __init__(self, replay: ReplayState) -> None:
         self._replay = replay
@@ -63,26 +68,27 @@ class Reader:
         self._table: dict[Any, Expr] = dict(replay.table)
         self._loops: set[Expr] = set()
         self._loops_in: dict[Any, tuple[Expr, ...]] = {}
-        """The loops that a variable of TVM's, a loop's or a block's, is made of, as TVM names them."""
+        """The loops that a TVM variable, of a loop or a block, consists of, in TVM's order."""
         self._extents: dict[Expr, Expr] = {}
         self._chain: list[Expr] = []
-        """The loops around the present statement that hold nothing else, and that TVM may cut."""
+        """The loops around the current statement that contain nothing else, and that TVM may truncate."""
         self._shifts: dict[Any, Expr] = {}
-        """By how much cutting moves the iterators of the present block."""
+        """By how much truncation moves the iterators of the current block."""
         self._uneven: set[Expr] = set()
-        """Loops that a guard keeps from running past the whole."""
+        """Loops with a guard against running past the whole."""
         self._fits: Expr = const(1)
         self._unit: set[Expr] = set()
         self._at_once = 1
-        """Executions of the present statement that take the time of one."""
+        """Number of executions of the current statement that take the time of one."""
         self._names: Counter[str] = Counter()
         self._blocks: Counter[str] = Counter()
         self._buffers: dict[Any, Buffer] = {}
         self._internal: list[Any] = []
         self._aligns: list[tuple[Any, tuple[int, int, int]]] = []
-        """How steps of buffers are aligned, as blocks that write them note it."""
+        """Alignments of buffers' strides, as annotated on the blocks that write them."""
 
     def program(self) -> Program:
+        """Return the program."""
         root = self._main.body.block
         statements = root.body.seq if type(root.body).__name__ == "SeqStmt" else [root.body]
         packing = [packing_blocks(statement) for statement in statements]
@@ -96,11 +102,11 @@ class Reader:
         return Program(body, tuple(self._buffers.values()), stages=self._stages, fits=self._fits)
 
     def _check_spans(self, body: tuple[Loop | Store, ...]) -> None:
-        """Raise UnsupportedSketch where the values of an index cannot be told, WrongSketch where part of an output is
-        never written.
+        """Raise UnsupportedSketch if an index's range is unknown, WrongSketch if part of an output is never written.
 
         ReverseComputeAt moves a padding block into its producer's tiles, and its border, which reads nothing there, is
-        then left out."""
+        then omitted.
+        """
         for store in (store for node in body for store in stores_under(node)):
             for access in store.accesses:
                 spans = [index.span(self._extents) for index in access.indices]
@@ -109,11 +115,12 @@ class Reader:
                     _check_written(access.buffer, [expand(high - low + 1) for low, high in spans])
 
     def _visit(self, stmt: Stmt) -> tuple[Loop | Store, ...]:
+        """Return the loops and stores of a TVM statement."""
         match type(stmt).__name__:
             case "For":
                 return (self._loop(stmt),)
             case "SBlockRealize" if str(stmt.block.name_hint) in self._replay.initial:
-                return ()  # constants are no work; where they stand follows from the reduction
+                return ()  # constants cost no work; their position follows from the reduction
             case "SBlockRealize":
                 return (self._store(stmt),)
             case "SeqStmt":
@@ -121,15 +128,17 @@ class Reader:
         raise UnsupportedSketch(f"a statement of kind {type(stmt).__name__} is not understood", where="main")
 
     def _sequence(self, statements: Sequence[Any]) -> tuple[Loop | Store, ...]:
-        around = self._chain
-        found: list[Loop | Store] = []
+        """Return the loops and stores of consecutive statements."""
+        outer_chain = self._chain
+        nodes: list[Loop | Store] = []
         for statement in statements:
             self._chain = []
-            found += self._visit(statement)
-        self._chain = around
-        return tuple(found)
+            nodes += self._visit(statement)
+        self._chain = outer_chain
+        return tuple(nodes)
 
     def _loop(self, loop: Any) -> Loop:
+        """Return a TVM loop."""
         extent = to_expr(loop.extent, self._table)
         if self._loops_of(extent):
             extent = self._settled(extent, self._replay.extents.get(loop.loop_var, loop.extent))
@@ -143,7 +152,7 @@ class Reader:
         thread = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
         if any(loop.loop_var.same_as(v) for v in self._pipeline):
             thread = PIPELINE
-        around = self._at_once
+        outer_at_once = self._at_once
         if TensorCores.on(loop):
             self._at_once = PRECISIONS[TensorCores.of(loop).precision].times
         if any(loop.loop_var.same_as(v) for v in self._replay.uneven):
@@ -153,7 +162,7 @@ class Reader:
             self._chain.append(variable)
             body = self._visit(loop.body)
             self._chain.pop()
-        self._at_once = around
+        self._at_once = outer_at_once
         kind = next((kind for v, kind in self._kinds if loop.loop_var.same_as(v)), "")
         return Loop(
             variable,
@@ -167,15 +176,19 @@ class Reader:
         )
 
     def _settled(self, extent: Expr, theirs: Any) -> Expr:
-        """An extent that holds floors of other loops' variables, as it is for each choice of tile factors.
+        """Return an extent that contains floors of other loops' variables as a case distinction on tile factors.
 
-        theirs: as TVM left it.  TVM refuses points where its simplifier does not find it to be the same while those
-        loops run."""
-        moved = add(term * factor for term, factor in linear_parts(extent)[1] if self._loops_of(term))
-        loops = [v for v in variables([moved]) if v in self._loops]
+        TVM refuses points where its simplifier cannot prove that the extent is constant while those loops run.
+
+        Args:
+            extent: The extent.
+            theirs: The extent as TVM left it.
+        """
+        floor_terms = add(term * factor for term, factor in linear_parts(extent)[1] if self._loops_of(term))
+        loops = [v for v in variables([floor_terms]) if v in self._loops]
         named = {v: self._table[v] for v in _tvm.found(theirs, _tvm.tirx.Var)}
         running = [self._extents[v] for v in dict.fromkeys((*loops, *named.values())) if v in self._loops]
-        tiles = [v for v in variables([moved, *named.values(), *running]) if v not in self._loops]
+        tiles = [v for v in variables([floor_terms, *named.values(), *running]) if v not in self._loops]
 
         def numbers(values: Mapping[str, int]) -> tuple[int, int]:
             table: dict[Any, Any] = {}
@@ -185,17 +198,17 @@ class Reader:
                     analyzer.bind(variable, _tvm.ir.Range(0, round(evaluate(self._extents[ours], values))))
                 else:
                     table[variable] = values[ours.name]
-            left = _tvm.substituted(theirs, table)
-            same = isinstance(analyzer.simplify(left), _tvm.tirx.IntImm)
-            return round(evaluate(moved, {**values, **{v.name: 0 for v in loops}})), int(same)
+            concrete = _tvm.substituted(theirs, table)
+            same = isinstance(analyzer.simplify(concrete), _tvm.tirx.IntImm)
+            return round(evaluate(floor_terms, {**values, **{v.name: 0 for v in loops}})), int(same)
 
-        spans = _spans(moved, self._loops)
-        length, same = by_cases(tiles, numbers, [*spans, (*spans, *_steps(moved, loops), *running)])
+        spans = _spans(floor_terms, self._loops)
+        length, same = by_cases(tiles, numbers, [*spans, (*spans, *_steps(floor_terms, loops), *running)])
         self._fits = self._fits * same
-        return expand(extent - moved + length)
+        return expand(extent - floor_terms + length)
 
     def _share(self, variable: Any) -> PredicatedSplit | None:
-        """The share of a loop that is split in name; the same object for all its loops."""
+        """Return the recorded split of a loop; the same object for all its loops."""
         parts = self._share_of(variable)
         if parts is None:
             return None
@@ -206,10 +219,11 @@ class Reader:
         return self._shares[id(parts)]
 
     def _unique(self, name: str) -> str:
-        """A name no earlier loop has; loops of different nests often share one."""
+        """Return a unique name, since loops of different nests often have the same one."""
         return told_apart(name, self._names)
 
     def _store(self, realize: BlockRealize) -> Store:
+        """Return the store of a block."""
         block = realize.block
         where = f"block {block.name_hint}"
         if block.alloc_buffers or block.match_buffers:
@@ -229,36 +243,38 @@ class Reader:
             self._table = outer
 
     def _cut(self, place: Expr, named: tuple[Expr, ...], domain: Expr) -> Expr:
-        """The place of a block's iterator in its domain, after the block's loop is cut as TVM cuts it.
+        """Return the position of a block's iterator in its domain, after truncating the block's loop as TVM does.
 
-        A moved block runs through all that its consumers need, and a guard skips what lies outside its domain: what
-        they need of padding, for instance. Where no loop around moves what is needed, TVM leaves out what lies outside
-        (BlockVarDomainInfo in its compute_at.cc). So it does where all of the domain is needed wherever those loops
-        are: such tiles do not fit here."""
-        line = affine(place, named)
-        if line is None or line.lookup is not None:
+        A moved block runs through all elements that its consumers need, and a guard skips those outside its domain,
+        such as padding. If no loop around it moves these elements, TVM truncates the loop instead (BlockVarDomainInfo
+        in its compute_at.cc). It also does so if the whole domain is needed in all iterations of those loops; such
+        tiles are excluded here.
+        """
+        index = affine(place, named)
+        if index is None or index.lookup is not None:
             return place
-        low, high = line.span(self._extents)
+        low, high = index.span(self._extents)
         if nonnegative(low) and nonnegative(expand(domain - 1 - high)):
             return place
-        own = [v for v, stride in line.strides if v in self._chain and stride is const(1)]
-        around = {v: self._extents[v] for v in line.variables if v not in own}
-        if not own and not line.variables.isdisjoint(self._uneven):
+        block_loops = [v for v, stride in index.strides if v in self._chain and stride is const(1)]
+        outer_extents = {v: self._extents[v] for v in index.variables if v not in block_loops}
+        if not block_loops and not index.variables.isdisjoint(self._uneven):
             return place
-        if len(own) != 1:
+        if len(block_loops) != 1:
             self._fits = self._fits * at_least(low, 0) * at_least(domain - 1 - high, 0)
             return place
-        first, length = line.without(lambda _: True).offset, self._extents[own[0]]
-        low, high = line.span(around)
-        still = mul([const(1), *(at_most(extent, 1) for extent in around.values())])
-        if not nonnegative(first):  # what is needed may begin before the domain, and move there
-            whole = at_most(high, 0) * at_least(expand(low + length - domain), 0)
-            self._fits = self._fits * (1 - whole * (1 - still))
+        first, length = index.without(lambda _: True).offset, self._extents[block_loops[0]]
+        low, high = index.span(outer_extents)
+        is_fixed = mul([const(1), *(at_most(extent, 1) for extent in outer_extents.values())])
+        if not nonnegative(first):  # the needed elements may begin before the domain, and move there
+            covers_domain = at_most(high, 0) * at_least(expand(low + length - domain), 0)
+            self._fits = self._fits * (1 - covers_domain * (1 - is_fixed))
         begin = maximum(first, 0)
-        self._extents[own[0]] = select(still, minimum(expand(first + length), domain) - begin, length)
-        return expand(place + select(still, begin - first, 0))
+        self._extents[block_loops[0]] = select(is_fixed, minimum(expand(first + length), domain) - begin, length)
+        return expand(place + select(is_fixed, begin - first, 0))
 
     def _statement(self, realize: BlockRealize) -> Store:
+        """Return the store of a block whose iterators have positions."""
         block = realize.block
         body = block.body
         target = self._element(body.buffer, body.indices, block)
@@ -279,55 +295,58 @@ class Reader:
         )
 
     def _loops_among(self, iterators: Sequence[Any]) -> frozenset[Expr]:
-        """The loops that iterators of the present block depend on."""
+        """Return the loops that iterators of the current block depend on."""
         return frozenset[Expr]().union(*(self._loops_of(self._table[iterator.var]) for iterator in iterators))
 
     def _loops_of(self, expression: Expr) -> set[Expr]:
+        """Return the loops that an expression depends on."""
         return {v for v in variables([expression]) if v in self._loops}
 
     def _element(self, buffer: Any, indices: Any, block: Block) -> Access:
-        """An access without the loops of extent 1, which some primitives drop from indices and others keep."""
+        """Return an access without the loops of extent 1, which some primitives drop from indices and others keep."""
         return self._access(buffer, indices, block).without(self._unit.__contains__)
 
     def _named(self, tvm_expr: TirExpr) -> tuple[Expr, ...]:
-        """The loops of a TVM expression, in the order in which it names them."""
+        """Return the loops of a TVM expression in the order of occurrence."""
         named = _tvm.found(tvm_expr, _tvm.tirx.Var)
         return tuple(dict.fromkeys(loop for variable in named for loop in self._loops_in.get(variable, ())))
 
     def _access(self, buffer: Any, indices: Any, block: Block) -> Access:
-        found = tuple(self._index(buffer, d, index, block) for d, index in enumerate(indices))
-        return Access(self._buffer(buffer), found)
+        """Return an access."""
+        converted = tuple(self._index(buffer, d, index, block) for d, index in enumerate(indices))
+        return Access(self._buffer(buffer), converted)
 
     def _index(self, buffer: Any, dimension: int, index: Any, block: Block) -> Index:
+        """Return one index of an access."""
         loaded = loads_of(index)
         if loaded:
             sources = tuple(dict.fromkeys(self._access(load.source, load.indices, block) for load in loaded))
             return Index(const(0), (), lookup=Lookup(sources, to_expr(buffer.shape[dimension], self._tiles)))
-        line = affine(to_expr(index, self._table), self._named(index))
-        if line is None:
+        converted = affine(to_expr(index, self._table), self._named(index))
+        if converted is None:
             raise UnsupportedSketch(
                 f"the index {index} of {buffer.name} is not affine in the loops", where=f"block {block.name_hint}"
             )
-        return line
+        return converted
 
     def _region(self, region: Any, realize: BlockRealize) -> Access:
-        """A block's region as TVM's walk for strides sees it: simplified without bounds; whatever is not a sum of
-        multiples counts as 0."""
+        """Return a block's region as TVM's stride analysis sees it: simplified without bounds, nonlinear terms as 0."""
         values = dict(zip((i.var for i in realize.block.iter_vars), realize.iter_values, strict=True))
-        still = dict.fromkeys(values, const(0))
-        seen = []
+        zeros = dict.fromkeys(values, const(0))
+        indices = []
         for r in region.region:
             place = _tvm.simplify(_tvm.substituted(r.min, values))
-            seen_place = _tvm.structural_map(place, (_unseen(), _nothing))
-            line = affine(to_expr(seen_place, self._table), self._named(seen_place))
-            if line is None:
+            linear_place = _tvm.structural_map(place, (_unseen(), _nothing))
+            index = affine(to_expr(linear_place, self._table), self._named(linear_place))
+            if index is None:
                 raise UnsupportedSketch(f"the region {region} is not affine in the loops", where="regions")
-            own = _tvm.structural_map(r.min, (_unseen(), _nothing))
-            shift = to_expr(own, self._table | self._shifts) - to_expr(own, self._table | still)
-            seen.append(replace(line, offset=expand(line.offset + shift)))
-        return Access(self._buffer(region.source), tuple(seen))
+            linear_min = _tvm.structural_map(r.min, (_unseen(), _nothing))
+            shift = to_expr(linear_min, self._table | self._shifts) - to_expr(linear_min, self._table | zeros)
+            indices.append(replace(index, offset=expand(index.offset + shift)))
+        return Access(self._buffer(region.source), tuple(indices))
 
     def _buffer(self, buffer: Any) -> Buffer:
+        """Return the buffer of a TVM buffer."""
         if buffer not in self._buffers:
             self._buffers[buffer] = Buffer(
                 name=str(buffer.name),
@@ -341,7 +360,7 @@ class Reader:
 
 
 def _aligns(stmt: Stmt) -> Iterator[tuple[Any, tuple[int, int, int]]]:
-    """(buffer, (dimension, factor, offset)) of every note that aligns a step."""
+    """Yield (buffer, (dimension, factor, offset)) for every annotation that aligns a stride."""
     for block in _tvm.found(stmt, _tvm.s_tir.SBlock):
         for number, *align in block.annotations.get(ALIGNED, ()):
             dimension, factor, offset = map(int, align)
@@ -349,6 +368,7 @@ def _aligns(stmt: Stmt) -> Iterator[tuple[Any, tuple[int, int, int]]]:
 
 
 def _check_written(output: Buffer, reached: list[Expr]) -> None:
+    """Raise WrongSketch if fewer elements are reached than the output has."""
     for count, extent in zip(reached, output.shape, strict=True):
         if count.is_const and extent.is_const and count.value < extent.value:
             raise WrongSketch(
@@ -357,35 +377,36 @@ def _check_written(output: Buffer, reached: list[Expr]) -> None:
 
 
 def _spans(expression: Expr, loops: set[Expr]) -> list[Expr]:
-    """x − y + 1 for two floors of x and of y, as they come of all values from y to x, where loops do not move it."""
+    """Return x − y + 1 for every two floors of x and y that loops do not move; the range from y to x causes both."""
     floored = [node.args[0] for node in topological([expression]) if node.op is Op.FLOORDIV]
     spans = [expand(x - y + 1) for x in floored for y in floored if x is not y]
     return [span for span in spans if span.low >= 1 and not loops.intersection(variables([span]))]
 
 
 def _steps(expression: Expr, loops: Sequence[Expr]) -> list[Expr]:
-    """By how much the loops move what is divided in an expression."""
+    """Return by how much the loops move the dividends in an expression."""
     floored = [node.args[0] for node in topological([expression]) if node.op is Op.FLOORDIV]
-    lines = [affine(dividend, tuple(loops)) for dividend in floored]
-    steps = [stride for line in lines if line is not None for _, stride in line.strides]
+    indices = [affine(dividend, tuple(loops)) for dividend in floored]
+    steps = [stride for index in indices if index is not None for _, stride in index.strides]
     return list(dict.fromkeys(step for step in steps if not step.is_const))
 
 
 def _unseen() -> tuple[Any, ...]:
-    """What TVM's walk for strides does not look into."""
+    """Return the kinds of expressions that TVM's stride analysis ignores."""
     kinds = ("FloorDiv", "FloorMod", "Div", "Mod", "Min", "Max")
     return (*(getattr(_tvm.tirx, kind) for kind in kinds), _tvm.ir.TensorLoad)
 
 
 def _nothing(expression: TirExpr) -> Any:
+    """Return 0 in the type of an expression."""
     return _tvm.tirx.const(0, str(expression.ty.dtype))
 
 
 def loads_of(expression: TirExpr) -> list[Any]:
-    """The loads in a TVM expression, those within indices included."""
+    """Return the loads in a TVM expression, including those inside indices."""
     return _tvm.found(expression, _tvm.ir.TensorLoad)
 
 
 def _item_bytes(dtype: str) -> int:
-    """Bytes of storage of one element, of all lanes of a vector; a bool takes one."""
+    """Return the bytes of storage of one element, with all lanes of a vector; a bool takes one."""
     return -(-_tvm.bits(dtype) * _tvm.lanes(dtype) // 8)

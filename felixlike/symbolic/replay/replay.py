@@ -1,7 +1,7 @@
 """Replay a MetaSchedule trace inside TVM with variables in place of tile factors, on unpatched TVM.
 
-In: a task's module, a trace, its tile variables, the chosen compute locations. Out: a live TVM Schedule whose loops
-have symbolic extents, before postprocessors. TVM itself computes every region; no primitive is written again.
+Input: a task's module, a trace, its tile variables, and the chosen compute locations. Output: a live TVM Schedule whose
+loops have symbolic extents, before postprocessors. TVM itself computes every region; no primitive is reimplemented.
 """
 
 from __future__ import annotations
@@ -26,9 +26,19 @@ def replay(
     *,
     numbers: bool = False,
 ) -> ReplayState:
-    """Replay a trace; see `ReplayState`.
+    """Replay a trace and return the resulting state.
 
-    Raises UnsupportedSketch for an instruction that is not known, or that TVM refuses on symbolic loops."""
+    Args:
+        module: The task's module.
+        target: The task's target.
+        trace: The trace.
+        variables: The sketch's variables.
+        locations: The chosen compute locations, in the order of the trace.
+        numbers: Whether every variable has only one value; see `ReplayState`.
+
+    Raises:
+        UnsupportedSketch: If an instruction is unknown, or TVM refuses it on symbolic loops.
+    """
     state = ReplayState(module, target, trace, variables, locations, numbers=numbers)
     for index, instruction in enumerate(trace.insts):
         name = str(instruction.kind.name)

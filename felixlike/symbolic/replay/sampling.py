@@ -1,7 +1,7 @@
-"""Random points of a sketch.
+"""Sample random points of a sketch.
 
-In: a sketch. Out: `Sampler`, which draws from the valid points, all equally likely. Where there is no symbolic program
-that tells which these are, it asks TVM about each point that it draws, once.
+Input: a sketch. Output: `Sampler`, which draws valid points, all equally likely. Without a symbolic program, it checks
+each drawn point with TVM, once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,35 +18,35 @@ from felixlike.symbolic.expr.evaluation import Graph
 from felixlike.symbolic.expr.expression import const
 from felixlike.symbolic.program.uniform_sampler import UniformSampler
 from felixlike.symbolic.replay.points import Points
-
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.sketch import Sketch
-    from felixlike.symbolic.replay.structure import Structure
+from felixlike.symbolic.replay.sampled import SampledSketch
+from felixlike.symbolic.replay.structure import Structure
 
 _BATCH = 100_000
-"""Most points that are drawn at once."""
+"""Maximum number of points that are drawn at once; chosen by hand."""
 
 _HOPELESS = 3_000_000
-"""Random points without a single valid one after which sampling gives up."""
+"""Number of random points without a valid one after which sampling fails; chosen by hand."""
 
 _LONG = 10_000
-"""Valid points without a single one whose source is short, after which long ones are taken."""
+"""Number of random points without a valid one of short source after which long source is allowed; chosen by hand."""
 
 _ATTEMPTS = 64
-"""Draws in a row that TVM refuses, from a sketch that is not understood, before sampling gives up. TVM takes about
-10 ms to accept or refuse a point."""
+"""Number of draws in a row that TVM may refuse before sampling gives up, for a sketch without a symbolic program.
+
+Chosen by hand; TVM takes about 10 ms to accept or refuse a point.
+"""
 
 
 class Sampler:
-    """Where a sketch's random points come from."""
+    """Sample random points of a sketch."""
 
-    def __init__(self, sketch: Sketch) -> None:
+    def __init__(self, sketch: SampledSketch) -> None:
         self._sketch = sketch
         self._urns: dict[tuple[int, ...], UniformSampler] = {}
         self._verdicts: dict[tuple[int, ...], bool] = {}
 
     def sample(self, count: int, rng: np.random.Generator, *, paths: int) -> Points:
-        """`Sketch.sample`, whose options are known to be good."""
+        """Implement `Sketch.sample` for checked options."""
         if not self._sketch.understood:
             return self._accepted(count, rng)
         if not self._sketch.location_columns:
@@ -55,63 +54,76 @@ class Sampler:
         return self.among(self.paths(min(count, paths), rng), count, rng)
 
     def paths(self, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-        """Combinations of compute locations of an understood sketch, drawn as TVM would for random tiles: one that is
-        likely may be drawn again."""
+        """Draw combinations of compute locations for random tiles, as TVM does; likely ones may be drawn repeatedly.
+
+        The sketch must have a symbolic program.
+        """
         if not self._sketch.location_columns:
             return [()]
         return [self._path(row, rng) for row in self.any.draw(count, rng)]
 
     def by_tvm(self, count: int, rng: np.random.Generator) -> Points:
-        """int64[count, variables]: what TVM draws, whether postprocessors accept it or not."""
+        """Return points that TVM draws, whether postprocessors accept them or not: int64[count, variables]."""
         return self._as_rows([self._by_tvm(rng) for _ in range(count)])
 
     @cached_property
     def any(self) -> UniformSampler:
-        """Values for everything but compute locations, whether they are valid or not."""
+        """Return the sampler of all variables but compute locations, without validity tests."""
         return UniformSampler(self._sketch.variables, const(1))
 
     def urn(self, structure: Structure) -> UniformSampler:
-        """The points for chosen compute locations."""
+        """Return the sampler of points with chosen compute locations."""
         if structure.locations not in self._urns:
             self._urns[structure.locations] = UniformSampler(self._sketch.variables, structure.gate)
         return self._urns[structure.locations]
 
     def among(self, paths: Sequence[tuple[int, ...]], count: int, rng: np.random.Generator) -> Points:
-        """int64[count, variables]: random valid points with one of these combinations of compute locations each, all
-        equally likely. Raises InvalidSchedule where there are none."""
-        urns = [self.urn(self._sketch.structure(path)) for path in paths]
-        sizes = np.array([urn.size for urn in urns], dtype=np.float64)
+        """Draw valid points, each with one of these combinations of compute locations, all equally likely.
+
+        Returns:
+            int64[count, variables].
+
+        Raises:
+            InvalidSchedule: If no point is valid.
+        """
+        samplers = [self.urn(self._sketch.structure(path)) for path in paths]
+        sizes = np.array([sampler.size for sampler in samplers], dtype=np.float64)
         if not sizes.any():
             raise InvalidSchedule("no point is valid", where=repr(self._sketch))
-        kept: list[Points] = []
-        found, tried = 0, 0
-        while found < count:
-            if not found and tried > _HOPELESS:
-                raise InvalidSchedule(f"none of {tried} random points is valid", where=repr(self._sketch))
-            missing = count - found
-            number = math.ceil(1.1 * missing * tried / found) if found else max(missing, tried)
+        batches: list[Points] = []
+        valid_count, draw_count = 0, 0
+        while valid_count < count:
+            if not valid_count and draw_count > _HOPELESS:
+                raise InvalidSchedule(f"none of {draw_count} random points is valid", where=repr(self._sketch))
+            missing = count - valid_count
+            number = math.ceil(1.1 * missing * draw_count / valid_count) if valid_count else max(missing, draw_count)
             number = min(number, _BATCH)
             drawn = []
-            for path, urn, share in zip(paths, urns, rng.multinomial(number, sizes / sizes.sum()), strict=True):
-                rows = urn.draw(int(share), rng)
+            for path, sampler, part_count in zip(
+                paths, samplers, rng.multinomial(number, sizes / sizes.sum()), strict=True
+            ):
+                rows = sampler.draw(int(part_count), rng)
                 rows[:, self._sketch.location_columns] = path
                 drawn.append(rows)
             rows = np.concatenate(drawn)
-            if found or tried <= _LONG:
-                rows = rows[self._sketch.lengths.short(rows)]
-            kept.append(rng.permutation(rows) if len(paths) > 1 else rows)
-            found, tried = found + len(rows), tried + number
-        return np.concatenate([np.empty((0, len(self._sketch.variables)), dtype=np.int64), *kept])[:count]
+            if valid_count or draw_count <= _LONG:
+                rows = rows[self._sketch.source_limits.short(rows)]
+            batches.append(rng.permutation(rows) if len(paths) > 1 else rows)
+            valid_count, draw_count = valid_count + len(rows), draw_count + number
+        return np.concatenate([np.empty((0, len(self._sketch.variables)), dtype=np.int64), *batches])[:count]
 
     def _path(self, row: Points, rng: np.random.Generator) -> tuple[int, ...]:
-        """Compute locations that TVM could draw for these tiles, one after the other."""
+        """Return compute locations that TVM could draw for these tiles."""
         return next(self._paths((), self._sketch.values(row[None, :]), rng))
 
     def _paths(
         self, chosen: tuple[int, ...], values: dict[str, npt.NDArray[np.float64]], rng: np.random.Generator
     ) -> Iterator[tuple[int, ...]]:
-        """Ways to go on from the locations chosen so far, in random order. Only where the last is known a program is
-        compared with TVM: on the way there it takes long, and says nothing about where blocks will be."""
+        """Yield completions of the locations chosen so far, in random order.
+
+        Only complete programs are compared with TVM, since the comparison is slow and partial choices do not determine
+        where blocks end up.
+        """
         depth, count = len(chosen), len(self._sketch.location_columns)
         if depth == count:
             if self._holds(chosen):
@@ -120,19 +132,21 @@ class Sampler:
         structure = self._sketch.unprobed((*chosen, *[-1] * (count - depth)))
         if isinstance(structure, UnsupportedSketch):
             return
-        offered = structure.offered[depth].candidates
-        gates = Graph([gate for _, gate in offered]).evaluate(values, 1)[0]
-        open_ = [d for (d, _), gate in zip(offered, gates, strict=True) if gate > 0.5]
-        rng.shuffle(open_)
-        # A place that TVM offers for these tiles is passed over where the block cannot be read symbolically, or no
+        candidates = structure.offered[depth].candidates
+        gates = Graph([gate for _, gate in candidates]).evaluate(values, 1)[0]
+        decisions = [d for (d, _), gate in zip(candidates, gates, strict=True) if gate > 0.5]
+        rng.shuffle(decisions)
+        # A location that TVM offers for these tiles is skipped if the block cannot be read symbolically there, or no
         # tiles satisfy the rest of the gate.
-        for decision in open_:
-            after = self._sketch.unprobed((*chosen, decision, *[-1] * (count - depth - 1)))
-            if decision == -1 or (not isinstance(after, UnsupportedSketch) and self.urn(after).size > 0):
+        for decision in decisions:
+            next_structure = self._sketch.unprobed((*chosen, decision, *[-1] * (count - depth - 1)))
+            if decision == -1 or (
+                not isinstance(next_structure, UnsupportedSketch) and self.urn(next_structure).size > 0
+            ):
                 yield from self._paths((*chosen, decision), values, rng)
 
     def _holds(self, locations: tuple[int, ...]) -> bool:
-        """Whether the program for these locations is TVM's."""
+        """Return whether the program for these locations matches TVM's."""
         try:
             self._sketch.structure(locations)
         except UnsupportedSketch:
@@ -140,36 +154,42 @@ class Sampler:
         return True
 
     def _accepted(self, count: int, rng: np.random.Generator) -> Points:
-        """Points that TVM's postprocessors accept; where `_ATTEMPTS` in a row are refused, those found so far again and
-        again, or refused ones if there are none."""
+        """Return points that TVM's postprocessors accept.
+
+        After `_ATTEMPTS` refusals in a row, the accepted points so far are repeated, or refused ones if there are none.
+        """
         accepted: list[tuple[int, ...]] = []
         refused: list[tuple[int, ...]] = []
         failures = 0
         draws = self._candidates(rng)
         while len(accepted) < count and failures < _ATTEMPTS:
             point = next(draws)
-            good = self._verdict(point)
-            (accepted if good else refused).append(point)
-            failures = 0 if good else failures + 1
-        found = accepted or refused
-        return self._as_rows([found[i % len(found)] for i in range(count)])
+            is_accepted = self._verdict(point)
+            (accepted if is_accepted else refused).append(point)
+            failures = 0 if is_accepted else failures + 1
+        points = accepted or refused
+        return self._as_rows([points[i % len(points)] for i in range(count)])
 
     def _candidates(self, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
-        """Points that TVM may accept, without end. Only TVM knows which compute locations there are; tiles are drawn
-        here, in a thousandth of the time."""
+        """Yield points that TVM may accept, endlessly.
+
+        Compute locations are only known to TVM. Without them, tiles are drawn here, a thousand times as fast.
+        """
         while self._sketch.location_columns:
             yield self._by_tvm(rng)
         while True:
             yield from map(tuple, self.any.draw(_ATTEMPTS, rng).tolist())
 
     def _verdict(self, point: tuple[int, ...]) -> bool:
-        """Whether TVM accepts a point, which it is asked once."""
+        """Return whether TVM accepts a point; cached."""
         if point not in self._verdicts:
             self._verdicts[point] = self._sketch.accepts(point)
         return self._verdicts[point]
 
     def _as_rows(self, points: Sequence[tuple[int, ...]]) -> Points:
+        """Return points as int64[count, variables]."""
         return np.array(points, dtype=np.int64).reshape(len(points), len(self._sketch.variables))
 
     def _by_tvm(self, rng: np.random.Generator) -> tuple[int, ...]:
+        """Return one point that TVM draws."""
         return self._sketch.drawn_by_tvm(int(rng.integers(1, 2**30)))

@@ -1,12 +1,12 @@
-"""Write extents and places of moved blocks in their simplest form into a TVM statement.
+"""Simplify extents and positions of moved blocks in a TVM statement.
 
     for ax0 in max(i·t + 1, (i + 1)·t) − min(i·t, (i + 1)·t − 1)    →    for ax0 in t
 
-TVM leaves a minimum standing where it cannot tell which side is smaller; the next block that moves below then gets a
-region that is too wide, since each side counts for itself. Our bounds know more: tiles are positive, and those of one
+TVM keeps a minimum if it cannot decide which side is smaller. The next block that moves below then gets a region that
+is too wide, since each side counts separately. The bounds known here are stronger: tiles are positive, and those of one
 loop multiply to its extent.
 
-In: a statement over tile variables. Out: the same with other expressions.
+Input: a statement over tile variables. Output: the same statement with simpler expressions.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ from felixlike.symbolic.replay.convert import from_expr, to_expr
 
 
 def tidied(stmt: Stmt, tiles: Mapping[Any, Expr], before: dict[Any, Any]) -> Any:
-    """stmt, a block, with loop extents simplified, and block iterators where they hold a minimum or a maximum.
+    """Return a block statement with simplified loop extents, and simplified block iterators with minima or maxima.
 
-    tiles: what TVM's tile variables stand for.  before: gets the extents as TVM left them, by loop variable."""
+    Args:
+        stmt: The block.
+        tiles: The expressions of TVM's tile variables.
+        before: Receives the extents as TVM left them, by loop variable.
+    """
     extents: dict[Any, Any] = {}
     places: dict[Any, list[Any]] = {}
     _visit(stmt.body, dict(tiles), extents, places, before)
@@ -42,7 +46,7 @@ def _visit(
     places: dict[Any, list[Any]],
     before: dict[Any, Any],
 ) -> None:
-    """Note new extents by loop variable, and new places by the block's first iterator."""
+    """Record new extents by loop variable, and new positions by the block's first iterator."""
     match type(stmt).__name__:
         case "For":
             extent = to_expr(stmt.extent, table)
@@ -52,22 +56,25 @@ def _visit(
             inner = table | {stmt.loop_var: var(f"loop {len(table)}", 0, max(0.0, extent.high - 1))}
             _visit(stmt.body, inner, extents, places, before)
         case "SBlockRealize":
-            found = [_place(value, table) for value in stmt.iter_values]
-            if any(not new.same_as(old) for new, old in zip(found, stmt.iter_values, strict=True)):
-                places[stmt.block.iter_vars[0].var] = found
+            positions = [_place(value, table) for value in stmt.iter_values]
+            if any(not new.same_as(old) for new, old in zip(positions, stmt.iter_values, strict=True)):
+                places[stmt.block.iter_vars[0].var] = positions
         case "SeqStmt":
             for part in stmt.seq:
                 _visit(part, table, extents, places, before)
 
 
 def _place(value: TirExpr, table: Mapping[Any, Expr]) -> Any:
-    """Other places stay as TVM wrote them, since features of TVM's depend on the order of terms."""
+    """Return a position, simplified if it has a minimum or maximum.
+
+    Other positions are unchanged, since some of TVM's features depend on the order of terms.
+    """
     ends = _tvm.found(value, (_tvm.tirx.Min, _tvm.tirx.Max))
     return _written(to_expr(value, table), value, table) if ends else value
 
 
 def _written(simple: Expr, original: Any, table: Mapping[Any, Expr]) -> Any:
-    """Our simplest form in TVM's terms; the original where ours cannot be written."""
+    """Return our simplest form as a TVM expression; the original if it cannot be converted."""
     try:
         return from_expr(simple, {ours: theirs for theirs, ours in table.items()}, original)
     except UnsupportedSketch:
@@ -75,6 +82,7 @@ def _written(simple: Expr, original: Any, table: Mapping[Any, Expr]) -> Any:
 
 
 def _resized(loop: Any, extents: Mapping[Any, Any]) -> Any:
+    """Return a loop with its new extent."""
     extent = extents.get(loop.loop_var)
     if extent is None:
         return loop
@@ -82,6 +90,7 @@ def _resized(loop: Any, extents: Mapping[Any, Any]) -> Any:
 
 
 def _placed(realize: BlockRealize, places: Mapping[Any, list[Any]]) -> Any:
+    """Return a block with its new positions."""
     iterators = realize.block.iter_vars
     values = places.get(iterators[0].var) if len(iterators) else None
     return realize if values is None else _tvm.s_tir.SBlockRealize(values, realize.predicate, realize.block)

@@ -1,12 +1,10 @@
-"""Which points of a sketch have source that a GPU's compiler takes in bearable time.
+"""Reject points whose GPU source would compile too slowly.
 
-In: a sketch. Out: `SourceLimits`, which asks the formula of `program/source_size.py`, once made for each combination of
-compute locations.
+Input: a sketch. Output: `SourceLimits`, which evaluates the formula of `program/source_size.py`, built once for each
+combination of compute locations.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,24 +14,32 @@ from felixlike.hardware import kind_of
 from felixlike.symbolic.expr.evaluation import Graph
 from felixlike.symbolic.program.source_size import source_characters
 from felixlike.symbolic.replay.points import Points
-
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.sketch import Sketch
+from felixlike.symbolic.replay.sampled import LimitedSketch
 
 LONGEST_SOURCE = 250_000
-"""Characters of CUDA source by formula beyond which candidates are not tried. On an H100, 69 % of those that really had
-over 160,000, and so took 3 s and more of a core, are above, and 4 % of the five best of each workload."""
+"""Limit on the CUDA source of a candidate, in characters as the formula predicts them.
+
+Measured on an H100: of the candidates with more than 160,000 actual characters, which took 3 s and more of a core, 69 %
+are above the limit; of the five best candidates of each workload, 4 % are.
+"""
 
 
 class SourceLimits:
-    """How long the source of a sketch's points is."""
+    """Predict the source length of a sketch's points."""
 
-    def __init__(self, sketch: Sketch) -> None:
+    def __init__(self, sketch: LimitedSketch) -> None:
         self._sketch = sketch
         self._graphs: dict[tuple[int, ...], Graph | None] = {}
 
     def short(self, points: Points) -> npt.NDArray[np.bool_]:
-        """bool[n]: for which of int64[n, variables] it is short enough, as far as formulas tell; all on CPUs."""
+        """Return which points have short enough source according to the formula; all on CPUs.
+
+        Args:
+            points: int64[n, variables].
+
+        Returns:
+            bool[n].
+        """
         good = np.ones(len(points), dtype=bool)
         if self._sketch.understood and kind_of(self._sketch.task.target).binds_threads:
             for locations, rows in self._sketch.by_structure(points):
@@ -44,9 +50,9 @@ class SourceLimits:
         return good
 
     def _graph(self, locations: tuple[int, ...]) -> Graph | None:
-        """The formula; None where blocks at these places are not understood."""
+        """Return the formula of these compute locations; None if they have no symbolic program."""
         if locations not in self._graphs:
-            found = self._sketch.unprobed(locations)
-            told = None if isinstance(found, UnsupportedSketch) else source_characters(found.program)
-            self._graphs[locations] = None if told is None else Graph([told])
+            structure = self._sketch.unprobed(locations)
+            characters = None if isinstance(structure, UnsupportedSketch) else source_characters(structure.program)
+            self._graphs[locations] = None if characters is None else Graph([characters])
         return self._graphs[locations]

@@ -1,11 +1,11 @@
-"""What a symbolic replay knows: the live TVM Schedule, tile variables, and what the trace's variables stand for.
+"""Hold the state of a symbolic replay: the TVM Schedule, tile variables, and values of the trace's random variables.
 
-In: a task's module and a trace's variables. Out: `ReplayState`, which the primitives change.
+Input: a task's module and a trace's variables. Output: `ReplayState`, which the primitives modify.
 
 TVM's Schedule refuses a variable as a split factor, but accepts an opaque pure call. So factors are split in as calls
-(`primitives/split.py`) and, before the first primitive that reasons about regions, exchanged for variables inside the
+(`primitives/split.py`) and, before the first primitive that reasons about regions, replaced by variables inside the
 live schedule state (`settle`). The variables are declared as the shape of a dummy buffer parameter, so that TVM knows
-them to be positive.
+that they are positive.
 """
 
 from __future__ import annotations
@@ -27,17 +27,29 @@ from felixlike.symbolic.replay.simplify_regions import tidied
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The places one SampleComputeLocation may choose: (decision, gate) pairs, the gate saying for which tiles."""
+    """Describe the locations that one SampleComputeLocation may choose.
+
+    Attributes:
+        block: The block's name.
+        candidates: (decision, gate) pairs; the gate is 1 for tiles with which TVM offers the location.
+    """
 
     block: str
     candidates: tuple[tuple[int, Expr], ...]
 
 
 class ReplayState:
-    """The state of one symbolic replay: the schedule, and what the trace's variables stand for in it.
+    """Hold the state of one symbolic replay.
 
-    numbers: whether every variable has one value only; then TVM may cut a moved block short where the data end, and
-    guards the splits that do not divide what is left."""
+    Args:
+        module: The task's module.
+        target: The task's target.
+        trace: The trace.
+        variables: The sketch's variables.
+        locations: The chosen compute locations, in the order of the trace.
+        numbers: Whether every variable has only one value. If so, TVM may truncate a moved block where the data end,
+            and guards splits that do not divide the remainder.
+    """
 
     def __init__(
         self,
@@ -67,22 +79,22 @@ class ReplayState:
         self.fetches: dict[str, tuple[FusedLoops, Expr]] = {}
         """For blocks that copy into shared memory: the loops that all threads run together, and the vector length."""
         self.stages = 1
-        """Copies of every shared buffer that a software pipeline keeps."""
+        """Number of copies of every shared buffer that a software pipeline keeps."""
         self.kinds: list[tuple[Any, str]] = []
-        """TVM's variables of the loops whose kind the trace itself says: "parallel", "vector" or "unrolled"."""
+        """TVM's variables of loops whose kind the trace itself states: "parallel", "vector" or "unrolled"."""
         self.initial: set[str] = set()
-        """Names of the blocks that the trace itself lets write the initial values of reductions."""
+        """Names of the blocks that write the initial values of reductions, as decomposed by the trace itself."""
         self.pipeline: tuple[Any, ...] = ()
         """TVM's variables of the loops that a software pipeline overlaps."""
         self.uneven: list[Any] = []
-        """TVM's variables of loops that come of splits by factors that need not divide: a guard skips the rest."""
+        """TVM's variables of loops from splits whose factors need not divide the extent; a guard skips the rest."""
         self.extents: dict[Any, Any] = {}
-        """Extents of moved blocks' loops as TVM left them, by its loop variables."""
-        self._homes = {_tvm.identity(i.inputs[1]) for i in trace.insts if str(i.kind.name) in _MOVES}
+        """Extents of moved blocks' loops as TVM left them, by TVM's loop variables."""
+        self._compute_at_targets = {_tvm.identity(i.inputs[1]) for i in trace.insts if str(i.kind.name) in _MOVES}
         self._fused: list[FusedLoops] = []
         self._shares: list[list[Part]] = []
         self.locations: list[Location] = []
-        """What every SampleComputeLocation reached so far could have chosen."""
+        """The candidates of every SampleComputeLocation replayed so far."""
         self._chosen = iter(locations)
         self._values: dict[int | None, Any] = {}
         self._pending: dict[str, Any] = {}
@@ -90,15 +102,15 @@ class ReplayState:
         self._used = {_tvm.identity(v) for i in trace.insts for v in i.inputs}
         self._unsettled = False
 
-    # -- what the trace's random variables stand for ------------------------------------------------------------------
+    # -- values of the trace's random variables -----------------------------------------------------------------------
 
     def get(self, variable: Any) -> Any:
-        """The value of a random variable of the trace, or the literal itself."""
+        """Return the value of a random variable of the trace, or the literal itself."""
         handle = _tvm.identity(variable)
         return variable if handle is None else self._values.get(handle, variable)
 
     def put(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
-        """Remember what random variables of the trace stand for here."""
+        """Set the values of random variables of the trace."""
         if len(variables) != len(values):
             raise UnsupportedSketch(
                 f"a step gives {len(values)} results where the trace names {len(variables)}", where="trace"
@@ -106,74 +118,79 @@ class ReplayState:
         self._values.update(zip(map(_tvm.identity, variables), values, strict=True))
 
     def next_location(self) -> int:
-        """The decision for the SampleComputeLocation now replayed; the root where none was given."""
+        """Return the decision for the current SampleComputeLocation; the root if none was passed."""
         return next(self._chosen, -1)
 
     # -- loops that are fused in name only ----------------------------------------------------------------------------
 
     def fuse(self, loops: Sequence[Any]) -> FusedLoops:
-        """Remember loops as one."""
-        own = tuple(member for loop in loops for member in members(loop))
-        fused = FusedLoops(own, tuple(self.schedule.get(member).loop_var for member in own))
+        """Record loops as one."""
+        tvm_loops = tuple(member for loop in loops for member in members(loop))
+        fused = FusedLoops(tvm_loops, tuple(self.schedule.get(member).loop_var for member in tvm_loops))
         self._fused.append(fused)
         return fused
 
     def extent(self, loop: Any) -> Expr:
-        """The extent of one of TVM's loops, which may name the loops around it."""
-        table, place = dict(self.table), self.schedule.get_sref(loop)
-        around: list[Any] = []
-        while (place := place.parent) is not None and type(place.stmt).__name__ == "For":
-            around.append(place.stmt)
-        for statement in reversed(around):
+        """Return the extent of one of TVM's loops, which may depend on the loops around it."""
+        table, sref = dict(self.table), self.schedule.get_sref(loop)
+        enclosing_loops: list[Any] = []
+        while (sref := sref.parent) is not None and type(sref.stmt).__name__ == "For":
+            enclosing_loops.append(sref.stmt)
+        for statement in reversed(enclosing_loops):
             size = to_expr(statement.extent, table)
             table[statement.loop_var] = var(str(statement.loop_var.name), 0, max(0.0, size.high - 1))
         return to_expr(self.schedule.get(loop).extent, table)
 
     def splits(self, loop: Any) -> bool:
-        """Whether the trace splits a loop, a random variable of its own."""
+        """Return whether the trace splits a loop, identified by its random variable."""
         return _tvm.identity(loop) in self._split
 
     def names(self, loop: Any) -> bool:
-        """Whether the trace does anything with a loop under this random variable."""
+        """Return whether the trace uses a loop, identified by its random variable."""
         return _tvm.identity(loop) in self._used
 
     def share(self, loop: Any, factors: Sequence[Expr | None]) -> list[Part]:
-        """Split a loop (or several fused in name) in name: by factors that need not divide, at most one of them None
-        for whatever is left."""
-        whole = loop if isinstance(loop, FusedLoops) else self.fuse([loop])
-        total = mul(to_expr(self.schedule.get(member).extent, self.table) for member in whole.loops)
-        rest = ceildiv(total, mul(f for f in factors if f is not None))
+        """Record the split of a loop, or of several recorded as fused, by factors that need not divide.
+
+        Args:
+            loop: The loop.
+            factors: The factors, outermost first; at most one is None and takes the remaining extent.
+        """
+        fused = loop if isinstance(loop, FusedLoops) else self.fuse([loop])
+        total = mul(to_expr(self.schedule.get(member).extent, self.table) for member in fused.loops)
+        remaining = ceildiv(total, mul(f for f in factors if f is not None))
         parts: list[Part] = []
-        parts += [Part(parts, whole, rest if f is None else f, place) for place, f in enumerate(factors)]
+        parts += [Part(parts, fused, remaining if f is None else f, place) for place, f in enumerate(factors)]
         self._shares.append(parts)
         return list(parts)
 
     def is_compute_at_target(self, loops: Sequence[Any]) -> bool:
-        """Whether the trace moves a block under one of these random variables."""
-        return any(_tvm.identity(loop) in self._homes for loop in loops)
+        """Return whether the trace moves a block under one of these random variables."""
+        return any(_tvm.identity(loop) in self._compute_at_targets for loop in loops)
 
     def share_of(self, variable: Any) -> list[Part] | None:
-        """The parts that the loop of a TVM variable is split into in name."""
+        """Return the parts of the recorded split of a TVM variable's loop; None if it is not split."""
         for parts in self._shares:
             if any(variable.same_as(v) for v in parts[0].variables):
                 return parts
         return None
 
     def loops(self, block: BlockRef) -> list[Any]:
-        """The loops around a block as the trace counts them: those fused in name are one, those split several."""
-        found: list[Any] = []
+        """Return the loops around a block as the trace counts them: a recorded fusion is one loop, a split several."""
+        loops: list[Any] = []
         for loop in self.schedule.get_loops(block):
             variable = self.schedule.get(loop).loop_var
             parts, fused = self.share_of(variable), self._fused_of(variable)
             if parts is not None:
-                found += [part for part in parts if part not in found]
+                loops += [part for part in parts if part not in loops]
             elif fused is None:
-                found.append(loop)
-            elif not (found and found[-1] is fused):
-                found.append(fused)
-        return found
+                loops.append(loop)
+            elif not (loops and loops[-1] is fused):
+                loops.append(fused)
+        return loops
 
     def _fused_of(self, variable: Any) -> FusedLoops | None:
+        """Return the recorded fusion that contains a TVM variable's loop; None if there is none."""
         for fused in reversed(self._fused):
             if any(variable.same_as(v) for v in fused.variables):
                 return fused
@@ -182,26 +199,27 @@ class ReplayState:
     # -- tile factors -------------------------------------------------------------------------------------------------
 
     def defer(self, extent: Any, factor: Any) -> None:
-        """Remember that the expression `extent`, the outermost loop's, equals the variable `factor`."""
+        """Record that the expression `extent` of the outermost loop equals the variable `factor`."""
         self._pending[str(extent)] = factor
 
     def settle(self) -> None:
-        """Exchange the opaque calls for variables in the live schedule state, keeping its flags and all its handles."""
+        """Replace the opaque calls by variables in the live schedule state, keeping its flags and all its handles."""
         if not self._unsettled:
             return
         self._unsettled = False
-        outer, self._pending = self._pending, {}
-        new = _tvm.structural_map(self._root.stmt, (_tvm.tirx.FloorDiv, lambda e: outer.get(str(e), e)))
+        pending, self._pending = self._pending, {}
+        new = _tvm.structural_map(self._root.stmt, (_tvm.tirx.FloorDiv, lambda e: pending.get(str(e), e)))
         self._replace(_tvm.structural_map(new, (_tvm.ir.Call, self._variable_of)))
 
     def tidy(self) -> None:
-        """Simplify what TVM left of the extents and places of blocks that moved."""
+        """Simplify the extents and positions that TVM left for moved blocks."""
         self._replace(tidied(self._root.stmt, self.table, self.extents))
 
     def simplify(self, block: BlockRef) -> None:
-        """Leave out divisions in a block that do nothing in its iterators' domains: (16·v + w) div 16 with w < 16.
+        """Remove divisions in a block that have no effect in its iterators' domains: (16·v + w) div 16 with w < 16.
 
-        TVM does so itself as soon as tiles are numbers, but cannot tell how far w reaches in a tile that is none."""
+        TVM does this itself for constant tiles, but cannot bound w for symbolic ones.
+        """
         statement = self.schedule.get(block)
         domains = _tvm.sym.Analyzer()
         for iterator in statement.iter_vars:
@@ -215,10 +233,11 @@ class ReplayState:
 
     @property
     def _root(self) -> Any:
+        """Return the schedule reference of the root block."""
         return self.schedule.get_sref(self.schedule.get_sblock("root"))
 
     def _replace(self, new: Any) -> None:
-        """Exchange the whole program in the live schedule state."""
+        """Replace the whole program in the live schedule state."""
         root = self._root
         old = root.stmt
         if new.same_as(old):
@@ -228,11 +247,12 @@ class ReplayState:
         self.schedule.state.replace(root, new, reuse)
 
     def opaque(self, name: str) -> Any:
-        """The call that stands for a tile variable until `settle`."""
+        """Return the call that represents a tile variable until `settle`."""
         self._unsettled = True
         return _tvm.tirx.call_pure_extern(self.dtype, name)
 
     def _variable_of(self, call: Any) -> Any:
+        """Return the tile variable of an opaque call; other calls are unchanged."""
         if not isinstance(call.op, _tvm.ir.Op) or not call.op.name.endswith("call_pure_extern"):
             return call
         return self.tile_vars.get(str(call.args[0].value), call)
@@ -246,18 +266,19 @@ _MOVES = ("ComputeAt", "ReverseComputeAt")
 
 
 def _loop_dtype(module: Module) -> str:
-    """The integer type of the function's loops; TVM does not mix two."""
-    found = {str(loop.loop_var.ty.dtype) for loop in _tvm.found(module["main"].body, _tvm.tirx.For)}
-    if len(found) > 1:
-        raise UnsupportedSketch(f"loops have several integer types: {sorted(found)}", where="main")
-    return found.pop() if found else "int64"
+    """Return the integer type of the function's loops; TVM does not mix two."""
+    dtypes = {str(loop.loop_var.ty.dtype) for loop in _tvm.found(module["main"].body, _tvm.tirx.For)}
+    if len(dtypes) > 1:
+        raise UnsupportedSketch(f"loops have several integer types: {sorted(dtypes)}", where="main")
+    return dtypes.pop() if dtypes else "int64"
 
 
 def _with_positive(module: Module, tile_vars: Mapping[str, Any]) -> Any:
-    """A copy of the module with a dummy buffer parameter whose shape declares the tile variables, hence positive.
+    """Return a copy of the module with a dummy buffer parameter whose shape declares the tile variables as positive.
 
-    A real copy: the schedule state changes statements in place once it holds them alone, and a new PrimFunc around the
-    same body would let those changes through to the original."""
+    It is a deep copy: the schedule state changes statements in place if it is their only owner, and a new PrimFunc
+    around the same body would let these changes reach the original.
+    """
     main = _tvm.s_tir.renew_defs(module["main"])
     dummy = _tvm.tirx.decl_buffer(tuple(tile_vars.values()), "int8", name="tile_variables")
     func = _tvm.PrimFunc([*main.params, dummy], main.body, main.ret_type).with_attr("global_symbol", "main")
@@ -265,6 +286,7 @@ def _with_positive(module: Module, tile_vars: Mapping[str, Any]) -> Any:
 
 
 def _by_group(variables: Sequence[Variable]) -> dict[int, tuple[Variable, ...]]:
+    """Return the variables of each sampling instruction."""
     groups: dict[int, list[Variable]] = {}
     for variable in variables:
         groups.setdefault(variable.instruction, []).append(variable)

@@ -1,6 +1,6 @@
-"""A sketch's program for one choice of compute locations.
+"""Build a sketch's program for one choice of compute locations.
 
-In: a task, a sketch's trace, the choice. Out: `Structure`.
+Input: a task, a sketch's trace, and the choice. Output: `Structure`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from felixlike.symbolic.replay.state import Location
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Structure:
-    """The program for one choice of compute locations.
+    """Hold the program for one choice of compute locations.
 
-    locations: the choice, one number for each location variable.  offered: what each of them could have chosen.
-    limits: what a kernel may ask of a GPU, or of vector registers.  gate: for which tiles TVM accepts the choice as it
-    is (1) instead of moving or refusing it (0)."""
+    Attributes:
+        locations: The choice, one number for each location variable.
+        program: The symbolic program.
+        offered: The candidates of each location variable.
+        limits: The device's limits for the kernel: those of a GPU, or of vector registers.
+        gate: 1 for tiles with which TVM accepts the choice unchanged, 0 if it moves or refuses the blocks.
+    """
 
     locations: tuple[int, ...]
     program: Program
@@ -37,17 +41,26 @@ class Structure:
 
     @property
     def moved(self) -> bool:
-        """Whether blocks have moved into symbolic loops: by choice, or in a trace that says how its loops are run."""
-        told = any(loop.kind for _, path in self.program.stores() for loop in path)
-        return told or any(place != -1 for place in self.locations)
+        """Return whether blocks moved into symbolic loops: by choice, or because the trace states its loops' kinds."""
+        has_loop_kinds = any(loop.kind for _, path in self.program.stores() for loop in path)
+        return has_loop_kinds or any(place != -1 for place in self.locations)
 
 
 def read_structure(
     task: Task, trace: Trace, variables: Sequence[Variable], postprocessors: Sequence[str], chosen: tuple[int, ...]
 ) -> Structure:
-    """The structure of a choice, one number for each location variable.  postprocessors: their names.
+    """Return the structure of a choice of compute locations.
 
-    Raises UnsupportedSketch."""
+    Args:
+        task: The task.
+        trace: The sketch's trace.
+        variables: The sketch's variables.
+        postprocessors: The names of the postprocessors.
+        chosen: One number for each location variable.
+
+    Raises:
+        UnsupportedSketch: If the trace cannot be read as a symbolic program.
+    """
     state = replay(task.module, task.target, trace, variables, chosen)
     program = modelled(read_program(state), state, task, postprocessors)
     gate = program.fits

@@ -1,6 +1,6 @@
-"""Between MetaSchedule traces and points: variables from a trace, decisions to and from a row of numbers.
+"""Convert between MetaSchedule traces and points.
 
-In: a trace. Out: its `Variable`s; a trace with the decisions of a point; the point of a trace with decisions.
+Input: a trace. Output: its `Variable`s, a trace with the decisions of a point, or the point of a trace with decisions.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from felixlike.symbolic.expr.node import Group
 from felixlike.symbolic.program.variables import Kind, Variable, groups
 
 _ANNOTATED = {"meta_schedule.unroll_explicit": Kind.UNROLL, "meta_schedule.cooperative_fetch": Kind.FETCH}
-"""What a sampled number decides, by the note it is written into."""
+"""The kind of variable that a sampled number is, by the annotation that stores it."""
 
 
 def trace_variables(trace: Trace, module: Module) -> tuple[Variable, ...]:
-    """One variable for each number that `trace`, a sketch of `module`, decides, in the order of the trace."""
+    """Return one variable for each number that `trace`, a sketch of `module`, decides, in the order of the trace."""
     axes = _axis_names(trace, module)
-    notes = _notes(trace)
-    taken: Counter[str] = Counter()
-    found: list[Variable] = []
+    annotation_keys = _notes(trace)
+    name_counts: Counter[str] = Counter()
+    variables: list[Variable] = []
     for group, instruction in enumerate(trace.insts):
         match str(instruction.kind.name):
             case "SamplePerfectTile":
                 name = axes[group]
-                taken[name] += 1
-                name = name if taken[name] == 1 else f"{name}'{taken[name]}"
-                found += _tile(instruction, [int(f) for f in trace.decisions[instruction]], name, group)
+                name_counts[name] += 1
+                name = name if name_counts[name] == 1 else f"{name}'{name_counts[name]}"
+                variables += _tile(instruction, [int(f) for f in trace.decisions[instruction]], name, group)
             case "SampleCategorical":
                 choices = tuple(sorted(int(c) for c in instruction.attrs[0]))
-                note = notes.get(_tvm.identity(instruction.outputs[0]), "")
-                kind = _ANNOTATED.get(note, Kind.THREADS)
-                name = "unroll" if kind is Kind.UNROLL else f"{kind}.{taken[kind]}"
-                taken[kind] += 1
-                found.append(Variable(name, kind, 0, choices, group, 0))
+                key = annotation_keys.get(_tvm.identity(instruction.outputs[0]), "")
+                kind = _ANNOTATED.get(key, Kind.THREADS)
+                name = "unroll" if kind is Kind.UNROLL else f"{kind}.{name_counts[kind]}"
+                name_counts[kind] += 1
+                variables.append(Variable(name, kind, 0, choices, group, 0))
             case "SampleComputeLocation":
-                found.append(Variable(f"location.{taken['location']}", Kind.LOCATION, 0, (), group, 0))
-                taken["location"] += 1
-    return tuple(found)
+                variables.append(Variable(f"location.{name_counts['location']}", Kind.LOCATION, 0, (), group, 0))
+                name_counts["location"] += 1
+    return tuple(variables)
 
 
 def _notes(trace: Trace) -> dict[int | None, str]:
-    """For every random number that is written into a note, the note's key."""
+    """Return the annotation's key for every random variable that is stored in an annotation."""
     return {
         _tvm.identity(instruction.inputs[1]): str(instruction.attrs[0])
         for instruction in trace.insts
@@ -60,48 +60,54 @@ def _notes(trace: Trace) -> dict[int | None, str]:
 
 
 def _tile(instruction: Instruction, decision: Sequence[int], name: str, index: int) -> Iterator[Variable]:
+    """Yield the variables of one perfectly tiled loop."""
     extent, largest_inner = math.prod(decision), int(instruction.attrs[1])
-    every = divisors(extent)
-    innermost = tuple(d for d in every if d <= largest_inner)
-    outer = every
+    all_divisors = divisors(extent)
+    innermost = tuple(d for d in all_divisors if d <= largest_inner)
+    outer = all_divisors
     if len(innermost) == 1 and len(decision) == 2:
-        outer = (extent // innermost[0],)  # a prime too large for the inner loop leaves no choice
+        outer = (extent // innermost[0],)  # with a prime too large for the inner loop, there is one choice
     choices = [*[outer] * (len(decision) - 1), innermost]
-    together = Group(name, extent, sum(len(c) > 1 for c in choices))
+    factor_group = Group(name, extent, sum(len(c) > 1 for c in choices))
     for position, values in enumerate(choices):
-        yield Variable(f"{name}.{position}", Kind.TILE, extent, values, index, position, together)
+        yield Variable(f"{name}.{position}", Kind.TILE, extent, values, index, position, factor_group)
 
 
 def _axis_names(trace: Trace, module: Module) -> dict[int, str]:
-    """For every SamplePerfectTile, the name of the axis it tiles, as the function's author wrote it."""
+    """Return, for every SamplePerfectTile, the name of the axis that it tiles, as in the function."""
     iterators = {
         str(block.name_hint): [str(i.var.name).removeprefix("v_").removeprefix("v") for i in block.iter_vars]
         for block in _tvm.found(module["main"].body, _tvm.s_tir.SBlock)
     }
-    known_as: dict[int | None, str] = {}
+    names_by_handle: dict[int | None, str] = {}
     names: dict[int, str] = {}
     for index, instruction in enumerate(trace.insts):
         match str(instruction.kind.name):
             case "GetSBlock":
-                known_as[_tvm.identity(instruction.outputs[0])] = str(instruction.attrs[0])
+                names_by_handle[_tvm.identity(instruction.outputs[0])] = str(instruction.attrs[0])
             case "GetLoops":
-                axes = iterators.get(known_as.get(_tvm.identity(instruction.inputs[0]), ""), [])
+                axes = iterators.get(names_by_handle.get(_tvm.identity(instruction.inputs[0]), ""), [])
                 if len(axes) == len(instruction.outputs):
-                    known_as.update(zip(map(_tvm.identity, instruction.outputs), axes, strict=True))
+                    names_by_handle.update(zip(map(_tvm.identity, instruction.outputs), axes, strict=True))
             case "Fuse":
-                parts = [known_as.get(_tvm.identity(x), "x") for x in instruction.inputs]
-                known_as[_tvm.identity(instruction.outputs[0])] = "_".join(parts)
+                parts = [names_by_handle.get(_tvm.identity(x), "x") for x in instruction.inputs]
+                names_by_handle[_tvm.identity(instruction.outputs[0])] = "_".join(parts)
             case "Split" if instruction.inputs[1] is None:  # vectors are split off; the rest keeps the name
-                known_as[_tvm.identity(instruction.outputs[0])] = known_as.get(
+                names_by_handle[_tvm.identity(instruction.outputs[0])] = names_by_handle.get(
                     _tvm.identity(instruction.inputs[0]), "x"
                 )
             case "SamplePerfectTile":
-                names[index] = known_as.get(_tvm.identity(instruction.inputs[0]), f"loop{index}")
+                names[index] = names_by_handle.get(_tvm.identity(instruction.inputs[0]), f"loop{index}")
     return names
 
 
 def with_point(trace: Trace, variables: Sequence[Variable], point: Sequence[int]) -> Any:
-    """The trace with the decisions of a point."""
+    """Return the trace with the decisions of a point.
+
+    Raises:
+        InvalidPoint: If the point has another number of values than there are variables.
+        ValueError: If a value is not among its variable's choices.
+    """
     if len(point) != len(variables):
         raise InvalidPoint(f"{counted(len(point), 'number')} for {counted(len(variables), 'variable')}", where="point")
     decisions: dict[Any, Any] = {}
@@ -122,7 +128,7 @@ def with_point(trace: Trace, variables: Sequence[Variable], point: Sequence[int]
 
 
 def point_of(trace: Trace, variables: Sequence[Variable]) -> tuple[int, ...]:
-    """The point a trace's decisions stand for; the inverse of `with_point`. Postprocessors' steps may follow."""
+    """Return the point of a trace's decisions, the inverse of `with_point`. Postprocessors' instructions may follow."""
     point: list[int] = []
     for group, members in groups(variables):
         instruction = trace.insts[group]
@@ -140,8 +146,17 @@ def point_of(trace: Trace, variables: Sequence[Variable]) -> tuple[int, ...]:
 def point_of_json(
     instructions: Sequence[Any], decisions: Mapping[int, Any], places: Sequence[int], variables: Sequence[Variable]
 ) -> tuple[int, ...]:
-    """The point of a trace's JSON.  instructions: as `texts`.  decisions: by the instruction's place.  places: of the
-    instruction that decides each group.  Raises InvalidPoint where a decision is missing or of another kind."""
+    """Return the point of a trace in JSON.
+
+    Args:
+        instructions: The instructions, as `texts` returns them.
+        decisions: The decisions by the instruction's position.
+        places: The position of the instruction that decides each group.
+        variables: The sketch's variables.
+
+    Raises:
+        InvalidPoint: If a decision is missing or of another kind.
+    """
     point: list[int] = []
     try:
         for place, (_, members) in zip(places, groups(variables), strict=True):
@@ -165,26 +180,32 @@ def point_of_json(
 
 
 def trace_json(trace: Trace) -> str:
-    """A trace as MetaSchedule's databases hold it: JSON of [instructions, decisions]."""
+    """Return a trace in the format of MetaSchedule's databases: JSON of [instructions, decisions]."""
     return json.dumps(_plain(trace.as_json(), lambda number: number.value))
 
 
 def texts(value: Any) -> Any:
-    """JSON's lists with everything in them as text: TVM writes one number as 4 and as "4", and one truth as 1 and as
-    true."""
+    """Convert every value in nested JSON lists to text.
+
+    TVM writes the same number as 4 and as "4", and the same boolean as 1 and as true.
+    """
     if isinstance(value, list):
         return [texts(v) for v in value]
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def sketch_key(trace: Trace) -> str:
-    """The same for equal instructions, whatever was decided, in every process."""
+    """Return a key that traces with equal instructions share in every process, whatever their decisions."""
     instructions = trace.as_json()[0]
     return hashlib.sha256(json.dumps(_plain(instructions)).encode()).hexdigest()[:16]
 
 
 def _plain(value: Any, leaf: Callable[[Any], Any] = str) -> Any:
-    """TVM's containers as Python's, for json.  leaf: what becomes of TVM's numbers."""
+    """Convert TVM's containers to Python's, for JSON.
+
+    Args:
+        leaf: Converts TVM's numbers.
+    """
     if isinstance(value, (str, int, float, type(None))):
         return value
     if hasattr(value, "items"):

@@ -1,6 +1,6 @@
-"""What TVM does to a program after its trace: one file for each postprocessor that changes what features see.
+"""Model MetaSchedule's postprocessors, one file for each that changes the features of a program.
 
-`MODELS` says which postprocessor each stands for.
+`MODELS` maps the postprocessors' names to the models.
 """
 
 from felixlike.symbolic.replay.postprocessors.compact_allocation import compact_allocation

@@ -1,10 +1,10 @@
-"""CompactBufferAllocation: an intermediate buffer shrinks to what is used of it where it is allocated.
+"""Model CompactBufferAllocation: an intermediate buffer shrinks to the part that is used where it is allocated.
 
     alloc C_global[512, 512]                  for i_0, j_0:
     for i_0, j_0:                      →          alloc C_global[t1, t3]
         C_global[i_0·t1 + i, j_0·t3 + j]              C_global[i, j]
 
-A buffer is allocated under the innermost loop that holds all its accesses. Follows TVM's passes
+A buffer is allocated under the innermost loop that contains all its accesses. Follows TVM's passes
 PlanAndUpdateBufferAllocationLocation and CompactBufferAllocation.
 """
 
@@ -27,10 +27,14 @@ from felixlike.symbolic.replay.postprocessors.reduction_block import initial_pat
 
 
 def compact_allocation(program: Program) -> Program:
-    """The program with every internal buffer as small as its accesses allow."""
+    """Return the program with every internal buffer as small as its accesses allow.
+
+    Raises:
+        UnsupportedSketch: If the accesses to a buffer do not allow a fixed shape.
+    """
     paths = allocation_paths(program)
     extents = {loop.variable: loop.extent for _, path in program.stores() for loop in path}
-    homes: dict[Buffer, _Home] = {}
+    allocations: dict[Buffer, _Allocation] = {}
     fits: list[Expr] = []
     for buffer in program.buffers:
         if not buffer.internal:
@@ -43,28 +47,33 @@ def compact_allocation(program: Program) -> Program:
         )
         mixed = list(_mixed(accesses, outer))
         windows = any(isinstance(floor, Remainder) for _, _, floor in mixed)
-        if windows and buffer.scope == "shared":  # there is a limit on what TVM allocates
+        if windows and buffer.scope == "shared":  # the size of the allocation is limited
             raise UnsupportedSketch(f"{buffer.name} holds windows that begin between outer loops", where="allocation")
         fits += [1 - carry(floor, outer, extents) for _, _, floor in mixed if windows]
         shape = _shape(buffer, accesses, outer, whole, extents, fits)
-        loose = _loose(mixed, outer, extents) if buffer.scope == "shared" else ()
-        small = replace(buffer, shape=shape, full=buffer.shape if mixed else (), loose=loose)
-        homes[buffer] = _Home(small, outer, whole)
+        loose_dimensions = _loose(mixed, outer, extents) if buffer.scope == "shared" else ()
+        compacted = replace(buffer, shape=shape, full=buffer.shape if mixed else (), loose=loose_dimensions)
+        allocations[buffer] = _Allocation(compacted, outer, whole)
     stores: dict[Store, Store] = {}
-    body = tuple(_rebuild(node, homes, stores) for node in program.body)
+    body = tuple(_rebuild(node, allocations, stores) for node in program.body)
     return replace(
         program,
         fits=mul([program.fits, *fits]),
         body=body,
-        buffers=tuple(homes[b].buffer if b in homes else b for b in program.buffers),
+        buffers=tuple(allocations[b].buffer if b in allocations else b for b in program.buffers),
         blankets={stores[s]: blanket for s, blanket in program.blankets.items()},
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Home:
-    """How a buffer is allocated.  buffer: as small as it gets.  outer: variables of the loops around the allocation.
-    whole: for each dimension, whether one access alone goes through all of it."""
+class _Allocation:
+    """Describe the allocation of a buffer.
+
+    Attributes:
+        buffer: The compacted buffer.
+        outer: The variables of the loops around the allocation.
+        whole: For each dimension, whether a single access covers all of it.
+    """
 
     buffer: Buffer
     outer: frozenset[Expr]
@@ -72,24 +81,25 @@ class _Home:
 
 
 def _shared_by(loop: Loop, buffer: Buffer) -> bool:
-    """Whether all iterations of a loop around the allocation see the same buffer: threads see shared memory."""
+    """Return whether all iterations of a loop around the allocation use the same buffer, as for shared memory."""
     return buffer.scope == "shared" and loop.thread in WITHIN_BLOCK
 
 
 def allocation_paths(program: Program) -> dict[Buffer, tuple[Loop, ...]]:
-    """For each internal buffer, the loops around its allocation: those that all its accesses share."""
+    """Return, for each internal buffer, the loops around its allocation: those that all its accesses share."""
     paths: dict[Buffer, tuple[Loop, ...]] = {}
     for store, path in program.stores():
         for access in store.accesses:
             buffer = access.buffer
             if not buffer.internal:
                 continue
-            around = initial_path(store, path) if access is store.target else path
-            paths[buffer] = _common(paths[buffer], around) if buffer in paths else around
+            access_path = initial_path(store, path) if access is store.target else path
+            paths[buffer] = _common(paths[buffer], access_path) if buffer in paths else access_path
     return paths
 
 
 def _common(a: tuple[Loop, ...], b: tuple[Loop, ...]) -> tuple[Loop, ...]:
+    """Return the common outer loops of two paths."""
     shared: list[Loop] = []
     for x, y in zip(a, b, strict=False):
         if x is not y:
@@ -106,7 +116,7 @@ def _shape(
     extents: dict[Expr, Expr],
     fits: list[Expr],
 ) -> tuple[Expr, ...]:
-    """The buffer's shape; to `fits` come gates that say for which tiles it is."""
+    """Return the buffer's shape, and append to `fits` the gates of the tiles for which it holds."""
     shape = []
     for dimension, full in enumerate(buffer.shape):
         if whole[dimension] or any(access.indices[dimension].lookup is not None for access in accesses):
@@ -129,7 +139,7 @@ def _shape(
 
 
 def _covered(indices: list[Index], full: Expr, outer: frozenset[Expr], extents: dict[Expr, Expr]) -> bool:
-    """Whether one access alone goes through the whole dimension wherever the loops around the allocation are."""
+    """Return whether one access covers the whole dimension in every iteration of the loops around the allocation."""
     for index in indices:
         if not index.variables & outer:
             first, last = index.span({v: extents[v] for v in index.variables})
@@ -139,13 +149,13 @@ def _covered(indices: list[Index], full: Expr, outer: frozenset[Expr], extents: 
 
 
 def _moving(index: Index, outer: frozenset[Expr]) -> Expr:
-    """The part of an index that the loops around the allocation move."""
-    kept = index.without(lambda v: v not in outer)
-    return expand(kept.expression - index.offset)
+    """Return the part of an index that depends on the loops around the allocation."""
+    outer_part = index.without(lambda v: v not in outer)
+    return expand(outer_part.expression - index.offset)
 
 
 def _together(fixed: Expr, base: Expr, buffer: Buffer, extents: dict[Expr, Expr]) -> Expr:
-    """A gate: whether the loops around the allocation move two accesses by the same."""
+    """Return the gate of whether the loops around the allocation move two accesses equally."""
     difference = expand(fixed - base)
     low, high = (difference, difference) if difference.is_const else ends_of(difference, extents, ())
     gate = at_least(low, 0) * at_most(high, 0)
@@ -157,9 +167,11 @@ def _together(fixed: Expr, base: Expr, buffer: Buffer, extents: dict[Expr, Expr]
 
 
 def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[tuple[int, Index, Floor | Remainder]]:
-    """(dimension, index, its floor or remainder) of those that loops around an allocation move, and others too: groups,
-    which need not begin where those loops do; or, with remainders, windows, which here must, so that each is the sum of
-    both parts."""
+    """Yield (dimension, index, floor or remainder) of those that depend on loops both around and inside an allocation.
+
+    Floors are groups, which need not begin where those loops do. With remainders, they are windows, which must begin
+    there, so that each is the sum of both parts.
+    """
     for access in accesses:
         for dimension, index in enumerate(access.indices):
             for floor in index.floors:
@@ -170,14 +182,15 @@ def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[tuple[int
 def _loose(
     mixed: list[tuple[int, Index, Floor | Remainder]], outer: frozenset[Expr], extents: dict[Expr, Expr]
 ) -> tuple[tuple[int, Expr], ...]:
-    """(dimension, gate: whether TVM may allocate more of it than is used).
+    """Return (dimension, gate of whether TVM may allocate more of it than is used).
 
-    Its simplifier finds where groups begin if blocks of iterations are made of whole groups, or lie within one; but not
-    for the latter if the rest of the index then goes through all of the group."""
+    TVM's simplifier finds the beginnings of groups if blocks of iterations consist of whole groups or lie within one,
+    but not in the latter case if the rest of the index covers the whole group.
+    """
     gates: dict[int, Expr] = {}
     for dimension, index, floor in mixed:
-        own = floor.inner.without(outer.__contains__)
-        low, high = own.span({v: extents[v] for v in own.variables})
+        inner = floor.inner.without(outer.__contains__)
+        low, high = inner.span({v: extents[v] for v in inner.variables})
         block = expand(high - low + 1)
         rest = replace(index.without(outer.__contains__), floors=())
         low, high = rest.span({v: extents[v] for v in rest.variables})
@@ -187,31 +200,33 @@ def _loose(
             size = round(evaluate(block, values))
             return int(size % group != 0), int(group % size != 0)
 
-        apart, across = by_cases(variables([block]), tells, (block,))
-        gate = apart * maximum(full, across)
+        not_whole_groups, crosses_groups = by_cases(variables([block]), tells, (block,))
+        gate = not_whole_groups * maximum(full, crosses_groups)
         gates[dimension] = maximum(gates.get(dimension, const(0)), gate)
     return tuple(gates.items())
 
 
-def _rebuild(node: Loop | Store, homes: dict[Buffer, _Home], stores: dict[Store, Store]) -> Loop | Store:
+def _rebuild(node: Loop | Store, allocations: dict[Buffer, _Allocation], stores: dict[Store, Store]) -> Loop | Store:
+    """Return a node with compacted buffers, and record the new stores."""
     if isinstance(node, Loop):
-        return replace(node, body=tuple(_rebuild(child, homes, stores) for child in node.body))
+        return replace(node, body=tuple(_rebuild(child, allocations, stores) for child in node.body))
     stores[node] = replace(
         node,
-        target=_rebased(node.target, homes),
-        loads=tuple(_rebased(load, homes) for load in node.loads),
+        target=_rebased(node.target, allocations),
+        loads=tuple(_rebased(load, allocations) for load in node.loads),
     )
     return stores[node]
 
 
-def _rebased(access: Access, homes: dict[Buffer, _Home]) -> Access:
-    """The access within the small buffer: terms of the loops around the allocation drop out."""
-    home = homes.get(access.buffer)
-    if home is None:
+def _rebased(access: Access, allocations: dict[Buffer, _Allocation]) -> Access:
+    """Return the access to the compacted buffer, without terms of the loops around the allocation."""
+    allocation = allocations.get(access.buffer)
+    if allocation is None:
         return access
-    indices = tuple(index.without(home.outer.__contains__) for index in access.indices)
+    indices = tuple(index.without(allocation.outer.__contains__) for index in access.indices)
     written = tuple(
-        own if whole else small for own, small, whole in zip(access.indices, indices, home.whole, strict=True)
+        original if whole else compacted
+        for original, compacted, whole in zip(access.indices, indices, allocation.whole, strict=True)
     )
-    unmoved = access.indices if home.buffer.grouped else ()
-    return Access(home.buffer, indices, written if written != indices else (), unmoved)
+    unmoved = access.indices if allocation.buffer.grouped else ()
+    return Access(allocation.buffer, indices, written if written != indices else (), unmoved)

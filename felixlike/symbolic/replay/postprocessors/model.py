@@ -1,7 +1,8 @@
-"""What each postprocessor does to a symbolic program: a table from its name to its model.
+"""Map each postprocessor's name to its effect on a symbolic program.
 
-In: the postprocessors of a design space, a replay, its program. Out: the program after them, and what they refuse, as
-constraints. A postprocessor that is not in the table makes its sketches ones that are tuned by sampling.
+Input: the postprocessors of a design space, a replay, and its program. Output: the program after them, and their
+requirements as constraints. Sketches with a postprocessor that is not in the table have no symbolic program and are
+tuned by sampling.
 """
 
 from __future__ import annotations
@@ -25,13 +26,22 @@ from felixlike.symbolic.replay.postprocessors.tile_bounds import tile_bounds
 from felixlike.symbolic.replay.state import ReplayState
 
 Change: TypeAlias = "Callable[[Program, ReplayState, Task], Program]"
+"""Return a changed program, for a program, its replay and its task."""
 Refusal: TypeAlias = "Callable[[Program, ReplayState, Task], tuple[Constraint, ...]]"
+"""Return constraints, for a program, its replay and its task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """loops: what it does to loops, in the order of the postprocessors.  buffers: to buffers, once their sizes are
-    known.  refuses: what it asks of a point.  None: nothing that features see, or that a valid point fails."""
+    """Describe the effect of a postprocessor.
+
+    None means no effect on features or on valid points.
+
+    Attributes:
+        loops: The change of loops, applied in the order of the postprocessors.
+        buffers: The change of buffers, applied after their sizes are known.
+        refuses: The constraints on points.
+    """
 
     loops: Change | None = None
     buffers: Change | None = None
@@ -39,7 +49,11 @@ class Model:
 
 
 def modelled(program: Program, replay: ReplayState, task: Task, names: Sequence[str]) -> Program:
-    """The program after the postprocessors of these names. Raises UnsupportedSketch for one without a model."""
+    """Return the program after the postprocessors of these names.
+
+    Raises:
+        UnsupportedSketch: If a postprocessor has no model.
+    """
     unknown = [name for name in names if name not in MODELS]
     if unknown:
         raise UnsupportedSketch(f"the postprocessor {unknown[0]} is not understood", where="postprocessors")
@@ -53,31 +67,33 @@ def modelled(program: Program, replay: ReplayState, task: Task, names: Sequence[
 
 
 def refusals(program: Program, replay: ReplayState, task: Task, names: Sequence[str]) -> tuple[Constraint, ...]:
-    """What the postprocessors of these names ask of a point, program being what they leave."""
-    asked = [MODELS[name].refuses for name in names]
-    return tuple(limit for refuses in asked if refuses is not None for limit in refuses(program, replay, task))
+    """Return the constraints of the postprocessors of these names, for the program that they leave."""
+    functions = [MODELS[name].refuses for name in names]
+    return tuple(limit for refuses in functions if refuses is not None for limit in refuses(program, replay, task))
 
 
 def _shared_copies(program: Program, replay: ReplayState, _: Task) -> Program:
+    """Apply cooperative fetches."""
     return cooperative_fetch(program, {b: (len(f.loops), v) for b, (f, v) in replay.fetches.items()})
 
 
 def _fused_loops(program: Program, replay: ReplayState, _: Task) -> Program:
-    """By the root block's notes, which MetaSchedule's ParallelizeVectorizeUnroll left there."""
-    if replay.kinds:  # the trace itself says how its loops are run
+    """Apply the root block's annotations from MetaSchedule's ParallelizeVectorizeUnroll."""
+    if replay.kinds:  # the trace itself states its loops' kinds
         return program
-    notes = replay.schedule.get(replay.schedule.get_sblock("root")).annotations
-    limit = {str(key): int(value) for key, value in notes.items() if str(key).startswith("meta_schedule.")}
-    unroll = replay.unroll if replay.unroll is not None else const(limit.get("meta_schedule.unroll_explicit", 0))
-    limits = Limits(limit.get("meta_schedule.parallel"), limit.get("meta_schedule.vectorize"), unroll)
+    annotations = replay.schedule.get(replay.schedule.get_sblock("root")).annotations
+    values = {str(key): int(value) for key, value in annotations.items() if str(key).startswith("meta_schedule.")}
+    unroll = replay.unroll if replay.unroll is not None else const(values.get("meta_schedule.unroll_explicit", 0))
+    limits = Limits(values.get("meta_schedule.parallel"), values.get("meta_schedule.vectorize"), unroll)
     return parallel_vectorize_unroll(program, limits)
 
 
 def _limits_of_a_gpu(program: Program, replay: ReplayState, task: Task) -> tuple[Constraint, ...]:
+    """Return the constraints of VerifyGPUCode."""
     lowest: dict[str, int] = {}
     for store, _ in program.stores():
-        notes = replay.schedule.get(replay.schedule.get_sblock(store.block)).annotations
-        lowest[store.block] = int(notes.get("meta_schedule.thread_extent_low_inclusive", 1))
+        annotations = replay.schedule.get(replay.schedule.get_sblock(store.block)).annotations
+        lowest[store.block] = int(annotations.get("meta_schedule.thread_extent_low_inclusive", 1))
     return gpu_constraints(program, task.target, lowest)
 
 
@@ -86,10 +102,10 @@ MODELS: dict[str, Model] = {
     "RewriteCooperativeFetch": Model(loops=_shared_copies),
     "RewriteUnboundBlock": Model(),
     "RewriteParallelVectorizeUnroll": Model(loops=_fused_loops),
-    "RewriteReductionBlock": Model(),  # where initial stores stand is asked of `reduction_block`
+    "RewriteReductionBlock": Model(),  # `reduction_block` gives the position of initial stores
     "RewriteLayout": Model(buffers=lambda program, _, task: rewrite_layout(program, task.layout_free)),
     "VerifyGPUCode": Model(refuses=_limits_of_a_gpu),
     KEEPS_TO_BOUNDS: Model(refuses=lambda program, replay, _: tile_bounds(replay, program)),
     FITS_REGISTERS: Model(refuses=lambda program, replay, _: thread_bounds(replay, program)),
 }
-"""By the names in `DesignSpace.postprocessors`."""
+"""The models by the names in `DesignSpace.postprocessors`."""

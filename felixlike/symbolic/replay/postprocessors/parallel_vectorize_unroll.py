@@ -1,4 +1,4 @@
-"""RewriteParallelVectorizeUnroll: outer loops fuse into a parallel loop, inner ones into a vector loop.
+"""Model RewriteParallelVectorizeUnroll: outer loops fuse into a parallel loop, inner ones into a vector loop.
 
     for i_0 in t0:                 parallel f in t0·t1:
         for i_1 in t1:      →          for k in t2:
@@ -6,14 +6,17 @@
                 for j in t3:                   …
                     …
 
-How many loops fuse depends on the tiles, so every loop gets a gate. Rules, from TVM's
+The number of fused loops depends on the tiles, so every loop gets a gate. Rules, from TVM's
 rewrite_parallel_vectorize_unroll.cc:
-- parallel: from the outermost loop, as long as loops are data-parallel, not annotated and hold one statement; the
-  loop that makes the product exceed the limit is still included, the next is not;
-- vector: from the innermost loop, likewise, but the loop that would exceed the limit is left out, and accesses must
-  stay contiguous;
-- a loop wanted by both is vectorised; a nest whose every loop could be both is fused whole and split by the limit;
-- the outermost loop of a reduction's nest gets the unroll note, which stops later stores in that nest.
+- parallel: from the outermost loop, as long as loops are data-parallel, not annotated and contain one statement. The
+  loop
+  that makes the product exceed the limit is still included, the next is not.
+- vector: from the innermost loop, likewise, but the loop that would exceed the limit is excluded, and accesses must
+  stay contiguous.
+- A loop eligible for both is vectorised. If every loop of a nest is eligible for both, the nest is fully fused and
+  split by
+  the limit.
+- The outermost loop of a reduction's nest gets the unroll annotation, which excludes later stores in that nest.
 """
 
 from __future__ import annotations
@@ -28,8 +31,13 @@ from felixlike.symbolic.program import Access, FullyFusedNest, Loop, Program, St
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The root block's notes.  parallel, vector: largest products of fused extents (None: no such fusing).
-    unroll: largest number of unrolled steps, an expression (0: none)."""
+    """Hold the root block's annotations.
+
+    Attributes:
+        parallel: The largest product of extents that are fused into the parallel loop; None: no such fusion.
+        vector: The largest product of extents that are fused into the vector loop; None: no such fusion.
+        unroll: The largest number of unrolled steps, an expression (0: none).
+    """
 
     parallel: int | None
     vector: int | None
@@ -37,8 +45,8 @@ class Limits:
 
 
 @dataclass(slots=True)
-class _Marks:
-    """What is decided so far for one loop."""
+class _LoopGates:
+    """Hold the gates decided so far for one loop."""
 
     parallel: Expr
     vector: Expr
@@ -46,46 +54,50 @@ class _Marks:
 
 
 def parallel_vectorize_unroll(program: Program, limits: Limits) -> Program:
-    """The program with parallel, vector and unroll gates on its loops."""
-    marks: dict[Loop, _Marks] = {}
+    """Return the program with parallel, vector and unroll gates on its loops."""
+    loop_gates: dict[Loop, _LoopGates] = {}
     blankets: dict[Store, FullyFusedNest] = {}
     for store, path in program.stores():
         if not path:
             continue
-        blanket = _mark(store, path, limits, marks)
-        if blanket is not None:
-            blankets[store] = blanket
-    body = tuple(_marked(node, marks) for node in program.body)
+        fused_nest = _decide_gates(store, path, limits, loop_gates)
+        if fused_nest is not None:
+            blankets[store] = fused_nest
+    body = tuple(_with_gates(node, loop_gates) for node in program.body)
     return replace(program, body=body, blankets=blankets)
 
 
-def _marked(node: Loop | Store, marks: Mapping[Loop, _Marks]) -> Loop | Store:
+def _with_gates(node: Loop | Store, loop_gates: Mapping[Loop, _LoopGates]) -> Loop | Store:
+    """Return a node with the gates of its loops."""
     if isinstance(node, Store):
         return node
-    mark = marks[node]
-    body = tuple(_marked(child, marks) for child in node.body)
-    return replace(node, body=body, parallel=mark.parallel, vector=mark.vector, unroll=mark.unroll)
+    gates = loop_gates[node]
+    body = tuple(_with_gates(child, loop_gates) for child in node.body)
+    return replace(node, body=body, parallel=gates.parallel, vector=gates.vector, unroll=gates.unroll)
 
 
-def _mark(store: Store, path: tuple[Loop, ...], limits: Limits, marks: dict[Loop, _Marks]) -> FullyFusedNest | None:
-    free = [1 - at_least(marks[loop].unroll, 1) if loop in marks else const(1) for loop in path]
+def _decide_gates(
+    store: Store, path: tuple[Loop, ...], limits: Limits, loop_gates: dict[Loop, _LoopGates]
+) -> FullyFusedNest | None:
+    """Decide the gates of the loops around one store; return the full fusion of its nest, if possible."""
+    free = [1 - at_least(loop_gates[loop].unroll, 1) if loop in loop_gates else const(1) for loop in path]
     fusible = _fusible(store, path)
     vector = _vector_gates(path, free, fusible, limits)
     parallel = [p * (1 - v) for p, v in zip(_parallel_gates(path, free, limits), vector, strict=True)]
-    blanket = _blanket(path, free, fusible, limits)
+    fused_nest = _full_fusion(path, free, fusible, limits)
     unroll = limits.unroll if store.is_reduction else const(0)
     for i, loop in enumerate(path):
-        if loop not in marks:
-            apart = const(1) if blanket is None else 1 - blanket.gate
-            marks[loop] = _Marks(parallel[i] * apart, vector[i] * apart, const(0))
-    outer = marks[path[0]]
-    # A nest is annotated once; a later store of the same nest finds the note there already.
+        if loop not in loop_gates:
+            not_fused = const(1) if fused_nest is None else 1 - fused_nest.gate
+            loop_gates[loop] = _LoopGates(parallel[i] * not_fused, vector[i] * not_fused, const(0))
+    outer = loop_gates[path[0]]
+    # A nest is annotated once; for a later store of the same nest, the annotation already exists.
     outer.unroll = outer.unroll if not (outer.unroll.is_const and outer.unroll.value == 0) else unroll
-    return blanket
+    return fused_nest
 
 
 def _parallel_gates(path: tuple[Loop, ...], free: list[Expr], limits: Limits) -> list[Expr]:
-    """For each loop, whether the parallel walk from the outside reaches it."""
+    """Return, for each loop, the gate of whether the parallel fusion from the outside reaches it."""
     gates: list[Expr] = []
     reached: Expr = const(1 if limits.parallel is not None else 0)
     product: Expr = const(1)
@@ -103,7 +115,7 @@ def _parallel_gates(path: tuple[Loop, ...], free: list[Expr], limits: Limits) ->
 
 
 def _vector_gates(path: tuple[Loop, ...], free: list[Expr], fusible: list[Expr], limits: Limits) -> list[Expr]:
-    """For each loop, whether the vector walk from the inside takes it."""
+    """Return, for each loop, the gate of whether the vector fusion from the inside includes it."""
     gates: list[Expr] = [const(0)] * len(path)
     if limits.vector is None:
         return gates
@@ -119,8 +131,10 @@ def _vector_gates(path: tuple[Loop, ...], free: list[Expr], fusible: list[Expr],
     return gates
 
 
-def _blanket(path: tuple[Loop, ...], free: list[Expr], fusible: list[Expr], limits: Limits) -> FullyFusedNest | None:
-    """The fusing of a whole nest, where nothing in its structure forbids it."""
+def _full_fusion(
+    path: tuple[Loop, ...], free: list[Expr], fusible: list[Expr], limits: Limits
+) -> FullyFusedNest | None:
+    """Return the full fusion of a nest; None if its structure forbids it."""
     if limits.parallel is None or limits.vector is None:
         return None
     if not all(data_parallel(loop) and len(loop.body) == 1 for loop in path):
@@ -133,7 +147,7 @@ def _blanket(path: tuple[Loop, ...], free: list[Expr], fusible: list[Expr], limi
 
 
 def _fusible(store: Store, path: tuple[Loop, ...]) -> list[Expr]:
-    """For each loop, whether it and all loops inside access every region contiguously."""
+    """Return, for each loop, whether it and all loops inside access every region contiguously."""
     gates: list[Expr] = [const(1)] * len(path)
     for region in store.regions:
         for i, gate in enumerate(_contiguous(region, path)):
@@ -142,13 +156,14 @@ def _fusible(store: Store, path: tuple[Loop, ...]) -> list[Expr]:
 
 
 def _contiguous(region: Access, path: tuple[Loop, ...]) -> list[Expr]:
+    """Return, for each loop, whether it and all loops inside access one region contiguously."""
     gates: list[Expr] = [const(0)] * len(path)
     reached: Expr = const(1)
-    begun: Expr = const(0)  # whether a loop further inside moves through memory
-    covered: Expr = const(1)  # elements that the last such loop goes through
+    begun: Expr = const(0)  # whether an inner loop moves the access
+    covered: Expr = const(1)  # elements that the last such loop covers
     for i in reversed(range(len(path))):
         moves, stride = _stride(region, path[i])
-        # The first loop that moves through memory must do so in steps of one, unless it is the innermost loop.
+        # The first loop that moves the access must have stride one, unless it is the innermost loop.
         first = const(1) if i == len(path) - 1 else equals(stride, 1)
         reached = reached * select(moves, select(begun, equals(stride, covered), first), 1)
         covered = select(moves, stride * path[i].extent, covered)
@@ -158,14 +173,13 @@ def _contiguous(region: Access, path: tuple[Loop, ...]) -> list[Expr]:
 
 
 def _stride(region: Access, loop: Loop) -> tuple[Expr, Expr]:
-    """Whether the loop moves through memory (a gate), and the elements that a step moves by, in the rightmost dimension
-    that it moves."""
+    """Return the gate of whether the loop moves the access, and its stride in the rightmost dimension that it moves."""
     step: Expr = const(1)
     moves: Expr = const(0)
     stride: Expr = const(1)
     for index, extent in zip(reversed(region.indices), reversed(region.buffer.shape), strict=True):
         if any(loop.variable is v for v, _ in index.strides):
-            # TVM's walk does not look into subtractions: an index x − 1, as padding makes them, seems to use no loop.
+            # TVM's analysis ignores subtractions: an index x − 1, as padding creates it, seems to use no loop.
             seen = at_least(index.offset, 0)
             stride = select(moves, stride, index.stride(loop.variable) * step)
             moves = moves + seen - moves * seen

@@ -1,7 +1,7 @@
-"""One file for each kind of schedule primitive: how an instruction of a trace is replayed on symbolic loops.
+"""Replay schedule primitives on symbolic loops, one file for each kind.
 
-`PRIMITIVES` maps TVM's instruction names to them; an instruction that is not in the table makes its sketch one that is
-tuned by sampling, with its name in the report.
+`PRIMITIVES` maps TVM's instruction names to them. A sketch with any other instruction has no symbolic program: it is
+tuned by sampling, and the report names the instruction.
 """
 
 from felixlike.symbolic.replay.primitives import (
@@ -46,5 +46,6 @@ PRIMITIVES: dict[str, Primitive] = {
     **location.PRIMITIVES,
     **storage_align.PRIMITIVES,
 }
+"""The primitive of each of TVM's instruction names."""
 
 __all__ = ["PRIMITIVES", "Primitive"]

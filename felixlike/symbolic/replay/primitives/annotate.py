@@ -1,9 +1,9 @@
-"""Annotate, Unannotate: notes for later rules.
+"""Replay Annotate and Unannotate: annotations for later rules.
 
-The root block's notes are the settings of the postprocessors (largest parallel and vector extents, unroll steps);
-they are kept on the TVM block and read by `postprocessors`. The unroll step may be a variable, which TVM could not
-store: it is kept aside. So are the notes of cooperative fetches and of software pipelines, for the postprocessors of
-GPUs. Other notes only steer rules that have already run.
+The root block's annotations are the settings of the postprocessors (largest parallel and vector extents, unroll steps).
+They are stored on the TVM block and read by `postprocessors`. The unroll step may be a variable, which TVM could not
+store, so it is stored in the state. So are the annotations of cooperative fetches and software pipelines, for the
+postprocessors of GPUs. Other annotations only affect rules that have already run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from felixlike.symbolic.replay.state import ReplayState
 
 
 def _annotate(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay Annotate."""
     key, (target, value) = str(instruction.attrs[0]), instruction.inputs
     value, target = state.get(value), state.get(target)
     match key:
@@ -38,6 +39,7 @@ def _annotate(state: ReplayState, instruction: Instruction, _: int) -> None:
 
 
 def _unannotate(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay Unannotate."""
     state.schedule.unannotate(state.get(instruction.inputs[0]), str(instruction.attrs[0]))
 
 

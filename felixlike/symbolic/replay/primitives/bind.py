@@ -1,4 +1,4 @@
-"""Bind: a loop's iterations are run by threads; loops fused in name are all bound to the same threads.
+"""Replay Bind: threads run the iterations of a loop; loops recorded as fused are all bound to the same threads.
 
 for f in a·b:   →   a·b blocks (or threads), each for one (i, j)
 """
@@ -12,6 +12,7 @@ from felixlike.symbolic.replay.state import ReplayState
 
 
 def _bind(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay Bind."""
     loop, thread = state.get(instruction.inputs[0]), str(instruction.attrs[0])
     if isinstance(loop, Part):
         loop.kind = thread

@@ -1,4 +1,4 @@
-"""CacheRead, CacheWrite: a block reads from (or writes to) a buffer of its own, and a copy block is added.
+"""Replay CacheRead and CacheWrite: a block reads from (or writes to) a new buffer, and a copy block is added.
 
 C[…] = …        →        C_global[…] = …;   C[…] = C_global[…]
 """
@@ -11,11 +11,13 @@ from felixlike.symbolic.replay.state import ReplayState
 
 
 def _read(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay CacheRead."""
     index, scope = int(instruction.attrs[0]), str(instruction.attrs[1])
     state.put(instruction.outputs, [state.schedule.cache_read(state.get(instruction.inputs[0]), index, scope)])
 
 
 def _write(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay CacheWrite."""
     index, scope = int(instruction.attrs[0]), str(instruction.attrs[1])
     state.put(instruction.outputs, [state.schedule.cache_write(state.get(instruction.inputs[0]), index, scope)])
 

@@ -1,4 +1,4 @@
-"""SampleCategorical: one of a few numbers; on CPUs always the largest number of unrolled steps."""
+"""Replay SampleCategorical: one of a few numbers; on CPUs always the largest number of unrolled steps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from felixlike.symbolic.replay.state import ReplayState
 
 
 def _sample(state: ReplayState, instruction: Instruction, index: int) -> None:
+    """Replay SampleCategorical."""
     (variable,) = state.groups[index]
     state.put(instruction.outputs, [variable.expression])
 

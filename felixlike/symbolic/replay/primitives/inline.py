@@ -1,4 +1,4 @@
-"""ComputeInline, ReverseComputeInline: a block's expression moves into its consumer (or its producer)."""
+"""Replay ComputeInline and ReverseComputeInline: a block's expression moves into its consumer (or its producer)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from felixlike.symbolic.replay.state import ReplayState
 
 
 def _inline(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay ComputeInline."""
     state.schedule.compute_inline(state.get(instruction.inputs[0]))
 
 
 def _reverse_inline(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay ReverseComputeInline."""
     state.schedule.reverse_compute_inline(state.get(instruction.inputs[0]))
 
 

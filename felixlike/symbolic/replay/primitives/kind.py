@@ -1,8 +1,9 @@
-"""Parallel, Vectorize, Unroll: how the iterations of a loop are run, said by the trace itself.
+"""Replay Parallel, Vectorize and Unroll: the trace itself states how the iterations of a loop run.
 
     for i in t0:   →   parallel i in t0:   # by all cores;  vector: by the lanes of a register;  unroll: written out
 
-TVM's loops stay serial during a replay: it asks for extents that are numbers. The reader marks what is noted here.
+TVM's loops stay serial during a replay, since TVM requires constant extents. The reader applies the kinds recorded
+here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from felixlike.symbolic.replay.state import ReplayState
 
 
 def _as(kind: str) -> Primitive:
+    """Return the primitive that records a kind of loop."""
+
     def replay(state: ReplayState, instruction: Instruction, _: int) -> None:
         for member in members(state.get(instruction.inputs[0])):
             state.kinds.append((state.schedule.get(member).loop_var, kind))

@@ -1,4 +1,4 @@
-"""TransformLayout: the dimensions of a buffer change places; a block that writes it alone keeps its loops.
+"""Replay TransformLayout: the dimensions of a buffer are permuted; a block that writes it alone keeps its loops.
 
 Y[n, k, h, w] = …   →   Y[n, h, w, k] = …
 """
@@ -14,6 +14,7 @@ _KINDS = ("read", "write")
 
 
 def _transform(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay TransformLayout."""
     block, mapping = instruction.inputs
     index, kind, padding, injective = instruction.attrs
     if padding is not None:
@@ -24,6 +25,7 @@ def _transform(state: ReplayState, instruction: Instruction, _: int) -> None:
 
 
 def _transform_block(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay TransformBlockLayout."""
     block, *rest = instruction.inputs
     (mapping,) = rest or instruction.attrs
     state.schedule.transform_block_layout(state.get(block), mapping)

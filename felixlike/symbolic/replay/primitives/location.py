@@ -1,12 +1,12 @@
-"""SampleComputeLocation, ComputeAt, ReverseComputeAt: a block moves under a loop of its consumer (or producer).
+"""Replay SampleComputeLocation, ComputeAt and ReverseComputeAt: a block moves under its consumer (or producer).
 
     for i: for j: P[i, j] = …          for i:
     for i: for j: C[i, j] = P[i, j]  →     for j: P[i, j] = …
                                            for j: C[i, j] = P[i, j]
 
-Which locations TVM offers depends on the tiles (`CollectComputeLocation` in TVM's analysis.cc): loops of extent 1 are
-skipped, so are data-parallel loops below a reduction, and reductions below the last data-parallel loop. Each candidate
-therefore comes with a gate.
+The locations that TVM offers depend on the tiles (`CollectComputeLocation` in TVM's analysis.cc): it skips loops of
+extent 1, data-parallel loops below a reduction, and reductions below the last data-parallel loop. Each candidate
+therefore has a gate.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import Location, ReplayState
 
 INLINE, ROOT = -2, -1
+"""Decisions of SampleComputeLocation: compute the block inline (`INLINE`), or at the root (`ROOT`)."""
 
 
 def _sample(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay SampleComputeLocation."""
     block = state.get(instruction.inputs[0])
     loops = _common_loops(state, block)
     candidates: list[tuple[int, Expr]] = []
@@ -42,7 +44,7 @@ def _sample(state: ReplayState, instruction: Instruction, _: int) -> None:
 
 
 def _common_loops(state: ReplayState, block: BlockRef) -> list[Any]:
-    """The loops that hold every consumer of the block, outermost first."""
+    """Return the loops that contain every consumer of the block, outermost first."""
     schedule = state.schedule
     nests = [list(schedule.get_loops(consumer)) for consumer in schedule.get_consumers(block)]
     if not nests:
@@ -57,34 +59,35 @@ def _common_loops(state: ReplayState, block: BlockRef) -> list[Any]:
 
 
 def _gates(state: ReplayState, loops: list[Any]) -> list[Expr]:
-    """For every loop, the tiles for which TVM offers it as a location."""
+    """Return, for every loop, the gate of whether TVM offers it as a location."""
     parallel = [_data_parallel(state.schedule.get(loop)) for loop in loops]
     last_parallel = max((i for i, p in enumerate(parallel) if p), default=-1)
-    reduced: Expr = const(0)  # whether a reduction of extent > 1 was passed
-    ended: Expr = const(0)  # whether TVM stopped looking
+    reduced: Expr = const(0)  # whether a reduction of extent > 1 was visited
+    ended: Expr = const(0)  # whether TVM ended its search
     gates = []
     table = dict(state.table)
     for i, loop in enumerate(loops):
         statement = state.schedule.get(loop)
         extent = to_expr(statement.extent, table)
-        table[statement.loop_var] = var(f"loop {i}", 0, max(0.0, extent.high - 1))  # inner extents may name it
-        wide = at_least(extent, 2)
+        table[statement.loop_var] = var(f"loop {i}", 0, max(0.0, extent.high - 1))  # inner extents may depend on it
+        has_iterations = at_least(extent, 2)
         if parallel[i]:
-            ended = _either(ended, wide * reduced)
+            ended = _either(ended, has_iterations * reduced)
         else:
-            reduced = _either(reduced, wide)
+            reduced = _either(reduced, has_iterations)
             if i > last_parallel:
-                ended = _either(ended, wide)
-        gates.append(wide * (1 - ended))
+                ended = _either(ended, has_iterations)
+        gates.append(has_iterations * (1 - ended))
     return gates
 
 
 def _either(a: Expr, b: Expr) -> Expr:
+    """Return the gate a or b."""
     return a + b - a * b
 
 
 def _data_parallel(loop: Any) -> bool:
-    """Whether only data-parallel block iterators depend on the loop (TVM's GetLoopIterType)."""
+    """Return whether only data-parallel block iterators depend on the loop (TVM's GetLoopIterType)."""
     return all(
         _tvm.is_spatial(iterator)
         for realize in _tvm.found(loop.body, _tvm.s_tir.SBlockRealize)
@@ -94,7 +97,7 @@ def _data_parallel(loop: Any) -> bool:
 
 
 def _can_inline(state: ReplayState, block: BlockRef) -> bool:
-    """Whether TVM would inline the block here, tried on a copy."""
+    """Return whether TVM would inline the block here, tried on a copy."""
     trial = state.schedule.copy()
     try:
         trial.compute_inline(trial.get_sblock(state.schedule.get(block).name_hint))
@@ -106,6 +109,7 @@ def _can_inline(state: ReplayState, block: BlockRef) -> bool:
 
 
 def _compute_at(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay ComputeAt."""
     block, loop = (state.get(v) for v in instruction.inputs)
     if isinstance(loop, int):
         if loop == INLINE:
@@ -116,13 +120,14 @@ def _compute_at(state: ReplayState, instruction: Instruction, _: int) -> None:
 
 
 def _reverse_compute_at(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay ReverseComputeAt."""
     block, loop = (state.get(v) for v in instruction.inputs)
     state.schedule.reverse_compute_at(block, _inner(loop), preserve_unit_loops=bool(instruction.attrs[0]))
     state.tidy()
 
 
 def _inner(loop: Any) -> Any:
-    """The loop itself, or the innermost of loops fused in name."""
+    """Return the loop itself, or the innermost of loops recorded as fused."""
     if isinstance(loop, Part):
         raise UnsupportedSketch("a block is computed inside a loop that is split in name", where="ComputeAt")
     return members(loop)[-1]

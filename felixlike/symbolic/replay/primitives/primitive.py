@@ -1,4 +1,4 @@
-"""What a primitive is: a function that replays one instruction, and whether it needs regions to be computable."""
+"""Define primitives: a function that replays one instruction, and whether it needs computable regions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from typing import Any, TypeAlias
 from felixlike.symbolic.replay.state import ReplayState
 
 ReplayStep: TypeAlias = "Callable[[ReplayState, Any, int], None]"
+"""A function of the state, the instruction, and the instruction's index in its trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """replay(state, instruction, index of the instruction in its trace).
+    """Describe how an instruction is replayed.
 
-    needs_regions: TVM reasons about extents in it, so opaque factors must be exchanged for variables before."""
+    Attributes:
+        replay: The function that replays it.
+        needs_regions: Whether TVM reasons about extents in it, so that opaque factors must be replaced by variables
+            before.
+    """
 
     replay: ReplayStep
     needs_regions: bool = False

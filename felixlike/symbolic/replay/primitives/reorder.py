@@ -1,4 +1,4 @@
-"""Reorder: loops of one nest in another order, the same iterations."""
+"""Replay Reorder: the loops of one nest change their order; the iterations stay the same."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from felixlike.symbolic.replay.state import ReplayState
 
 
 def _reorder(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay Reorder."""
     loops = [state.get(loop) for loop in instruction.inputs]
     if all(isinstance(loop, Part) for loop in loops):
         loops[0].share[:] = loops

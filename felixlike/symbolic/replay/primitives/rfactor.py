@@ -1,4 +1,4 @@
-"""RFactor: a reduction is split in two, so that partial results can be computed in parallel or in vectors.
+"""Replay RFactor: a reduction is split in two, so that partial results can be computed in parallel or in vectors.
 
 for k_0, k_1: B += A[k_0, k_1]    →    for k_0, k_1: B_rf[k_0] += A[k_0, k_1]
                                        for k_0: B += B_rf[k_0]
@@ -12,6 +12,7 @@ from felixlike.symbolic.replay.state import ReplayState
 
 
 def _rfactor(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay RFactor."""
     loop = state.get(instruction.inputs[0])
     state.put(instruction.outputs, [state.schedule.rfactor(loop, int(instruction.attrs[0]))])
 

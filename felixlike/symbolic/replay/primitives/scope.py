@@ -1,4 +1,4 @@
-"""SetScope: where a block's output lies: "global", "shared" or "local" memory."""
+"""Replay SetScope: set the memory of a block's output: "global", "shared" or "local"."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from felixlike.symbolic.replay.state import ReplayState
 
 
 def _set_scope(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay SetScope."""
     index, scope = int(instruction.attrs[0]), str(instruction.attrs[1])
     state.schedule.set_scope(state.get(instruction.inputs[0]), index, scope)
 

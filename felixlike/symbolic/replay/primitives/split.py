@@ -1,16 +1,16 @@
-"""SamplePerfectTile, Split: one loop becomes several whose extents are variables.
+"""Replay SamplePerfectTile and Split: one loop becomes several whose extents are variables.
 
     for i in 512:            for i_0 in t0:
         …              →         for i_1 in t1:        with t0·t1·t2 = 512
                                      for i_2 in t2:
                                          …[i_0·t1·t2 + i_1·t2 + i_2]
 
-On GPUs a loop is also split by numbers of threads that need not divide it; it is then split in name only, and a share
-of the program says into what; unless a block moves in between the new loops. On CPUs, and on GPUs where the trace says
-that it needs no predicate, vectors are split off, whose length must divide the loop, unless (on CPUs) that has a number
-of iterations: then a guard skips the rest.
+On GPUs, a loop is also split by numbers of threads that need not divide it. Such a split is only recorded, as a share
+of the program, unless a block moves in between the new loops. On CPUs, and on GPUs if the trace says that no predicate
+is needed, vectors are split off, whose length must divide the loop. The exception is a loop of constant extent on CPUs:
+there a guard skips the rest.
 
-The outermost extent comes back from TVM as ⌈512 / (t1·t2)⌉; under perfect tiling that is the variable t0.
+TVM returns the outermost extent as ⌈512 / (t1·t2)⌉; under perfect tiling, that is the variable t0.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from felixlike.symbolic.replay.state import ReplayState
 
 
 def _sample(state: ReplayState, instruction: Instruction, index: int) -> None:
+    """Replay SamplePerfectTile."""
     state.put(instruction.outputs, state.groups[index])
 
 
 def _split(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay Split."""
     loop, *inputs = instruction.inputs
     factors = [state.get(f) for f in inputs]
     if not all(isinstance(f, Variable) for f in factors):
@@ -55,7 +57,7 @@ def _split(state: ReplayState, instruction: Instruction, _: int) -> None:
         state.get(loop),
         [None, *(f.choices[0] if f.fixed else state.opaque(f.name) for f in factors[1:])],
         preserve_unit_iters=bool(instruction.attrs[0]),
-        # TVM cannot prove that the factors divide the extent; a perfect tile does by definition.
+        # TVM cannot prove that the factors divide the extent; those of a perfect tile do by definition.
         disable_predication=True,
     )
     state.defer(state.schedule.get(parts[0]).extent, state.tile_vars[factors[0].name])
@@ -63,7 +65,7 @@ def _split(state: ReplayState, instruction: Instruction, _: int) -> None:
 
 
 def _off(state: ReplayState, loop: Any, factors: list[Any], unit_loops: bool) -> list[Any]:
-    """Split by numbers, all but the first."""
+    """Split by constants, all but the first."""
     outer, *sizes = factors
     if any(isinstance(f, Expr) or f is None for f in sizes) or isinstance(outer, Expr):
         raise UnsupportedSketch("a split by something else than numbers or a perfect tile", where="Split")
@@ -85,7 +87,7 @@ def _off(state: ReplayState, loop: Any, factors: list[Any], unit_loops: bool) ->
 
 
 def _guarded(state: ReplayState, loop: Any, sizes: list[Expr | None], *, preserve_unit_iters: bool) -> list[Any]:
-    """A split by threads, or vectors, that need not divide, done in TVM: a block moves in between its loops."""
+    """Split in TVM, with a guard, by numbers of threads or vector lengths that need not divide the extent."""
     factors = [f if f is None else int(f.value) if f.is_const else state.opaque(f.name) for f in sizes]
     parts = list(state.schedule.split(loop, factors, preserve_unit_iters=preserve_unit_iters))
     state.uneven += [state.schedule.get(part).loop_var for part in parts]

@@ -1,4 +1,4 @@
-"""AddUnitLoop: a loop of extent 1 around a block that has none, so that there is something to bind."""
+"""Replay AddUnitLoop: a block without loops gets a loop of extent 1, which can be bound."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from felixlike.symbolic.replay.state import ReplayState
 
 
 def _add(state: ReplayState, instruction: Instruction, _: int) -> None:
+    """Replay AddUnitLoop."""
     target = members(state.get(instruction.inputs[0]))[0]
     state.put(instruction.outputs, [state.schedule.add_unit_loop(target)])
 

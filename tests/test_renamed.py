@@ -1,0 +1,91 @@
+"""Names of before version 0.1.0: they work, and say what they are called now."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import felixlike
+from felixlike import errors
+from felixlike._util.moved_modules import MOVED
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_moved_modules(old: str) -> None:
+    """In a process of their own: a module warns once."""
+    code = f"""
+import importlib, warnings
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    before = importlib.import_module({old!r})
+now = importlib.import_module({MOVED[old]!r})
+(warning,) = [w for w in told if w.category is DeprecationWarning and "has moved to" in str(w.message)]
+names = [name for name in dir(now) if not name.startswith("_")]
+assert names and all(getattr(before, name) is getattr(now, name) for name in names), names
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_modules_below_moved_packages() -> None:
+    with pytest.warns(DeprecationWarning, match="has moved to"):
+        before = importlib.import_module("felixlike.algebra.expression")
+    assert before.Expr is importlib.import_module("felixlike.symbolic.expr.expression").Expr
+
+
+def test_modules_that_never_were() -> None:
+    with pytest.raises(ModuleNotFoundError), pytest.warns(DeprecationWarning, match="has moved to"):
+        importlib.import_module("felixlike.deploy.nothing")
+
+
+def test_the_former_package_of_oracles() -> None:
+    code = "import felixlike.testing.tvm_view as view; assert view.tvm_view"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "FellBack",
+        "GradientsStop",
+        "NotCompiled",
+        "NotVerified",
+        "OwnMistake",
+        "RandomModel",
+        "SearchFailed",
+        "SuspiciousName",
+    ],
+)
+def test_renamed_warnings(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match="is now") as told:
+        warning = getattr(errors, name)
+    assert issubclass(warning, errors.FelixlikeWarning)
+    assert warning.__name__ in str(told[0].message)
+    assert told[0].filename == __file__
+
+
+def test_renamed_observations() -> None:
+    with pytest.warns(DeprecationWarning, match="Observations"):
+        known = felixlike.search.Known
+    assert known is felixlike.search.Observations
+
+
+def test_names_that_never_were() -> None:
+    assert not hasattr(errors, "Nothing")
+
+
+def test_the_page_has_every_error_and_warning() -> None:
+    page = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
+    rows = " ".join(line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `"))
+    classes = {
+        name
+        for name, found in vars(errors).items()
+        if isinstance(found, type) and issubclass(found, errors.FelixlikeError | errors.FelixlikeWarning)
+    }
+    assert set(re.findall(r"`(\w+)`", rows)) == classes - {"FelixlikeError", "FelixlikeWarning", "TCError"}
