@@ -316,9 +316,8 @@ def _observed(way: Way, model: Any, compiled: Any, inputs: Sequence[Any]) -> lis
         kinds = [(leaf.dtype, leaf.shape, leaf.stride(), leaf.requires_grad) for leaf in leaves]
         shared = _aliases([*_leaves(arguments), *leaves])
         observations.append((result, kinds, shared, copy.deepcopy(arguments), _state(model), torch.get_rng_state()))
-        for leaf in {
-            id(leaf): leaf for leaf in leaves
-        }.values():  # writing to a result changes the same aliases as in PyTorch
+        # Writing to a result changes the same aliases as in PyTorch.
+        for leaf in {id(leaf): leaf for leaf in leaves}.values():
             if leaf.dtype.is_floating_point and not leaf.requires_grad and 0 not in leaf.stride():
                 with torch.inference_mode(leaf.is_inference()):
                     leaf.add_(1)
