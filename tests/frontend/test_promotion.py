@@ -1,4 +1,4 @@
-"""Operands are promoted as PyTorch does it: same values, same types."""
+"""Tests that operands are promoted as in PyTorch, with equal values and dtypes."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ _OF_BOOLEANS: dict[str, Callable[[Any], Any]] = {
 
 
 def _check(function: Callable[[Any], Any], x: torch.Tensor) -> None:
-    found, expected = compile_model(import_model(Apply(function), (x,)))(x), function(x)
-    assert found.dtype == expected.dtype
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    output, expected = compile_model(import_model(Apply(function), (x,)))(x), function(x)
+    assert output.dtype == expected.dtype
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", _OF_INTEGERS)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_integers(name: str, dtype: torch.dtype) -> None:
+def test_integer_operands(name: str, dtype: torch.dtype) -> None:
     _check(_OF_INTEGERS[name], torch.arange(-10, 11).reshape(3, 7).to(dtype))
 
 
 @pytest.mark.parametrize("name", _OF_BOOLEANS)
-def test_booleans(name: str) -> None:
+def test_boolean_operands(name: str) -> None:
     _check(_OF_BOOLEANS[name], torch.arange(21).reshape(3, 7) % 3 > 0)
 
 
