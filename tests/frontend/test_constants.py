@@ -47,7 +47,7 @@ def test_only_weights_have_free_layouts() -> None:
     assert sorted(on_gpu.values()) == [(1,), (1,), (1,)]
 
 
-def module_calling(func: Any, *sites: tuple[bool, bool]) -> Any:
+def module_with_calls(func: Any, *sites: tuple[bool, bool]) -> Any:
     """Return a module that calls a product once per site. A site says which operands are constants."""
     relax = _tvm.relax
     builder = relax.BlockBuilder()
@@ -81,7 +81,7 @@ def test_parameters_are_constant_if_all_call_sites_pass_constants(
     te = _tvm.te
     a, b = te.placeholder((8, 8), name="a"), te.placeholder((8, 8), name="b")
     product = te.create_prim_func([a, b, _tvm.topi.nn.matmul(a, b)])
-    module = module_calling(product.with_attr("layout_free_buffers", [0, 1]), *sites)
+    module = module_with_calls(product.with_attr("layout_free_buffers", [0, 1]), *sites)
     assert constant_arguments(module) == {"product": expected}
     imported = import_model(module)
     assert layout_free_parameters(imported.module) == ({"product": expected} if expected else {})

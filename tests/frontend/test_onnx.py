@@ -138,7 +138,7 @@ def test_a_missing_onnx_package_is_reported(monkeypatch: pytest.MonkeyPatch, tmp
         import_model(path)
 
 
-# -- models larger than a Protocol Buffers message ---------------------------------------------------------------------
+# -- models larger than a Protocol Buffers message --------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ class Counter(nn.Module):
 
 
 class Tied(nn.Module):
-    """One parameter under two names."""
+    """A model with one parameter under two names."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -116,7 +116,7 @@ class Marked(Tensor):
 
 
 def test_guards_of_one_call_are_checked_again_by_the_next(scale: Compiled) -> None:
-    """Each call checks its inputs anew, in whatever order the kinds of tensors follow each other."""
+    """Each call checks its inputs again. The kinds of tensors follow each other in random order."""
     x, by = inputs()
     tensors = unusual_tensors(x)
     order = random.Random(0).choices(list(tensors), k=100)
@@ -229,7 +229,7 @@ def test_outputs_are_nested_as_in_eager(function: Any) -> None:
     ],
     ids=lambda x: f"{x.dtype}{list(x.shape)}",
 )
-def test_dtypes(x: Tensor) -> None:
+def test_all_dtypes_give_equal_outputs(x: Tensor) -> None:
     function = torch.logical_not if x.dtype is torch.bool else lambda t: t + 1
     got = compile_model(import_model(Apply(function), x))(x)
     assert got.dtype is x.dtype

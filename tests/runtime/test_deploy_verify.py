@@ -14,7 +14,7 @@ from felixlike.runtime import verification as verify
 
 
 class Float32Only(nn.Module):
-    """Works in float32 only."""
+    """A model that works in float32 only."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ torch.ones(4, 4)

@@ -78,7 +78,7 @@ _POOLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _check(function: Callable[[Any], Any], x: torch.Tensor) -> None:
+def _assert_matches_pytorch(function: Callable[[Any], Any], x: torch.Tensor) -> None:
     outputs, expected = compile_model(import_model(Apply(function), (x,)))(x), function(x)
     pairs = [(outputs, expected)] if isinstance(expected, torch.Tensor) else zip(outputs, expected, strict=True)
     for got, want in pairs:
@@ -86,28 +86,28 @@ def _check(function: Callable[[Any], Any], x: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", _ELEMENTWISE)
-def test_elements(name: str) -> None:
-    _check(_ELEMENTWISE[name], _ROWS)
+def test_elementwise_operators_match_pytorch(name: str) -> None:
+    _assert_matches_pytorch(_ELEMENTWISE[name], _ROWS)
 
 
 @pytest.mark.parametrize("name", _REDUCTIONS)
-def test_reductions(name: str) -> None:
-    _check(_REDUCTIONS[name], _ROWS)
+def test_reductions_match_pytorch(name: str) -> None:
+    _assert_matches_pytorch(_REDUCTIONS[name], _ROWS)
 
 
 @pytest.mark.parametrize("name", _POOLS)
-def test_pools(name: str) -> None:
-    _check(_POOLS[name], _IMAGE)
+def test_pooling_matches_pytorch(name: str) -> None:
+    _assert_matches_pytorch(_POOLS[name], _IMAGE)
 
 
 def test_finite_padding_values_are_not_replaced() -> None:
     lowest = torch.finfo(torch.float32).min
-    _check(lambda x: functional.pad(x, (1, 1), value=lowest).amax(1), torch.full((2, 3), -_INF))
+    _assert_matches_pytorch(lambda x: functional.pad(x, (1, 1), value=lowest).amax(1), torch.full((2, 3), -_INF))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_types(dtype: torch.dtype) -> None:
-    _check(lambda x: (functional.relu(x), x.amax(1), x.argmax(1), x.sort(1)[0]), _ROWS.to(dtype))
+def test_other_dtypes_match_pytorch(dtype: torch.dtype) -> None:
+    _assert_matches_pytorch(lambda x: (functional.relu(x), x.amax(1), x.argmax(1), x.sort(1)[0]), _ROWS.to(dtype))
 
 
 def _product(n: int, k: int, m: int) -> Any:
@@ -136,7 +136,7 @@ def _outputs_of_schedules(func: Any, *inputs: Any, shape: tuple[int, ...]) -> li
     return outputs
 
 
-def test_epilogues_of_schedules() -> None:
+def test_scheduled_epilogues_propagate_nan() -> None:
     a = np.random.default_rng(0).standard_normal((12, 16), np.float32)
     b = np.random.default_rng(1).standard_normal((16, 32), np.float32)
     a[3, 5] = b[2, 7] = _NAN
@@ -145,7 +145,7 @@ def test_epilogues_of_schedules() -> None:
 
 
 @pytest.mark.parametrize(("reduce", "truth", "end"), [(topi.max, np.max, -_INF), (topi.min, np.min, _INF)])
-def test_reductions_of_schedules(reduce: Any, truth: Any, end: float) -> None:
+def test_scheduled_reductions_propagate_nan(reduce: Any, truth: Any, end: float) -> None:
     x = np.random.default_rng(0).standard_normal((5, 96), np.float32)
     x[1, 40], x[2, :], x[4, 95] = _NAN, end, _NAN
     for output in _outputs_of_schedules(_rows(reduce, 5, 96), x, shape=(5,)):

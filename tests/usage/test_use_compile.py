@@ -93,17 +93,17 @@ def views_of_one() -> Sequence[Tensor]:
     return x[:4], x[4:]
 
 
-def counted(net: Any, x: Tensor) -> Any:
+def increment_counter(net: Any, x: Tensor) -> Any:
     net.count += 1
     return net.linear(x) + net.count
 
 
-def pushed(net: Any, x: Tensor) -> Any:
+def push_to_ring(net: Any, x: Tensor) -> Any:
     net.ring.copy_(torch.cat([net.ring[1:], x[:1]]))
     return net.ring.sum(0) + x
 
 
-def written(x: Tensor) -> Tensor:
+def write_to_input(x: Tensor) -> Tensor:
     x.add_(1)
     return x * 2
 
@@ -113,38 +113,38 @@ def cache(x: Tensor, cached_rows: Tensor) -> Tensor:
     return cached_rows.sum(1)
 
 
-def moved(model: Any, call: int) -> None:
+def update_moving_average(model: Any, call: int) -> None:
     """Apply an exponential moving average through `.data`, which PyTorch's version counter misses."""
     for parameter in model.parameters():
         parameter.data.mul_(0.9).add_(0.01 * (call + 1))
 
 
-def exchanged(model: Any, call: int) -> None:
+def exchange_data(model: Any, call: int) -> None:
     for parameter in model.parameters():
         parameter.data = torch.full_like(parameter, 0.1 * (call + 1))
 
 
-def merged(model: Any, call: int) -> None:
+def merge_adapter(model: Any, call: int) -> None:
     """Merge a low-rank adapter into one weight."""
     generator = torch.Generator().manual_seed(call)
     a, b = torch.randn(8, 2, generator=generator), torch.randn(2, 8, generator=generator)
     model.linear.weight.data += a @ b
 
 
-def replaced(model: Any, call: int) -> None:
+def replace_parameter(model: Any, call: int) -> None:
     model.linear.weight = nn.Parameter(torch.full((8, 8), 0.1 * (call + 1)))
 
 
-def swapped(model: Any, call: int) -> None:
+def swap_parameter(model: Any, call: int) -> None:
     swap: Any = torch.utils.swap_tensors
     swap(model.linear.weight, nn.Parameter(torch.full((8, 8), 0.1 * (call + 1))))
 
 
-def loaded(model: Any, call: int) -> None:
+def load_state(model: Any, call: int) -> None:
     model.load_state_dict({key: torch.full_like(value, 0.1 * call) for key, value in model.state_dict().items()})
 
 
-def scaled(model: Any, call: int) -> None:
+def scale_weight(model: Any, call: int) -> None:
     with torch.no_grad():
         model.linear.weight.mul_(1.5)
 
@@ -159,22 +159,22 @@ def in_double() -> Iterator[None]:
         yield
 
 
-def autocasting(net: Any, x: Tensor) -> Tensor:
+def linear_in_autocast(net: Any, x: Tensor) -> Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return linear(net, x)
 
 
-def tied(net: Any, x: Tensor) -> Tensor:
+def tied_layers(net: Any, x: Tensor) -> Tensor:
     """Apply two layers with one weight."""
     return functional.linear(linear(net, x), net.linear.weight)
 
 
-def of_other_weights(net: Any, x: Tensor) -> Any:
+def with_other_weights(net: Any, x: Tensor) -> Any:
     weights = {"weight": net.linear.weight * 2, "bias": net.linear.bias}
     return torch.func.functional_call(net.linear, weights, (x,))
 
 
-def one_row_set(model: Any, call: int) -> None:
+def change_one_row(model: Any, call: int) -> None:
     """Change one row. The sampled words that every call compares miss it, and the next checksum detects it."""
     model.linear.weight.data[3] += 1
     time.sleep(0.1)
@@ -212,8 +212,8 @@ WAYS: dict[str, Way] = {
     ),
     "attention": Way(net_of(lambda net, x: functional.scaled_dot_product_attention(x, x, x)), rows(1, 4, 8)),
     # state
-    "counter": Way(net_of(counted), rows(), compiled=False),
-    "ring buffer": Way(net_of(pushed), rows(), compiled=False),
+    "counter": Way(net_of(increment_counter), rows(), compiled=False),
+    "ring buffer": Way(net_of(push_to_ring), rows(), compiled=False),
     "batch norm in training": Way(net_of(lambda net, x: net.norm(x), train=True), images(), compiled=False),
     "batch norm in eval mode": Way(net_of(lambda net, x: net.conv(net.norm(x))), images()),
     "batch norm without statistics": Way(
@@ -221,7 +221,7 @@ WAYS: dict[str, Way] = {
     ),
     "instance norm": Way(net_of(lambda net, x: functional.instance_norm(x)), images()),
     # inputs that are written to
-    "an input changed": Way(lambda: written, rows(), compiled=False),
+    "an input changed": Way(lambda: write_to_input, rows(), compiled=False),
     "a cache": Way(lambda: cache, lambda: (torch.randn(4, 8), torch.zeros(4, 5)), compiled=False),
     "a slice set": Way(net_of(lambda net, x: x.__setitem__((0,), 1.0) or net.linear(x)), rows(), compiled=False),
     "relu in place": Way(net_of(lambda net, x: functional.relu(x, inplace=True) * 2), rows(), compiled=False),
@@ -256,7 +256,7 @@ WAYS: dict[str, Way] = {
     "indices": Way(net_of(lambda net, x: net.table(x)), lambda: (torch.arange(5),)),
     "complex": Way(net_of(lambda net, x: torch.view_as_real(torch.fft.fft(x))), rows(), compiled=False),
     "autocast": Way(net_of(linear), rows(), compiled=False, context=autocast),
-    "autocast in the model": Way(net_of(autocasting), rows()),
+    "autocast in the model": Way(net_of(linear_in_autocast), rows()),
     "a default type": Way(
         lambda: nn.Linear(8, 8).double().eval(),
         lambda: (torch.randn(4, 8, dtype=torch.float64),),
@@ -265,18 +265,18 @@ WAYS: dict[str, Way] = {
     "inference mode": Way(net_of(linear), rows(), context=torch.inference_mode),
     "gradients": Way(net_of(linear), rows(), compiled=False, context=torch.enable_grad),
     # weights that change
-    "a moving average": Way(net_of(linear), rows(), between=moved),
-    "weights exchanged through data": Way(net_of(linear), rows(), between=exchanged),
-    "a merged adapter": Way(net_of(linear), rows(), between=merged),
-    "a replaced parameter": Way(net_of(linear), rows(), between=replaced),
-    "a swapped parameter": Way(net_of(linear), rows(), between=swapped),
-    "a loaded state": Way(net_of(linear), rows(), between=loaded),
-    "weights scaled in place": Way(net_of(linear), rows(), between=scaled),
-    "a row of a weight": Way(net_of(linear), rows(), between=one_row_set),
-    "weights in inference mode": Way(net_of(linear), rows(), between=scaled, context=torch.inference_mode),
-    "tied weights": Way(net_of(tied), rows(), between=scaled),
+    "a moving average": Way(net_of(linear), rows(), between=update_moving_average),
+    "weights exchanged through data": Way(net_of(linear), rows(), between=exchange_data),
+    "a merged adapter": Way(net_of(linear), rows(), between=merge_adapter),
+    "a replaced parameter": Way(net_of(linear), rows(), between=replace_parameter),
+    "a swapped parameter": Way(net_of(linear), rows(), between=swap_parameter),
+    "a loaded state": Way(net_of(linear), rows(), between=load_state),
+    "weights scaled in place": Way(net_of(linear), rows(), between=scale_weight),
+    "a row of a weight": Way(net_of(linear), rows(), between=change_one_row),
+    "weights in inference mode": Way(net_of(linear), rows(), between=scale_weight, context=torch.inference_mode),
+    "tied weights": Way(net_of(tied_layers), rows(), between=scale_weight),
     "a weight returned": Way(net_of(lambda net, x: (net.linear.weight.t(), net.linear(x))), rows()),
-    "weights given to a call": Way(net_of(of_other_weights), rows(), between=scaled),
+    "weights given to a call": Way(net_of(with_other_weights), rows(), between=scale_weight),
     # Python values and control flow
     "a number": Way(net_of(lambda net, x, n: net.linear(x) * n), lambda: (torch.randn(4, 8), 3)),
     "a dictionary": Way(net_of(lambda net, x: {"a": net.linear(x), "b": [x + 1, None, 3]}), rows()),

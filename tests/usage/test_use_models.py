@@ -63,7 +63,7 @@ class Attention(nn.Module):
 
 
 class Tied(nn.Module):
-    """Two layers share their weights."""
+    """A model with two layers that share their weights."""
 
     def __init__(self) -> None:
         super().__init__()

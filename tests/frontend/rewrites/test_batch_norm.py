@@ -39,7 +39,7 @@ def test_a_batch_norm_is_folded_into_its_convolution(name: str) -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(convolution, with_random_statistics(norm), nn.ReLU()).eval(), torch.randn(shape)
     imported = import_model(model, (x,))
-    names = [task.name.replace("_strided_slice", "") for task in imported.tasks]  # `room.py`
+    names = [task.name.replace("_strided_slice", "") for task in imported.tasks]  # of `pad_channels_to_vectors`
     assert names == [f"fused_{operator}_add_relu"]
     assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
 
