@@ -1,4 +1,4 @@
-"""`felixlike bench networks` on the smallest network and the quickest side; its page."""
+"""Tests for `felixlike bench networks` on the smallest network, and for its page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _row(name: str, batch: int = 1, **more: Any) -> dict[str, Any]:
     return {**row, **seconds, "tuning_seconds": 20.0, "total_seconds": 22.0, "without": {}, "warnings": [], **more}
 
 
-def test_a_network_is_measured_once_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_network_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "networks.json"
     arguments = ["bench", "networks", "mlp", "--batch", "4", "--seconds", "0.1", "--output", str(file)]
     assert main([*arguments, "--against", "eager", "--quiet"]) == 0
@@ -37,12 +37,12 @@ def test_a_network_is_measured_once_and_kept(tmp_path: Path, capsys: pytest.Capt
     assert "| mlp | 4 |" in file.with_suffix(".md").read_text()
     assert (tmp_path / f"networks-{machine['mcpu']}.svg").exists()
     before = file.read_bytes()
-    assert main(arguments) == 0  # what is there is not measured again
+    assert main(arguments) == 0  # existing rows are not measured again
     assert file.read_bytes() == before
     assert "| mlp | 4 |" in capsys.readouterr().out
 
 
-def test_a_network_that_fails_does_not_end_the_others(
+def test_a_failing_network_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(name: str, batch: int, seconds: float, **_: Any) -> dict[str, Any]:
@@ -70,12 +70,12 @@ def test_a_network_that_fails_does_not_end_the_others(
         (["mlp", "--output", "nowhere/networks.json"], "there is no directory"),
     ],
 )
-def test_problems_are_sentences(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "networks", *arguments]) == 1
     assert words in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_with_other_content_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "other.json"
     file.write_text('{"rows": 1}')
     assert main(["bench", "networks", "mlp", "--output", str(file)]) == 1
@@ -83,7 +83,7 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path, capsys: pyt
     assert file.read_text() == '{"rows": 1}'
 
 
-def test_the_page_says_what_is_missing() -> None:
+def test_the_page_lists_failed_sides_and_warnings() -> None:
     failed = _row("lstm", without={ONNX: "ModuleNotFoundError: No module named 'onnxruntime'"})
     del failed[ONNX], failed["mean"][ONNX]
     old = {"network": "bert", EAGER: 2e-3, "tuned": 1e-3, "error": 1e-7, "trials": 9}
@@ -109,7 +109,7 @@ def test_the_picture_has_a_bar_for_each_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, *SMALL])
-def test_networks_take_a_batch(name: str) -> None:
+def test_networks_run_with_a_batch_of_three(name: str) -> None:
     small: dict[str, dict[str, int]] = {
         "resnet50": {"size": 32},
         "resnet18": {"size": 32},
@@ -129,7 +129,7 @@ def test_networks_take_a_batch(name: str) -> None:
     assert bool(output.isfinite().all())
 
 
-def test_no_token_sees_those_after_it() -> None:
+def test_llama_attention_is_causal() -> None:
     model, (x,) = NETWORKS["llama"](layers=1, hidden=128)
     assert isinstance(model, Llama)
     changed = x.clone()

@@ -1,4 +1,4 @@
-"""`felixlike cache`: what it shows, and what it removes and leaves."""
+"""Tests for `felixlike cache`: the sizes that it prints, and the files that it removes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from felixlike.report import RunLog
 
 @pytest.fixture
 def store(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The store of torch.compile, with a run's log, beside three entries of the cache."""
+    """Fill the store of torch.compile, a run's log and three cache entries, and return the store's path."""
     monkeypatch.setenv("XDG_DATA_HOME", str(own_cache.parent / "data"))
     path = user_folders.default_store()
     assert path is not None
@@ -27,7 +27,7 @@ def store(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_what_there_is(store: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_prints_sizes(store: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[:4] == [
@@ -41,7 +41,9 @@ def test_what_there_is(store: Path, own_cache: Path, capsys: pytest.CaptureFixtu
     assert printed[6].startswith("  run logs: 1 file, ")
 
 
-def test_clear(store: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clear_removes_cache_entries_and_run_logs_only(
+    store: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (note,) = [store.parent / "compiled.sqlite.logs" / "a note of mine.jsonl"]
     note.write_text("{}")
     assert main(["cache", "--clear"]) == 0
@@ -54,7 +56,7 @@ def test_clear(store: Path, own_cache: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == "Removed 0 files, 0 bytes.\n"
 
 
-def test_a_user_without_anything(
+def test_cache_of_a_user_without_files(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(own_cache / "data"))

@@ -1,4 +1,4 @@
-"""The command: tune, show, doctor; errors in a sentence."""
+"""Tests for the command: tune, show, resume, merge, explain, doctor and their error messages."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_a_store_has_a_page(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["tune", f"{file}:with_inputs", "--trials", "3", "--space", "all", "--store", str(store)]) == 0
     assert main(["show", str(store), "--html", str(page)]) == 0
     assert f"The page is {page}." in capsys.readouterr().out
-    found = Read(page.read_text())
-    assert not found.wrong
-    assert not found.elsewhere()
-    assert "the trials were used up" in found.text
+    parsed = Read(page.read_text())
+    assert not parsed.wrong
+    assert not parsed.elsewhere()
+    assert "the trials were used up" in parsed.text
     for words in ("Best latency over time", "The schedule chosen", "Untuned: the function as it came", "proposing"):
-        assert words in found.text
+        assert words in parsed.text
 
 
 def test_a_store_of_an_older_version_has_a_page(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_store_of_an_older_version_has_a_page(tmp_path: Path) -> None:
     assert OLD.read_bytes() == before
 
 
-def test_quiet_is_silent_and_factories_may_bring_inputs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", f"{file}:with_inputs", "--trials", "1", "--quiet"]) == 0
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
@@ -106,7 +106,7 @@ def test_quiet_is_silent_and_factories_may_bring_inputs(file: Path, capsys: pyte
         (["import", "nowhere", "{file}.sqlite"], "there is no database_workload.json that can be read"),
     ],
 )
-def test_problems_are_one_sentence(
+def test_errors_are_one_sentence_without_a_traceback(
     arguments: list[str], words: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([a.replace("{file}", str(file)) for a in arguments]) == 1
@@ -116,7 +116,7 @@ def test_problems_are_one_sentence(
     assert "Traceback" not in error
 
 
-def test_resume_does_what_is_left(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_measures_the_rest_of_the_limit(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, store = tmp_path / "model.flx", tmp_path / "runs.sqlite"
     assert (
         main(
@@ -145,7 +145,7 @@ def test_resume_does_what_is_left(file: Path, tmp_path: Path, capsys: pytest.Cap
     assert main(["resume", str(store), "--trials", "5", "--quiet"]) == 0
     assert main(["show", str(store)]) == 0
     assert "5 measurements of 1 workload." in capsys.readouterr().out
-    assert main(["resume", str(store)]) == 0  # the larger limit is the run's own now
+    assert main(["resume", str(store)]) == 0  # the run's limit is the larger one now
     assert "after 5 candidates" in " ".join(capsys.readouterr().out.split())
 
 
@@ -170,7 +170,7 @@ def test_stores_are_merged_exported_imported_and_compacted(
     assert "The file is not sound: it is damaged" in capsys.readouterr().out
 
 
-def test_merging_goes_through_all_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_merge_skips_invalid_files_and_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ("all.sqlite", "one.sqlite", "two.sqlite", "text", "nowhere.sqlite")
     target, one, two, text, nowhere = (str(tmp_path / name) for name in names)
     fill(Path(one), 5)
@@ -191,7 +191,7 @@ def test_merging_goes_through_all_files(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["merge", target, one, two]) == 0
 
 
-def test_explain(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_lists_tasks_and_plots_a_column(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = [f"{file}:with_inputs"]
     assert main(["explain", *model]) == 0
     listed = capsys.readouterr().out
@@ -211,7 +211,7 @@ def test_explain(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "it has 1 sketch, from 0 on" in capsys.readouterr().err
 
 
-def test_doctor_finds_this_machine_fit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_succeeds_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     printed = capsys.readouterr().out
     for name in ("Python", "apache-tvm", "LLVM", "processor", "GPU", "free memory", "3 sketches of a product"):
@@ -248,7 +248,7 @@ def test_doctor_finds_this_machine_fit(capsys: pytest.CaptureFixture[str]) -> No
         ({}, [{0}], ("1 a call", "2 threads are wanted", "ulimit -u")),
     ],
 )
-def test_doctor_shows_where_threads_are(
+def test_doctor_shows_the_processors_of_threads(
     environment: dict[str, str],
     processors: list[set[int]],
     words: tuple[str, str, str],
@@ -264,14 +264,14 @@ def test_doctor_shows_where_threads_are(
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
     monkeypatch.setattr(probe, "all_cores", lambda: 2)
     monkeypatch.setattr(placement, "placed", lambda: tuple(Share(i, frozenset(p)) for i, p in enumerate(processors)))
-    found = doctor._threads()
-    assert words[0] in found.value
-    assert found.problem == words[1]
-    assert words[2] in found.remedy
-    assert not found.fatal
+    finding = doctor._threads()
+    assert words[0] in finding.value
+    assert finding.problem == words[1]
+    assert words[2] in finding.remedy
+    assert not finding.fatal
 
 
-def test_doctor_says_whom_this_machine_imitates(
+def test_doctor_names_the_described_machine(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FELIXLIKE_DEVICE", "graviton2:3")
@@ -283,7 +283,7 @@ def test_doctor_says_whom_this_machine_imitates(
     assert "FELIXLIKE_DEVICE: 'graviton' is no described machine. use one of zen3," in capsys.readouterr().err
 
 
-def test_doctor_says_what_is_wrong_and_what_to_do(
+def test_doctor_names_problems_and_remedies(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     versions = {"apache-tvm-ffi": "0.1.15", "torch": "2.13.0", "egglog": "13.2.0", "apache-tvm": "0.27.0.post1"}

@@ -1,4 +1,4 @@
-"""`felixlike compare`: stores side by side."""
+"""Tests for `felixlike compare`, which compares stores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from felixlike.training.packed import pack
 FAILED = Measurement(Status.CRASHED, build_seconds=0.5, run_seconds=0.25)
 
 
-def filled(
+def fill_store(
     path: Path,
     latencies: Sequence[float | None],
     *,
@@ -30,12 +30,12 @@ def filled(
     device: str = "a CPU",
     times: Sequence[float] = (),
 ) -> Path:
-    """A store with these latencies, None for failures, measured a second after one another."""
+    """Write a store with these latencies in seconds (None for failures), measured one second apart, and return it."""
     with records.open(path) as store:
         for step, seconds in enumerate(latencies):
-            found = FAILED if seconds is None else timed(seconds)
+            measurement = FAILED if seconds is None else timed(seconds)
             at = times[step] if times else 100.0 + step
-            store.append(task, replace(record(found, task, (step,)), device=device, time=at))
+            store.append(task, replace(record(measurement, task, (step,)), device=device, time=at))
     return path
 
 
@@ -48,35 +48,35 @@ def compared(*paths: Path) -> Comparison:
             store.close()
 
 
-def test_the_table_says_who_was_first_and_when(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    quick = filled(tmp_path / "quick.sqlite", [None, 2e-4, 1e-4])
-    slow = filled(tmp_path / "slow.sqlite", [4e-4, 3e-4, 2e-4, 1.06e-4])
+def test_the_table_shows_when_each_store_reached_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = fill_store(tmp_path / "quick.sqlite", [None, 2e-4, 1e-4])
+    slow = fill_store(tmp_path / "slow.sqlite", [4e-4, 3e-4, 2e-4, 1.06e-4])
     assert main(["compare", str(quick), str(slow)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    times = ["3", "(2.8", "s)"]  # the first took what it was built and run for
+    times = ["3", "(2.8", "s)"]  # the first candidate took its build and run time
     assert ["relu16", "quick", "3", "2", "2.8", "100", "µs", "100.0%", *times, *times, *times] in lines
     assert ["relu16", "slow", "4", "4", "3.1", "106", "µs", "94.3%", "4", "(3.1", "s)", "–", "–"] in lines
     assert ["quick", "1", "1", "100.0%"] in lines
     assert ["slow", "1", "0", "94.3%"] in lines
 
 
-def test_devices_are_kept_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    here = filled(tmp_path / "here.sqlite", [2e-4], device="a CPU")
-    there = filled(tmp_path / "there.sqlite", [1e-6], device="simulated CPU")
+def test_devices_are_compared_separately(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = fill_store(tmp_path / "here.sqlite", [2e-4], device="a CPU")
+    there = fill_store(tmp_path / "there.sqlite", [1e-6], device="simulated CPU")
     assert main(["compare", str(here), str(there)]) == 0
     text = capsys.readouterr().out
     assert "do not compare, so each has a table of its own (a CPU: here; simulated CPU: there)" in text
     assert text.count("100.0%") == 2
-    found = compared(here, there).to_json()["devices"]
-    assert [(group["device"], [s["store"] for s in group["tasks"][0]["stores"]]) for group in found] == [
+    devices = compared(here, there).to_json()["devices"]
+    assert [(group["device"], [s["store"] for s in group["tasks"][0]["stores"]]) for group in devices] == [
         ("a CPU", ["here"]),
         ("simulated CPU", ["there"]),
     ]
 
 
-def test_json_has_the_curves_and_nothing_else_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = filled(tmp_path / "one.sqlite", [4e-4, 5e-4, 2e-4])
-    none = filled(tmp_path / "none.sqlite", [None, None])
+def test_json_contains_the_curves_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = fill_store(tmp_path / "one.sqlite", [4e-4, 5e-4, 2e-4])
+    none = fill_store(tmp_path / "none.sqlite", [None, None])
     assert main(["compare", str(one), str(none), "--json"]) == 0
     (device,) = json.loads(capsys.readouterr().out)["devices"]
     first, second = device["tasks"][0]["stores"]
@@ -87,43 +87,43 @@ def test_json_has_the_curves_and_nothing_else_is_printed(tmp_path: Path, capsys:
     assert device["stores"][1]["share"] is None
 
 
-def test_seconds_leave_out_pauses_and_clocks_that_jump(tmp_path: Path) -> None:
+def test_elapsed_seconds_skip_pauses_and_clock_jumps(tmp_path: Path) -> None:
     times = [100.0, 103.0, 103.0 + PAUSE + 1.0, 50.0, 51.0]
-    store = filled(tmp_path / "store.sqlite", [1e-4, None, 1e-4, 1e-4, 1e-4], times=times)
+    store = fill_store(tmp_path / "store.sqlite", [1e-4, None, 1e-4, 1e-4, 1e-4], times=times)
     (side,) = compared(store).groups[0].tasks[0].sides
     assert side.series.elapsed.tolist() == pytest.approx([0.12, 3.12, 3.24, 3.36, 4.36])
 
 
-def test_a_tasks_seconds_are_its_own(tmp_path: Path) -> None:
+def test_elapsed_seconds_are_counted_per_task(tmp_path: Path) -> None:
     path = tmp_path / "two.sqlite"
     with records.open(path) as store:
         for step, task in enumerate([TASK, TASK, OTHER, TASK]):
-            made = replace(record(timed(1e-4), task, (step,)), device="a CPU", time=100.0 + 2 * step)
-            store.append(task, made)
+            new_record = replace(record(timed(1e-4), task, (step,)), device="a CPU", time=100.0 + 2 * step)
+            store.append(task, new_record)
     elapsed = {task.name: task.sides[0].series.seconds for task in compared(path).groups[0].tasks}
     assert elapsed == pytest.approx({"relu16": 0.12 + 2.0 + 2.0, "relu32": 2.0})
 
 
-def test_tasks_of_one_store_only_are_left_out_with_a_note(tmp_path: Path) -> None:
-    one = filled(tmp_path / "one.sqlite", [1e-4])
-    filled(one, [1e-4], task=OTHER)
-    other = filled(tmp_path / "other.sqlite", [2e-4])
-    found = compared(one, other)
-    assert [task.name for task in found.groups[0].tasks] == ["relu16"]
-    assert found.notes == ("1 task on a CPU left out, measured in one store only.",)
+def test_tasks_of_one_store_are_skipped_with_a_note(tmp_path: Path) -> None:
+    one = fill_store(tmp_path / "one.sqlite", [1e-4])
+    fill_store(one, [1e-4], task=OTHER)
+    other = fill_store(tmp_path / "other.sqlite", [2e-4])
+    comparison = compared(one, other)
+    assert [task.name for task in comparison.groups[0].tasks] == ["relu16"]
+    assert comparison.notes == ("1 task on a CPU left out, measured in one store only.",)
 
 
-def test_tasks_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    path = filled(tmp_path / "one.sqlite", [1e-4])
+def test_tasks_with_the_same_name_are_labelled_by_key(tmp_path: Path) -> None:
+    path = fill_store(tmp_path / "one.sqlite", [1e-4])
     namesake = replace(OTHER, name=TASK.name)
-    filled(path, [2e-4], task=namesake)
+    fill_store(path, [2e-4], task=namesake)
     (group,) = compared(path).groups
     assert [group.label(task) for task in group.tasks] == [f"relu16 {t.key[:8]}" for t in (TASK, namesake)]
 
 
-def test_what_cannot_be_compared_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = filled(tmp_path / "one.sqlite", [1e-4])
-    other = filled(tmp_path / "other.sqlite", [1e-4], task=OTHER)
+def test_stores_that_cannot_be_compared_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = fill_store(tmp_path / "one.sqlite", [1e-4])
+    other = fill_store(tmp_path / "other.sqlite", [1e-4], task=OTHER)
     empty = tmp_path / "empty.sqlite"
     records.open(empty).close()
     foreign = tmp_path / "foreign.sqlite"
@@ -140,10 +140,10 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path, capsys: pytest.Capture
         assert words in capsys.readouterr().err
 
 
-def test_stores_of_one_name_and_packed_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stores_with_the_same_name_and_packed_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        filled(tmp_path / folder / "runs.sqlite", [1e-4])
+        fill_store(tmp_path / folder / "runs.sqlite", [1e-4])
     packed = tmp_path / "packed.sqlite.xz"
     pack(tmp_path / "a" / "runs.sqlite", packed)
     paths = [str(tmp_path / "a" / "runs.sqlite"), str(tmp_path / "b" / "runs.sqlite"), str(packed)]
@@ -154,8 +154,8 @@ def test_stores_of_one_name_and_packed_ones(tmp_path: Path, capsys: pytest.Captu
 
 def test_curves_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib", reason="curves are drawn by matplotlib")
-    one = filled(tmp_path / "one.sqlite", [2e-4, 1e-4])
-    other = filled(tmp_path / "other.sqlite", [None, 3e-4])
+    one = fill_store(tmp_path / "one.sqlite", [2e-4, 1e-4])
+    other = fill_store(tmp_path / "other.sqlite", [None, 3e-4])
     image = tmp_path / "curves.svg"
     assert main(["compare", str(one), str(other), "--output", str(image)]) == 0
     assert f"Drawn in {image}." in capsys.readouterr().out
@@ -169,8 +169,8 @@ def test_curves_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_tables_fit(tmp_path: Path, width: int) -> None:
-    one = filled(tmp_path / "one.sqlite", [2e-4, 1e-4])
+def test_tables_fit_the_width(tmp_path: Path, width: int) -> None:
+    one = fill_store(tmp_path / "one.sqlite", [2e-4, 1e-4])
     text = comparison_text(compared(one), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert "relu16" in text

@@ -1,4 +1,4 @@
-"""What doctor says of drivers, GPUs and compilers that this machine does not have."""
+"""Tests for the findings of `doctor` about drivers, GPUs and compilers, which are mocked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from felixlike.hardware.driver import Driver
 H100 = (("NVIDIA H100", "sm_90"),)
 
 
-def examined(
+def findings_with(
     monkeypatch: pytest.MonkeyPatch, driver: Driver, *, kind: str = "nvrtc", version: str = "13.0", headers: str = "/h"
 ) -> list[Finding]:
     monkeypatch.setattr(doctor_gpu, "driver", lambda: driver)
@@ -23,26 +23,26 @@ def examined(
     return list(doctor_gpu.examine_gpu())
 
 
-def test_a_machine_without_a_driver_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    (gpu,) = examined(monkeypatch, Driver(), kind="")
+def test_a_machine_without_a_driver_has_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    (gpu,) = findings_with(monkeypatch, Driver(), kind="")
     assert (gpu.value, gpu.problem) == ("none: there is no NVIDIA driver; the CPU is the target", "")
 
 
-def test_a_gpu_and_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, compiler = examined(monkeypatch, Driver("13.0", H100))
+def test_a_gpu_and_its_compiler_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, compiler = findings_with(monkeypatch, Driver("13.0", H100))
     assert gpu.value == "NVIDIA H100 (sm_90); driver for CUDA up to 13.0"
     assert (compiler.value, compiler.problem) == ("NVRTC 13.0", "")
 
 
-def test_a_gpu_that_tvm_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_tvm_cannot_use_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_gpu, "driver", lambda: Driver("13.0", H100))
     monkeypatch.setattr(doctor_gpu, "gpu_at_hand", lambda: None)
-    (found,) = doctor_gpu.seen_by_tvm()
-    assert "CUDA runtime does not load" in found.problem
-    assert "libcudart" in found.remedy
+    (finding,) = doctor_gpu.seen_by_tvm()
+    assert "CUDA runtime does not load" in finding.problem
+    assert "libcudart" in finding.remedy
     monkeypatch.setattr(doctor_gpu, "gpu_at_hand", lambda: H100[0])
-    (found,) = doctor_gpu.seen_by_tvm()
-    assert (found.value, found.problem) == ("TVM sees NVIDIA H100", "")
+    (finding,) = doctor_gpu.seen_by_tvm()
+    assert (finding.value, finding.problem) == ("TVM sees NVIDIA H100", "")
     monkeypatch.setattr(doctor_gpu, "driver", Driver)
     assert not list(doctor_gpu.seen_by_tvm())
 
@@ -62,7 +62,7 @@ def test_a_gpu_that_tvm_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_problem_has_a_remedy_and_is_not_fatal(
     driver: Driver, given: dict[str, str], problem: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (found,) = [finding for finding in examined(monkeypatch, driver, **given) if finding.problem]
-    assert problem in found.problem
-    assert remedy in found.remedy
-    assert not found.fatal
+    (problematic,) = [finding for finding in findings_with(monkeypatch, driver, **given) if finding.problem]
+    assert problem in problematic.problem
+    assert remedy in problematic.remedy
+    assert not problematic.fatal

@@ -1,4 +1,4 @@
-"""What doctor says where TVM cannot be loaded."""
+"""Tests for the finding of `doctor` if TVM cannot be loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from felixlike.errors import VersionMismatch
         (ImportError("libtvm.so: cannot open shared object file"), "cannot open shared object file"),
     ],
 )
-def test_tvm_that_does_not_load_is_a_finding(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tvm_that_does_not_load_is_a_problem(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise error
 

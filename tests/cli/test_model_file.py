@@ -1,4 +1,4 @@
-"""file.py:factory: whatever the user's file does, one sentence says what and where."""
+"""Tests for models given as file.py:factory or module:factory, and for errors in the user's code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def defaults(n=3, *rest, **options): return Net()
 """
 
 
-def test_factories(file: Path) -> None:
+def test_factories_classes_and_inputs(file: Path) -> None:
     file.write_text(GOOD)
     assert isinstance(model_from(f"{file}:alone")[0], torch.nn.Module)
     model, (x,) = model_from(f"{file}:with_inputs")
@@ -63,14 +63,14 @@ def test_other_files_are_left_to_the_importer() -> None:
     assert model_from("C:model.pt2") == ("C:model.pt2", None)
 
 
-def test_a_name_that_a_module_has_already(tmp_path: Path) -> None:
+def test_a_file_with_a_module_s_name_does_not_replace_the_module(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text(GOOD)
     json = sys.modules["json"]
     assert isinstance(model_from(f"{tmp_path}/json.py:alone")[0], torch.nn.Module)
     assert sys.modules["json"] is json
 
 
-def test_a_home_is_found(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_in_the_path_is_expanded(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(GOOD)
     monkeypatch.setenv("HOME", str(file.parent))
     assert isinstance(model_from("~/model.py:alone")[0], torch.nn.Module)
@@ -111,28 +111,26 @@ def test_a_home_is_found(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("from os import getcwd", "f", r"there is no 'f' in the file\. define a function there that returns the model"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(file: Path, text: str, name: str, words: str) -> None:
+def test_errors_in_the_file_name_the_line(file: Path, text: str, name: str, words: str) -> None:
     file.write_text(text)
     with pytest.raises(InvalidModel, match=words):
         model_from(f"{file}:{name}")
 
 
-def test_an_error_in_an_imported_file_names_both(file: Path) -> None:
+def test_an_error_in_an_imported_file_names_both_files(file: Path) -> None:
     (file.parent / "part_of_model.py").write_text("x = 1\ndef f(:")
     file.write_text("import torch\nimport part_of_model")
     with pytest.raises(InvalidModel, match=r"model\.py \(.*part_of_model\.py:2\): .* raises SyntaxError"):
         model_from(f"{file}:f")
 
 
-def test_an_interrupt_is_no_fault_of_the_file(file: Path) -> None:
+def test_an_interrupt_is_not_reported_as_an_error_of_the_file(file: Path) -> None:
     file.write_text("def f(): raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
         model_from(f"{file}:f")
 
 
-def test_the_command_says_it_in_a_sentence_and_shows_the_rest_on_request(
-    file: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_shows_the_traceback_on_request(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file.write_text("print('hello')\ndef f(): raise ValueError('not today')")
     assert main(["tune", f"{file}:f"]) == 1
     out, err = capfd.readouterr()
@@ -143,7 +141,7 @@ def test_the_command_says_it_in_a_sentence_and_shows_the_rest_on_request(
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_a_model_that_ends_the_program_when_it_runs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_exits_when_it_runs_is_reported(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(GOOD.replace("return x + 1", "raise SystemExit('enough')"))
     assert main(["explain", f"{file}:with_inputs"]) == 1
     assert "felixlike: model: it ends the program when it runs: sys.exit('enough')" in capsys.readouterr().err
@@ -151,7 +149,7 @@ def test_a_model_that_ends_the_program_when_it_runs(file: Path, capsys: pytest.C
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a package, and the current folder."""
+    """Make a folder with a package, change to it, and return it."""
     (tmp_path / "models_here").mkdir()
     (tmp_path / "models_here" / "__init__.py").touch()
     (tmp_path / "models_here" / "size.py").write_text("WIDTH = 4\n")
@@ -162,14 +160,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_modules_are_found_as_python_finds_them(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its imports of the package around it, which a file alone does not have."""
+def test_modules_are_imported_from_packages(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module may import from its package, which a file alone cannot do."""
     assert model_from("models_here.model_net:net")[0].in_features == 4
     named = named_from_anywhere("models_here.model_net:net")
     assert named == f"{package}/models_here.model_net:net"
     monkeypatch.chdir("/")
     assert model_from(named)[0].in_features == 4
-    assert model_from("torch.nn:Identity")[0](3) == 3  # one that is installed
+    assert model_from("torch.nn:Identity")[0](3) == 3  # an installed module
 
 
 @pytest.mark.parametrize(
@@ -182,14 +180,14 @@ def test_modules_are_found_as_python_finds_them(package: Path, monkeypatch: pyte
         ("models_here.model_lost:net", "importing the module raises ModuleNotFoundError: No module named 'nowhere_to'"),
     ],
 )
-def test_modules_that_cannot_be_had(package: Path, text: str, words: str) -> None:
+def test_modules_that_cannot_be_imported_are_reported(package: Path, text: str, words: str) -> None:
     (package / "models_here" / "model_bad.py").write_text("\n1 / 0\n")
     (package / "models_here" / "model_lost.py").write_text("import nowhere_to\n")
     with pytest.raises(InvalidModel, match=words):
         model_from(text)
 
 
-def test_files_are_no_modules(package: Path) -> None:
+def test_existing_files_are_not_taken_for_modules(package: Path) -> None:
     (package / "net").touch()
     assert model_from("net:small") == ("net:small", None)
     assert model_from("net.pt2") == ("net.pt2", None)

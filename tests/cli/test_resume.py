@@ -1,4 +1,4 @@
-"""`felixlike resume` runs a command of a store that somebody else has written only after a yes."""
+"""Tests that `felixlike resume` asks before it runs a stored command of another user."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(file: Path, tmp_path: Path) -> Path:
-    """A store with a command of this user's."""
+    """Return a store with a command of this user."""
     path = tmp_path / "runs.sqlite"
     arguments = ["--shape", "input=2x8", "--trials", "0", "--store", str(path), "--quiet"]
     assert main(["tune", f"{file}:small", *arguments]) == 0
@@ -58,15 +58,15 @@ def _ran(file: Path) -> bool:
 
 
 def _change(store: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Write another command, as whoever can write the file can, its checksum included."""
-    with records.open(store) as opened:
-        noted = json.loads(opened.commands()[-1])
-        change(noted)
-        with opened.file.transaction():
-            opened.add_rows("commands", [sealed((json.dumps(noted),))])
+    """Append a changed command with a right checksum, as anyone with write access to the file can."""
+    with records.open(store) as connection:
+        stored_command = json.loads(connection.commands()[-1])
+        change(stored_command)
+        with connection.file.transaction():
+            connection.add_rows("commands", [sealed((json.dumps(stored_command),))])
 
 
-def test_what_this_user_gave_is_run(store: Path, file: Path) -> None:
+def test_a_command_of_this_user_is_run(store: Path, file: Path) -> None:
     assert main(["resume", str(store), "--quiet"]) == 0
     assert _ran(file)
 
@@ -82,7 +82,7 @@ OTHERS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
-def test_what_somebody_else_wrote_is_shown_and_not_run(
+def test_a_command_of_another_user_is_shown_and_not_run(
     change: Callable[[dict[str, Any]], Any], store: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _change(store, change)
@@ -96,7 +96,7 @@ def test_what_somebody_else_wrote_is_shown_and_not_run(
     assert "add --yes to resume, once you trust it" in error
 
 
-def test_yes_runs_it_and_makes_it_this_users(store: Path, file: Path) -> None:
+def test_yes_runs_the_command_and_signs_it_for_this_user(store: Path, file: Path) -> None:
     _change(store, OTHERS["without a mark"])
     assert main(["resume", str(store), "--quiet", "--yes"]) == 0
     assert _ran(file)
@@ -125,14 +125,14 @@ def _open_key(store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("elsewhere", [_moved, _other_machine, _other_user, _open_key])
-def test_a_mark_is_for_one_place_one_machine_and_one_user(
+def test_a_signature_holds_for_one_path_machine_and_user(
     elsewhere: Callable[[Path, pytest.MonkeyPatch], Path], store: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["resume", str(elsewhere(store, monkeypatch)), "--quiet"]) == 1
     assert not _ran(file)
 
 
-def test_without_a_place_for_the_key_it_is_asked(
+def test_without_a_key_file_the_command_is_not_run(
     store: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -154,7 +154,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize(("change", "words"), WRONG.values(), ids=WRONG)
-def test_commands_that_tune_has_not_written(
+def test_invalid_commands_are_refused(
     change: Callable[[dict[str, Any]], Any], words: str, store: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _change(store, change)
@@ -164,7 +164,7 @@ def test_commands_that_tune_has_not_written(
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
-def test_it_is_asked_on_a_terminal(answer: str, code: int, store: Path, file: Path) -> None:
+def test_resume_asks_on_a_terminal(answer: str, code: int, store: Path, file: Path) -> None:
     _change(store, OTHERS["without a mark"])
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
@@ -174,10 +174,10 @@ def test_it_is_asked_on_a_terminal(answer: str, code: int, store: Path, file: Pa
         stderr=terminal,
     )
     os.close(terminal)
-    seen = b""
-    while b"Run it? [y/N] " not in seen:
-        seen += os.read(controller, 65536)
-    assert f"felixlike tune {file}:small".encode() in seen.replace(b"\r\n", b"")
+    shown = b""
+    while b"Run it? [y/N] " not in shown:
+        shown += os.read(controller, 65536)
+    assert f"felixlike tune {file}:small".encode() in shown.replace(b"\r\n", b"")
     os.write(controller, f"{answer}\n".encode())
     assert process.wait(timeout=120) == code
     os.close(controller)

@@ -1,4 +1,4 @@
-"""`felixlike doctor --tracker`: what it says of good servers, of wrong ones, and where there are none."""
+"""Tests for `felixlike doctor --tracker` with working servers, unsuitable servers and without servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from felixlike.hardware import host_device
 from felixlike.measure.rpc.tracker import Tracker
 
 
-def test_good_servers(loopback: Loopback, capsys: pytest.CaptureFixture[str]) -> None:
+def test_working_servers_are_listed(loopback: Loopback, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--tracker", loopback.where, "--key", "cpu"]) == 0
     printed = capsys.readouterr().out
     assert re.search(rf"ok +tracker +{loopback.where}, \d servers", printed)
@@ -25,7 +25,7 @@ def test_good_servers(loopback: Loopback, capsys: pytest.CaptureFixture[str]) ->
         assert host_device().name in line
 
 
-def test_servers_of_another_kind(loopback: Loopback) -> None:
+def test_servers_without_the_target_are_fatal(loopback: Loopback) -> None:
     tracker, key, *servers = examine_servers(loopback.where, "cpu", "sm_90")
     assert not tracker.problem
     assert not key.problem
@@ -36,14 +36,14 @@ def test_servers_of_another_kind(loopback: Loopback) -> None:
         assert server.fatal
 
 
-def test_a_key_without_servers(loopback: Loopback, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_without_servers_is_a_problem(loopback: Loopback, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--tracker", loopback.where, "--key", "gpu"]) == 1
     printed = capsys.readouterr().out
     assert "no server is registered under this key" in printed
     assert f"Start one: python -m tvm.exec.rpc_server --tracker {loopback.where} --key gpu." in printed
 
 
-def test_no_tracker(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_tracker_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
     (finding,) = examine_servers("127.0.0.1:1", None, "cpu")
     assert "it cannot be reached" in finding.problem
     assert finding.remedy.startswith("Start one with `python -m tvm.exec.rpc_tracker")

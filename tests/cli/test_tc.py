@@ -1,4 +1,4 @@
-"""`felixlike tc`: a file with a definition, run and tuned."""
+"""Tests for `felixlike tc`, which runs and tunes a definition in a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_file_is_run_and_tuned(file: Path, capsys: pytest.CaptureFixture[str])
     assert printed.splitlines()[-1].endswith("a call, tuned")
 
 
-def test_what_is_accumulated_into_is_made_up(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_accumulated_outputs_and_indices_get_generated_inputs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tc", str(file), "--name", "more", "--size", "N=8", "--explain"]) == 0
     printed = capsys.readouterr().out
     assert "O: float32[8]" in printed
@@ -47,13 +47,13 @@ def test_what_is_accumulated_into_is_made_up(file: Path, capsys: pytest.CaptureF
         (["--name", "mm", "--size", "M=0"], "'M=0' is no size"),
     ],
 )
-def test_problems_are_sentences(
+def test_errors_of_definitions_and_sizes_are_reported(
     file: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["tc", str(file), *arguments]) == 1
     assert words in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tc", str(tmp_path / "none.tc")]) == 1
     assert "none.tc" in capsys.readouterr().err.replace("\n", "")

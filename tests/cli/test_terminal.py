@@ -1,4 +1,4 @@
-"""The command and what it writes to: pipes, closed streams, encodings, Ctrl-C, usage."""
+"""Tests for the command's output: pipes, closed streams, encodings, Ctrl-C, usage and help."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ COMMANDS = ("tune", "resume", "show", "watch", "merge", "export", "import", "com
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("store") / "runs.sqlite"
-    with records.open(path) as opened:
-        opened.append(TASK, record(timed(2e-6)))
+    with records.open(path) as connection:
+        connection.append(TASK, record(timed(2e-6)))
     return str(path)
 
 
 def command(script: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """A line for the shell; $F is the command."""
+    """Run a line of bash in which $F is the command."""
     return subprocess.run(
         ["bash", "-c", f"set -o pipefail; F='{' '.join(COMMAND)}'; {script}"],
         capture_output=True,
@@ -44,30 +44,30 @@ def command(script: str, **environment: str) -> subprocess.CompletedProcess[byte
     )
 
 
-# -- in true processes: a handful, since each takes its time ----------------------------------------------------------
+# -- in new processes: few, since each takes seconds ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("script", ["$F show {store}", "$F --help", "$F", "PYTHONUNBUFFERED=1 $F", "$F tun 2>&1"])
-def test_a_reader_that_has_gone_is_no_trouble(script: str, store: str) -> None:
-    found = command(f"{{ sleep 0.3; {script.format(store=store)}; }} | true", PYTHONUNBUFFERED="")
-    assert (found.returncode, found.stderr) == (2 if "tun" in script else 141, b"")
+def test_a_closed_pipe_prints_no_error(script: str, store: str) -> None:
+    process = command(f"{{ sleep 0.3; {script.format(store=store)}; }} | true", PYTHONUNBUFFERED="")
+    assert (process.returncode, process.stderr) == (2 if "tun" in script else 141, b"")
 
 
-def test_what_a_command_is_asked_for_is_done_without_a_reader(tmp_path: Path) -> None:
-    """Its file prints to a pipe that nobody reads, and goes on."""
+def test_a_command_finishes_without_a_reader(tmp_path: Path) -> None:
+    """The model file prints to a closed pipe, and the command continues."""
     file, done = tmp_path / "model.py", tmp_path / "done"
     file.write_text(f"print('a' * 100000)\nprint('b' * 100000)\nopen({str(done)!r}, 'w')\ndef f(): 1 / 0")
-    found = command(f"{{ sleep 0.3; $F tune {file}:f; }} | true")
-    assert found.returncode == 1
-    assert b"ZeroDivisionError" in found.stderr
+    process = command(f"{{ sleep 0.3; $F tune {file}:f; }} | true")
+    assert process.returncode == 1
+    assert b"ZeroDivisionError" in process.stderr
     assert done.exists()
 
 
-def test_without_buffers_lines_are_there_at_once(tmp_path: Path) -> None:
+def test_unbuffered_output_is_written_immediately(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text("import os\nprint('ready')\nos._exit(3)")
-    found = command(f"PYTHONUNBUFFERED=1 $F tune {file}:f")
-    assert (found.returncode, found.stdout) == (3, b"ready\n")
+    process = command(f"PYTHONUNBUFFERED=1 $F tune {file}:f")
+    assert (process.returncode, process.stdout) == (3, b"ready\n")
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_without_buffers_lines_are_there_at_once(tmp_path: Path) -> None:
         ({"PYTHONIOENCODING": "utf-8"}, "2 µs".encode()),
     ],
 )
-def test_signs_that_an_encoding_lacks_have_stand_ins(environment: dict[str, str], signs: bytes, store: str) -> None:
-    found = command(f"$F show {store}", **environment)
-    assert (found.returncode, found.stderr) == (0, b"")
-    assert signs in found.stdout
+def test_characters_that_an_encoding_lacks_are_replaced(environment: dict[str, str], signs: bytes, store: str) -> None:
+    process = command(f"$F show {store}", **environment)
+    assert (process.returncode, process.stderr) == (0, b"")
+    assert signs in process.stdout
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_signs_that_an_encoding_lacks_have_stand_ins(environment: dict[str, str]
         ("$F show {store} > /dev/full", 1, b"felixlike: No space left on device\n"),
     ],
 )
-def test_streams_that_are_closed_or_full(script: str, code: int, error: bytes, store: str) -> None:
-    found = command(script.format(store=store))
-    assert (found.returncode, found.stdout, found.stderr) == (code, b"", error)
+def test_closed_and_full_streams(script: str, code: int, error: bytes, store: str) -> None:
+    process = command(script.format(store=store))
+    assert (process.returncode, process.stdout, process.stderr) == (code, b"", error)
 
 
-def test_ctrl_c_ends_it_with_one_line(tmp_path: Path) -> None:
+def test_ctrl_c_prints_one_line(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text("import sys, time\nprint('ready', flush=True)\ndef f(): time.sleep(60)")
     process = subprocess.Popen(
@@ -113,31 +113,31 @@ def test_ctrl_c_ends_it_with_one_line(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
-def test_a_class_that_is_being_made_is_interrupted_like_all_else(tmp_path: Path) -> None:
-    """Python remembers an interrupt of exec, and would end the process by a signal."""
+def test_an_interrupt_in_exec_prints_one_line(tmp_path: Path) -> None:
+    """Python records an interrupt in `exec` and would end the process by a signal."""
     file = tmp_path / "model.py"
     file.write_text("def f(): exec('raise KeyboardInterrupt')")
-    found = command(f"$F tune {file}:f")
-    assert (found.returncode, found.stderr) == (130, b"felixlike: interrupted\n")
+    process = command(f"$F tune {file}:f")
+    assert (process.returncode, process.stderr) == (130, b"felixlike: interrupted\n")
 
 
 # -- in this process --------------------------------------------------------------------------------------------------
 
 
-class Pipe(io.TextIOWrapper):
-    """A stream of somebody's own whose reader has gone."""
+class BrokenStream(io.TextIOWrapper):
+    """A caller's stream whose pipe is closed."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError(32, "Broken pipe")
 
 
-def test_a_broken_stream_of_a_program_that_calls_the_command(monkeypatch: pytest.MonkeyPatch, store: str) -> None:
-    monkeypatch.setattr(sys, "stdout", Pipe(io.BytesIO(), encoding="utf-8"))
+def test_a_broken_stdout_of_the_calling_program(monkeypatch: pytest.MonkeyPatch, store: str) -> None:
+    monkeypatch.setattr(sys, "stdout", BrokenStream(io.BytesIO(), encoding="utf-8"))
     assert main(["show", store]) == 141
 
 
 @pytest.mark.parametrize("arguments", [["show", "{store}"], [], ["--help"], ["tune", "--help"], ["doctor"]])
-def test_every_text_can_be_written_in_ascii(arguments: list[str], store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_output_can_be_written_in_ascii(arguments: list[str], store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
     if "--help" in arguments:
@@ -150,7 +150,7 @@ def test_every_text_can_be_written_in_ascii(arguments: list[str], store: str, mo
     assert len(out.buffer.getvalue()) > 50
 
 
-def test_what_somebody_asked_for_instead_stays(monkeypatch: pytest.MonkeyPatch, store: str) -> None:
+def test_an_error_handler_of_the_stream_is_not_replaced(monkeypatch: pytest.MonkeyPatch, store: str) -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
     monkeypatch.setattr(sys, "stdout", out)
     assert main(["show", store]) == 0
@@ -159,7 +159,7 @@ def test_what_somebody_asked_for_instead_stays(monkeypatch: pytest.MonkeyPatch, 
     assert b"2 ?s" in out.buffer.getvalue()
 
 
-def test_streams_that_are_none(monkeypatch: pytest.MonkeyPatch, store: str) -> None:
+def test_standard_streams_may_be_none(monkeypatch: pytest.MonkeyPatch, store: str) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
     assert main(["show", store]) == 0
@@ -177,7 +177,7 @@ def test_streams_that_are_none(monkeypatch: pytest.MonkeyPatch, store: str) -> N
         (OSError("odd"), 1, "felixlike: odd\n"),
     ],
 )
-def test_problems_have_a_line_and_a_code(
+def test_errors_print_a_line_and_set_the_exit_code(
     raised: BaseException,
     code: int,
     words: str,
@@ -196,7 +196,7 @@ def test_problems_have_a_line_and_a_code(
             main(["show", "a.flx", "--traceback"])
 
 
-def test_a_fault_of_our_own_shows_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Any) -> int:
         raise ZeroDivisionError
 
@@ -221,7 +221,7 @@ def test_a_fault_of_our_own_shows_where_it_is(monkeypatch: pytest.MonkeyPatch) -
         (["--colour"], "the following arguments are required: COMMAND"),
     ],
 )
-def test_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     out, err = capsys.readouterr()
@@ -230,9 +230,7 @@ def test_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[s
     assert re.search(words, err.replace("\n", " "))
 
 
-def test_nothing_asked_for_is_answered_by_the_help(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main([]) == 0
     listed = capsys.readouterr().out
     for name in COMMANDS:
@@ -259,7 +257,7 @@ def test_help_of_every_command_at_every_width(
 
 
 @pytest.mark.parametrize("width", [None, 40, 60, 80])
-def test_findings_of_doctor(golden: Callable[[str, str], None], width: int | None) -> None:
+def test_text_of_doctor_s_findings(golden: Callable[[str, str], None], width: int | None) -> None:
     from felixlike.cli.finding import Finding, findings_text
 
     findings = [

@@ -1,4 +1,4 @@
-"""The end of `felixlike tune`: what was tuned is saved first, wherever there is room, whoever reads or stops it."""
+"""Tests for the end of `felixlike tune`: the model is saved first, and closed pipes and signals do not prevent it."""
 
 from __future__ import annotations
 
@@ -43,45 +43,45 @@ COMMAND = (sys.executable, "-m", "felixlike", "tune")
 
 @pytest.fixture
 def given(tmp_path: Path) -> list[str]:
-    """Arguments that name a model, and an output in a folder of its own."""
+    """Return arguments that name a model and an output in a new folder."""
     file = tmp_path / "model.py"
     file.write_text(MODEL)
     (tmp_path / "out").mkdir()
     return [f"{file}:small", "--shape", "input=2x8", "--output", str(tmp_path / "out" / "model.flx")]
 
 
-# -- in true processes ------------------------------------------------------------------------------------------------
+# -- in new processes -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("script", "code", "lines"),
     [("2>&1 | head -n 1", 141, 1), (">&-", 0, 0), ("> /dev/full", 1, 0)],
 )
-def test_the_output_is_there_whoever_reads(
+def test_the_model_is_saved_although_stdout_fails(
     script: str, code: int, lines: int, given: list[str], tmp_path: Path
 ) -> None:
-    if "|" in script:  # more than a pipe holds: the reader has gone before the report
+    if "|" in script:  # more than a pipe holds, so that the reader ends before the report is written
         (tmp_path / "model.py").write_text(MODEL + "print('x' * 70000)\n")
     command = " ".join([*COMMAND, *given, "--trials", "1", "--space", "all"])
-    found = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command} {script}"], capture_output=True, timeout=240, check=False
     )
-    assert (found.returncode, found.stdout.count(b"\n")) == (code, lines)
-    assert b"Traceback" not in found.stderr
+    assert (process.returncode, process.stdout.count(b"\n")) == (code, lines)
+    assert b"Traceback" not in process.stderr
     assert fx.load(tmp_path / "out" / "model.flx").report.trials == 1
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_in_the_search_saves_the_best_so_far(
+def test_a_signal_during_the_search_saves_the_best_so_far(
     number: signal.Signals, code: int, given: list[str], tmp_path: Path
 ) -> None:
-    """It arrives twice at once, as GNU's timeout sends it."""
+    """The signal arrives twice in a row, as GNU timeout sends it."""
     process = subprocess.Popen(
         [*COMMAND, *given, "--seconds", "500"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     for line in process.stderr:
-        if "best" in line:  # a round has begun
+        if "best" in line:  # a round has started
             break
     process.send_signal(number)
     process.send_signal(number)
@@ -110,10 +110,10 @@ def small():
 """
 
 
-def test_it_is_saved_before_it_is_compared(given: list[str], tmp_path: Path) -> None:
+def test_the_model_is_saved_before_it_is_verified(given: list[str], tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(KILLED)
-    found = subprocess.run([*COMMAND, *given, "--trials", "0"], capture_output=True, timeout=240, check=False)
-    assert found.returncode == -signal.SIGKILL
+    process = subprocess.run([*COMMAND, *given, "--trials", "0"], capture_output=True, timeout=240, check=False)
+    assert process.returncode == -signal.SIGKILL
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.unverified.flx"]
     saved = fx.load(tmp_path / "out" / "model.unverified.flx")
     assert saved.report.tasks
@@ -121,7 +121,7 @@ def test_it_is_saved_before_it_is_compared(given: list[str], tmp_path: Path) -> 
     assert saved(torch.ones(2, 8)).shape == (2, 12)
 
 
-def test_the_first_copy_goes_when_the_model_is_saved(given: list[str], tmp_path: Path) -> None:
+def test_the_unverified_copy_is_removed_after_verification(given: list[str], tmp_path: Path) -> None:
     assert main(["tune", *given, "--trials", "0", "--quiet"]) == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.flx"]
     report = fx.load(tmp_path / "out" / "model.flx").report
@@ -129,7 +129,7 @@ def test_the_first_copy_goes_when_the_model_is_saved(given: list[str], tmp_path:
     assert report.error < 1e-5
 
 
-# -- in this process, with runs that are over at once -----------------------------------------------------------------
+# -- in this process, with a mocked search ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -139,11 +139,11 @@ def tuned() -> fx.Optimized:
 
 @pytest.fixture
 def run(given: list[str], tuned: fx.Optimized, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """run(at_the_end, *arguments): the command, with something that happens when the search is over."""
+    """Return run(at_the_end, *arguments), which runs the command and calls `at_the_end` after a mocked search."""
 
     def command(at_the_end: Callable[[], Any], *arguments: str) -> int:
         def optimize(*_: Any, **__: Any) -> fx.Optimized:
-            with joined() as found, found.search():
+            with joined() as interrupts, interrupts.search():
                 pass
             at_the_end()
             return tuned
@@ -154,7 +154,7 @@ def run(given: list[str], tuned: fx.Optimized, monkeypatch: pytest.MonkeyPatch) 
     return command
 
 
-def test_it_is_saved_before_anything_is_printed(
+def test_the_model_is_saved_before_anything_is_printed(
     run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Late(io.TextIOWrapper):
@@ -168,10 +168,10 @@ def test_it_is_saved_before_anything_is_printed(
     assert set(saved) == {True}
 
 
-def test_a_place_that_has_vanished(
+def test_a_removed_output_folder_is_replaced(
     run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Into the current directory, where nothing is overwritten; else where temporary files go."""
+    """The model goes to the current directory without overwriting a file, or to the temporary directory."""
     here, temporary = tmp_path / "here", tmp_path / "temporary"
     for folder in (here, temporary):
         folder.mkdir()
@@ -200,7 +200,7 @@ def test_a_place_that_has_vanished(
 def test_a_link_of_another_user_is_not_followed(
     run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A link to nothing, under the name that the model gets in a directory for everyone's temporary files."""
+    """A dangling link in the temporary directory has the name that the model would get."""
     temporary, victim = tmp_path / "temporary", tmp_path / "victim"
     temporary.mkdir()
     (temporary / "model.flx").symlink_to(victim)
@@ -219,7 +219,7 @@ def test_a_link_of_another_user_is_not_followed(
     assert isinstance(fx.load(temporary / "model-2.flx"), fx.Optimized)
 
 
-def test_no_place_at_all(
+def test_an_error_is_printed_if_no_folder_is_writable(
     run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: Any, path: Any) -> None:
@@ -234,7 +234,7 @@ def test_no_place_at_all(
 
 
 @pytest.mark.parametrize("output", [True, False])
-def test_a_wrong_model_has_a_name_that_says_so(
+def test_a_wrong_model_is_saved_as_unverified(
     output: bool, run: Callable[..., int], given: list[str], tuned: fx.Optimized, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
@@ -242,14 +242,14 @@ def test_a_wrong_model_has_a_name_that_says_so(
         error.optimized = tuned
         raise error
 
-    place = Path(given[-1])
+    output_path = Path(given[-1])
     if not output:
         del given[-2:]
     assert run(fail) == 1
     error = capsys.readouterr().err
-    assert not place.exists()
+    assert not output_path.exists()
     if output:
-        saved = place.with_name("model.unverified.flx")
+        saved = output_path.with_name("model.unverified.flx")
         assert error == f"felixlike: it is off by 5.0e-01. It is saved to {saved} all the same.\n"
         assert isinstance(fx.load(saved), fx.Optimized)
     else:
@@ -260,7 +260,7 @@ def test_a_wrong_model_has_a_name_that_says_so(
     ("kind", "code"),
     [(UnverifiedWarning, 0), (NondeterministicModelWarning, 0), (FallbackWarning, 0), (SearchFailedWarning, 1)],
 )
-def test_warnings_are_sentences(
+def test_warnings_are_printed_as_sentences(
     kind: type[Warning], code: int, run: Callable[..., int], given: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(lambda: warnings.warn(kind("Net: odd."), stacklevel=1)) == code
@@ -268,14 +268,16 @@ def test_warnings_are_sentences(
     assert Path(given[-1]).exists()
 
 
-def test_warnings_of_others_are_as_ever(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_other_packages_are_not_printed(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.warns(DeprecationWarning, match="of torch's"):
         assert run(lambda: warnings.warn("one of torch's", DeprecationWarning, stacklevel=1)) == 0
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_while_it_is_saved_waits(
+def test_a_signal_during_saving_is_delayed(
     number: signal.Signals,
     code: int,
     run: Callable[..., int],
@@ -285,11 +287,11 @@ def test_a_signal_while_it_is_saved_waits(
 ) -> None:
     save = fx.Optimized.save
 
-    def pressed(optimized: fx.Optimized, path: Any) -> None:
+    def save_after_signal(optimized: fx.Optimized, path: Any) -> None:
         signal.raise_signal(number)
         save(optimized, path)
 
-    monkeypatch.setattr(fx.Optimized, "save", pressed)
+    monkeypatch.setattr(fx.Optimized, "save", save_after_signal)
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     assert run(lambda: None) == code
     assert Path(given[-1]).exists()
@@ -297,7 +299,7 @@ def test_a_signal_while_it_is_saved_waits(
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
-def test_a_compiler_is_missed_before_long_work(
+def test_a_missing_compiler_is_reported_before_the_search(
     run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("CC", raising=False)
@@ -308,7 +310,7 @@ def test_a_compiler_is_missed_before_long_work(
     assert not searched
 
 
-def test_a_signal_before_anything_is_tuned(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_before_the_search_exits(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     file = Path(given[0].partition(":")[0])
     file.write_text(f"import os\ndef small(): os.kill({os.getpid()}, {int(signal.SIGTERM)})")
     assert main(["tune", *given]) == 143

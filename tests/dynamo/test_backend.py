@@ -1,4 +1,4 @@
-"""torch.compile(model, backend="felixlike"): right answers, whatever changes; what cannot be taken runs as before."""
+"""Tests for torch.compile(model, backend="felixlike"): outputs are right, and unsupported graphs run in PyTorch."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def _model() -> nn.Module:
     return nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.BatchNorm1d(24), nn.Linear(24, 8)).eval()
 
 
-def test_the_backend_is_known_by_its_name() -> None:
+def test_the_backend_is_registered() -> None:
     assert "felixlike" in torch._dynamo.list_backends()
 
 
-def test_a_compiled_module_computes_the_same_for_every_size(options: dict[str, Any]) -> None:
+def test_a_compiled_module_gives_equal_outputs_for_every_size(options: dict[str, Any]) -> None:
     model = _model()
     compiled = torch.compile(model, backend="felixlike", options=options)
     with torch.no_grad(), warnings.catch_warnings():
@@ -46,7 +46,7 @@ def test_a_compiled_module_computes_the_same_for_every_size(options: dict[str, A
             torch.testing.assert_close(compiled(x), model(x))
 
 
-def test_weights_that_change_are_noticed(options: dict[str, Any]) -> None:
+def test_changed_weights_are_used(options: dict[str, Any]) -> None:
     model, x = _model(), torch.randn(4, 12)
     compiled = torch.compile(model, backend="felixlike", options=options)
     with torch.no_grad():
@@ -61,7 +61,7 @@ def test_weights_that_change_are_noticed(options: dict[str, Any]) -> None:
         torch.testing.assert_close(compiled(x), before)
 
 
-def test_weights_that_go_on_changing_are_left_to_pytorch(options: dict[str, Any]) -> None:
+def test_graphs_whose_weights_keep_changing_are_left_to_pytorch(options: dict[str, Any]) -> None:
     model, x = nn.Linear(12, 8).eval(), torch.randn(4, 12)
     compiled = torch.compile(model, backend="felixlike", options=options)
 
@@ -77,7 +77,7 @@ def test_weights_that_go_on_changing_are_left_to_pytorch(options: dict[str, Any]
     call()
 
 
-def test_a_store_in_a_home_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unusable_data_folder_warns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("felixlike._util.user_folders._told", False)
@@ -87,14 +87,14 @@ def test_a_store_in_a_home_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, 
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
 
 
-def test_inference_mode(options: dict[str, Any]) -> None:
+def test_outputs_are_equal_in_inference_mode(options: dict[str, Any]) -> None:
     model, x = _model(), torch.randn(4, 12)
     compiled = torch.compile(model, backend="felixlike", options=options)
     with torch.inference_mode():
         torch.testing.assert_close(compiled(x), model(x))
 
 
-def test_training_graphs_are_left_alone_with_one_warning(
+def test_training_graphs_are_left_to_pytorch_with_one_warning(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "_warned_of_gradients", False)
@@ -106,7 +106,7 @@ def test_training_graphs_are_left_alone_with_one_warning(
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_more_sizes_than_wanted_run_as_before(options: dict[str, Any]) -> None:
+def test_graphs_with_more_sizes_than_allowed_are_left_to_pytorch(options: dict[str, Any]) -> None:
     model = nn.Linear(12, 24)
     compiled = torch.compile(model, backend="felixlike", options=options | {"sizes": 1}, dynamic=True)
     with torch.no_grad():
@@ -119,10 +119,10 @@ def test_more_sizes_than_wanted_run_as_before(options: dict[str, Any]) -> None:
             torch.testing.assert_close(compiled(x := torch.randn(rows, 12)), model(x))
 
 
-def test_what_cannot_be_taken_runs_as_before_with_one_warning(options: dict[str, Any]) -> None:
+def test_unsupported_graphs_are_left_to_pytorch_with_one_warning(options: dict[str, Any]) -> None:
     def spectrum(x: Tensor) -> Tensor:
-        found: Tensor = torch.fft.rfft(x).abs()
-        return found
+        magnitudes: Tensor = torch.fft.rfft(x).abs()
+        return magnitudes
 
     compiled, x = torch.compile(spectrum, backend="felixlike", options=options), torch.randn(3, 16)
     with pytest.warns(NotCompiledWarning, match="a graph of . nodes runs as before: .*fft"):
@@ -132,7 +132,7 @@ def test_what_cannot_be_taken_runs_as_before_with_one_warning(options: dict[str,
         torch.testing.assert_close(compiled(x), spectrum(x))
 
 
-def test_graphs_that_write_to_their_inputs_run_as_before(options: dict[str, Any]) -> None:
+def test_graphs_that_write_to_their_inputs_are_left_to_pytorch(options: dict[str, Any]) -> None:
     def step(x: Tensor, cache: Tensor) -> Tensor:
         cache[:, 2] = x
         return cache.sum(1)
@@ -146,7 +146,7 @@ def test_graphs_that_write_to_their_inputs_run_as_before(options: dict[str, Any]
     assert cache[:, 2].tolist() == [1.0] * 3
 
 
-def test_several_outputs_and_views(options: dict[str, Any]) -> None:
+def test_several_outputs_and_views_are_equal(options: dict[str, Any]) -> None:
     def split(x: Tensor, y: Tensor) -> dict[str, Tensor]:
         left, right = (x @ y).chunk(2, dim=1)
         return {"left": left.relu(), "right": right.t()}
@@ -156,7 +156,7 @@ def test_several_outputs_and_views(options: dict[str, Any]) -> None:
     torch.testing.assert_close(compiled(x, y), split(x, y))
 
 
-def test_options_come_from_the_call_then_from_the_environment() -> None:
+def test_options_of_the_call_override_the_environment() -> None:
     environment = {"FELIXLIKE_SECONDS": "12.5", "FELIXLIKE_BACKGROUND": "0", "FELIXLIKE_SIZES": ""}
     assert read_options({}, environment) == Options(seconds=12.5, background=False)
     assert read_options({"seconds": 3}, environment).seconds == 3.0

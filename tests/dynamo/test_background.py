@@ -1,4 +1,4 @@
-"""Graphs that another process tunes: its result takes over, and it never outlives who wants it."""
+"""Tests for graphs that another process tunes: its result is used, and it ends with the graph or its parent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ while not os.path.exists(sys.argv[1]):
     time.sleep(0.01)
 shutil.copy(sys.argv[1], sys.argv[2])
 """
-"""In place of `felixlike tune`: its result is made by the test."""
+"""Replaces `felixlike tune`. The test writes its result."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def _model() -> nn.Module:
 
 
 class Tuners:
-    """What was asked of processes that tune.  result: the file that they give; None if they never end."""
+    """Records the commands of tuning processes. `result` is the file that they return, or None if they never end."""
 
     def __init__(self, result: Path | None) -> None:
         self.result, self.commands = result, list[tuple[str, ...]]()
@@ -58,7 +58,7 @@ class Tuners:
 
     @property
     def folder(self) -> Path:
-        """Of the latest graph."""
+        """Return the folder of the latest graph."""
         return Path(self.commands[-1][2]).parent
 
 
@@ -69,15 +69,15 @@ def _until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
         time.sleep(0.02)
 
 
-def _compiled() -> list[CompiledGraph]:
-    return [found for found in gc.get_objects() if type(found) is CompiledGraph]
+def _compiled_graphs() -> list[CompiledGraph]:
+    return [instance for instance in gc.get_objects() if type(instance) is CompiledGraph]
 
 
 @pytest.fixture
 def tuners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tuners:
-    found = Tuners(None)
-    monkeypatch.setattr(background, "python_command", found.command)
-    return found
+    recorder = Tuners(None)
+    monkeypatch.setattr(background, "python_command", recorder.command)
+    return recorder
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def options(tmp_path: Path) -> dict[str, Any]:
     return {"seconds": 30, "trials": 3, "store": str(tmp_path / "store.sqlite")}
 
 
-def test_the_result_takes_over(tuners: Tuners, options: dict[str, Any], tmp_path: Path) -> None:
+def test_the_tuned_result_replaces_the_graph(tuners: Tuners, options: dict[str, Any], tmp_path: Path) -> None:
     model, x = _model(), torch.randn(4, 12)
     with torch.no_grad():
         optimize(_Graph(), (x,), trials=0, progress=False).save(tmp_path / "tuned")
@@ -102,7 +102,7 @@ def test_the_result_takes_over(tuners: Tuners, options: dict[str, Any], tmp_path
 
 
 class _Graph(nn.Module):
-    """What another process might find, if it were wrong, so that it can be told from the graph."""
+    """A result with wrong outputs, so that the test can tell it from the graph."""
 
     def forward(self, x: torch.Tensor) -> Any:
         return (x[:, :8] * 0 + 7,)
@@ -119,7 +119,7 @@ def _dropped(model: nn.Module, compiled: Any, x: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("change", [_changed_weights, _dropped])
-def test_outdated_graphs_are_not_tuned_on(change: Callable[..., None], tuners: Tuners, options: dict[str, Any]) -> None:
+def test_tuning_of_outdated_graphs_ends(change: Callable[..., None], tuners: Tuners, options: dict[str, Any]) -> None:
     model, x = _model(), torch.randn(4, 12)
     compiled = torch.compile(model, backend="felixlike", options=options)
     with torch.no_grad():
@@ -137,14 +137,14 @@ def test_outdated_graphs_are_not_tuned_on(change: Callable[..., None], tuners: T
 def test_a_result_for_weights_that_have_changed_is_not_used(
     tuners: Tuners, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    model, x, earlier = _model(), torch.randn(4, 12), set(_compiled())
+    model, x, earlier = _model(), torch.randn(4, 12), set(_compiled_graphs())
     compiled = torch.compile(model, backend="felixlike", options=options)
     with torch.no_grad():
         tuners.result = tmp_path / "tuned"
         compiled(x)
-        (graph,) = set(_compiled()) - earlier
+        (graph,) = set(_compiled_graphs()) - earlier
         model.get_submodule("0").get_parameter("weight").data.mul_(2)
-        optimize(_Graph(), (x,), trials=0, progress=False).save(tuners.result)  # which the tuner has waited for
+        optimize(_Graph(), (x,), trials=0, progress=False).save(tuners.result)  # the tuner waits for this file
         _until(lambda: tuners.commands and not tuners.folder.exists())
         assert graph.call(x)[0].unique().numel() > 1
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
@@ -175,7 +175,7 @@ if sys.argv[2] != "exit":
 
 
 @pytest.mark.parametrize("way", ["exit", "kill", "fork"])
-def test_nothing_outlives_a_process(way: str, tmp_path: Path) -> None:
+def test_tuning_processes_and_files_do_not_outlive_their_parent(way: str, tmp_path: Path) -> None:
     folders = {"TMPDIR": tmp_path / "tmp", "XDG_CACHE_HOME": tmp_path / "cache"}
     for folder in folders.values():
         folder.mkdir()
@@ -196,8 +196,8 @@ def test_nothing_outlives_a_process(way: str, tmp_path: Path) -> None:
     server.wait(60)
     server.stdout.close()
     _until(lambda: not any(process.is_running() for process in processes))
-    if way != "exit":  # the next process removes what this one could not
+    if way != "exit":  # the next process removes the files that the killed one left
         sweep = "from felixlike._util import scratch; scratch.discard(scratch.folder('any'))"
         subprocess.run([sys.executable, "-c", sweep], check=True, env=environment(TMPDIR=str(folders["TMPDIR"])))
-    left = [path for path in folders["TMPDIR"].iterdir() if path.name.startswith("felixlike")]
-    assert not left
+    leftovers = [path for path in folders["TMPDIR"].iterdir() if path.name.startswith("felixlike")]
+    assert not leftovers

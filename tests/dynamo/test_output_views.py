@@ -1,4 +1,4 @@
-"""Outputs that share memory are cut off, and made again as views."""
+"""Tests for splitting a graph: outputs that share memory are removed and recreated as views."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _captured(function: Callable[..., Any], *inputs: Tensor) -> fx.GraphModule:
     return graph
 
 
-def test_a_graph_of_new_tensors_stays_as_it_is() -> None:
+def test_a_graph_without_views_is_unchanged() -> None:
     graph, x = _captured(lambda x: (x + 1, x * 2), x := torch.randn(3, 4)), x
     split = SplitGraph(graph)
     assert split.computing is graph
@@ -35,7 +35,7 @@ def test_a_graph_of_new_tensors_stays_as_it_is() -> None:
     assert split.outputs([x], results) is results
 
 
-def test_views_are_made_of_what_is_computed() -> None:
+def test_views_are_recreated_from_computed_tensors() -> None:
     x = torch.randn(3, 4)
     split = SplitGraph(_captured(lambda x: ((y := x * 2)[0], y, x.t(), x + 1), x))
     computed = split.computing(x)
@@ -47,7 +47,7 @@ def test_views_are_made_of_what_is_computed() -> None:
     assert torch.equal(row, 2 * x[0])
 
 
-def test_memory_that_is_written_to_is_refused() -> None:
+def test_shared_outputs_that_are_changed_in_place_are_refused() -> None:
     graph = _captured(lambda x: ((y := x * 2).view(-1), y.relu_()), torch.randn(3, 4))
     with pytest.raises(InvalidModel, match="share memory that it also changes in place"):
         SplitGraph(graph)
@@ -61,7 +61,7 @@ def test_views_that_depend_on_values_are_refused() -> None:
         assert isinstance(node, fx.Node)
     row = outputs[1]
     assert isinstance(row, fx.Node)
-    with graph.graph.inserting_before(row):  # as a graph would read that computes where its view begins
+    with graph.graph.inserting_before(row):  # as in a graph that computes where its view begins
         value = graph.graph.call_function(torch.zeros, ((),))
         value.meta["example_value"] = torch.zeros(())
     row.args = (row.args[0], value)

@@ -1,4 +1,4 @@
-"""Changes of weights that PyTorch counts, those that it does not, and what is not noticed at once."""
+"""Tests for the weight guard: changes that PyTorch counts, changes that it does not, and delayed detection."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def _counted(tensor: Tensor) -> None:
 
 
 @pytest.mark.parametrize("change", [_scaled_through_data, _exchanged, _freed, _counted])
-def test_changes_are_noticed_at_the_next_call(change: Callable[[Tensor], None]) -> None:
+def test_changes_are_detected_by_the_next_call(change: Callable[[Tensor], None]) -> None:
     first, second = _weight(), _weight()
     guard = WeightGuard([(0, first), (2, second)])
     assert guard.holds([first, None, second])
     change(second)
     assert not guard.holds([first, None, second])
-    assert not guard.hold()  # and once noticed, for good
+    assert not guard.hold()  # a detected change invalidates the guard permanently
 
 
-def test_other_tensors_are_others() -> None:
+def test_another_tensor_with_equal_values_is_a_change() -> None:
     weight = _weight()
     guard = WeightGuard([(0, weight)])
     assert not guard.holds([weight.clone()])
@@ -51,7 +51,7 @@ def test_other_tensors_are_others() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int8, torch.bool])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 65])
-def test_types_and_sizes(dtype: torch.dtype, size: int) -> None:
+def test_changes_are_detected_for_all_dtypes_and_sizes(dtype: torch.dtype, size: int) -> None:
     weight = torch.ones(size).to(dtype)
     guard = WeightGuard([(0, weight)])
     assert all(guard.hold() for _ in range(9))
@@ -59,7 +59,7 @@ def test_types_and_sizes(dtype: torch.dtype, size: int) -> None:
     assert not guard.hold()
 
 
-def test_tensors_of_inference_mode_are_not_counted_but_compared() -> None:
+def test_tensors_of_inference_mode_are_compared_by_content() -> None:
     with torch.inference_mode():
         weight = torch.randn(8, 8)
         guard = WeightGuard([(0, weight)])
@@ -68,16 +68,16 @@ def test_tensors_of_inference_mode_are_not_counted_but_compared() -> None:
         assert not guard.holds([weight])
 
 
-def test_single_elements_are_noticed_within_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_of_one_element_are_detected_within_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "_SHARE", 1e9)  # a checksum at every call
-    weight = _weight(512, 1024)  # eight pieces
+    weight = _weight(512, 1024)  # eight chunks
     guard = WeightGuard([(0, weight)])
     assert all(guard.hold() for _ in range(20))
     weight.data[300, 5] += 1
     assert not all(guard.hold() for _ in range(8))
 
 
-def test_nothing_is_read_where_contents_are_not_watched() -> None:
+def test_contents_are_not_read_without_by_content() -> None:
     weight = _weight()
     guard = WeightGuard([(0, weight)], by_content=False)
     weight.data.mul_(2)
@@ -86,7 +86,7 @@ def test_nothing_is_read_where_contents_are_not_watched() -> None:
     assert not guard.hold()
 
 
-def test_checksums_take_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksums_take_one_percent_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, spent, sums = [0.0], [0.0], [0]
 
     def checksum(start: int, size: int) -> int:

@@ -8,19 +8,19 @@ from felixlike.errors import InvalidModel
 from felixlike.frontend.signature.arguments import arguments
 
 
-def taking(indices: Any, table: tuple[int, ...] = (50, 8)) -> Any:
-    """out = table[f(indices)] with te tensors; indices → index expression by position."""
+def table_lookup(indices: Any, table: tuple[int, ...] = (50, 8)) -> Any:
+    """Return a PrimFunc with a table and an index vector. `indices(table, index)` computes its output."""
     w, i = te.placeholder(table, name="W"), te.placeholder((4,), "int64", name="I")
     return te.create_prim_func([w, i, indices(w, i)])
 
 
-def test_inputs_and_outputs() -> None:
+def test_arguments_of_a_product() -> None:
     a, b, c = arguments(matmul(16))
     assert (a.name, a.shape, a.dtype, a.bytes) == ("A", (16, 16), "float32", 1024)
     assert not a.written
     assert not b.written
     assert c.written
-    assert c.read  # the sum is kept in it
+    assert c.read  # it holds the running sum
 
 
 def test_an_elementwise_output_is_not_read() -> None:
@@ -30,7 +30,7 @@ def test_an_elementwise_output_is_not_read() -> None:
 
 
 def test_indices_stay_below_the_dimension_they_index() -> None:
-    table, indices, out = arguments(taking(lambda w, i: topi.take(w, i, axis=0, mode="clip")))
+    table, indices, out = arguments(table_lookup(lambda w, i: topi.take(w, i, axis=0, mode="clip")))
     assert indices.below == 50
     assert table.below is None
     assert out.below is None
@@ -42,11 +42,11 @@ def test_indices_are_followed_through_other_buffers() -> None:
         again = te.compute((4,), lambda n: shifted[3 - n], name="again")
         return te.compute((4, 8), lambda n, m: w[again[n], m], name="out")
 
-    assert arguments(taking(compute))[1].below == 50
+    assert arguments(table_lookup(compute))[1].below == 50
 
 
-def test_the_smallest_dimension_counts() -> None:
-    func = taking(lambda w, i: te.compute((4,), lambda n: w[i[n], i[n]], name="out"))
+def test_an_index_into_two_dimensions_has_the_smaller_limit() -> None:
+    func = table_lookup(lambda w, i: te.compute((4,), lambda n: w[i[n], i[n]], name="out"))
     assert arguments(func)[1].below == 8
 
 

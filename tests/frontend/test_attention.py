@@ -1,4 +1,4 @@
-"""Attention's softmax: one kernel, and rows with nothing to attend to give 0, as PyTorch's do."""
+"""Tests for attention: its softmax is one kernel, and fully masked rows give 0 as in PyTorch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from felixlike.runtime import compile_model
 
 
 def _softmax(x: Tensor) -> Tensor:
-    found: Tensor = torch.ops.aten._safe_softmax(x, 1)
-    return found
+    output: Tensor = torch.ops.aten._safe_softmax(x, 1)
+    return output
 
 
 def _inputs() -> tuple[Tensor, Tensor, Tensor]:
@@ -22,14 +22,14 @@ def _inputs() -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(2, 3, 7, 8), torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8)
 
 
-def test_attention_has_one_kernel_of_rows() -> None:
+def test_the_softmax_of_attention_is_one_kernel() -> None:
     imported = import_model(Apply(scaled_dot_product_attention), _inputs())
     assert [task.name for task in imported.tasks if "softmax" in task.name] == ["softmax"]
     assert not any("isinf" in task.name or "logical" in task.name for task in imported.tasks)
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_attention_is_right(masked: bool) -> None:
+def test_attention_matches_pytorch(masked: bool) -> None:
     q, k, v = _inputs()
     mask = torch.ones(7, 5, dtype=torch.bool)
     if masked:
@@ -40,7 +40,7 @@ def test_attention_is_right(masked: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_values_that_are_not_finite(dtype: torch.dtype) -> None:
+def test_softmax_of_non_finite_values(dtype: torch.dtype) -> None:
     x = torch.tensor([[-torch.inf] * 4, [0, 1, -torch.inf, 2], [torch.nan, 0, 1, 2], [torch.inf, 0, 1, 2]], dtype=dtype)
     x = torch.stack([x.T, torch.full_like(x.T, torch.finfo(dtype).min)])
     fast = compile_model(import_model(Apply(_softmax), (x,)))

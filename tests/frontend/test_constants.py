@@ -1,4 +1,4 @@
-"""What is constant at every call site is known, and weights among it may be laid out anew."""
+"""Tests for parameters that are constant at every call site, and for weights whose layout is free."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from felixlike.hardware import resolve_target
 
 
 class Mixed(nn.Module):
-    """Weights and biases of every kind, a product of activations, and a table that is added."""
+    """Layers with weights and biases, a product of two activations, and a constant addend."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,29 +26,29 @@ class Mixed(nn.Module):
         return self.depthwise(torch.relu(self.conv(x))), self.dense(y), y @ y.t() + self.table
 
 
-def free_of(module: Any) -> dict[str, tuple[int, ...]]:
-    found = {}
+def layout_free_parameters(module: Any) -> dict[str, tuple[int, ...]]:
+    by_name = {}
     for variable, func in module.functions.items():
         if isinstance(func, _tvm.PrimFunc) and "layout_free_buffers" in (func.attrs or {}):
-            found[str(variable.name_hint)] = tuple(int(i) for i in func.attrs["layout_free_buffers"])
-    return found
+            by_name[str(variable.name_hint)] = tuple(int(i) for i in func.attrs["layout_free_buffers"])
+    return by_name
 
 
-def test_weights_are_free_and_nothing_else() -> None:
+def test_only_weights_have_free_layouts() -> None:
     shapes = (torch.randn(1, 3, 9, 9), torch.randn(5, 8))
     imported = import_model(Mixed().eval(), shapes)
-    free = free_of(imported.module)
+    free = layout_free_parameters(imported.module)
     assert sorted(free.values()) == [(1,), (1,), (1,)]
     assert all("conv2d" in name or "matmul" in name for name in free)
     constants = {task.name: noted_constants(task.module["main"]) for task in imported.tasks}
-    assert all(constants[name] == (1, 2) for name in free)  # their biases are constant, too
+    assert all(constants[name] == (1, 2) for name in free)  # the biases are constant, too
     assert sum(task.layout_free != () for task in imported.tasks) == 3
-    on_gpu = free_of(import_model(Mixed().eval(), shapes, "sm_90").module)
+    on_gpu = layout_free_parameters(import_model(Mixed().eval(), shapes, "sm_90").module)
     assert sorted(on_gpu.values()) == [(1,), (1,), (1,)]
 
 
-def calling(func: Any, *sites: tuple[bool, bool]) -> Any:
-    """A module that calls a product once for each site; whether its operands are constants there."""
+def module_with_calls(func: Any, *sites: tuple[bool, bool]) -> Any:
+    """Return a module that calls a product once per site. A site says which operands are constants."""
     relax = _tvm.relax
     builder = relax.BlockBuilder()
     variable = builder.add_func(func.without_attr("global_symbol"), "product")
@@ -75,19 +75,21 @@ def calling(func: Any, *sites: tuple[bool, bool]) -> Any:
         ([(False, False), (False, True)], ()),
     ],
 )
-def test_constant_at_every_call_site(sites: list[tuple[bool, bool]], expected: tuple[int, ...]) -> None:
+def test_parameters_are_constant_if_all_call_sites_pass_constants(
+    sites: list[tuple[bool, bool]], expected: tuple[int, ...]
+) -> None:
     te = _tvm.te
     a, b = te.placeholder((8, 8), name="a"), te.placeholder((8, 8), name="b")
     product = te.create_prim_func([a, b, _tvm.topi.nn.matmul(a, b)])
-    module = calling(product.with_attr("layout_free_buffers", [0, 1]), *sites)
+    module = module_with_calls(product.with_attr("layout_free_buffers", [0, 1]), *sites)
     assert constant_arguments(module) == {"product": expected}
     imported = import_model(module)
-    assert free_of(imported.module) == ({"product": expected} if expected else {})
+    assert layout_free_parameters(imported.module) == ({"product": expected} if expected else {})
     (task,) = imported.tasks
     assert noted_constants(task.module["main"]) == expected
 
 
-def test_the_key_tells_whether_a_weight_is_constant() -> None:
+def test_the_task_key_depends_on_constant_weights() -> None:
     target = resolve_target("cpu")
     func = OPERATORS["dense_bias_relu"](small_size=True)
     plain, weight, both, bias = (
@@ -102,7 +104,7 @@ def test_the_key_tells_whether_a_weight_is_constant() -> None:
 
 
 @pytest.mark.parametrize("constants", [[3], [-1], [17]])
-def test_outputs_are_no_constants(constants: list[int]) -> None:
+def test_constants_must_be_indices_of_inputs(constants: list[int]) -> None:
     func = OPERATORS["dense_bias_relu"](small_size=True)
     with pytest.raises(
         InvalidOption, match=r"constants are \[.*\], of 4 parameters.*indices of parameters that are in"
@@ -110,8 +112,8 @@ def test_outputs_are_no_constants(constants: list[int]) -> None:
         make_task(func, resolve_target("cpu"), name="dense", constants=constants)
 
 
-def test_what_is_not_worth_it() -> None:
-    """Integers, what is read in several places or not element by element, and what nothing reduces."""
+def test_constants_without_a_free_layout() -> None:
+    """Layouts are not free for integers, operands read twice or with reversed indices, and without a reduction."""
     te, target = _tvm.te, resolve_target("cpu")
     a, b = te.placeholder((4, 6), name="a", dtype="int32"), te.placeholder((6, 8), name="b", dtype="int32")
     k = te.reduce_axis((0, 6), name="k")

@@ -1,4 +1,4 @@
-"""Examples for inputs of which only sizes are known: as varied as the model allows, the same every time."""
+"""Tests for random example inputs: valid for the model, varied, and the same in every import."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ def sizes(*shape: int, dtype: str = "int64") -> Example:
     return Example(shape, dtype)
 
 
-def imported(model: Any, *given: Any) -> Imported:
+def imported(model: Any, *sizes_or_tensors: Any) -> Imported:
     inputs = tuple(
-        Input((one if isinstance(one, Example) else Example(tuple(one.shape), str(one.dtype)[6:], one),))
-        for one in given
+        Input((item if isinstance(item, Example) else Example(tuple(item.shape), str(item.dtype)[6:], item),))
+        for item in sizes_or_tensors
     )
     return import_model(model, Given(positional=inputs))
 
 
-def test_indices_reach_the_whole_table_and_not_beyond() -> None:
-    found = imported(nn.Embedding(50, 4), sizes(20, 30))
-    (ids,) = found.examples
+def test_indices_cover_the_whole_table() -> None:
+    result = imported(nn.Embedding(50, 4), sizes(20, 30))
+    (ids,) = result.examples
     assert set(ids.unique().tolist()) == set(range(50))
-    assert found.note == ""
+    assert result.note == ""
     assert torch.equal(imported(nn.Embedding(50, 4), sizes(20, 30)).examples[0], ids)
 
 
 def test_two_inputs_of_the_same_sizes_differ() -> None:
-    found = imported(Apply(lambda x, y: x - y), sizes(4, 5, dtype="float32"), sizes(4, 5, dtype="float32"))
-    assert not torch.equal(*found.examples)
+    result = imported(Apply(lambda x, y: x - y), sizes(4, 5, dtype="float32"), sizes(4, 5, dtype="float32"))
+    assert not torch.equal(*result.examples)
 
 
-def test_what_the_user_gave_stays() -> None:
-    own = torch.tensor([[3, 3, 3]])
-    found = imported(Apply(lambda i, j: F.embedding(i, TABLE) + F.embedding(j, TABLE)), own, sizes(1, 3))
-    assert torch.equal(found.examples[0], own)
-    assert found.examples[1].unique().numel() > 1
+def test_tensors_of_the_user_are_not_replaced() -> None:
+    tensor = torch.tensor([[3, 3, 3]])
+    result = imported(Apply(lambda i, j: F.embedding(i, TABLE) + F.embedding(j, TABLE)), tensor, sizes(1, 3))
+    assert torch.equal(result.examples[0], tensor)
+    assert result.examples[1].unique().numel() > 1
 
 
-def test_bytes_are_all_that_there_are() -> None:
+def test_uint8_values_cover_the_whole_range() -> None:
     (image,) = imported(Apply(lambda x: x.float() / 255), sizes(3, 64, 64, dtype="uint8")).examples
     assert (image.min(), image.max()) == (0, 255)
 
 
 class Masked(nn.Module):
-    """hidden: whether a mask is true where it hides."""
+    """Attention with a mask, which is true at hidden positions if `hidden`, else at visible ones."""
 
     def __init__(self, *, hidden: bool) -> None:
         super().__init__()
@@ -68,8 +68,8 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-def test_masks_are_mixed_and_hide_not_everything(hidden: bool) -> None:
-    """With a causal mask the first query sees the first key alone."""
+def test_masks_hide_some_positions_but_not_all(hidden: bool) -> None:
+    """With a causal mask the first query attends to the first key only, so the mask must not hide that key."""
     model = Masked(hidden=hidden)
     x, mask = imported(model, sizes(2, 6, 4, dtype="float32"), sizes(2, 6, dtype="bool")).examples
     assert mask.any(1).all()
@@ -91,16 +91,16 @@ def test_divisors_are_not_zero() -> None:
     assert set(divisor.unique().tolist()) == set(range(1, 8))
 
 
-def test_where_nothing_but_zero_is_known_to_be_valid_that_is_said() -> None:
-    found = imported(Apply(lambda i: F.embedding(i ^ (i + 40), TABLE)), sizes(6))
-    assert found.examples[0].tolist() == [0] * 6
-    assert found.note == "Only zeros are known to be valid for tensors[0], so it was compared on those."
-    found = imported(Apply(lambda i: F.embedding(i + torch.where(i > 0, 60, 0), TABLE)), sizes(6))
-    assert found.examples[0].tolist() == [0] * 6
-    assert found.note == "The model refuses what was drawn for tensors[0], so it was compared on zeros there."
+def test_a_note_says_if_only_zeros_are_valid() -> None:
+    result = imported(Apply(lambda i: F.embedding(i ^ (i + 40), TABLE)), sizes(6))
+    assert result.examples[0].tolist() == [0] * 6
+    assert result.note == "Only zeros are known to be valid for tensors[0], so it was compared on those."
+    result = imported(Apply(lambda i: F.embedding(i + torch.where(i > 0, 60, 0), TABLE)), sizes(6))
+    assert result.examples[0].tolist() == [0] * 6
+    assert result.note == "The model refuses what was drawn for tensors[0], so it was compared on zeros there."
 
 
-def test_random_numbers_of_the_caller_stay() -> None:
+def test_the_caller_s_random_state_is_not_changed() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
     imported(nn.Embedding(50, 4).eval(), sizes(2, 3))
@@ -108,6 +108,6 @@ def test_random_numbers_of_the_caller_stay() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_one_that_does_not_fit_is_refused() -> None:
+def test_an_example_larger_than_memory_is_refused() -> None:
     with pytest.raises(InvalidShape, match=r"an input of shape \(1000000, 1000000\) takes 3725.3 GiB"):
         import_model(nn.Linear(1000000, 1), ((1000000, 1000000),))

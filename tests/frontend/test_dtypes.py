@@ -1,4 +1,4 @@
-"""Operators by type: what PyTorch gives, in its type and to that type's digits, or a refusal that names both."""
+"""Tests for operators by dtype: they match PyTorch in dtype and precision, or are refused by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TYPES = (torch.float64, torch.float16, torch.bfloat16)
 
 
 def _many(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Elementwise operators, reductions and moves in one model."""
+    """Compute elementwise operators, reductions and data movements in one model."""
     y = x.flip(0)
     return (
         *(x + y, x * 2.5, x / 3, x**2, x.abs().sqrt(), x.exp(), x.tanh(), x.sigmoid(), torch.sin(x)),
@@ -51,8 +51,8 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def _same(found: Any, expected: Any) -> None:
-    pairs = [(found, expected)] if isinstance(expected, torch.Tensor) else zip(found, expected, strict=True)
+def _assert_same(outputs: Any, expected: Any) -> None:
+    pairs = [(outputs, expected)] if isinstance(expected, torch.Tensor) else zip(outputs, expected, strict=True)
     for got, want in pairs:
         assert got.dtype == want.dtype
         unit = torch.finfo(want.dtype).eps if want.dtype.is_floating_point else 0.0
@@ -62,15 +62,15 @@ def _same(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("dtype", _TYPES)
 @pytest.mark.parametrize("name", _MODELS)
-def test_agrees_with_eager(name: str, dtype: torch.dtype) -> None:
+def test_outputs_match_eager(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     make, shape = _MODELS[name]
     model, x = make().to(dtype).eval(), torch.randn(shape).to(dtype)
     with torch.no_grad():
-        _same(compile_model(import_model(model, (x,)))(x), model(x))
+        _assert_same(compile_model(import_model(model, (x,)))(x), model(x))
 
 
-def test_half_sums_have_the_digits_of_float32() -> None:
+def test_float16_sums_accumulate_in_float32() -> None:
     x = torch.ones(1, 5000, dtype=torch.float16)  # in float16, 2048 + 1 is 2048
     assert float(compile_model(import_model(Apply(lambda x: x.sum(-1)), (x,)))(x)) == 5000
 
@@ -90,23 +90,23 @@ def test_mixed_operands_are_promoted(name: str) -> None:
     a, b = torch.arange(-3, 5), torch.tensor([2, 1, -1, 3, 0, 2, 1, 5.5])
     for first, second in ((a.short(), b), (b, a), (b.half(), b.double()), (b.bfloat16(), b.half())):
         model = Apply(_MIXED[name])
-        _same(compile_model(import_model(model, (first, second)))(first, second), model(first, second))
+        _assert_same(compile_model(import_model(model, (first, second)))(first, second), model(first, second))
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "float8_e4m3fn", "uint16", "uint32", "uint64"])
 def test_other_types_are_refused_by_name(dtype: str) -> None:
-    strange = torch.zeros(3, 4).to(getattr(torch, dtype))
+    unsupported = torch.zeros(3, 4).to(getattr(torch, dtype))
     with pytest.raises(InvalidShape, match=f"tensors of type {dtype} are not supported.*float32"):
-        import_model(Apply(lambda x: x + x), (strange,))
+        import_model(Apply(lambda x: x + x), (unsupported,))
     model = Apply(lambda x: x)
-    model.register_buffer("table", strange)
+    model.register_buffer("table", unsupported)
     with pytest.raises(InvalidModel, match=f"table is {dtype}.*convert it to one of float32"):
         import_model(model, (torch.zeros(3, 4),))
     with pytest.raises(UnsupportedOperator, match=rf"aten\._to_copy\.default gives {dtype}.*use one of float32"):
-        import_model(Apply(lambda x: x.to(strange.dtype).float()), (torch.zeros(3, 4),))
+        import_model(Apply(lambda x: x.to(unsupported.dtype).float()), (torch.zeros(3, 4),))
 
 
-def test_what_is_only_known_in_float32_is_refused() -> None:
+def test_operators_that_tvm_computes_in_float32_only_are_refused() -> None:
     model = nn.Upsample(scale_factor=2, mode="bilinear")
     with pytest.raises(UnsupportedOperator, match=r"upsample_bilinear2d\.vec of float64 would be computed in float32"):
         import_model(model, (torch.zeros(1, 1, 4, 4, dtype=torch.float64),))

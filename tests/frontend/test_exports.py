@@ -1,4 +1,4 @@
-"""What tests do to be quick (`tests/exports.py`) changes nothing about what is exported."""
+"""Tests that the caches of `tests/exports.py`, which make tests faster, do not change exported programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from felixlike.frontend.importers.refusals import quiet
 
 
 class Composed(nn.Module):
-    """Operators that torch decomposes in every way it knows: by its tables, by dispatch, and not at all."""
+    """Operators that torch decomposes by its tables, by dispatch, or not at all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,26 +32,26 @@ class Composed(nn.Module):
         return z.std(1), functional.interpolate(x, (7, 5), mode="bilinear"), weights.cumsum(1), y.movedim(0, 1)
 
 
-def _written(program: Any) -> str:
+def _graph_text(program: Any) -> str:
     with quiet():
         return str(program.run_decompositions().graph)
 
 
-def test_programs_are_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decomposed_programs_equal_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     program = torch.export.export(Composed().eval(), (torch.randn(1, 3, 6, 6),))
-    quick = [_written(program) for _ in range(3)]
-    own = [dict(op.py_kernels) for op in exports.known()]
+    cached = [_graph_text(program) for _ in range(3)]
+    kernels = [dict(op.py_kernels) for op in exports.known()]
     with monkeypatch.context() as patch:
         for module in exports.COLLECTING:
             patch.setattr(module, "_collect_all_valid_cia_ops", exports.collected_by_torch)
         patch.setattr(exported_program, "_override_composite_implicit_decomp", exports.given_by_torch)
-        assert [_written(program)] * 3 == quick
-    assert own == [dict(op.py_kernels) for op in exports.known()]
+        assert [_graph_text(program)] * 3 == cached
+    assert kernels == [dict(op.py_kernels) for op in exports.known()]
     assert not exports.known() & op_implementations_dict.keys()
 
 
-def test_an_operator_that_has_changed_is_given_its_kernels_anew() -> None:
-    """One that a user registers between two exports is decomposed as is said at the time."""
+def test_a_changed_operator_gets_its_new_kernel() -> None:
+    """An operator whose kernel changes between two exports is decomposed by the current kernel."""
     with torch.library._scoped_library("exports_of_tests", "FRAGMENT") as library:
         library.define("twice(Tensor x) -> Tensor")
         library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
@@ -62,7 +62,7 @@ def test_an_operator_that_has_changed_is_given_its_kernels_anew() -> None:
 
         program = torch.export.export(Twice(), (torch.randn(3),))
         assert "twice" in str(program.graph)
-        assert "aten.add.Tensor" in _written(program)
+        assert "aten.add.Tensor" in _graph_text(program)
         operator = torch.ops.exports_of_tests.twice.default
         operator.py_impl(torch._C.DispatchKey.CompositeImplicitAutograd)(lambda x: x * 2)
-        assert "aten.mul.Tensor" in _written(program)
+        assert "aten.mul.Tensor" in _graph_text(program)

@@ -1,4 +1,4 @@
-"""Tasks: one per structure, weighted by call sites, in a fixed order, with unique names."""
+"""Tests for task extraction: one task per structure, weighted by call sites, in a fixed order, with unique names."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from felixlike.frontend.extract import extract
 
 
 class Twice(nn.Module):
-    """The same layer shape three times, one shape apart, and pooling, which MetaSchedule names "main" or "mean"."""
+    """Three layers of the same shape, one of another, and a pooling, which MetaSchedule names "main" or "mean"."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,21 +38,21 @@ def test_equal_subgraphs_are_one_task(twice: Any) -> None:
     assert weights == {"fused_matmul_add_relu": 3, "fused_matmul1_add1": 1, "adaptive_avg_pool2d": 1}
 
 
-def test_order_is_heaviest_first(twice: Any) -> None:
+def test_tasks_are_sorted_by_operations(twice: Any) -> None:
     loads = [task.weight * task.flops for task in twice.tasks]
     assert loads == sorted(loads, reverse=True)
     assert loads[0] > 0
 
 
-def test_functions_name_what_a_task_stands_for(twice: Any) -> None:
+def test_functions_lists_the_functions_of_each_task(twice: Any) -> None:
     assert set(twice.functions) == {task.key for task in twice.tasks}
     called = {name for names in twice.functions.values() for name in names}
     present = {str(var.name_hint) for var in twice.module.get_global_vars()} - {"main"}
     assert called == present
 
 
-def test_two_functions_of_one_structure() -> None:
-    """TVM keeps two equal PrimFuncs apart if a user gave them two names: still one task."""
+def test_equal_functions_with_two_names_are_one_task() -> None:
+    """Two equal PrimFuncs with different names are one task."""
     module = import_model(mlp()[0], mlp()[1]).module
     copy = _tvm.IRModule(dict(module.functions))
     relax = _tvm.relax
@@ -72,7 +72,7 @@ def test_two_functions_of_one_structure() -> None:
     assert len({task.name for task in tasks}) == len(tasks)
 
 
-def test_a_primfunc_that_nothing_calls_is_no_task(twice: Any) -> None:
+def test_an_uncalled_primfunc_is_ignored(twice: Any) -> None:
     module = _tvm.IRModule(dict(twice.module.functions))
     module["unused"] = twice.module["adaptive_avg_pool2d"].with_attr("global_symbol", "unused")
     tasks, functions = extract(module, twice.target)
@@ -80,7 +80,7 @@ def test_a_primfunc_that_nothing_calls_is_no_task(twice: Any) -> None:
     assert "unused" not in {name for names in functions.values() for name in names}
 
 
-def test_the_same_twice() -> None:
+def test_two_imports_give_equal_tasks() -> None:
     model, inputs = bert(layers=1, hidden=64, length=16)
     first, second = import_model(model, inputs), import_model(model, inputs)
     assert [(t.name, t.weight, t.key) for t in first.tasks] == [(t.name, t.weight, t.key) for t in second.tasks]
@@ -89,7 +89,7 @@ def test_the_same_twice() -> None:
     assert "main" not in names
 
 
-def test_symbolic_subgraph(twice: Any) -> None:
+def test_a_symbolic_buffer_shape_is_refused(twice: Any) -> None:
     te, n = _tvm.te, _tvm.tirx.Var("n", "int64")
     a = te.placeholder((n, 8), name="a")
     func = te.create_prim_func([a, _tvm.topi.nn.relu(a)]).without_attr("global_symbol")

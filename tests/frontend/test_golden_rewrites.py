@@ -1,4 +1,4 @@
-"""Every rewrite of the graph on a minimal function: its text before and after, as documentation too."""
+"""Golden tests of every graph rewrite on a minimal function. The texts before and after are documentation, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDTH = VectorUnit(512, 32)
 
 
 def _graph(write: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32", **others: str) -> Any:
-    """A Relax module whose main is write(…) of tensors x, y, … of these shapes.  others: types by name."""
+    """Return a Relax module whose main calls `write` with tensors x, y, z. `others` are dtypes by tensor name."""
     relax = _tvm.relax
     inputs = [
         relax.Var(name, relax.TensorType(shape, others.get(name, dtype)))
@@ -212,23 +212,23 @@ MINIMAL: dict[str, Callable[[], Any]] = {
 
 
 def _rewrite(name: str) -> Callable[[Any], Any]:
-    """The rewrite of that name, for a described machine."""
+    """Return the rewrite of that name, for vectors of 512 bits."""
     if name == "with_room":
         return lambda module: rewrites.with_room(module, _WIDTH)
     if name == "with_marks":
         return constants.with_marks
-    found: Callable[[Any], Any] = getattr(simplify_indices if name == "with_simple_indices" else rewrites, name)
-    return found
+    rewrite: Callable[[Any], Any] = getattr(simplify_indices if name == "with_simple_indices" else rewrites, name)
+    return rewrite
 
 
 def test_every_rewrite_has_a_text() -> None:
-    """Those of the room, and whatever else of ours the list of passes runs."""
-    ours = [
+    """The package's rewrites and all other felixlike functions in the list of passes have a minimal function here."""
+    imported_names = [
         value.__name__
         for value in vars(pipeline).values()
         if isinstance(value, FunctionType) and value.__module__.startswith("felixlike.frontend.")
     ]
-    assert set(MINIMAL) == {*rewrites.__all__, *ours} - {
+    assert set(MINIMAL) == {*rewrites.__all__, *imported_names} - {
         "fuse",
         "fuse_dynamic",
         "rewrites_of",

@@ -1,4 +1,4 @@
-"""Dispatch by kind, and refusals of what is no model."""
+"""Tests for `import_model`: dispatch by kind, and refusals of objects that are not models."""
 
 from pathlib import Path
 from typing import Any
@@ -25,24 +25,24 @@ from felixlike.frontend.rewrites import pipeline
         ("nowhere.pt2", "nowhere.pt2: there is no such file"),
     ],
 )
-def test_not_a_model(model: Any, message: str) -> None:
+def test_objects_that_are_not_models_are_refused(model: Any, message: str) -> None:
     with pytest.raises(InvalidModel, match=message):
         import_model(model, (1, 2))
 
 
-def test_unknown_target_comes_before_any_work() -> None:
+def test_an_unknown_target_is_refused_before_the_model_is_read() -> None:
     with pytest.raises(UnknownTarget, match="'gpu' is not a known target"):
         import_model(object(), None, "gpu")
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, TypeError, ValueError])
-def test_a_mistake_of_ours_is_no_refusal_of_tvms(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    def mistaken(module: Any) -> Any:
+def test_an_internal_error_is_not_reported_as_tvm_s(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(module: Any) -> Any:
         raise kind("ours")
 
     model, (x,) = mlp()
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "REWRITES", [pipeline._ours(mistaken), *pipeline.REWRITES])
+        patch.setattr(pipeline, "REWRITES", [pipeline._ours(fail), *pipeline.REWRITES])
         with pytest.raises(kind, match="ours"):
             import_model(model, x)
     refused = pipeline._ours(lambda module: module["nothing"])
@@ -51,7 +51,7 @@ def test_a_mistake_of_ours_is_no_refusal_of_tvms(kind: type[Exception], monkeypa
         import_model(model, x)
 
 
-def test_what_is_imported() -> None:
+def test_attributes_of_an_imported_model() -> None:
     model, (x,) = mlp()
     imported = import_model(model, x)
     assert imported.name == "Sequential"

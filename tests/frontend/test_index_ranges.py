@@ -1,4 +1,4 @@
-"""How far indices may go is read off the tables that they reach."""
+"""Tests for the limits of index inputs, which follow from the tables that they index."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ F = nn.functional
         (lambda i: i * 2.5, None),
     ],
 )
-def test_of_pytorch(function: Callable[[Tensor], Tensor], limit: int | None) -> None:
+def test_limits_in_pytorch_models(function: Callable[[Tensor], Tensor], limit: int | None) -> None:
     assert index_limits(_read(Apply(function), (IDS,)).module).get(0) == limit
 
 
-def test_of_onnx() -> None:
+def test_limits_in_onnx_models() -> None:
     graph = helper.make_graph(
         [
             helper.make_node("Gather", ["w", "ids"], ["y"]),
@@ -70,7 +70,7 @@ def test_of_onnx() -> None:
     assert index_limits(_read(model, None).module) == {0: 30, 2: 9}
 
 
-def test_of_a_primfunc() -> None:
+def test_limits_in_a_primfunc() -> None:
     table, ids = te.placeholder((7, 4), name="T"), te.placeholder((3,), "int32", name="I")
     rows: Any = te.compute((3, 4), lambda i, j: table[ids[i], j] * 2, name="R")
     assert index_limits(_read(te.create_prim_func([table, ids, rows]), None).module) == {1: 7}

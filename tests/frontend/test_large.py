@@ -1,4 +1,4 @@
-"""Tensors of more than 2³¹ elements: right, or refused by name. Nothing of that size is allocated."""
+"""Tests for tensors of more than 2³¹ elements: indexed with 64 bits, or refused. None of that size is allocated."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def relax_module(operator: Any, *shapes: tuple[int, ...]) -> Any:
 
 
 def indices_of_large(func: Any) -> list[Any]:
-    """All indices into buffers of more than 2³¹ elements."""
-    found: list[Any] = []
+    """Return all indices into buffers of more than 2³¹ elements."""
+    large_indices: list[Any] = []
 
-    def see(buffer: Any, indices: Any) -> None:
+    def collect(buffer: Any, indices: Any) -> None:
         sizes = [int(size) for size in buffer.shape]
         if len(sizes) == 2 and sizes[0] * sizes[1] > 2**31:
-            found.extend(index for index, size in zip(indices, sizes, strict=True) if size > 1)
+            large_indices.extend(index for index, size in zip(indices, sizes, strict=True) if size > 1)
 
     _tvm.structural_walk(
         func.body,
         (
-            (_tvm.ir.TensorLoad, lambda node: see(node.source, node.indices)),
-            (_tvm.tirx.BufferStore, lambda node: see(node.buffer, node.indices)),
+            (_tvm.ir.TensorLoad, lambda node: collect(node.source, node.indices)),
+            (_tvm.tirx.BufferStore, lambda node: collect(node.buffer, node.indices)),
         ),
     )
-    return found
+    return large_indices
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_indices_of_imported_models_have_64_bits(operator: Any, shapes: Any) -> 
 
 
 def test_primfuncs_of_32_bit_sizes_are_refused() -> None:
-    """TVM fails with them only when they are compiled, after the search."""
+    """Such PrimFuncs are refused at import, because TVM fails only when it compiles them after the search."""
     x = te.placeholder((ROWS, COLUMNS), name="X")
     func = te.create_prim_func([x, te.compute((ROWS, COLUMNS), lambda i, j: x[i, j] + 1.0, name="Y")])
     with pytest.raises(
@@ -80,20 +80,20 @@ def test_primfuncs_of_32_bit_sizes_are_refused() -> None:
         import_model(func)
 
 
-def outer() -> Any:
-    """Sums of an outer product that is written down: small inputs and outputs, a large buffer between them."""
+def outer_product_sums() -> Any:
+    """Return row sums of an outer product: small inputs and outputs, and a large intermediate buffer."""
     x, y = te.placeholder((ROWS,), name="X"), te.placeholder((COLUMNS,), name="Y")
     products = te.compute((ROWS, COLUMNS), lambda i, j: x[i] * y[j], name="P")
     k = te.reduce_axis((0, COLUMNS), name="k")
     return te.create_prim_func([x, y, te.compute((ROWS,), lambda i: te.sum(products[i, k], axis=k), name="S")])
 
 
-def test_large_buffers_inside_are_refused() -> None:
+def test_large_intermediate_buffers_are_refused() -> None:
     with pytest.raises(InvalidModel, match="buffer P has 2800000000 elements"):
-        import_model(outer())
+        import_model(outer_product_sums())
     relax = _tvm.relax
     builder = relax.BlockBuilder()
-    inner = builder.add_func(_tvm.without_attributes(outer(), "global_symbol"), "sums")
+    inner = builder.add_func(_tvm.without_attributes(outer_product_sums(), "global_symbol"), "sums")
     inputs = [relax.Var(name, relax.TensorType((size,), "float32")) for name, size in (("x", ROWS), ("y", COLUMNS))]
     with builder.function("main", inputs):
         with builder.dataflow():

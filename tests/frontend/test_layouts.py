@@ -1,4 +1,4 @@
-"""Outputs have the strides that PyTorch's own have, in every way a compiled model is called."""
+"""Tests that outputs have PyTorch's strides, however a compiled model is called."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WAYS: dict[str, tuple[Callable[..., Any], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_strides_are_pytorchs(name: str, tmp_path: Path) -> None:
+def test_strides_match_pytorch_s(name: str, tmp_path: Path) -> None:
     function, x = WAYS[name]
     model = Net(function).eval()
     fast = fx.optimize(model, (x,), 0, progress=False)
@@ -70,7 +70,7 @@ def test_a_view_with_gaps_keeps_the_order_of_its_dimensions() -> None:
         (torch.empty(2, 3, 4), ()),
         (torch.empty(2, 3, 4).transpose(0, 2), (2, 1, 0)),
         (torch.empty(1, 3, 4, 4).to(memory_format=torch.channels_last), (0, 2, 3, 1)),
-        (torch.empty(2, 1, 4).transpose(0, 1), ()),  # a dimension of one element may stand anywhere
+        (torch.empty(2, 1, 4).transpose(0, 1), ()),  # the position of a dimension of one element does not matter
         (torch.empty(3, 1).expand(3, 4), ()),
         (torch.empty(()), ()),
     ],

@@ -1,4 +1,4 @@
-"""ONNX models, from files and protos: built by hand, compared with the same network in PyTorch."""
+"""Tests for ONNX models from files and protos, compared with the same network in PyTorch."""
 
 import builtins
 from pathlib import Path
@@ -18,7 +18,7 @@ from felixlike.runtime import compile_model, max_relative_error
 
 
 def proto(nodes: list[Any], inputs: dict[str, Any], outputs: list[str], weights: dict[str, Any] | None = None) -> Any:
-    """A ModelProto.  inputs: name → sizes (numbers or names) of float32; "ids" is int64."""
+    """Return a ModelProto. `inputs` has sizes (numbers or names) by name. All are float32 except "ids", an int64."""
     values = [
         helper.make_tensor_value_info(name, TensorProto.INT64 if name == "ids" else TensorProto.FLOAT, sizes)
         for name, sizes in inputs.items()
@@ -43,7 +43,7 @@ def mlp() -> tuple[nn.Module, Any]:
     return nn.Sequential(first, nn.ReLU(), second).eval(), proto(nodes, {"x": ["batch", 12]}, ["y"], weights)
 
 
-def test_mlp_with_shapes_given() -> None:
+def test_mlp_with_shapes() -> None:
     model, source = mlp()
     imported = import_model(source, {"x": (4, 12)})
     assert [str(spec) for spec in imported.inputs] == ["x: float32[4, 12]"]
@@ -88,42 +88,42 @@ def test_several_outputs_and_negative_indices() -> None:
         (torch.ones(4, 12, dtype=torch.int64), "input 'x' is float32, but a int64 tensor was given"),
     ],
 )
-def test_shapes_refused(shapes: Any, message: str) -> None:
+def test_mismatching_shapes_are_refused(shapes: Any, message: str) -> None:
     with pytest.raises(InvalidShape, match=message):
         import_model(mlp()[1], shapes)
 
 
-def test_unknown_operator() -> None:
+def test_an_unknown_operator_is_refused() -> None:
     source = proto([helper.make_node("RandomNormalLike", ["x"], ["y"])], {"x": [2]}, ["y"])
     with pytest.raises(UnsupportedOperator, match="net: TVM cannot import RandomNormalLike"):
         import_model(source)
 
 
-def test_operator_that_tvm_cannot_convert(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_operator_that_tvm_cannot_convert_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     source = proto([helper.make_node("MatMul", ["x", "x"], ["y"])], {"x": [2, 3]}, ["y"])
     with pytest.raises(UnsupportedOperator, match="net: TVM's importer refused the model"):
         import_model(source)
     assert "Error converting" not in capfd.readouterr().out
 
 
-def test_invalid_graph() -> None:
+def test_an_invalid_graph_is_refused() -> None:
     with pytest.raises(InvalidModel, match="ONNX's own checker refuses the model"):
         import_model(proto([helper.make_node("Relu", ["nowhere"], ["y"])], {"x": [2]}, ["y"]))
 
 
-def test_empty_graph() -> None:
+def test_an_empty_graph_is_refused() -> None:
     with pytest.raises(EmptyModel, match="the graph computes nothing"):
         import_model(proto([], {"x": [2]}, ["x"]))
 
 
-def test_damaged_file(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.onnx"
     path.write_bytes(b"\xff\xfe not a protobuf")
     with pytest.raises(InvalidModel, match="the file is not a readable ONNX model"):
         import_model(path)
 
 
-def test_without_the_onnx_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_onnx_package_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(b"")
     real = builtins.__import__
@@ -138,35 +138,34 @@ def test_without_the_onnx_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         import_model(path)
 
 
-# -- larger than a message of Protocol Buffers may be -----------------------------------------------------------------
+# -- models larger than a Protocol Buffers message --------------------------------------------------------------------
 
 
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[nn.Module, Path]:
-    """A model with its weights in another file; the checker is told that it is too large to be written, as ONNX says
-    of models of 2 GiB."""
+    """Save a model with its weights in another file, and make ONNX's checker refuse protos as it does above 2 GiB."""
     model, source = mlp()
     onnx.save(source, str(tmp_path / "net.onnx"), save_as_external_data=True, location="weights", size_threshold=0)
     check = onnx.checker.check_model
 
-    def refuse(given: Any, *more: Any, **named: Any) -> None:
-        if isinstance(given, onnx.ModelProto):
+    def refuse(proto_or_path: Any, *more: Any, **named: Any) -> None:
+        if isinstance(proto_or_path, onnx.ModelProto):
             raise ValueError("Failed to serialize proto")
-        check(given, *more, **named)
+        check(proto_or_path, *more, **named)
 
     monkeypatch.setattr(onnx.checker, "check_model", refuse)
     monkeypatch.setattr(felixlike.frontend.importers.onnx, "_LARGEST", 2**24)
     return model, tmp_path / "net.onnx"
 
 
-def test_a_large_model_is_checked_where_it_lies(large: tuple[nn.Module, Path]) -> None:
+def test_a_large_model_is_checked_as_a_file(large: tuple[nn.Module, Path]) -> None:
     model, path = large
     imported = import_model(path, {"x": (4, 12)})
     assert max_relative_error(compile_model(imported), model, (torch.randn(4, 12),)).error < 1e-5
     assert max_relative_error(compile_model(imported), imported.original, imported.examples).error < 1e-5
 
 
-def test_what_the_checker_refuses_of_a_large_model(large: tuple[nn.Module, Path]) -> None:
+def test_an_invalid_large_model_is_refused(large: tuple[nn.Module, Path]) -> None:
     damaged = onnx.load(str(large[1]), load_external_data=False)
     damaged.graph.node[0].op_type = "Nothing"
     large[1].write_bytes(damaged.SerializeToString())
@@ -174,7 +173,7 @@ def test_what_the_checker_refuses_of_a_large_model(large: tuple[nn.Module, Path]
         import_model(large[1], {"x": (4, 12)})
 
 
-def test_a_large_model_in_memory(large: tuple[nn.Module, Path]) -> None:
+def test_a_large_model_in_memory_is_imported(large: tuple[nn.Module, Path]) -> None:
     imported = import_model(onnx.load(str(large[1])), {"x": (4, 12)})
     assert max_relative_error(compile_model(imported), large[0], (torch.randn(4, 12),)).error < 1e-5
 

@@ -1,4 +1,4 @@
-"""What the fixed passes must bring about, and that lookups stay inside their tables."""
+"""Tests for the effects of the graph passes, and for lookups with indices outside of their tables."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from felixlike.frontend import import_model
 from felixlike.runtime import compile_model
 
 
-def called(imported: Any) -> list[str]:
+def task_names(imported: Any) -> list[str]:
     return [task.name for task in imported.tasks]
 
 
-def test_batch_norm_disappears_into_its_convolution() -> None:
+def test_batch_norm_is_folded_into_its_convolution() -> None:
     model, inputs = OPERATORS["conv2d_batch_norm_relu"]()
-    assert [name.replace("_strided_slice", "") for name in called(import_model(model, inputs))] == [
+    assert [name.replace("_strided_slice", "") for name in task_names(import_model(model, inputs))] == [
         "fused_conv2d_add_relu"
     ]
 
@@ -25,7 +25,7 @@ def test_batch_norm_disappears_into_its_convolution() -> None:
 def test_constants_are_computed_at_import() -> None:
     weight = torch.randn(3, 4)
     model = Apply(lambda x: x @ (weight.t() * 2 + 1))
-    assert called(import_model(model, (5, 3 + 1))) == ["matmul"]
+    assert task_names(import_model(model, (5, 3 + 1))) == ["matmul"]
 
 
 def test_equal_expressions_are_computed_once() -> None:
@@ -34,10 +34,10 @@ def test_equal_expressions_are_computed_once() -> None:
 
 
 @pytest.mark.parametrize("last", [True, False])
-def test_a_reshape_is_a_view_and_no_task(last: bool) -> None:
+def test_a_reshape_is_a_view(last: bool) -> None:
     model = Apply(lambda x: torch.softmax(x, -1).reshape(-1) if last else torch.softmax(x.reshape(2, -1), -1))
     imported = import_model(model, (4, 6))
-    assert called(imported) == ["softmax"]
+    assert task_names(imported) == ["softmax"]
     names = {str(var.name_hint) for var in imported.module.get_global_vars()}
     assert names == {"main", "softmax"}
 
@@ -61,5 +61,5 @@ def test_an_index_outside_an_embedding_gives_nan() -> None:
 
 def test_sorting_uses_tvms_kernels() -> None:
     imported = import_model(Apply(lambda x: torch.sort(x)[0]), (4, 6))
-    assert all(isinstance(imported.module[name], _tvm.PrimFunc) for name in called(imported))
-    assert called(imported)
+    assert all(isinstance(imported.module[name], _tvm.PrimFunc) for name in task_names(imported))
+    assert task_names(imported)

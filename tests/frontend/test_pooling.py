@@ -1,4 +1,4 @@
-"""Maxima and means of windows, whatever their sizes, padding and divisors."""
+"""Tests for max and average pooling with various sizes, paddings and divisors."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _SHAPES = {1: (1, 3, 11), 2: (2, 3, 7, 9), 3: (1, 2, 5, 6, 7)}
     ],
     ids=str,
 )
-def test_pools_are_right(rank: int, model: nn.Module) -> None:
+def test_pooling_matches_pytorch(rank: int, model: nn.Module) -> None:
     torch.manual_seed(0)
     x = torch.randn(_SHAPES[rank])
     torch.testing.assert_close(compile_model(import_model(model, (x,)))(x), model(x))
 
 
-def test_windows_end_where_the_input_does() -> None:
-    """As the last pool of EfficientNet: windows of 1280 × 1280 on an image of 7 × 7."""
+def test_windows_are_clipped_to_the_input() -> None:
+    """The last pooling of EfficientNet has windows of 1280 × 1280 on an image of 7 × 7."""
     (task,) = import_model(nn.AvgPool2d(1280, ceil_mode=True), (torch.randn(1, 16, 7, 7),)).tasks
     assert task.flops < 10 * 16 * 7 * 7

@@ -1,4 +1,4 @@
-"""A PrimFunc is a model of one task."""
+"""Tests for PrimFuncs as models, which have one task."""
 
 from typing import Any
 
@@ -17,18 +17,18 @@ def dense_relu(rows: Any = 4) -> Any:
     return te.create_prim_func([a, w, _tvm.topi.nn.relu(_tvm.topi.nn.matmul(a, w))])
 
 
-def test_last_buffer_is_the_output() -> None:
+def test_the_last_buffer_is_the_output() -> None:
     imported = import_model(dense_relu())
     assert [str(spec) for spec in imported.inputs] == ["a: float32[4, 8]", "w: float32[8, 6]"]
     assert len(imported.tasks) == 1
     assert imported.tasks[0].weight == 1
 
 
-def test_named_main_it_is_called_after_its_blocks() -> None:
+def test_a_function_named_main_gets_the_names_of_its_blocks() -> None:
     assert import_model(dense_relu()).tasks[0].name == "matmul_NN_compute"
 
 
-def test_own_name_is_kept_and_does_not_enter_the_key() -> None:
+def test_the_function_s_name_is_kept_and_not_part_of_the_key() -> None:
     func = dense_relu()
     named = import_model(func.with_attr("global_symbol", "layer")).tasks[0]
     assert named.name == "layer"
@@ -49,17 +49,17 @@ def test_shapes_must_agree() -> None:
         import_model(dense_relu(), ((5, 8), (8, 6)))
 
 
-def test_symbolic_size() -> None:
+def test_a_symbolic_size_is_refused() -> None:
     with pytest.raises(InvalidShape, match=r"buffer a has shape \(n, 8\).*give every size as a number"):
         import_model(dense_relu(tirx.Var("n", "int64")))
 
 
-def test_scalar_parameter() -> None:
+def test_a_scalar_parameter_is_refused() -> None:
     func = dense_relu()
     with pytest.raises(InvalidModel, match=r"parameter k is a scalar. make every parameter a T.Buffer"):
         import_model(_tvm.PrimFunc([tirx.Var("k", "int32"), *func.params], func.body))
 
 
-def test_without_buffers() -> None:
+def test_a_function_without_buffers_is_refused() -> None:
     with pytest.raises(EmptyModel, match="the PrimFunc has no buffers"):
         import_model(_tvm.PrimFunc([], tirx.Evaluate(0)))

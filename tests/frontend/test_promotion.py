@@ -1,4 +1,4 @@
-"""Operands are promoted as PyTorch does it: same values, same types."""
+"""Tests that operands are promoted as in PyTorch, with equal values and dtypes."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ _OF_BOOLEANS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _check(function: Callable[[Any], Any], x: torch.Tensor) -> None:
-    found, expected = compile_model(import_model(Apply(function), (x,)))(x), function(x)
-    assert found.dtype == expected.dtype
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+def _assert_matches_pytorch(function: Callable[[Any], Any], x: torch.Tensor) -> None:
+    output, expected = compile_model(import_model(Apply(function), (x,)))(x), function(x)
+    assert output.dtype == expected.dtype
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", _OF_INTEGERS)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_integers(name: str, dtype: torch.dtype) -> None:
-    _check(_OF_INTEGERS[name], torch.arange(-10, 11).reshape(3, 7).to(dtype))
+def test_integer_operands_are_promoted(name: str, dtype: torch.dtype) -> None:
+    _assert_matches_pytorch(_OF_INTEGERS[name], torch.arange(-10, 11).reshape(3, 7).to(dtype))
 
 
 @pytest.mark.parametrize("name", _OF_BOOLEANS)
-def test_booleans(name: str) -> None:
-    _check(_OF_BOOLEANS[name], torch.arange(21).reshape(3, 7) % 3 > 0)
+def test_boolean_operands_are_promoted(name: str) -> None:
+    _assert_matches_pytorch(_OF_BOOLEANS[name], torch.arange(21).reshape(3, 7) % 3 > 0)
 
 
 def test_more_operators() -> None:
     x, at = torch.linspace(-2, 2, 24).reshape(2, 6, 2), torch.tensor([[[0, 1]], [[4, 0]]])
-    _check(lambda x: torch.hypot(x, x + 1), x)
-    _check(lambda x: torch.nn.functional.group_norm(x, 3), x)
-    _check(lambda x: torch.nn.functional.group_norm(x, 2, weight=torch.arange(6.0)), x)
-    _check(lambda x: x.scatter_add(1, at, x), x)
+    _assert_matches_pytorch(lambda x: torch.hypot(x, x + 1), x)
+    _assert_matches_pytorch(lambda x: torch.nn.functional.group_norm(x, 3), x)
+    _assert_matches_pytorch(lambda x: torch.nn.functional.group_norm(x, 2, weight=torch.arange(6.0)), x)
+    _assert_matches_pytorch(lambda x: x.scatter_add(1, at, x), x)
     with pytest.raises(UnsupportedOperator, match="special_bessel_j0"):
         import_model(Apply(torch.special.bessel_j0), (x,))

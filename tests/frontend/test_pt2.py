@@ -1,4 +1,4 @@
-"""Opening a .pt2 file never runs code from it.  The hostile files here do run theirs through torch.export.load."""
+"""Tests that opening a .pt2 file never runs code from it. `torch.export.load` does run the code of these files."""
 
 import io
 import json
@@ -20,7 +20,7 @@ Edit = Callable[[str, bytes], bytes]
 
 
 class Hostile:
-    """Makes a directory when unpickled."""
+    """An object that makes a directory when it is unpickled."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
@@ -38,7 +38,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rewrite(source: Path, edit: Edit) -> Path:
-    """A copy of an archive with each entry passed through edit."""
+    """Write a copy of an archive with each entry passed through `edit`, and return its path."""
     path = source.with_name("edited.pt2")
     with zipfile.ZipFile(source) as archive, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as copy:
         for name in archive.namelist():
@@ -63,7 +63,7 @@ def edit_json(suffix: str, change: Callable[[Any], None]) -> Edit:
     return edit
 
 
-def test_plain_models_open(good: Path, tmp_path: Path) -> None:
+def test_plain_models_are_opened(good: Path, tmp_path: Path) -> None:
     imported = import_model(good)
     assert imported.name == "mlp"
     assert [task.key for task in imported.tasks] == [task.key for task in import_model(*mlp()).tasks]
@@ -72,7 +72,7 @@ def test_plain_models_open(good: Path, tmp_path: Path) -> None:
     assert open_pt2(tmp_path / "bert.pt2").graph_signature.user_inputs
 
 
-def test_pickled_weight(good: Path, tmp_path: Path) -> None:
+def test_a_pickled_weight_is_refused(good: Path, tmp_path: Path) -> None:
     def edit(name: str, data: bytes) -> bytes:
         if name.endswith("weight_0"):
             return pickled(tmp_path / "mark")
@@ -84,7 +84,7 @@ def test_pickled_weight(good: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "mark").exists()
 
 
-def test_pickled_sample_inputs(good: Path, tmp_path: Path) -> None:
+def test_pickled_sample_inputs_are_refused(good: Path, tmp_path: Path) -> None:
     def edit(name: str, data: bytes) -> bytes:
         return pickled(tmp_path / "mark") if "sample_inputs" in name else data
 
@@ -93,7 +93,7 @@ def test_pickled_sample_inputs(good: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "mark").exists()
 
 
-def test_evaluated_expression(good: Path, tmp_path: Path) -> None:
+def test_an_evaluated_expression_is_refused(good: Path, tmp_path: Path) -> None:
     code = f"__import__('os').mkdir({str(tmp_path / 'mark')!r})"
 
     def change(program: Any) -> None:
@@ -127,12 +127,12 @@ def _signature(program: Any) -> Any:
         (lambda p: _signature(p).update(out_spec='[1, {"x": "__enum__"}]'), "enumeration members"),
     ],
 )
-def test_other_ways_to_code(good: Path, change: Callable[[Any], None], message: str) -> None:
+def test_other_ways_to_run_code_are_refused(good: Path, change: Callable[[Any], None], message: str) -> None:
     with pytest.raises(InvalidModel, match=message):
         open_pt2(rewrite(good, edit_json("model.json", change)))
 
 
-def test_unexpected_entries(good: Path) -> None:
+def test_unexpected_entries_are_refused(good: Path) -> None:
     path = rewrite(good, lambda name, data: data)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("mlp/data/aotinductor/model/model.so", b"code")
@@ -140,7 +140,7 @@ def test_unexpected_entries(good: Path) -> None:
         open_pt2(path)
 
 
-def test_two_archives_in_one(good: Path) -> None:
+def test_two_archives_in_one_file_are_refused(good: Path) -> None:
     path = rewrite(good, lambda name, data: data)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("other/models/model.json", b"{}")
@@ -149,20 +149,20 @@ def test_two_archives_in_one(good: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip file", b"PK\x03\x04 torn"])
-def test_damaged(tmp_path: Path, content: bytes) -> None:
+def test_damaged_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.pt2"
     path.write_bytes(content)
     with pytest.raises(InvalidModel, match=r"bad.pt2: not a readable exported program"):
         open_pt2(path)
 
 
-def test_truncated(good: Path) -> None:
+def test_a_truncated_file_is_refused(good: Path) -> None:
     path = good.with_name("short.pt2")
     path.write_bytes(good.read_bytes()[:-2000])
     with pytest.raises(InvalidModel, match="not a readable exported program"):
         open_pt2(path)
 
 
-def test_missing(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidModel, match="cannot be read: No such file"):
         open_pt2(tmp_path / "none.pt2")

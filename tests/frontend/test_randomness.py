@@ -1,4 +1,4 @@
-"""Operators that draw random numbers are found before TVM's importer makes constants, or nothing, of them."""
+"""Tests that random operators are refused. TVM's importer would drop them or replace them by constants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from felixlike.frontend import import_model
 
 
 class Layer(nn.Module):
-    """A module in eval mode that does one thing."""
+    """A module whose forward calls `function(layer, x)`."""
 
     def __init__(self, function: Callable[[Layer, Tensor], Any]) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def test_operators_that_draw_nothing_are_imported(name: str) -> None:
     assert import_model(Layer(FIXED[name]).eval(), torch.randn(3, 8)).tasks
 
 
-def test_exported_programs_and_files(tmp_path: Path) -> None:
+def test_random_exported_programs_and_files_are_refused(tmp_path: Path) -> None:
     program = torch.export.export(Layer(RANDOM["randn_like"]).eval(), (torch.randn(3, 8),))
     torch.export.save(program, tmp_path / "noise.pt2")
     for model in (program, tmp_path / "noise.pt2"):
@@ -85,14 +85,14 @@ def test_exported_programs_and_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_dropout_of_onnx_models(training: bool) -> None:
+def test_dropout_of_onnx_models_is_refused_in_training_mode(training: bool) -> None:
     value = {"ratio": np.float32(0.5), "training": np.bool_(training)}
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Dropout", ["r", *value], ["y"])],
         "net",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 8])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 8])],
-        [numpy_helper.from_array(np.array(own), name) for name, own in value.items()],
+        [numpy_helper.from_array(np.array(constant), name) for name, constant in value.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.checker.check_model(model)

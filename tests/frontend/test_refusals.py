@@ -1,4 +1,4 @@
-"""Libraries' messages become one line, and their talk is kept back only while it must be."""
+"""Tests for error messages of libraries, which become one line, and for suppressing their output."""
 
 import dataclasses
 import logging
@@ -21,12 +21,12 @@ from felixlike.frontend.importers.refusals import quiet
     ("message", "line"),
     [("one", "one"), ("\n  first \nsecond", "first"), ("", "ValueError"), ("x" * 400, "x" * 299 + "…")],
 )
-def test_first_line(message: str, line: str) -> None:
+def test_first_line_of_an_error(message: str, line: str) -> None:
     assert first_line(ValueError(message)) == line
 
 
-def test_quiet_ends_even_after_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    def talk() -> None:
+def test_quiet_ends_after_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    def print_and_raise() -> None:
         with quiet(stdout=True):
             warnings.warn("hidden", stacklevel=1)
             logging.getLogger("torch").error("hidden")
@@ -35,7 +35,7 @@ def test_quiet_ends_even_after_an_error(capsys: pytest.CaptureFixture[str]) -> N
             raise ValueError("through")
 
     with pytest.raises(ValueError, match="through"):
-        talk()
+        print_and_raise()
     assert capsys.readouterr() == ("", "")
     print("shown")
     assert capsys.readouterr().out == "shown\n"
@@ -45,21 +45,21 @@ def test_quiet_ends_even_after_an_error(capsys: pytest.CaptureFixture[str]) -> N
 
 
 class Branching(nn.Module):
-    """Says what it does, then asks for a value."""
+    """A model that prints to stderr and then branches on a tensor's value."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         print("my own words", file=sys.stderr)
         return x if x.sum() > 0 else -x
 
 
-def test_what_the_model_prints_is_printed_but_not_torchs_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_model_s_output_is_printed_but_not_torchs_graphs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DynamicControlFlow):
         import_model(Branching(), torch.randn(4))
     err = capsys.readouterr().err
     assert set(err.split("\n")) == {"my own words", ""}
 
 
-def test_a_process_without_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stderr_may_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     with pytest.raises(DynamicControlFlow):
         import_model(Branching(), torch.randn(4))
@@ -67,7 +67,7 @@ def test_a_process_without_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclasses.dataclass
 class Pair:
-    """Two outputs, of a class that PyTorch does not know."""
+    """Two outputs in a class that is not registered with PyTorch."""
 
     first: torch.Tensor
     second: torch.Tensor
@@ -84,8 +84,8 @@ class Recurrent(nn.Module):
         self.cell = nn.GRU(8, 8, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.cell(x)[0]
-        return found
+        output: torch.Tensor = self.cell(x)[0]
+        return output
 
 
 class Fives(nn.Module):
@@ -99,8 +99,8 @@ class Embedded(nn.Module):
         self.table = nn.Embedding(10, 4)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.table(ids)
-        return found
+        rows: torch.Tensor = self.table(ids)
+        return rows
 
 
 _SIZES = fx.Dim("T", range(1, 9))
@@ -116,13 +116,13 @@ _SIZES = fx.Dim("T", range(1, 9))
         (Embedded, ((2, 3),), r"for integers \(token ids\) give an example tensor\.$"),
     ],
 )
-def test_refusals_say_what_to_do(model: type[nn.Module], shapes: Any, words: str) -> None:
+def test_export_errors_name_a_remedy(model: type[nn.Module], shapes: Any, words: str) -> None:
     with pytest.raises(ExportFailed, match=words):
         fx.optimize(model().eval(), shapes, 0, progress=False)
 
 
-def test_a_registered_dataclass_comes_back() -> None:
-    """As the message above advises."""
+def test_a_registered_dataclass_is_returned() -> None:
+    """Registering the class, as the error message advises, makes the model work."""
 
     @dataclasses.dataclass
     class Registered(Pair):
@@ -133,9 +133,9 @@ def test_a_registered_dataclass_comes_back() -> None:
             return Registered(x + 1, x * 2)
 
     torch.export.register_dataclass(Registered)
-    found = fx.optimize(Model(), ((3,),), 0, progress=False)(torch.ones(3))
-    assert type(found) is Registered
-    assert (found.first.tolist(), found.second.tolist()) == ([2.0] * 3, [2.0] * 3)
+    outputs = fx.optimize(Model(), ((3,),), 0, progress=False)(torch.ones(3))
+    assert type(outputs) is Registered
+    assert (outputs.first.tolist(), outputs.second.tolist()) == ([2.0] * 3, [2.0] * 3)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -148,14 +148,14 @@ def test_quantised_layers_are_refused_by_name() -> None:
         fx.optimize(quantised, ((2, 16),), 0, progress=False)
 
 
-def test_advice_is_in_the_terms_of_whoever_reads_it() -> None:
-    def said() -> str:
+def test_remedies_name_options_of_the_api_or_the_command() -> None:
+    def remedy() -> str:
         with pytest.raises(InvalidShape) as caught:
             fx.optimize(nn.Linear(8, 8).eval(), rounds=0, progress=False)
         return caught.value.remedy
 
-    assert "shapes=((1, 3, 224, 224),)" in said()
+    assert "shapes=((1, 3, 224, 224),)" in remedy()
     with for_the_command():
-        assert "--shape 1x3x224x224" in said()
-        assert "shapes=" not in said()
-    assert "--shape" not in said()
+        assert "--shape 1x3x224x224" in remedy()
+        assert "shapes=" not in remedy()
+    assert "--shape" not in remedy()

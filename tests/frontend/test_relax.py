@@ -1,4 +1,4 @@
-"""A user's own Relax module is a model."""
+"""Tests for Relax modules as models."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def build(outputs: Any, *, rows: Any = 4, name: str = "main") -> Any:
     return builder.get()
 
 
-def test_operators_are_legalised_and_nested_outputs_kept() -> None:
+def test_operators_are_legalised_and_outputs_stay_nested() -> None:
     def outputs(builder: Any, x: Any) -> Any:
         soft = builder.emit(relax.op.nn.softmax(x))
         return relax.Tuple([soft, relax.Tuple([builder.emit(relax.op.exp(x))])])
@@ -36,19 +36,19 @@ def test_operators_are_legalised_and_nested_outputs_kept() -> None:
     torch.testing.assert_close(exp, x.exp())
 
 
-def test_symbolic_input() -> None:
+def test_a_symbolic_input_is_refused() -> None:
     module = build(lambda builder, x: builder.emit(relax.op.exp(x)), rows=_tvm.tirx.Var("n", "int64"))
     with pytest.raises(InvalidShape, match=r"x has shape \(n, 6\).*give every size as a number"):
         import_model(module)
 
 
-def test_no_main() -> None:
+def test_a_module_without_main_is_refused() -> None:
     module = build(lambda builder, x: builder.emit(relax.op.exp(x)), name="other")
     with pytest.raises(InvalidModel, match="no Relax function main, only other"):
         import_model(module)
 
 
-def test_inputs_that_are_no_tensors() -> None:
+def test_inputs_that_are_not_tensors_are_refused() -> None:
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.ShapeType([2, 3]))
     with builder.function("main", [x]):
@@ -57,6 +57,6 @@ def test_inputs_that_are_no_tensors() -> None:
         import_model(builder.get())
 
 
-def test_nothing_computed() -> None:
+def test_a_module_that_computes_nothing_is_refused() -> None:
     with pytest.raises(EmptyModel, match="returns its inputs or constants"):
         import_model(build(lambda builder, x: x))

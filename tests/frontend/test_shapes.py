@@ -1,4 +1,4 @@
-"""What users write as shapes, and what they are told when it is wrong."""
+"""Tests for parsing shapes and example inputs, and for the errors of invalid ones."""
 
 import re
 from typing import Any
@@ -16,40 +16,40 @@ from felixlike.frontend.importers.input_shapes import Example, Input, either, ma
 SPECS = (InputSpec("x", (2, 3), "float32"), InputSpec("ids", (4,), "int64"))
 
 
-def examples(*given: Input) -> list[Example]:
-    return [value.alone("x") for value in given]
+def examples(*inputs: Input) -> list[Example]:
+    return [value.alone("x") for value in inputs]
 
 
 def test_sizes_of_one_input() -> None:
-    given = read_shapes((1, 3, 8, 8))
-    assert given is not None
-    assert examples(*given.positional) == [Example((1, 3, 8, 8))]
-    assert given.only_sizes
+    parsed = read_shapes((1, 3, 8, 8))
+    assert parsed is not None
+    assert examples(*parsed.positional) == [Example((1, 3, 8, 8))]
+    assert parsed.only_sizes
 
 
-def test_one_tensor() -> None:
+def test_a_single_tensor() -> None:
     tensor = torch.ones(2, dtype=torch.int64)
-    given = read_shapes(tensor)
-    assert given is not None
-    assert examples(*given.positional) == [Example((2,), "int64")]
-    assert not given.only_sizes
-    assert given.positional[0].value().data_ptr() == tensor.data_ptr()
+    parsed = read_shapes(tensor)
+    assert parsed is not None
+    assert examples(*parsed.positional) == [Example((2,), "int64")]
+    assert not parsed.only_sizes
+    assert parsed.positional[0].value().data_ptr() == tensor.data_ptr()
 
 
 def test_sequence_of_tensors_and_sizes() -> None:
-    given = read_shapes([torch.ones(2, 3), (4, 5), ()])
-    assert given is not None
-    assert [example.shape for example in examples(*given.positional)] == [(2, 3), (4, 5), ()]
+    parsed = read_shapes([torch.ones(2, 3), (4, 5), ()])
+    assert parsed is not None
+    assert [example.shape for example in examples(*parsed.positional)] == [(2, 3), (4, 5), ()]
 
 
-def test_mapping_keeps_names() -> None:
-    given = read_shapes({"b": (1, 2), "a": torch.ones(3, dtype=torch.bool)})
-    assert given is not None
-    assert [name for name, _ in given.named] == ["b", "a"]
-    assert examples(*dict(given.named).values()) == [Example((1, 2)), Example((3,), "bool")]
+def test_a_mapping_keeps_names() -> None:
+    parsed = read_shapes({"b": (1, 2), "a": torch.ones(3, dtype=torch.bool)})
+    assert parsed is not None
+    assert [name for name, _ in parsed.named] == ["b", "a"]
+    assert examples(*dict(parsed.named).values()) == [Example((1, 2)), Example((3,), "bool")]
 
 
-def test_nothing_given() -> None:
+def test_no_shapes_give_none() -> None:
     assert read_shapes(None) is None
     assert parse_shapes([]) is None
 
@@ -76,12 +76,12 @@ def test_nothing_given() -> None:
         ((None, 3), "shapes: None is not a size. give every size as a positive integer"),
     ],
 )
-def test_refused(shapes: Any, message: str) -> None:
+def test_invalid_shapes_are_refused(shapes: Any, message: str) -> None:
     with pytest.raises(InvalidShape, match=message):
         read_shapes(shapes)
 
 
-def test_example_tensors_without_a_value() -> None:
+def test_examples_without_a_tensor_are_made() -> None:
     floats = Example((2, 3)).tensor()
     assert floats.dtype is torch.float32
     assert torch.equal(floats, Example((2, 3)).tensor())
@@ -89,11 +89,11 @@ def test_example_tensors_without_a_value() -> None:
     assert Example((), "float16").tensor().dtype is torch.float16
 
 
-def test_command_line() -> None:
-    given = parse_shapes(["x=1x3x8x8", "ids=1x64:int64", "t=scalar:float64"])
-    assert given is not None
-    assert [name for name, _ in given.named] == ["x", "ids", "t"]
-    assert examples(*dict(given.named).values()) == [
+def test_shapes_of_the_command_line() -> None:
+    parsed = parse_shapes(["x=1x3x8x8", "ids=1x64:int64", "t=scalar:float64"])
+    assert parsed is not None
+    assert [name for name, _ in parsed.named] == ["x", "ids", "t"]
+    assert examples(*dict(parsed.named).values()) == [
         Example((1, 3, 8, 8)),
         Example((1, 64), "int64"),
         Example((), "float64"),
@@ -116,7 +116,7 @@ def test_command_line() -> None:
         (["x=1", "x=2"], "input 'x' is given twice"),
     ],
 )
-def test_command_line_refused(texts: list[str], message: str) -> None:
+def test_invalid_shapes_of_the_command_line_are_refused(texts: list[str], message: str) -> None:
     with pytest.raises(InvalidShape, match=message):
         parse_shapes(texts)
 
@@ -138,42 +138,42 @@ def test_match_known_takes_sizes_types_and_tensors() -> None:
         ([(2, 3), torch.ones(4)], "input 'ids' is int64, but a float32 tensor was given"),
     ],
 )
-def test_match_known_refused(shapes: Any, message: str) -> None:
+def test_match_known_refuses_mismatches(shapes: Any, message: str) -> None:
     with pytest.raises(InvalidShape, match=re.escape(message)):
         match_known(read_shapes(shapes), SPECS, where="m")
 
 
-def test_arrays_are_tensors_of_their_type() -> None:
-    given = read_shapes([np.zeros((2, 3)), np.ones(4, np.int32), np.zeros((), ">f4")])
-    assert given is not None
-    assert examples(*given.positional) == [Example((2, 3), "float64"), Example((4,), "int32"), Example(())]
-    alone = read_shapes(np.ones((2, 3), np.float32))
-    assert alone is not None
-    assert alone.positional[0].value().tolist() == [[1.0] * 3] * 2
+def test_arrays_become_tensors_of_their_dtype() -> None:
+    parsed = read_shapes([np.zeros((2, 3)), np.ones(4, np.int32), np.zeros((), ">f4")])
+    assert parsed is not None
+    assert examples(*parsed.positional) == [Example((2, 3), "float64"), Example((4,), "int32"), Example(())]
+    single = read_shapes(np.ones((2, 3), np.float32))
+    assert single is not None
+    assert single.positional[0].value().tolist() == [[1.0] * 3] * 2
 
 
 def test_constants_and_nesting() -> None:
     x = torch.ones(2)
-    given = read_shapes(({"a": [x, (3, 4)], "b": None}, 3, np.float32(0.5), "text", True, (x, (x,))))
-    assert given is not None
-    nested, *constants, pair = (value.value() for value in given.positional)
+    parsed = read_shapes(({"a": [x, (3, 4)], "b": None}, 3, np.float32(0.5), "text", True, (x, (x,))))
+    assert parsed is not None
+    nested, *constants, pair = (value.value() for value in parsed.positional)
     assert nested["a"][0].data_ptr() == x.data_ptr()
     assert nested["a"][1].shape == (3, 4)
     assert nested["b"] is None
     assert constants == [3, 0.5, "text", True]
     assert [type(value) for value in constants] == [int, float, str, bool]
     assert isinstance(pair[1], tuple)
-    assert [example.shape for example in given.positional[0].examples] == [(2,), (3, 4)]
+    assert [example.shape for example in parsed.positional[0].examples] == [(2,), (3, 4)]
 
 
-def test_what_tokenizers_give_and_output_classes() -> None:
+def test_tokenizer_outputs_and_output_classes() -> None:
     ids = torch.ones(1, 4, dtype=torch.int64)
-    given = read_shapes(BatchEncoding({"input_ids": ids, "attention_mask": ids}))
-    assert given is not None
-    assert [name for name, _ in given.named] == ["input_ids", "attention_mask"]
-    inner = read_shapes([BatchEncoding({"input_ids": ids}), BaseModelOutput(last_hidden_state=ids)])
-    assert inner is not None
-    assert [type(value.value()) for value in inner.positional] == [dict, BaseModelOutput]
+    parsed = read_shapes(BatchEncoding({"input_ids": ids, "attention_mask": ids}))
+    assert parsed is not None
+    assert [name for name, _ in parsed.named] == ["input_ids", "attention_mask"]
+    in_a_list = read_shapes([BatchEncoding({"input_ids": ids}), BaseModelOutput(last_hidden_state=ids)])
+    assert in_a_list is not None
+    assert [type(value.value()) for value in in_a_list.positional] == [dict, BaseModelOutput]
 
 
 def test_models_that_take_plain_tensors_refuse_others() -> None:
@@ -185,7 +185,7 @@ def test_models_that_take_plain_tensors_refuse_others() -> None:
         match_known(read_shapes({"x": 3, "ids": (4,)}), SPECS, where="m")
 
 
-def test_one_of_two_names() -> None:
+def test_shapes_and_example_inputs_exclude_each_other() -> None:
     assert either(None, (1, 2)) == either((1, 2), None) == (1, 2)
     assert either(None, None) is None
     with pytest.raises(InvalidOption, match=r"example_inputs: shapes and example_inputs are both given\. give one"):

@@ -1,4 +1,4 @@
-"""A compiled model is called as the model is: arguments come apart as given, wrong ones are named by their place."""
+"""Tests for signatures: calls are flattened to tensors, and mismatching arguments are named by their position."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ Pair = namedtuple("Pair", ["first", "second"])
 def forward(
     x: Any, mask: Any = None, scale: Any = 1.0, *rest: Any, flag: bool = True, ring: Any = (), **more: Any
 ) -> None:
-    """A model's parameters, of every kind."""
+    """Declare parameters of every kind."""
 
 
-def of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Signature:
+def signature_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Signature:
     return Signature.of_call(parameters_of(function), args, kwargs)
 
 
-def flat(signature: Signature, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+def flatten(signature: Signature, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     return signature.flatten(args, kwargs, where="m", takes="it takes …")
 
 
-NESTED = of(forward, A, scale=(B, {"h": [C, 3], "c": None}), flag=False, extra=D)
+NESTED = signature_of(forward, A, scale=(B, {"h": [C, 3], "c": None}), flag=False, extra=D)
 
 
-def test_names_are_places() -> None:
+def test_tensors_are_named_by_their_position() -> None:
     assert NESTED.names == ("x", "scale[0]", "scale[1]['h'][0]", "extra")
-    assert of(forward, Pair(A, B), None, 2.0, C, D).names == ("x.first", "x.second", "rest[0]", "rest[1]")
-    assert of(forward, BaseModelOutput(last_hidden_state=A)).names == ("x['last_hidden_state']",)
+    assert signature_of(forward, Pair(A, B), None, 2.0, C, D).names == ("x.first", "x.second", "rest[0]", "rest[1]")
+    assert signature_of(forward, BaseModelOutput(last_hidden_state=A)).names == ("x['last_hidden_state']",)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,11 @@ def test_names_are_places() -> None:
         (NESTED, (), {"extra": D, "scale": [B, {"c": None, "h": [C, np.int64(3)]}], "x": A, "flag": np.bool_(False)}),
     ],
 )
-def test_calls_that_are_the_same(signature: Signature, args: Any, kwargs: Any) -> None:
-    assert flat(signature, *args, **kwargs) == (A, B, C, D)
+def test_equivalent_calls_flatten_to_the_same_tensors(signature: Signature, args: Any, kwargs: Any) -> None:
+    assert flatten(signature, *args, **kwargs) == (A, B, C, D)
 
 
-def test_the_model_is_called_as_it_was_exported() -> None:
+def test_the_call_is_rebuilt_from_tensors() -> None:
     args, kwargs = NESTED.arguments([A, B, C, D])
     assert args == (A,)
     assert kwargs == {"scale": (B, {"h": [C, 3], "c": None}), "flag": False, "extra": D}
@@ -102,51 +102,51 @@ def test_the_model_is_called_as_it_was_exported() -> None:
         ((A,), {"other": A}, "there is no input 'other'. it takes …"),
     ],
 )
-def test_mismatches_are_named_by_place(args: Any, kwargs: Any, message: str) -> None:
+def test_mismatches_are_named_by_position(args: Any, kwargs: Any, message: str) -> None:
     with pytest.raises(InputMismatch) as caught:
-        flat(NESTED, *args, **kwargs)
+        flatten(NESTED, *args, **kwargs)
     assert message in str(caught.value)
 
 
-def test_classes() -> None:
-    signature = of(lambda pair, output: None, Pair(A, B), BaseModelOutput(last_hidden_state=C))
-    assert flat(signature, Pair(A, B), BaseModelOutput(last_hidden_state=C)) == (A, B, C)
+def test_namedtuples_and_output_classes() -> None:
+    signature = signature_of(lambda pair, output: None, Pair(A, B), BaseModelOutput(last_hidden_state=C))
+    assert flatten(signature, Pair(A, B), BaseModelOutput(last_hidden_state=C)) == (A, B, C)
     with pytest.raises(InputMismatch, match="input 'pair' is a tuple, compiled for a Pair of 2"):
-        flat(signature, (A, B), C)
+        flatten(signature, (A, B), C)
     with pytest.raises(InputMismatch, match="input 'output' is an object, compiled for a BaseModelOutput of 'last_"):
-        flat(signature, Pair(A, B), C)
+        flatten(signature, Pair(A, B), C)
 
 
-def test_plain_calls_are_known() -> None:
-    """Those whose arguments are the tensors, in order."""
-    assert of(forward, A).by_position
-    assert of(forward, A, B, C).by_position
-    assert of(forward, A, B, C, D).by_position
-    assert of(forward, x=A, mask=B).by_position
+def test_calls_of_tensors_only_are_positional() -> None:
+    """A signature is positional if its arguments are the tensors, in order."""
+    assert signature_of(forward, A).by_position
+    assert signature_of(forward, A, B, C).by_position
+    assert signature_of(forward, A, B, C, D).by_position
+    assert signature_of(forward, x=A, mask=B).by_position
     assert Signature.plain(["a", "input.1"]).by_position
     for other in (
-        of(forward, A, None, B),
-        of(forward, x=A, scale=B),
-        of(forward, (A,)),
-        of(forward, A, flag=B),
+        signature_of(forward, A, None, B),
+        signature_of(forward, x=A, scale=B),
+        signature_of(forward, (A,)),
+        signature_of(forward, A, flag=B),
         NESTED,
     ):
         assert not other.by_position
 
 
-def test_names_that_two_tensors_have() -> None:
+def test_equal_names_get_a_suffix() -> None:
     signature = Signature.plain(["a", "a", "b"])
     assert signature.names == ("a", "a_1", "b")
-    assert flat(signature, A, B, b=C) == (A, B, C)
+    assert flatten(signature, A, B, b=C) == (A, B, C)
 
 
-def test_further_arguments() -> None:
-    signature = of(forward, A, None, 1.0, B, C)
-    assert flat(signature, A, None, 1.0, B, C) == (A, B, C)
+def test_variable_positional_arguments() -> None:
+    signature = signature_of(forward, A, None, 1.0, B, C)
+    assert flatten(signature, A, None, 1.0, B, C) == (A, B, C)
     with pytest.raises(InputMismatch, match="input 'rest' is a tuple of 1, compiled for a tuple of 2"):
-        flat(signature, A, None, 1.0, B)
+        flatten(signature, A, None, 1.0, B)
     with pytest.raises(InputMismatch, match="3 inputs are given, at most 2 taken by position"):
-        flat(of(lambda x, y: None, A, (B, C)), A, B, C)
+        flatten(signature_of(lambda x, y: None, A, (B, C)), A, B, C)
 
 
 @pytest.mark.parametrize(
@@ -160,29 +160,32 @@ def test_further_arguments() -> None:
             "(x: 'f[1]', mask=None, *, scale: \"(f[2], {'h': [f[3], 3], 'c': None})\", flag=False, ring=Ellipsis, "
             "extra: 'f[4]')",
         ),
-        (of(forward, A, None, 1.0, B), "(x: 'f[1]', mask=None, scale=1.0, *rest: '(f[2])', flag=True, ring=Ellipsis)"),
-        (of(lambda x, y: None, A, (None, 1)), "(x: 'f[1]', y=Ellipsis)"),
-        (of(lambda x: None, Pair(A, B)), "(x: 'Pair(f[1], f[2])')"),
+        (
+            signature_of(forward, A, None, 1.0, B),
+            "(x: 'f[1]', mask=None, scale=1.0, *rest: '(f[2])', flag=True, ring=Ellipsis)",
+        ),
+        (signature_of(lambda x, y: None, A, (None, 1)), "(x: 'f[1]', y=Ellipsis)"),
+        (signature_of(lambda x: None, Pair(A, B)), "(x: 'Pair(f[1], f[2])')"),
     ],
 )
-def test_for_inspect(signature: Signature, text: str) -> None:
+def test_text_of_the_python_signature(signature: Signature, text: str) -> None:
     words = [f"f[{index}]" for index in range(1, len(signature.names) + 1)]
     assert str(signature.as_python(words)) == text
 
 
-def test_the_same_constant() -> None:
+def test_equality_of_constants() -> None:
     assert all(same(value, constant) for value, constant in [(1, 1.0), (np.float32(2), 2), ("a", "a"), (None, None)])
     assert same(float("nan"), float("nan"))
     assert not any(same(value, constant) for value, constant in [(1, True), (0, None), (A, None), ("1", 1), ([], None)])
 
 
-def test_through_a_file() -> None:
-    for signature in (NESTED, Signature.plain(["a", "input.1"]), of(forward, A, None, 1.0, B)):
+def test_signatures_survive_json() -> None:
+    for signature in (NESTED, Signature.plain(["a", "input.1"]), signature_of(forward, A, None, 1.0, B)):
         again = Signature.from_json(json.loads(json.dumps(signature.to_json())))
         assert again == signature
         assert again.names == signature.names
     with pytest.raises(InvalidModel, match="input: the model's input cannot be written to a file"):
-        of(forward, Pair(A, B)).to_json()
+        signature_of(forward, Pair(A, B)).to_json()
 
 
 PLAIN = Signature.plain(["x"]).to_json()
@@ -208,12 +211,12 @@ LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
         (PLAIN | {"arguments": PLAIN["arguments"] | {"constants": [[4, 1]]}}, "a constant input is out of place"),
     ],
 )
-def test_damaged_or_hostile_json(data: Any, message: str) -> None:
+def test_damaged_or_hostile_json_is_refused(data: Any, message: str) -> None:
     with pytest.raises(InvalidArtefact, match=message):
         Signature.from_json(data)
 
 
-def test_parameters() -> None:
+def test_parameters_of_a_function() -> None:
     kinds = [(p.name, p.kind, p.default) for p in parameters_of(forward)]
     assert kinds[:2] == [("x", "POSITIONAL_OR_KEYWORD", None), ("mask", "POSITIONAL_OR_KEYWORD", (None,))]
     assert kinds[3:6] == [

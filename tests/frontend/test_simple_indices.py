@@ -1,4 +1,4 @@
-"""Divisions that do nothing leave PrimFuncs; others stay, and so do the values."""
+"""Tests that index divisions without effect are removed from PrimFuncs, and that values are unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODELS: dict[str, tuple[Any, tuple[int, ...], int]] = {
     "channel_shuffle": (nn.ChannelShuffle(4), (1, 12, 5, 7), 2),
     "pixel_shuffle": (nn.PixelShuffle(2), (1, 8, 5, 7), 4),
 }
-"""Model, shape of its input, and divisions that are left: of channels by groups, or of places by the upscaling."""
+"""Model, shape of its input, and the remaining divisions: of channels by groups, or of positions by the upscaling."""
 
 
 def _divisions(task: Any) -> int:
@@ -28,9 +28,9 @@ def _divisions(task: Any) -> int:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_only_divisions_that_do_something_stay(name: str) -> None:
-    model, shape, left = MODELS[name]
+def test_only_needed_divisions_remain(name: str) -> None:
+    model, shape, remaining = MODELS[name]
     x = torch.randn(shape)
     imported = import_model(model, (x,))
-    assert sum(map(_divisions, imported.tasks)) == left
+    assert sum(map(_divisions, imported.tasks)) == remaining
     assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-6

@@ -1,4 +1,4 @@
-"""Sizes that a call decides are checked in tensors, and read back from what a file says of them."""
+"""Tests for saving dynamic sizes as JSON and reading them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def test_sizes_survive_json() -> None:
         ({"inputs": [["B", "T", None], [None, "U"]]}, "do not fit"),
     ],
 )
-def test_other_data_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_invalid_json_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidArtefact, match=words):
         Sizes.from_json({**_SIZES.to_json(), **changes}, _SHAPES)

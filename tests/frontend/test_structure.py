@@ -1,4 +1,4 @@
-"""Outputs keep their nesting, in this process and through a file."""
+"""Tests for the nesting of outputs, in this process and through a file."""
 
 import json
 from collections import OrderedDict, namedtuple
@@ -28,7 +28,7 @@ Pair = namedtuple("Pair", ["first", "second"])
         ((None, A, 2.5, "text", True), [A]),
     ],
 )
-def test_rebuild_and_json(output: Any, computed: list[Any]) -> None:
+def test_outputs_are_rebuilt_also_through_json(output: Any, computed: list[Any]) -> None:
     structure = structure_of(output)
     assert structure.builder()(computed) == output
     again = Structure.from_json(json.loads(json.dumps(structure.to_json())))
@@ -37,7 +37,7 @@ def test_rebuild_and_json(output: Any, computed: list[Any]) -> None:
     assert type(rebuilt) is type(output)
 
 
-def test_output_class_of_transformers() -> None:
+def test_an_output_class_of_transformers_is_rebuilt() -> None:
     tensor = torch.ones(2)
     structure = structure_of(BaseModelOutput(last_hidden_state=tensor))
     again = Structure.from_json(json.loads(json.dumps(structure.to_json())))
@@ -46,7 +46,7 @@ def test_output_class_of_transformers() -> None:
     assert rebuilt.last_hidden_state is tensor
 
 
-def test_namedtuple_is_rebuilt_but_not_written() -> None:
+def test_a_namedtuple_is_rebuilt_but_not_saved() -> None:
     structure = structure_of(Pair(A, B))
     assert structure.builder()([A, B]) == Pair(A, B)
     with pytest.raises(InvalidModel, match="output: the model's output cannot be written to a file"):
@@ -72,6 +72,6 @@ LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
         ({**_tree("builtins.tuple", "null", [LEAF]), "constants": [[5, None]]}, "a constant output is out of place"),
     ],
 )
-def test_damaged_or_hostile_json(data: Any, message: str) -> None:
+def test_damaged_or_hostile_json_is_refused(data: Any, message: str) -> None:
     with pytest.raises(InvalidArtefact, match=message):
         Structure.from_json(data)

@@ -1,4 +1,4 @@
-"""A task's key says what is computed, for which target, and nothing else."""
+"""Tests for tasks: their key depends on the computation and the target only."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def matmul(rows: int = 4) -> Any:
     return te.create_prim_func([a, w, _tvm.topi.nn.matmul(a, w)])
 
 
-def test_key_ignores_names_and_keeps_sizes_and_target() -> None:
+def test_the_key_depends_on_sizes_and_target_but_not_on_names() -> None:
     target = resolve_target("cpu")
     task = make_task(matmul(), target, name="one", weight=3)
     renamed = make_task(matmul().with_attr("global_symbol", "other").with_attr("op_pattern", 4), target, name="two")
@@ -34,10 +34,10 @@ def test_key_ignores_names_and_keeps_sizes_and_target() -> None:
     assert task.key != make_task(matmul(), other, name="one").key
 
 
-def test_key_is_the_same_in_every_process() -> None:
+def test_the_key_is_the_same_in_every_process() -> None:
     target = _tvm.Target({"kind": "llvm", "mcpu": "x86-64", "num-cores": 2})
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == make_task(matmul(), target, name="m").key
+    process = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == make_task(matmul(), target, name="m").key
 
 
 def test_flops_weight_and_text() -> None:
@@ -48,7 +48,7 @@ def test_flops_weight_and_text() -> None:
 
 
 def test_layouts_of_inputs_are_not_free() -> None:
-    """TVM's operators say of their weights that they may be laid out anew; as inputs they would be in every call."""
+    """TVM's operators mark the layout of weights as free. For inputs, every call would have to change the layout."""
     from support.operators import OPERATORS
 
     func = OPERATORS["batch_matmul"](small_size=True)

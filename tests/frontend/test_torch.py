@@ -1,4 +1,4 @@
-"""PyTorch models come in as they are; what cannot come in is refused in one readable line."""
+"""Tests for importing PyTorch models, and for the one-line errors of models that cannot be imported."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ class Counter(nn.Module):
 
 
 class Tied(nn.Module):
-    """One parameter under two names."""
+    """A model with one parameter under two names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Further(nn.Module):
         return x * 2 + more["extra"]
 
 
-def test_modes_and_gradients_are_left_as_they_were() -> None:
+def test_modes_and_gradients_are_not_changed() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.BatchNorm1d(4))
     model[2].eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -79,7 +79,7 @@ def test_modes_and_gradients_are_left_as_they_were() -> None:
     torch.testing.assert_close(compile_model(imported)(x), model.eval()(x))
 
 
-def test_modes_are_restored_after_a_refusal() -> None:
+def test_modes_are_restored_after_an_error() -> None:
     model = Branch().train()
     with pytest.raises(DynamicControlFlow):
         import_model(model, (3,))
@@ -91,7 +91,7 @@ def test_tied_parameters() -> None:
     torch.testing.assert_close(compile_model(import_model(model, ids))(ids), model(ids))
 
 
-def test_examples_are_the_users_own() -> None:
+def test_example_tensors_are_not_copied() -> None:
     model, (x,) = mlp()
     assert import_model(model, x).examples[0].data_ptr() == x.data_ptr()
     assert import_model(model, (8, 128)).examples[0].shape == (8, 128)
@@ -110,7 +110,7 @@ def test_arguments_by_position_and_by_name(shapes: Any, names: list[str]) -> Non
     assert [spec.name for spec in import_model(Optional(), shapes).inputs] == names
 
 
-def test_further_keywords() -> None:
+def test_variable_keyword_arguments() -> None:
     imported = import_model(Further(), {"x": (2, 3), "extra": (3,)})
     assert [spec.name for spec in imported.inputs] == ["x", "extra"]
 
@@ -125,7 +125,7 @@ def test_further_keywords() -> None:
         ({"scale": (2,)}, "nothing is given for input 'x'"),
     ],
 )
-def test_wrong_inputs(shapes: Any, message: str) -> None:
+def test_wrong_inputs_are_refused(shapes: Any, message: str) -> None:
     with pytest.raises(InvalidShape, match=message):
         import_model(Optional(), shapes)
 
@@ -137,12 +137,12 @@ def test_control_flow_names_the_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_size_read_from_a_tensor() -> None:
+def test_a_size_read_from_a_tensor_is_refused() -> None:
     with pytest.raises(DynamicControlFlow, match="depends on the values of its tensors"):
         import_model(Apply(lambda x: x[: int(x[0].item())]), (3,))
 
 
-def test_wrong_sizes(capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_sizes_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ExportFailed, match=r"must have same reduction dim, but got \[3, 3\] X \[4, 5\].*these shapes"):
         import_model(nn.Linear(4, 5), torch.ones(3, 3))
     assert capfd.readouterr().err == ""
@@ -161,12 +161,12 @@ def test_unknown_operators_are_all_named() -> None:
         import_model(model, (3, 3))
 
 
-def test_shapes_that_depend_on_values() -> None:
+def test_shapes_that_depend_on_values_are_refused() -> None:
     with pytest.raises(UnsupportedOperator, match=r"aten.nonzero"):
         import_model(Apply(lambda x: x.nonzero()), (3, 3))
 
 
-def test_a_model_that_keeps_state() -> None:
+def test_a_model_that_changes_its_state_is_refused() -> None:
     with pytest.raises(InvalidModel, match=r"Counter: the model changes its own state .calls. when called"):
         import_model(Counter(), (3,))
 
@@ -180,17 +180,17 @@ def test_a_model_that_keeps_state() -> None:
         (lambda x: (None, 3), "the model returns no tensor"),
     ],
 )
-def test_empty_models(function: Any, message: str) -> None:
+def test_models_that_compute_nothing_are_refused(function: Any, message: str) -> None:
     with pytest.raises(EmptyModel, match=message):
         import_model(Apply(function), (2, 3))
 
 
-def test_parameters_elsewhere() -> None:
+def test_parameters_on_another_device_are_refused() -> None:
     with pytest.raises(InvalidModel, match=r"Linear: weight is on meta. move the model: model.cpu\(\)"):
         import_model(nn.Linear(2, 2, device="meta"), (3, 2))
 
 
-def test_layers_without_sizes() -> None:
+def test_uninitialized_layers_are_refused() -> None:
     with pytest.raises(InvalidModel, match=r"LazyLinear: weight has no size yet\. call the model once"):
         import_model(nn.LazyLinear(4), (2, 3))
 
@@ -203,7 +203,7 @@ def test_exported_program_knows_its_inputs() -> None:
     assert [task.key for task in imported.tasks] == [task.key for task in import_model(model, x).tasks]
 
 
-def test_exported_program_with_other_shapes() -> None:
+def test_an_exported_program_with_other_shapes_is_refused() -> None:
     model, (x,) = mlp()
     with pytest.raises(InvalidShape, match=r"input 'input' has shape \(8, 128\), but \(9, 128\) was given"):
         import_model(torch.export.export(model, (x,)), (9, 128))
@@ -217,7 +217,7 @@ def test_exported_program_is_not_changed() -> None:
     assert str(program) == text
 
 
-def test_exported_program_with_dynamic_shapes() -> None:
+def test_an_exported_program_with_dynamic_shapes_is_refused() -> None:
     model, (x,) = mlp()
     dynamic = {"input": {0: torch.export.Dim("batch", min=2, max=64)}}
     with pytest.raises(InvalidShape, match=r"input 'input' has shape .*some of which a call decides"):
@@ -233,7 +233,7 @@ def test_exported_program_with_constants() -> None:
         compiled(torch.ones(3), 3)
 
 
-def test_refused_by_tvms_importer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_tvms_importer_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(node: Any, importer: Any) -> Any:
         raise ValueError("no such layout")
 
@@ -280,25 +280,25 @@ def test_reductions_that_the_importer_lacks(function: Any) -> None:
         lambda x: nn.functional.interpolate(x, size=(3, 5), mode="nearest"),
     ],
 )
-def test_operators_that_the_importer_lacks_or_mistakes(function: Any) -> None:
+def test_operators_that_the_importer_lacks_or_gets_wrong(function: Any) -> None:
     model, x = Apply(function), torch.randn(1, 3, 8, 7)
     got, want = compile_model(import_model(model, (x,)))(x), model(x)
     pairs = zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]
-    for ours, theirs in pairs:
-        torch.testing.assert_close(ours, theirs)
+    for got_part, want_part in pairs:
+        torch.testing.assert_close(got_part, want_part)
 
 
 class _Attention(nn.Module):
-    """Several samples, a mask, and a view of what attention gives, as of GPT-2."""
+    """Attention over several samples with a mask and a view of its output, as in GPT-2."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         batch, length, _ = x.shape
         heads = x.view(batch, length, 2, 4).transpose(1, 2)
-        found = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
-        return found.transpose(1, 2).view(batch * length, 8)
+        output = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+        return output.transpose(1, 2).view(batch * length, 8)
 
 
-def test_a_view_of_what_attention_gives() -> None:
+def test_a_view_of_attention_s_output() -> None:
     x, mask = torch.randn(3, 5, 8), torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu(1) > 0, -torch.inf)
     compiled = compile_model(import_model(_Attention(), (x, mask)))
     torch.testing.assert_close(compiled(x, mask), _Attention()(x, mask), rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Models in training mode, and models that change their inputs: optimized, with a word of warning."""
+"""Tests for models in training mode and models that change their inputs, which are optimized with a warning."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ class Plain(nn.Module):
         (Plain(), False),
     ],
 )
-def test_parts_that_differ(part: nn.Module, differs: bool) -> None:
+def test_modules_that_differ_in_training_mode(part: nn.Module, differs: bool) -> None:
     assert bool(differing_parts(nn.Sequential(part))) == differs
     assert not differing_parts(nn.Sequential(part).eval())
 
 
 def test_a_model_in_training_mode_is_optimized_with_a_warning() -> None:
     model, x = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout()), torch.randn(4, 8)
-    with pytest.warns(TrainingModeWarning, match=r"1 \(BatchNorm1d\), 2 \(Dropout\).*model.eval\(\)") as told:
+    with pytest.warns(TrainingModeWarning, match=r"1 \(BatchNorm1d\), 2 \(Dropout\).*model.eval\(\)") as caught:
         fast = fx.optimize(model, (x,), 0, progress=False)
-    assert told[0].message.optimized is fast  # type: ignore[union-attr]
+    assert caught[0].message.optimized is fast  # type: ignore[union-attr]
     assert model.training
     torch.testing.assert_close(fast(x), model.eval()(x), rtol=1e-4, atol=1e-4)
 
 
-def test_sizes_that_a_call_decides() -> None:
+def test_dynamic_sizes_in_training_mode_warn() -> None:
     with pytest.warns(TrainingModeWarning, match="Dropout"):
         fx.optimize(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), ((fx.Dim("T", range(1, 5)), 8),), 0, progress=False)
 
@@ -68,7 +68,7 @@ class Written(nn.Module):
         return (x.mul_(2) * y).exp()
 
 
-def test_a_model_that_changes_an_input_says_that_it_does_not() -> None:
+def test_a_model_that_changes_an_input_warns() -> None:
     x, y = torch.randn(4, 8), torch.randn(4, 8)
     with pytest.warns(InputUnchangedWarning, match="Written changes x in place"):
         fast = fx.optimize(Written().eval(), (x, y), 0, progress=False)
@@ -77,7 +77,7 @@ def test_a_model_that_changes_an_input_says_that_it_does_not() -> None:
     assert torch.equal(x, before)
 
 
-def test_others_are_optimized_without_a_word() -> None:
+def test_other_models_do_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", FelixlikeWarning)
         fx.optimize(nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True)), torch.randn(4, 8), 0, progress=False)

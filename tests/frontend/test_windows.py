@@ -1,4 +1,4 @@
-"""Operators that read windows, pad round a circle, or are written with others: right, or refused by name."""
+"""Tests for window operators, padding modes and decomposed operators: they match PyTorch or are refused by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _random(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
-def _agrees(model: Any, *inputs: Tensor, tasks: int | None = None) -> None:
+def _assert_agrees(model: Any, *inputs: Tensor, tasks: int | None = None) -> None:
     model = model if isinstance(model, nn.Module) else Apply(model)
     imported = import_model(model, inputs)
     if tasks is not None:
@@ -36,36 +36,36 @@ def _agrees(model: Any, *inputs: Tensor, tasks: int | None = None) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"padding": 1, "stride": 2}, {"dilation": (1, 2), "padding": (0, 3)}])
-def test_im2col_is_one_function(more: dict[str, Any]) -> None:
-    _agrees(lambda x: functional.unfold(x, (3, 2), **more), *_random(_IMAGE), tasks=1)
+def test_im2col_is_one_task(more: dict[str, Any]) -> None:
+    _assert_agrees(lambda x: functional.unfold(x, (3, 2), **more), *_random(_IMAGE), tasks=1)
 
 
 def test_im2col_of_an_image_without_a_batch() -> None:
-    _agrees(lambda x: functional.unfold(x, 3), *_random(_IMAGE[1:]))
+    _assert_agrees(lambda x: functional.unfold(x, 3), *_random(_IMAGE[1:]))
 
 
 @pytest.mark.parametrize(("dim", "size", "step"), [(-1, 3, 2), (0, 2, 1), (1, 4, 1)])
 def test_windows_of_one_dimension(dim: int, size: int, step: int) -> None:
-    _agrees(lambda x: x.unfold(dim, size, step), *_random(_SIGNAL), tasks=1)
+    _assert_agrees(lambda x: x.unfold(dim, size, step), *_random(_SIGNAL), tasks=1)
 
 
 @pytest.mark.parametrize("size", [1, (3, 4), (7, 3), (6, 9)])
 def test_adaptive_maxima_of_images(size: Any) -> None:
-    _agrees(nn.AdaptiveMaxPool2d(size), *_random(_IMAGE))
+    _assert_agrees(nn.AdaptiveMaxPool2d(size), *_random(_IMAGE))
 
 
 def test_adaptive_maxima_of_signals_and_clips() -> None:
-    _agrees(nn.AdaptiveMaxPool1d(5), *_random(_SIGNAL))
-    _agrees(nn.AdaptiveMaxPool3d((2, 3, 7)), *_random(_CLIP))
+    _assert_agrees(nn.AdaptiveMaxPool1d(5), *_random(_SIGNAL))
+    _assert_agrees(nn.AdaptiveMaxPool3d((2, 3, 7)), *_random(_CLIP))
 
 
 def test_adaptive_maxima_keep_nan_and_minus_infinity() -> None:
     x = torch.tensor([[[[1.0, math.nan, 2.0], [-math.inf, -math.inf, 4.0], [-math.inf, -math.inf, -1.0]]]])
-    _agrees(nn.AdaptiveMaxPool2d((2, 2)), x)
-    _agrees(nn.AdaptiveMaxPool2d((3, 1)), x)
+    _assert_agrees(nn.AdaptiveMaxPool2d((2, 2)), x)
+    _assert_agrees(nn.AdaptiveMaxPool2d((3, 1)), x)
 
 
-def test_places_of_adaptive_maxima_are_refused_by_name() -> None:
+def test_indices_of_adaptive_maxima_are_refused_by_name() -> None:
     with pytest.raises(UnsupportedOperator, match=r"places of the maxima of aten\.adaptive_max_pool2d"):
         import_model(nn.AdaptiveMaxPool2d(3, return_indices=True), _random(_IMAGE)[0])
 
@@ -73,50 +73,52 @@ def test_places_of_adaptive_maxima_are_refused_by_name() -> None:
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 @pytest.mark.parametrize(("shape", "pad"), [(_SIGNAL, (2, 3)), (_IMAGE, (1, 2, 3, 0)), (_CLIP, (1, 1, 2, 0, 1, 3))])
 def test_padding_modes(mode: str, shape: tuple[int, ...], pad: tuple[int, ...]) -> None:
-    _agrees(lambda x: functional.pad(x, pad, mode=mode), *_random(shape), tasks=1 if mode == "circular" else None)
+    _assert_agrees(
+        lambda x: functional.pad(x, pad, mode=mode), *_random(shape), tasks=1 if mode == "circular" else None
+    )
 
 
-def test_padding_all_the_way_round_and_less_than_nothing() -> None:
-    _agrees(lambda x: functional.pad(x, (11, 11), mode="circular"), *_random(_SIGNAL))
-    _agrees(lambda x: functional.pad(x, (-2, 3), mode="circular"), *_random(_SIGNAL))
-    _agrees(lambda x: functional.pad(x, (4, -3), mode="circular") + 1, *_random(_SIGNAL))
+def test_circular_padding_by_the_whole_size_and_by_negative_sizes() -> None:
+    _assert_agrees(lambda x: functional.pad(x, (11, 11), mode="circular"), *_random(_SIGNAL))
+    _assert_agrees(lambda x: functional.pad(x, (-2, 3), mode="circular"), *_random(_SIGNAL))
+    _assert_agrees(lambda x: functional.pad(x, (4, -3), mode="circular") + 1, *_random(_SIGNAL))
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 def test_convolutions_with_padding_modes(mode: Any) -> None:
-    _agrees(nn.Conv2d(4, 3, 3, padding=1, padding_mode=mode), *_random(_IMAGE))
+    _assert_agrees(nn.Conv2d(4, 3, 3, padding=1, padding_mode=mode), *_random(_IMAGE))
 
 
 @pytest.mark.parametrize(("shifts", "dims"), [(2, -1), ((1, -3), (1, 2)), (5, None), (-25, 0), (0, 1)])
-def test_rolls(shifts: Any, dims: Any) -> None:
-    _agrees(lambda x: torch.roll(x, shifts, dims) + 1, *_random(_IMAGE))
+def test_roll(shifts: Any, dims: Any) -> None:
+    _assert_agrees(lambda x: torch.roll(x, shifts, dims) + 1, *_random(_IMAGE))
 
 
-def test_the_inverse_of_erf() -> None:
+def test_erfinv() -> None:
     ends = torch.tensor([0.0, 1.0, -1.0, 2.0, -1.5, math.nan, 1e-7, -0.9999, 0.999999, 0.7, -0.7])
-    _agrees(torch.erfinv, torch.cat([torch.linspace(-0.99, 0.99, 53), ends]), tasks=1)
+    _assert_agrees(torch.erfinv, torch.cat([torch.linspace(-0.99, 0.99, 53), ends]), tasks=1)
     y = torch.linspace(-1, 1, 1001, dtype=torch.float64)
     torch.testing.assert_close(_erfinv(y), torch.erfinv(y))
 
 
 @pytest.mark.parametrize(("shape", "dim"), [((2, 4, 11), -1), ((9, 3), 0), ((8,), 0), ((1,), 0)])
-def test_logarithms_of_growing_sums(shape: tuple[int, ...], dim: int) -> None:
-    _agrees(lambda x: torch.logcumsumexp(x * 50, dim), *_random(shape))
+def test_logcumsumexp(shape: tuple[int, ...], dim: int) -> None:
+    _assert_agrees(lambda x: torch.logcumsumexp(x * 50, dim), *_random(shape))
 
 
-def test_logarithms_of_growing_sums_of_infinities() -> None:
+def test_logcumsumexp_of_infinities() -> None:
     x = torch.tensor([-math.inf, -math.inf, 1.0, 200.0, -math.inf, math.inf, 3.0])
-    _agrees(lambda x: torch.logcumsumexp(x, 0) + 0, x)
+    _assert_agrees(lambda x: torch.logcumsumexp(x, 0) + 0, x)
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, math.inf])
-def test_distances(p: float) -> None:
+def test_cdist(p: float) -> None:
     a, b = _random((2, 5, 8), (2, 7, 8))
-    _agrees(lambda a, b: torch.cdist(a.round(), b.round(), p=p), a, b)
+    _assert_agrees(lambda a, b: torch.cdist(a.round(), b.round(), p=p), a, b)
 
 
-def test_distances_of_many_rows_go_by_a_product() -> None:
-    _agrees(torch.cdist, *_random((30, 8), (40, 8)))
+def test_cdist_of_many_rows_uses_a_product() -> None:
+    _assert_agrees(torch.cdist, *_random((30, 8), (40, 8)))
 
 
 _I, _J = torch.tensor([0, 1, 3]), torch.tensor([2, 2, -1])
@@ -135,15 +137,15 @@ _I, _J = torch.tensor([0, 1, 3]), torch.tensor([2, 2, -1])
     ],
 )
 def test_indices_are_paired_as_pytorch_does(function: Any) -> None:
-    _agrees(function, *_random(_IMAGE))
+    _assert_agrees(function, *_random(_IMAGE))
 
 
-def test_indices_that_are_inputs_count_from_the_end_too() -> None:
-    _agrees(lambda x, i, j: x[:, :, i, j], *_random(_IMAGE), _I, _J)
+def test_negative_indices_that_are_inputs() -> None:
+    _assert_agrees(lambda x, i, j: x[:, :, i, j], *_random(_IMAGE), _I, _J)
 
 
 def test_trilinear_interpolation() -> None:
-    _agrees(lambda x: functional.interpolate(x, scale_factor=2.0, mode="trilinear"), *_random(_CLIP))
+    _assert_agrees(lambda x: functional.interpolate(x, scale_factor=2.0, mode="trilinear"), *_random(_CLIP))
 
 
 @pytest.mark.parametrize(
@@ -155,9 +157,9 @@ def test_trilinear_interpolation() -> None:
         ("bicubic", "reflection", True),
     ],
 )
-def test_sampling_at_places(mode: str, padding: str, aligned: bool) -> None:
+def test_grid_sample(mode: str, padding: str, aligned: bool) -> None:
     x, places = _random(_IMAGE, (1, 3, 5, 2))
-    _agrees(
+    _assert_agrees(
         lambda x, g: functional.grid_sample(x, g, mode=mode, padding_mode=padding, align_corners=aligned),
         x,
         places.clamp(-1.5, 1.5),
@@ -167,23 +169,23 @@ def test_sampling_at_places(mode: str, padding: str, aligned: bool) -> None:
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3.0, 5, 8, 9, -1, 0.5, 2.5])
 def test_powers(exponent: float, capfd: pytest.CaptureFixture[str]) -> None:
     x = _random(_SIGNAL)[0]
-    _agrees(lambda x: x.pow(exponent) + 1, x if exponent == int(exponent) else x.abs())
+    _assert_agrees(lambda x: x.pow(exponent) + 1, x if exponent == int(exponent) else x.abs())
     if 0 <= exponent <= 8:
         assert "pow(x, y)" not in capfd.readouterr().err
 
 
 def test_powers_of_integers() -> None:
-    _agrees(lambda x: x**3, torch.arange(-5, 9))
+    _assert_agrees(lambda x: x**3, torch.arange(-5, 9))
 
 
 @pytest.mark.parametrize("value", [-math.inf, math.inf, 2.0])
-def test_masks_of_infinities(value: float) -> None:
-    _agrees(lambda x: torch.full((11, 11), value).triu(1)[:4] + x, *_random(_SIGNAL))
-    _agrees(lambda x: x.new_full((11,), value).maximum(x) + torch.full_like(x, value), *_random(_SIGNAL))
+def test_full_tensors_of_infinities(value: float) -> None:
+    _assert_agrees(lambda x: torch.full((11, 11), value).triu(1)[:4] + x, *_random(_SIGNAL))
+    _assert_agrees(lambda x: x.new_full((11,), value).maximum(x) + torch.full_like(x, value), *_random(_SIGNAL))
 
 
-def test_another_shape_than_pytorchs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As TVM's importer gave for some indices, and for places to sample."""
+def test_shapes_that_differ_from_pytorch_s_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM's importer returned wrong shapes for some indices and for grid_sample."""
     monkeypatch.setitem(CONVERTERS, "cat.default", lambda node, importer: importer.env[node.args[0][0]])
     with pytest.raises(UnsupportedOperator, match=r"cat.default gives \[4, 3\], which TVM's importer makes \[2, 3\]"):
         import_model(Apply(lambda x: torch.cat([x, x])), torch.ones(2, 3))

@@ -1,4 +1,4 @@
-"""What two answers may differ in, and what not."""
+"""Tests for the comparison of outputs: the errors it allows, and those it reports."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ def singles(*values: float) -> Tensor:
         (torch.bfloat16, 0.06, 0.15),
     ],
 )
-def test_the_last_digits_of_a_type_may_differ(dtype: torch.dtype, right: float, wrong: float) -> None:
+def test_rounding_errors_of_a_type_are_allowed(dtype: torch.dtype, right: float, wrong: float) -> None:
     want = doubles(1.0, 0.25)
     for error in (right, wrong):
         got = (want + torch.tensor([0.0, error], dtype=torch.float64)).to(dtype)
-        found = agreement(got, want, [want], names=["logits"])
-        assert found.right == (error == right)
-        assert found.error == pytest.approx(error, rel=0.1)
-    assert found.wrong.startswith("logits is off by ")
+        result = agreement(got, want, [want], names=["logits"])
+        assert result.right == (error == right)
+        assert result.error == pytest.approx(error, rel=0.1)
+    assert result.wrong.startswith("logits is off by ")
 
 
-def test_inexact_models_may_be_more_inexact() -> None:
-    want, own = doubles(1.0, 2.0), singles(1.0, 2.002)
-    assert agreement(singles(1.0, 2.03), want, [own]).right
+def test_a_less_accurate_original_allows_a_larger_error() -> None:
+    want, sample = doubles(1.0, 2.0), singles(1.0, 2.002)
+    assert agreement(singles(1.0, 2.03), want, [sample]).right
     assert not agreement(singles(1.0, 2.03), want).right
-    assert "where 3.2e-02 can be expected" in agreement(singles(1.0, 2.1), want, [own]).wrong
+    assert "where 3.2e-02 can be expected" in agreement(singles(1.0, 2.1), want, [sample]).wrong
 
 
-def test_where_rounding_decides_nothing_is_said_for_sure() -> None:
-    """PyTorch's own float32 is a third off."""
-    found = agreement(singles(2.0, 1.0), doubles(1.0, 2.0), [singles(1.0, 1.4)])
-    assert found.wrong == ""
-    assert "the model magnifies rounding errors" in found.unsure
+def test_outputs_dominated_by_rounding_are_unsure() -> None:
+    """PyTorch's float32 output is off by a third of the largest value."""
+    result = agreement(singles(2.0, 1.0), doubles(1.0, 2.0), [singles(1.0, 1.4)])
+    assert result.wrong == ""
+    assert "the model magnifies rounding errors" in result.unsure
 
 
-def test_a_reference_that_is_no_more_exact() -> None:
+def test_a_reference_of_equal_precision_allows_a_larger_error() -> None:
     want = singles(1.0, 2.0)
     assert agreement(singles(1.0, 2.0003), want, exact=False).right
     assert not agreement(singles(1.0, 2.0003), want).right
@@ -70,9 +70,9 @@ def test_a_reference_that_is_no_more_exact() -> None:
     [
         (singles(NAN, 1.0), doubles(NAN, 1.0), None, 0.0),
         (singles(INF, -INF, 1.0), doubles(INF, -INF, 1.0), None, 0.0),
-        (singles(INF, 1.0), doubles(1e300, 1.0), singles(INF, 1.0), 0.0),  # overflows alike
+        (singles(INF, 1.0), doubles(1e300, 1.0), singles(INF, 1.0), 0.0),  # both overflow
         (singles(NAN, 1.0), doubles(1e300, 1.0), singles(INF, 1.0), 0.0),
-        (singles(INF, 1.5), doubles(1e300, 1.0), singles(INF, 1.0), 0.5),  # and does not hide what is beside it
+        (singles(INF, 1.5), doubles(1e300, 1.0), singles(INF, 1.0), 0.5),  # an overflow does not hide errors elsewhere
         (singles(INF, 1.0), doubles(1e30, 1.0), singles(1e30, 1.0), INF),
         (singles(NAN, 1.0), doubles(2.0, 1.0), singles(2.0, 1.0), INF),
         (singles(2.0, 1.0), doubles(NAN, 1.0), singles(NAN, 1.0), INF),
@@ -82,33 +82,33 @@ def test_a_reference_that_is_no_more_exact() -> None:
         (torch.zeros(0), torch.zeros(0).double(), None, 0.0),
     ],
 )
-def test_nan_infinity_and_nothing(got: Tensor, want: Tensor, own: Tensor | None, error: float) -> None:
-    found = agreement(got, want, [] if own is None else [own])
-    assert found.error == error
-    assert found.right == (error == 0.0)
+def test_nan_infinity_and_empty_tensors(got: Tensor, want: Tensor, own: Tensor | None, error: float) -> None:
+    result = agreement(got, want, [] if own is None else [own])
+    assert result.error == error
+    assert result.right == (error == 0.0)
 
 
-def test_integers_are_equal_but_for_a_few() -> None:
+def test_few_different_integers_are_unsure_and_many_are_wrong() -> None:
     want = torch.arange(1000)
     few, many = want.clone(), want.clone()
     few[3], many[:20] = 7, 0
     assert agreement(want.clone(), want, [want]).right
-    found = agreement(few, want, [want], names=["best"])
-    assert (found.error, found.wrong) == (0.0, "")
-    assert found.unsure.startswith("1 of the 1000 values of best are not the original's")
-    assert agreement(few, want, [few]).right  # PyTorch's own precision decides likewise
+    result = agreement(few, want, [want], names=["best"])
+    assert (result.error, result.wrong) == (0.0, "")
+    assert result.unsure.startswith("1 of the 1000 values of best are not the original's")
+    assert agreement(few, want, [few]).right  # PyTorch's float32 output differs in the same way
     assert agreement(many, want, [want]).wrong == "19 of the 1000 values of output 0 are not the original's"
     assert agreement(
         torch.tensor([3, 1]), torch.tensor([3, 2]), [torch.tensor([4, 2])]
-    ).unsure  # PyTorch is not sure either
+    ).unsure  # PyTorch's output differs too
     assert agreement(torch.tensor(True), torch.tensor(False)).wrong
     assert agreement(torch.tensor([10**6 + 1]), torch.tensor([10**6])).wrong
 
 
-def test_outputs_are_told_apart() -> None:
+def test_the_wrong_output_is_named() -> None:
     x = doubles(1.0)
-    found = agreement((x.float(), [x.float() + 1]), (x, [x]), names=["a", "b[0]"])
-    assert found == Agreement(1.0, wrong="b[0] is off by 1.0e+00 of its largest value, where 3.1e-05 can be expected")
+    result = agreement((x.float(), [x.float() + 1]), (x, [x]), names=["a", "b[0]"])
+    assert result == Agreement(1.0, wrong="b[0] is off by 1.0e+00 of its largest value, where 3.1e-05 can be expected")
     assert agreement((x, x), (x,)).wrong == "it gives 2 outputs instead of 1"
     assert agreement(x, x[None]).wrong == "output 0 has shape (1,), not (1, 1)"
 
@@ -138,34 +138,34 @@ def twice() -> Compiled:
 def test_verdicts(model: nn.Module, verdict: Verdict, words: str, twice: Compiled) -> None:
     torch.manual_seed(1)
     state = torch.get_rng_state()
-    found = max_relative_error(twice, model, (torch.linspace(1, 2, 8),))
-    assert found.verdict is verdict
-    assert words in found.words
-    assert found.reference == "float64"
+    verification = max_relative_error(twice, model, (torch.linspace(1, 2, 8),))
+    assert verification.verdict is verdict
+    assert words in verification.words
+    assert verification.reference == "float64"
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_model_that_overflows_is_right_if_it_overflows_alike() -> None:
+def test_an_output_that_overflows_where_the_original_does_is_right() -> None:
     x = torch.tensor([1.0, 50.0, 100.0])
-    found = max_relative_error(compiled(torch.exp, x), Apply(torch.exp), (x,))
+    verification = max_relative_error(compiled(torch.exp, x), Apply(torch.exp), (x,))
     assert torch.exp(x).isinf().tolist() == [False, False, True]
-    assert (found.verdict, found.words) == (Verdict.RIGHT, "")
-    assert found.error < 1e-5
+    assert (verification.verdict, verification.words) == (Verdict.RIGHT, "")
+    assert verification.error < 1e-5
 
 
-def test_a_precision_that_the_cpu_lacks_is_not_asked_for(twice: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_precision_that_the_cpu_lacks_is_skipped(twice: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     def wide_only(x: Tensor) -> Tensor:
         if x.dtype is not torch.float64:
             raise RuntimeError("not implemented for 'Half'")
         return x * 2.0001
 
-    found = max_relative_error(twice, Apply(wide_only), (torch.ones(8),))
-    assert found.verdict is Verdict.RIGHT  # nobody knows how inexact it is
-    found = max_relative_error(twice, Apply(lambda x: x * 2.0001), (torch.ones(8),))
-    assert found.verdict is Verdict.WRONG
+    verification = max_relative_error(twice, Apply(wide_only), (torch.ones(8),))
+    assert verification.verdict is Verdict.RIGHT  # without a sample, the error of the original is unknown
+    verification = max_relative_error(twice, Apply(lambda x: x * 2.0001), (torch.ones(8),))
+    assert verification.verdict is Verdict.WRONG
 
 
-def test_rounded_products_may_differ_more() -> None:
+def test_rounded_products_allow_a_larger_error() -> None:
     want = doubles(1.0, 2.0)
     assert agreement(singles(1.0, 2.01), want, products=8e-3).right
     assert "where 8.0e-03 can be expected" in agreement(singles(1.0, 2.03), want, products=8e-3).wrong
@@ -178,7 +178,7 @@ def test_rounded_products_may_differ_more() -> None:
 
 
 def detections(count: int = 300) -> Tensor:
-    """Boxes to 640 and scores to 1, side by side."""
+    """Return rows of four box coordinates up to 640 and two scores up to 1."""
     generator = torch.Generator().manual_seed(0)
     boxes = 640 * torch.rand(count, 4, generator=generator, dtype=torch.float64)
     return torch.cat((boxes, torch.rand(count, 2, generator=generator, dtype=torch.float64)), dim=1)
@@ -186,7 +186,7 @@ def detections(count: int = 300) -> Tensor:
 
 @pytest.mark.parametrize("layout", ["rows", "columns", "grid", "one after the other", "a single one"])
 @pytest.mark.parametrize("off", [0.2, 0.05])
-def test_small_values_beside_large_ones_are_judged_by_themselves(layout: str, off: float) -> None:
+def test_errors_in_slices_of_small_values_are_reported(layout: str, off: float) -> None:
     want = detections(1 if layout == "a single one" else 300)
     got = want.clone()
     got[:, 4:] += off
@@ -199,12 +199,12 @@ def test_small_values_beside_large_ones_are_judged_by_themselves(layout: str, of
     }[layout]
     got, want = shape(got).float(), shape(want)
     for samples in ([], [want.float()]):
-        found = agreement(got, want, samples, names=["detections"])
-        assert found.wrong.startswith("detections")
+        result = agreement(got, want, samples, names=["detections"])
+        assert result.wrong.startswith("detections")
         assert agreement(want.float(), want, samples).right
 
 
-def test_the_place_is_said_as_python_writes_it() -> None:
+def test_the_wrong_slice_is_named_in_python_syntax() -> None:
     want = detections()
     got = want.clone()
     got[7, 4] += 0.01
@@ -212,21 +212,21 @@ def test_the_place_is_said_as_python_writes_it() -> None:
     assert words == "out['boxes'][:, 4] is off by 1.0e-02 of its largest value, where 6.1e-04 can be expected"
 
 
-def test_a_slice_is_as_inexact_as_the_original_is_there() -> None:
-    """Differences of nearly equal numbers: a column of them is small, and all of it is noise."""
+def test_the_allowed_error_of_a_slice_follows_the_original_in_that_slice() -> None:
+    """A column of differences of nearly equal numbers is small, and all of it is rounding noise."""
     want = detections()
     want[:, 5] = 1e-6
-    own, got = want.float(), want.float()
-    own[::3, 5] += 3e-7
+    sample, got = want.float(), want.float()
+    sample[::3, 5] += 3e-7
     got[1::3, 5] -= 6e-7
-    assert agreement(got.float(), want, [own.float()]).right
+    assert agreement(got.float(), want, [sample.float()]).right
     got[:, 4] += 1e-2
-    assert "[:, 4]" in agreement(got, want, [own]).wrong
-    assert agreement(want.float() + torch.tensor([0.0, 0, 0, 0, 0, 0.1]), want, [own]).wrong
+    assert "[:, 4]" in agreement(got, want, [sample]).wrong
+    assert agreement(want.float() + torch.tensor([0.0, 0, 0, 0, 0, 0.1]), want, [sample]).wrong
 
 
-def test_the_last_digits_of_the_largest_value_are_no_error_anywhere() -> None:
-    """What is zero in exact arithmetic, and in PyTorch's, may be the rest of a subtraction."""
+def test_rounding_errors_of_the_largest_value_are_allowed_in_every_slice() -> None:
+    """A value that is zero in exact arithmetic and in PyTorch may be the remainder of a subtraction."""
     want = detections()
     want[:, 5] = 0.0
     got = want.float()
@@ -234,19 +234,19 @@ def test_the_last_digits_of_the_largest_value_are_no_error_anywhere() -> None:
     assert agreement(got, want, [want.float()]).right
 
 
-def test_the_noise_of_a_slice_may_be_small_by_chance() -> None:
-    """Rows of one number each, all but noise: one is as inexact as the others are."""
+def test_the_allowed_error_of_noisy_rows_is_shared() -> None:
+    """Rows of rounding noise get the error of all such rows, because the noise of one may be small by chance."""
     want = torch.full((65, 8), 1e-9, dtype=torch.float64)
-    own, got = want + 1e-6, want + 2e-6
-    own[17] = want[17]
-    for answer in (want, own, got):
+    sample, got = want + 1e-6, want + 2e-6
+    sample[17] = want[17]
+    for answer in (want, sample, got):
         answer[64] = 1.0
-    assert agreement(got.float(), want, [own.float()]).right
-    own[:40] = want[:40]
-    assert agreement(got.float(), want, [own.float()]).wrong.startswith("output 0[")
+    assert agreement(got.float(), want, [sample.float()]).right
+    sample[:40] = want[:40]
+    assert agreement(got.float(), want, [sample.float()]).wrong.startswith("output 0[")
 
 
-def test_slices_of_few_elements_are_not_judged_by_themselves() -> None:
+def test_slices_of_few_elements_are_not_compared_separately() -> None:
     """The noise of one element may be small by chance."""
     want = doubles(1.0, 1e-6, 0.5)[:, None]
     got = want.float()
@@ -254,7 +254,7 @@ def test_slices_of_few_elements_are_not_judged_by_themselves() -> None:
     assert agreement(got, want, [want.float()]).right
 
 
-def test_blind_outputs() -> None:
+def test_outputs_that_are_mostly_nan_are_blind() -> None:
     want = torch.full((100,), NAN, dtype=torch.float64)
     assert agreement(want.float(), want, names=["out"]).blind == ("out",)
     want[:20] = 1.0

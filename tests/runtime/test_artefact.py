@@ -1,4 +1,4 @@
-"""A saved model runs by itself, and what is not one is refused before any of its code is opened."""
+"""Tests for saved models: they load without the original, and invalid files are refused before code is opened."""
 
 import copy
 import errno
@@ -62,9 +62,9 @@ def test_round_trip(compiled: Compiled, saved: Path, capfd: pytest.CaptureFixtur
 
 
 def test_a_loaded_model_can_be_saved(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
-    copy = shutil.copy(saved, tmp_path / "copy.felix")
-    again, report = load(copy)
-    Path(copy).unlink()
+    copied = shutil.copy(saved, tmp_path / "copy.felix")
+    again, report = load(copied)
+    Path(copied).unlink()
     save(again, tmp_path / "again.felix", report=report)
     (x,) = mlp()[1]
     assert torch.equal(load(tmp_path / "again.felix")[0](x), compiled(x))
@@ -74,16 +74,16 @@ def test_a_loaded_model_can_be_saved(compiled: Compiled, saved: Path, tmp_path: 
 def test_a_saved_model_gets_another_report(
     elsewhere: bool, compiled: Compiled, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a linker; also where it lies."""
-    own = Path(shutil.copy(saved, tmp_path / "own.felix"))
-    path = tmp_path / "other.felix" if elsewhere else own
+    """Replacing the report needs no linker and works in place."""
+    original = Path(shutil.copy(saved, tmp_path / "own.felix"))
+    path = tmp_path / "other.felix" if elsewhere else original
     monkeypatch.setattr(artefact, "linker", lambda: pytest.fail("it is linked again"))
-    save_again(own, path, report={"seed": 1})
+    save_again(original, path, report={"seed": 1})
     again, report = load(path)
     assert report == {"seed": 1}
     (x,) = mlp()[1]
     assert torch.equal(again(x), compiled(x))
-    assert load(own)[1] == (REPORT if elsewhere else {"seed": 1})
+    assert load(original)[1] == (REPORT if elsewhere else {"seed": 1})
 
 
 def test_saving_is_silent(compiled: Compiled, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -93,8 +93,8 @@ def test_saving_is_silent(compiled: Compiled, tmp_path: Path, capfd: pytest.Capt
     assert [path.name for path in tmp_path.iterdir()] == ["m.felix"]
 
 
-def test_in_a_new_process(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
-    """Without the model, and without a compiler on the path."""
+def test_a_saved_model_runs_in_a_new_process(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
+    """A saved model loads without the original model and without a compiler on the path."""
     (x,) = mlp()[1]
     torch.save(x, tmp_path / "x.pt")
     script = (
@@ -131,24 +131,26 @@ def test_gcc_alone_is_enough(compiled: Compiled, tmp_path: Path, monkeypatch: py
     tools = tmp_path / "bin"
     tools.mkdir()
     for tool in ("gcc", "ld", "as"):
-        found = shutil.which(tool)
-        if found is None:
+        executable = shutil.which(tool)
+        if executable is None:
             pytest.skip(f"{tool} is not installed")
-        (tools / tool).symlink_to(found)
+        (tools / tool).symlink_to(executable)
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.delenv("CC", raising=False)
     save(compiled, tmp_path / "m.felix", report={})
     assert (tmp_path / "m.felix").stat().st_size > 10_000
 
 
-def test_no_compiler(compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_without_a_compiler_is_refused(
+    compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(CompilationFailed, match=r"save: no C compiler was found .*gcc.*install gcc"):
         save(compiled, tmp_path / "m.felix", report={})
 
 
-def test_a_compiler_that_fails(compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_compiler_is_reported(compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "/bin/false")
     with pytest.raises(CompilationFailed, match="save: linking with /bin/false failed"):
         save(compiled, tmp_path / "m.felix", report={})
@@ -156,7 +158,7 @@ def test_a_compiler_that_fails(compiled: Compiled, tmp_path: Path, monkeypatch: 
 
 
 def edited(saved: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any], library: bytes | None = None) -> Path:
-    """A copy with a changed description, or another library."""
+    """Return the path of a copy with a changed description or another library."""
     path = tmp_path / "edited.felix"
     with zipfile.ZipFile(saved) as archive:
         meta = json.loads(archive.read("meta.json"))
@@ -230,19 +232,19 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG, ids=range(len(WRONG)))
-def test_descriptions_that_do_not_fit(saved: Path, tmp_path: Path, change: Any, message: str) -> None:
-    """Though the checksums are right."""
+def test_invalid_descriptions_are_refused(saved: Path, tmp_path: Path, change: Any, message: str) -> None:
+    """Invalid descriptions are refused although their checksums are right."""
     with pytest.raises(InvalidArtefact, match=rf"edited\.felix: .*{message}"):
         load(edited(saved, tmp_path, change))
 
 
-def test_outputs_that_are_nested_otherwise(saved: Path, tmp_path: Path) -> None:
+def test_another_structure_of_outputs_is_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidArtefact, match=r"structure is \{.*, but of the code null"):
         load(edited(saved, tmp_path, lambda meta: meta.update(structure=NESTED)))
 
 
-def test_the_code_of_another_model(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
-    """Of the same inputs and outputs even."""
+def test_the_code_of_another_model_is_refused(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
+    """Code of another model is refused even if its inputs and outputs are the same."""
     other = copy.deepcopy(compiled)
     other.key = "other"
     save(other, tmp_path / "other.felix", report={})
@@ -252,14 +254,14 @@ def test_the_code_of_another_model(compiled: Compiled, saved: Path, tmp_path: Pa
         load(edited(saved, tmp_path, lambda meta: None, library=code))
 
 
-def test_code_that_does_not_say_what_it_is(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
+def test_code_without_a_description_is_refused(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
     _, executable = codegen.compile_relax(import_model(Apply(lambda x: x + 1), (3,)).module, compiled.target)
     executable.export_library(str(tmp_path / "bare.so"))
     with pytest.raises(InvalidArtefact, match=r"edited\.felix: its code does not say what it is"):
         load(edited(saved, tmp_path, lambda meta: None, library=(tmp_path / "bare.so").read_bytes()))
 
 
-def test_a_description_nested_beyond_measure(tmp_path: Path) -> None:
+def test_a_deeply_nested_description_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "deep.felix"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("meta.json", "[" * 100_000 + "]" * 100_000)
@@ -276,7 +278,7 @@ def _zip(path: Path, members: dict[str, bytes], compression: int = zipfile.ZIP_S
 
 
 def test_compressed_members_are_refused_unread(saved: Path, tmp_path: Path) -> None:
-    """A hundred megabytes of zeros in a hundred kilobytes."""
+    """The file holds 100 MB of zeros, compressed to 100 kB."""
     with zipfile.ZipFile(saved) as archive:
         members = {"meta.json": archive.read("meta.json"), "model.so": bytes(10**8)}
     path = _zip(tmp_path / "bomb.felix", members, zipfile.ZIP_DEFLATED)
@@ -286,7 +288,7 @@ def test_compressed_members_are_refused_unread(saved: Path, tmp_path: Path) -> N
 
 
 def test_members_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
-    """As files do that grow a million times when they are read."""
+    """Archives that expand a million times when they are read have such members."""
     path = _zip(tmp_path / "a.felix", {"meta.json": b'{"format": 2, "chunks": 1}', "part-1.felix": bytes(10**5)})
     content = path.read_bytes()
     with zipfile.ZipFile(path) as archive:
@@ -330,7 +332,7 @@ def test_the_report_is_read_without_the_code(saved: Path, tmp_path: Path) -> Non
     assert artefact.read_report(path) == REPORT
 
 
-def test_as_bytes(compiled: Compiled, saved: Path) -> None:
+def test_a_model_is_converted_to_bytes_and_back(compiled: Compiled, saved: Path) -> None:
     again, report = from_bytes(to_bytes(compiled, report=REPORT))
     (x,) = mlp()[1]
     assert report == REPORT
@@ -350,15 +352,15 @@ def test_a_link_to_a_saved_model_stays(compiled: Compiled, tmp_path: Path) -> No
         save(compiled, "/dev/null", report={})
 
 
-def test_what_is_no_file_is_not_loaded(tmp_path: Path) -> None:
+def test_directories_and_devices_are_not_loaded(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", Path("/dev/null")):
         with pytest.raises(InvalidArtefact, match="it is not a file"):
             load(path)
 
 
-def test_a_forgotten_model_leaves_nothing(saved: Path) -> None:
-    """Neither its library in memory, nor the file it was opened from, nor its constants."""
+def test_a_deleted_model_frees_its_library_file_and_memory(saved: Path) -> None:
+    """Deleting a model unloads its library, removes the extracted file and frees its constants."""
     (x,) = mlp()[1]
 
     def mapped() -> set[str]:
@@ -378,15 +380,15 @@ def test_a_forgotten_model_leaves_nothing(saved: Path) -> None:
         assert not Path(file).parent.exists()
         sizes.append(resident())
     assert sizes[-1] - sizes[20] < 80 * saved.stat().st_size / 2
-    assert torch.equal(output, load(saved)[0](x))  # what it gave outlives it
+    assert torch.equal(output, load(saved)[0](x))  # an output outlives its model
 
 
-def test_code_that_cannot_be_opened(saved: Path, tmp_path: Path) -> None:
+def test_a_damaged_library_is_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidArtefact, match="its compiled code cannot be opened"):
         load(edited(saved, tmp_path, lambda meta: None, library=b"\x7fELF torn"))
 
 
-def test_no_room_for_code_that_is_loaded(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_while_loading_is_reported(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, content: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -395,7 +397,7 @@ def test_no_room_for_code_that_is_loaded(saved: Path, monkeypatch: pytest.Monkey
         load(saved)
 
 
-def test_code_that_is_no_model(compiled: Compiled, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_without_a_model_is_refused(compiled: Compiled, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (kernels,) = [module for module in compiled.runtime.imports if module.kind == "llvm"]
     monkeypatch.setattr(codegen, "open_library", lambda path: kernels)
     with pytest.raises(InvalidArtefact, match=r"its compiled code cannot be opened: .*has no function"):
@@ -403,24 +405,24 @@ def test_code_that_is_no_model(compiled: Compiled, saved: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, TypeError, ValueError, AttributeError])
-def test_mistakes_of_ours_are_not_the_files(
+def test_internal_errors_are_not_reported_as_invalid_files(
     compiled: Compiled, saved: Path, tmp_path: Path, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def mistaken(*_: Any, **__: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise kind("ours")
 
-    for room, name in ((artefact, "Compiled"), (artefact_description, "device_name")):
+    for module, name in ((artefact, "Compiled"), (artefact_description, "device_name")):
         with monkeypatch.context() as patch:
-            patch.setattr(room, name, mistaken)
+            patch.setattr(module, name, fail)
             with pytest.raises(kind, match="ours"):
                 load(saved)
-    monkeypatch.setattr(codegen, "relink_relax", mistaken)
+    monkeypatch.setattr(codegen, "relink_relax", fail)
     with pytest.raises(kind, match="ours"):
         save(compiled, tmp_path / "m.felix", report={})
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x05\x06" + 18 * b"\0"])
-def test_other_files(tmp_path: Path, content: bytes) -> None:
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "m.felix"
     path.write_bytes(content)
     with pytest.raises(
@@ -430,18 +432,18 @@ def test_other_files(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", [None, 5, "", "a\0b", b"bytes"])
-def test_what_is_no_path(path: Any) -> None:
+def test_invalid_paths_are_refused(path: Any) -> None:
     with pytest.raises(InvalidArtefact, match=r"load: .* is not a path\. give a path, as str or pathlib\.Path"):
         load(path)
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArtefact, match="there is no such file"):
         load(tmp_path / "m.felix")
 
 
 @pytest.mark.parametrize("position", [0.1, 0.5, 0.9])
-def test_a_flipped_byte(saved: Path, tmp_path: Path, position: float) -> None:
+def test_a_flipped_byte_is_refused(saved: Path, tmp_path: Path, position: float) -> None:
     data = bytearray(saved.read_bytes())
     data[int(position * len(data))] ^= 0xFF
     path = tmp_path / "m.felix"
@@ -450,7 +452,7 @@ def test_a_flipped_byte(saved: Path, tmp_path: Path, position: float) -> None:
         load(path)
 
 
-def test_truncated(saved: Path, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(saved: Path, tmp_path: Path) -> None:
     path = tmp_path / "m.felix"
     path.write_bytes(saved.read_bytes()[:-100])
     with pytest.raises(InvalidArtefact, match="the file is damaged"):

@@ -1,4 +1,4 @@
-"""A compiled model is called like the model it came from, and checks what it is given."""
+"""Tests for calls of a compiled model: its signature, input checks, outputs, copies and threads."""
 
 import copy
 import itertools
@@ -37,14 +37,14 @@ def inputs() -> tuple[Tensor, Tensor]:
     return torch.randn(4, 20), torch.randn(20)
 
 
-def test_by_position_and_by_name(scale: Compiled) -> None:
+def test_inputs_by_position_and_by_name(scale: Compiled) -> None:
     x, by = inputs()
     expected = x * by + 1
     for got in (scale(x, by), scale(x, by=by), scale(by=by, x=x)):
         torch.testing.assert_close(got, expected)
 
 
-def test_text(scale: Compiled) -> None:
+def test_repr_lists_the_inputs(scale: Compiled) -> None:
     assert repr(scale) == "<compiled Scale(x: float32[4, 20], by: float32[20])>"
 
 
@@ -65,35 +65,35 @@ def test_text(scale: Compiled) -> None:
         ((torch.ones(4, 20).to_sparse(), torch.ones(20)), {}, "is torch.sparse_coo on cpu"),
     ],
 )
-def test_mismatches(scale: Compiled, args: Any, kwargs: Any, message: str) -> None:
+def test_mismatching_inputs_are_refused(scale: Compiled, args: Any, kwargs: Any, message: str) -> None:
     with pytest.raises(InputMismatch, match=message):
         scale(*args, **kwargs)
 
 
-def test_inputs_that_must_be_copied(scale: Compiled) -> None:
-    """Not contiguous, or not where elements lie; those at other addresses than vectors have are read in place."""
+def test_only_strided_and_misaligned_inputs_are_copied(scale: Compiled) -> None:
+    """Inputs are copied if not contiguous or not aligned to an element. Alignment to a vector is not needed."""
     x, by = inputs()
     expected = x * by + 1
-    spread = torch.randn(4, 40)[:, ::2]
-    spread.copy_(x)
-    assert not spread.is_contiguous()
-    assert torch.equal(scale(spread, by), scale(x, by))
+    strided = torch.randn(4, 40)[:, ::2]
+    strided.copy_(x)
+    assert not strided.is_contiguous()
+    assert torch.equal(scale(strided, by), scale(x, by))
     for offset in range(1, 16):
         shifted = torch.empty(96)[offset : offset + 80].view(4, 20)
         shifted.copy_(x)
         assert scale.at_hand(0, shifted) is shifted
         torch.testing.assert_close(scale(shifted, by), expected)
-    between = torch.from_numpy(
+    misaligned = torch.from_numpy(
         np.frombuffer(bytearray(b"0" + x.numpy().tobytes()), np.float32, offset=1).reshape(4, 20)
     )
-    assert scale.at_hand(0, between) is not between
-    torch.testing.assert_close(scale(between, by), expected)
+    assert scale.at_hand(0, misaligned) is not misaligned
+    torch.testing.assert_close(scale(misaligned, by), expected)
     negative = torch._neg_view(x)
     torch.testing.assert_close(scale(negative, by), -x * by + 1)
 
 
-def strange(x: Tensor) -> dict[str, Tensor]:
-    """Tensors with the values of x that torch keeps in unusual ways."""
+def unusual_tensors(x: Tensor) -> dict[str, Tensor]:
+    """Return tensors with the values of x that torch stores in different ways."""
     shifted = torch.empty(96)[3:83].view(4, 20)
     with torch.inference_mode():
         inferred = x.clone()
@@ -112,13 +112,13 @@ def strange(x: Tensor) -> dict[str, Tensor]:
 
 
 class Marked(Tensor):
-    """A tensor of a class of its own."""
+    """A subclass of Tensor without changes."""
 
 
-def test_kinds_of_inputs_in_any_order(scale: Compiled) -> None:
-    """What was right for the inputs of one call is not taken to be right for those of the next."""
+def test_guards_of_one_call_are_checked_again_by_the_next(scale: Compiled) -> None:
+    """Each call checks its inputs again. The kinds of tensors follow each other in random order."""
     x, by = inputs()
-    tensors = strange(x)
+    tensors = unusual_tensors(x)
     order = random.Random(0).choices(list(tensors), k=100)
     for name, context in zip(order, itertools.cycle((torch.enable_grad, torch.no_grad, torch.inference_mode))):
         want = tensors[name] * by + 1
@@ -150,7 +150,7 @@ def test_tensors_without_elements_in_memory_are_refused(scale: Compiled) -> None
             scale(tensor, by)
 
 
-def test_inputs_are_not_copied() -> None:
+def test_an_output_that_is_a_view_shares_the_input_s_memory() -> None:
     compiled = compile_model(import_model(Apply(lambda x: (x.reshape(-1), x + 1)), (4, 16)))
     x = torch.randn(4, 16)
     view, _ = compiled(x)
@@ -165,7 +165,7 @@ def test_inputs_are_not_changed() -> None:
     assert torch.equal(x, before)
 
 
-def test_gradients_stop_here() -> None:
+def test_inputs_that_need_a_gradient_warn_once() -> None:
     scale = compile_model(import_model(Scale(), ((4, 20), (20,))))
     x, by = inputs()
     x.requires_grad_()
@@ -176,13 +176,13 @@ def test_gradients_stop_here() -> None:
     assert [warning.filename for warning in caught] == [__file__]
     assert torch.equal(got, want)
     assert not got.requires_grad
-    assert torch.equal(scale(x, by), got)  # the first time only: warnings are errors here
+    assert torch.equal(scale(x, by), got)  # a second warning would fail, as warnings are errors in tests
     with torch.inference_mode():
         assert torch.equal(scale(x.detach().clone(), by), got)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # which torch uses here
-def test_derivatives_of_forward_mode_are_refused(scale: Compiled) -> None:
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch calls it here
+def test_forward_mode_derivatives_are_refused(scale: Compiled) -> None:
     make_dual: Any = forward_ad.make_dual
     x, by = inputs()
     want = scale(x, by)
@@ -196,10 +196,10 @@ def test_derivatives_of_forward_mode_are_refused(scale: Compiled) -> None:
 def test_outputs_are_new_on_every_call(scale: Compiled) -> None:
     x, by = inputs()
     first = scale(x, by)
-    kept = first.clone()
+    before = first.clone()
     second = scale(x + 1, by)
     assert first.data_ptr() != second.data_ptr()
-    assert torch.equal(first, kept)
+    assert torch.equal(first, before)
 
 
 @pytest.mark.parametrize(
@@ -229,15 +229,15 @@ def test_outputs_are_nested_as_in_eager(function: Any) -> None:
     ],
     ids=lambda x: f"{x.dtype}{list(x.shape)}",
 )
-def test_types(x: Tensor) -> None:
+def test_all_dtypes_give_equal_outputs(x: Tensor) -> None:
     function = torch.logical_not if x.dtype is torch.bool else lambda t: t + 1
     got = compile_model(import_model(Apply(function), x))(x)
     assert got.dtype is x.dtype
     assert torch.equal(got, function(x))
 
 
-def test_outputs_that_tvm_nests(tmp_path: Path) -> None:
-    """A Relax function may give tuples of tuples."""
+def test_nested_outputs_of_a_relax_function(tmp_path: Path) -> None:
+    """A Relax function may return tuples of tuples."""
     x = relax.Var("x", relax.TensorType((2, 3), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
@@ -247,39 +247,39 @@ def test_outputs_that_tvm_nests(tmp_path: Path) -> None:
     compiled = compile_model(import_model(builder.get()))
     save(compiled, tmp_path / "m.flx", report={})
     value = torch.randn(2, 3)
-    for each in (compiled, load(tmp_path / "m.flx")[0]):
+    for call in (compiled, load(tmp_path / "m.flx")[0]):
         for _ in range(2):
-            torch.testing.assert_close(each(value), ((value + value,), (value * value,)))
-        assert [spec.name for spec in each.outputs] == ["output[0][0]", "output[1][0]"]
+            torch.testing.assert_close(call(value), ((value + value,), (value * value,)))
+        assert [spec.name for spec in call.outputs] == ["output[0][0]", "output[1][0]"]
 
 
-def test_outputs_are_described_as_they_are_nested() -> None:
+def test_output_specs_name_nested_outputs() -> None:
     compiled = compile_model(import_model(Apply(lambda x: {"a": x + 1, "b": (x[0] > 2, None, [x.long()])}), (3, 4)))
     assert [str(spec) for spec in compiled.outputs] == [
         "output['a']: float32[3, 4]",
         "output['b'][0]: bool[4]",
         "output['b'][2][0]: int64[3, 4]",
     ]
-    alone = compile_model(import_model(Apply(lambda x: x.sum()), (3, 4)))
-    assert [str(spec) for spec in alone.outputs] == ["output: float32[]"]
+    single = compile_model(import_model(Apply(lambda x: x.sum()), (3, 4)))
+    assert [str(spec) for spec in single.outputs] == ["output: float32[]"]
 
 
-def test_copies(scale: Compiled) -> None:
-    """A deep copy has memory of its own."""
+def test_a_deep_copy_has_its_own_virtual_machine(scale: Compiled) -> None:
+    """A copy is the same object, a deep copy shares the code but not the memory, and is freed when deleted."""
     x, by = inputs()
     other = copy.deepcopy(scale)
     assert copy.copy(scale) is scale
     assert other.runtime is scale.runtime
     assert torch.equal(other(x, by), scale(x, by))
     assert other._here.main is not scale._here.main
-    kept = weakref.ref(scale)
-    assert kept() is scale
-    gone = weakref.ref(other)
+    original = weakref.ref(scale)
+    assert original() is scale
+    copied = weakref.ref(other)
     del other
-    assert gone() is None  # at once: nothing goes round in circles
+    assert copied() is None  # immediately, as there are no reference cycles
 
 
-def test_signature(scale: Compiled) -> None:
+def test_signature_as_python(scale: Compiled) -> None:
     assert str(scale.as_python()) == "(x: 'float32[4, 20]', by: 'float32[20]')"
 
 
@@ -297,30 +297,30 @@ def test_output_class_of_transformers() -> None:
     torch.testing.assert_close(got.last_hidden_state, want.last_hidden_state)
 
 
-def test_calls_of_threads_do_not_wait_for_each_other() -> None:
-    """Both are on their way to the kernels at the same time, each with a virtual machine of its own."""
+def test_calls_of_two_threads_run_at_the_same_time() -> None:
+    """Both calls reach the kernels before either returns, each with its own virtual machine."""
     model, (x,) = mlp()
     compiled = compile_model(import_model(model, x))
-    want, meeting, got = compiled(x), threading.Barrier(2), []
+    want, barrier, results = compiled(x), threading.Barrier(2), []
 
     def pin_threads(_: int) -> None:
-        meeting.wait(60)
+        barrier.wait(60)
 
     compiled._pin_threads = pin_threads
 
-    def work(given: torch.Tensor) -> None:
-        got.append((compiled(given), compiled._here.main))
+    def work(tensor: torch.Tensor) -> None:
+        results.append((compiled(tensor), compiled._here.main))
 
-    threads = [threading.Thread(target=work, args=(given,)) for given in (x, x.t().contiguous().t())]
+    threads = [threading.Thread(target=work, args=(tensor,)) for tensor in (x, x.t().contiguous().t())]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [torch.equal(answer, want) for answer, _ in got] == [True, True]
-    assert got[0][1] is not got[1][1]
+    assert [torch.equal(answer, want) for answer, _ in results] == [True, True]
+    assert results[0][1] is not results[1][1]
 
 
-def test_threads_share_one() -> None:
+def test_threads_share_a_model() -> None:
     model, (x,) = mlp()
     compiled = compile_model(import_model(model, x))
     batches = [torch.randn_like(x) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Schedules replace exactly the functions of their task, and constants are neither copied nor packed when called."""
+"""Tests for compilation: schedules replace exactly their task's functions, and calls do not copy or pack constants."""
 
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ WIDTH = 512
 
 
 class Layers(nn.Module):
-    """Two equal layers and one more: weights of 1 MiB each, far above everything else in size."""
+    """Two equal layers with weights of 1 MiB each, larger than everything else, and a small layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def task_of(imported: Imported, name: str) -> Any:
 
 
 def split(task: Any, *, annotate: str = "") -> Any:
-    """A schedule one can recognise: the first block's loop split by 2, its outer part parallel."""
+    """Return a schedule that splits the first block's loop by 2 and makes the outer loop parallel."""
     schedule = _tvm.Schedule(task.module)
     block = schedule.get_sblock("matmul")
     outer, _ = schedule.split(schedule.get_loops(block)[0], [None, 2])
@@ -53,31 +53,31 @@ def split(task: Any, *, annotate: str = "") -> Any:
 
 
 def calls(compiled: Any) -> list[tuple[str, Any]]:
-    """(name of what is called, the call) of everything one call of the model does, in order."""
-    found: list[tuple[str, Any]] = []
+    """Return (callee's name, call) of every call in the model's main function, in order."""
+    named_calls: list[tuple[str, Any]] = []
 
     def visit(node: Any) -> None:
         if isinstance(node, _tvm.relax.Call):
             op = node.op
             name = next(getattr(op, key) for key in ("name", "global_symbol", "name_hint") if hasattr(op, key))
-            found.append((str(name), node))
+            named_calls.append((str(name), node))
 
     _tvm.relax.analysis.post_order_visit(compiled.lowered["main"], visit)
-    return found
+    return named_calls
 
 
 def allocations(compiled: Any) -> list[int]:
-    """Bytes of every storage that one call allocates."""
+    """Return the bytes of every storage that one call of the model allocates."""
     return [int(call.args[0].values[0]) for name, call in calls(compiled) if name == "relax.vm.alloc_storage"]
 
 
 def kernels(compiled: Any) -> set[str]:
-    """Names of the generated functions."""
+    """Return the names of the generated functions."""
     lowered = compiled.lowered
     return {str(v.name_hint) for v in lowered.get_global_vars() if isinstance(lowered[v], _tvm.PrimFunc)}
 
 
-def test_untuned(layers: Any) -> None:
+def test_an_untuned_model_is_right(layers: Any) -> None:
     model, x, imported = layers
     torch.testing.assert_close(compile_model(imported)(x), model(x))
 
@@ -88,8 +88,8 @@ def test_a_schedule_is_used_at_every_call_site(layers: Any, form: str) -> None:
     task = task_of(imported, "fused_matmul_add_relu")
     assert task.weight == 2
     schedule = split(task)
-    given = {"schedule": schedule, "module": schedule.mod, "function": schedule.mod["main"]}[form]
-    compiled = compile_model(imported, {task.key: given})
+    form_of_schedule = {"schedule": schedule, "module": schedule.mod, "function": schedule.mod["main"]}[form]
+    compiled = compile_model(imported, {task.key: form_of_schedule})
     torch.testing.assert_close(compiled(x), model(x))
     lowered = compiled.lowered["fused_matmul_add_relu"]
     assert lowered.attrs["tirx.is_scheduled"]
@@ -105,8 +105,8 @@ def test_the_imported_module_is_not_changed(layers: Any) -> None:
     assert imported.module.script() == before
 
 
-def test_equal_functions_of_two_names_all_get_the_schedule() -> None:
-    """Functions that a user named apart are one task, and one schedule serves both."""
+def test_equal_functions_with_two_names_get_the_same_schedule() -> None:
+    """Equal functions with two names are one task, and both get its schedule."""
     relax, te = _tvm.relax, _tvm.te
     a, w = te.placeholder((4, 8), name="a"), te.placeholder((8, 8), name="w")
     k = te.reduce_axis((0, 8), name="k")
@@ -130,11 +130,11 @@ def test_equal_functions_of_two_names_all_get_the_schedule() -> None:
 
 
 def test_no_weight_is_copied_by_a_call(layers: Any) -> None:
-    """Constants go to kernels as they are; nothing else touches them, and nothing as large as one is allocated."""
+    """Kernels get the constants themselves, and a call allocates less than the size of one weight."""
     _, _, imported = layers
     compiled = compile_model(imported)
     weight = WIDTH * WIDTH * 4
-    made = calls(compiled)
+    named_calls = calls(compiled)
     book_keeping = {
         "relax.null_value",
         "vm.builtin.check_tensor_info",
@@ -143,9 +143,9 @@ def test_no_weight_is_copied_by_a_call(layers: Any) -> None:
         "relax.vm.alloc_tensor",
         "relax.vm.kill_object",
     }
-    assert {name for name, _ in made} <= book_keeping | kernels(compiled)
-    passed = [arg for name, call in made if name in kernels(compiled) for arg in call.args]
-    constants = [arg.value.numpy().nbytes for arg in passed if isinstance(arg, _tvm.ir.GenericConst)]
+    assert {name for name, _ in named_calls} <= book_keeping | kernels(compiled)
+    kernel_arguments = [arg for name, call in named_calls if name in kernels(compiled) for arg in call.args]
+    constants = [arg.value.numpy().nbytes for arg in kernel_arguments if isinstance(arg, _tvm.ir.GenericConst)]
     assert sorted(constants)[-2:] == [weight, weight]
     assert allocations(compiled)
     assert sum(allocations(compiled)) < weight
@@ -156,8 +156,8 @@ def test_no_weight_is_copied_by_a_call(layers: Any) -> None:
         assert sum(sizes) < weight
 
 
-def test_constants_are_packed_when_compiling_not_when_called(layers: Any) -> None:
-    """A schedule that brings the weight into another layout costs nothing per call."""
+def test_constants_are_packed_at_compile_time(layers: Any) -> None:
+    """A weight's layout transformation runs at compile time, so a call does not execute it."""
     model, x, imported = layers
     task = task_of(imported, "fused_matmul_add_relu")
     free = _tvm.IRModule({"main": task.module["main"].with_attr("layout_free_buffers", [1])})
@@ -190,21 +190,21 @@ def test_constants_are_packed_when_compiling_not_when_called(layers: Any) -> Non
         (None, _tvm.IRModule({}), 'an IRModule is not a schedule.*an IRModule with "main"'),
     ],
 )
-def test_schedules_that_do_not_fit(layers: Any, key: str | None, schedule: Any, message: str) -> None:
+def test_invalid_schedules_are_refused(layers: Any, key: str | None, schedule: Any, message: str) -> None:
     _, _, imported = layers
     task = task_of(imported, "fused_matmul_add_relu")
     with pytest.raises(InvalidSchedule, match=message):
         compile_model(imported, {key or task.key: schedule if schedule is not None else split(task)})
 
 
-def test_a_schedule_of_another_task(layers: Any) -> None:
+def test_a_schedule_of_another_task_is_refused(layers: Any) -> None:
     _, _, imported = layers
     one, other = task_of(imported, "fused_matmul_add_relu"), task_of(imported, "fused_matmul1_add1")
     with pytest.raises(InvalidSchedule, match=r"fused_matmul1_add1: its buffers are .*512.*, the task's .*3"):
         compile_model(imported, {other.key: one.module})
 
 
-def test_what_tvm_cannot_compile(layers: Any) -> None:
+def test_a_schedule_that_tvm_cannot_compile_is_reported(layers: Any) -> None:
     _, _, imported = layers
     task = task_of(imported, "fused_matmul_add_relu")
     schedule = _tvm.Schedule(task.module)
@@ -216,13 +216,13 @@ def test_what_tvm_cannot_compile(layers: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, TypeError, ValueError])
-def test_a_mistake_of_ours_is_no_refusal_of_tvms(
+def test_an_internal_error_is_not_reported_as_tvm_s(
     layers: Any, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def mistaken(module: Any) -> Any:
+    def fail(module: Any) -> Any:
         raise kind("ours")
 
     _, _, imported = layers
-    monkeypatch.setitem(PASSES, "llvm", (Pass(mistaken),))
+    monkeypatch.setitem(PASSES, "llvm", (Pass(fail),))
     with pytest.raises(kind, match="ours"):
         compile_model(imported)

@@ -1,4 +1,4 @@
-"""The error of a compiled model is the true one."""
+"""Tests for `max_relative_error`: the reported error of a compiled model is the true one."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from felixlike.runtime import Compiled, Verdict, compile_model, max_relative_err
 from felixlike.runtime import verification as verify
 
 
-class Insists(nn.Module):
-    """Works in float32 only."""
+class Float32Only(nn.Module):
+    """A model that works in float32 only."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ torch.ones(4, 4)
@@ -24,7 +24,7 @@ def compiled(function: Any, x: Tensor) -> Compiled:
     return compile_model(import_model(Apply(function), x))
 
 
-def test_right_answers_are_close_to_float64() -> None:
+def test_a_right_model_is_close_to_float64() -> None:
     model, inputs = mlp()
     verification = max_relative_error(compile_model(import_model(model, inputs)), model, inputs)
     assert verification.reference == "float64"
@@ -39,12 +39,12 @@ def test_the_error_is_relative_to_the_largest_value_of_its_output() -> None:
     assert max_relative_error(wrong, Apply(lambda x: (x * 1.5, x)), (x,)).error == 0
 
 
-def test_zero_reference_gives_the_absolute_error() -> None:
+def test_the_error_is_absolute_where_the_reference_is_zero() -> None:
     x = torch.ones(3)
     assert max_relative_error(compiled(lambda x: x * 0.25, x), Apply(lambda x: x * 0), (x,)).error == 0.25
 
 
-def test_other_shapes_and_nans_are_infinitely_wrong() -> None:
+def test_the_error_of_other_shapes_and_nans_is_infinite() -> None:
     x = torch.ones(3)
     zero = compiled(lambda x: x * 0, x)
     assert max_relative_error(zero, Apply(lambda x: x[:2]), (x,)).error == float("inf")
@@ -59,21 +59,21 @@ def test_equal_infinities_and_nans_agree() -> None:
     assert max_relative_error(compiled(torch.log, x), model, (x,)).error == 0
 
 
-def test_float32_where_float64_is_impossible() -> None:
+def test_a_float32_only_model_is_compared_in_float32() -> None:
     x = torch.randn(2, 4)
-    verification = max_relative_error(compile_model(import_model(Insists(), x)), Insists(), (x,))
+    verification = max_relative_error(compile_model(import_model(Float32Only(), x)), Float32Only(), (x,))
     assert verification.reference == "the model's own precision"
     assert verification.error < 1e-5
 
 
-def test_exported_programs() -> None:
+def test_exported_programs_are_compared() -> None:
     model, inputs = mlp()
     program = torch.export.export(model, inputs)
     assert max_relative_error(compile_model(import_model(program)), program, inputs).error < 1e-5
 
 
-def test_the_model_of_an_exported_program_is_left_as_it_was() -> None:
-    """They share their parameters."""
+def test_the_model_of_an_exported_program_is_not_changed() -> None:
+    """The exported program shares its parameters with the model, which stay float32."""
     model, inputs = mlp()
     program = torch.export.export(model, inputs)
     max_relative_error(compile_model(import_model(program)), program, inputs)
@@ -87,43 +87,43 @@ def test_example_inputs_are_not_changed() -> None:
     assert torch.equal(x, before)
 
 
-def test_both_sides_get_inputs_of_their_own() -> None:
-    """A compiled model that changed its inputs would otherwise be compared on what it made of them."""
+def test_a_model_that_changes_its_inputs_is_wrong() -> None:
+    """Each side gets its own copies of the inputs. Otherwise the original would run on the changed ones."""
     x = torch.randn(3)
 
     class Spoiling(Compiled):
         def __call__(self, *tensors: Any, **named: Any) -> Any:
-            found = super().__call__(*tensors, **named)
+            outputs = super().__call__(*tensors, **named)
             tensors[0].mul_(2)
-            return found
+            return outputs
 
     model = object.__new__(Spoiling)
     vars(model).update(vars(compiled(lambda x: x + 1, x)))
     before = x.clone()
-    found = max_relative_error(model, Apply(lambda x: x + 1), (x,))
-    assert (found.verdict, found.words) == (Verdict.WRONG, "it changes its input tensors[0]")
+    verification = max_relative_error(model, Apply(lambda x: x + 1), (x,))
+    assert (verification.verdict, verification.words) == (Verdict.WRONG, "it changes its input tensors[0]")
     assert torch.equal(x, before)
 
 
 # -- NaN --------------------------------------------------------------------------------------------------------------
 
 
-def test_where_all_is_nan_other_inputs_are_tried() -> None:
+def test_other_inputs_are_tried_if_all_outputs_are_nan() -> None:
     x = -torch.ones(4, 8)
     model = compiled(torch.log, x)
-    found = max_relative_error(model, Apply(torch.log), (x,))
-    assert (found.verdict, found.words) == (Verdict.RIGHT, "")
-    assert 0 < found.error < 1e-5
+    verification = max_relative_error(model, Apply(torch.log), (x,))
+    assert (verification.verdict, verification.words) == (Verdict.RIGHT, "")
+    assert 0 < verification.error < 1e-5
     wrong = max_relative_error(model, Apply(lambda x: torch.log(x) + 0.1), (x,))
     assert wrong.verdict is Verdict.WRONG
 
 
-def test_where_all_is_always_nan_nothing_was_verified() -> None:
+def test_outputs_that_are_always_nan_are_unsure() -> None:
     x = torch.ones(4, 8)
     model = compiled(lambda x: (torch.log(-x.abs() - 1), x + 1), x)
-    found = max_relative_error(model, Apply(lambda x: (torch.log(-x.abs() - 1), x + 1)), (x,))
-    assert found.verdict is Verdict.UNSURE
-    assert found.words == "the original gives NaN nearly everywhere in output[0], which says nothing"
+    verification = max_relative_error(model, Apply(lambda x: (torch.log(-x.abs() - 1), x + 1)), (x,))
+    assert verification.verdict is Verdict.UNSURE
+    assert verification.words == "the original gives NaN nearly everywhere in output[0], which says nothing"
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -139,23 +139,25 @@ def wide() -> tuple[nn.Module, Compiled, tuple[Tensor, ...]]:
 @pytest.mark.parametrize(
     ("megabytes", "reference", "verdict"), [(16, "float64", "right"), (2, "float32", "right"), (0, "", "unsure")]
 )
-def test_memory_is_asked_for_before_it_is_taken(
+def test_the_reference_s_precision_depends_on_free_memory(
     megabytes: int, reference: str, verdict: str, wide: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A megabyte of weights: another one for a copy, and two more for float64."""
+    """The weights take 1 MiB, a float32 copy another 1 MiB, and float64 another 2 MiB."""
     monkeypatch.setattr(verify, "free_memory_bytes", lambda: megabytes * 2**20)
-    model, found = wide[0], max_relative_error(wide[1], wide[0], wide[2])
-    assert (found.reference, found.verdict.value) == (reference, verdict)
+    model, verification = wide[0], max_relative_error(wide[1], wide[0], wide[2])
+    assert (verification.reference, verification.verdict.value) == (reference, verdict)
     if not megabytes:
-        assert found.words.startswith("evaluating the original takes about 0.0 GiB of memory, and 0.0 are available")
+        assert verification.words.startswith(
+            "evaluating the original takes about 0.0 GiB of memory, and 0.0 are available"
+        )
     assert model.weight.dtype is torch.float32
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------------
 
 
-def beyond(imported: Imported, rows: int, first: int) -> Compiled:
-    """A model whose kernel computes other rows than there are, with the right answer in between."""
+def compiled_out_of_bounds(imported: Imported, rows: int, first: int) -> Compiled:
+    """Return a model whose kernel also computes rows outside of its buffers, and the right values inside."""
     (task,) = imported.tasks
     schedule = _tvm.Schedule(task.module)
     (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
@@ -167,10 +169,10 @@ def beyond(imported: Imported, rows: int, first: int) -> Compiled:
 
 
 @pytest.mark.parametrize(("rows", "first", "place"), [(9, 0, "after it"), (9, -1, "before it")])
-def test_kernels_that_write_outside_of_their_buffers(rows: int, first: int, place: str) -> None:
+def test_kernels_that_write_outside_of_their_buffers_are_wrong(rows: int, first: int, place: str) -> None:
     x, model = torch.randn(8, 16), Apply(lambda x: x * 2)
     imported = import_model(model, (x,))
     assert max_relative_error(compile_model(imported), model, (x,)).verdict is Verdict.RIGHT
-    found = max_relative_error(beyond(imported, rows, first), model, (x,))
-    assert found.verdict is Verdict.WRONG
-    assert found.words == f"kernel multiply: it writes outside of buffer 1, {place}"
+    verification = max_relative_error(compiled_out_of_bounds(imported, rows, first), model, (x,))
+    assert verification.verdict is Verdict.WRONG
+    assert verification.words == f"kernel multiply: it writes outside of buffer 1, {place}"

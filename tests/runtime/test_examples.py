@@ -1,4 +1,4 @@
-"""The examples: an exported library called by TVM's runtime alone, from C++ and from Python without torch."""
+"""Tests for the examples, which call an exported library from C++ and from Python without torch."""
 
 from __future__ import annotations
 
@@ -44,29 +44,33 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_from_cpp(tuned: tuple[Optimized, torch.Tensor], library: Path, program: Path, tmp_path: Path) -> None:
+def test_cpp_gives_the_same_outputs(
+    tuned: tuple[Optimized, torch.Tensor], library: Path, program: Path, tmp_path: Path
+) -> None:
     fast, x = tuned
     x.numpy().tofile(tmp_path / "x.bin")
     command = [str(program), str(library), str(tmp_path / "x.bin"), "4x12", str(tmp_path / "y.bin")]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
-    found = np.fromfile(tmp_path / "y.bin", dtype=np.float32).reshape(4, 8)
-    np.testing.assert_array_equal(found, fast(x).numpy())
+    output = np.fromfile(tmp_path / "y.bin", dtype=np.float32).reshape(4, 8)
+    np.testing.assert_array_equal(output, fast(x).numpy())
 
 
-def test_from_cpp_another_shape_is_refused(library: Path, program: Path, tmp_path: Path) -> None:
+def test_cpp_refuses_another_shape(library: Path, program: Path, tmp_path: Path) -> None:
     np.zeros((5, 12), dtype=np.float32).tofile(tmp_path / "x.bin")
     command = [str(program), str(library), str(tmp_path / "x.bin"), "5x12", str(tmp_path / "y.bin")]
-    found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert found.returncode == 1
-    assert "shape[0] mismatch" in found.stderr
+    process = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 1
+    assert "shape[0] mismatch" in process.stderr
     assert not (tmp_path / "y.bin").exists()
 
 
-def test_from_python_without_torch(tuned: tuple[Optimized, torch.Tensor], library: Path, tmp_path: Path) -> None:
+def test_python_without_torch_gives_the_same_outputs(
+    tuned: tuple[Optimized, torch.Tensor], library: Path, tmp_path: Path
+) -> None:
     fast, x = tuned
     np.save(tmp_path / "x.npy", x.numpy())
     blocked = tmp_path / "blocked"
-    for name in ("torch", "tvm", "felixlike"):  # as where they are not installed
+    for name in ("torch", "tvm", "felixlike"):  # importing them fails, as if they were not installed
         (blocked / name).mkdir(parents=True)
         (blocked / name / "__init__.py").write_text(f"raise ImportError('{name} is not installed')")
     command = [sys.executable, str(EXAMPLES / "run.py"), str(library), str(tmp_path / "x.npy"), str(tmp_path / "y.npy")]
@@ -75,6 +79,6 @@ def test_from_python_without_torch(tuned: tuple[Optimized, torch.Tensor], librar
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), fast(x).numpy())
 
 
-def test_a_place_that_cannot_be_written_is_named(tuned: tuple[Optimized, torch.Tensor], tmp_path: Path) -> None:
+def test_exporting_to_a_directory_is_refused(tuned: tuple[Optimized, torch.Tensor], tmp_path: Path) -> None:
     with pytest.raises(OutputNotWritable, match="a directory"):
         tuned[0].export_library(tmp_path)

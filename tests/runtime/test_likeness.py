@@ -1,4 +1,4 @@
-"""What torch calls alike, and the way without it."""
+"""Tests for tensor guards with torch's check and without it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from felixlike.runtime import compile_model
 from felixlike.runtime.tensor_guards import likeness, never
 
 
-def test_like_and_unlike() -> None:
+def test_tensors_of_another_kind_do_not_pass_the_guard() -> None:
     x, y = torch.randn(3, 4), torch.ones(2, dtype=torch.int64)
     alike = likeness([x, y])
     assert alike(x, y)
@@ -34,24 +34,24 @@ def test_like_and_unlike() -> None:
         assert not alike(first, second)
     with torch.inference_mode():
         assert not alike(x, y)
-    found: list[bool] = []
+    results: list[bool] = []
 
-    def look(x: Tensor) -> Tensor:
-        found.append(alike(x, y))
+    def record(x: Tensor) -> Tensor:
+        results.append(alike(x, y))
         return x
 
-    torch.vmap(look)(x[None])
-    torch.func.functionalize(look)(x)
-    assert found == [False, False]
+    torch.vmap(record)(x[None])
+    torch.func.functionalize(record)(x)
+    assert results == [False, False]
 
 
-def test_of_nothing() -> None:
+def test_the_guard_of_no_tensors_never_passes() -> None:
     assert likeness([]) is never
     assert not never(torch.ones(1))
 
 
-def test_without_torchs_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every input is looked at then."""
+def test_inputs_are_checked_without_torchs_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torch's TensorGuards, every call checks its inputs in Python."""
     monkeypatch.delattr(torch._C._dynamo.guards, "TensorGuards")
     x = torch.randn(3, 4)
     assert likeness([x]) is never

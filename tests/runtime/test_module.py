@@ -1,4 +1,4 @@
-"""A tuned model among torch's modules."""
+"""Tests for an optimized model as a torch module."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def chain(optimized: Optimized) -> nn.Sequential:
     return nn.Sequential(nn.Linear(5, 4), optimized.module(), nn.Linear(4, 2))
 
 
-def test_it_takes_part_in_a_sequence(chain: nn.Sequential) -> None:
+def test_a_sequence_with_an_optimized_module(chain: nn.Sequential) -> None:
     x = torch.randn(3, 5)
     with torch.no_grad():
         torch.testing.assert_close(chain(x), chain[2](chain[0](x).relu() * 2))
@@ -42,7 +42,7 @@ def test_it_takes_part_in_a_sequence(chain: nn.Sequential) -> None:
     assert "<optimized Body(x: float32[3, 4])>" in repr(chain)
 
 
-def test_modes_and_moves_that_change_nothing(chain: nn.Sequential) -> None:
+def test_modes_and_moves_without_effect_are_accepted(chain: nn.Sequential) -> None:
     x = torch.randn(3, 5)
     with torch.no_grad():
         want = chain(x)
@@ -53,7 +53,7 @@ def test_modes_and_moves_that_change_nothing(chain: nn.Sequential) -> None:
         assert torch.equal(chain(x), want)
 
 
-def test_moves_that_it_cannot_follow(chain: nn.Sequential) -> None:
+def test_moves_to_other_dtypes_and_devices_are_refused(chain: nn.Sequential) -> None:
     with pytest.raises(
         FixedModel, match=r"Body: x is float32 on cpu for good, and cannot become float64 on cpu\. move"
     ):
@@ -64,7 +64,7 @@ def test_moves_that_it_cannot_follow(chain: nn.Sequential) -> None:
         chain[1].to("meta")
 
 
-def test_copies_and_files(chain: nn.Sequential) -> None:
+def test_copies_and_saved_files_give_equal_outputs(chain: nn.Sequential) -> None:
     x = torch.randn(3, 5)
     file = io.BytesIO()
     torch.save(chain, file)
@@ -78,7 +78,7 @@ def test_copies_and_files(chain: nn.Sequential) -> None:
         torch.load(file, weights_only=True)
 
 
-def test_torch_compile_and_export(chain: nn.Sequential) -> None:
+def test_torch_compile_and_export_give_equal_outputs(chain: nn.Sequential) -> None:
     torch.compiler.reset()
     x = torch.randn(3, 5)
     with torch.no_grad():
@@ -87,6 +87,6 @@ def test_torch_compile_and_export(chain: nn.Sequential) -> None:
         torch.testing.assert_close(torch.export.export(chain, (x,)).module()(x), want)
 
 
-def test_it_is_not_compiled_again(chain: nn.Sequential) -> None:
+def test_importing_an_optimized_module_is_refused(chain: nn.Sequential) -> None:
     with pytest.raises(UnsupportedOperator, match=r"a part of it is a compiled model already\. put in the model"):
         import_model(chain, (3, 5))

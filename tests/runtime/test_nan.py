@@ -1,4 +1,4 @@
-"""NaN, infinities and zeros of both signs come out as PyTorch has them, untuned and from schedules of our own."""
+"""Tests for NaN, infinities and signed zeros: outputs match PyTorch, untuned and with schedules."""
 
 from __future__ import annotations
 
@@ -78,36 +78,36 @@ _POOLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _check(function: Callable[[Any], Any], x: torch.Tensor) -> None:
-    found, expected = compile_model(import_model(Apply(function), (x,)))(x), function(x)
-    pairs = [(found, expected)] if isinstance(expected, torch.Tensor) else zip(found, expected, strict=True)
+def _assert_matches_pytorch(function: Callable[[Any], Any], x: torch.Tensor) -> None:
+    outputs, expected = compile_model(import_model(Apply(function), (x,)))(x), function(x)
+    pairs = [(outputs, expected)] if isinstance(expected, torch.Tensor) else zip(outputs, expected, strict=True)
     for got, want in pairs:
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", _ELEMENTWISE)
-def test_elements(name: str) -> None:
-    _check(_ELEMENTWISE[name], _ROWS)
+def test_elementwise_operators_match_pytorch(name: str) -> None:
+    _assert_matches_pytorch(_ELEMENTWISE[name], _ROWS)
 
 
 @pytest.mark.parametrize("name", _REDUCTIONS)
-def test_reductions(name: str) -> None:
-    _check(_REDUCTIONS[name], _ROWS)
+def test_reductions_match_pytorch(name: str) -> None:
+    _assert_matches_pytorch(_REDUCTIONS[name], _ROWS)
 
 
 @pytest.mark.parametrize("name", _POOLS)
-def test_pools(name: str) -> None:
-    _check(_POOLS[name], _IMAGE)
+def test_pooling_matches_pytorch(name: str) -> None:
+    _assert_matches_pytorch(_POOLS[name], _IMAGE)
 
 
-def test_finite_padding_of_the_model_s_own_stays() -> None:
+def test_finite_padding_values_are_not_replaced() -> None:
     lowest = torch.finfo(torch.float32).min
-    _check(lambda x: functional.pad(x, (1, 1), value=lowest).amax(1), torch.full((2, 3), -_INF))
+    _assert_matches_pytorch(lambda x: functional.pad(x, (1, 1), value=lowest).amax(1), torch.full((2, 3), -_INF))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_types(dtype: torch.dtype) -> None:
-    _check(lambda x: (functional.relu(x), x.amax(1), x.argmax(1), x.sort(1)[0]), _ROWS.to(dtype))
+def test_other_dtypes_match_pytorch(dtype: torch.dtype) -> None:
+    _assert_matches_pytorch(lambda x: (functional.relu(x), x.amax(1), x.argmax(1), x.sort(1)[0]), _ROWS.to(dtype))
 
 
 def _product(n: int, k: int, m: int) -> Any:
@@ -120,33 +120,33 @@ def _rows(reduce: Callable[..., Any], n: int, m: int) -> Any:
     return te.create_prim_func([x, reduce(x, axis=1)])
 
 
-def _answers(func: Any, *inputs: Any, shape: tuple[int, ...]) -> list[Any]:
-    """Of a few schedules of each sketch of both spaces."""
+def _outputs_of_schedules(func: Any, *inputs: Any, shape: tuple[int, ...]) -> list[Any]:
+    """Return the outputs of two random schedules of each sketch of both spaces."""
     target = imitated_target("zen4")
     task = make_task(func, target, name="task", constants=())
-    answers = []
+    outputs = []
     for space in ("own", "default"):
         for sketch in sketches(task, space=space):
             for point in sketch.sample(2, seed=1).tolist():
                 code = codegen.compile_primfuncs(sketch.schedule(point).mod, target)
                 output = _tvm.runtime.tensor(np.zeros(shape, "float32"))
                 code.jit()["main"](*map(_tvm.runtime.tensor, inputs), output)
-                answers.append(output.numpy())
-    assert len(answers) >= 4
-    return answers
+                outputs.append(output.numpy())
+    assert len(outputs) >= 4
+    return outputs
 
 
-def test_epilogues_of_schedules() -> None:
+def test_scheduled_epilogues_propagate_nan() -> None:
     a = np.random.default_rng(0).standard_normal((12, 16), np.float32)
     b = np.random.default_rng(1).standard_normal((16, 32), np.float32)
     a[3, 5] = b[2, 7] = _NAN
-    for answer in _answers(_product(12, 16, 32), a, b, shape=(12, 32)):
-        np.testing.assert_allclose(answer, np.maximum(a @ b, 0), rtol=1e-4, atol=1e-4)
+    for output in _outputs_of_schedules(_product(12, 16, 32), a, b, shape=(12, 32)):
+        np.testing.assert_allclose(output, np.maximum(a @ b, 0), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("reduce", "truth", "end"), [(topi.max, np.max, -_INF), (topi.min, np.min, _INF)])
-def test_reductions_of_schedules(reduce: Any, truth: Any, end: float) -> None:
+def test_scheduled_reductions_propagate_nan(reduce: Any, truth: Any, end: float) -> None:
     x = np.random.default_rng(0).standard_normal((5, 96), np.float32)
     x[1, 40], x[2, :], x[4, 95] = _NAN, end, _NAN
-    for answer in _answers(_rows(reduce, 5, 96), x, shape=(5,)):
-        np.testing.assert_array_equal(answer, truth(x, axis=1))
+    for output in _outputs_of_schedules(_rows(reduce, 5, 96), x, shape=(5,)):
+        np.testing.assert_array_equal(output, truth(x, axis=1))

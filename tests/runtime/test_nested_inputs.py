@@ -1,4 +1,4 @@
-"""Models whose inputs are nested, optional or no tensors: compiled, compared, saved, called as PyTorch calls them."""
+"""Tests for models with nested, optional or non-tensor inputs: compiling, comparing, saving and calling them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MODEL = nn.Linear(4, 4)
 
 
 class Recurrent(nn.Module):
-    """Called as torch's recurrent networks are."""
+    """A model with the inputs of torch's recurrent networks."""
 
     def forward(self, x: Tensor, hx: tuple[Tensor, Tensor]) -> Any:
         hidden, cell = hx
@@ -37,7 +37,7 @@ class Recurrent(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Each argument has a part of its own in the result, so that none can be taken for another."""
+    """A model whose result changes differently with each argument, so that mixed-up arguments are noticed."""
 
     def forward(
         self,
@@ -57,8 +57,8 @@ class Mixed(nn.Module):
         return {"x": x if flag else x * 2}
 
 
-def compiled_and_again(model: Any, shapes: Any, *, error: float = 1e-5) -> tuple[Compiled, Compiled]:
-    """A compiled model, right by the comparison, and the same from a file."""
+def compiled_and_loaded(model: Any, shapes: Any, *, error: float = 1e-5) -> tuple[Compiled, Compiled]:
+    """Compile a model, verify it, and return it with its copy loaded from bytes."""
     imported = import_model(model, shapes)
     compiled = compile_model(imported)
     assert max_relative_error(compiled, model, imported.examples).error < error
@@ -85,20 +85,20 @@ def compiled_and_again(model: Any, shapes: Any, *, error: float = 1e-5) -> tuple
     ],
 )
 def test_arguments_of_every_kind(examples: Any, calls: Any) -> None:
-    for call in compiled_and_again(Mixed(), examples):
+    for call in compiled_and_loaded(Mixed(), examples):
         for args, kwargs in calls:
             torch.testing.assert_close(call(*args, **kwargs), Mixed()(*args, **kwargs))
 
 
 def test_descriptions_with_nan_are_compared_as_text() -> None:
-    """Python's NaN is not equal to itself, and in lists only to the same object."""
-    own = '{"constants": [NaN, {"a": 1, "b": NaN}], "fill": NaN}'
+    """Python's NaN is not equal to itself, and in lists it is equal to the same object only."""
+    description = '{"constants": [NaN, {"a": 1, "b": NaN}], "fill": NaN}'
     artefact_description.compare(
-        {"fill": float("nan"), "constants": [float("nan"), {"b": float("nan"), "a": 1}]}, own, "file"
+        {"fill": float("nan"), "constants": [float("nan"), {"b": float("nan"), "a": 1}]}, description, "file"
     )
     with pytest.raises(InvalidArtefact, match=r"fill is 0\.0, but of the code NaN"):
         artefact_description.compare(
-            {"fill": 0.0, "constants": [float("nan"), {"a": 1, "b": float("nan")}]}, own, "file"
+            {"fill": 0.0, "constants": [float("nan"), {"a": 1, "b": float("nan")}]}, description, "file"
         )
 
 
@@ -117,7 +117,7 @@ def test_constants_may_be_nan() -> None:
 
 
 def test_constants_may_be_left_out() -> None:
-    compiled, again = compiled_and_again(Mixed(), {"x": X, "scale": 2.5, "flag": False})
+    compiled, again = compiled_and_loaded(Mixed(), {"x": X, "scale": 2.5, "flag": False})
     for call in (compiled, again):
         torch.testing.assert_close(call(X), Mixed()(X, scale=2.5, flag=False))
         with pytest.raises(InputMismatch, match=r"Mixed: input 'flag' is True, compiled for flag=False\. leave it out"):
@@ -134,14 +134,14 @@ def test_a_state_in_a_tuple(tmp_path: Path) -> None:
     fast.save(tmp_path / "recurrent.flx")
     want = model(SEQUENCE, (HIDDEN, CELL))
     module = fast.module()
-    everyone = (
+    callables = (
         fast,
         fx.load(tmp_path / "recurrent.flx"),
         copy.deepcopy(fast),
         pickle.loads(pickle.dumps(fast)),
         module,
     )
-    for call in everyone:
+    for call in callables:
         torch.testing.assert_close(call(SEQUENCE, (HIDDEN, CELL)), want)
         torch.testing.assert_close(call(SEQUENCE, hx=[HIDDEN, CELL]), want)
     with pytest.raises(InputMismatch, match=r"Recurrent: input hx\[1\] has shape \(3, 2, 4\), compiled for \(2, 4\)"):
@@ -150,8 +150,8 @@ def test_a_state_in_a_tuple(tmp_path: Path) -> None:
         fast(SEQUENCE.numpy(), (HIDDEN, CELL))
 
 
-class Around(nn.Module):
-    """Calls a model that takes a nested state."""
+class Outer(nn.Module):
+    """A model that calls a model with a nested input."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -163,12 +163,12 @@ class Around(nn.Module):
 
 def test_under_torch_compile_export_and_vmap() -> None:
     fast = fx.optimize(Mixed(), {"x": X, "flag": True, "extra": {"y": (Y,)}}, rounds=0, progress=False)
-    around, want = Around(fast.module()), Around(Mixed())(X, Y)
+    outer, want = Outer(fast.module()), Outer(Mixed())(X, Y)
     torch.compiler.reset()
-    torch.testing.assert_close(torch.compile(around, backend="aot_eager", fullgraph=True)(X, Y), want)
-    torch.testing.assert_close(torch.export.export(around, (X, Y)).module()(X, Y), want)
+    torch.testing.assert_close(torch.compile(outer, backend="aot_eager", fullgraph=True)(X, Y), want)
+    torch.testing.assert_close(torch.export.export(outer, (X, Y)).module()(X, Y), want)
     batch = torch.vmap(lambda x: fast(x, extra={"y": [Y]})["x"])(torch.stack([X, Z]))
-    torch.testing.assert_close(batch[1] * 2, Around(Mixed())(Z, Y))
+    torch.testing.assert_close(batch[1] * 2, Outer(Mixed())(Z, Y))
 
 
 def small(kind: Any, config: Any) -> Any:
@@ -214,7 +214,7 @@ def test_transformers(make: Any, examples: dict[str, Any], left_out: list[str]) 
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
-def test_models_that_return_their_cache() -> None:
+def test_models_that_return_their_cache_are_refused() -> None:
     with pytest.raises(
         ExportFailed, match=r"the model returns its cache \(DynamicCache\).* give use_cache=False among"
     ):
@@ -223,7 +223,7 @@ def test_models_that_return_their_cache() -> None:
 
 def test_exported_programs_with_nested_inputs() -> None:
     program = torch.export.export(Mixed(), (X,), {"scale": 2.0, "mode": "b", "extra": {"y": [Y]}})
-    compiled, again = compiled_and_again(program, None)
+    compiled, again = compiled_and_loaded(program, None)
     want = Mixed()(X, scale=2.0, mode="b", extra={"y": [Y]})
     for call in (compiled, again):
         torch.testing.assert_close(call(X, extra={"y": [Y]}), want)
@@ -235,10 +235,10 @@ def test_exported_programs_with_nested_inputs() -> None:
         import_model(program, {"x": Z, "extra": {"y": [Y[:2]]}})
 
 
-def test_keywords_of_an_exported_program_go_by_name() -> None:
-    """Their order there need not be that of the model's parameters."""
+def test_keywords_of_an_exported_program_are_passed_by_name() -> None:
+    """The order of the program's keywords may differ from that of the model's parameters."""
     program = torch.export.export(Mixed(), (X,), {"scale": Z, "mask": Y})
-    compiled, _ = compiled_and_again(program, None)
+    compiled, _ = compiled_and_loaded(program, None)
     torch.testing.assert_close(compiled(X, mask=Y, scale=Z), Mixed()(X, Y, Z))
     with pytest.raises(InputMismatch, match="3 inputs are given, at most 1 taken by position"):
         compiled(X, Z, Y)
@@ -246,7 +246,7 @@ def test_keywords_of_an_exported_program_go_by_name() -> None:
 
 @dataclasses.dataclass
 class Point:
-    """A class of a user's, which torch is told about."""
+    """A user's class that is registered with torch."""
 
     x: Tensor
     weight: int
@@ -255,15 +255,15 @@ class Point:
 torch.export.register_dataclass(Point, serialized_type_name="tests.Point")
 
 
-def test_classes_that_torch_was_told_about() -> None:
-    compiled, again = compiled_and_again(Apply(lambda point: point.x.relu() * point.weight), (Point(X, 3),))
+def test_registered_dataclasses_as_inputs() -> None:
+    compiled, again = compiled_and_loaded(Apply(lambda point: point.x.relu() * point.weight), (Point(X, 3),))
     for call in (compiled, again):
         torch.testing.assert_close(call(Point(X, 3)), X.relu() * 3)
         with pytest.raises(InputMismatch, match=r"weight is 4, compiled for .*weight=3"):
             call(Point(X, 4))
 
 
-def test_tensors_without_values() -> None:
+def test_fake_tensors_are_refused_where_values_are_needed() -> None:
     with FakeTensorMode():
         model, x = nn.Linear(4, 4), torch.ones(3, 4)
     with pytest.raises(InvalidModel, match=r"weight is a FakeTensor, which has no values\. make the model outside"):
@@ -281,7 +281,7 @@ def test_a_constant_that_is_returned() -> None:
 
 def test_a_dictionary_as_the_only_input() -> None:
     model = Apply(lambda batch: batch["b"] * 2 + batch["a"])
-    compiled, _ = compiled_and_again(model, ({"b": X, "a": Y},))
+    compiled, _ = compiled_and_loaded(model, ({"b": X, "a": Y},))
     torch.testing.assert_close(compiled({"a": Y, "b": X}), X * 2 + Y)
 
     class Batch(nn.Module):
@@ -305,14 +305,14 @@ def test_torchscript_is_refused(make: str) -> None:
         import_model(nn.Sequential(nn.ReLU(), script), X)
 
 
-def test_two_names_for_the_examples() -> None:
+def test_shapes_and_example_inputs_exclude_each_other() -> None:
     model = nn.ReLU()
     assert len(fx.extract_tasks(model, example_inputs=X)) == 1
     with pytest.raises(InvalidOption, match="shapes and example_inputs are both given"):
         fx.optimize(model, X, example_inputs=X, progress=False)
 
 
-def test_paths_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_in_paths_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     torch.export.save(torch.export.export(nn.ReLU(), (X,)), tmp_path / "model.pt2")
     fast = fx.optimize("~/model.pt2", rounds=0, store="~/runs.sqlite", progress=False)

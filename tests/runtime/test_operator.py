@@ -1,4 +1,4 @@
-"""Where PyTorch looks on (torch.compile, export, vmap, …) a call is one operator, with the same answers."""
+"""Tests for the torch operator: under torch.compile, export, vmap and others a call is one operator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pair(nn.Module):
 
 
 class Outer(nn.Module):
-    """What contains a compiled model."""
+    """A model that contains a compiled model."""
 
     def __init__(self, compiled: Compiled) -> None:
         super().__init__()
@@ -37,12 +37,12 @@ class Outer(nn.Module):
         self.linear = nn.Linear(20, 5)
 
     def forward(self, x: Tensor, by: Tensor) -> Any:
-        found = self.compiled(x + 1, by=by)
-        return self.linear(found["a"]) + found["b"][0].sum() + found["b"][2].mean()
+        outputs = self.compiled(x + 1, by=by)
+        return self.linear(outputs["a"]) + outputs["b"][0].sum() + outputs["b"][2].mean()
 
 
 class Double(nn.Module):
-    """One tensor in, one out."""
+    """A model with one input and one output."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * 2 + 1
@@ -55,7 +55,7 @@ def pair() -> Compiled:
 
 @pytest.fixture(scope="module")
 def scale() -> Callable[[Tensor], Any]:
-    """One tensor in, one out."""
+    """Return a compiled model with one input and one output."""
     return compile_model(import_model(Double(), (4, 20)))
 
 
@@ -82,7 +82,7 @@ def test_torch_compile_without_a_break(pair: Compiled, backend: str) -> None:
     assert outer.linear.weight.grad is not None
 
 
-def test_torch_compile_of_a_lone_output(scale: Callable[[Tensor], Any]) -> None:
+def test_torch_compile_of_a_single_output(scale: Callable[[Tensor], Any]) -> None:
     x, _ = inputs()
     compiled = torch.compile(lambda x: scale(x.relu()), backend="aot_eager", fullgraph=True, dynamic=True)
     torch.testing.assert_close(compiled(x), x.relu() * 2 + 1)
@@ -90,7 +90,7 @@ def test_torch_compile_of_a_lone_output(scale: Callable[[Tensor], Any]) -> None:
         compiled(x[:3])
 
 
-def test_export_and_back(pair: Compiled, tmp_path: Path) -> None:
+def test_exported_programs_call_the_operator(pair: Compiled, tmp_path: Path) -> None:
     x, by = inputs()
     outer = Outer(pair)
     program = torch.export.export(outer, (x, by))
@@ -104,7 +104,7 @@ def test_export_and_back(pair: Compiled, tmp_path: Path) -> None:
     torch.testing.assert_close(torch.export.load(tmp_path / "outer.pt2").module()(x, by), outer(x, by))
 
 
-def test_a_model_that_is_gone() -> None:
+def test_the_operator_of_a_deleted_model_is_refused() -> None:
     compiled = compile_model(import_model(Double(), (2,)))
     key, x = compiled.key, torch.ones(2)
     torch.testing.assert_close(run(key, [x])[0], x * 2 + 1)
@@ -113,8 +113,8 @@ def test_a_model_that_is_gone() -> None:
         run(key, [x])
 
 
-def test_the_operator_is_what_pytorch_wants(pair: Compiled) -> None:
-    """Its schema, fake outputs and gradients hold; outputs that are views of inputs are copied."""
+def test_the_operator_passes_opcheck(pair: Compiled) -> None:
+    """The operator passes torch's checks. Outputs that are views of inputs are copied."""
     checks = torch.library.opcheck(torch.ops.felixlike.run.default, (pair.key, list(inputs())))
     assert set(checks.values()) == {"SUCCESS"}
     x, by = inputs()
@@ -130,7 +130,7 @@ def test_make_fx(pair: Compiled, mode: Any) -> None:
     torch.testing.assert_close(graph(x + 1, by), pair(x + 1, by)["a"])
 
 
-def test_traced_and_symbolically_traced(pair: Compiled) -> None:
+def test_jit_trace_and_symbolic_trace(pair: Compiled) -> None:
     x, by = inputs()
     outer = Outer(pair)
     trace: Any = torch.jit.trace
@@ -149,11 +149,11 @@ def test_fake_tensors(pair: Compiled) -> None:
             pair(torch.empty(4, 20), torch.empty(20).double())
 
 
-def test_vmap_calls_for_each_element(scale: Callable[[Tensor], Any], pair: Compiled) -> None:
+def test_vmap_calls_the_model_for_each_element(scale: Callable[[Tensor], Any], pair: Compiled) -> None:
     xs, by = torch.randn(3, 4, 20), torch.randn(20)
     torch.testing.assert_close(torch.vmap(scale)(xs), xs * 2 + 1)
-    turned = torch.vmap(scale, in_dims=2, out_dims=1)(xs.permute(1, 2, 0))
-    torch.testing.assert_close(turned, (xs * 2 + 1).transpose(0, 1))
+    permuted = torch.vmap(scale, in_dims=2, out_dims=1)(xs.permute(1, 2, 0))
+    torch.testing.assert_close(permuted, (xs * 2 + 1).transpose(0, 1))
     torch.testing.assert_close(torch.vmap(torch.vmap(scale))(xs[None]), (xs * 2 + 1)[None])
     product, total = torch.vmap(lambda x: (pair(x, by)["a"], pair(x, by)["b"][2]))(xs)
     torch.testing.assert_close(product, xs * by + 1)
@@ -163,7 +163,7 @@ def test_vmap_calls_for_each_element(scale: Callable[[Tensor], Any], pair: Compi
 
 
 def test_derivatives_are_refused(pair: Compiled) -> None:
-    """Rather than being zeros."""
+    """Derivatives raise an error instead of being zero."""
     x, by = inputs()
 
     def loss(x: Tensor) -> Any:
@@ -181,7 +181,7 @@ def test_derivatives_are_refused(pair: Compiled) -> None:
     for derivative in derive.values():
         with pytest.raises(WrongContext, match="Pair: a compiled model has no derivatives"):
             derivative()
-    # A gradient by something else is right.
+    # Gradients with respect to tensors outside of the call are right.
     factor = torch.func.grad(lambda factor: (pair(x, by)["a"] * factor).sum())(torch.tensor(2.0))
     torch.testing.assert_close(factor, (x * by + 1).sum(), rtol=1e-4, atol=1e-4)
 
@@ -205,7 +205,7 @@ def test_gradients_stop_with_a_warning() -> None:
         torch.profiler.profile,
     ],
 )
-def test_modes_change_no_answer(pair: Compiled, context: Callable[[], Any]) -> None:
+def test_torch_modes_do_not_change_outputs(pair: Compiled, context: Callable[[], Any]) -> None:
     x, by = inputs()
     want = pair(x, by)["a"]
     with context():

@@ -1,4 +1,4 @@
-"""Every operator imports, compiles untuned and agrees with PyTorch in float64."""
+"""Tests that every operator imports, compiles untuned and agrees with PyTorch in float64."""
 
 import pytest
 from support.models import OPERATORS, bert, mlp

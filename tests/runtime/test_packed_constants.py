@@ -1,4 +1,4 @@
-"""Constants are packed when a model is compiled: at every call site its own, and never by a call."""
+"""Tests for packed constants: each call site's constant is packed at compile time, and no call packs any."""
 
 from math import prod
 from pathlib import Path
@@ -18,7 +18,7 @@ from felixlike.symbolic import sketches
 
 
 class Net(nn.Module):
-    """Convolutions of one shape with different weights, one layer used twice, depthwise and dense ones."""
+    """Two equal convolutions, of which one is called twice, a depthwise convolution and a dense layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,17 +39,17 @@ def net() -> tuple[nn.Module, torch.Tensor, Imported]:
 
 
 def schedules(imported: Imported) -> dict[str, Any]:
-    """A random schedule of every task with a weight."""
-    found = {}
+    """Return a random schedule of every task with a weight."""
+    by_key = {}
     for task in imported.tasks:
         if task.layout_free:
             sketch = sketches(task)[0]
-            found[task.key] = sketch.schedule(sketch.sample(1, seed=7)[0].tolist())
-            assert PACKING in found[task.key].mod.script()
-    return found
+            by_key[task.key] = sketch.schedule(sketch.sample(1, seed=7)[0].tolist())
+            assert PACKING in by_key[task.key].mod.script()
+    return by_key
 
 
-def test_no_call_packs(net: Any) -> None:
+def test_calls_do_not_pack_constants(net: Any) -> None:
     model, x, imported = net
     chosen = schedules(imported)
     assert len(chosen) == 3
@@ -78,7 +78,7 @@ def test_no_call_packs(net: Any) -> None:
     assert sorted(map(len, weights.values())) == [1, 1, 3]
 
 
-def test_a_constant_is_packed_once_for_all_calls_alike(net: Any) -> None:
+def test_a_constant_is_packed_once_for_equal_calls(net: Any) -> None:
     _, _, imported = net
     (shared,) = [task for task in imported.tasks if task.weight == 3]
     (name,) = imported.functions[shared.key]
@@ -86,16 +86,16 @@ def test_a_constant_is_packed_once_for_all_calls_alike(net: Any) -> None:
     main = schedules(imported)[shared.key].mod["main"]
     module.update_func(module.get_global_var(name), _tvm.without_attributes(main, "global_symbol"))
     packed = with_packed_constants(module)
-    given = []
+    packed_constants = []
 
     def visit(node: Any) -> None:
         if isinstance(node, _tvm.relax.Call) and str(getattr(node.args[0], "name_hint", "")).endswith("_prepacked"):
-            given.append(node.args[1].fields[1])
+            packed_constants.append(node.args[1].fields[1])
 
     _tvm.relax.analysis.post_order_visit(packed["main"], visit)
-    assert len(given) == 3
-    assert len({_tvm.identity(constant.value) for constant in given}) == 2  # `a` is called twice
-    assert all(prod(constant.value.shape) == 8 * 8 * 9 for constant in given)
+    assert len(packed_constants) == 3
+    assert len({_tvm.identity(constant.value) for constant in packed_constants}) == 2  # `a` is called twice
+    assert all(prod(constant.value.shape) == 8 * 8 * 9 for constant in packed_constants)
     assert name not in [str(v.name_hint) for v in packed.get_global_vars()]
 
 
@@ -108,13 +108,13 @@ def test_a_packed_model_is_saved_and_loaded(net: Any, tmp_path: Path) -> None:
     torch.testing.assert_close(again(x), model(x))
 
 
-def test_a_module_without_packing_is_left_alone(net: Any) -> None:
+def test_a_module_without_packing_is_unchanged(net: Any) -> None:
     _, _, imported = net
     assert with_packed_constants(imported.module).same_as(imported.module)
 
 
-def test_inputs_are_not_packed(net: Any) -> None:
-    """A schedule that packs what comes with every call would be right but pack every time."""
+def test_schedules_that_pack_inputs_are_refused(net: Any) -> None:
+    """A schedule that packs an input is refused, because it would pack at every call."""
 
     class Product(nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A model whose products are rounded, from import to machine code and report: as far as there is no GPU."""
+"""Tests for models with rounded products, from import to machine code and report, without a GPU."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from felixlike.symbolic import Sketch, sketches
 from felixlike.tuning import Choice, How
 from felixlike.tuning.finish import Finish, _task_report
 
-ASKED = with_precision(resolve_target("sm_90"), "tf32")
+TF32_TARGET = with_precision(resolve_target("sm_90"), "tf32")
 
 
 @pytest.fixture(scope="module")
 def imported() -> Any:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64)).eval()
-    return import_model(model, (torch.randn(32, 64),), ASKED)
+    return import_model(model, (torch.randn(32, 64),), TF32_TARGET)
 
 
 def _by_precision(task: Any) -> dict[str, Sketch]:
@@ -44,8 +44,8 @@ def test_every_task_has_the_models_precision(imported: Any) -> None:
 
 
 @pytest.mark.skipif(nvrtc.library() is None, reason='NVRTC is not on this machine: pip install "felixlike[cuda]"')
-def test_a_model_is_compiled_with_instructions_of_tensor_cores(imported: Any) -> None:
-    """The one schedule that asks for them, beside an exact one."""
+def test_tensor_core_instructions_are_generated(imported: Any) -> None:
+    """Only the kernel of the tf32 schedule has tensor-core instructions, the float32 one does not."""
     first, second = imported.tasks
     schedules = {}
     for task, precision in ((first, "tf32"), (second, "float32")):
@@ -56,8 +56,8 @@ def test_a_model_is_compiled_with_instructions_of_tensor_cores(imported: Any) ->
     assert ["felixlike_mma_tf32" in kernel for kernel in kernels if "kernel" in kernel].count(True) == 1
 
 
-def test_a_saved_model_says_it(imported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as its description goes: its code needs a GPU."""
+def test_the_precision_is_read_from_a_saved_description(imported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the description is read, because the code needs a GPU."""
     monkeypatch.setattr(artefact_description, "device_name", lambda target: "a GPU")
     assert precision_of(artefact_description._target({"target": str(imported.target)}, "model.flx")).name == "tf32"
     wrong = str(imported.target).replace("tf32", "tf23")
@@ -71,8 +71,8 @@ def _choice(sketch: Sketch | None) -> Choice:
     return Choice(How.MEASURED, Candidate(sketch, tuple(sketch.sample(1, seed=0)[0].tolist()), 0.0, "random"), 1.0, 0.0)
 
 
-def test_only_what_is_computed_on_tensor_cores_is_called_so(imported: Any) -> None:
-    """In the report, and in what the whole model may be off by."""
+def test_the_report_and_tolerance_follow_the_chosen_precision(imported: Any) -> None:
+    """A task's report names tf32 and the model's tolerance includes it only if a tf32 sketch is chosen."""
     task = imported.tasks[0]
     by_precision = _by_precision(task)
     state: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""PyTorch's threads: what copies an input does not start them."""
+"""Tests that copying an input does not start PyTorch's threads."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ assert (system_threads() > before) == (sys.argv[1] != "before"), "they are start
 
 
 @pytest.mark.parametrize("pool", ["before", "afterwards"])
-def test_no_threads_are_started(pool: str) -> None:
-    """pool: when PyTorch's is started."""
+def test_a_serial_copy_starts_no_threads(pool: str) -> None:
+    """`pool` says when PyTorch's thread pool is started: before the serial copy or after it."""
     subprocess.run([sys.executable, "-c", PROGRAM, pool], check=True, timeout=120)

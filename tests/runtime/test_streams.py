@@ -1,4 +1,4 @@
-"""Calls on streams of a GPU, as far as they can be looked at without one."""
+"""Tests for calls on CUDA streams and CUDA graphs, without a GPU."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_call_waits_for_the_call_before_it_on_another_stream(monkeypatch: pyte
 
 
 class Three(nn.Module):
-    """Kernels in the middle, which neither read an input nor write the output."""
+    """A model whose middle kernels neither read an input nor write an output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,19 +60,21 @@ def lowered_text(*, graphs: bool, target: str = "sm_90") -> str:
     return str(lowered["main"])
 
 
-def test_calls_on_a_gpu_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The streams are put in order, and the entry called, by one thread at a time."""
-    told: list[str] = []
+def test_calls_on_a_gpu_are_serialized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread at a time orders the streams and calls the entry function."""
+    events: list[str] = []
 
     def main(x: int) -> int:
-        told.append(f"call {turn._lock.locked()}")
+        events.append(f"call {serializer._lock.locked()}")
         return x + 1
 
-    turn: stream_serializer.StreamSerializer = stream_serializer.StreamSerializer(main, torch.device("cuda", 0))
-    monkeypatch.setattr(stream_serializer.Streams, "__call__", lambda self: told.append(f"order {turn._lock.locked()}"))
-    assert turn(3) == 4
-    assert told == ["order True", "call True"]
-    assert not turn._lock.locked()
+    serializer: stream_serializer.StreamSerializer = stream_serializer.StreamSerializer(main, torch.device("cuda", 0))
+    monkeypatch.setattr(
+        stream_serializer.Streams, "__call__", lambda self: events.append(f"order {serializer._lock.locked()}")
+    )
+    assert serializer(3) == 4
+    assert events == ["order True", "call True"]
+    assert not serializer._lock.locked()
 
 
 def test_kernels_in_the_middle_become_a_cuda_graph() -> None:
@@ -84,15 +86,15 @@ def test_kernels_in_the_middle_become_a_cuda_graph() -> None:
     assert "fused_conv2d1_add_relu(" not in text
 
 
-def test_without_graphs_every_kernel_is_started_by_itself() -> None:
+def test_without_graphs_every_kernel_is_called_separately() -> None:
     text = lowered_text(graphs=False)
     assert "cuda_graph" not in text
     assert "fused_conv2d1_add_relu(" in text
     assert "cuda_graph" not in lowered_text(graphs=True, target="cpu")
 
 
-def test_a_graph_outlives_saving(tmp_path: Path) -> None:
-    """As far as there is no driver: what is saved calls for it."""
+def test_a_saved_library_calls_the_cuda_graph(tmp_path: Path) -> None:
+    """Without a driver, the test looks for the call in the saved library."""
     imported = import_model(Three().eval(), (torch.randn(1, 3, 8, 8),), "sm_90")
     _, executable = codegen.compile_relax(imported.module, imported.target)
     file = tmp_path / "model.so"
@@ -100,8 +102,8 @@ def test_a_graph_outlives_saving(tmp_path: Path) -> None:
     assert b"vm.builtin.cuda_graph.run_or_capture" in file.read_bytes()
 
 
-def test_sizes_that_calls_decide_leave_no_graph() -> None:
-    """A graph is of one size."""
+def test_dynamic_sizes_disable_cuda_graphs() -> None:
+    """A CUDA graph is captured for one size."""
     relax = _tvm.relax
     for rows, static in ((_tvm.tirx.Var("rows", "int64"), False), (4, True)):
         x = relax.Var("x", relax.TensorType((rows, 16), "float32"))
@@ -109,7 +111,7 @@ def test_sizes_that_calls_decide_leave_no_graph() -> None:
         assert _static(module) is static
 
 
-def test_what_cuda_says_in_a_call_is_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_errors_in_a_call_are_translated(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = compile_model(import_model(nn.ReLU(), (torch.randn(4, 8),)))
     x = torch.randn(4, 8)
     compiled(x)

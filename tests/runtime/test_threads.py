@@ -1,4 +1,4 @@
-"""Threads of a saved model's calls, in processes of their own: where they are, and after a fork."""
+"""Tests for the threads of a saved model's calls in new processes: their cores, their number and forks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from felixlike.hardware.probe import usable_cores
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """x + x of 4096 numbers, on several threads."""
+    """Return a saved model that computes x + x of 4096 numbers on several threads."""
 
     class Twice(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(program: str, model: Path) -> str:
-    """What a program prints that finds the model as `call`, its input as `x`, and no variables about threads."""
+    """Return what a program prints. The model is `call`, its input `x`, and no OMP_ or TVM_ variables are set."""
     begin = f"""
 import os, sys, threading
 before, mask = dict(os.environ), os.sched_getaffinity(0)
@@ -46,13 +46,13 @@ call, x = runtime.load({str(model)!r})[0], torch.ones(64, 64)
 """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "TVM_"))}
     command = [sys.executable, "-c", begin + program]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert found.returncode == 0, found.stderr
-    return found.stdout
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
-def test_only_models_on_several_threads_look_for_their_cores(model: Path) -> None:
-    """It takes 0.4 µs."""
+def test_only_models_with_parallel_kernels_are_parallel(model: Path) -> None:
+    """Serial models skip looking for the caller's cores, which takes 0.4 µs."""
     assert runtime.load(model)[0].parallel
     plain = runtime.compile_model(import_model(nn.ReLU(), ((4, 4),)))
     assert not plain.parallel
@@ -61,7 +61,7 @@ def test_only_models_on_several_threads_look_for_their_cores(model: Path) -> Non
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="one core is all there is")
-def test_calls_of_several_threads_each_have_threads_apart_and_leave_nothing_behind(model: Path) -> None:
+def test_each_calling_thread_has_its_own_workers_and_the_process_is_unchanged(model: Path) -> None:
     program = """
 import subprocess
 import felixlike
@@ -100,7 +100,7 @@ subprocess.run(["env"], check=True)
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="a call on one core leaves no threads behind")
-def test_a_forked_process_is_told_what_to_do(model: Path) -> None:
+def test_a_parallel_call_in_a_forked_process_is_refused(model: Path) -> None:
     program = """
 import multiprocessing
 import time
@@ -152,7 +152,7 @@ assert works()
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="one core is all there is")
-def test_a_call_runs_on_as_many_threads_as_it_is_told(model: Path) -> None:
+def test_a_call_runs_on_the_given_number_of_threads(model: Path) -> None:
     program = """
 def used():
     assert bool((call(x) == 2).all())

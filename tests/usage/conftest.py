@@ -1,7 +1,7 @@
-"""A corpus of ways to use felixlike: each ends in a right answer, or in a named error that says what to do.
+"""Shared fixtures for tests of many ways to use felixlike. Each gives a right output or a named error with a remedy.
 
-One file a theme, one case a way. Nothing is measured (rounds=0) but where a way is about measuring; models are tiny.
-A way that is found wanting becomes a case here, next to those like it.
+Each file has one theme, and each case one way of use. Models are tiny, and nothing is measured (rounds=0) unless the
+case is about measuring. A way of use that turns out to be broken becomes a case here, next to similar ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What people do with a tuned model."""
+"""Tests for uses of a tuned model: inputs, copies, transforms, threads and processes."""
 
 from __future__ import annotations
 
@@ -50,12 +50,14 @@ def _in_inference_mode(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("way", INPUTS)
-def test_inputs_of_every_kind(way: str, fast: fx.Optimized, model: nn.Module, x: torch.Tensor) -> None:
-    given = INPUTS[way](x)
-    before = given.clone()
+def test_inputs_of_every_kind_give_the_model_s_outputs(
+    way: str, fast: fx.Optimized, model: nn.Module, x: torch.Tensor
+) -> None:
+    inputs = INPUTS[way](x)
+    before = inputs.clone()
     with torch.no_grad():
-        torch.testing.assert_close(fast(given), model(given), rtol=1e-4, atol=1e-4, equal_nan=True)
-    torch.testing.assert_close(given, before, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(fast(inputs), model(inputs), rtol=1e-4, atol=1e-4, equal_nan=True)
+    torch.testing.assert_close(inputs, before, rtol=0, atol=0, equal_nan=True)
 
 
 WRONG: dict[str, tuple[Callable[[fx.Optimized, torch.Tensor], Any], str]] = {
@@ -76,27 +78,29 @@ WRONG: dict[str, tuple[Callable[[fx.Optimized, torch.Tensor], Any], str]] = {
 
 
 @pytest.mark.parametrize("way", WRONG)
-def test_wrong_inputs(way: str, fast: fx.Optimized, x: torch.Tensor) -> None:
+def test_wrong_inputs_are_refused(way: str, fast: fx.Optimized, x: torch.Tensor) -> None:
     call, words = WRONG[way]
     with Refused(InputMismatch, words):
         call(fast, x)
     assert fast(x).shape == (2, 4)
 
 
-def test_by_name_and_in_threads(fast: fx.Optimized, model: nn.Module, x: torch.Tensor) -> None:
+def test_calls_by_name_and_in_threads_give_the_model_s_outputs(
+    fast: fx.Optimized, model: nn.Module, x: torch.Tensor
+) -> None:
     answers_alike(fast, lambda **named: model(named["input"]), input=x)
     inputs = [torch.randn(2, 16) for _ in range(40)]
     with ThreadPoolExecutor(4) as threads:
-        for given, found in zip(inputs, threads.map(fast, inputs), strict=True):
+        for tensor, output in zip(inputs, threads.map(fast, inputs), strict=True):
             with torch.no_grad():
-                torch.testing.assert_close(found, model(given), rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(output, model(tensor), rtol=1e-4, atol=1e-4)
 
 
-def test_results_are_not_written_over(fast: fx.Optimized, x: torch.Tensor) -> None:
+def test_outputs_are_not_overwritten_by_later_calls(fast: fx.Optimized, x: torch.Tensor) -> None:
     first = fast(x)
-    kept = first.clone()
+    before = first.clone()
     fast(x * 2)
-    torch.testing.assert_close(first, kept, rtol=0, atol=0)
+    torch.testing.assert_close(first, before, rtol=0, atol=0)
 
 
 COPIES: dict[str, Callable[[fx.Optimized], Any]] = {
@@ -111,11 +115,11 @@ COPIES: dict[str, Callable[[fx.Optimized], Any]] = {
 
 
 @pytest.mark.parametrize("way", COPIES)
-def test_what_is_made_of_it(way: str, fast: fx.Optimized, x: torch.Tensor) -> None:
+def test_copies_pickles_and_modules_give_equal_outputs(way: str, fast: fx.Optimized, x: torch.Tensor) -> None:
     torch.testing.assert_close(COPIES[way](fast)(x), fast(x))
 
 
-def test_exported_in_another(fast: fx.Optimized, x: torch.Tensor) -> None:
+def test_an_exported_model_that_contains_a_tuned_one(fast: fx.Optimized, x: torch.Tensor) -> None:
     program = torch.export.export(nn.Sequential(fast.module(), nn.ReLU()), (x,))
     torch.testing.assert_close(program.module()(x), fast(x).relu())
 
@@ -125,15 +129,15 @@ def test_gradients_stop_with_one_warning(fast: fx.Optimized, x: torch.Tensor) ->
     needs = x.clone().requires_grad_()
     with pytest.warns(NoGradientWarning, match=r"call it under torch.no_grad|Call it under torch.no_grad"):
         assert not again(needs).requires_grad
-    again(needs)  # says nothing now, which warnings as errors would show
+    again(needs)  # a second warning would fail, as warnings are errors in tests
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, of the first jvp
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch raises it in the first jvp
 @pytest.mark.parametrize("way", ["grad", "vmap", "jvp"])
-def test_transforms_of_torch(way: str, fast: fx.Optimized, x: torch.Tensor) -> None:
+def test_vmap_is_supported_and_derivatives_are_refused(way: str, fast: fx.Optimized, x: torch.Tensor) -> None:
     if way == "vmap":
-        found = torch.func.vmap(fast)(torch.stack([x, x + 1]))
-        torch.testing.assert_close(found, torch.stack([fast(x), fast(x + 1)]))
+        outputs = torch.func.vmap(fast)(torch.stack([x, x + 1]))
+        torch.testing.assert_close(outputs, torch.stack([fast(x), fast(x + 1)]))
         return
     with pytest.raises(FelixlikeError):
         _derive(way, fast, x)
@@ -146,12 +150,12 @@ def _derive(way: str, fast: fx.Optimized, x: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize("move", [lambda m: m.double(), lambda m: m.half(), lambda m: m.to("meta")])
-def test_a_module_that_cannot_change(move: Callable[[nn.Module], Any], fast: fx.Optimized) -> None:
+def test_modules_cannot_change_dtype_or_device(move: Callable[[nn.Module], Any], fast: fx.Optimized) -> None:
     with Refused(FixedModel, "."):
         move(fast.module())
 
 
-def test_it_says_what_it_takes_and_gives(fast: fx.Optimized) -> None:
+def test_specs_signature_and_report(fast: fx.Optimized) -> None:
     assert [str(spec) for spec in fast.inputs] == ["input: float32[2, 16]"]
     assert (fast.outputs.shape, fast.outputs.dtype) == ((2, 4), "float32")
     assert list(inspect.signature(fast).parameters) == ["input"]
@@ -160,26 +164,26 @@ def test_it_says_what_it_takes_and_gives(fast: fx.Optimized) -> None:
     assert fast.report.to_json()
 
 
-def test_state_dicts_of_it_are_empty(fast: fx.Optimized) -> None:
+def test_the_module_s_state_dict_is_empty(fast: fx.Optimized) -> None:
     file = io.BytesIO()
     torch.save(fast.module().state_dict(), file)
     file.seek(0)
     assert not torch.load(file, weights_only=True)
 
 
-def _square(path: str) -> list[float]:
-    found: list[float] = fx.load(path)(torch.ones(2, 16)).flatten().tolist()
-    return found
+def _output_of_ones(path: str) -> list[float]:
+    values: list[float] = fx.load(path)(torch.ones(2, 16)).flatten().tolist()
+    return values
 
 
-def test_spawned_and_forked_processes(fast: fx.Optimized, saved: Path) -> None:
+def test_a_spawned_process_gives_equal_outputs(fast: fx.Optimized, saved: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.apply(_square, [str(saved)])
-    torch.testing.assert_close(torch.tensor(found), fast(torch.ones(2, 16)).flatten())
+        values = pool.apply(_output_of_ones, [str(saved)])
+    torch.testing.assert_close(torch.tensor(values), fast(torch.ones(2, 16)).flatten())
 
 
-def test_a_fork_says_what_to_do(saved: Path) -> None:
-    """In a process of its own: forking one with threads is what is wrong here."""
+def test_a_call_in_a_forked_process_is_refused(saved: Path) -> None:
+    """The test runs in a new process, because forking a process with threads is the error under test."""
     program = """
         import os, sys, torch, felixlike as fx
         fast = fx.load(sys.argv[1])
@@ -192,21 +196,21 @@ def test_a_fork_says_what_to_do(saved: Path) -> None:
             os._exit(0)
         os.wait()
     """
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program), str(saved)],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    assert found.stdout == "" or found.stdout.startswith("ForkedProcess")
+    assert process.stdout == "" or process.stdout.startswith("ForkedProcess")
 
 
-def test_a_thread_that_ends(fast: fx.Optimized, x: torch.Tensor) -> None:
-    found: list[torch.Tensor] = []
+def test_calls_in_threads_that_end_give_equal_outputs(fast: fx.Optimized, x: torch.Tensor) -> None:
+    outputs: list[torch.Tensor] = []
     for _ in range(3):
-        thread = threading.Thread(target=lambda: found.append(fast(x)))
+        thread = threading.Thread(target=lambda: outputs.append(fast(x)))
         thread.start()
         thread.join(30)
-    assert len(found) == 3
-    torch.testing.assert_close(found[2], fast(x))
+    assert len(outputs) == 3
+    torch.testing.assert_close(outputs[2], fast(x))

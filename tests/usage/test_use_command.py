@@ -1,4 +1,4 @@
-"""The command as people type it: models in files, pipes, terminals, signals."""
+"""Tests for the command: model files, wrong arguments, terminals and signals."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ GOOD: dict[str, str] = {
 
 
 @pytest.mark.parametrize("way", GOOD)
-def test_tuned_and_shown(way: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_are_tuned_and_shown(way: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(GOOD[way].split()) == 0
     printed = capsys.readouterr()
     assert ("Saved to" in printed.out) == (way != "quiet")
@@ -96,7 +96,7 @@ def test_tuned_and_shown(way: str, file: str, capsys: pytest.CaptureFixture[str]
     assert "Maximum relative error" in capsys.readouterr().out
 
 
-# What is typed, and what must be said.
+# Arguments of the command, and words of the error message.
 BAD: dict[str, tuple[str, str]] = {
     "a missing file": ("tune nowhere.py:f", "nowhere.py: there is no such file"),
     "no function": ("tune model.py", "name a function in it: model.py:factory"),
@@ -137,9 +137,9 @@ BAD: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("way", BAD)
-def test_refused_in_a_sentence(way: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    typed, words = BAD[way]
-    assert main(typed.split()) == 1
+def test_errors_are_one_line_without_a_traceback(way: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, words = BAD[way]
+    assert main(arguments.split()) == 1
     printed = capsys.readouterr()
     lines = [line for line in printed.err.splitlines() if line.startswith("felixlike: ")]
     assert lines, printed.err
@@ -157,30 +157,30 @@ USAGE: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("way", USAGE)
-def test_wrong_usage(way: str, capsys: pytest.CaptureFixture[str]) -> None:
-    typed, words = USAGE[way]
-    with pytest.raises(SystemExit) as leaving:
-        main(typed.split())
-    assert leaving.value.code == 2
+def test_wrong_usage_exits_with_code_2(way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, words = USAGE[way]
+    with pytest.raises(SystemExit) as stop:
+        main(arguments.split())
+    assert stop.value.code == 2
     assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("typed", ["--help", "--version", "tune --help", "doctor", "explain model.py:with_inputs"])
-def test_texts(typed: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_version_doctor_and_explain_print_text(typed: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code = main(typed.split())
-    except SystemExit as leaving:
-        code = int(leaving.code or 0)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
     assert code == 0
     assert capsys.readouterr().out
 
 
-# -- in true processes: few, since each takes seconds -----------------------------------------------------------------
+# -- in new processes: few, since each takes seconds ------------------------------------------------------------------
 
 COMMAND = f"{sys.executable} -m felixlike"
 
 
-def test_an_ascii_terminal_of_forty_columns(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_fit_an_ascii_terminal_of_forty_columns(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys, "stdout", written := io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert main(["tune", "model.py:with_inputs", "--rounds", "0"]) == 0
@@ -191,8 +191,8 @@ def test_an_ascii_terminal_of_forty_columns(file: str, monkeypatch: pytest.Monke
     assert max(map(len, lines)) <= 40
 
 
-def test_in_a_terminal(file: str) -> None:
-    """A live line on it, nothing left of it at the end."""
+def test_a_terminal_shows_a_live_line(file: str) -> None:
+    """The command shows a live line in a terminal and restores the cursor at the end."""
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND.split(), "tune", "model.py:with_inputs", "--trials", "2"],
@@ -201,15 +201,15 @@ def test_in_a_terminal(file: str) -> None:
         env={**os.environ, "TERM": "xterm-256color"},
     )
     os.close(terminal)
-    seen = b""
+    shown = b""
     while chunk := _read(controller):
-        seen += chunk
+        shown += chunk
     printed = process.communicate(timeout=60)[0]
     os.close(controller)
     assert process.returncode == 0
     assert b"candidate" in printed
-    assert b"\x1b[?25l" not in seen or b"\x1b[?25h" in seen  # a cursor that was hidden is back
-    assert b"Traceback" not in seen
+    assert b"\x1b[?25l" not in shown or b"\x1b[?25h" in shown  # a cursor that was hidden is back
+    assert b"Traceback" not in shown
 
 
 def _read(controller: int) -> bytes:
@@ -219,11 +219,11 @@ def _read(controller: int) -> bytes:
         return b""
 
 
-def test_interrupted_and_resumed(file: str) -> None:
-    """Ctrl-C in the middle: the best so far is saved; resume does the rest."""
-    typed = "tune model.py:with_inputs --space all --seconds 600 --store runs.sqlite --output out.flx"
+def test_an_interrupted_run_is_saved_and_resumed(file: str) -> None:
+    """Ctrl-C saves the best schedules so far, and `resume` continues the run."""
+    arguments = "tune model.py:with_inputs --space all --seconds 600 --store runs.sqlite --output out.flx"
     process = subprocess.Popen(
-        [*COMMAND.split(), *typed.split()],
+        [*COMMAND.split(), *arguments.split()],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
@@ -232,20 +232,20 @@ def test_interrupted_and_resumed(file: str) -> None:
     while time.monotonic() < deadline and not _measured("runs.sqlite"):
         time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)
-    printed, said = process.communicate(timeout=60)
-    assert b"Traceback" not in said, said
-    assert b"interrupted" in printed + said
+    printed, errors = process.communicate(timeout=60)
+    assert b"Traceback" not in errors, errors
+    assert b"interrupted" in printed + errors
     assert fx.load("out.flx")(torch.ones(2, 16)).shape == (2, 24)
     assert main(["resume", "runs.sqlite", "--trials", "1", "--output", "again.flx", "--quiet"]) == 0
     assert Path("again.flx").exists()
 
 
 def _measured(store: str) -> bool:
-    """Whether the store holds a measurement."""
+    """Return whether the store holds a measurement."""
     import sqlite3
 
     try:
-        with sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=1) as opened:
-            return bool(opened.execute("SELECT count(*) FROM measurements").fetchone()[0])
+        with sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=1) as connection:
+            return bool(connection.execute("SELECT count(*) FROM measurements").fetchone()[0])
     except sqlite3.Error:
         return False

@@ -1,5 +1,8 @@
-"""torch.compile(backend="felixlike") beside backend="eager": the same results, types, strides, aliases, state and
-random numbers, whether a graph is compiled or left to PyTorch with one warning."""
+"""Tests that torch.compile(backend="felixlike") matches backend="eager".
+
+Results, dtypes, strides, aliases, state and random numbers are equal, whether a graph is compiled or left to PyTorch
+with one warning.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,14 @@ CALLS = 3
 class Way:
     """A model and how it is called.
 
-    make: The model, anew for each backend.  inputs: Of a call.  compiled: Whether it is compiled; else it is left to
-    PyTorch.  between: Done to the model after each call.  warnings: How many there are if it is left."""
+    Args:
+        make: Makes the model, once for each backend.
+        inputs: Makes the inputs of a call.
+        compiled: Whether the backend compiles the model. Otherwise it is left to PyTorch.
+        between: Changes the model after each call.
+        warnings: Number of warnings if the model is left to PyTorch.
+        context: Makes the context of the calls.
+    """
 
     make: Callable[[], Any]
     inputs: Callable[[], Sequence[Any]]
@@ -41,8 +50,8 @@ class Way:
     context: Callable[[], Any] = torch.no_grad
 
 
-def of(function: Callable[..., Any], train: bool = False) -> Callable[[], nn.Module]:
-    """Makes a module with a few layers whose forward is the function of it and its inputs."""
+def net_of(function: Callable[..., Any], train: bool = False) -> Callable[[], nn.Module]:
+    """Return a maker of a module with a few layers. Its forward calls `function(module, *inputs)`."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -84,58 +93,58 @@ def views_of_one() -> Sequence[Tensor]:
     return x[:4], x[4:]
 
 
-def counted(net: Any, x: Tensor) -> Any:
+def increment_counter(net: Any, x: Tensor) -> Any:
     net.count += 1
     return net.linear(x) + net.count
 
 
-def pushed(net: Any, x: Tensor) -> Any:
+def push_to_ring(net: Any, x: Tensor) -> Any:
     net.ring.copy_(torch.cat([net.ring[1:], x[:1]]))
     return net.ring.sum(0) + x
 
 
-def written(x: Tensor) -> Tensor:
+def write_to_input(x: Tensor) -> Tensor:
     x.add_(1)
     return x * 2
 
 
-def cache(x: Tensor, kept: Tensor) -> Tensor:
-    kept[:, 2] = x.sum(1)
-    return kept.sum(1)
+def cache(x: Tensor, cached_rows: Tensor) -> Tensor:
+    cached_rows[:, 2] = x.sum(1)
+    return cached_rows.sum(1)
 
 
-def moved(model: Any, call: int) -> None:
-    """An exponential moving average, through `.data`, which PyTorch does not count."""
+def update_moving_average(model: Any, call: int) -> None:
+    """Apply an exponential moving average through `.data`, which PyTorch's version counter misses."""
     for parameter in model.parameters():
         parameter.data.mul_(0.9).add_(0.01 * (call + 1))
 
 
-def exchanged(model: Any, call: int) -> None:
+def exchange_data(model: Any, call: int) -> None:
     for parameter in model.parameters():
         parameter.data = torch.full_like(parameter, 0.1 * (call + 1))
 
 
-def merged(model: Any, call: int) -> None:
-    """An adapter of low rank, merged into one weight."""
+def merge_adapter(model: Any, call: int) -> None:
+    """Merge a low-rank adapter into one weight."""
     generator = torch.Generator().manual_seed(call)
     a, b = torch.randn(8, 2, generator=generator), torch.randn(2, 8, generator=generator)
     model.linear.weight.data += a @ b
 
 
-def replaced(model: Any, call: int) -> None:
+def replace_parameter(model: Any, call: int) -> None:
     model.linear.weight = nn.Parameter(torch.full((8, 8), 0.1 * (call + 1)))
 
 
-def swapped(model: Any, call: int) -> None:
+def swap_parameter(model: Any, call: int) -> None:
     swap: Any = torch.utils.swap_tensors
     swap(model.linear.weight, nn.Parameter(torch.full((8, 8), 0.1 * (call + 1))))
 
 
-def loaded(model: Any, call: int) -> None:
+def load_state(model: Any, call: int) -> None:
     model.load_state_dict({key: torch.full_like(value, 0.1 * call) for key, value in model.state_dict().items()})
 
 
-def scaled(model: Any, call: int) -> None:
+def scale_weight(model: Any, call: int) -> None:
     with torch.no_grad():
         model.linear.weight.mul_(1.5)
 
@@ -150,127 +159,131 @@ def in_double() -> Iterator[None]:
         yield
 
 
-def autocasting(net: Any, x: Tensor) -> Tensor:
+def linear_in_autocast(net: Any, x: Tensor) -> Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return linear(net, x)
 
 
-def tied(net: Any, x: Tensor) -> Tensor:
-    """Two layers with one weight."""
+def tied_layers(net: Any, x: Tensor) -> Tensor:
+    """Apply two layers with one weight."""
     return functional.linear(linear(net, x), net.linear.weight)
 
 
-def of_other_weights(net: Any, x: Tensor) -> Any:
+def with_other_weights(net: Any, x: Tensor) -> Any:
     weights = {"weight": net.linear.weight * 2, "bias": net.linear.bias}
     return torch.func.functional_call(net.linear, weights, (x,))
 
 
-def one_row_set(model: Any, call: int) -> None:
-    """A change of a single row, which the words that every call compares miss; the first checksum after it does not."""
+def change_one_row(model: Any, call: int) -> None:
+    """Change one row. The sampled words that every call compares miss it, and the next checksum detects it."""
     model.linear.weight.data[3] += 1
     time.sleep(0.1)
 
 
 def linear(net: Any, x: Tensor) -> Tensor:
-    found: Tensor = net.linear(x)
-    return found
+    output: Tensor = net.linear(x)
+    return output
 
 
 WAYS: dict[str, Way] = {
     # random
-    "randn_like": Way(of(lambda net, x: net.linear(x) + torch.randn_like(x)), rows(), compiled=False),
-    "rand": Way(of(lambda net, x: net.linear(x) + torch.rand(8)), rows(), compiled=False),
-    "normal": Way(of(lambda net, x: torch.normal(net.linear(x), 1.0)), rows(), compiled=False),
-    "bernoulli": Way(of(lambda net, x: torch.bernoulli(net.linear(x).sigmoid())), rows(), compiled=False),
-    "dropout in training": Way(of(lambda net, x: net.drop(net.linear(x)), train=True), rows(), compiled=False),
-    "dropout in eval mode": Way(of(lambda net, x: net.drop(net.linear(x))), rows()),
-    "functional dropout": Way(of(lambda net, x: functional.dropout(net.linear(x), 0.5, True)), rows(), compiled=False),
-    "feature dropout": Way(of(lambda net, x: functional.dropout2d(net.conv(x), 0.5, True)), images(), compiled=False),
-    "rrelu in training": Way(of(lambda net, x: functional.rrelu(x, training=True)), rows(), compiled=False),
-    "rrelu": Way(of(lambda net, x: functional.rrelu(x)), rows()),
-    "gumbel softmax": Way(of(lambda net, x: functional.gumbel_softmax(net.linear(x))), rows(), compiled=False),
-    "multinomial": Way(of(lambda net, x: torch.multinomial(x.softmax(-1), 2)), rows(), compiled=False),
-    "uniform_": Way(of(lambda net, x: x + torch.empty_like(x).uniform_()), rows(), compiled=False),
-    "randint": Way(of(lambda net, x: x[torch.randint(0, 4, (3,))]), rows(), compiled=False),
+    "randn_like": Way(net_of(lambda net, x: net.linear(x) + torch.randn_like(x)), rows(), compiled=False),
+    "rand": Way(net_of(lambda net, x: net.linear(x) + torch.rand(8)), rows(), compiled=False),
+    "normal": Way(net_of(lambda net, x: torch.normal(net.linear(x), 1.0)), rows(), compiled=False),
+    "bernoulli": Way(net_of(lambda net, x: torch.bernoulli(net.linear(x).sigmoid())), rows(), compiled=False),
+    "dropout in training": Way(net_of(lambda net, x: net.drop(net.linear(x)), train=True), rows(), compiled=False),
+    "dropout in eval mode": Way(net_of(lambda net, x: net.drop(net.linear(x))), rows()),
+    "functional dropout": Way(
+        net_of(lambda net, x: functional.dropout(net.linear(x), 0.5, True)), rows(), compiled=False
+    ),
+    "feature dropout": Way(
+        net_of(lambda net, x: functional.dropout2d(net.conv(x), 0.5, True)), images(), compiled=False
+    ),
+    "rrelu in training": Way(net_of(lambda net, x: functional.rrelu(x, training=True)), rows(), compiled=False),
+    "rrelu": Way(net_of(lambda net, x: functional.rrelu(x)), rows()),
+    "gumbel softmax": Way(net_of(lambda net, x: functional.gumbel_softmax(net.linear(x))), rows(), compiled=False),
+    "multinomial": Way(net_of(lambda net, x: torch.multinomial(x.softmax(-1), 2)), rows(), compiled=False),
+    "uniform_": Way(net_of(lambda net, x: x + torch.empty_like(x).uniform_()), rows(), compiled=False),
+    "randint": Way(net_of(lambda net, x: x[torch.randint(0, 4, (3,))]), rows(), compiled=False),
     "attention with dropout": Way(
-        of(lambda net, x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)),
+        net_of(lambda net, x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)),
         rows(1, 4, 8),
         compiled=False,
     ),
-    "attention": Way(of(lambda net, x: functional.scaled_dot_product_attention(x, x, x)), rows(1, 4, 8)),
+    "attention": Way(net_of(lambda net, x: functional.scaled_dot_product_attention(x, x, x)), rows(1, 4, 8)),
     # state
-    "counter": Way(of(counted), rows(), compiled=False),
-    "ring buffer": Way(of(pushed), rows(), compiled=False),
-    "batch norm in training": Way(of(lambda net, x: net.norm(x), train=True), images(), compiled=False),
-    "batch norm in eval mode": Way(of(lambda net, x: net.conv(net.norm(x))), images()),
+    "counter": Way(net_of(increment_counter), rows(), compiled=False),
+    "ring buffer": Way(net_of(push_to_ring), rows(), compiled=False),
+    "batch norm in training": Way(net_of(lambda net, x: net.norm(x), train=True), images(), compiled=False),
+    "batch norm in eval mode": Way(net_of(lambda net, x: net.conv(net.norm(x))), images()),
     "batch norm without statistics": Way(
-        of(lambda net, x: functional.batch_norm(x, None, None, training=True)), images()
+        net_of(lambda net, x: functional.batch_norm(x, None, None, training=True)), images()
     ),
-    "instance norm": Way(of(lambda net, x: functional.instance_norm(x)), images()),
+    "instance norm": Way(net_of(lambda net, x: functional.instance_norm(x)), images()),
     # inputs that are written to
-    "an input changed": Way(lambda: written, rows(), compiled=False),
+    "an input changed": Way(lambda: write_to_input, rows(), compiled=False),
     "a cache": Way(lambda: cache, lambda: (torch.randn(4, 8), torch.zeros(4, 5)), compiled=False),
-    "a slice set": Way(of(lambda net, x: x.__setitem__((0,), 1.0) or net.linear(x)), rows(), compiled=False),
-    "relu in place": Way(of(lambda net, x: functional.relu(x, inplace=True) * 2), rows(), compiled=False),
-    "relu in place behind a layer": Way(of(lambda net, x: functional.relu(net.linear(x), inplace=True)), rows()),
-    "a copy changed": Way(of(lambda net, x: x.clone().add_(1).mul_(2)), rows()),
+    "a slice set": Way(net_of(lambda net, x: x.__setitem__((0,), 1.0) or net.linear(x)), rows(), compiled=False),
+    "relu in place": Way(net_of(lambda net, x: functional.relu(x, inplace=True) * 2), rows(), compiled=False),
+    "relu in place behind a layer": Way(net_of(lambda net, x: functional.relu(net.linear(x), inplace=True)), rows()),
+    "a copy changed": Way(net_of(lambda net, x: x.clone().add_(1).mul_(2)), rows()),
     # aliases
-    "a view of an input": Way(of(lambda net, x: (x.view(-1), net.linear(x))), rows()),
-    "a transposed input": Way(of(lambda net, x: (x.t(), net.linear(x))), rows()),
-    "a row of an input": Way(of(lambda net, x: (x[1], net.linear(x))), rows()),
-    "views alone": Way(of(lambda net, x: x.t()), rows(), compiled=False),
-    "an input itself": Way(of(lambda net, x: (x, net.linear(x))), rows()),
-    "a result and its view": Way(of(lambda net, x: (y := net.linear(x), y.view(-1), y[0])), rows()),
-    "parts of a result": Way(of(lambda net, x: net.linear(x).chunk(2, -1)), rows()),
-    "a part of a result": Way(of(lambda net, x: net.linear(x)[:, 2:5].contiguous()), rows()),
-    "a result twice": Way(of(lambda net, x: (y := net.linear(x), y)), rows()),
-    "an expanded result": Way(of(lambda net, x: net.linear(x)[:1].expand(3, 8)), rows()),
+    "a view of an input": Way(net_of(lambda net, x: (x.view(-1), net.linear(x))), rows()),
+    "a transposed input": Way(net_of(lambda net, x: (x.t(), net.linear(x))), rows()),
+    "a row of an input": Way(net_of(lambda net, x: (x[1], net.linear(x))), rows()),
+    "views alone": Way(net_of(lambda net, x: x.t()), rows(), compiled=False),
+    "an input itself": Way(net_of(lambda net, x: (x, net.linear(x))), rows()),
+    "a result and its view": Way(net_of(lambda net, x: (y := net.linear(x), y.view(-1), y[0])), rows()),
+    "parts of a result": Way(net_of(lambda net, x: net.linear(x).chunk(2, -1)), rows()),
+    "a part of a result": Way(net_of(lambda net, x: net.linear(x)[:, 2:5].contiguous()), rows()),
+    "a result twice": Way(net_of(lambda net, x: (y := net.linear(x), y)), rows()),
+    "an expanded result": Way(net_of(lambda net, x: net.linear(x)[:1].expand(3, 8)), rows()),
     "a view of a result changed in place": Way(
-        of(lambda net, x: (y := net.linear(x), y.view(-1), y.relu_())[:2]), rows(), compiled=False
+        net_of(lambda net, x: (y := net.linear(x), y.view(-1), y.relu_())[:2]), rows(), compiled=False
     ),
-    "detached": Way(of(lambda net, x: (x.detach(), net.linear(x))), rows()),
-    "one tensor for two inputs": Way(of(lambda net, x, y: net.linear(x) + y), same_twice),
-    "overlapping inputs": Way(of(lambda net, x, y: net.linear(x) + y), views_of_one),
-    "overlapping inputs, one changed": Way(of(lambda net, x, y: x.add_(1) + y), same_twice, compiled=False),
+    "detached": Way(net_of(lambda net, x: (x.detach(), net.linear(x))), rows()),
+    "one tensor for two inputs": Way(net_of(lambda net, x, y: net.linear(x) + y), same_twice),
+    "overlapping inputs": Way(net_of(lambda net, x, y: net.linear(x) + y), views_of_one),
+    "overlapping inputs, one changed": Way(net_of(lambda net, x, y: x.add_(1) + y), same_twice, compiled=False),
     # layouts and types
-    "channels last": Way(of(lambda net, x: net.conv(x).relu()), images(last=True)),
-    "channels first": Way(of(lambda net, x: net.conv(x).relu()), images()),
-    "a transposed result": Way(of(lambda net, x: net.linear(x).t()), rows()),
-    "a permuted result": Way(of(lambda net, x: net.conv(x).permute(0, 2, 3, 1)), images()),
+    "channels last": Way(net_of(lambda net, x: net.conv(x).relu()), images(last=True)),
+    "channels first": Way(net_of(lambda net, x: net.conv(x).relu()), images()),
+    "a transposed result": Way(net_of(lambda net, x: net.linear(x).t()), rows()),
+    "a permuted result": Way(net_of(lambda net, x: net.conv(x).permute(0, 2, 3, 1)), images()),
     "float64": Way(lambda: nn.Linear(8, 8).double().eval(), lambda: (torch.randn(4, 8, dtype=torch.float64),)),
     "bfloat16": Way(lambda: nn.Linear(8, 8).bfloat16().eval(), lambda: (torch.randn(4, 8).bfloat16(),)),
-    "integers": Way(of(lambda net, x: (x + 1, x > 2)), lambda: (torch.arange(5),)),
-    "indices": Way(of(lambda net, x: net.table(x)), lambda: (torch.arange(5),)),
-    "complex": Way(of(lambda net, x: torch.view_as_real(torch.fft.fft(x))), rows(), compiled=False),
-    "autocast": Way(of(linear), rows(), compiled=False, context=autocast),
-    "autocast in the model": Way(of(autocasting), rows()),
+    "integers": Way(net_of(lambda net, x: (x + 1, x > 2)), lambda: (torch.arange(5),)),
+    "indices": Way(net_of(lambda net, x: net.table(x)), lambda: (torch.arange(5),)),
+    "complex": Way(net_of(lambda net, x: torch.view_as_real(torch.fft.fft(x))), rows(), compiled=False),
+    "autocast": Way(net_of(linear), rows(), compiled=False, context=autocast),
+    "autocast in the model": Way(net_of(linear_in_autocast), rows()),
     "a default type": Way(
         lambda: nn.Linear(8, 8).double().eval(),
         lambda: (torch.randn(4, 8, dtype=torch.float64),),
         context=in_double,
     ),
-    "inference mode": Way(of(linear), rows(), context=torch.inference_mode),
-    "gradients": Way(of(linear), rows(), compiled=False, context=torch.enable_grad),
+    "inference mode": Way(net_of(linear), rows(), context=torch.inference_mode),
+    "gradients": Way(net_of(linear), rows(), compiled=False, context=torch.enable_grad),
     # weights that change
-    "a moving average": Way(of(linear), rows(), between=moved),
-    "weights exchanged through data": Way(of(linear), rows(), between=exchanged),
-    "a merged adapter": Way(of(linear), rows(), between=merged),
-    "a replaced parameter": Way(of(linear), rows(), between=replaced),
-    "a swapped parameter": Way(of(linear), rows(), between=swapped),
-    "a loaded state": Way(of(linear), rows(), between=loaded),
-    "weights scaled in place": Way(of(linear), rows(), between=scaled),
-    "a row of a weight": Way(of(linear), rows(), between=one_row_set),
-    "weights in inference mode": Way(of(linear), rows(), between=scaled, context=torch.inference_mode),
-    "tied weights": Way(of(tied), rows(), between=scaled),
-    "a weight returned": Way(of(lambda net, x: (net.linear.weight.t(), net.linear(x))), rows()),
-    "weights given to a call": Way(of(of_other_weights), rows(), between=scaled),
-    # what Python does
-    "a number": Way(of(lambda net, x, n: net.linear(x) * n), lambda: (torch.randn(4, 8), 3)),
-    "a dictionary": Way(of(lambda net, x: {"a": net.linear(x), "b": [x + 1, None, 3]}), rows()),
-    "a graph break": Way(of(lambda net, x: net.linear(x if x.sum() > 1e9 else x + 1)), rows()),
-    "nothing computed": Way(of(lambda net, x: x), rows()),
+    "a moving average": Way(net_of(linear), rows(), between=update_moving_average),
+    "weights exchanged through data": Way(net_of(linear), rows(), between=exchange_data),
+    "a merged adapter": Way(net_of(linear), rows(), between=merge_adapter),
+    "a replaced parameter": Way(net_of(linear), rows(), between=replace_parameter),
+    "a swapped parameter": Way(net_of(linear), rows(), between=swap_parameter),
+    "a loaded state": Way(net_of(linear), rows(), between=load_state),
+    "weights scaled in place": Way(net_of(linear), rows(), between=scale_weight),
+    "a row of a weight": Way(net_of(linear), rows(), between=change_one_row),
+    "weights in inference mode": Way(net_of(linear), rows(), between=scale_weight, context=torch.inference_mode),
+    "tied weights": Way(net_of(tied_layers), rows(), between=scale_weight),
+    "a weight returned": Way(net_of(lambda net, x: (net.linear.weight.t(), net.linear(x))), rows()),
+    "weights given to a call": Way(net_of(with_other_weights), rows(), between=scale_weight),
+    # Python values and control flow
+    "a number": Way(net_of(lambda net, x, n: net.linear(x) * n), lambda: (torch.randn(4, 8), 3)),
+    "a dictionary": Way(net_of(lambda net, x: {"a": net.linear(x), "b": [x + 1, None, 3]}), rows()),
+    "a graph break": Way(net_of(lambda net, x: net.linear(x if x.sum() > 1e9 else x + 1)), rows()),
+    "nothing computed": Way(net_of(lambda net, x: x), rows()),
     "another size each call": Way(
-        of(linear), functools.partial(next, iter([(torch.randn(n, 8),) for n in range(1, 99)]))
+        net_of(linear), functools.partial(next, iter([(torch.randn(n, 8),) for n in range(1, 99)]))
     ),
 }
 
@@ -280,9 +293,12 @@ def _state(model: Any) -> dict[str, Tensor]:
 
 
 def _aliases(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
-    """For each tensor the first one with the same memory, and where in it the tensor begins."""
-    places = [tensor.untyped_storage().data_ptr() for tensor in tensors]
-    return [(places.index(place), int(tensor.storage_offset())) for place, tensor in zip(places, tensors, strict=True)]
+    """Return for each tensor the index of the first one with the same storage, and the offset in that storage."""
+    addresses = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+    return [
+        (addresses.index(address), int(tensor.storage_offset()))
+        for address, tensor in zip(addresses, tensors, strict=True)
+    ]
 
 
 def _leaves(nested: Any) -> list[Any]:
@@ -290,8 +306,8 @@ def _leaves(nested: Any) -> list[Any]:
 
 
 def _observed(way: Way, model: Any, compiled: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Everything that a caller can see of a few calls."""
-    seen: list[Any] = []
+    """Return everything that a caller can observe of a few calls."""
+    observations: list[Any] = []
     for call, arguments in enumerate(inputs):
         torch.manual_seed(call)
         with way.context():
@@ -299,14 +315,15 @@ def _observed(way: Way, model: Any, compiled: Any, inputs: Sequence[Any]) -> lis
         leaves = _leaves(result)
         kinds = [(leaf.dtype, leaf.shape, leaf.stride(), leaf.requires_grad) for leaf in leaves]
         shared = _aliases([*_leaves(arguments), *leaves])
-        seen.append((result, kinds, shared, copy.deepcopy(arguments), _state(model), torch.get_rng_state()))
-        for leaf in {id(leaf): leaf for leaf in leaves}.values():  # who writes to a result changes what PyTorch would
+        observations.append((result, kinds, shared, copy.deepcopy(arguments), _state(model), torch.get_rng_state()))
+        # Writing to a result changes the same aliases as in PyTorch.
+        for leaf in {id(leaf): leaf for leaf in leaves}.values():
             if leaf.dtype.is_floating_point and not leaf.requires_grad and 0 not in leaf.stride():
                 with torch.inference_mode(leaf.is_inference()):
                     leaf.add_(1)
-        seen.append(([leaf.detach().clone() for leaf in leaves], copy.deepcopy(arguments)))
+        observations.append(([leaf.detach().clone() for leaf in leaves], copy.deepcopy(arguments)))
         way.between(model, call)
-    return seen
+    return observations
 
 
 def _equal(got: Any, want: Any) -> None:
@@ -314,30 +331,32 @@ def _equal(got: Any, want: Any) -> None:
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_way(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_and_side_effects_match_eager(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     way = WAYS[name]
     monkeypatch.setattr(backend, "_warned_of_gradients", False)
     torch.manual_seed(0)
     inputs = [way.inputs() for _ in range(CALLS)]
-    found = []
+    observed = []
     for kind in ("felixlike", "eager"):
         torch._dynamo.reset()
         torch.manual_seed(0)
         model = way.make()
-        more: dict[str, Any] = (
+        arguments: dict[str, Any] = (
             {"options": {"seconds": 0, "store": str(tmp_path / "s.sqlite")}} if kind != "eager" else {}
         )
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            seen = _observed(way, model, torch.compile(model, backend=kind, **more), copy.deepcopy(inputs))
-        found.append(seen)
+            observations = _observed(way, model, torch.compile(model, backend=kind, **arguments), copy.deepcopy(inputs))
+        observed.append(observations)
         if kind == "felixlike":
-            left = [warning for warning in told if warning.category is NotCompiledWarning]
-            assert len(left) == (0 if way.compiled else way.warnings), [str(warning.message) for warning in told]
-    for got, want in zip(*found, strict=True):
-        for ours, eagers in zip(got, want, strict=True):
-            if isinstance(eagers, list) and eagers and not isinstance(eagers[0], Tensor):
-                assert ours == eagers
+            not_compiled = [warning for warning in caught if warning.category is NotCompiledWarning]
+            assert len(not_compiled) == (0 if way.compiled else way.warnings), [
+                str(warning.message) for warning in caught
+            ]
+    for got, want in zip(*observed, strict=True):
+        for got_part, want_part in zip(got, want, strict=True):
+            if isinstance(want_part, list) and want_part and not isinstance(want_part[0], Tensor):
+                assert got_part == want_part
             else:
-                _equal(ours, eagers)
+                _equal(got_part, want_part)
     torch._dynamo.reset()

@@ -1,4 +1,4 @@
-"""Saved models: where they are put, and what is loaded."""
+"""Tests for saved models: paths to save to, and files to load."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from usage.ways import Refused
 
 
 @pytest.mark.parametrize("form", ["path", "text", "relative", "home", "a link", "over another", "no suffix", "spaces"])
-def test_it_is_saved_and_loaded(
+def test_models_are_saved_and_loaded_by_every_kind_of_path(
     form: str, fast: fx.Optimized, x: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     file = tmp_path / "model.flx"
-    given: Any = {
+    path: Any = {
         "path": file,
         "text": str(file),
         "relative": "model.flx",
@@ -39,10 +39,10 @@ def test_it_is_saved_and_loaded(
         file.write_text("old")
     if form == "a link":
         (tmp_path / "link.flx").symlink_to(file)
-    fast.save(given)
+    fast.save(path)
     assert len(list(tmp_path.iterdir())) == (2 if form == "a link" else 1)
     assert (tmp_path / "link.flx").is_symlink() == (form == "a link")
-    torch.testing.assert_close(fx.load(given)(x), fast(x))
+    torch.testing.assert_close(fx.load(path)(x), fast(x))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_it_is_saved_and_loaded(
         ("x" * 300, "."),
     ],
 )
-def test_places_that_are_refused(
+def test_invalid_output_paths_are_refused(
     given: Any, words: str, fast: fx.Optimized, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -75,8 +75,8 @@ def _half(content: bytes) -> bytes:
 
 
 def _flipped(content: bytes) -> bytes:
-    place = len(content) // 3
-    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+    position = len(content) // 3
+    return content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
 
 
 DAMAGED: dict[str, tuple[Any, str]] = {
@@ -90,7 +90,7 @@ DAMAGED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("way", DAMAGED)
-def test_damaged_files(way: str, saved: Path, tmp_path: Path) -> None:
+def test_damaged_files_are_refused(way: str, saved: Path, tmp_path: Path) -> None:
     change, words = DAMAGED[way]
     (tmp_path / "model.flx").write_bytes(change(saved.read_bytes()))
     with Refused(InvalidArtefact, words):
@@ -107,12 +107,12 @@ def test_damaged_files(way: str, saved: Path, tmp_path: Path) -> None:
         (".", "."),
     ],
 )
-def test_what_cannot_be_loaded(given: Any, words: str) -> None:
+def test_invalid_input_paths_are_refused(given: Any, words: str) -> None:
     with Refused(InvalidArtefact, words):
         fx.load(given)
 
 
-def test_an_artefact_is_moved_and_read_only(saved: Path, x: torch.Tensor, tmp_path: Path) -> None:
+def test_moved_and_read_only_files_are_loaded(saved: Path, x: torch.Tensor, tmp_path: Path) -> None:
     shutil.copy(saved, tmp_path / "other name")
     (tmp_path / "other name").chmod(0o400)
     loaded = fx.load(tmp_path / "other name")
@@ -122,11 +122,11 @@ def test_an_artefact_is_moved_and_read_only(saved: Path, x: torch.Tensor, tmp_pa
     torch.testing.assert_close(fx.load(tmp_path / "again.flx")(x), loaded(x))
 
 
-def test_whatever_byte_is_changed(saved: Path, fast: fx.Optimized, x: torch.Tensor, tmp_path: Path) -> None:
-    """The file is refused by name, or (some bytes of a zip file say nothing) it is the same model."""
+def test_a_changed_byte_never_changes_outputs(saved: Path, fast: fx.Optimized, x: torch.Tensor, tmp_path: Path) -> None:
+    """A file with a changed byte is refused, or it is the same model if the byte has no meaning in the zip format."""
     content = saved.read_bytes()
-    for place in range(0, len(content), len(content) // 20):
-        changed = content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+    for position in range(0, len(content), len(content) // 20):
+        changed = content[:position] + bytes([content[position] ^ 0xFF]) + content[position + 1 :]
         (tmp_path / "model.flx").write_bytes(changed)
         with contextlib.suppress(InvalidArtefact):
             torch.testing.assert_close(fx.load(tmp_path / "model.flx")(x), fast(x), rtol=0, atol=0)

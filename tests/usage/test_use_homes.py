@@ -1,4 +1,4 @@
-"""Homes and disks as containers, clusters and full machines have them: everything works, with at most one warning."""
+"""Tests for unusable home folders and failing disks: everything works, with at most one warning."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ print(json.dumps([close, codes, [told for told in told if told[0] == "StorageWar
 """
 
 
-def used(folder: Path, environment: dict[str, str], *refused: str, number: str = "EIO") -> Any:
-    """What a process says that has these variables, and for which these functions fail."""
+def storage_warnings(folder: Path, environment: dict[str, str], *refused: str, number: str = "EIO") -> Any:
+    """Run PROGRAM with these variables and failing functions, and return its storage warnings."""
     others = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")}
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, number, *refused],
         cwd=folder,
         env={**others, **environment},
@@ -57,9 +57,9 @@ def used(folder: Path, environment: dict[str, str], *refused: str, number: str =
         text=True,
         timeout=280,
     )
-    close, codes, told = json.loads(found.stdout.splitlines()[-1])
-    assert (set(close), set(codes)) == ({True}, {0}), found
-    return told
+    close, codes, caught = json.loads(process.stdout.splitlines()[-1])
+    assert (set(close), set(codes)) == ({True}, {0}), process
+    return caught
 
 
 @pytest.mark.parametrize(
@@ -73,17 +73,17 @@ def used(folder: Path, environment: dict[str, str], *refused: str, number: str =
     ],
     ids=str,
 )
-def test_a_home_that_cannot_be_used(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_an_unusable_home_warns_once(tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "file").touch()
     environment = {n: str(tmp_path / v) if v == "file" else v for n, v in environment.items()}
-    if environment.get("HOME") == "relative":  # it counts as not set
+    if environment.get("HOME") == "relative":  # a relative HOME counts as not set
         environment["XDG_CACHE_HOME"] = str(tmp_path / "file")
-    ((_, words),) = used(tmp_path, environment)
+    ((_, words),) = storage_warnings(tmp_path, environment)
     assert "is kept in memory, and made again by the next process" in words
 
 
-def test_a_home_that_is_made(tmp_path: Path) -> None:
-    assert used(tmp_path, {"HOME": str(tmp_path / "new" / "home")}) == []
+def test_a_missing_home_is_created(tmp_path: Path) -> None:
+    assert storage_warnings(tmp_path, {"HOME": str(tmp_path / "new" / "home")}) == []
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,6 @@ def test_a_home_that_is_made(tmp_path: Path) -> None:
         (("felixlike._util.private_files.write", "fcntl.flock"), "ENOSPC"),
     ],
 )
-def test_a_disk_that_refuses(tmp_path: Path, refused: tuple[str, ...], number: str) -> None:
-    ((_, words),) = used(tmp_path, {"HOME": str(tmp_path)}, *refused, number=number)
+def test_failing_locks_and_writes_warn_once(tmp_path: Path, refused: tuple[str, ...], number: str) -> None:
+    ((_, words),) = storage_warnings(tmp_path, {"HOME": str(tmp_path)}, *refused, number=number)
     assert ("cannot be locked" in words) == (refused == ("fcntl.flock",))

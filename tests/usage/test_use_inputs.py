@@ -1,4 +1,4 @@
-"""Inputs as people give them, when they tune and when they call."""
+"""Tests for kinds of inputs when a model is tuned and when it is called."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from usage.ways import Refused, answers_alike
 
 
 class Adding(nn.Module):
-    """Many ways to be called."""
+    """A model with optional, keyword-only and constant arguments."""
 
     def forward(
         self, x: torch.Tensor, mask: torch.Tensor | None = None, *, scale: Any = 1.0, double: bool = False
     ) -> Any:
-        found = (x + 1) * scale  # something, whatever else is left out
+        result = (x + 1) * scale  # computes something even if all other arguments are omitted
         if mask is not None:
-            found = found + mask
-        return found * 2 if double else found
+            result = result + mask
+        return result * 2 if double else result
 
 
 class Nested(nn.Module):
@@ -59,7 +59,7 @@ def t(*sizes: int) -> torch.Tensor:
 
 A, B = t(3, 4), torch.ones(3, 4)
 
-# The model, what optimize is given, and what the result (and the model) is called with then.
+# The model, the example inputs of `optimize`, and the arguments of the tuned model and the original.
 GOOD: dict[str, tuple[Callable[[], nn.Module], Any, tuple[Any, ...], dict[str, Any]]] = {
     "a tensor alone": (Adding, A, (A,), {}),
     "a tuple": (Adding, (A, B), (A, B), {}),
@@ -90,15 +90,15 @@ GOOD: dict[str, tuple[Callable[[], nn.Module], Any, tuple[Any, ...], dict[str, A
 
 
 @pytest.mark.parametrize("way", GOOD)
-def test_it_answers_like_the_model(way: str) -> None:
-    make, given, args, named = GOOD[way]
+def test_outputs_match_the_model_s(way: str) -> None:
+    make, examples, args, named = GOOD[way]
     model = make().eval()
-    fast = fx.optimize(model, given, 0, progress=False)
+    fast = fx.optimize(model, examples, 0, progress=False)
     assert fast.report.error <= 1e-5
     answers_alike(fast, model, *args, **named)
 
 
-def test_example_inputs_is_another_name_of_shapes() -> None:
+def test_example_inputs_is_an_alias_of_shapes() -> None:
     fast = fx.optimize(Adding(), example_inputs=(A,), rounds=0, progress=False)
     answers_alike(fast, Adding(), A)
     with Refused(InvalidOption, "example_inputs"):
@@ -128,13 +128,13 @@ BAD: dict[str, tuple[Any, type[FelixlikeError], str]] = {
 
 
 @pytest.mark.parametrize("way", BAD)
-def test_it_is_refused(way: str) -> None:
-    given, kind, words = BAD[way]
+def test_invalid_example_inputs_are_refused(way: str) -> None:
+    examples, kind, words = BAD[way]
     with Refused(kind, words):
-        fx.optimize(Adding(), given, 0, progress=False)
+        fx.optimize(Adding(), examples, 0, progress=False)
 
 
-def test_what_was_constant_stays_so() -> None:
+def test_constant_arguments_cannot_change() -> None:
     fast = fx.optimize(Adding(), {"x": A, "double": True}, 0, progress=False)
     answers_alike(fast, lambda x: Adding()(x, double=True), A)
     with Refused(InputMismatch, "double"):

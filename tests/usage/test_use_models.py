@@ -1,4 +1,4 @@
-"""Models of every kind that people have at hand."""
+"""Tests for kinds of models: modules, exported programs, ONNX files, and objects that are refused."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def printing(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
-def of(function: Callable[..., Any]) -> nn.Module:
-    """A module whose forward is the function."""
+def module_of(function: Callable[..., Any]) -> nn.Module:
+    """Return a module whose forward calls the function."""
 
-    class Of(nn.Module):
+    class FunctionModule(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return function(x)
 
-    return Of().eval()
+    return FunctionModule().eval()
 
 
 class Recurrent(nn.Module):
@@ -63,7 +63,7 @@ class Attention(nn.Module):
 
 
 class Tied(nn.Module):
-    """Two layers share their weights."""
+    """A model with two layers that share their weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Hooked(nn.Linear):
 
 
 class Scaled(nn.Module):
-    """A parameter that is no part of a layer, and a buffer that is not saved."""
+    """A model with a parameter outside of any layer and a buffer that is not saved."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,18 +106,18 @@ GOOD: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(16, 4)), SIZES),
     "frozen": (lambda: nn.Linear(16, 4).requires_grad_(False), SIZES),
     "of torch.compile": (lambda: torch.compile(nn.Linear(16, 4), backend="eager"), SIZES),  # type: ignore[dict-item,return-value]
-    "dict output": (lambda: of(lambda x: {"sum": x.sum(-1), "rest": [x * 2, None, 3]}), SIZES),
-    "tuple output": (lambda: of(lambda x: (x + 1, (x.exp(), x > 0))), SIZES),
-    "scalar output": (lambda: of(lambda x: x.mean()), SIZES),
-    "integer output": (lambda: of(lambda x: x.argmax(-1)), SIZES),
-    "its input among its outputs": (lambda: of(lambda x: (x, x + 1)), SIZES),
-    "the same output twice": (lambda: of(lambda x: [x.sin()] * 2), SIZES),
-    "a constant output": (lambda: of(lambda x: (x + 1, torch.ones(3))), SIZES),
-    "a view as output": (lambda: of(lambda x: (x * 2).T), SIZES),
-    "in place": (lambda: of(lambda x: x.clone().mul_(2).add_(1)), SIZES),
-    "one element": (lambda: of(lambda x: x + 1), (1,)),
-    "printing": (lambda: of(printing), SIZES),
-    "a loop": (lambda: of(lambda x: sum(x * i for i in range(3))), SIZES),
+    "dict output": (lambda: module_of(lambda x: {"sum": x.sum(-1), "rest": [x * 2, None, 3]}), SIZES),
+    "tuple output": (lambda: module_of(lambda x: (x + 1, (x.exp(), x > 0))), SIZES),
+    "scalar output": (lambda: module_of(lambda x: x.mean()), SIZES),
+    "integer output": (lambda: module_of(lambda x: x.argmax(-1)), SIZES),
+    "its input among its outputs": (lambda: module_of(lambda x: (x, x + 1)), SIZES),
+    "the same output twice": (lambda: module_of(lambda x: [x.sin()] * 2), SIZES),
+    "a constant output": (lambda: module_of(lambda x: (x + 1, torch.ones(3))), SIZES),
+    "a view as output": (lambda: module_of(lambda x: (x * 2).T), SIZES),
+    "in place": (lambda: module_of(lambda x: x.clone().mul_(2).add_(1)), SIZES),
+    "one element": (lambda: module_of(lambda x: x + 1), (1,)),
+    "printing": (lambda: module_of(printing), SIZES),
+    "a loop": (lambda: module_of(lambda x: sum(x * i for i in range(3))), SIZES),
     "weights of no_grad": (lambda: _made_in(torch.no_grad()), SIZES),
     "weights of inference_mode": (lambda: _made_in(torch.inference_mode()), SIZES),
 }
@@ -129,7 +129,7 @@ def _made_in(mode: Any) -> nn.Module:
 
 
 @pytest.mark.parametrize("way", GOOD)
-def test_it_answers_like_the_model(way: str) -> None:
+def test_outputs_match_the_model_s(way: str) -> None:
     torch.manual_seed(0)
     make, sizes = GOOD[way]
     model = make()
@@ -139,8 +139,8 @@ def test_it_answers_like_the_model(way: str) -> None:
     answers_alike(fast, model.eval(), torch.randn(sizes))
 
 
-def test_in_training_mode_it_answers_like_the_model_in_eval_mode() -> None:
-    """With a warning where that makes a difference."""
+def test_a_model_in_training_mode_is_tuned_in_eval_mode() -> None:
+    """Tuning a model in training mode warns if the mode makes a difference."""
     model = nn.Sequential(nn.Linear(16, 8), nn.Dropout(0.5), nn.BatchNorm1d(8)).train()
     with pytest.warns(fx.errors.TrainingModeWarning):
         fast = fx.optimize(model, (SIZES,), 0, progress=False)
@@ -148,7 +148,7 @@ def test_in_training_mode_it_answers_like_the_model_in_eval_mode() -> None:
     answers_alike(fast, model.eval(), torch.randn(SIZES))
 
 
-def test_weights_are_those_of_when_it_was_tuned() -> None:
+def test_weights_changed_after_tuning_are_ignored() -> None:
     model, x = nn.Sequential(Scaled(), nn.Linear(16, 4)), torch.randn(SIZES)
     fast = fx.optimize(model, (x,), 0, progress=False)
     before = fast(x)
@@ -197,28 +197,28 @@ BAD: dict[str, tuple[Callable[[], Any], Any, type[FelixlikeError], str]] = {
     ),
     "without shapes": (lambda: nn.Linear(16, 4), None, InvalidShape, "shapes of the model's inputs are not known"),
     "the wrong shape": (lambda: nn.Linear(16, 4), (2, 15), ExportFailed, "."),
-    "dynamic": (lambda: of(dynamic), SIZES, DynamicControlFlow, "depend"),
+    "dynamic": (lambda: module_of(dynamic), SIZES, DynamicControlFlow, "depend"),
     "raising": (Broken, SIZES, ExportFailed, "not today"),
     "an identity": (nn.Identity, SIZES, EmptyModel, "computes nothing"),
-    "no tensor": (lambda: of(lambda x: 3), SIZES, EmptyModel, "returns no tensor"),
+    "no tensor": (lambda: module_of(lambda x: 3), SIZES, EmptyModel, "returns no tensor"),
     "keeping state": (Counting, SIZES, InvalidModel, "changes its own state"),
-    "sizes by values": (lambda: of(lambda x: x[x > 0]), SIZES, FelixlikeError, "."),
+    "sizes by values": (lambda: module_of(lambda x: x[x > 0]), SIZES, FelixlikeError, "."),
     "no size yet": (lambda: nn.LazyLinear(4), SIZES, InvalidModel, "weight has no size yet"),
     "without memory": (lambda: nn.Linear(16, 4, device="meta"), SIZES, InvalidModel, "meta"),
-    "complex": (lambda: of(lambda x: torch.fft.fft(x)), SIZES, FelixlikeError, "."),
+    "complex": (lambda: module_of(lambda x: torch.fft.fft(x)), SIZES, FelixlikeError, "."),
 }
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
 @pytest.mark.parametrize("way", BAD)
-def test_it_is_refused(way: str) -> None:
+def test_invalid_models_are_refused(way: str) -> None:
     make, shapes, kind, words = BAD[way]
     with Refused(kind, words):
         fx.optimize(make(), shapes, 0, progress=False)
 
 
-def test_a_tuned_model_is_no_model(fast: fx.Optimized, x: torch.Tensor) -> None:
+def test_a_tuned_model_is_refused(fast: fx.Optimized, x: torch.Tensor) -> None:
     with Refused(InvalidModel, "is not a model"):
         fx.optimize(fast, (x,), 0, progress=False)
 
@@ -240,7 +240,7 @@ FILES: dict[str, tuple[str, type[FelixlikeError], str]] = {
 
 
 @pytest.mark.parametrize("way", FILES)
-def test_files_that_are_no_models(way: str, tmp_path: Path) -> None:
+def test_files_without_a_model_are_refused(way: str, tmp_path: Path) -> None:
     (tmp_path / "folder.pt2").mkdir()
     for name in ("weights.pt", "model", "empty.pt2", "tuned.flx"):
         (tmp_path / name).touch()
@@ -251,14 +251,14 @@ def test_files_that_are_no_models(way: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["program", "path", "text"])
-def test_exported_programs(kind: str, model: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
+def test_exported_programs_are_tuned(kind: str, model: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
     program = torch.export.export(model, (x,))
     torch.export.save(program, tmp_path / "model.pt2")
-    given = {"program": program, "path": tmp_path / "model.pt2", "text": str(tmp_path / "model.pt2")}[kind]
-    answers_alike(fx.optimize(given, rounds=0, progress=False), model, x)
+    source = {"program": program, "path": tmp_path / "model.pt2", "text": str(tmp_path / "model.pt2")}[kind]
+    answers_alike(fx.optimize(source, rounds=0, progress=False), model, x)
 
 
-def test_onnx(model: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
+def test_onnx_models_are_tuned(model: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="ONNX files need onnx")
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("Relu", ["input.1"], ["y"])],
@@ -268,8 +268,8 @@ def test_onnx(model: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
     )
     proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
     onnx.save(proto, tmp_path / "model.onnx")
-    for given in (proto, tmp_path / "model.onnx"):
-        fast = fx.optimize(given, rounds=0, progress=False)
+    for source in (proto, tmp_path / "model.onnx"):
+        fast = fx.optimize(source, rounds=0, progress=False)
         answers_alike(fast, torch.relu, x)
         torch.testing.assert_close(fast(**{"input.1": x}), torch.relu(x))
 
@@ -291,11 +291,11 @@ class Scaling(nn.Module):
 
 @pytest.mark.parametrize("model", [Dropping(), AlwaysDropping()])
 def test_random_operators_are_refused(model: nn.Module, x: torch.Tensor) -> None:
-    """TVM imports dropout as nothing, and noise as constants."""
+    """Random operators are refused, because TVM drops dropout and imports noise as constants."""
     with Refused(RandomOperator, r"it draws random numbers \(dropout\), which compiled code cannot"):
         fx.optimize(model, (x,), 0, progress=False)
 
 
-def test_a_random_model_that_export_does_not_see_through(x: torch.Tensor) -> None:
+def test_randomness_outside_of_torch_warns(x: torch.Tensor) -> None:
     with pytest.warns(NondeterministicModelWarning, match="it gives something else at every call"):
         fx.optimize(Scaling(), (x,), 0, progress=False)

@@ -1,4 +1,4 @@
-"""Modes of PyTorch that people are in when they tune, load and call."""
+"""Tests for PyTorch modes that are active while a model is tuned, saved, loaded and called."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
 @pytest.mark.parametrize("mode", MODES)
-def test_tuned_saved_loaded_and_called_inside(mode: str, model: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
+def test_modes_do_not_change_outputs(mode: str, model: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
     with torch.no_grad():
         expected = model(x)
     with MODES[mode]():
@@ -72,5 +72,5 @@ def test_tuned_saved_loaded_and_called_inside(mode: str, model: nn.Module, x: to
         fast.save(tmp_path / "model.flx")
         again = fx.load(tmp_path / "model.flx")(x)
         assert (torch.get_default_dtype(), torch.is_grad_enabled()) == (dtype, grad)
-    for found in (inside, again, fast(x)):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    for output in (inside, again, fast(x)):
+        torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-4)

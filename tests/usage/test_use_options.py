@@ -1,4 +1,4 @@
-"""Options, budgets and stores as people write them."""
+"""Tests for options, budgets and record stores."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", GOOD)
-def test_it_is_taken(way: str, model: nn.Module, x: torch.Tensor) -> None:
+def test_valid_options_are_accepted(way: str, model: nn.Module, x: torch.Tensor) -> None:
     answers_alike(fx.optimize(model, (x,), **{"progress": False, **GOOD[way]}), model, x)
 
 
@@ -65,29 +65,29 @@ BAD: dict[str, tuple[dict[str, Any], type[FelixlikeError], str]] = {
 
 
 @pytest.mark.parametrize("way", BAD)
-def test_it_is_refused(way: str, model: nn.Module, x: torch.Tensor) -> None:
-    given, kind, words = BAD[way]
+def test_invalid_options_are_refused(way: str, model: nn.Module, x: torch.Tensor) -> None:
+    options, kind, words = BAD[way]
     with Refused(kind, words):
-        fx.optimize(model, (x,), **{"progress": False, **given})
+        fx.optimize(model, (x,), **{"progress": False, **options})
 
 
-def test_a_store_that_is_no_store(model: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_refused_and_unchanged(model: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
     (tmp_path / "runs.sqlite").write_text("date,loss\n1,2\n" * 100)
     with Refused(StoreError, "runs.sqlite"):
         fx.optimize(model, (x,), 0, store=tmp_path / "runs.sqlite", progress=False)
     assert (tmp_path / "runs.sqlite").read_text().startswith("date,loss")
 
 
-def test_a_store_is_gone_on_from(model: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
-    """The same call again measures nothing; a larger limit measures the rest."""
+def test_records_of_a_store_are_reused(model: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
+    """Repeating a call measures nothing, and a larger limit measures the difference."""
     store = str(tmp_path / "runs.sqlite")
     first = fx.optimize(model, (x,), trials=3, space="all", store=store, progress=False)
     again = fx.optimize(model, (x,), trials=3, space="all", store=store, progress=False)
     more = fx.optimize(model, (x,), trials=4, space="all", store=store, progress=False)
-    assert [found.report.trials for found in (first, again, more)] == [3, 0, 1]
-    assert [found.report.recalled for found in (first, again, more)] == [0, 3, 3]
-    shown = [sum(int(row[6]) for row in map(_row, found.report.tasks)) for found in (first, again, more)]
-    assert shown == [3, 3, 4]  # the table shows what stands behind the schedules, whichever run measured it
+    assert [optimized.report.trials for optimized in (first, again, more)] == [3, 0, 1]
+    assert [optimized.report.recalled for optimized in (first, again, more)] == [0, 3, 3]
+    shown = [sum(int(row[6]) for row in map(_row, optimized.report.tasks)) for optimized in (first, again, more)]
+    assert shown == [3, 3, 4]  # the table counts measurements of all runs
 
 
 def test_nothing_is_printed_without_progress(
@@ -98,6 +98,6 @@ def test_nothing_is_printed_without_progress(
 
 
 @pytest.mark.parametrize("name", ["shape", "round", "budget", "n_trials"])
-def test_names_that_are_no_options(name: str, model: nn.Module, x: torch.Tensor) -> None:
+def test_unknown_option_names_are_refused(name: str, model: nn.Module, x: torch.Tensor) -> None:
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
         fx.optimize(model, (x,), 0, **{name: 3})  # type: ignore[arg-type]

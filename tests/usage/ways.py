@@ -1,4 +1,4 @@
-"""What the ways have in common: answers that are those of the model, and refusals that say what to do."""
+"""Helpers that check outputs against the model's, and errors for a remedy."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ from felixlike.errors import FelixlikeError
 
 
 def answers_alike(optimized: Callable[..., Any], eager: Callable[..., Any], *args: Any, **named: Any) -> None:
-    """Both give the same: the same nesting, types and numbers."""
+    """Assert that both functions return the same nesting, dtypes and values."""
     with torch.no_grad():
         expected = eager(*args, **named)
     torch.testing.assert_close(optimized(*args, **named), expected, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 class Refused:
-    """with Refused(InvalidShape, "words"): the block must raise this kind of error, with the words, and a remedy."""
+    """Assert that a block raises an error of a kind whose message matches `words` and that has a remedy.
+
+    Example:
+        >>> with Refused(InvalidShape, "words"):
+        ...     fx.optimize(model, shapes)
+    """
 
     def __init__(self, kind: type[FelixlikeError], words: str) -> None:
         self.kind, self.words = kind, words
 
     def __enter__(self) -> None:
         self.context = pytest.raises(self.kind, match=self.words)
-        self.found = self.context.__enter__()
+        self.error = self.context.__enter__()
 
     def __exit__(self, *raised: Any) -> bool:
         if not self.context.__exit__(*raised):
             return False
-        assert self.found.value.remedy, f"says not what to do: {self.found.value}"
+        assert self.error.value.remedy, f"says not what to do: {self.error.value}"
         return True

@@ -1,4 +1,4 @@
-"""PyTorch models evaluated as they are, in float64, and a rounding off."""
+"""Tests for PyTorch models as references: in their own precision, in float64, and with perturbed values."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ X = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
 def original(request: pytest.FixtureRequest) -> TorchOriginal:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 4), nn.Dropout(0.5), nn.BatchNorm1d(4)).eval()
-    given = model if request.param == "module" else torch.export.export(model, (X,))
-    found = original_of(given, import_model(given, (X,)).signature)
-    assert isinstance(found, TorchOriginal)
-    return found
+    source = model if request.param == "module" else torch.export.export(model, (X,))
+    evaluator = original_of(source, import_model(source, (X,)).signature)
+    assert isinstance(evaluator, TorchOriginal)
+    return evaluator
 
 
-def test_precisions(original: TorchOriginal) -> None:
-    own, wide = original.outputs((X,)), original.outputs((X,), wide=True)
-    assert (own.dtype, wide.dtype) == (torch.float32, torch.float64)
-    assert 0 < (own - wide).abs().max() < 1e-6
+def test_outputs_in_native_and_double_precision(original: TorchOriginal) -> None:
+    native, wide = original.outputs((X,)), original.outputs((X,), wide=True)
+    assert (native.dtype, wide.dtype) == (torch.float32, torch.float64)
+    assert 0 < (native - wide).abs().max() < 1e-6
     assert (original.name(wide=True), original.name(wide=False)) == ("float64", "float32")
 
 
-def test_a_rounding_changes_little_and_everything_is_as_before(original: TorchOriginal) -> None:
+def test_a_perturbation_is_small_and_does_not_persist(original: TorchOriginal) -> None:
     before, x = original.outputs((X,)), X.clone()
     first, again, other = (original.outputs((X,), moved=seed) for seed in (1, 1, 2))
     assert torch.equal(first, again)
@@ -41,7 +41,7 @@ def test_a_rounding_changes_little_and_everything_is_as_before(original: TorchOr
     assert torch.equal(X, x)
 
 
-def test_memory_of_a_copy_and_of_what_becomes_float64() -> None:
+def test_memory_counts_the_copy_and_the_float64_values() -> None:
     original = original_of(nn.Linear(100, 50, bias=False), import_model(nn.Linear(100, 50), ((1, 100),)).signature)
     assert original.memory(wide=False) == 4 * 5000
     assert original.memory(wide=True) == (4 + 8) * 5000
@@ -53,7 +53,7 @@ def test_shared_weights_are_counted_once() -> None:
     assert original_of(model, import_model(model, ((1, 10),)).signature).memory(wide=False) == 400
 
 
-def test_only_floats_are_moved() -> None:
+def test_only_floats_are_perturbed() -> None:
     numbers, integers = torch.ones(1000), torch.arange(5)
     moved_by_a_rounding([numbers, integers], 0)
     eps = torch.finfo(torch.float32).eps

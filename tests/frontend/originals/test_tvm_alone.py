@@ -1,4 +1,4 @@
-"""Relax modules compiled without any of felixlike's rewrites."""
+"""Tests for Relax modules as references, compiled without felixlike's rewrites."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from felixlike.frontend.originals import original_of
 X = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
 
 
-def normed() -> Any:
-    """A Relax module with two outputs, nested."""
+def softmax_and_double() -> Any:
+    """Return a Relax module with two nested outputs."""
     relax = _tvm.relax
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((64, 64), "float32"))
@@ -30,7 +30,7 @@ def normed() -> Any:
 
 
 def test_a_module_with_nested_outputs() -> None:
-    first, (second,) = original_of(normed(), import_model(normed()).signature).outputs((X,))
+    first, (second,) = original_of(softmax_and_double(), import_model(softmax_and_double()).signature).outputs((X,))
     torch.testing.assert_close(first, X.softmax(-1))
     torch.testing.assert_close(second, X + X)
 
@@ -45,11 +45,11 @@ def test_a_primfunc() -> None:
         original.outputs((X, X), wide=True)
 
 
-def test_none_of_our_rewrites_has_a_part_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_uses_no_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise AssertionError
 
-    imported = import_model(normed())
+    imported = import_model(softmax_and_double())
     for name, value in vars(importer).items():
         if callable(value) and getattr(value, "__module__", "").startswith("felixlike"):
             monkeypatch.setattr(importer, name, refuse)

@@ -1,4 +1,4 @@
-"""Batch norms become weights and biases of the convolutions before them."""
+"""Tests for folding batch norms into the weights and biases of the convolutions before them."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ LAYERS: dict[str, tuple[nn.Module, nn.Module, tuple[int, ...], str]] = {
 }
 
 
-def settled(norm: Any) -> Any:
-    """With statistics and weights other than their defaults, which would hide mistakes."""
+def with_random_statistics(norm: Any) -> Any:
+    """Set random statistics and weights, because the defaults would hide errors."""
     norm.running_mean.normal_()
     norm.running_var.uniform_(0.5, 2.0)
     if norm.affine:
@@ -34,12 +34,12 @@ def settled(norm: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_only_the_convolution_and_its_bias_are_left(name: str) -> None:
+def test_a_batch_norm_is_folded_into_its_convolution(name: str) -> None:
     convolution, norm, shape, operator = LAYERS[name]
     torch.manual_seed(0)
-    model, x = nn.Sequential(convolution, settled(norm), nn.ReLU()).eval(), torch.randn(shape)
+    model, x = nn.Sequential(convolution, with_random_statistics(norm), nn.ReLU()).eval(), torch.randn(shape)
     imported = import_model(model, (x,))
-    names = [task.name.replace("_strided_slice", "") for task in imported.tasks]  # `room.py`
+    names = [task.name.replace("_strided_slice", "") for task in imported.tasks]  # of `pad_channels_to_vectors`
     assert names == [f"fused_{operator}_add_relu"]
     assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
 
@@ -49,14 +49,14 @@ class Twice(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.convolution, self.norm = nn.Conv2d(4, 6, 3), settled(nn.BatchNorm2d(6))
+        self.convolution, self.norm = nn.Conv2d(4, 6, 3), with_random_statistics(nn.BatchNorm2d(6))
 
     def forward(self, x: torch.Tensor) -> Any:
         y = self.convolution(x)
         return y, self.norm(y)
 
 
-def test_a_convolution_that_others_read_is_left_alone() -> None:
+def test_a_convolution_with_another_reader_is_not_changed() -> None:
     model, x = Twice().eval(), torch.randn(1, 4, 5, 5)
     imported = import_model(model, (x,))
     assert sum(task.weight for task in imported.tasks if "conv2d" in task.name) == 1

@@ -1,4 +1,4 @@
-"""Chains of convolutions: channels last, the same results; single ones stay as they are."""
+"""Tests for the channels-last layout of chains of convolutions. Single convolutions are not changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from felixlike.runtime import compile_model
 
 
 class _Chain(nn.Module):
-    """What small vision networks are made of; TVM's pass knows some of the activations, others not."""
+    """A small vision network. TVM's layout pass supports some of its activations only."""
 
     def __init__(self, channels: int = 8) -> None:
         super().__init__()
@@ -32,28 +32,28 @@ class _Chain(nn.Module):
 
 
 def _layouts(model: nn.Module, x: torch.Tensor, target: str = "cpu") -> list[tuple[int, ...]]:
-    """Shapes of what the tasks that convolve write."""
+    """Return the output shapes of tasks with a convolution."""
     tasks = fx.extract_tasks(model.eval(), (x,), target=target)
     return [tuple(int(e) for e in t.module["main"].params[-1].shape) for t in tasks if "conv" in t.name]
 
 
-def test_results_stay() -> None:
+def test_outputs_are_unchanged() -> None:
     torch.manual_seed(0)
     model, x = _Chain().eval(), torch.randn(2, 3, 13, 17)
     with torch.inference_mode():
         expected = model(x)
-    found = compile_model(import_model(model, (x,)))(x)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    output = compile_model(import_model(model, (x,)))(x)
+    torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_chain_has_channels_last_and_permutes_at_its_ends_alone() -> None:
+def test_a_chain_is_permuted_at_its_ends_only() -> None:
     model, x = _Chain().eval(), torch.randn(1, 3, 16, 16)
     assert all(shape[-1] in (8, 16) and shape[1] == shape[2] for shape in _layouts(model, x))
     tasks = fx.extract_tasks(model, (x,))
     assert [t.name for t in tasks if "transpose" in t.name] == ["transpose"]
 
 
-def test_dimensions_are_squeezed_whose_numbers_count_from_the_back() -> None:
+def test_squeeze_of_a_negative_dimension() -> None:
     torch.manual_seed(0)
     layers = nn.Conv1d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(8, 1, 3), nn.AvgPool1d(3)
     model, x = nn.Sequential(*layers, Apply(lambda y: y.squeeze(-2))).eval(), torch.randn(2, 3, 53)
@@ -61,7 +61,7 @@ def test_dimensions_are_squeezed_whose_numbers_count_from_the_back() -> None:
         torch.testing.assert_close(compile_model(import_model(model, (x,)))(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_a_convolution_by_itself_stays() -> None:
+def test_a_single_convolution_is_not_changed() -> None:
     x = torch.randn(1, 16, 14, 14)
     assert _layouts(nn.Conv2d(16, 16, 3, padding=1), x) == [(1, 16, 14, 14)]
 
@@ -72,7 +72,7 @@ def test_gpus_keep_their_layout() -> None:
 
 
 @pytest.mark.parametrize("dimensions", [1, 3])
-def test_other_ranks(dimensions: int) -> None:
+def test_one_and_three_dimensions(dimensions: int) -> None:
     torch.manual_seed(0)
     convolution = {1: nn.Conv1d, 3: nn.Conv3d}[dimensions]
     layers = [convolution(c, 8, 3, padding=1) for c in (2, 8, 8, 8)]

@@ -1,4 +1,4 @@
-"""Matrices of fast convolution: exact in rational numbers, for all tiles and taps."""
+"""Tests that the matrices of fast convolution are exact in rational numbers for all tiles and taps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def _times(matrix: Matrix, vector: Sequence[Fraction]) -> list[Fraction]:
 
 @pytest.mark.parametrize(("outputs", "taps"), [(m, r) for r in range(1, 6) for m in range(1, MOST + 2 - r)])
 @given(data=NUMBERS, weights=NUMBERS)
-def test_it_is_the_convolution(outputs: int, taps: int, data: list[Fraction], weights: list[Fraction]) -> None:
+def test_fast_convolution_equals_convolution(
+    outputs: int, taps: int, data: list[Fraction], weights: list[Fraction]
+) -> None:
     fast = fast_convolution(outputs, taps)
     d, g = data[: outputs + taps - 1], weights[:taps]
     products = [a * b for a, b in zip(_times(fast.taps, g), _times(fast.inputs, d), strict=True)]
@@ -28,8 +30,8 @@ def test_it_is_the_convolution(outputs: int, taps: int, data: list[Fraction], we
     assert _times(fast.outputs, products) == slow
 
 
-def test_four_outputs_of_three_taps_are_the_known_ones() -> None:
-    """Lavin and Gray's Bᵀ, up to the signs of rows."""
+def test_the_matrix_of_four_outputs_and_three_taps() -> None:
+    """The matrix equals Bᵀ of Lavin and Gray, up to the signs of rows."""
     assert [[int(x) for x in row] for row in fast_convolution(4, 3).inputs] == [
         [4, 0, -5, 0, 1, 0],
         [0, -4, -4, 1, 1, 0],

@@ -1,4 +1,4 @@
-"""Transposed convolutions by phases: the same results as PyTorch's, with s^d times fewer operations."""
+"""Tests for transposed convolutions by phases, which match PyTorch with s^d times fewer operations."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_results_are_those_of_pytorch(case: str) -> None:
+def test_outputs_match_pytorch_s(case: str) -> None:
     make, shape = CASES[case]
     torch.manual_seed(0)
     model, x = nn.Sequential(make(), nn.ReLU()).eval(), torch.randn(shape)
@@ -51,8 +51,8 @@ def test_results_are_those_of_pytorch(case: str) -> None:
     assert len(imported.tasks) == 1
 
 
-def test_a_layer_is_one_task_with_its_weights_by_phase() -> None:
-    """4 × 4 taps with stride 2: four phases of 2 × 2 taps, and a border of one for the windows."""
+def test_a_layer_is_one_task_with_weights_by_phase() -> None:
+    """4 × 4 taps with stride 2 give four phases of 2 × 2 taps, and a border of one element for the windows."""
     model = nn.Sequential(nn.ConvTranspose2d(16, 32, 4, stride=2, padding=1), nn.ReLU())
     (task,) = import_model(model, (1, 16, 8, 8)).tasks
     assert [[int(n) for n in p.shape] for p in task.module["main"].params[:2]] == [[1, 16, 8, 8], [2, 2, 32, 16, 2, 2]]
@@ -65,13 +65,13 @@ def test_a_layer_is_one_task_with_its_weights_by_phase() -> None:
     }
 
 
-def test_operations_are_those_that_meet_the_input() -> None:
-    """2 operations for each of (k / s)² taps, input channels and elements of the output; TVM's form has k² taps."""
+def test_operations_exclude_inserted_zeros() -> None:
+    """Each output element takes 2 operations per input channel and (k / s)² taps. TVM's operator has k² taps."""
     (task,) = import_model(nn.ConvTranspose2d(16, 32, 4, stride=2, padding=1, bias=False), (1, 16, 8, 8)).tasks
     assert task.flops == 2 * (32 * 16 * 16) * 16 * 2 * 2
 
 
-def test_weights_given_at_run_time_are_laid_out_at_run_time() -> None:
+def test_weights_that_are_inputs_are_rearranged_at_runtime() -> None:
     model = Apply(lambda x, w: torch.nn.functional.conv_transpose2d(x, w, stride=2, padding=1))
     x, w = torch.randn(1, 4, 5, 5), torch.randn(4, 6, 4, 4)
     imported = import_model(model, (x, w))
@@ -86,7 +86,7 @@ def test_dilated_weights_are_left_to_tvm() -> None:
 
 
 def block_shapes(task: Any) -> dict[str, tuple[int, ...]]:
-    """Name of each block → the extents of its axes."""
+    """Return the extents of each block's axes by the block's name."""
     blocks: list[Any] = []
     _tvm.structural_walk(task.module["main"].body, (_tvm.s_tir.SBlock, blocks.append))
     return {str(b.name_hint): tuple(int(v.dom.extent) for v in b.iter_vars) for b in blocks if b.iter_vars}

@@ -1,4 +1,4 @@
-"""What is spread over a larger tensor is computed before it, and given to it without a copy."""
+"""Tests that values broadcast over a larger tensor are computed once and passed to it without a copy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _scaled(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
     return (x @ w).relu() * (x[:1] @ v).tanh()
 
 
-def test_the_larger_sum_is_fused_as_before() -> None:
+def test_the_product_with_the_larger_output_keeps_its_fusion() -> None:
     torch.manual_seed(0)
     inputs = torch.randn(20, 8), torch.randn(8, 24), torch.randn(8, 24)
     imported = import_model(Apply(_scaled), inputs)

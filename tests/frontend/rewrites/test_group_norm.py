@@ -1,4 +1,4 @@
-"""Group and instance norms: right with both layouts, fused with what follows, in sketches that formulas describe."""
+"""Tests for group and instance norms: right in both layouts, fused with activations, and with symbolic sketches."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from felixlike.symbolic import sketches
 
 
 def _check(model: nn.Module, x: torch.Tensor) -> None:
-    """Against float64; the input's mean is far from 0, where sums of squares would lose digits."""
+    """Compare with float64. The input's mean is 100, so that sums of squares would lose digits."""
     x = x + 100.0
     with torch.no_grad():
         expected = copy.deepcopy(model).double()(x.double())
-    found = compile_model(import_model(model, (x,)))(x)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3)
+    output = compile_model(import_model(model, (x,)))(x)
+    torch.testing.assert_close(output.double(), expected, rtol=1e-3, atol=1e-3)
 
 
 @settings(max_examples=6, deadline=None)
@@ -42,26 +42,26 @@ def test_groups_of_odd_sizes(batch: int, groups: int, members: int, places: tupl
 
 
 @pytest.mark.parametrize("norm", [nn.GroupNorm(4, 32), nn.InstanceNorm2d(32, affine=True), nn.InstanceNorm2d(32)])
-def test_between_convolutions(norm: nn.Module) -> None:
+def test_norms_between_convolutions(norm: nn.Module) -> None:
     torch.manual_seed(0)
     layers: list[Any] = [nn.Conv2d(8, 32, 3), norm, nn.SiLU(), nn.Conv2d(32, 8, 3), nn.GroupNorm(2, 8)]
     model = nn.Sequential(*layers).double().eval()
     x = torch.randn(1, 8, 17, 13)
     with torch.inference_mode():
         expected = model(x.double())
-    found = compile_model(import_model(model.float(), (x,)))(x)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+    output = compile_model(import_model(model.float(), (x,)))(x)
+    torch.testing.assert_close(output.double(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_an_activation_joins_the_norm_of_rows() -> None:
+def test_an_activation_is_fused_with_the_norm() -> None:
     model = nn.Sequential(nn.GroupNorm(8, 32), nn.SiLU()).eval()
     (task,) = fx.extract_tasks(model, (torch.randn(1, 32, 24, 24),))
-    found = sketches(task)
-    assert found
-    assert all(sketch.understood for sketch in found)
+    task_sketches = sketches(task)
+    assert task_sketches
+    assert all(sketch.understood for sketch in task_sketches)
 
 
-def test_with_channels_last_nothing_large_is_written_but_the_result() -> None:
+def test_with_channels_last_only_the_result_is_large() -> None:
     model = nn.Sequential(nn.Conv2d(32, 32, 3), nn.GroupNorm(8, 32), nn.ReLU(), nn.Conv2d(32, 32, 3)).eval()
     tasks = {task.name: task for task in fx.extract_tasks(model, (torch.randn(1, 32, 28, 28),))}
     sums = [task for name, task in tasks.items() if name.startswith(("channel_", "group_"))]

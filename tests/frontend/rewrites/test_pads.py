@@ -1,4 +1,4 @@
-"""Zeros around a tensor become padding, where that means the same."""
+"""Tests for folding zero pads into the padding of convolutions and poolings where both are equivalent."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from felixlike.runtime import compile_model, max_relative_error
 
 F = torch.nn.functional
 
-ABSORBED: dict[str, tuple[Any, tuple[int, ...], list[str]]] = {
+FOLDED: dict[str, tuple[Any, tuple[int, ...], list[str]]] = {
     "one_side": (nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(3, 16, 3, 2)), (1, 3, 8, 9), ["fused_conv2d_add"]),
     "and_its_own": (
         nn.Sequential(nn.ZeroPad2d((2, 1, 0, 1)), nn.Conv2d(3, 16, 3, padding=(1, 2), bias=False)),
@@ -28,7 +28,7 @@ ABSORBED: dict[str, tuple[Any, tuple[int, ...], list[str]]] = {
     "nothing": (Apply(lambda x: F.pad(x, (0, 0, 0, 0)).softmax(-1)), (3, 4), ["softmax"]),
 }
 
-KEPT: dict[str, tuple[Any, tuple[int, ...]]] = {
+NOT_FOLDED: dict[str, tuple[Any, tuple[int, ...]]] = {
     "ones": (nn.Sequential(nn.ConstantPad2d(1, 1.0), nn.Conv2d(3, 4, 3)), (1, 3, 8, 8)),
     "channels": (Apply(lambda x: F.conv2d(F.pad(x, (0, 0, 0, 0, 0, 1)), torch.ones(2, 4, 3, 3))), (1, 3, 8, 8)),
     "cropped": (nn.Sequential(nn.ConstantPad2d(-1, 0.0), nn.Conv2d(3, 4, 3)), (1, 3, 8, 8)),
@@ -40,9 +40,9 @@ KEPT: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ABSORBED)
-def test_padding_takes_the_place_of_a_pad(name: str) -> None:
-    model, shape, tasks = ABSORBED[name]
+@pytest.mark.parametrize("name", FOLDED)
+def test_equivalent_pads_are_folded(name: str) -> None:
+    model, shape, tasks = FOLDED[name]
     x = torch.randn(shape)
     imported = import_model(model.eval(), (x,))
     assert [task.name for task in imported.tasks] == tasks
@@ -50,9 +50,9 @@ def test_padding_takes_the_place_of_a_pad(name: str) -> None:
     assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_what_padding_cannot_say_is_kept(name: str) -> None:
-    model, shape = KEPT[name]
+@pytest.mark.parametrize("name", NOT_FOLDED)
+def test_other_pads_are_not_folded(name: str) -> None:
+    model, shape = NOT_FOLDED[name]
     x = -torch.rand(shape) - 1
     imported = import_model(model.eval(), (x,))
     assert len(imported.tasks) == 2

@@ -1,4 +1,4 @@
-"""Products of one input with constants become one where their parts are moved anyway."""
+"""Tests for joining products of one input with constants if their outputs are permuted anyway."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from felixlike.runtime import compile_model, max_relative_error
 
 
 class Projections(nn.Module):
-    """Linear layers of one input, split into two heads each where `heads`."""
+    """Linear layers of one input. With `heads`, each output is split into two heads."""
 
     def __init__(self, *widths: int, bias: bool = True, heads: bool = True) -> None:
         super().__init__()
@@ -19,12 +19,12 @@ class Projections(nn.Module):
         self.heads = heads
 
     def forward(self, x: Tensor) -> Any:
-        found = [layer(x) for layer in self.layers]
-        return [y.view(*y.shape[:-1], 2, -1).transpose(1, 2) * 2 if self.heads else y.relu() for y in found]
+        outputs = [layer(x) for layer in self.layers]
+        return [y.view(*y.shape[:-1], 2, -1).transpose(1, 2) * 2 if self.heads else y.relu() for y in outputs]
 
 
-def products(imported: Any) -> list[list[int]]:
-    """Shapes of the matrices that something is multiplied with, one for each call."""
+def right_factor_shapes(imported: Any) -> list[list[int]]:
+    """Return the shape of the second factor of every product that a call computes."""
     matmuls = [(t.weight, t.module["main"].params[1].shape) for t in imported.tasks if "matmul" in t.name]
     return [[int(n) for n in shape] for weight, shape in matmuls for _ in range(int(weight))]
 
@@ -33,20 +33,20 @@ def products(imported: Any) -> list[list[int]]:
 def test_queries_keys_and_values_are_one_product(bias: bool) -> None:
     model, x = Projections(8, 8, 4, bias=bias).eval(), torch.randn(2, 5, 6)
     imported = import_model(model, (x,))
-    assert products(imported) == [[6, 20]]
+    assert right_factor_shapes(imported) == [[6, 20]]
     assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
 
 
-def test_products_whose_elements_stay_are_left_apart() -> None:
-    """Each has its own relu in its kernel; of one product, three parts would have to be copied."""
+def test_products_without_permutation_are_not_joined() -> None:
+    """Each product has a relu in its kernel. Joining them would add copies of three parts."""
     model, x = Projections(8, 8, 4, heads=False).eval(), torch.randn(2, 5, 6)
     imported = import_model(model, (x,))
-    assert sorted(products(imported)) == [[6, 4], [6, 8], [6, 8]]
+    assert sorted(right_factor_shapes(imported)) == [[6, 4], [6, 8], [6, 8]]
     assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
 
 
-class Apart(nn.Module):
-    """Two products of different inputs, and one of matrices that are inputs."""
+class Separate(nn.Module):
+    """Two products of different inputs, and one product of two inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,8 +56,8 @@ class Apart(nn.Module):
         return self.one(x).transpose(0, 1), self.other(y).transpose(0, 1), (x @ w).transpose(0, 1)
 
 
-def test_other_products_are_left_apart() -> None:
-    model, inputs = Apart().eval(), (torch.randn(4, 6), torch.randn(4, 6), torch.randn(6, 8))
+def test_products_of_different_inputs_are_not_joined() -> None:
+    model, inputs = Separate().eval(), (torch.randn(4, 6), torch.randn(4, 6), torch.randn(6, 8))
     imported = import_model(model, inputs)
-    assert products(imported) == [[6, 8]] * 3
+    assert right_factor_shapes(imported) == [[6, 8]] * 3
     assert max_relative_error(compile_model(imported), model, inputs).error < 1e-5

@@ -1,4 +1,4 @@
-"""Factors that a batch shares are not copied; the products stay the same."""
+"""Tests that factors shared by a batch are not copied, and that products are unchanged."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PRODUCTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", _PRODUCTS)
-def test_products_stay(name: str) -> None:
+def test_products_are_unchanged(name: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(5, 7, 13)
-    found = compile_model(import_model(Apply(_PRODUCTS[name]), (x,)))(x)
-    torch.testing.assert_close(found, _PRODUCTS[name](x), rtol=1e-4, atol=1e-5)
+    output = compile_model(import_model(Apply(_PRODUCTS[name]), (x,)))(x)
+    torch.testing.assert_close(output, _PRODUCTS[name](x), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_of_a_transposed_input_are_stored_once() -> None:

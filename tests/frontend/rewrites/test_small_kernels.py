@@ -1,4 +1,4 @@
-"""Small kernels in a row are one kernel; what else there is stays as it was."""
+"""Tests for joining consecutive small kernels. Other kernels are not changed."""
 
 from typing import Any
 
@@ -12,36 +12,36 @@ from felixlike.runtime import compile_model, max_relative_error
 
 
 def _two_ends(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What ends in two tensors, the second of which reads the first."""
+    """Return two tensors, of which the second depends on the first."""
     first, second = (x * 2.0).chunk(2, -1)
     state = torch.sigmoid(first) + torch.tanh(second)
     return state, torch.tanh(state) * first
 
 
 def _read_between(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two kernels between which a sum reads what the first computes."""
+    """Compute two elementwise kernels with a sum between them that reads the first one's output."""
     scaled = torch.sigmoid(x)
     total = scaled.sum(-1, keepdim=True)
     return scaled, scaled * total
 
 
-def _functions(model: Any, *inputs: torch.Tensor) -> list[str]:
+def _task_names(model: Any, *inputs: torch.Tensor) -> list[str]:
     return [task.name for task in import_model(model, inputs).tasks]
 
 
 @pytest.mark.parametrize("shape", [(1, 64), (3, 34), (2, 5, 2)])
-def test_what_ends_in_two_tensors_is_one_kernel(shape: tuple[int, ...]) -> None:
+def test_a_computation_with_two_outputs_is_one_kernel(shape: tuple[int, ...]) -> None:
     model, x = Apply(_two_ends), torch.randn(shape)
     imported = import_model(model, (x,))
     assert sum(task.weight for task in imported.tasks) == 1
     assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
 
 
-def test_large_kernels_stay_apart() -> None:
-    assert len(_functions(Apply(_two_ends), torch.randn(64, 4096))) > 1
+def test_large_kernels_are_not_joined() -> None:
+    assert len(_task_names(Apply(_two_ends), torch.randn(64, 4096))) > 1
 
 
-def test_what_sums_up_stays_apart() -> None:
+def test_reductions_are_not_joined() -> None:
     model, x = Apply(_read_between), torch.randn(4, 32)
     imported = import_model(model, (x,))
     assert sum(task.weight for task in imported.tasks) >= 2
@@ -53,12 +53,12 @@ def test_a_recurrent_cell_is_a_product_and_one_kernel(kind: Any) -> None:
     torch.manual_seed(0)
     model, x = kind(16, 32, batch_first=True).eval(), torch.randn(2, 5, 16)
     imported = import_model(model, (x,))
-    # Two kernels a step, the product with the inputs of all steps, and what the first and last steps add.
+    # Two kernels a step, the product with the inputs of all steps, and the extra kernels of the first and last step.
     assert sum(task.weight for task in imported.tasks) <= 2 * 5 + 3
     assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
 
 
-def test_a_stack_of_steps_does_not_compute_the_last() -> None:
+def test_the_last_step_is_not_fused_into_the_stack() -> None:
     torch.manual_seed(0)
     model, x = nn.LSTM(64, 64, batch_first=True, bidirectional=True).eval(), torch.randn(8, 7, 64)
     imported = import_model(model, (x,))

@@ -1,4 +1,4 @@
-"""Products read transposed factors where they lie."""
+"""Tests that products read transposed factors in place."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from felixlike.frontend import import_model
 from felixlike.runtime import compile_model, max_relative_error
 
 
-class Calls(nn.Module):
+class FunctionModule(nn.Module):
     """A function as a module."""
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
@@ -35,7 +35,7 @@ class Calls(nn.Module):
 def test_a_product_of_transposed_factors_is_one_task(
     function: Callable[..., Tensor], a: tuple[int, ...], b: tuple[int, ...]
 ) -> None:
-    model, inputs = Calls(function).eval(), (torch.randn(a), torch.randn(b))
+    model, inputs = FunctionModule(function).eval(), (torch.randn(a), torch.randn(b))
     imported = import_model(model, inputs)
     assert len(imported.tasks) == 1
     assert max_relative_error(compile_model(imported), model, inputs).error < 1e-5
@@ -50,17 +50,17 @@ def test_a_product_of_transposed_factors_is_one_task(
         pytest.param(lambda a, b: a.transpose(1, 2) @ b.permute(0, 2, 3, 1), (2, 7, 3, 5), (2, 4, 3, 5), id="batch"),
     ],
 )
-def test_what_others_read_too_or_is_repeated_is_transposed(
+def test_factors_with_other_readers_or_repetition_are_transposed(
     function: Callable[..., Tensor], a: tuple[int, ...], b: tuple[int, ...]
 ) -> None:
-    model, inputs = Calls(function).eval(), (torch.randn(a), torch.randn(b))
+    model, inputs = FunctionModule(function).eval(), (torch.randn(a), torch.randn(b))
     imported = import_model(model, inputs)
     assert len(imported.tasks) > 1
     assert max_relative_error(compile_model(imported), model, inputs).error < 1e-5
 
 
-def test_half_precision() -> None:
-    model = Calls(lambda a, b: a @ b.transpose(-1, -2)).eval()
+def test_float16_factors_are_not_transposed() -> None:
+    model = FunctionModule(lambda a, b: a @ b.transpose(-1, -2)).eval()
     inputs = (torch.randn(3, 7, 5).half(), torch.randn(3, 4, 5).half())
     imported = import_model(model, inputs)
     assert not [task.name for task in imported.tasks if "transpose" in task.name]

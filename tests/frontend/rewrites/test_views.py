@@ -1,4 +1,4 @@
-"""Reshapes go behind what is done to single elements of a contraction's output, and join one another."""
+"""Tests for moving reshapes behind elementwise operators of a contraction's output, and for joining reshapes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ F = torch.nn.functional
 
 
 class Residual(nn.Module):
-    """x + gelu(W · x) of three-dimensional x, which linear layers flatten."""
+    """x + gelu(W · x) of a three-dimensional x, which the linear layer flattens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Residual(nn.Module):
         return x + F.gelu(self.linear(x))
 
 
-def test_a_residual_and_an_activation_join_the_product() -> None:
+def test_a_residual_and_an_activation_are_fused_with_the_product() -> None:
     model, x = Residual().eval(), torch.randn(2, 5, 6)
     imported = import_model(model, (x,))
     assert [task.name for task in imported.tasks] == ["fused_matmul_add_gelu_add1"]
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], int]] = 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results_stay_and_tasks_are_few(name: str) -> None:
+def test_the_number_of_tasks_and_the_outputs(name: str) -> None:
     function, shapes, tasks = CASES[name]
     model, inputs = Apply(function), tuple(torch.randn(shape) for shape in shapes)
     imported = import_model(model, inputs)
@@ -51,7 +51,7 @@ def test_results_stay_and_tasks_are_few(name: str) -> None:
 
 
 def test_calls_of_a_transformers_layer() -> None:
-    """TVM's passes alone make 23 calls of one layer of BERT with its embeddings."""
+    """One layer of BERT with its embeddings makes 17 calls. TVM's passes alone give 23."""
     model, inputs = bert(layers=1, hidden=32, length=8)
     imported = import_model(model, inputs)
     assert sum(task.weight for task in imported.tasks) == 17

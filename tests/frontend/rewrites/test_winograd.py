@@ -1,4 +1,4 @@
-"""Fast convolutions: the same results as PyTorch's up to rounding, and only where they are faster."""
+"""Tests for fast convolutions: they match PyTorch up to rounding and are used only where they are faster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it costs."""
+    """Use fast convolutions regardless of their cost."""
     monkeypatch.setattr(winograd, "_GAIN", 0.0)
     monkeypatch.setattr(channels_last, "_AFFORDED", 1e9)
 
@@ -46,7 +46,7 @@ def _is_fast(model: nn.Module, *shape: int, target: str = "cpu") -> bool:
 
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("case", CASES)
-def test_results_are_those_of_pytorch(case: str) -> None:
+def test_outputs_match_pytorch_s(case: str) -> None:
     layer, shape = CASES[case]
     torch.manual_seed(0)
     model, x = nn.Sequential(layer, nn.ReLU()).eval(), torch.randn(shape)
@@ -55,7 +55,7 @@ def test_results_are_those_of_pytorch(case: str) -> None:
 
 
 @pytest.mark.usefixtures("everywhere")
-def test_what_follows_is_done_to_the_tile() -> None:
+def test_epilogues_are_fused_with_the_output_transformation() -> None:
     class Residual(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -71,20 +71,23 @@ def test_what_follows_is_done_to_the_tile() -> None:
 
 @pytest.mark.parametrize("tile", [2, 4])
 def test_weights_are_transformed_along_both_dimensions(tile: int) -> None:
-    """A window with one tap at (a, b) selects column a of G along the height and b along the width."""
+    """A weight with a single tap at (a, b) selects column a of G along the height and column b along the width."""
     tiled = winograd.Tiled(size=8, output=8, taps=3, padding=1, tile=tile)
     weights = np.zeros((1, 1, 3, 3), "float32")
     weights[0, 0, 0, 2] = 1
-    found = winograd.transformed_weights(weights, winograd.Plan(1, 1, 1, (), (tiled, tiled)))
+    transformed = winograd.transformed_weights(weights, winograd.Plan(1, 1, 1, (), (tiled, tiled)))
     matrix = np.array(fast_convolution(tile, 3).taps, "float64")
-    np.testing.assert_allclose(found.reshape(tiled.points, -1), np.outer(matrix[:, 0], matrix[:, 2]), rtol=1e-6)
+    np.testing.assert_allclose(transformed.reshape(tiled.points, -1), np.outer(matrix[:, 0], matrix[:, 2]), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
-        (nn.Conv2d(8, 8, 3, padding=1), (1, 8, 14, 14)),  # moving tiles would take longer than the products
-        (nn.Conv2d(512, 512, 3, padding=1), (1, 512, 7, 7)),  # four times the weights would
+        (nn.Conv2d(8, 8, 3, padding=1), (1, 8, 14, 14)),  # moving tiles takes longer than the products
+        (
+            nn.Conv2d(512, 512, 3, padding=1),
+            (1, 512, 7, 7),
+        ),  # reading four times the weights takes longer than the products
         (nn.Conv2d(64, 64, 3, padding=1, stride=2), (1, 64, 56, 56)),
         (nn.Conv2d(64, 64, 3, padding=2, dilation=2), (1, 64, 56, 56)),
         (nn.Conv2d(128, 128, 3, padding=1, groups=2), (1, 128, 56, 56)),
@@ -93,18 +96,18 @@ def test_weights_are_transformed_along_both_dimensions(tile: int) -> None:
     ],
     ids=["few channels", "few places", "strided", "dilated", "grouped", "one tap", "weights computed"],
 )
-def test_not_where_it_does_not_pay(model: nn.Module, shape: tuple[int, ...]) -> None:
+def test_fast_convolution_is_not_used_where_it_is_slower(model: nn.Module, shape: tuple[int, ...]) -> None:
     assert not _is_fast(model, *shape)
 
 
-def test_where_it_pays() -> None:
+def test_fast_convolution_is_used_where_it_is_faster() -> None:
     model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU())
     assert _is_fast(model, 1, 64, 56, 56)
     assert not _is_fast(model, 1, 64, 56, 56, target="sm_90")
 
 
-def test_larger_tiles_where_weights_are_few() -> None:
-    """14 × 14 places of 256 channels: tiles of 4 would quadruple 2.4 MB of weights, tiles of 2 double them nearly."""
+def test_tiles_are_larger_if_weights_are_few() -> None:
+    """For 256 channels at 14 × 14 positions, tiles of 4 quadruple 2.4 MB of weights and tiles of 2 double them."""
     sizes: dict[int, tuple[int, ...]] = {}
     for channels, size in ((64, 56), (256, 14)):
         tasks = fx.extract_tasks(nn.Conv2d(channels, channels, 3, padding=1), (torch.zeros(1, channels, size, size),))
