@@ -62,10 +62,8 @@ def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
     with records.open() as new:
         imported_back = import_database(new, folder)
         assert not imported_back.passed_over
-        assert (imported_back.records, imported_back.known) == (
-            right,
-            3 * right,
-        )  # each record is exported in four forms
+        # Each record is exported in four forms.
+        assert (imported_back.records, imported_back.known) == (right, 3 * right)
         assert {_timed(r) for r in new.measurements()} == {
             _timed(r) for r in _all(store) if r.measurement.status is Status.OK
         }
