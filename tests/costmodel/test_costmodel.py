@@ -119,9 +119,9 @@ def test_training_without_samples_returns_nan() -> None:
 def test_weights_round_trip_through_a_file(tmp_path: Path) -> None:
     network = Network(seed=3, members=2, width=32)
     save_weights(network, tmp_path / "w.pt", {"data": "0123", "unseen": {"rank": 0.5}})
-    other = load_weights(tmp_path / "w.pt")
+    loaded = load_weights(tmp_path / "w.pt")
     features = torch.rand(2, 2, len(NAMES))
-    torch.testing.assert_close(network(features), other(features))
+    torch.testing.assert_close(network(features), loaded(features))
     assert load("cpu", tmp_path / "w.pt").pretrained
     assert read_card(tmp_path / "w.pt") == {"data": "0123", "unseen": {"rank": 0.5}}
 

@@ -54,8 +54,8 @@ def test_poison_never_equals_the_reference(dtype: str) -> None:
     reference = np.array([0, 1, 1, 0]).astype("float64" if dtype == "float32" else dtype)
     poisoned = poison(reference, dtype)
     assert poisoned.dtype == np.dtype(dtype)
-    for place in range(4):
-        assert relative_error(poisoned[place : place + 1], reference[place : place + 1]) == inf
+    for index in range(4):
+        assert relative_error(poisoned[index : index + 1], reference[index : index + 1]) == inf
 
 
 def test_tolerance_follows_the_coarsest_intermediate_type() -> None:

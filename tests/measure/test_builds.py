@@ -194,9 +194,9 @@ def test_killing_a_process_fails_its_candidate_only(pool: BuilderPool) -> None:
     killer.start()
     measurements = pool.measure(TASK, [tiled(tile=tile) for tile in (2, 4, 16, 32)])
     killer.join()
-    lost = [m for m in measurements if m.status is Status.CRASHED]
-    assert len(lost) <= 1
-    assert all(m.status is Status.OK for m in measurements if m not in lost)
+    crashed = [m for m in measurements if m.status is Status.CRASHED]
+    assert len(crashed) <= 1
+    assert all(m.status is Status.OK for m in measurements if m not in crashed)
 
 
 def test_a_server_death_fails_only_the_candidate_being_built(pool: BuilderPool) -> None:

@@ -47,7 +47,7 @@ def test_damage_names_both_zones() -> None:
 
 
 def test_zones_of_two_buffers_differ() -> None:
-    """A copy of too many rows does that."""
+    """A copy of too many rows overwrites the zones of one buffer with those of another."""
     source, copied = GuardedBuffer((4,), "float32", 0), GuardedBuffer((4,), "float32", 1)
     in_memory(copied)[:] = in_memory(source)
     assert copied.damage == "before it and after it"

@@ -90,10 +90,12 @@ def test_the_timed_function_takes_packed_constants() -> None:
     ((parameter, shape, dtype),) = built.packed
     assert (parameter, dtype) == (1, "float32")
     assert np.prod(shape) == 5 * 3 * 3 * 3
-    wrong = _tvm.runtime.empty((5, 3, 3, 3, 1), "float32")
+    wrong_shape = _tvm.runtime.empty((5, 3, 3, 3, 1), "float32")
     sizes = [[int(e) for e in p.shape] for p in task.module["main"].params]
     with pytest.raises(Exception, match=r"ndim|shape"):  # the kernel expects the packed layout
-        built.library["main"](_tvm.runtime.empty(sizes[0], "float32"), wrong, _tvm.runtime.empty(sizes[-1], "float32"))
+        built.library["main"](
+            _tvm.runtime.empty(sizes[0], "float32"), wrong_shape, _tvm.runtime.empty(sizes[-1], "float32")
+        )
 
 
 @pytest.mark.parametrize("name", ["dense_bias_relu", "conv2d_odd", "depthwise", "conv2d_grouped", "batch_matmul"])

@@ -294,11 +294,11 @@ def test_killing_a_process_fails_its_candidate_only(pool: MeasurePool) -> None:
             TASK, [calling(FUNC, "usleep", 500_000), *(tiled(tile=tile) for tile in (4, 8, 16, 32))]
         )
         assert killed.result()
-    (lost,) = [m for m in measurements if m.status is Status.CRASHED]
-    assert "died of SIGKILL" in lost.message
-    assert lost.seconds == math.inf
+    (crashed,) = [m for m in measurements if m.status is Status.CRASHED]
+    assert "died of SIGKILL" in crashed.message
+    assert crashed.seconds == math.inf
     for measurement in measurements[1:]:
-        if measurement is not lost:
+        if measurement is not crashed:
             assert_healthy(measurement)
 
 

@@ -60,7 +60,7 @@ def _waves(steps: float) -> Any:
 
 @pytest.mark.parametrize("steps", [1.0, 300.0])
 def test_magnified_rounding_errors_are_tolerated(tmp_path: Path, steps: float) -> None:
-    """The tolerance covers them but not larger errors. A tolerance chosen by the user is not changed."""
+    """The tolerance covers magnified rounding errors but not larger ones. A tolerance of the user is not changed."""
     task = task_of(_waves(steps))
     reference_data = verified(task, tmp_path, here)
     row = reference_data.request(base=None, timing=None, best=None)["arguments"][2]

@@ -89,7 +89,7 @@ for name, attempt in attempts.items():
 os.write(1, json.dumps(done).encode())
 """
 
-_ALLOWED = {
+_ALLOWED_ATTEMPTS = {
     *("read what is needed", "read below what is needed", "look into what is needed", "import", "connect", "answer"),
 }
 
@@ -111,7 +111,7 @@ def test_a_sandboxed_process_can_do_only_what_is_allowed(home: Path) -> None:
         numbers = [*(str(listener.getsockname()[1]) for listener in sockets), str(theirs.fileno())]
         command = [sys.executable, "-c", _ATTEMPTS, str(home), *numbers]
         completed = subprocess.run(command, capture_output=True, timeout=120, check=True, pass_fds=[theirs.fileno()])
-    assert set(json.loads(completed.stdout)) == _ALLOWED
+    assert set(json.loads(completed.stdout)) == _ALLOWED_ATTEMPTS
     assert sorted(str(path.relative_to(home)) for path in home.rglob("*")) == [
         "candidate",
         "candidate/file",

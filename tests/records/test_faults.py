@@ -73,9 +73,9 @@ def test_a_torn_log_loses_only_its_end(tmp_path: Path) -> None:
     rng = random.Random(1)
     with records.open(path) as store:
         for step in range(10):
-            made = record(timed(1.0 + step), point=(step,))
-            store.append(TASK, made)
-            written.append(made)
+            appended = record(timed(1.0 + step), point=(step,))
+            store.append(TASK, appended)
+            written.append(appended)
         log = (tmp_path / "store.db-wal").read_bytes()
         for damage in range(12):
             shutil.copy(path, copy)
@@ -115,15 +115,15 @@ def test_salvage_reads_the_log_and_counts_lost_records(tmp_path: Path) -> None:
     fill(path, 20)
     store = records.open(path)
     more = [record(timed(1.0 + step), point=(step,)) for step in range(5)]
-    for made in more:
-        store.append(TASK, made)
+    for appended in more:
+        store.append(TASK, appended)
     store.note_command("{}")
     shutil.copy(path, damaged)
     shutil.copy(tmp_path / "store.db-wal", tmp_path / "damaged.db-wal")
     store.close()
     content = bytearray(damaged.read_bytes())
-    places = [at for at in range(len(content)) if content.startswith(b"sketch 0", at)]
-    for at in places[:3]:
+    positions = [at for at in range(len(content)) if content.startswith(b"sketch 0", at)]
+    for at in positions[:3]:
         content[at] ^= 1
     damaged.write_bytes(content)
     with records.open() as new:

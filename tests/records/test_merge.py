@@ -30,24 +30,24 @@ def version(path: Path) -> int:
 
 
 def test_merging_adds_every_record_once(tmp_path: Path) -> None:
-    one, two = tmp_path / "one.db", tmp_path / "two.db"
-    first, second = fill(one, 10), fill(two, 12, first=10)
+    first_path, second_path = tmp_path / "one.db", tmp_path / "two.db"
+    first, second = fill(first_path, 10), fill(second_path, 12, first=10)
     run = make_run([TASK], weights="w", seed=0)
-    with records.open(two) as store:
+    with records.open(second_path) as store:
         store.append(TASK, first[4])  # in both stores
-        abroad = replace(first[4], device="another processor")
-        store.append(TASK, abroad)
+        other_device = replace(first[4], device="another processor")
+        store.append(TASK, other_device)
         store.note_command("{}")
         store.begin(run)
         store.spend(run, 2.5)
-    with records.open(one) as store:
-        result = records.merge(store, two)
+    with records.open(first_path) as store:
+        result = records.merge(store, second_path)
         assert (result.added, result.known, result.lost, result.damage) == (13, 1, 0, "")
-        second_result = records.merge(store, two)
+        second_result = records.merge(store, second_path)
         assert (second_result.added, second_result.known) == (0, 14)
-        assert [told(r) for r in store.measurements()] == [told(r) for r in [*first, *second, abroad]]
+        assert [told(r) for r in store.measurements()] == [told(r) for r in [*first, *second, other_device]]
         best = store.best(TASK, device="another processor")
-        assert best == abroad
+        assert best == other_device
         assert store.commands() == ()  # the other store must not choose the command that `felixlike resume` runs
         assert store.begin(make_run([TASK], weights="w", seed=1)) == 2.5
         assert store.begin(make_run([OTHER], weights="w", seed=1)) == 0.0
@@ -192,8 +192,8 @@ def test_the_trace_of_a_sketch_is_stored(tmp_path: Path) -> None:
     sketch = sketches(TASK)[0]
     point = tuple(sketch.sample(1, 0)[0].tolist())
     with records.open(tmp_path / "store.db") as store:
-        made = replace(record(timed(1.0), point=point), sketch=sketch.key)
-        store.append(TASK, made, sketch)
+        stored = replace(record(timed(1.0), point=point), sketch=sketch.key)
+        store.append(TASK, stored, sketch)
         trace = store.trace(TASK.key, sketch.key)
         assert trace == sketch.trace_json()
         assert store.trace(TASK.key, "other") is None

@@ -188,9 +188,8 @@ def test_a_run_continues_an_imported_database_of_metaschedule(tuners: Path, tmp_
     with records.open(path) as store:
         result = import_database(store, tuners)
         imported = list(store.measurements(task))
-    assert (
-        result.records == len(imported) >= len(lines) - 4
-    )  # one mutator writes annotations that none of our sketches has
+    # One mutator writes annotations that none of our sketches has.
+    assert result.records == len(imported) >= len(lines) - 4
     assert sum(result.passed_over.values()) + result.records + result.known == len(lines)
     assert {r.device for r in imported} == {host_device().name}
     errors = sum(r.measurement.status is Status.RUN_ERROR for r in imported)  # 6 were written
@@ -224,11 +223,11 @@ def test_torn_and_damaged_lines_are_counted(tuners: Path, tmp_path: Path) -> Non
     with pytest.raises(_tvm.TVM_ERRORS):
         ms.database.JSONDatabase(work_dir=str(folder))  # this is why we read the files ourselves
     with records.open() as store:
-        whole = import_database(store, tuners)
+        undamaged = import_database(store, tuners)
     with records.open() as store:
         result = import_database(store, folder)
         assert result.passed_over["damaged lines"] == 1
-        assert result.records >= whole.records - 1
+        assert result.records >= undamaged.records - 1
     bad = ["null", "[]", "[0]", "[0, [[], [1], null, []]]", "[7, [[[],[]], [1.0], null, []]]", "{}", "\0", "[" * 9999]
     bad.append("[0, [[[],[]], [1.0], [1], []]]")  # no target
     (folder / RECORDS).write_text("\n".join(bad) + "\n")

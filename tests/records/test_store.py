@@ -50,12 +50,12 @@ def test_the_best_is_the_fastest_ok_of_the_task_on_this_device() -> None:
         for measurement in (timed(3e-3), timed(2e-3), Measurement(Status.OK, math.nan), Measurement(Status.WRONG)):
             store.append(TASK, record(measurement))
         store.append(OTHER, record(timed(1e-6), OTHER))
-        elsewhere = replace(record(timed(1e-3)), device="another processor")
-        store.append(TASK, elsewhere)
+        other_device = replace(record(timed(1e-3)), device="another processor")
+        store.append(TASK, other_device)
         best = store.best(TASK)
         assert best is not None
         assert best.measurement.seconds == 2e-3
-        assert store.best(TASK, device="another processor") == elsewhere
+        assert store.best(TASK, device="another processor") == other_device
 
 
 def test_records_without_a_time_are_not_the_best() -> None:

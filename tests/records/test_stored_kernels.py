@@ -30,8 +30,8 @@ def of_version_2(path: Path) -> None:
 
 
 def test_kernels_round_trip_through_a_row() -> None:
-    made = compiled(1.0)
-    assert from_row(to_row(made)) == made
+    with_kernels = compiled(1.0)
+    assert from_row(to_row(with_kernels)) == with_kernels
     assert from_row(to_row(record(timed(1.0)))).measurement.kernels == ()
     assert COLUMNS[-1] == "kernels"
 

@@ -185,9 +185,8 @@ def test_the_live_line_is_overwritten_and_cleared(event: Event, monkeypatch: pyt
     monkeypatch.setenv("COLUMNS", "40")
     with LiveReporter(narrow := io.StringIO()) as reporter:
         reporter.event(event)
-    assert (
-        narrow.getvalue() == f"{clear}dense: best none yet, 0 of 40 trials{clear}"
-    )  # a line that wraps could not be cleared
+    # The line is cut, because a line that wraps could not be cleared.
+    assert narrow.getvalue() == f"{clear}dense: best none yet, 0 of 40 trials{clear}"
 
 
 class Terminal(io.StringIO):

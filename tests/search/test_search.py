@@ -301,9 +301,9 @@ def test_a_sketch_without_relaxed_variables_is_not_moved(product: Space) -> None
     sketch = space.understood[0]
     seeds = sketch.sample(3, seed=0)
     fixed = Start(space.relaxed(sketch), seeds, np.zeros(seeds.shape))
-    other = product.understood[1]
-    points = other.sample(4, seed=5)
-    moving = Start(product.relaxed(other), points, np.zeros(points.shape))
+    product_sketch = product.understood[1]
+    points = product_sketch.sample(4, seed=5)
+    moving = Start(product.relaxed(product_sketch), points, np.zeros(points.shape))
     model = CostModel(seed=0)
     visited = descend([fixed, moving], model, Descent(steps=10))
     np.testing.assert_array_equal(round_points(sketch, visited[0]), np.concatenate([seeds] * (len(visited[0]) // 3)))

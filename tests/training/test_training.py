@@ -59,8 +59,8 @@ def test_no_candidate_counts_twice(path: Path, samples: Samples) -> None:
 
 
 def test_unusable_records_are_left_out_and_counted(tmp_path: Path) -> None:
-    task, lonely = made_up.tasks()[:2]
-    sketch, other = sketches(task)[0], sketches(lonely)[0]
+    task, single_record_task = made_up.tasks()[:2]
+    sketch, single_sketch = sketches(task)[0], sketches(single_record_task)[0]
     points = sketch.sample(8, 0).tolist()
     times = [math.nan, 1e-5, 2e-5, math.inf, 0.0, -1.0]
     with records.open(tmp_path / "odd.sqlite") as store:
@@ -71,7 +71,13 @@ def test_unusable_records_are_left_out_and_counted(tmp_path: Path) -> None:
         simulated = Measurement(Status.OK, 1e-5, device="simulated AMD EPYC")
         store.append(task, make_record(task, sketch.key, points[6], simulated), sketch)
         store.append(task, make_record(task, sketch.key, (1, 2), Measurement(Status.OK, 1e-5)), sketch)
-        store.append(lonely, make_record(lonely, other.key, other.sample(1, 0)[0], Measurement(Status.OK, 1.0)), other)
+        store.append(
+            single_record_task,
+            make_record(
+                single_record_task, single_sketch.key, single_sketch.sample(1, 0)[0], Measurement(Status.OK, 1.0)
+            ),
+            single_sketch,
+        )
         samples_read = read([store])
     (workload,) = samples_read.workloads
     assert sorted(workload.seconds.tolist()) == [1e-5, 2e-5, math.inf]

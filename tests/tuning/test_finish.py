@@ -179,10 +179,10 @@ def test_tasks_are_untuned_if_no_schedule_can_be_checked(finish: Any, monkeypatc
 def test_a_schedule_that_cannot_be_made_is_replaced_by_the_next_best(
     finish: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual, _ = finish()
+    baseline, _ = finish()
     monkeypatch.setattr(Candidate, "module", once(RuntimeError("not in this TVM"), Candidate.module))
     tuned, (words, *_) = finish(FallbackWarning)
-    fallback, best = tuned.report.tasks[0], usual.report.tasks[0]
+    fallback, best = tuned.report.tasks[0], baseline.report.tasks[0]
     assert "its schedule could not be made (not in this TVM)" in fallback.note
     assert "its schedule could not be made" in words
     assert fallback.how == "measured"
@@ -197,8 +197,8 @@ def test_tasks_are_untuned_if_no_schedule_can_be_made(finish: Any, monkeypatch: 
 
 
 def test_a_schedule_that_breaks_the_model_is_removed(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, _ = finish()
-    broken, compiled = usual.report.tasks[1].workload, runtime.compile_model
+    baseline, _ = finish()
+    broken, compiled = baseline.report.tasks[1].workload, runtime.compile_model
 
     def fail(imported: Any, schedules: Any = None) -> Any:
         if broken in (schedules or ()):
@@ -319,11 +319,11 @@ def test_an_interrupt_at_the_start_of_the_search_aborts_the_run(finish: Any, mon
 
 def test_an_interrupt_while_the_store_is_read_keeps_its_results(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result of an earlier run is still used."""
-    usual, _ = finish()
+    baseline, _ = finish()
     monkeypatch.setattr(records.Store, "briefs", once(KeyboardInterrupt(), records.Store.briefs))
     tuned, _ = finish()
     assert [task.how for task in tuned.report.tasks] == ["measured", "measured"]
-    assert [task.point for task in tuned.report.tasks] == [task.point for task in usual.report.tasks]
+    assert [task.point for task in tuned.report.tasks] == [task.point for task in baseline.report.tasks]
     assert tuned.report.stopped == "interrupted"
 
 

@@ -220,15 +220,15 @@ def test_a_resumed_run_measures_the_same_as_an_uninterrupted_one(
         if count == stop:
             raise KeyboardInterrupt
 
-    whole = FakePool()
+    uninterrupted = FakePool()
     with records.open() as store:
-        _session(tasks[:1], whole, store, strategy="random").run(Budget(trials=40))
+        _session(tasks[:1], uninterrupted, store, strategy="random").run(Budget(trials=40))
     first, second = FakePool(hook=interrupt), FakePool()
     with records.open(tmp_path / "s.sqlite") as store:
         _session(tasks[:1], first, store, strategy="random").run(Budget(trials=40))
         _session(tasks[:1], second, store, strategy="random").run(Budget(trials=40))
     assert len(first.measured) == stop
-    assert sorted([*first.measured, *second.measured]) == sorted(whole.measured)
+    assert sorted([*first.measured, *second.measured]) == sorted(uninterrupted.measured)
 
 
 @pytest.mark.parametrize("limits", [{"rounds": 3}, {"trials": 21}, {"seconds": 60.0}])
@@ -257,9 +257,9 @@ def test_only_measurements_of_this_device_by_felixlike_are_counted(tasks: tuple[
     pool, budget = FakePool(), Budget(trials=40)
     with records.open() as store:
         _session(tasks[:1], pool, store, strategy="random").run(Budget(trials=32))
-        (elsewhere, taken_over, *_) = list(store.measurements())
+        (other_device, taken_over, *_) = list(store.measurements())
         for point in range(8):
-            store.append(tasks[0], dataclasses.replace(elsewhere, device="another", point=(point,)))
+            store.append(tasks[0], dataclasses.replace(other_device, device="another", point=(point,)))
             store.append(tasks[0], dataclasses.replace(taken_over, felixlike="", time=float(point)))
         _session(tasks[:1], pool, store, strategy="random").run(budget)
     assert (budget.found_trials, budget.found_rounds, budget.spent_trials) == (32, 2, 40)
@@ -315,10 +315,8 @@ def test_concurrent_runs_share_a_store(tasks: tuple[Task, ...], tmp_path: Path) 
         _session(tasks[:1], first, store, strategy="random").run(Budget(rounds=2))
         stored = {(r.sketch, r.point) for r in store.measurements()}
     assert stored == {(sketch, point) for _, sketch, point in first.measured + second.measured}
-    assert (len(first.measured), len(second.measured)) == (
-        32,
-        16,
-    )  # the round of the first run that had begun counts for the second
+    # The round that the first run had begun counts for the second.
+    assert (len(first.measured), len(second.measured)) == (32, 16)
 
 
 def test_a_clock_that_jumps_does_not_change_the_run(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,10 +546,14 @@ def test_a_failing_strategy_ends_the_search_of_one_task(
 
 
 def test_a_failing_schedule_keeps_earlier_measurements(tasks: tuple[Task, ...]) -> None:
-    product, usual = tasks[0], FakePool().rule
+    product, default_rule = tasks[0], FakePool().rule
 
     def rule(candidate: Candidate) -> Measurement:
-        return _raise_type_error() if candidate.sketch.task is product and len(pool.measured) > 3 else usual(candidate)
+        return (
+            _raise_type_error()
+            if candidate.sketch.task is product and len(pool.measured) > 3
+            else default_rule(candidate)
+        )
 
     pool = FakePool(rule)
     with records.open() as store:
