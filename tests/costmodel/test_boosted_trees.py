@@ -1,4 +1,4 @@
-"""Trees as arrays: what they add up to."""
+"""`Trees` in arrays predict the sum of their leaves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from felixlike.costmodel.boosted_trees import Trees
 ROWS = np.array([[0.5, 9.0], [1.0, 2.0], [1.5, 2.0], [1.5, 9.0]], dtype=np.float32)
 
 
-def made() -> Trees:
-    """Two trees: x₀ ≤ 1 ? 1 : (x₁ ≤ 3 ? 2 : 4), and 8 everywhere; 16 to begin with."""
+def two_trees() -> Trees:
+    """Return two trees with base 16: x₀ ≤ 1 ? 1 : (x₁ ≤ 3 ? 2 : 4), and 8 for every row."""
     return Trees(
         feature=np.array([0, -1, 1, -1, -1, -1], dtype=np.int16),
         threshold=np.array([1.0, 0.0, 3.0, 0.0, 0.0, 0.0], dtype=np.float32),
@@ -27,18 +27,18 @@ def made() -> Trees:
     )
 
 
-def test_each_row_goes_down_every_tree() -> None:
-    assert made().predict(ROWS).tolist() == [25.0, 25.0, 26.0, 28.0]
-    assert made().predict(ROWS[:0]).tolist() == []
+def test_predictions_add_a_leaf_of_every_tree() -> None:
+    assert two_trees().predict(ROWS).tolist() == [25.0, 25.0, 26.0, 28.0]
+    assert two_trees().predict(ROWS[:0]).tolist() == []
 
 
-def test_they_come_back_from_a_file(tmp_path: Any) -> None:
-    np.savez(tmp_path / "trees.npz", **made().to_arrays("one"), **made().to_arrays("two"))
+def test_trees_round_trip_through_a_file(tmp_path: Any) -> None:
+    np.savez(tmp_path / "trees.npz", **two_trees().to_arrays("one"), **two_trees().to_arrays("two"))
     with np.load(tmp_path / "trees.npz", allow_pickle=False) as arrays:
-        assert Trees.from_arrays(arrays, "two").predict(ROWS).tolist() == made().predict(ROWS).tolist()
+        assert Trees.from_arrays(arrays, "two").predict(ROWS).tolist() == two_trees().predict(ROWS).tolist()
 
 
-def test_they_say_what_scikit_learn_says() -> None:
+def test_predictions_equal_those_of_scikit_learn() -> None:
     from benchmarks.simulated import grown
 
     rng = np.random.default_rng(0)
@@ -46,17 +46,17 @@ def test_they_say_what_scikit_learn_says() -> None:
     values = rows[:, 0] * rows[:, 1] + rng.random(400)
     trees, model = grown(rows, values, None, {"max_iter": 30, "max_leaf_nodes": 9})
     unseen = rng.random((200, 5)).astype(np.float32) * 10
-    for asked in (rows, unseen):
-        np.testing.assert_allclose(trees.predict(asked), model.predict(asked), rtol=1e-5, atol=1e-5)
+    for inputs in (rows, unseen):
+        np.testing.assert_allclose(trees.predict(inputs), model.predict(inputs), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     "changed",
     [
         {"feature": np.array([2, -1, 1, -1, -1, -1], dtype=np.int16)},  # no such column
-        {"feature": np.zeros(6)},  # no whole numbers
-        {"left": np.array([0, 0, 3, 0, 0, 0], dtype=np.int32)},  # leads to itself
-        {"right": np.array([2, 0, 6, 0, 0, 0], dtype=np.int32)},  # leads nowhere
+        {"feature": np.zeros(6)},  # not integers
+        {"left": np.array([0, 0, 3, 0, 0, 0], dtype=np.int32)},  # a node that is its own child
+        {"right": np.array([2, 0, 6, 0, 0, 0], dtype=np.int32)},  # a child that does not exist
         {"roots": np.array([-1], dtype=np.int32)},
         {"value": np.full(6, np.nan, dtype=np.float32)},
         {"value": np.zeros(5, dtype=np.float32)},
@@ -64,7 +64,7 @@ def test_they_say_what_scikit_learn_says() -> None:
         {"depth": 1000},
     ],
 )
-def test_what_would_not_end_is_refused(changed: dict[str, Any]) -> None:
-    made().check(columns=2)
+def test_invalid_trees_are_errors(changed: dict[str, Any]) -> None:
+    two_trees().check(columns=2)
     with pytest.raises(ValueError, match=r"no (trees of such rows|arrays of trees)"):
-        replace(made(), **changed).check(columns=2)
+        replace(two_trees(), **changed).check(columns=2)

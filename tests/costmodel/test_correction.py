@@ -1,4 +1,4 @@
-"""What was measured of a task corrects what is said of its other points."""
+"""Measurements of a task correct the predictions of its other points."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ COLUMN = NAMES.index("buffer0_bytes")
 
 
 def logs(count: int, seed: int) -> torch.Tensor:
-    """float32[count, 2, columns] of which two columns of each store vary."""
-    drawn = torch.rand(count, 2, 2, generator=torch.Generator().manual_seed(seed))
-    found = torch.full((count, 2, len(NAMES)), 3.0)
-    found[:, :, [COLUMN, COLUMN + 7]] = 2.0 + 8.0 * drawn
-    return found
+    """Return random features, float32[count, 2, columns], of which two columns of each store vary."""
+    random = torch.rand(count, 2, 2, generator=torch.Generator().manual_seed(seed))
+    features = torch.full((count, 2, len(NAMES)), 3.0)
+    features[:, :, [COLUMN, COLUMN + 7]] = 2.0 + 8.0 * random
+    return features
 
 
 def truth(points: torch.Tensor) -> torch.Tensor:
@@ -25,32 +25,32 @@ def truth(points: torch.Tensor) -> torch.Tensor:
 
 
 def fitted(points: torch.Tensor) -> Correction:
-    found = Correction.fit(points, truth(points), torch.zeros(len(points), 1), logs(200, seed=9))
-    assert found is not None
-    return found
+    correction = Correction.fit(points, truth(points), torch.zeros(len(points), 1), logs(200, seed=9))
+    assert correction is not None
+    return correction
 
 
-def test_the_rest_is_ordered_and_near_points_are_surer() -> None:
+def test_unmeasured_points_are_ordered_and_near_ones_have_less_spread() -> None:
     measured, rest = logs(48, seed=1), logs(100, seed=2)
     correction = fitted(measured)
-    told, spread = correction.with_spread(rest, 0)
-    assert np.corrcoef(told, truth(rest))[0, 1] > 0.8
-    torch.testing.assert_close(correction.of(rest, 0), told)
-    known, here = correction.with_spread(measured, 0)
-    assert np.corrcoef(known, truth(measured))[0, 1] > 0.95
-    assert float(here.max()) < float(spread.median())
+    predicted, spread = correction.with_spread(rest, 0)
+    assert np.corrcoef(predicted, truth(rest))[0, 1] > 0.8
+    torch.testing.assert_close(correction.of(rest, 0), predicted)
+    predicted_measured, spread_measured = correction.with_spread(measured, 0)
+    assert np.corrcoef(predicted_measured, truth(measured))[0, 1] > 0.95
+    assert float(spread_measured.max()) < float(spread.median())
     assert float(spread.max()) <= float(correction.sizes[0])
-    error = (told - truth(rest)).abs()
+    error = (predicted - truth(rest)).abs()
     assert float(error[spread > spread.median()].mean()) > float(error[spread <= spread.median()].mean())
 
 
-def test_each_shared_model_has_a_correction_of_its_own() -> None:
+def test_each_member_of_the_network_has_its_own_correction() -> None:
     measured, rest = logs(32, seed=1), logs(50, seed=2)
     shared = torch.stack([torch.zeros(32), truth(measured)], dim=1)
     both = Correction.fit(measured, truth(measured), shared)
     assert both is not None
     assert float(both.of(rest, 0).std()) > 0.1
-    assert float(both.of(rest, 1).abs().max()) < 1e-6  # nothing is wrong with it
+    assert float(both.of(rest, 1).abs().max()) < 1e-6  # this model has no errors to correct
 
 
 def test_slopes_agree_with_finite_differences() -> None:
@@ -67,53 +67,53 @@ def test_slopes_agree_with_finite_differences() -> None:
         torch.testing.assert_close(points.grad[:, store, column], slope, rtol=0.1, atol=0.02)
 
 
-def test_slopes_are_numbers_where_smooth_features_are_a_little_below_none() -> None:
+def test_slopes_are_finite_for_smooth_features_below_zero() -> None:
     points = torch.full((3, 2, len(NAMES)), -0.9).double().requires_grad_(True)
     fitted(logs(24, seed=1)).of(points, 0).sum().backward()  # type: ignore[no-untyped-call]
     assert points.grad is not None
     assert bool(points.grad.isfinite().all())
 
 
-def test_too_few_or_equal_points_correct_nothing() -> None:
+def test_too_few_or_equal_points_give_no_correction() -> None:
     few, same = logs(FEWEST - 1, seed=1), logs(1, seed=1).expand(20, -1, -1)
     assert Correction.fit(few, truth(few), torch.zeros(len(few), 1)) is None
     assert Correction.fit(same, truth(same), torch.zeros(20, 1)) is None
 
 
-def test_a_model_knows_what_was_measured_at_once_and_of_that_task_alone() -> None:
+def test_measurements_correct_their_task_immediately_and_no_other() -> None:
     model = CostModel(Network(seed=0, members=2, width=16), pretrained=True)
     measured, rest = (np.expm1(logs(count, seed).double().numpy()) for count, seed in ((48, 1), (100, 2)))
-    wanted = truth(logs(100, 2)).numpy()
+    expected = truth(logs(100, 2)).numpy()
     before, version = model.predict(rest, "t"), model.version()
     model.anchor("t", rest)
     model.remember("t", measured, np.exp(-truth(logs(48, 1)).numpy()).tolist())
-    assert model.version() == version  # without training
+    assert model.version() == version  # the network was not trained
     after = model.predict(rest, "t")
-    assert np.corrcoef(after, wanted)[0, 1] > max(0.7, np.corrcoef(before, wanted)[0, 1] + 0.1)
+    assert np.corrcoef(after, expected)[0, 1] > max(0.7, np.corrcoef(before, expected)[0, 1] + 0.1)
     np.testing.assert_array_equal(model.predict(rest), before)
     np.testing.assert_array_equal(model.predict(rest, "another"), before)
     smooth = model.score(logs(100, 2), "t").mean(dim=0).detach().numpy()
-    assert np.corrcoef(smooth, wanted)[0, 1] > 0.7
+    assert np.corrcoef(smooth, expected)[0, 1] > 0.7
 
 
-def test_failures_correct_too() -> None:
+def test_failures_lower_predictions() -> None:
     model = CostModel(Network(seed=0, members=1, width=16), pretrained=True)
     measured = np.expm1(logs(32, 1).double().numpy())
     slow = measured[:, 0, COLUMN] > np.median(measured[:, 0, COLUMN])
     model.remember("t", measured, [float("inf") if s else 1e-3 for s in slow])
     rest = np.expm1(logs(100, 2).double().numpy())
-    said = model.predict(rest, "t") - model.predict(rest)
+    change = model.predict(rest, "t") - model.predict(rest)
     failing = rest[:, 0, COLUMN] > np.median(measured[:, 0, COLUMN])
-    assert said[~failing].mean() > said[failing].mean() + 0.5
-    assert np.isfinite(said).all()
+    assert change[~failing].mean() > change[failing].mean() + 0.5
+    assert np.isfinite(change).all()
 
 
-def test_errors_of_points_that_are_alike_go_together() -> None:
+def test_errors_of_similar_points_are_correlated() -> None:
     measured, rest = logs(48, seed=1), logs(30, seed=2)
     correction = fitted(measured)
     mean, covariance = correction.with_covariance(rest, 0)
-    told, spread = correction.with_spread(rest, 0)
-    torch.testing.assert_close(mean, told)
+    predicted, spread = correction.with_spread(rest, 0)
+    torch.testing.assert_close(mean, predicted)
     torch.testing.assert_close(covariance.diagonal().clamp(min=0.0).sqrt(), spread, rtol=1e-3, atol=1e-3)
     assert float(torch.linalg.eigvalsh(covariance).min()) > -1e-6
     assert float(torch.linalg.eigvalsh(unmeasured(rest)).min()) > -1e-6

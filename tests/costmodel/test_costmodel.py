@@ -33,7 +33,7 @@ from felixlike.features import NAMES, VERSION, FeatureArray
 
 
 def _samples(count: int, seed: int) -> tuple[FeatureArray, list[float]]:
-    """Features whose first two columns decide the time, in every store alike."""
+    """Return features and times. The first two columns of both stores decide the time."""
     rng = np.random.default_rng(seed)
     features = np.ones((count, 2, len(NAMES)))
     features[:, :, :8] = rng.integers(1, 2000, size=(count, 2, 8))
@@ -41,7 +41,7 @@ def _samples(count: int, seed: int) -> tuple[FeatureArray, list[float]]:
     return features, seconds.tolist()
 
 
-def test_the_version_is_that_of_the_weights() -> None:
+def test_the_version_depends_on_the_weights() -> None:
     model = CostModel(seed=1)
     assert model.version() == CostModel(seed=1).version() != CostModel(seed=2).version()
     before = model.version()
@@ -50,7 +50,7 @@ def test_the_version_is_that_of_the_weights() -> None:
     assert model.version() != before
 
 
-def test_training_finds_the_order() -> None:
+def test_training_learns_the_order() -> None:
     model = CostModel(seed=1)
     assert not model.trained
     features, seconds = _samples(256, seed=0)
@@ -63,7 +63,7 @@ def test_training_finds_the_order() -> None:
     assert order > 0.8
 
 
-def test_the_same_seed_learns_the_same() -> None:
+def test_the_same_seed_learns_the_same_weights() -> None:
     features, seconds = _samples(64, seed=3)
     predictions = []
     for _ in range(2):
@@ -74,7 +74,7 @@ def test_the_same_seed_learns_the_same() -> None:
     np.testing.assert_array_equal(predictions[0], predictions[1])
 
 
-def test_rows_of_zeros_count_for_nothing() -> None:
+def test_rows_of_zeros_are_ignored() -> None:
     network = Network(seed=0)
     features = torch.rand(3, 2, len(NAMES))
     padded = torch.nn.functional.pad(features, (0, 0, 0, 2))
@@ -104,7 +104,7 @@ def test_losses_ignore_a_constant_and_prefer_the_right_order() -> None:
         torch.testing.assert_close(part(right, labels), part(right + 7, labels))
 
 
-def test_losses_ignore_what_is_not_there() -> None:
+def test_losses_ignore_absent_samples() -> None:
     labels, scores = torch.tensor([[0.0, -1.0]]), torch.tensor([[[0.3, -0.2]]])
     more, present = torch.tensor([[0.0, -1.0, -3.0]]), torch.tensor([[1.0, 1.0, 0.0]])
     for part in (loss, ranking_loss, regression_loss, best_loss):
@@ -112,22 +112,22 @@ def test_losses_ignore_what_is_not_there() -> None:
         torch.testing.assert_close(part(padded, more, present), part(scores, labels))
 
 
-def test_nothing_to_learn_from_is_no_error() -> None:
+def test_training_without_samples_returns_nan() -> None:
     assert math.isnan(train(Network(), Dataset(), np.random.default_rng(0)))
 
 
-def test_weights_survive_a_file(tmp_path: Path) -> None:
+def test_weights_round_trip_through_a_file(tmp_path: Path) -> None:
     network = Network(seed=3, members=2, width=32)
     save_weights(network, tmp_path / "w.pt", {"data": "0123", "unseen": {"rank": 0.5}})
-    other = load_weights(tmp_path / "w.pt")
+    loaded = load_weights(tmp_path / "w.pt")
     features = torch.rand(2, 2, len(NAMES))
-    torch.testing.assert_close(network(features), other(features))
+    torch.testing.assert_close(network(features), loaded(features))
     assert load("cpu", tmp_path / "w.pt").pretrained
     assert read_card(tmp_path / "w.pt") == {"data": "0123", "unseen": {"rank": 0.5}}
 
 
 def _with_trees(threshold: float = 5.0) -> Network:
-    """A network and one tree, which asks for the first column and says ±3."""
+    """Return a network with one tree that predicts ±3 by the first column."""
     network = Network(seed=3, members=2, width=16)
     network.trees = Trees(
         feature=np.array([0, -1, -1], dtype=np.int16),
@@ -142,7 +142,7 @@ def _with_trees(threshold: float = 5.0) -> Network:
     return network
 
 
-def test_trees_survive_a_file_and_say_half_of_an_exact_score(tmp_path: Path) -> None:
+def test_trees_round_trip_through_a_file_and_are_half_of_an_exact_score(tmp_path: Path) -> None:
     save_weights(_with_trees(), tmp_path / "w.pt")
     network = load_weights(tmp_path / "w.pt")
     logs = torch.rand(32, 2, len(NAMES), generator=torch.Generator().manual_seed(0)) * 8
@@ -156,7 +156,7 @@ def test_trees_survive_a_file_and_say_half_of_an_exact_score(tmp_path: Path) -> 
     assert network.exact(logs[:0]).shape == (2, 0)
 
 
-def test_the_version_knows_trees(tmp_path: Path) -> None:
+def test_the_version_depends_on_the_trees(tmp_path: Path) -> None:
     versions = []
     for threshold in (5.0, 6.0):
         save_weights(_with_trees(threshold), tmp_path / "w.pt")
@@ -165,7 +165,7 @@ def test_the_version_knows_trees(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", [{"feature": np.array([9999, -1, -1], dtype=np.int16)}, {"base": float("nan")}])
-def test_bad_trees_are_refused(broken: dict[str, Any], tmp_path: Path) -> None:
+def test_bad_trees_are_errors(broken: dict[str, Any], tmp_path: Path) -> None:
     network = _with_trees()
     assert network.trees is not None
     network.trees = replace(network.trees, **broken)
@@ -182,7 +182,7 @@ class _Evil:
 @pytest.mark.parametrize(
     "kind", ["absent", "text", "pickle", "truncated", "other format", "other version", "other features", "nan", "huge"]
 )
-def test_bad_weights_are_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_weights_are_errors(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "w.pt"
     words = {
@@ -234,7 +234,7 @@ def test_options_of_loading_are_checked(options: dict[str, Any], error: type[Exc
         load(**options)
 
 
-def test_counts_per_operation_do_not_know_how_large_a_workload_is() -> None:
+def test_counts_per_operation_do_not_depend_on_the_workload_size() -> None:
     rng = np.random.default_rng(0)
     features = rng.uniform(10.0, 1e6, size=(5, 3, len(NAMES)))
     rows, larger = (per_operation(np.log1p(f).astype(np.float32)) for f in (features, 1000.0 * features))

@@ -18,11 +18,11 @@ def test_a_reference_of_zeros_is_compared_absolutely() -> None:
 
 
 @pytest.mark.parametrize("strange", [nan, inf, -inf])
-def test_strange_values_where_the_reference_is_finite(strange: float) -> None:
+def test_non_finite_values_are_errors_where_the_reference_is_finite(strange: float) -> None:
     assert relative_error(np.array([1.0, strange], np.float32), np.array([1.0, 2.0])) == inf
 
 
-def test_where_the_reference_is_strange() -> None:
+def test_values_are_compared_where_the_reference_is_not_nan() -> None:
     reference = np.array([nan, -inf, 2.0])
     assert relative_error(np.array([7.0, -inf, 2.0], np.float32), reference) == 0.0
     assert relative_error(np.array([7.0, inf, 2.0], np.float32), reference) == inf
@@ -35,14 +35,14 @@ def test_integers_must_be_equal() -> None:
     assert relative_error(np.array([True]), np.array([False])) == inf
 
 
-def test_narrow_types_may_err_more() -> None:
+def test_narrow_types_have_larger_tolerances() -> None:
     assert tolerance("float32", 1) == 1e-5
     assert tolerance("float64", 1000) == 1e-10
     assert 1e-2 < tolerance("float16", 1) < 2e-2
     assert tolerance("int64", 100) == tolerance("bool", 100) == 0.0
 
 
-def test_long_sums_may_err_more() -> None:
+def test_long_sums_have_larger_tolerances() -> None:
     assert tolerance("float32", 4608) == pytest.approx(float(np.finfo(np.float32).eps) * (16 + 2 * 4608**0.5))
     assert tolerance("float32", 10**6) > 2e-4
     assert tolerance("float32", 10**6, 1e-4) == 1e-4
@@ -50,23 +50,23 @@ def test_long_sums_may_err_more() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "uint8", "int64", "bool"])
-def test_poison_never_passes_for_the_answer(dtype: str) -> None:
+def test_poison_never_equals_the_reference(dtype: str) -> None:
     reference = np.array([0, 1, 1, 0]).astype("float64" if dtype == "float32" else dtype)
     poisoned = poison(reference, dtype)
     assert poisoned.dtype == np.dtype(dtype)
-    for place in range(4):
-        assert relative_error(poisoned[place : place + 1], reference[place : place + 1]) == inf
+    for index in range(4):
+        assert relative_error(poisoned[index : index + 1], reference[index : index + 1]) == inf
 
 
-def test_tolerance_follows_the_coarsest_type_on_the_way() -> None:
+def test_tolerance_follows_the_coarsest_intermediate_type() -> None:
     assert tolerance("float32", 1, rounded="float16") == tolerance("float16", 1)
     assert tolerance("float16", 1, rounded="bfloat16") == tolerance("bfloat16", 1) == 2.0**-7 * 18
     assert tolerance("float32", 1, 1e-4, rounded="float16") == tolerance("float16", 1)
     assert tolerance("int64", 1, rounded="float16") == 0.0
 
 
-def test_rounded_products_may_err_more() -> None:
+def test_rounded_products_have_larger_tolerances() -> None:
     assert tolerance("float32", 64, products=2e-3) == 2e-3
     assert tolerance("bfloat16", 64, products=2e-3) == tolerance("bfloat16", 64)
-    assert tolerance("float32", 64, 1e-6, products=2e-3) == 1e-6  # the user's own
+    assert tolerance("float32", 64, 1e-6, products=2e-3) == 1e-6  # the tolerance that the user chose
     assert tolerance("int32", 64, products=2e-3) == 0.0

@@ -1,4 +1,4 @@
-"""A builder on its own, and a pool of it with another place than this machine or servers."""
+"""A `Builder` alone, and a `BuilderPool` of a builder and a runner of the test."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -18,7 +18,7 @@ from felixlike.hardware import gpu_at_hand, resolve_target
 from felixlike.measure import Measurement, Schedulable, Status
 from felixlike.measure.check import reference
 from felixlike.measure.interface import Results
-from felixlike.measure.local import builder as workshops
+from felixlike.measure.local import builder as builder_module
 from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.steps import Steps
 from felixlike.measure.local.trial import Trial
@@ -41,8 +41,8 @@ class Refused:
         raise InvalidSchedule("no such loop", where="here", remedy="another point")
 
 
-class Elsewhere:
-    """A place that says of every candidate what it was asked."""
+class EchoRunner:
+    """A runner that returns the arguments of `stream` as the message of every measurement."""
 
     devices = frozenset(["a device of its own"])
 
@@ -51,7 +51,7 @@ class Elsewhere:
             yield index, Measurement(Status.CRASHED, message=f"{task.name}, {verify}, {best}")
 
 
-def test_a_claim_ends_what_it_began(builder: Builder) -> None:
+def test_leaving_a_claim_ends_its_trials(builder: Builder) -> None:
     with builder.claimed():
         trial = builder.begin(7, tiled(), 0)
         assert isinstance(trial, Trial)
@@ -66,19 +66,19 @@ def test_a_claim_ends_what_it_began(builder: Builder) -> None:
 
 
 def test_a_candidate_without_a_module_needs_no_process(builder: Builder) -> None:
-    found = builder.begin(0, Refused(), 0)
-    assert isinstance(found, Measurement)
-    assert found.status is Status.INVALID
-    assert "no such loop" in found.message
+    measurement = builder.begin(0, Refused(), 0)
+    assert isinstance(measurement, Measurement)
+    assert measurement.status is Status.INVALID
+    assert "no such loop" in measurement.message
     assert not builder.processes.under_way
 
 
-def test_any_place_makes_a_pool_with_a_workshop() -> None:
-    with BuilderPool(Builder(TASK.target, workers=1), Elsewhere()) as pool:
+def test_any_runner_makes_a_pool_with_a_builder() -> None:
+    with BuilderPool(Builder(TASK.target, workers=1), EchoRunner()) as pool:
         assert pool.devices == {"a device of its own"}
-        found = pool.measure(TASK, [tiled(), Refused()], verify=False, best=2)
-        assert [measurement.message for measurement in found] == ["matmul, False, 2.0"] * 2
-        assert pool.check(TASK, tiled()).status is Status.OK  # here, whatever the place
+        measurements = pool.measure(TASK, [tiled(), Refused()], verify=False, best=2)
+        assert [measurement.message for measurement in measurements] == ["matmul, False, 2.0"] * 2
+        assert pool.check(TASK, tiled()).status is Status.OK  # checks run on this machine with every runner
         directory = pool._builder.processes.directory
         assert directory.exists()
     assert not directory.exists()
@@ -91,14 +91,16 @@ GPU = pytest.mark.skipif(not cuda_toolchain(), reason="CUDA code cannot be compi
 def computed_by(
     monkeypatch: pytest.MonkeyPatch, task: Task, gpu: tuple[str, str] | None, answers: dict[str, Status]
 ) -> list[str]:
-    """The kinds of targets that a task's reference is run for, where each kind answers so."""
-    monkeypatch.setattr(workshops, "gpu_at_hand", lambda: gpu)
-    asked: list[str] = []
+    """Return the target kinds that a task's reference is run for, in order.
 
-    def alone(_: Builder, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
+    answers: the status of a run by target kind."""
+    monkeypatch.setattr(builder_module, "gpu_at_hand", lambda: gpu)
+    kinds: list[str] = []
+
+    def run_alone(_: Builder, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
         yield from ()
         kind = str(_tvm.Target(target).kind.name)
-        asked.append(kind)
+        kinds.append(kind)
         scheduled = "threadIdx.x" in module.script()
         assert scheduled == (kind == "cuda")
         for row in request["arguments"]:
@@ -106,12 +108,12 @@ def computed_by(
                 np.save(row["save"], np.zeros(row["shape"]))
         return {"status": answers[kind], "message": "", "strange": 0}
 
-    monkeypatch.setattr(Builder, "_run_alone", alone)
+    monkeypatch.setattr(Builder, "_run_alone", run_alone)
     builder = Builder(SM_90, workers=1)
     reference_for = partial(builder.reference_for, task, verify=True)
-    with closing(builder.processes), reference_for() as first, reference_for() as again:
-        assert again is first  # once a task
-    return asked
+    with closing(builder.processes), reference_for() as first, reference_for() as second:
+        assert second is first  # one reference per task
+    return kinds
 
 
 @GPU
@@ -124,7 +126,7 @@ def computed_by(
         (None, Status.OK, ["llvm"]),
     ],
 )
-def test_references_are_computed_on_the_gpu_where_it_can(
+def test_references_are_computed_on_a_gpu_of_the_targets_architecture(
     monkeypatch: pytest.MonkeyPatch, gpu: tuple[str, str] | None, fails: Status, asked: list[str]
 ) -> None:
     assert computed_by(monkeypatch, LARGE, gpu, {"cuda": fails, "llvm": Status.OK}) == asked
@@ -137,23 +139,23 @@ def test_small_references_need_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @GPU
-def test_a_gpu_that_fails_in_earnest_leaves_the_reference_to_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said to be there, it is not: the process that should use it fails, and the answers are right."""
+def test_the_cpu_computes_the_reference_if_the_gpu_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU is reported but missing, so its process fails. The CPU then computes the correct outputs."""
     if gpu_at_hand() is not None:
         pytest.skip("there is one")
     monkeypatch.setattr(reference, "_WORTH", 0)
-    monkeypatch.setattr(workshops, "gpu_at_hand", lambda: ("NVIDIA H100", "sm_90"))
-    built: list[str] = []
+    monkeypatch.setattr(builder_module, "gpu_at_hand", lambda: ("NVIDIA H100", "sm_90"))
+    kinds: list[str] = []
     build = Builder.build
 
-    def watched(self: Builder, *given: Any, target: str | None = None, **extra: Any) -> Trial:
-        built.append(str(_tvm.Target(target).kind.name))
-        return build(self, *given, target=target, **extra)
+    def recorded_build(self: Builder, *args: Any, target: str | None = None, **options: Any) -> Trial:
+        kinds.append(str(_tvm.Target(target).kind.name))
+        return build(self, *args, target=target, **options)
 
-    monkeypatch.setattr(Builder, "build", watched)
+    monkeypatch.setattr(Builder, "build", recorded_build)
     builder = Builder(SM_90, workers=1)
     task = make_task(matmul(), SM_90, name="matmul")
-    with closing(builder.processes), builder.reference_for(task, verify=True) as found:
-        a, b, c = (np.load(str(f)) for f in (*found.files[:2], found.answers[2]))
-    assert built == ["cuda", "llvm"]
+    with closing(builder.processes), builder.reference_for(task, verify=True) as reference_data:
+        a, b, c = (np.load(str(f)) for f in (*reference_data.files[:2], reference_data.answers[2]))
+    assert kinds == ["cuda", "llvm"]
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-12, atol=1e-12)

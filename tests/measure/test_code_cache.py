@@ -1,4 +1,4 @@
-"""What is kept of a candidate for those with the same code."""
+"""Measurements that `CodeCache` returns for candidates with the same code."""
 
 import pytest
 
@@ -9,28 +9,28 @@ KEY = ("task", True, "digest")
 TIMED = Measurement(Status.OK, seconds=1.0, repeats=(1.0,), build_seconds=2.0, run_seconds=3.0)
 
 
-def test_a_time_is_told_again_without_a_run() -> None:
-    earlier = CodeCache(reuse=True)
-    assert earlier.find(KEY) is None
-    earlier.keep(KEY, TIMED)
-    found = earlier.find(KEY)
-    assert found is not None
-    assert found.repeats == (1.0,)
-    assert found.run_seconds == 0.0
-    assert found.message == "the same code as an earlier candidate"
-    assert earlier.find(("task", False, "digest")) is None
+def test_a_time_is_reused_without_a_run() -> None:
+    code_cache = CodeCache(reuse=True)
+    assert code_cache.find(KEY) is None
+    code_cache.keep(KEY, TIMED)
+    measurement = code_cache.find(KEY)
+    assert measurement is not None
+    assert measurement.repeats == (1.0,)
+    assert measurement.run_seconds == 0.0
+    assert measurement.message == "the same code as an earlier candidate"
+    assert code_cache.find(("task", False, "digest")) is None
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
-def test_of_failures_only_a_wrong_answer_is_sure_to_come_again(status: Status) -> None:
-    earlier = CodeCache(reuse=True)
-    earlier.keep(KEY, Measurement(status, message="why"))
-    found = earlier.find(KEY)
-    assert (found is not None) == (status is Status.WRONG)
-    assert found is None or found.message == "why"
+def test_wrong_is_the_only_failure_that_is_cached(status: Status) -> None:
+    code_cache = CodeCache(reuse=True)
+    code_cache.keep(KEY, Measurement(status, message="why"))
+    measurement = code_cache.find(KEY)
+    assert (measurement is not None) == (status is Status.WRONG)
+    assert measurement is None or measurement.message == "why"
 
 
-def test_without_reuse_nothing_is_kept() -> None:
-    earlier = CodeCache(reuse=False)
-    earlier.keep(KEY, TIMED)
-    assert earlier.find(KEY) is None
+def test_nothing_is_cached_without_reuse() -> None:
+    code_cache = CodeCache(reuse=False)
+    code_cache.keep(KEY, TIMED)
+    assert code_cache.find(KEY) is None

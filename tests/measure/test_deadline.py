@@ -1,4 +1,4 @@
-"""What a pool does when the run is out of time: it says so, and holds it against no candidate."""
+"""A pool raises `OutOfTime` at the deadline of the run and counts no candidate as failed."""
 
 import collections
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def pool(deadline: Deadline) -> Iterator[MeasurePool]:
         yield opened
 
 
-def test_a_deadline_shortens_what_a_step_may_take() -> None:
+def test_a_deadline_shortens_the_time_limit_of_a_step() -> None:
     deadline = Deadline()
     deadline.check()
     assert deadline.limit(float("inf")) == float("inf")
@@ -41,7 +41,7 @@ def test_a_deadline_shortens_what_a_step_may_take() -> None:
     assert deadline.limit(10.0) == 10.0
 
 
-def test_without_time_nothing_is_built(pool: MeasurePool, deadline: Deadline) -> None:
+def test_nothing_is_built_after_the_deadline(pool: MeasurePool, deadline: Deadline) -> None:
     deadline.move(0.0)
     with pytest.raises(OutOfTime):
         pool.measure(TASK, [tiled()])
@@ -53,18 +53,18 @@ def test_without_time_nothing_is_built(pool: MeasurePool, deadline: Deadline) ->
     assert pool.measure(TASK, [tiled()])[0].status is Status.OK
 
 
-def test_what_takes_too_long_ends_a_stream_after_what_was_measured(pool: MeasurePool, deadline: Deadline) -> None:
-    """Limits are five minutes here, so it is the deadline that ends it."""
+def test_the_deadline_ends_a_stream_after_the_finished_measurements(pool: MeasurePool, deadline: Deadline) -> None:
+    """The limits of the pool are five minutes, so the deadline ends the stream."""
     deadline.move(5.0)
     streamed: list[tuple[int, Measurement]] = []
     results = pool.stream(TASK, [tiled(tile=8), HANGING])
     with pytest.raises(OutOfTime):
         collections.deque(map(streamed.append, results))
-    assert [(place, found.status) for place, found in streamed] == [(0, Status.OK)]
+    assert [(index, measurement.status) for index, measurement in streamed] == [(0, Status.OK)]
     assert not pool._builder.processes.under_way
 
 
-def test_each_of_several_checks_is_told_for_itself(pool: MeasurePool, deadline: Deadline) -> None:
+def test_each_of_several_checks_has_its_own_result(pool: MeasurePool, deadline: Deadline) -> None:
     deadline.move(0.0, least=4.0)
     answers = dict(pool.checks([(TASK, HANGING), (TASK, tiled())]))
     assert isinstance(answers[0], OutOfTime)

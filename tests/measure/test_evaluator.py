@@ -13,7 +13,7 @@ TIMING = Timing(batch_seconds=1e-3, spread=0.1, min_batches=3, max_batches=20, m
 
 @dataclass
 class Clock:
-    """A candidate whose calls take what `seconds` says, by the number of the batch."""
+    """A fake timer. A call takes `seconds(batch)` seconds; batches are numbered from 0."""
 
     seconds: Callable[[int], float]
     numbers: list[int] = field(default_factory=list)
@@ -47,7 +47,7 @@ def test_noise_in_the_first_batches_costs_more_batches() -> None:
     assert len(repeats) == 20 or variation(repeats) < 0.1
 
 
-def test_time_is_limited() -> None:
+def test_total_time_is_limited() -> None:
     assert len(evaluate(Clock(lambda _: 0.15), TIMING)) == 2
     assert len(evaluate(Clock(lambda _: 5.0), TIMING)) == 1
 
@@ -57,32 +57,32 @@ def test_a_candidate_far_behind_the_best_is_not_timed_further() -> None:
     assert len(evaluate(Clock(lambda _: 0.029), TIMING, best=0.010)) == 3
     fast = Clock(lambda _: 1e-5)
     assert evaluate(fast, TIMING, best=1e-6) == (1e-5,) * 8
-    assert fast.numbers == [1, *[100] * 8]  # one call alone is too short to judge by
+    assert fast.numbers == [1, *[100] * 8]  # one call alone is too short to compare with the best
 
 
-def test_one_disturbed_batch_is_not_held_against_a_candidate() -> None:
-    disturbed = Clock(lambda n: 0.006 if n < 3 else 0.0013)
+def test_disturbed_first_batches_do_not_end_the_timing() -> None:
+    disturbed = Clock(lambda batch: 0.006 if batch < 3 else 0.0013)
     assert len(evaluate(disturbed, TIMING, best=0.0015)) > 4
 
 
-def test_a_call_too_short_for_the_clock() -> None:
+def test_calls_shorter_than_the_clock_resolution_take_0_s() -> None:
     assert evaluate(Clock(lambda _: 0.0), Timing(max_batches=3)) == (0.0, 0.0, 0.0)
 
 
-def test_variation() -> None:
+def test_variation_is_the_relative_standard_deviation() -> None:
     assert isnan(variation([1.0]))
     assert variation([1.0, 1.0]) == 0.0
     assert variation([1.0, 3.0]) == pytest.approx(2**0.5 / 2)
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1.5e-3])
-def test_a_recorded_measurement_is_replayed_as_it_would_have_been_taken(seconds: float) -> None:
+def test_replaying_a_recorded_measurement_gives_the_same_repeats(seconds: float) -> None:
     times = [seconds * (1.3 if batch == 1 else 1.0) for batch in range(50)]
     recorded = evaluate(
         Clock(times.__getitem__), Timing(batch_seconds=1e-3, spread=1e-9, max_batches=40, max_seconds=9)
     )
     assert len(recorded) == 40
-    taken = replay(recorded, TIMING)
-    assert 3 < len(taken) < 20
-    assert taken == evaluate(Clock(times.__getitem__), TIMING)
+    replayed = replay(recorded, TIMING)
+    assert 3 < len(replayed) < 20
+    assert replayed == evaluate(Clock(times.__getitem__), TIMING)
     assert len(replay(recorded, TIMING, best=seconds / 9)) == 8

@@ -1,4 +1,4 @@
-"""One process at a time measures on a machine, and none waits for ever."""
+"""Only one process measures on a machine at a time, and waiting for it has a time limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with alone_on_machine():
 
 @pytest.fixture(autouse=True)
 def _own_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests that run beside this one may measure."""
+    """Use a lock name of this test, so that tests in other processes can measure."""
     monkeypatch.setattr(machine_lock, "_NAME", f"\0felixlike-test-{time.time_ns()}")
     monkeypatch.setattr(machine_lock, "_impatient_until", 0.0)
 
@@ -50,17 +50,17 @@ def test_threads_wait_for_each_other() -> None:
     assert (inside, most) == (0, 1)
 
 
-def test_nothing_waits_for_ever() -> None:
+def test_waiting_for_the_lock_has_a_limit() -> None:
     with alone_on_machine() as first, alone_on_machine(seconds=0.05) as second:
         started = time.monotonic()
-        with alone_on_machine(seconds=60.0) as third:  # nor again soon
+        with alone_on_machine(seconds=60.0) as third:  # the next attempt does not wait either
             assert time.monotonic() - started < 30.0
         assert (first, second, third) == (True, False, False)
     with alone_on_machine(seconds=0.0) as alone:
         assert alone
 
 
-def test_a_process_that_is_killed_holds_nothing() -> None:
+def test_a_killed_process_releases_the_lock() -> None:
     script = f"from felixlike.measure import exclusive; exclusive._NAME = {machine_lock._NAME!r}\n{HOLDER}"
     holder = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
@@ -76,7 +76,7 @@ def test_a_process_that_is_killed_holds_nothing() -> None:
             assert alone
 
 
-def test_systems_without_such_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_continues_if_the_lock_cannot_be_created(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_lock, "_NAME", "/no/such/folder/name")
     with alone_on_machine() as alone:
         assert not alone

@@ -1,4 +1,4 @@
-"""The fork server has loaded whatever the processes that it forks need."""
+"""The fork server has loaded TVM before it forks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from felixlike.measure.local.fork_client import ForkServer
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at what a process has mapped")
-def test_forked_processes_find_tvm_loaded(tmp_path: Path) -> None:
-    running = ForkServer(tmp_path, threads=1)
+def test_forked_processes_have_tvm_loaded(tmp_path: Path) -> None:
+    server = ForkServer(tmp_path, threads=1)
     try:
-        process, channel = running.fork()
+        process, channel = server.fork()
         with channel:
             assert "libtvm" in Path(f"/proc/{process}/maps").read_text()
-            running.end(process, kill=True)
+            server.end(process, kill=True)
     finally:
-        running.close()
+        server.close()

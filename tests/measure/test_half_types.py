@@ -1,4 +1,4 @@
-"""Candidates of half types and of float64 are built, checked and timed."""
+"""Candidates of float16, bfloat16 and float64 are built, checked and timed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from felixlike.symbolic import sketches
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_candidates_are_right(dtype: torch.dtype) -> None:
+def test_candidates_are_correct(dtype: torch.dtype) -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).to(dtype)
     imported = import_model(model, (torch.randn(16, 64).to(dtype),))
     task = imported.tasks[0]
     with MeasurePool(imported.target) as pool:
         for sketch in sketches(task, space="own"):
             (point,) = sketch.sample(1, seed=1).tolist()
-            for measured in pool.measure(task, [Candidate(sketch, tuple(point), 0.0, "random")]):
-                assert measured.status is Status.OK, measured.message
-                assert measured.error is not None
-                assert measured.error < 1e-2
+            for measurement in pool.measure(task, [Candidate(sketch, tuple(point), 0.0, "random")]):
+                assert measurement.status is Status.OK, measurement.message
+                assert measurement.error is not None
+                assert measurement.error < 1e-2

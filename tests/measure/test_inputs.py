@@ -5,13 +5,13 @@ from felixlike.frontend.signature.arguments import Argument
 from felixlike.measure.check.inputs import contents
 
 
-def given(dtype: str, *, written: bool = False, read: bool = True, below: int | None = None) -> Argument:
+def argument(dtype: str, *, written: bool = False, read: bool = True, below: int | None = None) -> Argument:
     return Argument("X", (40, 50), dtype, written=written, read=read, below=below)
 
 
-def test_the_same_every_time() -> None:
-    one, other = (contents([given("float32"), given("int8")], positive=False) for _ in range(2))
-    for left, right in zip(one, other, strict=True):
+def test_inputs_are_deterministic() -> None:
+    first, second = (contents([argument("float32"), argument("int8")], positive=False) for _ in range(2))
+    for left, right in zip(first, second, strict=True):
         assert left is not None
         assert right is not None
         np.testing.assert_array_equal(left, right)
@@ -19,7 +19,7 @@ def test_the_same_every_time() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_floats_have_both_signs_unless_positive(dtype: str) -> None:
-    (signed,), (positive,) = (contents([given(dtype)], positive=wanted) for wanted in (False, True))
+    (signed,), (positive,) = (contents([argument(dtype)], positive=is_positive) for is_positive in (False, True))
     assert signed is not None
     assert positive is not None
     assert signed.dtype == positive.dtype == np.dtype(dtype)
@@ -27,40 +27,40 @@ def test_floats_have_both_signs_unless_positive(dtype: str) -> None:
     assert positive.min() >= 0.5
 
 
-def test_sums_of_products_are_about_one() -> None:
-    left, right = contents([given("float32"), given("float32")], positive=False, terms=50)
+def test_sums_of_products_have_a_standard_deviation_of_one() -> None:
+    left, right = contents([argument("float32"), argument("float32")], positive=False, terms=50)
     assert left is not None
     assert right is not None
     assert 0.8 < np.std(left @ right.T) < 1.2
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
-def test_integers_are_small_and_good_divisors_if_positive(dtype: str) -> None:
-    (signed,), (positive,) = (contents([given(dtype)], positive=wanted) for wanted in (False, True))
+def test_integers_are_small_and_not_0_if_positive(dtype: str) -> None:
+    (signed,), (positive,) = (contents([argument(dtype)], positive=is_positive) for is_positive in (False, True))
     assert signed is not None
     assert positive is not None
     assert set(np.unique(signed)) == set(range(8))
     assert set(np.unique(positive)) == set(range(1, 8))
 
 
-def test_indices_reach_the_whole_dimension_and_not_beyond() -> None:
-    (indices,) = contents([given("int64", below=20)], positive=True)
+def test_indices_cover_the_dimension_exactly() -> None:
+    (indices,) = contents([argument("int64", below=20)], positive=True)
     assert indices is not None
     assert set(np.unique(indices)) == set(range(20))
-    (narrow,) = contents([given("int8", below=1000)], positive=False)
+    (narrow,) = contents([argument("int8", below=1000)], positive=False)
     assert narrow is not None
     assert narrow.min() >= 0
 
 
-def test_booleans_are_both() -> None:
-    (array,) = contents([given("bool")], positive=True)
+def test_booleans_have_both_values() -> None:
+    (array,) = contents([argument("bool")], positive=True)
     assert array is not None
     assert set(np.unique(array)) == {False, True}
 
 
 def test_outputs_have_no_contents_unless_they_are_read() -> None:
     pure, updated = contents(
-        [given("float32", written=True, read=False), given("float32", written=True)], positive=False
+        [argument("float32", written=True, read=False), argument("float32", written=True)], positive=False
     )
     assert pure is None
     assert updated is not None

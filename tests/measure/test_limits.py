@@ -29,7 +29,7 @@ def test_counts_are_whole_numbers(value: Any) -> None:
         Limits(memory_bytes=value)
 
 
-def test_numbers_of_numpy_become_pythons() -> None:
+def test_numpy_numbers_become_python_numbers() -> None:
     limits = Limits(run_seconds=np.float32(2), memory_bytes=np.int64(2**30), timing=Timing(turns=0))  # type: ignore[arg-type]
     assert type(limits.run_seconds) is float
     assert type(limits.memory_bytes) is int

@@ -11,6 +11,6 @@ def test_a_failure_has_no_time() -> None:
     assert failure.error is None
 
 
-def test_a_status_is_its_text() -> None:
+def test_a_status_equals_its_text() -> None:
     assert Status("out of memory") is Status.OUT_OF_MEMORY
     assert f"{Status.BUILD_ERROR}" == "build error"

@@ -13,9 +13,9 @@ Pair = tuple[socket.socket, socket.socket]
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    here, there = socket.socketpair()
-    with here, there:
-        yield here, there
+    near, far = socket.socketpair()
+    with near, far:
+        yield near, far
 
 
 def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:

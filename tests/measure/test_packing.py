@@ -1,4 +1,4 @@
-"""A candidate that packs constants is measured as it is deployed: packed once, before the calls that are timed."""
+"""A candidate that packs constants is packed once, before the timed calls, as in deployment."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +37,7 @@ def packing_schedule(task: Task) -> Any:
 
 
 def padded(n: int = 13, k: int = 16, m: int = 20) -> tuple[Task, Any]:
-    """relu(A · B + b) whose constant B is padded to whole tiles by the block that packs it."""
+    """Return a task for relu(A · B + b) and a schedule whose packing block pads the constant B to whole tiles."""
     te = _tvm.te
     a, b, bias = te.placeholder((n, k), name="A"), te.placeholder((k, m), name="B"), te.placeholder((m,), name="b")
     r = te.reduce_axis((0, k), name="k")
@@ -54,7 +54,7 @@ def padded(n: int = 13, k: int = 16, m: int = 20) -> tuple[Task, Any]:
     return task, schedule.mod
 
 
-def test_the_kernel_and_its_packing_compute_what_the_schedule_does() -> None:
+def test_the_kernel_and_its_packing_match_the_schedule() -> None:
     task = task_of("dense_bias_relu")
     module = packing_schedule(task)
     kernel, (packing,) = cut(module["main"])
@@ -70,72 +70,74 @@ def test_the_kernel_and_its_packing_compute_what_the_schedule_does() -> None:
     packed = _tvm.runtime.empty(packing.shape, packing.dtype)
     _tvm.tvm.compile(packing.function.with_attr("global_symbol", "pack"))["pack"](arrays[1], packed)
     assert sorted(packed.numpy().ravel()) == sorted(arrays[1].numpy().ravel())
-    answer = _tvm.runtime.empty(shapes[-1], "float32")
+    output = _tvm.runtime.empty(shapes[-1], "float32")
     codegen.compile_primfuncs(_tvm.IRModule({"main": kernel}), task.target)["main"](
-        arrays[0], packed, arrays[2], answer
+        arrays[0], packed, arrays[2], output
     )
-    np.testing.assert_array_equal(answer.numpy(), expected)
+    np.testing.assert_array_equal(output.numpy(), expected)
 
 
-def test_a_schedule_without_packing_is_left_alone() -> None:
+def test_a_schedule_without_packing_is_unchanged() -> None:
     main = task_of("dense_bias_relu").module["main"]
     kernel, packings = cut(main)
     assert kernel.same_as(main)
     assert packings == ()
 
 
-def test_what_is_timed_does_not_pack() -> None:
+def test_the_timed_function_takes_packed_constants() -> None:
     task = task_of("conv2d_odd")
     built, _ = build(str(_tvm.ir.save_json(packing_schedule(task))), task.target)
     ((parameter, shape, dtype),) = built.packed
     assert (parameter, dtype) == (1, "float32")
     assert np.prod(shape) == 5 * 3 * 3 * 3
-    wrong = _tvm.runtime.empty((5, 3, 3, 3, 1), "float32")
+    wrong_shape = _tvm.runtime.empty((5, 3, 3, 3, 1), "float32")
     sizes = [[int(e) for e in p.shape] for p in task.module["main"].params]
-    with pytest.raises(Exception, match=r"ndim|shape"):  # it takes the constant as it is packed
-        built.library["main"](_tvm.runtime.empty(sizes[0], "float32"), wrong, _tvm.runtime.empty(sizes[-1], "float32"))
+    with pytest.raises(Exception, match=r"ndim|shape"):  # the kernel expects the packed layout
+        built.library["main"](
+            _tvm.runtime.empty(sizes[0], "float32"), wrong_shape, _tvm.runtime.empty(sizes[-1], "float32")
+        )
 
 
 @pytest.mark.parametrize("name", ["dense_bias_relu", "conv2d_odd", "depthwise", "conv2d_grouped", "batch_matmul"])
-def test_answers_are_right(pool: MeasurePool, name: str) -> None:
+def test_outputs_of_packed_candidates_are_correct(pool: MeasurePool, name: str) -> None:
     task = task_of(name)
-    found = pool.measure(task, [Given(packing_schedule(task))])[0]
-    assert found.status is Status.OK, found.message
-    assert found.repeats
-    assert found.error is not None
-    assert found.error < 1e-5
+    measurement = pool.measure(task, [Given(packing_schedule(task))])[0]
+    assert measurement.status is Status.OK, measurement.message
+    assert measurement.repeats
+    assert measurement.error is not None
+    assert measurement.error < 1e-5
 
 
-def test_a_packing_that_pads(pool: MeasurePool) -> None:
+def test_packing_can_pad(pool: MeasurePool) -> None:
     task, module = padded()
     _, (packing,) = cut(module["main"])
     assert packing.shape == (2, 16, 16)
-    found = pool.measure(task, [Given(module)])[0]
-    assert found.status is Status.OK, found.message
-    assert found.error is not None
-    assert found.error < 1e-5
+    measurement = pool.measure(task, [Given(module)])[0]
+    assert measurement.status is Status.OK, measurement.message
+    assert measurement.error is not None
+    assert measurement.error < 1e-5
 
 
-def test_a_wrong_packing_is_noticed(pool: MeasurePool) -> None:
+def test_a_wrong_packing_is_detected(pool: MeasurePool) -> None:
     task, module = padded()
     text = module.script()
     assert "T.float32(0.0)" in text
     broken = _tvm.tvm.script.from_source(
         text.replace("T.if_then_else(v1 < 20, B[v0, v1]", "T.if_then_else(v1 < 19, B[v0, v1]")
     )
-    found = pool.measure(task, [Given(broken)])[0]
-    assert found.status is Status.WRONG
+    measurement = pool.measure(task, [Given(broken)])[0]
+    assert measurement.status is Status.WRONG
 
 
-def test_what_cannot_be_cut() -> None:
-    """A block that packs what another block makes."""
+def test_packing_something_other_than_a_parameter_is_invalid() -> None:
+    """The second copy packs the output of the first, which is not a parameter."""
     task = task_of("dense_bias_relu")
     schedule = _tvm.Schedule(task.module)
-    first = schedule.cache_read(schedule.get_sblock("Y"), 1, "global")
-    second = schedule.cache_read(schedule.get_sblock("Y"), 1, "global")
-    schedule.annotate(second, PACKING, True)
+    first_copy = schedule.cache_read(schedule.get_sblock("Y"), 1, "global")
+    second_copy = schedule.cache_read(schedule.get_sblock("Y"), 1, "global")
+    schedule.annotate(second_copy, PACKING, True)
     with pytest.raises(InvalidSchedule, match="it packs something else than one of the function's parameters"):
         cut(schedule.mod["main"])
-    schedule.unannotate(second, PACKING)
-    schedule.annotate(first, PACKING, True)
+    schedule.unannotate(second_copy, PACKING)
+    schedule.annotate(first_copy, PACKING, True)
     assert len(cut(schedule.mod["main"])[1]) == 1

@@ -1,4 +1,4 @@
-"""Candidates of every kind, measured in real processes."""
+"""`MeasurePool` measures correct and failing candidates in real processes."""
 
 import contextlib
 import math
@@ -44,15 +44,15 @@ def pool() -> Iterator[MeasurePool]:
 
 
 def server_of(pool: MeasurePool) -> int:
-    """The fork server's process id."""
+    """Return the process id of the fork server."""
     server: ForkServer = pool._builder.processes.server
-    server.fork()[1].close()  # waits until it is ready; the process ends when its channel closes
+    server.fork()[1].close()  # waits until it is ready; the forked process ends when its channel closes
     assert server._process is not None
     return server._process.pid
 
 
 def kill_server(pool: MeasurePool) -> None:
-    """End the server and all its processes from outside, and wait until it is gone."""
+    """Kill the server and all its processes, and wait until it has ended."""
     os.killpg(server_of(pool), signal.SIGKILL)
     assert pool._builder.processes.server._process is not None
     pool._builder.processes.server._process.wait(10)
@@ -78,16 +78,16 @@ def test_a_healthy_candidate(pool: MeasurePool) -> None:
 def test_the_same_code_is_run_once() -> None:
     with MeasurePool(TASK.target, workers=2) as reusing:
         first, second, other = reusing.measure(TASK, [tiled(), tiled(), tiled(tile=8)])
-        again = reusing.measure(TASK, [tiled()], verify=False)[0]
-    if first.run_seconds == 0.0:  # whichever is built first is run
+        unverified = reusing.measure(TASK, [tiled()], verify=False)[0]
+    if first.run_seconds == 0.0:  # the candidate that is built first is run
         first, second = second, first
     assert_healthy(first)
     assert second.repeats == first.repeats
     assert second.message == "the same code as an earlier candidate"
     assert second.run_seconds == 0.0
     assert other.repeats != first.repeats
-    assert again.error is None
-    assert again.run_seconds > 0
+    assert unverified.error is None
+    assert unverified.run_seconds > 0
 
 
 FAILURES = candidates()
@@ -110,11 +110,11 @@ WORDS = {
     "that writes before its output": "it writes outside of C, before it",
     "that changes an input": "it changes its input A",
 }
-"""What is said of each."""
+"""Part of the message of each failure."""
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_is_told_and_costs_nobody_else(pool: MeasurePool, name: str) -> None:
+def test_a_failure_has_a_message_and_does_not_affect_others(pool: MeasurePool, name: str) -> None:
     candidate, status = FAILURES[name]
     bad, good = pool.measure(TASK, [candidate, tiled()])
     assert bad.status is status, bad
@@ -124,7 +124,7 @@ def test_a_failure_is_told_and_costs_nobody_else(pool: MeasurePool, name: str) -
     assert_healthy(good)
 
 
-def test_all_at_once_in_their_order(pool: MeasurePool) -> None:
+def test_measurements_have_the_order_of_candidates(pool: MeasurePool) -> None:
     first, *rest, last = pool.measure(TASK, [tiled(), *(bad for bad, _ in FAILURES.values()), tiled(tile=8)])
     assert_healthy(first)
     assert [measurement.status for measurement in rest] == [status for _, status in FAILURES.values()]
@@ -135,26 +135,26 @@ def test_no_candidates(pool: MeasurePool) -> None:
     assert pool.measure(TASK, []) == []
 
 
-def test_more_candidates_than_a_batch_are_asked_for_as_needed(pool: MeasurePool) -> None:
-    asked = 0
+def test_candidates_are_read_in_batches(pool: MeasurePool) -> None:
+    count = 0
 
     def endless() -> Iterator[Schedulable]:
-        nonlocal asked
+        nonlocal count
         while True:
-            asked += 1
+            count += 1
             yield Untuned(TASK)
 
     results = pool.stream(TASK, endless())
-    places = [next(results)[0] for _ in range(10)]
+    indices = [next(results)[0] for _ in range(10)]
     results.close()
-    assert len(set(places)) == 10
-    assert set(places) <= set(range(16))  # in the order in which they are done
-    assert asked == 16
+    assert len(set(indices)) == 10
+    assert set(indices) <= set(range(16))  # candidates come in the order in which they finish
+    assert count == 16
 
 
-def test_closing_a_stream_ends_what_is_under_way(pool: MeasurePool) -> None:
+def test_closing_a_stream_ends_its_builds(pool: MeasurePool) -> None:
     results = pool.stream(TASK, [tiled(), Refused(), *[tiled()] * 6])
-    assert next(results)[1].status is Status.INVALID  # told while the first one is being built
+    assert next(results)[1].status is Status.INVALID  # comes while the first one is being built
     assert pool._builder.processes.under_way
     results.close()
     assert not pool._builder.processes.under_way
@@ -192,19 +192,19 @@ def test_check_verifies_without_timing(pool: MeasurePool) -> None:
 
 
 def test_checks_of_several_tasks_at_a_time(pool: MeasurePool) -> None:
-    """Whatever becomes of one, the others are checked, those behind it too."""
+    """A failing check does not end the checks of other candidates."""
     other = task_of(elementwise(topi.nn.relu), "relu")
-    given = candidates()
-    asked = [(TASK, candidate) for candidate, _ in given.values()] + [(other, Untuned(other))]
-    found = dict(pool.checks(iter(asked)))
-    assert [found[place].status for place in range(len(asked))] == [  # type: ignore[union-attr]
-        *(status for _, status in given.values()),
+    bad_candidates = candidates()
+    requests = [(TASK, candidate) for candidate, _ in bad_candidates.values()] + [(other, Untuned(other))]
+    measurements = dict(pool.checks(iter(requests)))
+    assert [measurements[index].status for index in range(len(requests))] == [  # type: ignore[union-attr]
+        *(status for _, status in bad_candidates.values()),
         Status.OK,
     ]
     assert not pool._builder.processes.under_way
 
 
-def test_checks_that_are_left_early_end_what_they_began(pool: MeasurePool) -> None:
+def test_closing_checks_early_ends_their_builds(pool: MeasurePool) -> None:
     with contextlib.closing(pool.checks([(TASK, tiled())] * 4)) as results:
         assert next(results)[1].status is Status.OK  # type: ignore[union-attr]
     assert not pool._builder.processes.under_way
@@ -214,10 +214,10 @@ def test_checks_that_are_left_early_end_what_they_began(pool: MeasurePool) -> No
 def test_a_task_that_cannot_be_run_does_not_end_the_checks_of_others(pool: MeasurePool) -> None:
     call = tirx.Evaluate(tirx.call_extern("int32", "no_such_function_anywhere"))
     broken = task_of(FUNC.with_body(call), "broken")
-    found = dict(pool.checks([(broken, tiled()), (TASK, tiled())]))
-    assert isinstance(found[0], InvalidModel)
-    assert isinstance(found[1], Measurement)
-    assert found[1].status is Status.OK
+    results = dict(pool.checks([(broken, tiled()), (TASK, tiled())]))
+    assert isinstance(results[0], InvalidModel)
+    assert isinstance(results[1], Measurement)
+    assert results[1].status is Status.OK
 
 
 def test_without_verification_anything_that_runs_is_ok(pool: MeasurePool) -> None:
@@ -226,19 +226,19 @@ def test_without_verification_anything_that_runs_is_ok(pool: MeasurePool) -> Non
     assert measurement.error is None
 
 
-def test_the_slow_are_given_up_after_a_few_batches(pool: MeasurePool) -> None:
+def test_slow_candidates_are_timed_in_few_batches(pool: MeasurePool) -> None:
     (measurement,) = pool.measure(TASK, [Untuned(TASK)], best=1e-9)
     assert 1 <= len(measurement.repeats) <= 8
 
 
-def test_building_has_a_limit() -> None:
+def test_builds_have_a_time_limit() -> None:
     with MeasurePool(TASK.target, limits=Limits(build_seconds=1e-4, reference_seconds=60)) as pool:
         (measurement,) = pool.measure(TASK, [Untuned(TASK)])
     assert measurement.status is Status.TIMEOUT
     assert measurement.run_seconds == 0.0
 
 
-def test_a_caller_who_was_away_does_not_make_builds_late() -> None:
+def test_a_pause_of_the_caller_does_not_time_builds_out() -> None:
     with MeasurePool(TASK.target, limits=Limits(build_seconds=1.5), workers=2) as pool:
         results = pool.stream(TASK, [unbuildable(FUNC), tiled()])
         assert next(results)[1].status is Status.BUILD_ERROR
@@ -265,7 +265,7 @@ def test_a_server_killed_while_idle_is_replaced(pool: MeasurePool) -> None:
 
 @dataclass(frozen=True)
 class Killer:
-    """A candidate that kills the pool's server just when it is to be built."""
+    """A candidate that kills the server of the pool when its build starts."""
 
     pool: MeasurePool
 
@@ -274,43 +274,45 @@ class Killer:
         return tiled().module()
 
 
-def test_a_server_killed_at_work_takes_only_what_it_was_at(pool: MeasurePool) -> None:
+def test_a_killed_server_fails_only_the_candidate_being_built(pool: MeasurePool) -> None:
     statuses = [measurement.status for measurement in pool.measure(TASK, [tiled(), Killer(pool), tiled()])]
     assert statuses[0] is Status.CRASHED  # it was being built
     assert statuses[1:] == [Status.OK, Status.OK]
 
 
-def test_a_server_that_dies_with_many_candidates_is_one_death(pool: MeasurePool) -> None:
-    found = pool.measure(TASK, [*[tiled()] * 10, Killer(pool), tiled()])
-    statuses = [measurement.status for measurement in found]
+def test_a_server_death_fails_only_candidates_being_built(pool: MeasurePool) -> None:
+    measurements = pool.measure(TASK, [*[tiled()] * 10, Killer(pool), tiled()])
+    statuses = [measurement.status for measurement in measurements]
     assert statuses.count(Status.OK) >= 10
     assert set(statuses) <= {Status.OK, Status.CRASHED}  # those that were being built
 
 
-def test_a_process_killed_from_outside_takes_its_candidate_only(pool: MeasurePool) -> None:
-    with ThreadPoolExecutor() as others:
-        killed = others.submit(kill_a_worker, pool, 0.02)
-        found = pool.measure(TASK, [calling(FUNC, "usleep", 500_000), *(tiled(tile=tile) for tile in (4, 8, 16, 32))])
+def test_killing_a_process_fails_its_candidate_only(pool: MeasurePool) -> None:
+    with ThreadPoolExecutor() as executor:
+        killed = executor.submit(kill_a_worker, pool, 0.02)
+        measurements = pool.measure(
+            TASK, [calling(FUNC, "usleep", 500_000), *(tiled(tile=tile) for tile in (4, 8, 16, 32))]
+        )
         assert killed.result()
-    (lost,) = [m for m in found if m.status is Status.CRASHED]
-    assert "died of SIGKILL" in lost.message
-    assert lost.seconds == math.inf
-    for measurement in found[1:]:
-        if measurement is not lost:
+    (crashed,) = [m for m in measurements if m.status is Status.CRASHED]
+    assert "died of SIGKILL" in crashed.message
+    assert crashed.seconds == math.inf
+    for measurement in measurements[1:]:
+        if measurement is not crashed:
             assert_healthy(measurement)
 
 
-def test_candidates_waiting_for_their_turn_survive_their_server(pool: MeasurePool) -> None:
+def test_candidates_waiting_for_a_run_survive_a_server_death(pool: MeasurePool) -> None:
     results = pool.stream(TASK, [tiled()] * 4)
-    found = [next(results)[1]]
+    measurements = [next(results)[1]]
     kill_server(pool)
-    found += [measurement for _, measurement in results]
-    assert len(found) == 4
-    for measurement in found:
+    measurements += [measurement for _, measurement in results]
+    assert len(measurements) == 4
+    for measurement in measurements:
         assert_healthy(measurement)
 
 
-def test_a_closed_pool_says_so() -> None:
+def test_a_closed_pool_is_an_error() -> None:
     pool = MeasurePool(TASK.target)
     directory = pool._builder.processes.directory
     pool.close()
@@ -320,7 +322,7 @@ def test_a_closed_pool_says_so() -> None:
         pool.measure(TASK, [tiled()])
 
 
-def test_workers_are_counted_from_one() -> None:
+def test_zero_workers_are_an_error() -> None:
     with pytest.raises(InvalidOption, match="workers is 0"):
         MeasurePool(TASK.target, workers=0)
 
@@ -332,18 +334,18 @@ def test_measure_opens_a_pool_for_the_call() -> None:
 
 
 @pytest.mark.parametrize("wrong", [5, None, "cpu", TASK.module])
-def test_what_is_no_task_is_refused(wrong: Any) -> None:
+def test_measuring_without_a_task_is_an_error(wrong: Any) -> None:
     with pytest.raises(InvalidOption, match=r"measure: task is .*\. give one of felixlike.extract_tasks"):
         measure(wrong, [])
 
 
 @pytest.mark.parametrize("wrong", [5, None])
-def test_what_are_no_candidates_is_refused(wrong: Any) -> None:
+def test_measuring_without_a_list_of_candidates_is_an_error(wrong: Any) -> None:
     with pytest.raises(InvalidOption, match=r"measure: candidates is .*\. give a list of candidates"):
         measure(TASK, wrong)
 
 
-def test_what_is_no_candidate_is_refused(pool: MeasurePool) -> None:
+def test_wrong_candidates_and_options_are_errors(pool: MeasurePool) -> None:
     for wrong in list[Any]([5, FUNC, _tvm.Schedule(FUNC)]):
         with pytest.raises(InvalidOption, match=r"is no candidate\. give search\.Candidate\(sketch, point\)"):
             pool.measure(TASK, [wrong])

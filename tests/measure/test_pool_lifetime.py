@@ -1,4 +1,4 @@
-"""Nothing outlives the user's process: neither processes nor files, however it ends."""
+"""All processes and files of a pool are removed when the user's process ends, also by a signal."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-# A user's script: measures a candidate that hangs, after telling where its server and files are.
+# A user's script. It prints the server's process id and the pool's folder, then measures a candidate that hangs.
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -27,8 +27,8 @@ with MeasurePool(task.target, limits=Limits(run_seconds=100.0)) as pool:
 
 
 def members(session: int) -> list[int]:
-    """Processes of a session that are not zombies."""
-    found = []
+    """Return the processes of a session that are not zombies."""
+    processes = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -37,8 +37,8 @@ def members(session: int) -> list[int]:
         except OSError:
             continue
         if int(its_session) == session and state != "Z":
-            found.append(int(entry.name))
-    return found
+            processes.append(int(entry.name))
+    return processes
 
 
 def until_gone(session: int, directory: Path) -> None:
@@ -48,17 +48,17 @@ def until_gone(session: int, directory: Path) -> None:
         time.sleep(0.02)
 
 
-def _heed_interrupts() -> None:
-    """As in a terminal: a shell starts what runs in its background with Ctrl-C ignored, and children inherit that."""
+def _enable_interrupts() -> None:
+    """Enable Ctrl-C. A shell starts background jobs with SIGINT ignored, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_behind(how: signal.Signals, tmp_path: Path) -> None:
+def test_all_processes_and_files_are_removed(how: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent)]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment, preexec_fn=_heed_interrupts, **pipes) as user:
+    with subprocess.Popen(command, env=environment, preexec_fn=_enable_interrupts, **pipes) as user:
         assert user.stdout is not None
         assert user.stderr is not None
         session, directory = user.stdout.readline().split()
@@ -72,6 +72,6 @@ def test_nothing_is_left_behind(how: signal.Signals, tmp_path: Path) -> None:
         if how is signal.SIGINT:
             assert "KeyboardInterrupt" in user.stderr.read()
     until_gone(int(session), Path(directory))
-    while list(tmp_path.iterdir()):  # the folder of the user's process
+    while list(tmp_path.iterdir()):  # the folder of the user's process is removed last
         assert time.monotonic() < deadline + 20
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The longest sum of a task."""
+"""`reduction_length` is the number of terms of a task's longest sum."""
 
 import pytest
 import workloads
@@ -16,11 +16,11 @@ from felixlike.measure.check.reduction import reduction_length
         (workloads.chain(), 1),
     ],
 )
-def test_terms(func: object, terms: int) -> None:
+def test_reduction_length_is_the_number_of_terms(func: object, terms: int) -> None:
     assert reduction_length(func) == terms
 
 
-def test_windows_of_several_sizes_count_by_the_largest() -> None:
+def test_the_largest_window_decides() -> None:
     x = _tvm.te.placeholder((1, 2, 13, 11), name="x")
     func = _tvm.te.create_prim_func([x, _tvm.topi.nn.adaptive_pool(x, (6, 4), "avg")])
     assert reduction_length(func) == 3 * 4  # 13 into 6: 3 each; 11 into 4: 3 or 4

@@ -14,7 +14,7 @@ from felixlike.measure.check.reference import double_precision, in_quick_order, 
 
 
 def computed(func: Any, *inputs: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-    """What the function's double-precision form makes of float64 inputs."""
+    """Compute the function's double-precision form on float64 inputs."""
     module = double_precision(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     built = _tvm.tvm.compile(module, target="llvm")
     shape = [int(extent) for extent in func.params[-1].shape]
@@ -48,11 +48,11 @@ def test_sums_are_exact_to_double_precision() -> None:
     np.testing.assert_allclose(computed(matmul(64), a, b), a @ b, rtol=1e-12, atol=1e-12)
 
 
-def test_half_precision_is_widened_too() -> None:
+def test_half_precision_is_widened() -> None:
     np.testing.assert_allclose(computed(elementwise(topi.nn.relu, dtype="float16"), X), np.maximum(X, 0))
 
 
-def test_integers_and_shapes_stay() -> None:
+def test_integers_and_shapes_are_unchanged() -> None:
     module = _tvm.IRModule({"main": elementwise(lambda x: topi.cast(x, "int32"))})
     x, y = double_precision(module)["main"].params
     assert (str(x.dtype), str(y.dtype)) == ("float64", "int32")
@@ -74,23 +74,23 @@ def test_integers_and_shapes_stay() -> None:
         "sum_all",
     ],
 )
-def test_the_order_of_loops_changes_no_sum(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each output's terms are added one after another as before, so that not a bit differs."""
+def test_the_order_of_loops_does_not_change_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terms of each output are added in the same order, so the outputs are bit-identical."""
     monkeypatch.setattr(reference, "_LARGE", 1)
     module = double_precision(
         _tvm.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
     )
     random = np.random.default_rng(0)
     arrays = [random.standard_normal([int(size) for size in p.shape]) for p in module["main"].params]
-    answers = []
-    for each in (module, in_quick_order(module)):
+    outputs = []
+    for variant in (module, in_quick_order(module)):
         tensors = [_tvm.runtime.tensor(array) for array in arrays]
-        _tvm.tvm.compile(each, target="llvm")["main"](*tensors)
-        answers.append(tensors[-1].numpy())
-    assert np.array_equal(*answers)
+        _tvm.tvm.compile(variant, target="llvm")["main"](*tensors)
+        outputs.append(tensors[-1].numpy())
+    assert np.array_equal(*outputs)
 
 
-def test_large_products_go_through_tiles_with_columns_last() -> None:
+def test_large_products_are_tiled_with_columns_innermost() -> None:
     module = double_precision(_tvm.IRModule({"main": OPERATORS["dense_bias_relu"]()}))
     assert "for k_0, i, k_1, j_1 in T.grid(12, 128, 64, 512):" in in_quick_order(module).script()
     small = _tvm.IRModule({"main": matmul(64)})
@@ -103,15 +103,15 @@ SM_90 = resolve_target("sm_90")
 @pytest.mark.parametrize(
     "name", ["matmul_odd", "conv2d_strided", "conv2d_grouped", "conv2d_transposed", "softmax", "layer_norm", "max_pool"]
 )
-def test_a_gpus_threads_compute_what_a_processor_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the last bit, threads made serial; and the compiler takes it."""
+def test_gpu_threads_compute_the_same_as_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executing the threads serially gives bit-identical outputs, and the CUDA compiler accepts the kernels."""
     monkeypatch.setattr(reference, "_WORTH", 0)
     module = double_precision(
         _tvm.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
     )
-    before = module.script()
+    script = module.script()
     threads = in_threads(module, SM_90)
-    assert module.script() == before
+    assert module.script() == script
     assert threads is not None
     random = np.random.default_rng(0)
     arrays = [random.standard_normal([int(size) for size in p.shape]) for p in module["main"].params]
@@ -119,7 +119,7 @@ def test_a_gpus_threads_compute_what_a_processor_does(name: str, monkeypatch: py
     if nvrtc.library() is not None:
         kernels = kernels_of(cuda_binary(threads, SM_90), "sm_90")
         assert kernels
-        assert max(kernel.registers for kernel in kernels) <= 64  # with 1024 threads a block no more are there
+        assert max(kernel.registers for kernel in kernels) <= 64  # the limit with 1024 threads a block
 
 
 @pytest.mark.parametrize(
@@ -127,22 +127,22 @@ def test_a_gpus_threads_compute_what_a_processor_does(name: str, monkeypatch: py
     [
         ("conv2d_3x3", True),
         ("matmul", True),
-        ("softmax", False),  # little to do
+        ("softmax", False),  # too few operations
         ("sum_all", False),
     ],
 )
-def test_what_a_gpu_is_given(name: str, *, is_worth: bool) -> None:
+def test_only_large_parallel_references_run_on_a_gpu(name: str, *, is_worth: bool) -> None:
     module = double_precision(_tvm.IRModule({"main": OPERATORS[name]().with_attr("global_symbol", "main")}))
     assert (in_threads(module, SM_90) is not None) is is_worth
 
 
-def test_long_sums_of_few_outputs_stay_on_the_processor() -> None:
+def test_long_sums_of_few_outputs_run_on_the_cpu() -> None:
     a, r = te.placeholder((64, 2**21), name="A"), te.reduce_axis((0, 2**21), name="r")
     total = te.create_prim_func([a, te.compute((64,), lambda i: te.sum(a[i, r], axis=r), name="total")])
     assert in_threads(double_precision(_tvm.IRModule({"main": total})), SM_90) is None
 
 
-def test_operators_that_are_one_block_stay() -> None:
+def test_operators_of_one_opaque_block_are_unchanged() -> None:
     x = te.placeholder((4, 64), name="x")
     scan = _tvm.IRModule({"main": te.create_prim_func([x, topi.cumsum(x, axis=1)])})
     assert in_quick_order(scan).script() == scan.script()

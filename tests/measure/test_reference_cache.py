@@ -1,4 +1,4 @@
-"""The files of a pool's references: few enough for the disk, never those in use, made again when they are wanted."""
+"""Reference files are evicted when the disk fills up, kept while in use, and recomputed when needed again."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Disk(NamedTuple):
     free: int
 
 
-class Made:
-    """ReferenceCache whose answers are zeros.  runs: how many were computed."""
+class ZeroReferences:
+    """A `ReferenceCache` whose reference outputs are zeros.  runs: the number of computed references."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.runs = directory, 0
@@ -48,35 +48,37 @@ class Made:
         return {"status": Status.OK, "message": "", "strange": 0}
 
     def use(self, task: Task) -> int:
-        """Use a task's files; how many bytes they have."""
-        with self.references.using(task, verify=True) as found:
-            assert all(path.exists() for path in (*found.files, *found.answers) if path is not None)
-            return found.disk_bytes
+        """Use the files of a task and return their size in bytes."""
+        with self.references.using(task, verify=True) as reference_data:
+            assert all(path.exists() for path in (*reference_data.files, *reference_data.answers) if path is not None)
+            return reference_data.disk_bytes
 
     def folders(self) -> set[str]:
         return {path.name.rpartition("-")[0] for path in self.directory.iterdir()}
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return Made(tmp_path)
+def made(tmp_path: Path) -> ZeroReferences:
+    return ZeroReferences(tmp_path)
 
 
 def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(reference_cache.shutil, "disk_usage", lambda _: Disk(count))  # type: ignore[attr-defined]
 
 
-def test_what_there_is_room_for_is_made_once(made: Made) -> None:
+def test_references_that_fit_are_computed_once(made: ZeroReferences) -> None:
     for task in (A, B, A, B):
         assert made.use(task) > 0
     assert made.runs == 2
     assert made.folders() == {A.key, B.key}
 
 
-def test_the_least_recently_used_goes_before_the_disk_is_half_full(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_is_removed_on_a_half_full_disk(
+    made: ZeroReferences, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes = {task: made.use(task) for task in (A, B)}
     made.use(A)
-    free(monkeypatch, sizes[A] + sizes[B])  # as much again: that is half
+    free(monkeypatch, sizes[A] + sizes[B])  # as much is free as is used: the disk is half full
     made.use(A)
     assert made.folders() == {A.key, B.key}
     free(monkeypatch, sizes[A])
@@ -87,55 +89,57 @@ def test_the_least_recently_used_goes_before_the_disk_is_half_full(made: Made, m
     assert made.folders() == {B.key}
 
 
-def test_all_of_them_have_a_limit_on_any_disk(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_unused_references_is_limited_on_any_disk(
+    made: ZeroReferences, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reference_cache, "_MOST_BYTES", 0)
     free(monkeypatch, 2**50)
     with made.references.using(A, verify=True) as first:
         made.use(B)
         made.use(C)
         assert made.folders() == {A.key, C.key}
-        with made.references.using(A, verify=True) as again:
-            assert again is first
+        with made.references.using(A, verify=True) as second:
+            assert second is first
         assert made.folders() == {A.key}
     assert made.folders() == {A.key}
 
 
-def test_verified_or_not_are_two(made: Made) -> None:
-    with made.references.using(A, verify=False) as inputs, made.references.using(A, verify=True) as both:
-        assert inputs.files[0] != both.files[0]
+def test_references_with_and_without_outputs_are_separate(made: ZeroReferences) -> None:
+    with made.references.using(A, verify=False) as inputs, made.references.using(A, verify=True) as with_outputs:
+        assert inputs.files[0] != with_outputs.files[0]
         assert inputs.answers == (None,) * 3
 
 
-def test_what_is_not_compared_with_is_not_kept(made: Made) -> None:
+def test_files_of_unused_inputs_are_removed(made: ZeroReferences) -> None:
     made.use(task_of(elementwise(topi.sin), "sine"))
-    left = [path for path in made.directory.rglob("*") if path.is_file()]
-    assert len(left) == 2  # an input and an answer, of one kind of inputs
+    files = [path for path in made.directory.rglob("*") if path.is_file()]
+    assert len(files) == 2  # one input and one output; inputs of the other kind are removed
 
 
-def _short_of(room: dict[str, float], monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-    """A disk of so many bytes, as NumPy meets it."""
+def _limit_disk(disk: dict[str, float], monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """Let `np.save` fail as on a disk of `disk["bytes"]` bytes."""
     save = np.save
 
     def limited(path: Path, array: Any) -> None:
         used = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
         save(path, array)
-        if used + array.nbytes > room["bytes"]:
+        if used + array.nbytes > disk["bytes"]:
             raise OSError(f"{array.size} requested and 0 written")
 
     monkeypatch.setattr(np, "save", limited)
 
 
-def test_others_give_way_where_it_does_not_fit(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_references_are_removed_on_a_full_disk(made: ZeroReferences, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {task: made.use(task) for task in (A, B)}
-    room = {"bytes": 1.2 * sizes[B]}
-    _short_of(room, monkeypatch, made.directory)
+    disk = {"bytes": 1.2 * sizes[B]}
+    _limit_disk(disk, monkeypatch, made.directory)
     made.use(C)
     assert made.folders() == {C.key}
-    room["bytes"] = 100.0
+    disk["bytes"] = 100.0
     with pytest.raises(NoSpaceLeft, match=rf"task matmul32: the inputs .* {made.directory}.*: no space left\."):
         made.use(A)
     assert made.folders() == set()
-    room["bytes"] = 1.2 * sizes[B]
+    disk["bytes"] = 1.2 * sizes[B]
     with made.references.using(B, verify=True):
         with pytest.raises(ReferenceFailed, match=r"make room there, or set TMPDIR to a folder with more\."):
             made.use(A)
@@ -143,16 +147,16 @@ def test_others_give_way_where_it_does_not_fit(made: Made, monkeypatch: pytest.M
     made.use(A)
 
 
-def test_an_answer_that_does_not_fit(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_does_not_fit_is_an_error(made: ZeroReferences, monkeypatch: pytest.MonkeyPatch) -> None:
     size = made.use(A)
-    _short_of({"bytes": 0.6 * size}, monkeypatch, made.directory)
-    made.use(A)  # it is there
+    _limit_disk({"bytes": 0.6 * size}, monkeypatch, made.directory)
+    made.use(A)  # its files exist
     with pytest.raises(NoSpaceLeft, match="no space left"):
         made.use(task_of(matmul(32, added=1.0)))
     assert made.folders() == set()
 
 
-def test_a_folder_that_cannot_be_made(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(made: ZeroReferences, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
@@ -167,7 +171,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     users: list[str] = []
     making, release = ReferenceCache.making, ReferenceCache.release
 
-    def watched(self: ReferenceCache, task: Task, *, verify: bool) -> Steps[Any]:
+    def making_unless_short(self: ReferenceCache, task: Task, *, verify: bool) -> Steps[Any]:
         if task.name in names and users:
             raise NoSpaceLeft("no room for it", where=task.name)
         users.append(task.name)
@@ -177,20 +181,20 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
             users.remove(task.name)
             raise
 
-    def released(self: ReferenceCache, task: Task, *, verify: bool) -> None:
+    def recorded_release(self: ReferenceCache, task: Task, *, verify: bool) -> None:
         users.remove(task.name)
         release(self, task, verify=verify)
 
     names: list[str] = []
-    monkeypatch.setattr(ReferenceCache, "making", watched)
-    monkeypatch.setattr(ReferenceCache, "release", released)
+    monkeypatch.setattr(ReferenceCache, "making", making_unless_short)
+    monkeypatch.setattr(ReferenceCache, "release", recorded_release)
     yield names.append
     assert users == []
 
 
-def test_checks_that_do_not_fit_beside_others_are_made_alone(short: Callable[[str], None]) -> None:
+def test_checks_that_do_not_fit_with_others_run_alone(short: Callable[[str], None]) -> None:
     task, other = task_of(matmul(), "large"), task_of(matmul(added=1.0), "small")
     short("large")
     with MeasurePool(task.target, workers=2) as pool:
-        found: dict[int, Checked] = dict(pool.checks([(other, Untuned(other)), (task, tiled())]))
-    assert [getattr(found[place], "status", found[place]) for place in (0, 1)] == [Status.OK, Status.OK]
+        results: dict[int, Checked] = dict(pool.checks([(other, Untuned(other)), (task, tiled())]))
+    assert [getattr(results[index], "status", results[index]) for index in (0, 1)] == [Status.OK, Status.OK]

@@ -1,4 +1,4 @@
-"""ReferenceCache, made in this process: the runner below does what a candidate's process does."""
+"""Reference data, computed in this process: the function `here` does what a candidate's process does."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from felixlike.hardware import resolve_target, with_precision
 from felixlike.measure.check.runner import run
 from felixlike.measure.child.trial_process import build
 from felixlike.measure.limits import Timing
-from felixlike.measure.local import reference_data as references
+from felixlike.measure.local import reference_data as reference_module
 from felixlike.measure.local.reference_data import ReferenceData, unverified
 from felixlike.measure.local.steps import Steps, complete
 from felixlike.measure.measurement import Status
@@ -35,17 +35,17 @@ def here(module: Any, memory: int, request: Message) -> Message:
 
 
 def verified(task: Task, directory: Path, run: Callable[[Any, int, Message], Message]) -> ReferenceData:
-    """Reference data whose steps wait for nothing."""
+    """Compute the reference data of a task. Its steps do not wait."""
 
-    def at_once(module: Any, memory: int, request: Message) -> Steps[Message]:
+    def run_steps(module: Any, memory: int, request: Message) -> Steps[Message]:
         yield from ()
         return run(module, memory, request)
 
-    return complete(references.verified(task, directory, at_once))
+    return complete(reference_module.verified(task, directory, run_steps))
 
 
 def outcome(task: Task, reference_data: ReferenceData, func: Any, timing: Timing | None = None) -> Message:
-    """What becomes of a candidate."""
+    """Return the answer to a request that runs `func` as a candidate."""
     request = reference_data.request(base=1e-4, timing=timing, best=None)
     return here(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), 1, request)
 
@@ -59,21 +59,21 @@ def _waves(steps: float) -> Any:
 
 
 @pytest.mark.parametrize("steps", [1.0, 300.0])
-def test_magnified_rounding_errors_are_let_pass(tmp_path: Path, steps: float) -> None:
-    """But not larger ones; a tolerance that was asked for stays."""
+def test_magnified_rounding_errors_are_tolerated(tmp_path: Path, steps: float) -> None:
+    """The tolerance covers magnified rounding errors but not larger ones. A tolerance of the user is not changed."""
     task = task_of(_waves(steps))
     reference_data = verified(task, tmp_path, here)
     row = reference_data.request(base=None, timing=None, best=None)["arguments"][2]
     assert (row["tolerance"] > 1e-5) == (steps > 1)
     assert row["tolerance"] < 1e-2
     assert reference_data.request(base=1e-6, timing=None, best=None)["arguments"][2]["tolerance"] == 1e-6
-    for other, status in ((steps, Status.OK), (steps * 1.01, Status.WRONG)):
+    for candidate_steps, status in ((steps, Status.OK), (steps * 1.01, Status.WRONG)):
         request = reference_data.request(base=None, timing=None, best=None)
-        candidate = _tvm.IRModule({"main": _waves(other).with_attr("global_symbol", "main")})
+        candidate = _tvm.IRModule({"main": _waves(candidate_steps).with_attr("global_symbol", "main")})
         assert here(candidate, 1, request)["status"] == status
 
 
-def test_the_answer_is_numpys(tmp_path: Path) -> None:
+def test_the_reference_output_equals_numpys(tmp_path: Path) -> None:
     task = task_of(matmul(32))
     reference_data = verified(task, tmp_path, here)
     a, b = (np.load(file).astype(np.float64) for file in reference_data.files[:2] if file is not None)
@@ -85,7 +85,7 @@ def test_the_answer_is_numpys(tmp_path: Path) -> None:
     assert reference_data.bytes == 4 * 3 * 32 * 32 * 4
 
 
-def test_right_and_wrong_candidates(tmp_path: Path) -> None:
+def test_errors_of_correct_and_wrong_candidates(tmp_path: Path) -> None:
     task = task_of(matmul(32))
     reference_data = verified(task, tmp_path, here)
     right = outcome(task, reference_data, matmul(32), Timing())
@@ -98,21 +98,21 @@ def test_right_and_wrong_candidates(tmp_path: Path) -> None:
     assert "differs from the float64 reference" in wrong["message"]
 
 
-def test_values_left_unwritten_are_noticed(tmp_path: Path) -> None:
+def test_unwritten_values_are_detected(tmp_path: Path) -> None:
     task = task_of(elementwise(topi.nn.relu))
     reference_data = verified(task, tmp_path, here)
     nothing = task.module["main"].with_body(tirx.Evaluate(0))
     assert outcome(task, reference_data, nothing)["error"] == np.inf
 
 
-def test_positive_inputs_where_others_have_no_answer(tmp_path: Path) -> None:
+def test_inputs_are_positive_if_outputs_would_be_nan(tmp_path: Path) -> None:
     task = task_of(elementwise(lambda x: topi.divide(1.0, topi.sqrt(x))))
     (file, _) = verified(task, tmp_path, here).files
     assert file is not None
     assert np.load(file).min() > 0
 
 
-def test_an_answer_that_is_never_finite_is_still_compared_elsewhere(tmp_path: Path) -> None:
+def test_finite_values_of_an_output_with_infinities_are_compared(tmp_path: Path) -> None:
     x = te.placeholder((4,), name="X")
     y = te.compute((4,), lambda i: tirx.if_then_else(i < 2, tirx.FloatImm("float32", -np.inf), x[i]), name="Y")
     task = task_of(te.create_prim_func([x, y]))
@@ -128,7 +128,7 @@ def test_integers_are_compared_exactly(tmp_path: Path) -> None:
     assert outcome(task, reference_data, other)["error"] == np.inf
 
 
-def test_an_output_updated_in_place_has_contents(tmp_path: Path) -> None:
+def test_an_output_updated_in_place_has_initial_values(tmp_path: Path) -> None:
     x = te.placeholder((16,), name="X")
     schedule = _tvm.Schedule(_tvm.IRModule({"main": te.create_prim_func([x, te.compute((16,), lambda i: x[i] + 1.0)])}))
     func = schedule.mod["main"]
@@ -148,7 +148,7 @@ def test_a_function_of_fixed_width_is_its_own_reference(tmp_path: Path) -> None:
     assert np.load(answer).dtype == np.float32
 
 
-def test_no_reference_is_an_error(tmp_path: Path) -> None:
+def test_a_reference_that_times_out_is_an_error(tmp_path: Path) -> None:
     def never(module: Any, memory: int, request: Message) -> Message:
         return {"status": Status.TIMEOUT, "message": "stopped after 120.0 s"}
 
@@ -166,8 +166,8 @@ def test_without_verification_there_are_only_inputs(tmp_path: Path) -> None:
     assert answer["error"] is None
 
 
-def test_products_that_the_target_lets_round_may_err_more(tmp_path: Path) -> None:
-    """Sums of products may; what multiplies nothing may not."""
+def test_products_rounded_by_the_target_have_a_larger_tolerance(tmp_path: Path) -> None:
+    """Sums of products have a larger tolerance; a task without products does not."""
     for func, factor in ((workloads.matmul(8, 16, 8), 2.0**-9), (workloads.chain(4, 4), 0.0)):
         plain = make_task(func, resolve_target("sm_90"), name="exact")
         rounded = make_task(func, with_precision(resolve_target("sm_90"), "tf32"), name="rounded")

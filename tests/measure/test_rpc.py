@@ -1,4 +1,4 @@
-"""Candidates measured on two servers of this machine: all that can happen to them, and to the servers."""
+"""`RpcPool` measures candidates on two servers of this machine, including failures of candidates and servers."""
 
 import math
 import os
@@ -46,10 +46,10 @@ def assert_healthy(measurement: Measurement) -> None:
     assert measurement.device == NAME
 
 
-UNSEEN = ("that writes before its output", "that changes an input")
-"""What is not looked at on servers; see felixlike/measure/check/guarded_buffers.py."""
+UNDETECTED = ("that writes before its output", "that changes an input")
+"""Failures that servers do not detect; see felixlike/measure/check/guarded_buffers.py."""
 
-FAILURES = {name: candidate for name, candidate in candidates().items() if name not in UNSEEN}
+FAILURES = {name: candidate for name, candidate in candidates().items() if name not in UNDETECTED}
 WORDS = {
     "that TVM refuses": "compute_at: the loops are not perfectly nested",
     "that does not compile": "nobody",
@@ -67,10 +67,10 @@ WORDS = {
     "that computes some rows only": "differs from the float64 reference",
     "that writes after its output": "it writes outside of C, after it",
 }
-"""What is said of each."""
+"""Part of the message of each failure."""
 
 
-def test_all_kinds_at_once_and_no_server_is_lost(pool: RpcPool, loopback: Loopback) -> None:
+def test_bad_candidates_of_all_kinds_leave_both_servers_working(pool: RpcPool, loopback: Loopback) -> None:
     first, *rest, last = pool.measure(TASK, [tiled(), *(bad for bad, _ in FAILURES.values()), tiled(tile=8)])
     assert_healthy(first)
     assert_healthy(last)
@@ -79,21 +79,21 @@ def test_all_kinds_at_once_and_no_server_is_lost(pool: RpcPool, loopback: Loopba
         assert WORDS[name] in measurement.message, name
         assert measurement.seconds == math.inf
     assert len(Tracker(loopback.where).servers()["cpu"].addresses) == 2
-    assert all(seen.problem == "" for seen in pool.survey(TASK))
+    assert all(probe.problem == "" for probe in pool.survey(TASK))
 
 
-def test_both_servers_are_tried_and_say_what_they_are(pool: RpcPool, loopback: Loopback) -> None:
-    seen = pool.survey(TASK)
-    assert {server.address for server in seen} == set(Tracker(loopback.where).servers()["cpu"].addresses)
-    assert {server.device for server in seen} == {NAME} == set(pool.devices)
-    assert {server.version for server in seen} == {_tvm.version()}
-    for server in seen:
+def test_survey_describes_both_servers(pool: RpcPool, loopback: Loopback) -> None:
+    probes = pool.survey(TASK)
+    assert {server.address for server in probes} == set(Tracker(loopback.where).servers()["cpu"].addresses)
+    assert {server.device for server in probes} == {NAME} == set(pool.devices)
+    assert {server.version for server in probes} == {_tvm.version()}
+    for server in probes:
         assert server.measurement is not None
         assert server.measurement.status is Status.OK
 
 
 def test_two_candidates_run_at_the_same_time(pool: RpcPool, tmp_path: Path) -> None:
-    """Opening a pipe waits until somebody else has opened its other end."""
+    """Opening a pipe waits until another process has opened its other end."""
     os.mkfifo(tmp_path / "pipe")
     ends = [calling(FUNC, "open", str(tmp_path / "pipe"), mode) for mode in (os.O_RDONLY, os.O_WRONLY)]
     assert [measurement.status for measurement in pool.measure(TASK, ends)] == [Status.WRONG, Status.WRONG]
@@ -104,13 +104,13 @@ def test_constants_are_packed_on_the_server(pool: RpcPool) -> None:
     sketch = sketches(task)[0]
     packing = Given(sketch.schedule(sketch.sample(1, seed=4)[0].tolist()).mod)
     assert PACKING in packing.module().script()
-    (found,) = pool.measure(task, [packing])
-    assert found.status is Status.OK, found.message
-    assert found.error is not None
-    assert found.error < 1e-5
+    (measurement,) = pool.measure(task, [packing])
+    assert measurement.status is Status.OK, measurement.message
+    assert measurement.error is not None
+    assert measurement.error < 1e-5
 
 
-def test_a_check_is_made_here(pool: RpcPool) -> None:
+def test_checks_run_on_this_machine(pool: RpcPool) -> None:
     checked = pool.check(TASK, tiled())
     assert checked.status is Status.OK
     assert math.isnan(checked.seconds)
@@ -126,7 +126,7 @@ def test_a_stream_can_be_closed_early(pool: RpcPool) -> None:
     assert_healthy(pool.measure(TASK, [tiled()])[0])
 
 
-def test_what_is_no_task_or_candidate_is_refused_as_here(pool: RpcPool) -> None:
+def test_wrong_tasks_and_candidates_are_errors(pool: RpcPool) -> None:
     wrong: Any = None
     with pytest.raises(InvalidOption, match="measure: task is None"):
         pool.measure(wrong, [tiled()])
@@ -138,9 +138,9 @@ def test_what_is_no_task_or_candidate_is_refused_as_here(pool: RpcPool) -> None:
         pool.measure(TASK, [], best=-1)
 
 
-def test_killed_servers(loopback: Loopback) -> None:
-    """Two candidates sleep, one on each server, when one of the servers is killed, and many wait: nothing is lost.
-    When the other one is killed, too, the error says what to do."""
+def test_candidates_of_a_killed_server_move_to_another(loopback: Loopback) -> None:
+    """One server is killed while a candidate sleeps on each and others wait: all candidates are still measured.
+    After the second server is killed, the error says how to start one."""
     victim, last = Tracker(loopback.where).servers()["mortal"].addresses
     pool = RpcPool(TASK.target, tracker=loopback.where, key="mortal", limits=LIMITS, patience=1.0, reuse=False)
     with pool:
@@ -149,11 +149,11 @@ def test_killed_servers(loopback: Loopback) -> None:
         stream = pool.stream(TASK, [*sleepers, *(tiled(tile=tile) for tile in (4, 8, 16, 32))])
         killer = threading.Timer(1.5, loopback.kill, [victim])
         killer.start()
-        found = dict(stream)
+        measurements = dict(stream)
         killer.join()
-        assert sorted(found) == list(range(6))
-        assert {found.pop(0).status, found.pop(1).status} == {Status.WRONG}
-        for measurement in found.values():
+        assert sorted(measurements) == list(range(6))
+        assert {measurements.pop(0).status, measurements.pop(1).status} == {Status.WRONG}
+        for measurement in measurements.values():
             assert_healthy(measurement)
 
         stream = pool.stream(TASK, [tiled(tile=tile) for tile in (4, 8, 16, 32)])
@@ -173,18 +173,18 @@ def test_servers_of_another_kind_are_refused(loopback: Loopback) -> None:
             _ = pool.devices
 
 
-def test_one_that_does_not_fit_is_left_out_while_others_do(loopback: Loopback) -> None:
+def test_an_unfit_server_is_skipped_while_others_fit(loopback: Loopback) -> None:
     server_pool = ServerPool(loopback.where, "cpu")
-    one, other = server_pool.registered().addresses
-    with pytest.warns(RuntimeWarning, match=rf"server 127\.0\.0\.1:{one[1]} is not used: it is old"):
-        server_pool.refuse({one: "it is old"})
-    assert server_pool.is_refused(one)
-    assert not server_pool.is_refused(other)
+    first, second = server_pool.registered().addresses
+    with pytest.warns(RuntimeWarning, match=rf"server 127\.0\.0\.1:{first[1]} is not used: it is old"):
+        server_pool.refuse({first: "it is old"})
+    assert server_pool.is_refused(first)
+    assert not server_pool.is_refused(second)
     with pytest.raises(WrongDevice, match=r"it is old; .*it is slow"):
-        server_pool.refuse({other: "it is slow"})
+        server_pool.refuse({second: "it is slow"})
 
 
-def test_a_key_without_servers(loopback: Loopback) -> None:
+def test_a_key_without_servers_is_an_error(loopback: Loopback) -> None:
     with pytest.raises(TrackerFailed, match=r"no server under the key 'gpu' \(its keys: cpu.*\)"):
         RpcPool(TASK.target, tracker=loopback.where, key="gpu")
 

@@ -1,4 +1,4 @@
-"""A session with a measuring server has no rights: neither by itself, nor when a hostile server takes it over."""
+"""A process that talks to a measuring server has no rights, even if a hostile server takes it over."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ for name, attempt in attempts.items():
 os.write(1, json.dumps(done).encode())
 """
 
-_ALLOWED = {
+_ALLOWED_ATTEMPTS = {
     *("read what is needed", "read below what is needed", "look into what is needed", "import", "connect", "answer"),
 }
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """With a file that is needed, a folder that is, and a secret."""
+    """A folder with a needed file, a needed folder and a secret file."""
     for name in ("library.so", "candidate/file", "secret"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -104,14 +104,14 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_a_process_without_rights_can_do(home: Path) -> None:
-    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+def test_a_sandboxed_process_can_do_only_what_is_allowed(home: Path) -> None:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     ours, theirs = socket.socketpair()
-    with listening[0], listening[1], ours, theirs:
-        numbers = [*(str(each.getsockname()[1]) for each in listening), str(theirs.fileno())]
+    with sockets[0], sockets[1], ours, theirs:
+        numbers = [*(str(listener.getsockname()[1]) for listener in sockets), str(theirs.fileno())]
         command = [sys.executable, "-c", _ATTEMPTS, str(home), *numbers]
-        done = subprocess.run(command, capture_output=True, timeout=120, check=True, pass_fds=[theirs.fileno()])
-    assert set(json.loads(done.stdout)) == _ALLOWED
+        completed = subprocess.run(command, capture_output=True, timeout=120, check=True, pass_fds=[theirs.fileno()])
+    assert set(json.loads(completed.stdout)) == _ALLOWED_ATTEMPTS
     assert sorted(str(path.relative_to(home)) for path in home.rglob("*")) == [
         "candidate",
         "candidate/file",
@@ -125,9 +125,9 @@ def test_what_a_process_without_rights_can_do(home: Path) -> None:
 
 
 class Hostile:
-    """A server that has TVM's client call a global function, by TVM's protocol (src/runtime/rpc/rpc_endpoint.cc).
+    """A server that makes TVM's client call a global function, by TVM's protocol (src/runtime/rpc/rpc_endpoint.cc).
 
-    said: what the client answered to the call: TVM's code of an answer.  status: what Linux says of the client."""
+    reply: TVM's code of the client's answer to the call, or -1."""
 
     _INIT, _CALL, _RETURN, _GET = 2, 3, 4, 9
     _VERSION = b"0.8.0"
@@ -136,23 +136,23 @@ class Hostile:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._function, self._arguments = function, arguments
         self.port: int = self._listening.getsockname()[1]
-        self.said = -1
+        self.reply = -1
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
     def close(self) -> None:
-        """Wait for its end."""
+        """Wait until the server has ended."""
         self._thread.join(60)
         self._listening.close()
 
     @staticmethod
     def text(words: str) -> bytes:
-        """An argument, as TVM sends it: type and value."""
+        """Encode a string argument as TVM sends it: type and value."""
         return struct.pack("<iQ", 8, len(words)) + words.encode()
 
     @staticmethod
     def flag(value: bool) -> bytes:
-        """The same for a bool."""
+        """Encode a bool argument as TVM sends it: type and value."""
         return struct.pack("<iq", 2, value)
 
     def _serve(self) -> None:
@@ -162,10 +162,10 @@ class Hostile:
             magic, length = struct.unpack("<ii", self._bytes(connection, 8))
             self._bytes(connection, length)
             connection.sendall(struct.pack("<ii", magic, 7) + b"server:")
-            self._answer(connection)  # it wants to make a session here, and gets one made there
+            self._answer(connection)  # the client asks for a session here; instead, a session is created in the client
             self._ask(connection, self._INIT, struct.pack("<Q", len(self._VERSION)) + self._VERSION)
-            found = self._ask(connection, self._GET, b"", self.text(self._function))
-            self.said = struct.unpack("<i", self._ask(connection, self._CALL, found[-8:], *self._arguments)[:4])[0]
+            handle = self._ask(connection, self._GET, b"", self.text(self._function))
+            self.reply = struct.unpack("<i", self._ask(connection, self._CALL, handle[-8:], *self._arguments)[:4])[0]
 
     def _ask(self, connection: socket.socket, code: int, head: bytes, *arguments: bytes) -> bytes:
         body = struct.pack("<i", code) + head + struct.pack("<i", len(arguments)) + b"".join(arguments)
@@ -177,18 +177,18 @@ class Hostile:
 
     @staticmethod
     def _bytes(connection: socket.socket, count: int) -> bytes:
-        found = b""
-        while len(found) < count:
-            part = connection.recv(count - len(found))
-            if not part:
+        received = b""
+        while len(received) < count:
+            chunk = connection.recv(count - len(received))
+            if not chunk:
                 raise ConnectionError("the client has gone")
-            found += part
-        return found
+            received += chunk
+        return received
 
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Iterator[Hostile]:
-    """It has the client make two files, which TVM's own class for a database does."""
+    """A server that makes the client create two files, by the constructor of TVM's JSON database."""
     files = [Hostile.text(str(tmp_path / name)) for name in ("one.json", "two.json")]
     name = "s_tir.meta_schedule.DatabaseJSONDatabase"
     opened = Hostile(name, *files, Hostile.flag(True), Hostile.text("structural"))
@@ -196,16 +196,16 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
     opened.close()
 
 
-def test_what_a_hostile_server_can_do_to_a_client(hostile: Hostile, tmp_path: Path) -> None:
-    """So that the test below is about something."""
+def test_a_hostile_server_can_create_files_through_a_plain_client(hostile: Hostile, tmp_path: Path) -> None:
+    """Without the sandbox, the client creates the files. The next test relies on that."""
     code = f"from felixlike import _tvm; _tvm.rpc.connect('127.0.0.1', {hostile.port})"
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
     hostile.close()
-    assert hostile.said == Hostile._RETURN
+    assert hostile.reply == Hostile._RETURN
     assert {path.name for path in tmp_path.iterdir()} == {"one.json", "two.json"}
 
 
-def test_what_a_hostile_server_can_do_to_a_session(hostile: Hostile, tmp_path: Path) -> None:
+def test_a_hostile_server_cannot_create_files_through_a_session(hostile: Hostile, tmp_path: Path) -> None:
     processes = Processes(threads=1)
     try:
         request = {
@@ -239,14 +239,14 @@ def test_answers_are_bounded() -> None:
             messages.receive(ours, most=1000)
 
 
-def test_servers_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_servers_get_no_secret_environment_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = ("GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "SSH_AUTH_SOCK", "OPENAI_API_KEY", "my_key")
     others = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "KEYBOARD", "TVM_HOME", "MONKEY")
     for name in (*secrets, *others):
         monkeypatch.setenv(name, os.environ.get(name, "x"))
-    found = ForkServer(tmp_path, threads=1)._environment()
-    assert not found.keys() & set(secrets)
-    assert found.keys() >= set(others)
+    environment = ForkServer(tmp_path, threads=1)._environment()
+    assert not environment.keys() & set(secrets)
+    assert environment.keys() >= set(others)
 
 
 _HEADERS = {
@@ -256,7 +256,7 @@ _HEADERS = {
 
 
 @pytest.mark.parametrize("machine", _HEADERS)
-def test_calls_have_the_numbers_of_the_kernels_headers(machine: str) -> None:
+def test_system_call_numbers_match_the_kernel_headers(machine: str) -> None:
     if not _HEADERS[machine].exists():
         pytest.skip(f"{_HEADERS[machine]} is not installed")
     lines = re.findall(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)$", _HEADERS[machine].read_text(), re.MULTILINE)
@@ -267,28 +267,28 @@ def test_calls_have_the_numbers_of_the_kernels_headers(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_filters_are_made_for_every_machine(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_are_valid_for_every_architecture(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: machine)
     code = seccomp_filter.program()
     assert code is not None
     steps = [struct.unpack("<HBBI", code[at : at + 8]) for at in range(0, len(code), 8)]
     assert len(steps) < 4096  # BPF_MAXINSNS
-    for place, (kind, yes, no, _) in enumerate(steps):  # jumps stay inside
-        assert kind == seccomp_filter._RETURN or place + 1 + max(yes, no) < len(steps)
+    for index, (kind, if_true, if_false, _) in enumerate(steps):  # jumps stay inside the program
+        assert kind == seccomp_filter._RETURN or index + 1 + max(if_true, if_false) < len(steps)
 
 
-def test_what_a_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sandbox_features_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(servers._sessions())
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     monkeypatch.setattr(sandbox, "_landlock_version", lambda: 0)
-    (found,) = servers._sessions()
-    assert not found.fatal
+    (problem,) = servers._sessions()
+    assert not problem.fatal
     for words in ("Landlock: it can read every file", "Landlock 4", "seccomp: it can start programs"):
-        assert words in found.problem
+        assert words in problem.problem
 
 
-def test_older_kernels_get_what_they_know(home: Path) -> None:
-    """The first version of Landlock knows neither networks nor scopes."""
+def test_older_kernels_use_the_features_they_have(home: Path) -> None:
+    """Version 1 of Landlock supports neither network rules nor scopes."""
     code = f"""
 import os
 from pathlib import Path
@@ -301,5 +301,5 @@ try:
 except PermissionError:
     os.write(1, b"refused")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
-    assert done.stdout == b"refused"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    assert completed.stdout == b"refused"

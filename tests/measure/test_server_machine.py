@@ -1,4 +1,4 @@
-"""What a server's machine must have in common with a target."""
+"""`unfit` compares the machine of a server with a target."""
 
 from dataclasses import replace
 
@@ -39,11 +39,11 @@ def test_any_processor_fits_a_target_that_names_none() -> None:
         ({"threads": CORES + 1}, f"start the server with TVM_NUM_THREADS={CORES}"),
     ],
 )
-def test_how_a_processor_differs(change: dict[str, object], words: str) -> None:
+def test_differences_of_a_processor_are_named(change: dict[str, object], words: str) -> None:
     assert words in unfit(replace(HOST, **change), host_target())  # type: ignore[arg-type]
 
 
-def test_a_gpu_is_told_by_its_architecture() -> None:
+def test_a_gpu_fits_if_its_architecture_does() -> None:
     target = resolve_target("sm_90")
     assert unfit(HOST, target) == "TVM finds no GPU there"
     assert unfit(replace(HOST, arch="sm_90"), target) == ""

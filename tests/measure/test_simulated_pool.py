@@ -1,4 +1,4 @@
-"""A pool that answers as a device which is not there."""
+"""`SimulatedPool` predicts the measurements of a device that is not present."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from felixlike.errors import InvalidOption, InvalidSchedule, UnknownTarget, Work
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import SIMULATED, resolve_target
 from felixlike.measure import MeasurePool, RpcPool, SimulatedPool, Status, Untuned
-from felixlike.measure.simulated import simulated_pool as room
+from felixlike.measure.simulated import simulated_pool as simulated_module
 from felixlike.measure.simulated.surrogate import DEVICES, features_of, row_of, surrogate_of
 from felixlike.records import make_record
 from felixlike.search import Candidate, Space, make_strategy
 from felixlike.tuning import Budget, Session
 
-PLACE = 0.8653380
-"""Where the noise of the untuned product on the H100 is drawn from, between least and most."""
+NOISE_QUANTILE = 0.8653380
+"""Quantile of the noise that is drawn for the untuned matrix product on the H100, in [0, 1]."""
 
 
 def task_for(device: str, func: Any = None, *, constants: tuple[int, ...] = ()) -> Task:
@@ -32,7 +32,7 @@ def task_for(device: str, func: Any = None, *, constants: tuple[int, ...] = ()) 
     return make_task(func, resolve_target(device), name="matmul", constants=constants)
 
 
-def drawn(task: Task, count: int, *, space: str = "default") -> list[Candidate]:
+def sampled(task: Task, count: int, *, space: str = "default") -> list[Candidate]:
     sketch = max(Space(task, space).understood, key=lambda s: len(s.variables))
     return [Candidate(sketch, tuple(point), math.nan, "random") for point in sketch.sample(count, 0).tolist()]
 
@@ -46,8 +46,8 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Alike:
-    """A candidate of which nothing but its module is known."""
+class ModuleOnly:
+    """A candidate that has only a module."""
 
     candidate: Candidate
 
@@ -56,36 +56,40 @@ class Alike:
 
 
 @pytest.mark.parametrize("device", ["simulated:cpu", "simulated:emerald-rapids", "simulated:h100"])
-def test_candidates_have_times_that_differ_and_come_again(device: str) -> None:
+def test_times_differ_between_candidates_and_are_reproducible(device: str) -> None:
     task = task_for(device)
-    candidates = drawn(task, 20)
-    with SimulatedPool(device) as pool, SimulatedPool(task.target) as same, SimulatedPool(device, seed=1) as other:
-        found = pool.measure(task, candidates)
-        assert same.measure(task, candidates[::-1])[::-1] == found
-        assert pool.measure(task, map(Alike, candidates)) == found
-        again = other.measure(task, candidates)
-    seconds = [measurement.seconds for measurement in found]
-    assert {measurement.status for measurement in found} == {Status.OK}
+    candidates = sampled(task, 20)
+    with (
+        SimulatedPool(device) as pool,
+        SimulatedPool(task.target) as same_seed,
+        SimulatedPool(device, seed=1) as other_seed,
+    ):
+        measurements = pool.measure(task, candidates)
+        assert same_seed.measure(task, candidates[::-1])[::-1] == measurements
+        assert pool.measure(task, map(ModuleOnly, candidates)) == measurements
+        other_measurements = other_seed.measure(task, candidates)
+    seconds = [measurement.seconds for measurement in measurements]
+    assert {measurement.status for measurement in measurements} == {Status.OK}
     assert len(set(seconds)) > 10
     assert all(1e-7 < s < 10 for s in seconds)
-    assert all(m.repeats == (m.seconds,) and m.error is None for m in found)
+    assert all(m.repeats == (m.seconds,) and m.error is None for m in measurements)
     # Another seed draws other noise around the same times.
-    assert seconds != [measurement.seconds for measurement in again]
-    assert np.median(np.abs(np.log(seconds) - np.log([m.seconds for m in again]))) < 0.1
+    assert seconds != [measurement.seconds for measurement in other_measurements]
+    assert np.median(np.abs(np.log(seconds) - np.log([m.seconds for m in other_measurements]))) < 0.1
 
 
 def test_noise_is_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_for("simulated:h100")
-    whole = surrogate_of(SIMULATED["h100"])
-    exact, drawn_from = replace(whole, noise=np.zeros(2)), replace(whole, noise=np.array([0.0, 1.0]))
+    original = surrogate_of(SIMULATED["h100"])
+    without_noise, with_noise = replace(original, noise=np.zeros(2)), replace(original, noise=np.array([0.0, 1.0]))
     seconds = []
-    for surrogate in (exact, drawn_from):
-        monkeypatch.setattr(room, "surrogate_of", lambda _, found=surrogate: found)
+    for surrogate in (without_noise, with_noise):
+        monkeypatch.setattr(simulated_module, "surrogate_of", lambda _, replacement=surrogate: replacement)
         seconds.append(SimulatedPool("simulated:h100").measure(task, [Untuned(task)])[0].seconds)
-    assert math.log(seconds[1] / seconds[0]) == pytest.approx(PLACE, abs=1e-6)
+    assert math.log(seconds[1] / seconds[0]) == pytest.approx(NOISE_QUANTILE, abs=1e-6)
 
 
-def test_records_and_pools_never_pass_for_those_of_a_real_device() -> None:
+def test_simulated_records_and_pools_are_marked_as_simulated() -> None:
     task = task_for("simulated:h100")
     with SimulatedPool("simulated:h100") as pool:
         (measurement,) = pool.measure(task, [Untuned(task)])
@@ -101,53 +105,53 @@ def test_records_and_pools_never_pass_for_those_of_a_real_device() -> None:
         SimulatedPool("cpu")
 
 
-def test_what_tvm_refuses_is_invalid_and_the_others_keep_their_places() -> None:
+def test_refused_candidates_are_invalid_and_others_keep_their_index() -> None:
     task = task_for("simulated:cpu")
-    first, second = drawn(task, 2)
+    first, second = sampled(task, 2)
     with SimulatedPool("simulated:cpu") as pool:
-        found = list(pool.stream(task, [first, Refused(), second]))
-        alone = pool.measure(task, [first, second])
+        results = list(pool.stream(task, [first, Refused(), second]))
+        expected = pool.measure(task, [first, second])
         assert pool.measure(task, []) == []
-    assert [place for place, _ in found] == [0, 1, 2]
-    assert found[1][1].status is Status.INVALID
-    assert "TVM refused it" in found[1][1].message
-    assert [found[0][1], found[2][1]] == alone
+    assert [index for index, _ in results] == [0, 1, 2]
+    assert results[1][1].status is Status.INVALID
+    assert "TVM refused it" in results[1][1].message
+    assert [results[0][1], results[2][1]] == expected
 
 
 def test_candidates_that_would_take_too_long_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_for("simulated:cpu")
-    candidates = drawn(task, 2)
-    whole = surrogate_of(SIMULATED["zen5"])
-    assert whole.most_build < 10
+    candidates = sampled(task, 2)
+    surrogate = surrogate_of(SIMULATED["zen5"])
+    assert surrogate.most_build < 10
     assert surrogate_of(SIMULATED["h100"]).most_build == math.inf
     for impatient, built, ran in (
-        (replace(whole, most_build=0.0), 10.0, 0.0),
-        (replace(whole, most_call=0.0), 0.0, 10.0),
+        (replace(surrogate, most_build=0.0), 10.0, 0.0),
+        (replace(surrogate, most_call=0.0), 0.0, 10.0),
     ):
-        monkeypatch.setattr(room, "surrogate_of", lambda _, found=impatient: found)
-        for found in SimulatedPool("simulated:cpu").measure(task, candidates):
-            assert (found.status, found.seconds) == (Status.TIMEOUT, math.inf)
-            assert found.message == "simulated: stopped after 10.0 s"
-            assert found.run_seconds == ran
-            assert found.build_seconds == built or built == 0.0 < found.build_seconds < 10.0
+        monkeypatch.setattr(simulated_module, "surrogate_of", lambda _, replacement=impatient: replacement)
+        for measurement in SimulatedPool("simulated:cpu").measure(task, candidates):
+            assert (measurement.status, measurement.seconds) == (Status.TIMEOUT, math.inf)
+            assert measurement.message == "simulated: stopped after 10.0 s"
+            assert measurement.run_seconds == ran
+            assert measurement.build_seconds == built or built == 0.0 < measurement.build_seconds < 10.0
 
 
 def padded() -> tuple[Task, list[Candidate]]:
-    """Candidates that pack and pad a constant in one, which TVM's extractor does not read."""
+    """Return candidates whose packing block also pads; TVM's feature extractor cannot read such a block."""
     task = task_for("simulated:cpu", workloads.matmul(197, 96, 53), constants=(1,))
-    return task, drawn(task, 8, space="own")
+    return task, sampled(task, 8, space="own")
 
 
-def test_constants_that_are_packed_and_padded_are_read_too() -> None:
+def test_constants_that_are_packed_and_padded_have_features() -> None:
     task, candidates = padded()
     schedules = [candidate.sketch.schedule(candidate.point) for candidate in candidates]
     assert all("layout_rewrite_preproc" in schedule.mod.script() for schedule in schedules)
-    rows = [row_of(found, task.flops, 0) for found in features_of(task, schedules) if found is not None]
+    rows = [row_of(features, task.flops, 0) for features in features_of(task, schedules) if features is not None]
     assert len(rows) == len(schedules)
     assert all(np.isfinite(row).all() for row in rows)
 
 
-def test_what_tvm_cannot_describe_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_without_features_are_build_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     task, candidates = padded()
     monkeypatch.setattr("felixlike.measure.simulated.surrogate._readable", lambda schedule: schedule)
     first, second = SimulatedPool("simulated:cpu").measure(task, [candidates[0], Untuned(task)])
@@ -171,21 +175,21 @@ def test_a_closed_pool_and_bad_input() -> None:
         pool.stream(task, [])
 
 
-def test_answers_are_checked_by_the_cpu_that_there_is() -> None:
+def test_outputs_are_checked_on_the_host_cpu() -> None:
     task = task_for("simulated:cpu")
-    (candidate,) = drawn(task, 1)
+    (candidate,) = sampled(task, 1)
     with SimulatedPool("simulated:cpu") as pool:
         checked = pool.check(task, candidate)
         assert checked.status is Status.OK
         assert checked.error is not None
         assert checked.error < 1e-5
-        ((place, other),) = pool.checks([(task, candidate)])
-        assert (place, getattr(other, "status", None)) == (0, Status.OK)
+        ((index, other),) = pool.checks([(task, candidate)])
+        assert (index, getattr(other, "status", None)) == (0, Status.OK)
     with SimulatedPool("simulated:h100") as pool, pytest.raises(UnknownTarget, match="nothing that is compiled for it"):
         pool.check(task_for("simulated:h100"), candidate)
 
 
-def test_a_search_for_a_gpu_needs_none(tmp_path: Path) -> None:
+def test_a_search_for_a_simulated_gpu_is_reproducible(tmp_path: Path) -> None:
     def bests(path: Path) -> list[float]:
         task = task_for("simulated:h100")
         with SimulatedPool("simulated:h100") as pool, records.open(path) as store:
@@ -198,7 +202,7 @@ def test_a_search_for_a_gpu_needs_none(tmp_path: Path) -> None:
     first = bests(tmp_path / "one.sqlite")
     assert len(first) > 12
     assert bests(tmp_path / "two.sqlite") == first
-    assert bests(tmp_path / "one.sqlite") == first  # all is known already, under the same device
+    assert bests(tmp_path / "one.sqlite") == first  # the store has all measurements, under the same device name
 
 
 def test_every_device_has_a_surrogate() -> None:

@@ -1,4 +1,4 @@
-"""A tracker's answers, and what there is instead of one."""
+"""`Tracker` raises errors for wrong addresses and for servers that are not trackers."""
 
 import socket
 import threading
@@ -17,26 +17,26 @@ def test_an_address_is_host_and_port(where: str) -> None:
         Tracker(where)
 
 
-def test_addresses() -> None:
+def test_addresses_are_parsed() -> None:
     assert Tracker("10.0.0.1:9190").address == ("10.0.0.1", 9190)
     assert Tracker("[::1]:9190").address == ("::1", 9190)
 
 
-def test_no_tracker() -> None:
-    with socket.socket() as nobody:  # bound, so that nobody else takes the port, but not listening
-        nobody.bind(("127.0.0.1", 0))
-        where = f"127.0.0.1:{nobody.getsockname()[1]}"
+def test_a_missing_tracker_is_an_error() -> None:
+    with socket.socket() as unused_socket:  # bound, so that the port is not used by others, but not listening
+        unused_socket.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{unused_socket.getsockname()[1]}"
         with pytest.raises(
             TrackerFailed, match=f"tracker {where}: it cannot be reached: .* tvm.exec.rpc_tracker"
-        ) as caught:
+        ) as raised:
             Tracker(where).servers()
         with pytest.raises(WorkerFailed, match="it cannot be reached"):
             RpcPool(resolve_target("cpu"), tracker=where, key="cpu")
-    assert isinstance(caught.value, ConnectionError)
+    assert isinstance(raised.value, ConnectionError)
 
 
 @pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request\r\n"])
-def test_something_else_than_a_tracker(words: bytes) -> None:
+def test_a_server_that_is_not_a_tracker_is_an_error(words: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:

@@ -1,4 +1,4 @@
-"""What a candidate's process does with its threads."""
+"""A candidate's process pins its threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bound() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("bound")
-def test_threads_of_a_candidate_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_of_a_candidate_run_on_different_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
     builder = Builder(TASK.target)
     with closing(builder.processes) as processes:
@@ -38,8 +38,8 @@ def test_threads_of_a_candidate_are_apart(monkeypatch: pytest.MonkeyPatch) -> No
             request = reference_data.request(base=1e-3, timing=builder.limits.timing, best=None)
             assert trial.run(request, 60)["status"] is Status.OK
         threads = [int(thread) for thread in os.listdir(f"/proc/{trial._process}/task")]
-        places = [Share(thread, frozenset(os.sched_getaffinity(thread))) for thread in threads]
+        shares = [Share(thread, frozenset(os.sched_getaffinity(thread))) for thread in threads]
         processes.end(trial)
-    assert len(places) == 2
-    assert apart(places), places
-    assert frozenset().union(*(place.processors for place in places)) == frozenset().union(*usable_processors())
+    assert len(shares) == 2
+    assert apart(shares), shares
+    assert frozenset().union(*(share.processors for share in shares)) == frozenset().union(*usable_processors())

@@ -1,6 +1,6 @@
-"""What can befall a store's file: every fault ends in a StoreError or in a store that tells only what was written.
+"""A damaged store file raises StoreError or gives only records that were written.
 
-Whole files are checked when they are opened; `large` makes a store skip that, as it does for large ones.
+Small files are checked as a whole when they are opened; the parameter `large` makes a store skip that check.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def salvaged(path: Path, written: list[Record]) -> int:
-    """Merge a damaged store into a new one; how many records came over, all of them true."""
+    """Merge a damaged store into a new one and return how many records were added, all of which were written."""
     known = {told(r) for r in written}
     with records.open() as store:
         try:
-            found = records.merge(store, path)
+            result = records.merge(store, path)
         except StoreError:
             return 0
-        kept = [told(r) for r in store.measurements()]
-    assert found.added == len(kept) == len(set(kept))
-    assert set(kept) <= known
-    assert found.lost <= len(written) - len(kept)
-    assert found.damage or len(kept) == len(written)
-    return len(kept)
+        merged = [told(r) for r in store.measurements()]
+    assert result.added == len(merged) == len(set(merged))
+    assert set(merged) <= known
+    assert result.lost <= len(written) - len(merged)
+    assert result.damage or len(merged) == len(written)
+    return len(merged)
 
 
 @pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("seed", range(12))
-def test_flipped_bytes(seed: int, sound: tuple[Path, list[Record]], tmp_path: Path) -> None:
+def test_flipped_bytes_never_give_wrong_records(seed: int, sound: tuple[Path, list[Record]], tmp_path: Path) -> None:
     rng = random.Random(seed)
     for _ in range(8):
         assert after(partial(flip_at_random, rng=rng), *sound, tmp_path / "store.db") in ("refused", "works")
 
 
 @pytest.mark.usefixtures("size")
-def test_truncated_anywhere(sound: tuple[Path, list[Record]], tmp_path: Path) -> None:
+def test_truncated_stores_are_refused(sound: tuple[Path, list[Record]], tmp_path: Path) -> None:
     length = sound[0].stat().st_size
     rng = random.Random(0)
     ends = [1, 16, 99, 100, 101, 4095, 4096, 4097, length - 1, *(rng.randrange(1, length) for _ in range(25))]
@@ -67,15 +67,15 @@ def test_truncated_anywhere(sound: tuple[Path, list[Record]], tmp_path: Path) ->
         assert after(partial(truncate, size=end), *sound, tmp_path / "store.db") == "refused"
 
 
-def test_a_torn_log_loses_no_more_than_its_end(tmp_path: Path) -> None:
+def test_a_torn_log_loses_only_its_end(tmp_path: Path) -> None:
     path, copy = tmp_path / "store.db", tmp_path / "copy.db"
     written = fill(path, 10)
     rng = random.Random(1)
     with records.open(path) as store:
         for step in range(10):
-            made = record(timed(1.0 + step), point=(step,))
-            store.append(TASK, made)
-            written.append(made)
+            appended = record(timed(1.0 + step), point=(step,))
+            store.append(TASK, appended)
+            written.append(appended)
         log = (tmp_path / "store.db-wal").read_bytes()
         for damage in range(12):
             shutil.copy(path, copy)
@@ -85,13 +85,13 @@ def test_a_torn_log_loses_no_more_than_its_end(tmp_path: Path) -> None:
             (tmp_path / "copy.db-wal").write_bytes(torn)
             (tmp_path / "copy.db-shm").unlink(missing_ok=True)
             assert look(copy, written) == "works"
-            with records.open(copy) as again:
-                kept = [told(r) for r in again.measurements()][:-1]
-            assert kept == [told(r) for r in written[: len(kept)]]
-            assert len(kept) >= 10
+            with records.open(copy) as torn_store:
+                readable = [told(r) for r in torn_store.measurements()][:-1]
+            assert readable == [told(r) for r in written[: len(readable)]]
+            assert len(readable) >= 10
 
 
-def test_what_can_be_read_of_a_damaged_store_is_saved(sound: tuple[Path, list[Record]], tmp_path: Path) -> None:
+def test_readable_records_of_a_damaged_store_are_salvaged(sound: tuple[Path, list[Record]], tmp_path: Path) -> None:
     original, written = sound
     length, path = original.stat().st_size, tmp_path / "store.db"
     rng = random.Random(2)
@@ -100,9 +100,9 @@ def test_what_can_be_read_of_a_damaged_store_is_saved(sound: tuple[Path, list[Re
     truncate(path, length - 4096)  # the last page
     assert 40 <= salvaged(path, written) <= 60
     truncate(path, length * 3 // 4)
-    assert 0 < salvaged(path, written) < 60  # which pages are left depends on how long the machine's name is
+    assert 0 < salvaged(path, written) < 60  # the pages that are left depend on the length of the device's name
     shutil.copy(original, path)
-    flip(path, [(at, 255) for at in range(100)])  # nothing is left of the header
+    flip(path, [(at, 255) for at in range(100)])  # overwrite the header
     assert salvaged(path, written) == 60
     for _ in range(20):
         shutil.copy(original, path)
@@ -110,33 +110,33 @@ def test_what_can_be_read_of_a_damaged_store_is_saved(sound: tuple[Path, list[Re
         assert salvaged(path, written) >= 30
 
 
-def test_salvage_reads_the_log_too_and_says_what_is_lost(tmp_path: Path) -> None:
+def test_salvage_reads_the_log_and_counts_lost_records(tmp_path: Path) -> None:
     path, damaged = tmp_path / "store.db", tmp_path / "damaged.db"
     fill(path, 20)
     store = records.open(path)
     more = [record(timed(1.0 + step), point=(step,)) for step in range(5)]
-    for made in more:
-        store.append(TASK, made)
+    for appended in more:
+        store.append(TASK, appended)
     store.note_command("{}")
     shutil.copy(path, damaged)
     shutil.copy(tmp_path / "store.db-wal", tmp_path / "damaged.db-wal")
     store.close()
     content = bytearray(damaged.read_bytes())
-    places = [at for at in range(len(content)) if content.startswith(b"sketch 0", at)]
-    for at in places[:3]:
+    positions = [at for at in range(len(content)) if content.startswith(b"sketch 0", at)]
+    for at in positions[:3]:
         content[at] ^= 1
     damaged.write_bytes(content)
     with records.open() as new:
-        found = records.merge(new, damaged)
-        kept = {told(r) for r in new.measurements()}
+        result = records.merge(new, damaged)
+        merged = {told(r) for r in new.measurements()}
         assert not new.commands()
-    assert {told(r) for r in more} <= kept
-    assert "damaged" in found.damage
-    assert 1 <= found.lost <= 3
-    assert found.added + found.lost == 25
+    assert {told(r) for r in more} <= merged
+    assert "damaged" in result.damage
+    assert 1 <= result.lost <= 3
+    assert result.added + result.lost == 25
 
 
-def test_a_workload_that_was_lost_comes_back(tmp_path: Path) -> None:
+def test_a_lost_workload_is_restored_by_a_new_record(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     fill(path, 10)
     content = path.read_bytes()
@@ -169,7 +169,7 @@ with records.open(sys.argv[1]) as store:
 """
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk_loses_no_reported_record(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     here = str(Path(__file__).parents[2])
     result = subprocess.run(
@@ -185,10 +185,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert "the disk has room" in words
     with records.open(path) as store:
         points = [r.point[0] for r in store.measurements()]
-    assert points == [*range(int(done)), -1]  # all that was reported, and writing again once there is room
+    assert points == [*range(int(done)), -1]  # all reported records, and the one written after the limit was lifted
 
 
-def test_files_of_others_are_not_touched(tmp_path: Path) -> None:
+def test_files_of_other_programs_are_not_changed(tmp_path: Path) -> None:
     def foreign(connection: sqlite3.Connection) -> None:
         connection.execute("CREATE TABLE birds (name TEXT)")
 
@@ -197,11 +197,11 @@ def test_files_of_others_are_not_touched(tmp_path: Path) -> None:
         connection.execute("PRAGMA user_version = 99")
         connection.execute("CREATE TABLE birds (name TEXT)")
 
-    makes: list[Callable[[sqlite3.Connection], None]] = [foreign, newer]
-    for number, make in enumerate(makes):
+    creators: list[Callable[[sqlite3.Connection], None]] = [foreign, newer]
+    for number, create in enumerate(creators):
         path = tmp_path / f"{number}.db"
         connection = sqlite3.connect(path)
-        make(connection)
+        create(connection)
         connection.commit()
         connection.close()
         before = path.read_bytes()

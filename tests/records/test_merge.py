@@ -24,36 +24,36 @@ OLD = Path(__file__).parents[1] / "data" / "store_version_1.sqlite"
 
 def version(path: Path) -> int:
     connection = sqlite3.connect(path)
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    (number,) = connection.execute("PRAGMA user_version").fetchone()
     connection.close()
-    return int(found)
+    return int(number)
 
 
-def test_stores_become_one_and_nothing_is_there_twice(tmp_path: Path) -> None:
-    one, two = tmp_path / "one.db", tmp_path / "two.db"
-    first, second = fill(one, 10), fill(two, 12, first=10)
+def test_merging_adds_every_record_once(tmp_path: Path) -> None:
+    first_path, second_path = tmp_path / "one.db", tmp_path / "two.db"
+    first, second = fill(first_path, 10), fill(second_path, 12, first=10)
     run = make_run([TASK], weights="w", seed=0)
-    with records.open(two) as store:
-        store.append(TASK, first[4])  # known to both
-        abroad = replace(first[4], device="another processor")
-        store.append(TASK, abroad)
+    with records.open(second_path) as store:
+        store.append(TASK, first[4])  # in both stores
+        other_device = replace(first[4], device="another processor")
+        store.append(TASK, other_device)
         store.note_command("{}")
         store.begin(run)
         store.spend(run, 2.5)
-    with records.open(one) as store:
-        found = records.merge(store, two)
-        assert (found.added, found.known, found.lost, found.damage) == (13, 1, 0, "")
-        again = records.merge(store, two)
-        assert (again.added, again.known) == (0, 14)
-        assert [told(r) for r in store.measurements()] == [told(r) for r in [*first, *second, abroad]]
+    with records.open(first_path) as store:
+        result = records.merge(store, second_path)
+        assert (result.added, result.known, result.lost, result.damage) == (13, 1, 0, "")
+        second_result = records.merge(store, second_path)
+        assert (second_result.added, second_result.known) == (0, 14)
+        assert [told(r) for r in store.measurements()] == [told(r) for r in [*first, *second, other_device]]
         best = store.best(TASK, device="another processor")
-        assert best == abroad
-        assert store.commands() == ()  # whoever wrote the other store does not choose what `felixlike resume` runs
+        assert best == other_device
+        assert store.commands() == ()  # the other store must not choose the command that `felixlike resume` runs
         assert store.begin(make_run([TASK], weights="w", seed=1)) == 2.5
         assert store.begin(make_run([OTHER], weights="w", seed=1)) == 0.0
 
 
-def test_a_store_is_not_merged_into_itself_nor_from_nowhere(tmp_path: Path) -> None:
+def test_merging_a_store_into_itself_or_from_no_store_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "one.db"
     fill(path, 3)
     with records.open(path) as store:
@@ -75,7 +75,7 @@ def test_a_store_is_not_merged_into_itself_nor_from_nowhere(tmp_path: Path) -> N
             records.merge(store, tmp_path / "empty")
 
 
-def test_a_store_that_cannot_be_written_is_not_left_out(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     fill(tmp_path / "one.db", 3)
     fill(tmp_path / "two.db", 3, first=3)
     store = records.open(tmp_path / "one.db")
@@ -111,10 +111,10 @@ def test_merging_while_another_process_writes(tmp_path: Path, monkeypatch: pytes
             assert records.merge(store, other).added == 100
         assert process.stdout.readline() == "done\n"
     with records.open(shared) as store:
-        kept = {told(r) for r in store.measurements()}
+        merged = {told(r) for r in store.measurements()}
         assert store.count() == 162
         points = [r.point for r in store.measurements() if r.point[0] == 1000]
-    assert {told(r) for r in written} <= kept
+    assert {told(r) for r in written} <= merged
     assert points == [(1000, step) for step in range(60)]
 
 
@@ -130,9 +130,9 @@ def test_compacting_keeps_every_measurement(tmp_path: Path) -> None:
     connection.close()
     with records.open(path) as store, store.file.transaction():
         store.add_rows("workloads", [sealed(("key", "never measured", "module", "target", 1.0))])
-    found = records.compact(path)
-    assert found.before > 2_000_000 > found.after
-    assert found.measurements == 40
+    result = records.compact(path)
+    assert result.before > 2_000_000 > result.after
+    assert result.measurements == 40
     with records.open(path) as store:
         assert [told(r) for r in store.measurements()] == [told(r) for r in written]
         assert [w.name for w in store.workloads()] == ["relu16", "relu32"]
@@ -153,7 +153,7 @@ def test_a_damaged_store_is_not_compacted(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_an_old_store_is_read_as_it_is_and_upgraded_when_written(tmp_path: Path) -> None:
+def test_an_old_store_is_read_unchanged_and_upgraded_for_writing(tmp_path: Path) -> None:
     path = tmp_path / "old.sqlite"
     shutil.copy(OLD, path)
     before = path.read_bytes()
@@ -188,12 +188,12 @@ def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pyte
         assert store.count() > 5000
 
 
-def test_a_sketchs_trace_is_kept(tmp_path: Path) -> None:
+def test_the_trace_of_a_sketch_is_stored(tmp_path: Path) -> None:
     sketch = sketches(TASK)[0]
     point = tuple(sketch.sample(1, 0)[0].tolist())
     with records.open(tmp_path / "store.db") as store:
-        made = replace(record(timed(1.0), point=point), sketch=sketch.key)
-        store.append(TASK, made, sketch)
+        stored = replace(record(timed(1.0), point=point), sketch=sketch.key)
+        store.append(TASK, stored, sketch)
         trace = store.trace(TASK.key, sketch.key)
         assert trace == sketch.trace_json()
         assert store.trace(TASK.key, "other") is None

@@ -1,4 +1,4 @@
-"""MetaSchedule's databases: what is exported compiles through TVM's own pass, what its tuner wrote warms a store up."""
+"""MetaSchedule's databases: exported ones compile with TVM's pass; those of its tuner can be imported into a store."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
     x, store, folder = torch.randn(4, 16), tmp_path / "s.sqlite", tmp_path / "database"
     tuned = optimize(model(), x, trials=20, space="default", store=store, progress=False)
     with records.open(store) as opened:
-        found = export_database(opened, folder)
+        result = export_database(opened, folder)
         right = sum(r.measurement.status is Status.OK for r in opened.measurements())
-    assert found.records == right > 10
-    assert found.workloads == 2
-    assert not found.passed_over
+    assert result.records == right > 10
+    assert result.workloads == 2
+    assert not result.passed_over
     imported = import_model(model(), x)
     database = ms.database.JSONDatabase(work_dir=str(folder))
     with imported.target, database:
@@ -54,23 +54,24 @@ def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
     assert len(scheduled) == 2
     _, executable = codegen.compile_relax(applied, imported.target)
     machine = _tvm.relax.VirtualMachine(executable, _tvm.device_of(imported.target))
-    (given,) = [machine["main"](x)]
-    answer = given if isinstance(given, torch.Tensor) else given[0]
-    torch.testing.assert_close(answer, tuned(x), rtol=1e-5, atol=1e-6)
+    (output,) = [machine["main"](x)]
+    tensor = output if isinstance(output, torch.Tensor) else output[0]
+    torch.testing.assert_close(tensor, tuned(x), rtol=1e-5, atol=1e-6)
     with records.open(store) as opened, pytest.raises(StoreError, match="there is a database already"):
         export_database(opened, folder)
     with records.open() as new:
-        back = import_database(new, folder)
-        assert not back.passed_over
-        assert (back.records, back.known) == (right, 3 * right)  # each is there in four forms
+        imported_back = import_database(new, folder)
+        assert not imported_back.passed_over
+        # Each record is exported in four forms.
+        assert (imported_back.records, imported_back.known) == (right, 3 * right)
         assert {_timed(r) for r in new.measurements()} == {
             _timed(r) for r in _all(store) if r.measurement.status is Status.OK
         }
         assert import_database(new, folder).records == 0
 
 
-def test_an_exported_database_suits_tvms_own_prepacking(tmp_path: Path) -> None:
-    """Where AttachAttrLayoutFreeBuffers marks constants, biases too; none is packed at run time."""
+def test_an_exported_database_works_with_tvms_prepacking(tmp_path: Path) -> None:
+    """`AttachAttrLayoutFreeBuffers` marks constants, including biases. None is packed at runtime."""
     x, store, folder = torch.randn(4, 16), tmp_path / "s.sqlite", tmp_path / "database"
     tuned = optimize(model(), x, trials=20, space="default", store=store, progress=False)
     with records.open(store) as opened:
@@ -88,9 +89,9 @@ def test_an_exported_database_suits_tvms_own_prepacking(tmp_path: Path) -> None:
     assert len(_primfuncs(packed)) == 2
     assert packed.script().count("R.call_tir(") == 2
     _, executable = codegen.compile_relax(packed, imported.target)
-    answer = _tvm.relax.VirtualMachine(executable, _tvm.device_of(imported.target))["main"](x)
-    given = answer if isinstance(answer, torch.Tensor) else answer[0]
-    torch.testing.assert_close(given, tuned(x), rtol=1e-5, atol=1e-6)
+    output = _tvm.relax.VirtualMachine(executable, _tvm.device_of(imported.target))["main"](x)
+    tensor = output if isinstance(output, torch.Tensor) else output[0]
+    torch.testing.assert_close(tensor, tuned(x), rtol=1e-5, atol=1e-6)
 
 
 def _primfuncs(module: Any) -> list[Any]:
@@ -98,8 +99,8 @@ def _primfuncs(module: Any) -> list[Any]:
 
 
 def _timed(record: records.Record) -> tuple[Any, ...]:
-    found = record.measurement
-    return record.task, record.sketch, record.point, found.seconds, found.repeats, repr(found.spread)
+    measurement = record.measurement
+    return record.task, record.sketch, record.point, measurement.seconds, measurement.repeats, repr(measurement.spread)
 
 
 def _all(path: Path) -> list[records.Record]:
@@ -107,13 +108,13 @@ def _all(path: Path) -> list[records.Record]:
         return list(store.measurements())
 
 
-def test_only_the_best_of_this_device_and_target(tmp_path: Path) -> None:
+def test_only_the_best_records_of_a_device_and_target_are_exported(tmp_path: Path) -> None:
     task = _task()
     sketch = sketches(task)[0]
     with records.open() as store:
         for i, point in enumerate(sketch.sample(6, 0).tolist()):
-            found = records.make_record(task, sketch.key, point, _ok(1e-3 * (6 - i)))
-            store.append(task, found, sketch)
+            record = records.make_record(task, sketch.key, point, _ok(1e-3 * (6 - i)))
+            store.append(task, record, sketch)
         assert export_database(store, tmp_path / "best", best=2).records == 2
         seconds = {line[1][1][0] for line in map(json.loads, (tmp_path / "best" / RECORDS).read_text().splitlines())}
         assert seconds == {1e-3, 2e-3}
@@ -134,7 +135,7 @@ def _task() -> Task:
 
 @pytest.fixture(scope="module")
 def tuners(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What MetaSchedule's own tuner writes, with made-up times."""
+    """The database of a run of MetaSchedule's tuner with made-up times."""
     folder = tmp_path_factory.mktemp("tuner")
     task = _task()
 
@@ -181,20 +182,21 @@ def tuners(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_metaschedules_tuner_wrote_warms_a_store_up(tuners: Path, tmp_path: Path) -> None:
+def test_a_run_continues_an_imported_database_of_metaschedule(tuners: Path, tmp_path: Path) -> None:
     task, path = _task(), tmp_path / "s.sqlite"
     lines = [json.loads(line) for line in (tuners / RECORDS).read_text().splitlines()]
     with records.open(path) as store:
-        found = import_database(store, tuners)
-        kept = list(store.measurements(task))
-    assert found.records == len(kept) >= len(lines) - 4  # one mutator writes notes that no sketch of ours has
-    assert sum(found.passed_over.values()) + found.records + found.known == len(lines)
-    assert {r.device for r in kept} == {host_device().name}
-    errors = sum(r.measurement.status is Status.RUN_ERROR for r in kept)  # 6 were written
-    assert 2 <= 6 - sum(found.passed_over.values()) <= errors <= 6
+        result = import_database(store, tuners)
+        imported = list(store.measurements(task))
+    # One mutator writes annotations that none of our sketches has.
+    assert result.records == len(imported) >= len(lines) - 4
+    assert sum(result.passed_over.values()) + result.records + result.known == len(lines)
+    assert {r.device for r in imported} == {host_device().name}
+    errors = sum(r.measurement.status is Status.RUN_ERROR for r in imported)  # 6 were written
+    assert 2 <= 6 - sum(result.passed_over.values()) <= errors <= 6
     by_key = {sketch.key: sketch for sketch in sketches(task)}
-    for record in kept[:6]:
-        trace = by_key[record.sketch].schedule(record.point).trace  # TVM takes the point as it is
+    for record in imported[:6]:
+        trace = by_key[record.sketch].schedule(record.point).trace  # TVM applies the point unchanged
         assert by_key[record.sketch].point(trace) == record.point
     with records.open(path) as store, MeasurePool(task.target) as pool:
         session = Session([task], strategy=make_strategy("random"), model=CostModel(), pool=pool, store=store, seed=0)
@@ -202,11 +204,11 @@ def test_what_metaschedules_tuner_wrote_warms_a_store_up(tuners: Path, tmp_path:
         session.run(budget)
         (state,) = session.states
         assert budget.spent_trials == 0
-        assert {(r.sketch, r.point) for r in kept} == state.known.seen
+        assert {(r.sketch, r.point) for r in imported} == state.known.seen
         assert state.best is not None
         choice = choose(state, CostModel(), pool)
     assert choice.how is How.MEASURED
-    assert choice.seconds == min(r.measurement.seconds for r in kept)
+    assert choice.seconds == min(r.measurement.seconds for r in imported)
     assert choice.error is not None
     assert choice.error < 1e-5
 
@@ -221,73 +223,73 @@ def test_torn_and_damaged_lines_are_counted(tuners: Path, tmp_path: Path) -> Non
     with pytest.raises(_tvm.TVM_ERRORS):
         ms.database.JSONDatabase(work_dir=str(folder))  # this is why we read the files ourselves
     with records.open() as store:
-        whole = import_database(store, tuners)
+        undamaged = import_database(store, tuners)
     with records.open() as store:
-        found = import_database(store, folder)
-        assert found.passed_over["damaged lines"] == 1
-        assert found.records >= whole.records - 1
+        result = import_database(store, folder)
+        assert result.passed_over["damaged lines"] == 1
+        assert result.records >= undamaged.records - 1
     bad = ["null", "[]", "[0]", "[0, [[], [1], null, []]]", "[7, [[[],[]], [1.0], null, []]]", "{}", "\0", "[" * 9999]
     bad.append("[0, [[[],[]], [1.0], [1], []]]")  # no target
     (folder / RECORDS).write_text("\n".join(bad) + "\n")
     with records.open() as store:
-        found = import_database(store, folder)
-        assert found.records == store.count() == 0
-        assert sum(found.passed_over.values()) == len(bad)
+        result = import_database(store, folder)
+        assert result.records == store.count() == 0
+        assert sum(result.passed_over.values()) == len(bad)
     (folder / WORKLOADS).write_text('["1", "AAAA"]\n')
     (folder / RECORDS).write_bytes(text)
     with records.open() as store:
-        found = import_database(store, folder)
-    assert found.passed_over == {"of a workload that TVM cannot read": len(lines)}
+        result = import_database(store, folder)
+    assert result.passed_over == {"of a workload that TVM cannot read": len(lines)}
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, TypeError, ValueError, KeyError])
-def test_mistakes_of_ours_are_not_the_databases(
+def test_errors_of_felixlike_are_raised(
     tuners: Path, tmp_path: Path, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def mistaken(*_: Any, **__: Any) -> Any:
+    def raise_kind(*_: Any, **__: Any) -> Any:
         raise kind("ours")
 
     with records.open() as store:
         assert import_database(store, tuners).records
         for name in ("make_task", "sketches"):
             with monkeypatch.context() as patch:
-                patch.setattr(metaschedule_file, name, mistaken)
+                patch.setattr(metaschedule_file, name, raise_kind)
                 with pytest.raises(kind, match="ours"):
                     import_database(store, tuners)
                 with pytest.raises(kind, match="ours"):
                     export_database(store, tmp_path / name)
 
 
-def test_no_byte_of_a_record_can_do_harm(tuners: Path, tmp_path: Path) -> None:
+def test_records_with_a_changed_byte_are_imported_or_skipped(tuners: Path, tmp_path: Path) -> None:
     rng, line = random.Random(0), (tuners / RECORDS).read_bytes().splitlines()[0]
     changed = []
     for _ in range(200):
-        other = bytearray(line)
-        other[rng.randrange(len(other))] = rng.choice(b'0123456789[],"nb\xff')
-        changed.append(bytes(other).replace(b"\n", b" "))
+        mutated = bytearray(line)
+        mutated[rng.randrange(len(mutated))] = rng.choice(b'0123456789[],"nb\xff')
+        changed.append(bytes(mutated).replace(b"\n", b" "))
     (tmp_path / WORKLOADS).write_bytes((tuners / WORKLOADS).read_bytes())
     (tmp_path / RECORDS).write_bytes(b"\n".join(changed) + b"\n")
     task = _task()
     with records.open() as store:
-        found = import_database(store, tmp_path)
-        assert found.records + found.known + sum(found.passed_over.values()) == 200
+        result = import_database(store, tmp_path)
+        assert result.records + result.known + sum(result.passed_over.values()) == 200
         by_key = {sketch.key: sketch for sketch in sketches(task)}
         for record in store.measurements():
             assert by_key[record.sketch].in_range(record.point)
             assert math.isfinite(record.measurement.seconds) or record.measurement.status is Status.RUN_ERROR
 
 
-def test_other_targets_and_missing_folders(tuners: Path, tmp_path: Path) -> None:
+def test_other_targets_are_skipped_and_missing_folders_are_errors(tuners: Path, tmp_path: Path) -> None:
     target = _tvm.Target({"kind": "llvm", "num-cores": 64, "mcpu": "znver3"})
     with records.open() as store:
-        found = import_database(store, tuners, target=target, device="another")
-        assert found.records == 0
-        assert set(found.passed_over) == {"of another target"}
+        result = import_database(store, tuners, target=target, device="another")
+        assert result.records == 0
+        assert set(result.passed_over) == {"of another target"}
         with pytest.raises(StoreError, match=r"there is no database_workload\.json that can be read"):
             import_database(store, tmp_path / "nowhere")
 
 
-def test_every_sketch_reads_its_own_trace_back() -> None:
+def test_every_sketch_reads_the_points_of_its_own_traces() -> None:
     for func in (workloads.matmul(12, 10, 18), workloads.conv2d(4, 6, 8), workloads.softmax(8, 12)):
         task = make_task(func, resolve_target("cpu"), name="x")
         for sketch in sketches(task):

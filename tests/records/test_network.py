@@ -1,4 +1,4 @@
-"""Stores on network file systems, as the table of mounts says of a folder: never WAL there."""
+"""Stores in folders that the table of mounts lists as network file systems do not use WAL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from felixlike.records import file as files
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is said to be on a file server."""
+    """A folder that the table of mounts lists as NFS."""
     folder = tmp_path / "shared"
     folder.mkdir()
     table = tmp_path / "mountinfo"
@@ -27,17 +27,17 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def journal(path: Path) -> bytes:
-    """What the file itself says."""
+    """Return the bytes of the header that give the journal mode."""
     return path.read_bytes()[18:20]
 
 
 WAL, ROLLBACK = b"\2\2", b"\1\1"
 
 
-def test_a_new_store(shared: Path, tmp_path: Path) -> None:
-    for path, wanted in ((shared / "store.db", ROLLBACK), (tmp_path / "store.db", WAL)):
+def test_a_new_store_on_nfs_uses_a_rollback_journal(shared: Path, tmp_path: Path) -> None:
+    for path, expected in ((shared / "store.db", ROLLBACK), (tmp_path / "store.db", WAL)):
         fill(path, 3)
-        assert journal(path) == wanted
+        assert journal(path) == expected
     with records.open(shared / "store.db") as store:
         assert store.file.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
         assert store.file.execute("PRAGMA locking_mode").fetchone() == ("normal",)
@@ -46,27 +46,27 @@ def test_a_new_store(shared: Path, tmp_path: Path) -> None:
     assert [p.name for p in shared.iterdir()] == ["store.db"]
 
 
-def test_a_store_that_was_made_elsewhere(shared: Path, tmp_path: Path) -> None:
-    """With what its log holds."""
-    here, there = tmp_path / "store.db", shared / "store.db"
-    fill(here, 3)
-    with records.open(here) as store:
+def test_a_store_copied_to_nfs_changes_its_journal_when_written(shared: Path, tmp_path: Path) -> None:
+    """The records in its write-ahead log are read too."""
+    local, remote = tmp_path / "store.db", shared / "store.db"
+    fill(local, 3)
+    with records.open(local) as store:
         store.append(TASK, record(timed(2.0), point=(77,)))
         for end in ("", "-wal"):
-            Path(f"{there}{end}").write_bytes(Path(f"{here}{end}").read_bytes())
-    before = there.read_bytes()
-    with records.open(there, read_only=True) as store:
+            Path(f"{remote}{end}").write_bytes(Path(f"{local}{end}").read_bytes())
+    before = remote.read_bytes()
+    with records.open(remote, read_only=True) as store:
         assert store.count() == 4
-    assert (there.read_bytes(), sorted(p.name for p in shared.iterdir())) == (before, ["store.db", "store.db-wal"])
-    with records.open(there) as store:
+    assert (remote.read_bytes(), sorted(p.name for p in shared.iterdir())) == (before, ["store.db", "store.db-wal"])
+    with records.open(remote) as store:
         assert store.count() == 4
         assert [p.name for p in shared.iterdir()] == ["store.db"]
-    assert journal(there) == ROLLBACK
-    with records.open(there, read_only=True) as store:
+    assert journal(remote) == ROLLBACK
+    with records.open(remote, read_only=True) as store:
         assert store.count() == 4
 
 
-def test_a_store_keeps_its_journal_on_the_servers_own_disk(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_keeps_its_rollback_journal_on_a_local_disk(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = shared / "store.db"
     written = fill(path, 3)
     monkeypatch.setattr(mounts, "TABLE", Path("/proc/self/mountinfo"))
@@ -76,7 +76,7 @@ def test_a_store_keeps_its_journal_on_the_servers_own_disk(shared: Path, monkeyp
     assert journal(path) == ROLLBACK
 
 
-def test_a_store_that_another_program_has_open_with_a_log(
+def test_a_store_that_another_program_has_open_in_wal_mode_is_an_error(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = shared / "store.db"
@@ -99,11 +99,11 @@ def _append(path: str, table: str, process: int) -> None:
             store.append(TASK, record(timed(1.0 + number), point=(process, number)))
 
 
-def test_processes_take_turns(shared: Path) -> None:
+def test_several_processes_write_one_store(shared: Path) -> None:
     path = shared / "store.db"
     spawning = multiprocessing.get_context("spawn")
-    given = [(str(path), str(mounts.TABLE), process) for process in range(3)]
-    processes = [spawning.Process(target=_append, args=arguments) for arguments in given]
+    argument_lists = [(str(path), str(mounts.TABLE), process) for process in range(3)]
+    processes = [spawning.Process(target=_append, args=arguments) for arguments in argument_lists]
     for process in processes:
         process.start()
     for process in processes:

@@ -1,4 +1,4 @@
-"""What may be given for a store, and where none can be; noticed when it is opened."""
+"""Paths of stores: valid and invalid ones, checked when a store is opened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from felixlike.report import RunLog
 
 
 @pytest.mark.parametrize("name", [None, ":memory:"])
-def test_in_memory(name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stores_in_memory_write_no_files(name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with records.open(name) as store, RunLog(name) as log:
         store.append(TASK, record(timed(1.0)))
@@ -43,14 +43,14 @@ def test_in_memory(name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("file::memory:?cache=shared", "SQLite's URIs are not understood"),
     ],
 )
-def test_names_that_are_no_path(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_names_are_errors(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreError, match=words):
         records.open(name)
     assert not list(tmp_path.iterdir())
 
 
-def test_odd_names_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusual_file_names_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("./file:runs.sqlite", "a ?b=c#d%20.sqlite", ":memory:.sqlite"):
         fill(Path(name), 2)
@@ -59,24 +59,24 @@ def test_odd_names_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             assert store.count() == 2
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_paths_of_other_kinds_than_files_are_errors(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(tmp_path / "socket"))
-    places = {
+    paths = {
         tmp_path: "it is a directory",
         Path("/dev/null"): "it is a device",
         tmp_path / "pipe": "it is a named pipe",
         tmp_path / "socket": "it is a socket",
         tmp_path / "nowhere" / "store.db": "there is no directory",
     }
-    for place, words in places.items():
+    for path, words in paths.items():
         for read_only in (False, True):
             with pytest.raises(StoreError, match=words):
-                records.open(place, read_only=read_only)
+                records.open(path, read_only=read_only)
 
 
-def test_through_a_link(tmp_path: Path) -> None:
+def test_stores_can_be_opened_through_a_symbolic_link(tmp_path: Path) -> None:
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "store.db")
     written = fill(link, 3)
@@ -86,7 +86,7 @@ def test_through_a_link(tmp_path: Path) -> None:
 
 
 def denied(*refused: Path) -> object:
-    """os.access for somebody who may not write to these; root may write anywhere."""
+    """Return a fake `os.access` that denies writing to these paths; the tests may run as root."""
 
     def access(path: str | Path, mode: int) -> bool:
         return not (mode & os.W_OK and Path(path) in refused)
@@ -94,7 +94,7 @@ def denied(*refused: Path) -> object:
     return access
 
 
-def test_read_only_is_noticed_at_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_stores_are_errors_when_opened_for_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store.db"
     fill(path, 3)
     monkeypatch.setattr(os, "access", denied(path))
@@ -113,7 +113,7 @@ def test_read_only_is_noticed_at_opening(tmp_path: Path, monkeypatch: pytest.Mon
     assert [p.name for p in tmp_path.iterdir()] == ["store.db"]
 
 
-def test_what_permissions_do_not_tell_is_noticed_too(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     fill(path, 3)
     (tmp_path / "store.db-wal").mkdir()  # so that SQLite's log cannot be written
@@ -121,7 +121,7 @@ def test_what_permissions_do_not_tell_is_noticed_too(tmp_path: Path) -> None:
         records.open(path)
 
 
-def test_a_log_beside_a_read_only_store_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_a_read_only_store_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, copied = tmp_path / "store.db", tmp_path / "there" / "store.db"
     copied.parent.mkdir()
     fill(path, 3)

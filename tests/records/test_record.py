@@ -11,7 +11,7 @@ from felixlike.measure.measurement import Measurement, Status
 from felixlike.records import make_record
 
 
-def test_a_record_says_where_when_and_by_what() -> None:
+def test_a_record_has_its_origin() -> None:
     x = _tvm.te.placeholder((16,), name="X")
     task = make_task(_tvm.te.create_prim_func([x, _tvm.topi.nn.relu(x)]), resolve_target("cpu"), name="relu")
     before = time.time()

@@ -1,4 +1,4 @@
-"""Rows and records, without a database."""
+"""Conversion between rows and records, without a database."""
 
 import math
 
@@ -25,7 +25,7 @@ def record_of(measurement: Measurement) -> Record:
 
 
 @pytest.mark.parametrize("status", Status)
-def test_every_status_survives(status: Status) -> None:
+def test_every_status_round_trips(status: Status) -> None:
     record = record_of(Measurement(status, 1.0, (0.5, 1.5), 0.7, math.inf, "why", 0.25, 0.125))
     row = to_row(record)
     assert len(row) == len(COLUMNS)
@@ -33,7 +33,7 @@ def test_every_status_survives(status: Status) -> None:
     assert type(row[COLUMNS.index("status")]) is str
 
 
-def test_nan_is_null_and_inf_is_itself() -> None:
+def test_nan_is_stored_as_null_and_inf_as_inf() -> None:
     row = to_row(record_of(Measurement(Status.TIMEOUT)))
     assert row[COLUMNS.index("spread")] is None
     assert row[COLUMNS.index("seconds")] == math.inf
@@ -41,7 +41,7 @@ def test_nan_is_null_and_inf_is_itself() -> None:
 
 
 @pytest.mark.parametrize(("column", "value"), [("status", "fine"), ("point", "[1,"), ("repeats", "7")])
-def test_foreign_rows_are_refused(column: str, value: str) -> None:
+def test_invalid_rows_are_errors(column: str, value: str) -> None:
     row = list(to_row(record_of(Measurement(Status.OK, 1.0))))
     row[COLUMNS.index(column)] = value
     with pytest.raises((ValueError, TypeError)):

@@ -1,4 +1,4 @@
-"""Stores in files and in memory: what was appended comes back, and everything that can go wrong has words."""
+"""Stores in files and in memory return what was appended and raise descriptive errors."""
 
 import math
 import sqlite3
@@ -19,8 +19,8 @@ from felixlike.records import Store
 from felixlike.records.metaschedule import export_database, import_database
 
 
-def unasked(value: Any) -> Any:
-    """A value of a type that is not asked for."""
+def wrongly_typed(value: Any) -> Any:
+    """Return a value of a wrong type without a type error of mypy."""
     return value
 
 
@@ -29,16 +29,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-def test_what_was_appended_comes_back(path: Path) -> None:
+def test_appended_records_are_read_back(path: Path) -> None:
     written = [record(timed(1e-3)), record(Measurement(Status.CRASHED, message="its process died of SIGSEGV\n“…”"))]
     with records.open(path) as store:
-        for item in written:
-            store.append(TASK, item)
+        for appended in written:
+            store.append(TASK, appended)
         failed = list(store.measurements())[1].measurement
     with records.open(path) as store:
-        read = list(store.measurements())
-    assert read[0] == written[0]
-    assert replace(read[1], measurement=failed) == replace(written[1], measurement=failed)  # its spread is nan
+        records_read = list(store.measurements())
+    assert records_read[0] == written[0]
+    assert replace(records_read[1], measurement=failed) == replace(written[1], measurement=failed)  # its spread is nan
     assert failed.message == written[1].measurement.message
     assert failed.seconds == math.inf
     assert math.isnan(failed.spread)
@@ -50,15 +50,15 @@ def test_the_best_is_the_fastest_ok_of_the_task_on_this_device() -> None:
         for measurement in (timed(3e-3), timed(2e-3), Measurement(Status.OK, math.nan), Measurement(Status.WRONG)):
             store.append(TASK, record(measurement))
         store.append(OTHER, record(timed(1e-6), OTHER))
-        elsewhere = replace(record(timed(1e-3)), device="another processor")
-        store.append(TASK, elsewhere)
+        other_device = replace(record(timed(1e-3)), device="another processor")
+        store.append(TASK, other_device)
         best = store.best(TASK)
         assert best is not None
         assert best.measurement.seconds == 2e-3
-        assert store.best(TASK, device="another processor") == elsewhere
+        assert store.best(TASK, device="another processor") == other_device
 
 
-def test_only_checked_is_no_time() -> None:
+def test_records_without_a_time_are_not_the_best() -> None:
     with records.open() as store:
         store.append(TASK, record(Measurement(Status.OK, math.nan, error=1e-7)))
         assert store.best(TASK) is None
@@ -66,7 +66,7 @@ def test_only_checked_is_no_time() -> None:
         assert math.isnan(only.measurement.seconds)
 
 
-def test_measurements_that_were_read_are_left_out(tmp_path: Path) -> None:
+def test_measurements_after_a_number_are_read(tmp_path: Path) -> None:
     written = fill(tmp_path / "s", 7)
     with records.open(tmp_path / "s") as store:
         assert list(map(told, store.measurements(after=4))) == list(map(told, written[4:]))
@@ -74,14 +74,14 @@ def test_measurements_that_were_read_are_left_out(tmp_path: Path) -> None:
         assert list(store.measurements(after=7)) == []
 
 
-def test_measurements_of_one_task_in_their_order_as_asked_for() -> None:
+def test_measurements_of_a_task_are_read_lazily_in_order() -> None:
     with records.open() as store:
         for step in range(5):
             store.append(TASK, record(timed(1.0 - step / 10), point=(step,)))
             store.append(OTHER, record(timed(1.0), OTHER))
         rows = store.measurements(TASK)
         assert next(rows).point == (0,)
-        store.append(OTHER, record(timed(1.0), OTHER))  # while it is being read
+        store.append(OTHER, record(timed(1.0), OTHER))  # appended while the records are being read
         assert [row.point for row in rows] == [(1,), (2,), (3,), (4,)]
         assert len(list(store.measurements())) == 11
 
@@ -104,18 +104,18 @@ def test_a_record_of_another_task_is_refused() -> None:
         (lambda store: next(store.measurements(5)), "Store: task is an int"),
     ],
 )
-def test_what_is_no_task_and_no_record_is_refused(ask: Callable[[Store], Any], words: str) -> None:
+def test_wrong_tasks_and_records_are_errors(ask: Callable[[Store], Any], words: str) -> None:
     with records.open() as store, pytest.raises(InvalidOption, match=words):
         ask(store)
 
 
 @pytest.mark.parametrize("wrong", [5, True, b"store", ["store"], "", "a\0b"])
-def test_what_is_no_path_is_refused(wrong: Any) -> None:
+def test_wrong_paths_are_errors(wrong: Any) -> None:
     with pytest.raises(StoreError, match=r"store: .* is not a path\. give "):
         records.open(wrong)
 
 
-def test_all_there_are_by_the_tasks_key() -> None:
+def test_all_measurements_of_a_task_are_found_by_its_key() -> None:
     with records.open() as store:
         for step in range(3):
             store.append(TASK, record(timed(1.0 - step / 10), point=(step,)))
@@ -123,7 +123,7 @@ def test_all_there_are_by_the_tasks_key() -> None:
         assert len(list(store.measurements(TASK.key))) == 3
 
 
-def test_the_workload_is_kept_with_its_module(path: Path) -> None:
+def test_the_workload_is_stored_once_with_its_module(path: Path) -> None:
     with records.open(path) as store:
         store.append(TASK, record(timed(1.0)))
         store.append(TASK, record(timed(1.0)))
@@ -152,7 +152,7 @@ def writer(path: Path, number: int) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_processes_share_a_file_and_being_killed_loses_nothing(path: Path) -> None:
+def test_killed_processes_that_share_a_file_lose_no_records(path: Path) -> None:
     with writer(path, 0) as one, writer(path, 1) as other:
         for process in (one, other):
             assert process.stdout is not None
@@ -215,23 +215,23 @@ def of_unknown_status(path: Path) -> None:
     ],
     ids=["text", "birds", "newer", "truncated", "overwritten", "status", "directory"],
 )
-def test_bad_files_are_refused_in_words(path: Path, make: Callable[[Path], None], words: str) -> None:
+def test_bad_files_are_errors(path: Path, make: Callable[[Path], None], words: str) -> None:
     make(path)
     with pytest.raises(StoreError, match=words), records.open(path) as store:
         list(store.measurements())
 
 
-def test_a_missing_directory(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no directory .*nowhere.*make it, or give another path"):
         records.open(tmp_path / "nowhere" / "store.db")
 
 
-def test_a_place_that_cannot_be_written() -> None:
+def test_a_path_that_cannot_be_written_is_an_error() -> None:
     with pytest.raises(StoreError, match=r"/proc/store\.db: unable to open database file.*can be written"):
         records.open("/proc/store.db")
 
 
-def test_a_file_that_stays_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_file_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("felixlike.records.file.BUSY_MILLISECONDS", 10)
     with records.open(path) as store:
         holder = sqlite3.connect(path, isolation_level=None)
@@ -243,7 +243,7 @@ def test_a_file_that_stays_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert len(list(store.measurements())) == 1
 
 
-def test_a_closed_store_says_so() -> None:
+def test_a_closed_store_is_an_error() -> None:
     store = Store()
     store.close()
     store.close()
@@ -251,7 +251,7 @@ def test_a_closed_store_says_so() -> None:
         store.append(TASK, record(timed(1.0)))
 
 
-def test_a_relative_path_and_an_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_to_an_empty_file_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.db").touch()
     with records.open("empty.db") as store:
@@ -260,7 +260,7 @@ def test_a_relative_path_and_an_empty_file(tmp_path: Path, monkeypatch: pytest.M
         assert len(list(store.measurements())) == 1
 
 
-def test_lookups_use_an_index_however_many_measurements_there_are() -> None:
+def test_lookups_use_an_index() -> None:
     with records.open() as store:
         store.append(TASK, record(timed(1.0)))
         seen: list[str] = []
@@ -282,25 +282,25 @@ def test_lookups_use_an_index_however_many_measurements_there_are() -> None:
 @pytest.mark.parametrize(
     ("ask", "error", "words"),
     [
-        (lambda _: records.compact(unasked(5)), StoreError, "store: 5 is not a path"),
-        (lambda store: records.merge(store, unasked(5)), StoreError, "5 is not a path"),
+        (lambda _: records.compact(wrongly_typed(5)), StoreError, "store: 5 is not a path"),
+        (lambda store: records.merge(store, wrongly_typed(5)), StoreError, "5 is not a path"),
         (
-            lambda _: records.merge(unasked("a"), "b"),
+            lambda _: records.merge(wrongly_typed("a"), "b"),
             InvalidOption,
             "merge: store is a str. give what records.open returns",
         ),
-        (lambda store: import_database(store, unasked(b"x")), StoreError, "folder: b'x' is not a path"),
-        (lambda store: export_database(store, unasked(None)), StoreError, "folder: None is not a path"),
-        (lambda _: export_database(unasked("a"), "b"), InvalidOption, "store is a str"),
+        (lambda store: import_database(store, wrongly_typed(b"x")), StoreError, "folder: b'x' is not a path"),
+        (lambda store: export_database(store, wrongly_typed(None)), StoreError, "folder: None is not a path"),
+        (lambda _: export_database(wrongly_typed("a"), "b"), InvalidOption, "store is a str"),
         (lambda store: export_database(store, "x", best=-1), InvalidOption, "best is -1. give a whole number ≥ 0"),
-        (lambda store: export_database(store, "x", device=unasked(5)), InvalidOption, "device is 5"),
+        (lambda store: export_database(store, "x", device=wrongly_typed(5)), InvalidOption, "device is 5"),
         (lambda store: export_database(store, __file__), StoreError, "it is a file. name a folder"),
         (lambda store: list(store.numbered(5)), InvalidOption, "numbers is an int"),
         (lambda store: list(store.numbered(["x"])), InvalidOption, "number is 'x'"),
-        (lambda _: records.make_record(unasked(5), "k", (), timed(1)), InvalidOption, "task is an int"),
-        (lambda _: records.make_record(TASK, "k", (), unasked(None)), InvalidOption, "measurement is None"),
+        (lambda _: records.make_record(wrongly_typed(5), "k", (), timed(1)), InvalidOption, "task is an int"),
+        (lambda _: records.make_record(TASK, "k", (), wrongly_typed(None)), InvalidOption, "measurement is None"),
     ],
 )
-def test_wrong_kinds_are_named(ask: Callable[[Store], Any], error: type[Exception], words: str) -> None:
+def test_arguments_of_wrong_types_are_errors(ask: Callable[[Store], Any], error: type[Exception], words: str) -> None:
     with records.open() as store, pytest.raises(error, match=words):
         ask(store)

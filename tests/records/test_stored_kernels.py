@@ -1,4 +1,4 @@
-"""What the compiler says of a GPU's kernels is kept with measurements, also in files that had no room for it."""
+"""Compiler data of GPU kernels is stored with measurements, also in files of versions without that column."""
 
 import sqlite3
 from dataclasses import replace
@@ -21,7 +21,7 @@ def compiled(seconds: float) -> Record:
 
 
 def of_version_2(path: Path) -> None:
-    """Make a store of this version one of version 2, as if it had never been another."""
+    """Convert a store of the current version to version 2."""
     connection = sqlite3.connect(path)
     connection.execute("ALTER TABLE measurements DROP COLUMN kernels")
     connection.execute("PRAGMA user_version = 2")
@@ -29,14 +29,14 @@ def of_version_2(path: Path) -> None:
     connection.close()
 
 
-def test_kernels_become_a_row_and_come_back() -> None:
-    made = compiled(1.0)
-    assert from_row(to_row(made)) == made
+def test_kernels_round_trip_through_a_row() -> None:
+    with_kernels = compiled(1.0)
+    assert from_row(to_row(with_kernels)) == with_kernels
     assert from_row(to_row(record(timed(1.0)))).measurement.kernels == ()
     assert COLUMNS[-1] == "kernels"
 
 
-def test_stores_without_kernels_open_and_take_them(tmp_path: Path) -> None:
+def test_stores_without_kernels_are_upgraded(tmp_path: Path) -> None:
     path, new = tmp_path / "store.sqlite", tmp_path / "new.sqlite"
     fill(path, 3)
     with records.open(path, read_only=True) as store:

@@ -1,4 +1,4 @@
-"""A sketch laid open: text, curves, plots, bad names."""
+"""`explain` gives the text, curves and plots of a sketch, and errors for unknown names."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_the_heaviest_block_is_explained(explanation: Explanation) -> None:
 @pytest.mark.parametrize("width", [None, 40, 60, 80])
 def test_text_at_every_width(golden: Callable[[str, str], None], width: int | None) -> None:
     two_cores = _tvm.Target({"kind": "llvm", "num-cores": 2})
-    found = explain(sketches(workloads.matmul(16, 16, 16), two_cores)[0], columns="vector_extent")
-    text = found.text(width=width)
+    explained = explain(sketches(workloads.matmul(16, 16, 16), two_cores)[0], columns="vector_extent")
+    text = explained.text(width=width)
     golden("explanation" if width is None else f"explanation_{width}", text)
     assert width in (None, 40) or max(map(len, text.splitlines())) <= width
 
@@ -73,17 +73,17 @@ def test_a_plot_is_an_image(explanation: Explanation, tmp_path: Path) -> None:
         explanation.plot(5)  # type: ignore[arg-type]
 
 
-def test_locations_of_the_point_are_kept() -> None:
+def test_the_locations_of_the_point_are_used() -> None:
     sketch = sketches(workloads.conv2d())[1]
     points = sketch.sample(64, seed=2)
-    point = points[points[:, sketch.location_columns[0]].argmax()]  # as deep inside as any
-    small = explain(sketch, point=point, columns=["allocation_bytes"], store="pad_temp").formulas[0].value
+    point = points[points[:, sketch.location_columns[0]].argmax()]  # the point with the innermost location
+    innermost = explain(sketch, point=point, columns=["allocation_bytes"], store="pad_temp").formulas[0].value
     root = point.copy()
     root[list(sketch.location_columns)] = -1
-    assert small < explain(sketch, point=root, columns=["allocation_bytes"], store="pad_temp").formulas[0].value
+    assert innermost < explain(sketch, point=root, columns=["allocation_bytes"], store="pad_temp").formulas[0].value
 
 
-def test_bad_names(sketch: Sketch, explanation: Explanation) -> None:
+def test_bad_names_are_errors(sketch: Sketch, explanation: Explanation) -> None:
     with pytest.raises(InvalidOption, match=r"there is no feature 'vektor'"):
         explain(sketch, columns=["vektor"])
     with pytest.raises(InvalidOption, match=r"there is no block 'E'.*one of C, D"):

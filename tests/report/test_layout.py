@@ -1,4 +1,4 @@
-"""Tables and paragraphs for every width: nothing is cut off."""
+"""Tables and paragraphs for every width: no text is cut off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = (
 ROWS = [("fused_conv2d_add_relu", "1", "7.18 µs", "measured"), ("層_norm", "12", "–", "unmeasured")]
 
 
-def test_without_a_width_everything_is_on_its_line() -> None:
+def test_without_a_width_rows_are_not_wrapped() -> None:
     assert table(COLUMNS, ROWS, None) == [
         "task                   calls  latency  schedule",
         "─────────────────────────────────────────────────",
@@ -29,7 +29,7 @@ def test_without_a_width_everything_is_on_its_line() -> None:
     ]
 
 
-def test_names_are_folded_first() -> None:
+def test_long_names_are_wrapped_first() -> None:
     assert table(COLUMNS, ROWS, 40) == [
         "task          calls  latency  schedule",
         "────────────────────────────────────────",
@@ -39,7 +39,7 @@ def test_names_are_folded_first() -> None:
     ]
 
 
-def test_then_columns_are_left_out_and_named() -> None:
+def test_columns_that_do_not_fit_are_left_out_and_named() -> None:
     assert table(COLUMNS, ROWS, 34) == [
         "task           latency  schedule",
         "──────────────────────────────────",
@@ -53,7 +53,7 @@ def test_then_columns_are_left_out_and_named() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 25, 30, 40, 60, 80, 120, 200, None])
-def test_every_name_is_there_in_full_at_every_width(width: int | None) -> None:
+def test_names_are_complete_at_every_width(width: int | None) -> None:
     lines = table(COLUMNS, ROWS, width)
     for number, (name, _, latency, _) in enumerate(ROWS):
         assert latency in "\n".join(lines)
@@ -62,7 +62,7 @@ def test_every_name_is_there_in_full_at_every_width(width: int | None) -> None:
     assert width is None or max(map(text_width, lines)) <= width
 
 
-def test_names_of_words_are_folded_between_them() -> None:
+def test_names_of_several_words_are_wrapped_between_words() -> None:
     name = "AMD EPYC 9R14 96-Core Processor"
     assert table([Column("device", right=False, least=16)], [[name]], 16)[2:] == [
         "AMD EPYC 9R14",
@@ -90,7 +90,7 @@ def test_paragraphs_and_entries() -> None:
     assert entry("a", "b\nc", None, column=4) == ["a   b", "    c"]
 
 
-def test_indented_lines_go_on_deeper() -> None:
+def test_wrapped_lines_keep_their_indentation() -> None:
     assert indented("  for i in 3\n    a = b + c + d + e + f + g", 24, hanging=2) == [
         "  for i in 3",
         "    a = b + c + d + e +",
@@ -114,6 +114,6 @@ def test_the_width_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
         assert stream_width(stream) == 80
     os.close(controller)
     assert stream_width(stream) is None  # it is closed
-    for asked, width in (("40", 40), ("3", 20), ("0", None), ("x", None), ("", None)):
-        monkeypatch.setenv("COLUMNS", asked)
+    for columns, width in (("40", 40), ("3", 20), ("0", None), ("x", None), ("", None)):
+        monkeypatch.setenv("COLUMNS", columns)
         assert stream_width(io.StringIO()) == width

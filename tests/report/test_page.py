@@ -1,4 +1,4 @@
-"""Pages of reports and stores: what they say, that they are whole, and that names in them stay names."""
+"""HTML pages of reports and stores: contents, valid markup and escaped names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from felixlike.tuning import History
 
 EVIL = "<script>alert('x')</script>\"&\x00\ud800"
 
-STORY = TaskHistory(
+HISTORY = TaskHistory(
     steps=(Step(0, 0.0, 4e-4), Step(3, 2.5, 2e-4)),
     pairs=(Pair(1.0, 2e-4), Pair(0.5, 3e-4), Pair(2.0, 4e-4)),
     chosen=(LoopNode("i_fused", "parallel", 8, 64, (LoopNode("j", "vector", 16, 0, (Statement("C ⊕= f(A, B)"),)),)),),
@@ -39,7 +39,7 @@ STORY = TaskHistory(
 )
 
 
-def report(name: str = "dense", story: TaskHistory = STORY) -> Report:
+def report(name: str = "dense", story: TaskHistory = HISTORY) -> Report:
     task = TaskReport(
         name=name,
         workload="k",
@@ -75,7 +75,7 @@ def report(name: str = "dense", story: TaskHistory = STORY) -> Report:
     )
 
 
-def test_a_reports_page_says_all_of_it() -> None:
+def test_the_page_of_a_report_has_all_its_values() -> None:
     page = Read(page_text(page_of_report(report())))
     assert not page.wrong
     assert not page.elsewhere()
@@ -96,7 +96,7 @@ def test_a_reports_page_says_all_of_it() -> None:
         assert words in page.text, words
 
 
-def test_a_report_of_an_earlier_version_has_a_page_too() -> None:
+def test_reports_of_earlier_versions_have_a_page() -> None:
     data = report().to_json()
     del data["tasks"][0]["story"], data["spent"]
     page = Read(page_text(page_of_report(Report.from_json(data))))
@@ -107,14 +107,16 @@ def test_a_report_of_an_earlier_version_has_a_page_too() -> None:
 
 
 @pytest.mark.parametrize("place", ["report", "store"])
-def test_names_are_no_markup(place: str, tmp_path: Path) -> None:
+def test_names_are_escaped(place: str, tmp_path: Path) -> None:
     if place == "report":
-        evil = dataclasses.replace(report(EVIL), device=EVIL, note=EVIL, versions={EVIL: EVIL}, stopped=EVIL)
-        story = dataclasses.replace(STORY, chosen=(LoopNode(EVIL, EVIL, 2, 0, (Statement(EVIL),)),))
-        evil = dataclasses.replace(evil, tasks=(dataclasses.replace(evil.tasks[0], story=story, point={EVIL: 1}),))
-        text = page_text(page_of_report(evil)) + evil._repr_html_()
+        evil_report = dataclasses.replace(report(EVIL), device=EVIL, note=EVIL, versions={EVIL: EVIL}, stopped=EVIL)
+        story = dataclasses.replace(HISTORY, chosen=(LoopNode(EVIL, EVIL, 2, 0, (Statement(EVIL),)),))
+        evil_report = dataclasses.replace(
+            evil_report, tasks=(dataclasses.replace(evil_report.tasks[0], story=story, point={EVIL: 1}),)
+        )
+        text = page_text(page_of_report(evil_report)) + evil_report._repr_html_()
     else:
-        plain = EVIL[:-1]  # SQLite holds no halves of characters
+        plain = EVIL[:-1]  # SQLite cannot store a lone surrogate
         store = filled(tmp_path / "s.sqlite", dataclasses.replace(TASK, name=plain), device=plain)
         log(store, start={"model": EVIL, "target": EVIL, "seed": EVIL, "budget": {EVIL: EVIL}}, error={"message": EVIL})
         text = page_text(StorePage(store, name=EVIL).build())
@@ -126,7 +128,7 @@ def test_names_are_no_markup(place: str, tmp_path: Path) -> None:
     assert page.text.count("<script>alert('x')</script>\"&�") >= 5
 
 
-def test_markup_escapes_all_but_markup() -> None:
+def test_element_escapes_text_and_attributes() -> None:
     assert element("p", "a<b", element("b", 'x"'), class_='"', data_x=None, open=True) == (
         '<p class="&quot;" open>a&lt;b<b>x&quot;</b></p>'
     )
@@ -134,17 +136,21 @@ def test_markup_escapes_all_but_markup() -> None:
 
 
 def filled(path: Path, *tasks: Task, device: str = "a CPU") -> Path:
-    """A store with a failure and two latencies of each task, a second apart."""
+    """Write a store with a failure and two latencies of each task, one second apart."""
     with records.open(path) as store:
         for number, task in enumerate(tasks):
-            for step, found in enumerate((Measurement(Status.CRASHED, build_seconds=0.5), timed(4e-4), timed(2e-4))):
-                made = dataclasses.replace(record(found, task, (step,)), device=device, time=100.0 + 3 * number + step)
-                store.append(task, made)
+            for step, measurement in enumerate(
+                (Measurement(Status.CRASHED, build_seconds=0.5), timed(4e-4), timed(2e-4))
+            ):
+                stored = dataclasses.replace(
+                    record(measurement, task, (step,)), device=device, time=100.0 + 3 * number + step
+                )
+                store.append(task, stored)
     return path
 
 
 def log(store: Path, name: str = "20260101T000000-1.jsonl", **events: dict[str, Any]) -> Path:
-    """A run's log with these events, and a line that is damaged."""
+    """Append these events and damaged lines to the log of a run."""
     path = Path(f"{store}.logs") / name
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
@@ -154,7 +160,7 @@ def log(store: Path, name: str = "20260101T000000-1.jsonl", **events: dict[str, 
     return path
 
 
-def test_a_stores_page_has_all_devices_and_tasks(tmp_path: Path) -> None:
+def test_the_page_of_a_store_has_all_devices_and_tasks(tmp_path: Path) -> None:
     store = filled(tmp_path / "s.sqlite", TASK, OTHER)
     filled(store, TASK, device="another CPU")
     page = StorePage(store).build()
@@ -164,16 +170,16 @@ def test_a_stores_page_has_all_devices_and_tasks(tmp_path: Path) -> None:
     ]
     first, second = page.groups[0].tasks
     assert (first.best, first.trials, dict(first.failures)) == (2e-4, 3, {"crashed": 1})
-    assert first.steps == ((1.5, 4e-4), (2.5, 2e-4))  # the first took what it was built for
+    assert first.steps == ((1.5, 4e-4), (2.5, 2e-4))  # the time of the first one includes its build
     assert second.steps == ((4.5, 4e-4), (5.5, 2e-4))
     assert first.until == second.until == 5.5
-    assert "does not hold its trace" in first.unseen  # of made-up sketches
+    assert "does not hold its trace" in first.unseen  # the sketches are made up
     text = Read(page_text(page)).text
     for words in ("9, 6 of them right, of 2 workloads", "Times of different devices do not compare", "no log of a run"):
         assert words in text
 
 
-def test_a_stores_page_draws_its_best_schedules(tmp_path: Path) -> None:
+def test_the_page_of_a_store_draws_the_best_schedules(tmp_path: Path) -> None:
     sketch = sketches(TASK, space="best")[0]
     point = sketch.sample(1, seed=0)[0].tolist()
     with records.open(tmp_path / "s.sqlite") as store:
@@ -187,10 +193,10 @@ def test_a_stores_page_draws_its_best_schedules(tmp_path: Path) -> None:
     assert page.unfinished == (page.groups[0].tasks[0].unseen == "It is drawn the next time.")
 
 
-def test_logs_say_what_was_predicted_and_how_often_tasks_are_called(tmp_path: Path) -> None:
+def test_pages_show_predictions_and_calls_from_the_logs(tmp_path: Path) -> None:
     store = filled(tmp_path / "s.sqlite", TASK, OTHER)
     calls = {TASK.key: 1, OTHER.key: 3, "odd": "many"}
-    right = {"workload": TASK.key, "status": "ok"}
+    correct = {"workload": TASK.key, "status": "ok"}
     log(
         store,
         start={
@@ -199,14 +205,14 @@ def test_logs_say_what_was_predicted_and_how_often_tasks_are_called(tmp_path: Pa
             "budget": {"trials": 9, "seconds": None},
             "versions": {"felixlike": "7"},
         },
-        measured1={**right, "score": 1.0, "latency": 4e-4},
-        measured2={**right, "score": 2.0, "latency": 2e-4},
-        measured3={**right, "score": None, "latency": 2e-4},
-        measured4={**right, "score": 1.0, "latency": 1e-4, "status": "wrong"},
+        measured1={**correct, "score": 1.0, "latency": 4e-4},
+        measured2={**correct, "score": 2.0, "latency": 2e-4},
+        measured3={**correct, "score": None, "latency": 2e-4},
+        measured4={**correct, "score": 1.0, "latency": 1e-4, "status": "wrong"},
     )
-    built = StorePage(store)
-    page = built.build()
-    assert [task.name for task in page.groups[0].tasks] == ["relu32", "relu16"]  # three calls of what takes as long
+    store_page = StorePage(store)
+    page = store_page.build()
+    assert [task.name for task in page.groups[0].tasks] == ["relu32", "relu16"]  # equal latency, but three calls
     assert page.groups[0].share(page.groups[0].tasks[0]) == pytest.approx(0.75)
     assert page.groups[0].tasks[1].pairs == (Pair(1.0, 4e-4), Pair(2.0, 2e-4))
     assert page.spent == {"importing": 2.0, "tuning": 4.0}
@@ -214,28 +220,26 @@ def test_logs_say_what_was_predicted_and_how_often_tasks_are_called(tmp_path: Pa
     assert dict(page.facts)["Tuning"] == "4 candidates in 6 s"
     assert "no end in its log" in page.state
     log(store, end={"report": report().to_json()})
-    ended = built.build()
-    assert not ended.state
-    assert ended.spent == {"importing": 2.0, "measuring": 9.0, "else": 4.0}
-    assert dict(ended.facts)["Maximum error"].startswith("4.0e-07")
+    ended_page = store_page.build()
+    assert not ended_page.state
+    assert ended_page.spent == {"importing": 2.0, "measuring": 9.0, "else": 4.0}
+    assert dict(ended_page.facts)["Maximum error"].startswith("4.0e-07")
     log(store, "20260102T000000-1.jsonl", start={}, error={"message": "KeyError: x"})
-    assert "ended by an error at 2026-01-01T00:00:00Z: KeyError: x" in built.build().state
+    assert "ended by an error at 2026-01-01T00:00:00Z: KeyError: x" in store_page.build().state
 
 
-def test_what_was_read_is_not_read_again_unless_the_file_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_are_read_once_unless_the_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(tmp_path / "s.sqlite", TASK)
     page = StorePage(store)
     page.build()
     seen = []
     take = StorePage._take
 
-    def counted(self: StorePage, found: Record) -> None:
-        seen.append(found)
-        take(self, found)
+    def recorded_take(self: StorePage, stored: Record) -> None:
+        seen.append(stored)
+        take(self, stored)
 
-    monkeypatch.setattr(StorePage, "_take", counted)
+    monkeypatch.setattr(StorePage, "_take", recorded_take)
     filled(store, OTHER)
     assert [task.name for task in page.build().groups[0].tasks] == ["relu16", "relu32"]
     assert len(seen) == 3
@@ -245,7 +249,7 @@ def test_what_was_read_is_not_read_again_unless_the_file_is_another(
     assert [task.name for task in page.build().groups[0].tasks] == ["relu32"]
 
 
-def test_a_page_is_written_whole(tmp_path: Path) -> None:
+def test_a_page_is_written_to_a_file(tmp_path: Path) -> None:
     report().save_html(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text() == page_text(page_of_report(report()))
     with pytest.raises(OutputNotWritable, match="it is a directory"):
@@ -272,10 +276,10 @@ def test_a_plot_has_a_panel_for_each_task_with_a_curve() -> None:
         report(story=TaskHistory()).plot()
 
 
-def test_stories_as_json_and_back() -> None:
+def test_task_histories_round_trip_through_json() -> None:
     data = json.loads(json.dumps(report().to_json()))
     assert "story" not in data["tasks"][1]
-    assert Report.from_json(data).tasks[0].story == STORY
+    assert Report.from_json(data).tasks[0].story == HISTORY
 
 
 @pytest.mark.parametrize(
@@ -297,39 +301,39 @@ def test_stories_as_json_and_back() -> None:
         ({"colour": "red"}, "story.colour is not known"),
     ],
 )
-def test_stories_that_were_edited(change: dict[str, Any], words: str) -> None:
+def test_edited_task_histories_are_errors(change: dict[str, Any], words: str) -> None:
     data = json.loads(json.dumps(report().to_json()))
     data["tasks"][0]["story"] |= change
     with pytest.raises(InvalidArtefact, match=rf"tasks\[0\].{words}"):
         Report.from_json(data)
 
 
-def test_stories_nested_without_end_are_refused() -> None:
+def test_deeply_nested_task_histories_are_errors() -> None:
     nodes: list[Any] = ["C"]
     for _ in range(80):
         nodes = [["i", "serial", 2, 0, nodes]]
     with pytest.raises(InvalidArtefact, match="which are no loops"):
-        TaskHistory.from_json({**STORY.to_json(), "chosen": nodes}, "story")
+        TaskHistory.from_json({**HISTORY.to_json(), "chosen": nodes}, "story")
     with pytest.raises(InvalidArtefact, match="is 3, not an object"):
         TaskHistory.from_json(3, "story")
 
 
-def test_a_story_begins_with_what_earlier_runs_had_found() -> None:
+def test_a_task_history_begins_with_the_best_of_earlier_runs() -> None:
     history = History()
     history.known = 3e-4
     for elapsed, seconds in ((1.0, 4e-4), (2.0, 2e-4), (3.0, 1e-4)):
         history.add(elapsed, math.nan, timed(seconds))
     history.add(4.0, 1.0, Measurement(Status.WRONG, build_seconds=1.0))
-    story = task_history_of(history, chosen=(), untuned=())
-    assert story.steps == (Step(0, 0.0, 3e-4), Step(2, 2.0, 2e-4), Step(3, 3.0, 1e-4))
-    assert story.pairs == ()
-    assert (story.building, story.running) == (1.3, 0.06)
+    task_history = task_history_of(history, chosen=(), untuned=())
+    assert task_history.steps == (Step(0, 0.0, 3e-4), Step(2, 2.0, 2e-4), Step(3, 3.0, 1e-4))
+    assert task_history.pairs == ()
+    assert (task_history.building, task_history.running) == (1.3, 0.06)
 
 
-def test_few_predictions_are_kept_of_many() -> None:
-    found = thinned(range(1000), [1e-3 + step for step in range(1000)])
-    assert len(found) == MOST_PAIRS
-    assert (found[0].score, found[-1].score) == (0.0, 999.0)
+def test_predictions_are_thinned() -> None:
+    pairs = thinned(range(1000), [1e-3 + step for step in range(1000)])
+    assert len(pairs) == MOST_PAIRS
+    assert (pairs[0].score, pairs[-1].score) == (0.0, 999.0)
     assert thinned([math.nan, 1.0], [1.0, math.inf]) == ()
 
 
@@ -337,15 +341,17 @@ def test_few_predictions_are_kept_of_many() -> None:
     ("steps", "until"), [([(0.0, 1e-3)], 0.0), ([(1.0, 1e-3), (1.0, 1e-9)], 5.0), ([(2.0, 3.0), (9.0, 2.99)], 1.0)]
 )
 def test_curves_of_any_size_are_drawn(steps: list[tuple[float, float]], until: float) -> None:
-    drawn = Read(curve(steps, until))
-    assert not drawn.wrong
-    assert drawn.count("circle") == len(steps)
-    assert 2 <= sum(at.get("text-anchor") == "end" for _, at in drawn.tags) <= 6
-    places = [float(at[name] or "") for tag, at in drawn.tags if tag == "circle" for name in ("cx", "cy")]
-    assert all(0 <= place <= 340 for place in places)
+    page = Read(curve(steps, until))
+    assert not page.wrong
+    assert page.count("circle") == len(steps)
+    assert 2 <= sum(attributes.get("text-anchor") == "end" for _, attributes in page.tags) <= 6
+    positions = [
+        float(attributes[name] or "") for tag, attributes in page.tags if tag == "circle" for name in ("cx", "cy")
+    ]
+    assert all(0 <= position <= 340 for position in positions)
 
 
-def test_points_that_are_all_alike_are_drawn() -> None:
+def test_equal_points_are_drawn() -> None:
     assert Read(scatter([Pair(0.0, 1e-3)] * 3)).count("circle") == 3
     assert Read(scatter([Pair(1e9, 1e-3), Pair(-1e9, 2.0)])).count("circle") == 2
     assert math.isnan(in_order([Pair(0.0, 1e-3)] * 3))
@@ -353,7 +359,7 @@ def test_points_that_are_all_alike_are_drawn() -> None:
     assert Read(bars({})).count("div") == 0
 
 
-def test_numbers_that_none_can_be_are_not_drawn(tmp_path: Path) -> None:
+def test_impossible_numbers_are_not_drawn(tmp_path: Path) -> None:
     odd = dataclasses.replace(report(), seconds=math.nan, total_seconds=math.inf, spent={"importing": math.nan})
     assert not Read(page_text(page_of_report(odd))).wrong
     with records.open(tmp_path / "s.sqlite") as store:
@@ -369,8 +375,8 @@ def test_numbers_that_none_can_be_are_not_drawn(tmp_path: Path) -> None:
     assert not Read(page_text(page)).wrong
 
 
-def test_pictures_of_endless_schedules_end() -> None:
+def test_drawings_of_long_schedules_are_cut() -> None:
     many = tuple(LoopNode(f"i{number}", "serial", 2, 0, (Statement("C"),)) for number in range(500))
-    body = page_body(page_of_report(report(story=dataclasses.replace(STORY, chosen=many))))
+    body = page_body(page_of_report(report(story=dataclasses.replace(HISTORY, chosen=many))))
     assert Read(body).count("div", "loop") < 130
     assert "… and more" in body

@@ -1,4 +1,4 @@
-"""Reports: text, JSON and back, progress."""
+"""Reports as text and JSON, and progress output."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def report() -> Report:
 
 
 @pytest.mark.parametrize("width", [None, 40, 60, 80, 120, 200])
-def test_text(
+def test_text_at_every_width(
     report: Report, golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, width: int | None
 ) -> None:
     text = report_text(report, width=width)
@@ -81,7 +81,7 @@ def test_text(
     assert str(report) == text
 
 
-def test_text_in_signs_that_standard_output_can_show(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_uses_characters_of_the_output_encoding(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     print(report)
     assert str(report).isascii()
@@ -89,40 +89,40 @@ def test_text_in_signs_that_standard_output_can_show(report: Report, monkeypatch
 
 
 @pytest.mark.parametrize("width", [None, 40, 60, 80])
-def test_stores(golden: Callable[[str, str], None], width: int | None) -> None:
-    here = WorkloadSummary("a", "fused_conv2d_add_relu", 1e6, "llvm", "AMD EPYC 9R14 96-Core Processor", 16, 15, 8e-6)
-    there = dataclasses.replace(here, device="Intel Xeon", best=None, right=0)
+def test_text_of_stores(golden: Callable[[str, str], None], width: int | None) -> None:
+    first = WorkloadSummary("a", "fused_conv2d_add_relu", 1e6, "llvm", "AMD EPYC 9R14 96-Core Processor", 16, 15, 8e-6)
+    second = dataclasses.replace(first, device="Intel Xeon", best=None, right=0)
     name = "" if width is None else f"_{width}"
-    golden(f"store{name}", store_text("runs.sqlite", [here, here, there], width=width))
-    golden(f"store_of_one_device{name}", store_text("runs.sqlite", [here], width=width))
+    golden(f"store{name}", store_text("runs.sqlite", [first, first, second], width=width))
+    golden(f"store_of_one_device{name}", store_text("runs.sqlite", [first], width=width))
     assert store_text("runs.sqlite", [], width=width) == "runs.sqlite\n0 measurements of 0 workloads."
 
 
-def test_one_of_a_thing(report: Report) -> None:
-    one = dataclasses.replace(report, trials=1, rounds=1, recalled=1)
-    assert "1 candidate in 1 round and 12 s of tuning (15 s in all), after 1 candidate from the store" in str(one)
+def test_counts_of_one_are_singular(report: Report) -> None:
+    single = dataclasses.replace(report, trials=1, rounds=1, recalled=1)
+    assert "1 candidate in 1 round and 12 s of tuning (15 s in all), after 1 candidate from the store" in str(single)
 
 
-def test_tables_show_what_all_runs_measured(report: Report) -> None:
+def test_tables_count_candidates_of_all_runs(report: Report) -> None:
     task = dataclasses.replace(report.tasks[0], trials=2, failures={"wrong": 1}, recalled=300, recalled_failures=40)
-    found = dataclasses.replace(report, tasks=(task,))
-    (line,) = [line for line in report_text(found, width=120).splitlines() if task.name in line]
+    with_recalled = dataclasses.replace(report, tasks=(task,))
+    (line,) = [line for line in report_text(with_recalled, width=120).splitlines() if task.name in line]
     assert "302" in line.split()
-    page = report_table(found)
+    page = report_table(with_recalled)
     assert "302" in page
     assert "41 (40 in earlier runs, 1 wrong)" in page
 
 
-def test_names_are_no_markup(report: Report) -> None:
+def test_names_are_not_interpreted_as_markup(report: Report) -> None:
     odd = dataclasses.replace(report, model="[/b]", device="[red]", stopped="[/]")
     assert report_text(odd).splitlines()[0].startswith("[/b] on [red]")
     assert "; [/]." in report_text(odd)
 
 
-def test_json_and_back(report: Report) -> None:
-    again = Report.from_json(json.loads(json.dumps(report.to_json())))
-    assert report_text(again) == report_text(report)
-    assert math.isnan(again.tasks[1].seconds)
+def test_reports_round_trip_through_json(report: Report) -> None:
+    restored = Report.from_json(json.loads(json.dumps(report.to_json())))
+    assert report_text(restored) == report_text(report)
+    assert math.isnan(restored.tasks[1].seconds)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_json_and_back(report: Report) -> None:
         (lambda r: r.update(colour="red"), "colour is not known"),
     ],
 )
-def test_reports_that_were_edited(report: Report, change: Callable[[dict[str, Any]], Any], words: str) -> None:
+def test_edited_reports_are_errors(report: Report, change: Callable[[dict[str, Any]], Any], words: str) -> None:
     data = json.loads(json.dumps(report.to_json()))
     change(data)
     with pytest.raises(InvalidArtefact, match=f"report: its report is damaged: {words}"):
@@ -173,19 +173,20 @@ def test_plain_lines_name_task_best_trials_and_time_left(event: Event) -> None:
     assert out.getvalue() == "dense: best none yet, 0 of 40 trials, round 1 of 3, 0 s\n"
 
 
-def test_the_live_line_is_written_over_and_cleared(event: Event, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_live_line_is_overwritten_and_cleared(event: Event, monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     with LiveReporter(out) as reporter:
         reporter.say("importing the model")
         reporter.event(event)
-        reporter.event(event)  # too soon for another
+        reporter.event(event)  # too early for another update
     clear = "\r\x1b[2K"
     line = "dense: best none yet, 0 of 40 trials, round 1 of 3, 0 s"
     assert out.getvalue() == f"importing the model\n{clear}{line}{clear}"
     monkeypatch.setenv("COLUMNS", "40")
     with LiveReporter(narrow := io.StringIO()) as reporter:
         reporter.event(event)
-    assert narrow.getvalue() == f"{clear}dense: best none yet, 0 of 40 trials{clear}"  # one that wraps stays
+    # The line is cut, because a line that wraps could not be cleared.
+    assert narrow.getvalue() == f"{clear}dense: best none yet, 0 of 40 trials{clear}"
 
 
 class Terminal(io.StringIO):
@@ -213,7 +214,7 @@ def test_only_terminals_get_escape_codes(
     assert type(make_progress("plain")) is (Reporter if stream is None else LineReporter)
 
 
-def test_progress_that_cannot_be_written_is_not_missed(event: Event) -> None:
+def test_progress_that_cannot_be_written_is_ignored(event: Event) -> None:
     with open("/dev/full", "w") as full:
         reporter = LineReporter(full)
         reporter.say("importing the model")
@@ -226,24 +227,26 @@ def test_progress_that_cannot_be_written_is_not_missed(event: Event) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["loud", "", None, 1, 0, 3, print, np.array([1])])
-def test_progress_can_be_silent_plain_or_refused(wanted: Any) -> None:
+def test_progress_is_silent_plain_or_an_error(wanted: Any) -> None:
     assert type(make_progress(False)) is Reporter
     assert type(make_progress("plain")) is LineReporter
     with pytest.raises(InvalidOption, match=r'progress: progress is .*\. give True, False or "plain"'):
         make_progress(wanted)
 
 
-def test_products_are_named_where_another_precision_was_asked_for(report: Report) -> None:
-    """And claimed only for tasks whose schedules have it."""
+def test_the_precision_of_products_is_reported(report: Report) -> None:
+    """The report names the precision only for tasks whose schedules use it."""
     assert "Products" not in report_text(report)
-    asked = dataclasses.replace(report, precision="tf32")
-    assert "Products: tf32 was asked for, but all are of float32." in report_text(asked)
-    first, *others = asked.tasks
-    found = dataclasses.replace(asked, tasks=(dataclasses.replace(first, precision="tf32"), *others))
-    assert "Products: tf32 on tensor cores in dense; float32 elsewhere." in report_text(found)
-    assert "tf32 on tensor cores in dense" in report_table(found)
-    assert Report.from_json(json.loads(json.dumps(found.to_json()))).tasks[0].precision == "tf32"
-    older = found.to_json()
+    with_precision = dataclasses.replace(report, precision="tf32")
+    assert "Products: tf32 was asked for, but all are of float32." in report_text(with_precision)
+    first, *others = with_precision.tasks
+    with_task_precision = dataclasses.replace(
+        with_precision, tasks=(dataclasses.replace(first, precision="tf32"), *others)
+    )
+    assert "Products: tf32 on tensor cores in dense; float32 elsewhere." in report_text(with_task_precision)
+    assert "tf32 on tensor cores in dense" in report_table(with_task_precision)
+    assert Report.from_json(json.loads(json.dumps(with_task_precision.to_json()))).tasks[0].precision == "tf32"
+    older = with_task_precision.to_json()
     del older["precision"]
     for task in older["tasks"]:
         del task["precision"]

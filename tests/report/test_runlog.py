@@ -1,4 +1,4 @@
-"""A log holds every event as a line of JSON, and never ends a run."""
+"""A run log holds every event as a line of JSON. Its failures do not end a run."""
 
 import json
 import math
@@ -52,7 +52,7 @@ def test_every_event_is_a_line(tmp_path: Path, event: Event) -> None:
     assert measured["point"] == list(event.candidate.point)
 
 
-def test_a_line_says_what_was_predicted(tmp_path: Path, event: Event) -> None:
+def test_a_line_has_the_predicted_score(tmp_path: Path, event: Event) -> None:
     assert event.candidate is not None
     with RunLog(tmp_path / "store.sqlite") as log:
         log.event(replace(event, candidate=replace(event.candidate, score=2.5)))
@@ -67,7 +67,7 @@ def test_an_error_is_the_last_line(tmp_path: Path) -> None:
     assert lines(log.path)[-1]["message"] == "ValueError: lost"
 
 
-def test_runs_of_one_second_have_logs_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_the_same_second_have_separate_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = time.gmtime(0)
     monkeypatch.setattr(time, "gmtime", lambda: started)
     logs = [RunLog(tmp_path / "store") for _ in range(3)]
@@ -85,7 +85,7 @@ def test_without_a_store_there_is_no_log() -> None:
     assert log.path is None
 
 
-def test_a_log_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "store.logs").write_text("a file where the folder should be")
     with RunLog(tmp_path / "store") as log:
         log.write("start")
@@ -96,8 +96,8 @@ def test_a_log_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
         assert log._file is None
 
 
-def test_old_logs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By age and by size; the latest stay, and what is no log of ours."""
+def test_old_logs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs are removed by age and by size. The latest ones and other files are not removed."""
     folder = tmp_path / "store.logs"
     folder.mkdir()
     for number in range(30):
@@ -108,11 +108,11 @@ def test_old_logs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note.write_text("")
     os.utime(note, (0, 0))
 
-    def left() -> int:
+    def remaining() -> int:
         return len([path for path in folder.iterdir() if path.name.startswith("20250101")])
 
     with RunLog(tmp_path / "store") as log:
-        assert left() == 19  # and its own
+        assert remaining() == 19  # plus the log of this run
     assert log.path is not None
     log.path.unlink()
     for path in folder.glob("20250101*"):

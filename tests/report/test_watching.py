@@ -1,4 +1,4 @@
-"""The live page: who gets it, when it is new, and what it says when there is nothing to show."""
+"""The live page: access, updates, and messages while there is no store to show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from felixlike.report.watching import Watch
 
 
 class Browser:
-    """Asks a server that runs in a thread."""
+    """A client of a server that runs in a thread."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
@@ -38,21 +38,21 @@ class Browser:
         assert self._address.port is not None
         return self._address.port
 
-    def ask(self, path: str, **headers: str) -> int:
-        """The status of a path as it is."""
+    def status_of(self, path: str, **headers: str) -> int:
+        """Request an absolute path and return the HTTP status."""
         return self._answer(path, headers)[0]
 
     def get(self, path: str, **headers: str) -> tuple[int, str, http.client.HTTPMessage]:
-        """The answer to a path below the address."""
+        """Request a path relative to the address and return status, text and headers."""
         return self._answer(self._address.path.rstrip("/") + path, headers)
 
     def _answer(self, path: str, headers: dict[str, str]) -> tuple[int, str, http.client.HTTPMessage]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        text = answer.read().decode()
+        response = connection.getresponse()
+        text = response.read().decode()
         connection.close()
-        return answer.status, text, answer.headers
+        return response.status, text, response.headers
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def browser(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser]:
     watch.close()
 
 
-def test_a_store_is_waited_for_and_then_shown(store: Path, browser: Browser) -> None:
+def test_the_page_waits_for_a_store_and_then_shows_it(store: Path, browser: Browser) -> None:
     status, text, headers = browser.get("/")
     assert status == 200
     page = Read(text)
@@ -97,11 +97,11 @@ def test_a_store_is_waited_for_and_then_shown(store: Path, browser: Browser) -> 
     assert headers["X-Version"] != version
 
 
-def test_new_measurements_are_a_new_version(store: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_measurements_change_the_version(store: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, 4)
     _, _, headers = browser.get("/body")
     assert browser.get(f"/body?after={headers['X-Version']}")[0] == 204
-    with records.open(store) as opened:  # another has it open meanwhile, as a run has
+    with records.open(store) as opened:  # the store is open for writing, as during a run
         opened.append(TASK, record(timed(1e-6), point=(7,)))
         browser.watch._server.pages._least = 0.0
         _, text, later = browser.get(f"/body?after={headers['X-Version']}")
@@ -109,14 +109,16 @@ def test_new_measurements_are_a_new_version(store: Path, browser: Browser, monke
     assert later["X-Version"] != headers["X-Version"]
 
 
-def test_what_cannot_be_read_is_said(store: Path, browser: Browser) -> None:
+def test_an_unreadable_store_is_reported_on_the_page(store: Path, browser: Browser) -> None:
     store.write_text("<b>no store</b> " * 9)
     status, text, _ = browser.get("/")
     assert status == 200
     assert "The store cannot be read at the moment" in Read(text).text
 
 
-def test_a_mistake_of_ours_is_said(store: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_reported_on_the_page(
+    store: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(_: StorePage) -> NoReturn:
         raise KeyError("<key>")
 
@@ -128,31 +130,31 @@ def test_a_mistake_of_ours_is_said(store: Path, browser: Browser, monkeypatch: p
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "127.0.0.1.evil.example"])
-def test_only_this_machine_is_answered(browser: Browser, host: str) -> None:
+def test_only_requests_to_this_machine_are_answered(browser: Browser, host: str) -> None:
     status, text, _ = browser.get("/", Host=host)
     assert (status, "main" in text) == (421, False)
     assert browser.get("/", Host="localhost:1234")[0] == 200
     assert browser.watch.url.startswith("http://127.0.0.1:")
 
 
-def test_only_who_knows_the_token_is_answered(browser: Browser, store: Path) -> None:
-    """Any user of the machine reaches the port."""
+def test_only_requests_with_the_token_are_answered(browser: Browser, store: Path) -> None:
+    """Any user of the machine can connect to the port."""
     token = urlsplit(browser.watch.url).path.strip("/")
     assert len(token) >= 22
     for path in ("/", "/body", f"/{token[:-1]}/", f"/{token}x/body", f"/?token={token}", "/ä/", ""):
-        assert browser.ask(quote(path, safe="/?=")) in (400, 403)
-    assert browser.ask(f"/{token}/") == 200
+        assert browser.status_of(quote(path, safe="/?=")) in (400, 403)
+    assert browser.status_of(f"/{token}/") == 200
     other = Watch(store)
     other.close()
     assert urlsplit(other.url).path != urlsplit(browser.watch.url).path
 
 
-def test_there_is_only_one_page(browser: Browser) -> None:
+def test_other_paths_are_not_found(browser: Browser) -> None:
     assert browser.get("/etc/passwd")[0] == 404
     assert browser.get("/../runs.sqlite")[0] == 404
 
 
-def test_a_port_in_use_is_refused(browser: Browser, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_an_error(browser: Browser, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = str(browser.port)
     with pytest.raises(InvalidOption, match=rf"watch: port {port} cannot be used: .*give another one with --port"):
         Watch(store, int(port))
@@ -160,17 +162,17 @@ def test_a_port_in_use_is_refused(browser: Browser, store: Path, capsys: pytest.
     assert f"port {port} cannot be used" in capsys.readouterr().err
 
 
-def test_the_command_refuses_what_is_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_of_the_command_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("no store " * 1000)
-    for given, words in (
+    for arguments, words in (
         ([str(text)], "damaged or not a store"),
         ([str(tmp_path)], "it is a directory"),
         ([str(tmp_path / "nowhere" / "s.sqlite")], "there is no directory"),
         ([":memory:"], "in memory of another process"),
         ([str(tmp_path / "s.sqlite"), "--port", "70000"], "port is 70000"),
     ):
-        assert main(["watch", *given]) == 1
+        assert main(["watch", *arguments]) == 1
         assert words in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""The notebooks on searching run from their first cell to their last, on small settings."""
+"""The notebooks on searching run completely with small settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
 
 def _run(name: str) -> dict[str, Any]:
-    """What a notebook's cells leave behind."""
+    """Run the cells of a notebook and return its global names."""
     pytest.importorskip("matplotlib", reason="the notebook draws pictures")
     cells = json.loads((_NOTEBOOKS / f"{name}.ipynb").read_text())["cells"]
     assert all(not cell.get("outputs") for cell in cells), "clear the outputs before you commit the notebook"
@@ -23,7 +23,7 @@ def _run(name: str) -> dict[str, Any]:
     return names
 
 
-def test_from_a_sketch_to_a_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_notebook_improves_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADIENT_FOLDER", str(tmp_path))
     monkeypatch.setenv("GRADIENT_SEEDS", "6")
     names = _run("gradient")
@@ -33,11 +33,11 @@ def test_from_a_sketch_to_a_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert (tmp_path / picture).stat().st_size > 1000
 
 
-def test_strategies_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_strategies_notebook_compares_strategies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATEGIES_FOLDER", str(tmp_path))
     monkeypatch.setenv("STRATEGIES_CANDIDATES", "18")
     monkeypatch.setenv("STRATEGIES_NAMES", "gradient lfbo")
     names = _run("strategies")
     (series,) = names["found"].values()
-    assert {name: len(one) for name, one in series.items()} == {"gradient": 18, "lfbo": 18}
+    assert {name: len(curve) for name, curve in series.items()} == {"gradient": 18, "lfbo": 18}
     assert (tmp_path / "curves.png").stat().st_size > 1000

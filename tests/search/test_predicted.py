@@ -1,4 +1,4 @@
-"""The best schedules by prediction alone: no smooth formulas, the best first, work shared among cores."""
+"""`Predicted` proposes the schedules with the best predictions, best first, without smooth formulas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from felixlike.search import Observations, Predicted, Space
 from felixlike.search.predicted import sharing
 
 
-def _nothing_smooth(*_: object, **__: object) -> None:
+def _fail_if_smoothed(*_: object, **__: object) -> None:
     raise AssertionError("smooth formulas were made")
 
 
@@ -26,16 +26,16 @@ def space() -> Space:
 
 
 def _features(parallel: float, iterations: float) -> FeatureArray:
-    """Of one schedule with one store."""
-    found = np.zeros((1, 1, len(NAMES)))
-    found[..., NAMES.index("parallel_extent")] = parallel
-    found[..., NAMES.index("iterations")] = iterations
-    found[..., NAMES.index("vector_extent")] = 1.0
-    return found
+    """Return the features of one schedule with one store."""
+    features = np.zeros((1, 1, len(NAMES)))
+    features[..., NAMES.index("parallel_extent")] = parallel
+    features[..., NAMES.index("iterations")] = iterations
+    features[..., NAMES.index("vector_extent")] = 1.0
+    return features
 
 
-def test_the_best_come_first_and_nothing_is_smoothed(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("felixlike.search.space.relax", _nothing_smooth)
+def test_the_best_come_first_without_smooth_formulas(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("felixlike.search.space.relax", _fail_if_smoothed)
     model = CostModel(seed=1, pretrained=True)
     first = Predicted(model).propose(space, Observations(), 6, np.random.default_rng(0))
     scores = [candidate.score for candidate in first]
@@ -45,17 +45,17 @@ def test_the_best_come_first_and_nothing_is_smoothed(space: Space, monkeypatch: 
     assert [c.key for c in others] == [c.key for c in first[2:]]
 
 
-def test_a_model_that_knows_nothing_leaves_it_to_chance(space: Space) -> None:
-    drawn = Predicted(CostModel()).propose(space, Observations(), 5, np.random.default_rng(0))
-    assert len({c.key for c in drawn}) == 5
-    assert all(math.isnan(c.score) for c in drawn)
+def test_an_untrained_model_proposes_random_candidates(space: Space) -> None:
+    sampled = Predicted(CostModel()).propose(space, Observations(), 5, np.random.default_rng(0))
+    assert len({c.key for c in sampled}) == 5
+    assert all(math.isnan(c.score) for c in sampled)
 
 
 @pytest.mark.parametrize(("parallel", "times"), [(1, 4.0), (2, 2.0), (4, 1.0), (5, 8 / 5), (6, 4 / 3), (400, 1.0)])
-def test_cores_without_work_are_waited_for(parallel: float, times: float) -> None:
+def test_idle_cores_slow_a_schedule_down(parallel: float, times: float) -> None:
     assert sharing(_features(parallel, 1e9), 4) == pytest.approx(times, rel=1e-3)
 
 
-def test_what_is_soon_done_is_not_handed_out() -> None:
+def test_short_loops_are_faster_on_one_core() -> None:
     assert sharing(_features(1, 1e3), 2) < sharing(_features(2, 1e3), 2)
     assert sharing(_features(1, 1e6), 2) > sharing(_features(2, 1e6), 2)

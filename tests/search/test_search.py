@@ -1,4 +1,4 @@
-"""Strategies propose valid, new, reproducible candidates; the descent goes downhill; rounding is exact."""
+"""Strategies propose valid, new, reproducible candidates; descent improves scores; rounding gives valid points."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ def convolution() -> Space:
 
 
 def _machine() -> Bottlenecks:
-    """A made-up machine whose time is exactly its bottlenecks', of which features tell all: a cycle for a vector of
-    operations or a move, 8 for a line from L2, 30 for one from behind it."""
+    """Return a made-up machine whose time is that of its bottlenecks, which the features determine.
+
+    A vector operation and a move cost 1 cycle, a cache line from L2 8 cycles, one from beyond L2 30 cycles."""
     machine = Bottlenecks()
     with torch.no_grad():
         machine.costs.copy_(torch.tensor([1.0, 1.0, 8.0, 30.0]).log())
@@ -71,7 +72,7 @@ def _log_seconds(log_features: Tensor) -> Tensor:
 
 
 def _seconds(space: Space, candidates: Sequence[Candidate]) -> np.ndarray:
-    """What the machine takes for each, float64[n]."""
+    """Return the time of each candidate on the machine, float64[n]."""
     seconds = np.full(len(candidates), math.nan)
     for members, features in _by_sketch(space, candidates):
         seconds[members] = _log_seconds(torch.from_numpy(np.log1p(features))).exp().numpy()
@@ -79,7 +80,7 @@ def _seconds(space: Space, candidates: Sequence[Candidate]) -> np.ndarray:
 
 
 def _by_sketch(space: Space, candidates: Sequence[Candidate]) -> Iterator[tuple[list[int], FeatureArray]]:
-    """Places of the candidates of each sketch, and their features."""
+    """Yield the indices and the features of the candidates of each sketch."""
     for sketch in space.understood:
         members = [i for i, c in enumerate(candidates) if c.sketch.key == sketch.key]
         if members:
@@ -88,8 +89,8 @@ def _by_sketch(space: Space, candidates: Sequence[Candidate]) -> Iterator[tuple[
             yield members, features
 
 
-class _Told(CostModel):
-    """A model that is right: what a search finds with it is its own merit."""
+class _Exact(CostModel):
+    """A model with exact predictions, so that results depend only on the search."""
 
     @property
     def trained(self) -> bool:
@@ -99,8 +100,8 @@ class _Told(CostModel):
         return -_log_seconds(log_features.to(torch.float32)).expand(2, -1)
 
 
-def _taught(space: Space, count: int = 128) -> tuple[CostModel, Observations]:
-    """A network that has learned from random candidates, and those."""
+def _trained(space: Space, count: int = 128) -> tuple[CostModel, Observations]:
+    """Return a network trained on random candidates, and their observations."""
     model, known = CostModel(seed=0), Observations()
     candidates = Random().propose(space, known, count, np.random.default_rng(0))
     seconds = _seconds(space, candidates)
@@ -117,25 +118,25 @@ def _begun(strategy: Strategy, model: CostModel) -> Strategy:
     return strategy
 
 
-def _told(strategy: Strategy, space: Space, model: CostModel, known: Observations) -> Strategy:
-    """A strategy in a run in which this was measured."""
+def _with_observations(strategy: Strategy, space: Space, model: CostModel, known: Observations) -> Strategy:
+    """Begin a run of a strategy in which the candidates in `known` have been measured, and return it."""
     strategy.begin(model)
     strategy.observe(space, [Measured(candidate, seconds) for seconds, candidate in known.best])
     return strategy
 
 
-# TVM's own search draws from NumPy's global generator, so that it cannot be run again.
+# TVM's search draws from NumPy's global generator, so it is not reproducible.
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "metaschedule"])
 def test_proposals_are_valid_new_and_reproducible(name: str, convolution: Space) -> None:
-    model, known = _taught(convolution, 24)
+    model, known = _trained(convolution, 24)
     seen = set(known.seen)
-    first, again = (
-        _told(make_strategy(name), convolution, copy.deepcopy(model), known).propose(
+    first, second = (
+        _with_observations(make_strategy(name), convolution, copy.deepcopy(model), known).propose(
             convolution, known, 12, np.random.default_rng(3)
         )
         for _ in range(2)
     )
-    assert [c.key for c in first] == [c.key for c in again]
+    assert [c.key for c in first] == [c.key for c in second]
     assert len({c.key for c in first}) == len(first) == 12
     assert not {c.key for c in first} & seen
     for candidate in first:
@@ -144,83 +145,83 @@ def test_proposals_are_valid_new_and_reproducible(name: str, convolution: Space)
 
 @pytest.fixture(scope="module")
 def drawn(product: Space) -> np.ndarray:
-    """Times of 1024 random candidates."""
+    """The times of 1024 random candidates."""
     return _seconds(product, Random().propose(product, Observations(), 1024, np.random.default_rng(0)))
 
 
 @pytest.fixture(scope="module", params=["told", "taught"])
 def knowing(request: pytest.FixtureRequest, product: Space) -> tuple[CostModel, Observations]:
-    """A model that is right, and one that learned from 128 candidates."""
-    return (_Told(), Observations()) if request.param == "told" else _taught(product)
+    """A model with exact predictions, and one trained on 128 candidates."""
+    return (_Exact(), Observations()) if request.param == "told" else _trained(product)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_gradient_search_finds_better_points_than_drawing(
+def test_gradient_search_finds_better_points_than_random_sampling(
     seed: int, product: Space, drawn: np.ndarray, knowing: tuple[CostModel, Observations]
 ) -> None:
-    """All it proposes are, in the mean, better than 99 of 100 that are drawn, and than what it starts from."""
+    """The mean of the proposals is below the 1 % quantile of random candidates and 10 % below that of the seeds."""
 
-    def guided(steps: int) -> np.ndarray:
-        search = Gradient(neighbours=0, descent=Descent(steps=steps))  # what the descent alone is worth
+    def descent_seconds(steps: int) -> np.ndarray:
+        search = Gradient(neighbours=0, descent=Descent(steps=steps))  # measures the effect of the descent alone
         search.begin(knowing[0])
-        found = search.propose(product, knowing[1], 16, np.random.default_rng(seed))
-        assert len(found) == 16
-        return _seconds(product, [c for c in found if c.origin == "gradient"])
+        candidates = search.propose(product, knowing[1], 16, np.random.default_rng(seed))
+        assert len(candidates) == 16
+        return _seconds(product, [c for c in candidates if c.origin == "gradient"])
 
-    led, still = guided(40), guided(0)
-    assert len(led) >= 8
-    assert led.mean() < np.quantile(drawn, 0.01)
-    assert led.mean() < 0.9 * still.mean()
+    descended, starts = descent_seconds(40), descent_seconds(0)
+    assert len(descended) >= 8
+    assert descended.mean() < np.quantile(drawn, 0.01)
+    assert descended.mean() < 0.9 * starts.mean()
 
 
 def test_descent_improves_the_score(product: Space) -> None:
-    model, _ = _taught(product)
+    model, _ = _trained(product)
     sketch = product.understood[1]
     relaxed = product.relaxed(sketch)
     seeds = sketch.sample(16, seed=5)
-    (passed,) = descend([Start(relaxed, seeds, np.zeros(seeds.shape))], model, Descent(steps=40))
-    last = round_points(sketch, passed[-16:])
+    (visited,) = descend([Start(relaxed, seeds, np.zeros(seeds.shape))], model, Descent(steps=40))
+    last = round_points(sketch, visited[-16:])
 
     def mean_score(points: np.ndarray) -> float:
         features = product.features(sketch, points)
         assert features is not None
         return float(model.predict(features).mean())
 
-    np.testing.assert_allclose(passed[:16], relaxed.log_points(seeds).numpy(), atol=1e-9)
+    np.testing.assert_allclose(visited[:16], relaxed.log_points(seeds).numpy(), atol=1e-9)
     assert mean_score(last) > mean_score(seeds) + 0.3
 
 
-def test_a_gradient_that_is_no_number_is_told_and_stops_nobody_else(product: Space) -> None:
-    model, _ = _taught(product)
+def test_a_gradient_of_nan_is_a_warning_and_does_not_affect_other_seeds(product: Space) -> None:
+    model, _ = _trained(product)
     sketch = product.understood[1]
     seeds = sketch.sample(4, seed=5)
 
     class Broken:
-        """The model, but without a slope for the last seed, at its start."""
+        """The model, with a gradient of NaN for the last seed in the first step."""
 
-        asked = 0
+        calls = 0
 
         def score(self, log_features: Tensor, task: str | None = None) -> Tensor:
-            self.asked += 1
+            self.calls += 1
             scores = model.score(log_features)
             factor = torch.ones(len(seeds), dtype=scores.dtype)
-            factor[-1] = math.nan if self.asked == 1 else 1.0
+            factor[-1] = math.nan if self.calls == 1 else 1.0
             return scores * factor
 
-    def passed(scorer: Any) -> np.ndarray:
+    def visited(scorer: Any) -> np.ndarray:
         options = Descent(steps=10, keep_every=1)
         (points,) = descend([Start(product.relaxed(sketch), seeds, np.zeros(seeds.shape))], scorer, options)
         return points.reshape(-1, *seeds.shape)
 
     with pytest.warns(RuntimeWarning, match="the gradients of 1 of 4 seeds were not finite at some step"):
-        broken = passed(Broken())
-    np.testing.assert_array_equal(broken[:, :-1], passed(model)[:, :-1])
+        broken = visited(Broken())
+    np.testing.assert_array_equal(broken[:, :-1], visited(model)[:, :-1])
     np.testing.assert_array_equal(broken[0, -1], broken[1, -1])
     assert np.isfinite(broken).all()
     assert (broken[-1, -1] != broken[0, -1]).any()
 
 
-def test_rounding_gives_back_points_and_exact_factors(convolution: Space) -> None:
+def test_rounding_restores_points_and_gives_exact_factors(convolution: Space) -> None:
     sketch = convolution.understood[0]
     points = sketch.sample(50, seed=2)
     log_x = convolution.relaxed(sketch).log_points(points).numpy()
@@ -242,7 +243,7 @@ def test_a_task_without_choices_is_proposed_once() -> None:
     assert _begun(Gradient(), CostModel()).propose(space, known, 16, np.random.default_rng(0)) == []
 
 
-def test_sketches_that_are_not_understood_get_a_share() -> None:
+def test_non_symbolic_sketches_get_a_share() -> None:
     space = Space(make_task(workloads.large_sum(), resolve_target("cpu"), name="large_sum"), "default")
     assert len(space.opaque) == 2
     model, known = CostModel(), Observations()
@@ -255,16 +256,16 @@ def test_sketches_that_are_not_understood_get_a_share() -> None:
     assert all(c.origin == "sampled" for c in proposed if not c.sketch.understood)
 
 
-def test_an_unknown_strategy_is_refused() -> None:
+def test_an_unknown_strategy_is_an_error() -> None:
     with pytest.raises(InvalidOption, match=r"'simplex' is not a strategy. use one of gradient, evolutionary, adatune"):
         make_strategy("simplex")
 
 
-def test_every_task_is_served_first_then_the_one_that_gains_most() -> None:
+def test_every_task_is_chosen_once_then_the_one_with_the_largest_gain() -> None:
     tasks = [Progress(1.0), Progress(1.0), Progress(10.0)]
-    for wanted in (0, 1, 2):
-        assert next_task(tasks) == wanted
-        tasks[wanted].add(1e-3, 16)
+    for expected in (0, 1, 2):
+        assert next_task(tasks) == expected
+        tasks[expected].add(1e-3, 16)
     assert next_task(tasks) == 2
     for _ in range(40):
         tasks[2].add(1e-3, 16)
@@ -284,7 +285,7 @@ def test_gain_grows_with_recent_progress() -> None:
     assert expected_gain(falling) > expected_gain(still)
 
 
-def test_gain_is_that_of_a_second_whatever_the_size_of_rounds() -> None:
+def test_the_expected_gain_is_per_second() -> None:
     full, short = Progress(1.0), Progress(1.0)
     full.add(1e-3, 16, 8.0)
     for _ in range(4):
@@ -295,28 +296,28 @@ def test_gain_is_that_of_a_second_whatever_the_size_of_rounds() -> None:
     assert expected_gain(dear) == pytest.approx(expected_gain(full) / 3)
 
 
-def test_a_sketch_with_nothing_to_relax_stays_where_it_is(product: Space) -> None:
+def test_a_sketch_without_relaxed_variables_is_not_moved(product: Space) -> None:
     space = _space("chain")
     sketch = space.understood[0]
     seeds = sketch.sample(3, seed=0)
-    still = Start(space.relaxed(sketch), seeds, np.zeros(seeds.shape))
-    other = product.understood[1]
-    points = other.sample(4, seed=5)
-    moving = Start(product.relaxed(other), points, np.zeros(points.shape))
+    fixed = Start(space.relaxed(sketch), seeds, np.zeros(seeds.shape))
+    product_sketch = product.understood[1]
+    points = product_sketch.sample(4, seed=5)
+    moving = Start(product.relaxed(product_sketch), points, np.zeros(points.shape))
     model = CostModel(seed=0)
-    passed = descend([still, moving], model, Descent(steps=10))
-    np.testing.assert_array_equal(round_points(sketch, passed[0]), np.concatenate([seeds] * (len(passed[0]) // 3)))
-    (alone,) = descend([moving], model, Descent(steps=10))
-    np.testing.assert_allclose(passed[1], alone, atol=1e-3)
+    visited = descend([fixed, moving], model, Descent(steps=10))
+    np.testing.assert_array_equal(round_points(sketch, visited[0]), np.concatenate([seeds] * (len(visited[0]) // 3)))
+    (expected,) = descend([moving], model, Descent(steps=10))
+    np.testing.assert_allclose(visited[1], expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["gradient", "evolutionary", "adatune"])
-def test_a_batch_larger_than_the_space_is_the_space(name: str) -> None:
+def test_a_batch_larger_than_the_space_proposes_each_point_once(name: str) -> None:
     space = Space(make_task(workloads.matmul(32, 16, 24), resolve_target("cpu"), name="dense"), "own")
     strategy = _begun(make_strategy(name), CostModel())
     known = Observations()
-    found = strategy.propose(space, known, 100_000, np.random.default_rng(0))
-    assert 1 < len(found) <= space.size()
-    for candidate in found:
+    candidates = strategy.propose(space, known, 100_000, np.random.default_rng(0))
+    assert 1 < len(candidates) <= space.size()
+    for candidate in candidates:
         known.add(candidate, 1e-3)
     assert not {c.key for c in strategy.propose(space, known, 16, np.random.default_rng(1))} & known.seen

@@ -1,4 +1,4 @@
-"""The slope that the descent follows is that of the predicted score: gradients agree with finite differences."""
+"""Gradients of the predicted score agree with finite differences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from felixlike.smooth import relax
 from felixlike.symbolic import sketches
 
 _STEP = 1e-5
-"""Of a log factor."""
+"""Step of the finite differences, in the log of a factor."""
 
 
 @pytest.mark.parametrize(("name", "space"), [("matmul_relu", "default"), ("conv2d", "default"), ("matmul_relu", "own")])
@@ -27,11 +27,11 @@ def test_gradients_of_the_score_agree_with_finite_differences(name: str, space: 
     network = load("cpu").network.double()
     coordinates = _Coordinates(sketch, relaxed.log_points(sketch.sample(4, 0, paths=1)))
     offset = torch.from_numpy(np.random.default_rng(0).normal(0.0, 0.2, size=coordinates.start.shape))
-    start = coordinates.start + offset  # between points, where a search is most of the time
+    start = coordinates.start + offset  # between lattice points, as most points of a descent
 
     def score(z: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = network(relaxed(coordinates.log_x(z))).mean(dim=0)
-        return found
+        scores: torch.Tensor = network(relaxed(coordinates.log_x(z))).mean(dim=0)
+        return scores
 
     z = start.clone().requires_grad_(True)
     (gradient,) = torch.autograd.grad(score(z).sum(), z)

@@ -1,4 +1,4 @@
-"""Strategies on equal terms: what each is, how they are named, what they do where little can be done."""
+"""All strategies: options, names, and behaviour on small spaces and with failing candidates."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _made(name: str) -> Strategy:
 
 
 def _seconds(candidate: Candidate) -> float:
-    """A machine that likes long innermost loops and dislikes long outermost ones; it refuses a tenth of all points."""
+    """Return made-up seconds: lower for long innermost loops, higher for long outermost ones; 1 point in 10 fails."""
     digits = sum((i + 1) * x for i, x in enumerate(candidate.point))
     if digits % 10 == 0:
         return math.inf
@@ -78,33 +78,33 @@ def _seconds(candidate: Candidate) -> float:
 
 
 def _run(strategy: Strategy, space: Space, rounds: int, seed: int = 0, count: int = 16) -> list[Measured]:
-    """What a run without a session measures."""
+    """Run a strategy without a session and return its measurements."""
     strategy.begin(CostModel(seed=0))
-    known, found = Observations(), list[Measured]()
+    known, all_measured = Observations(), list[Measured]()
     for number in range(rounds):
         candidates = strategy.propose(space, known, count, np.random.default_rng([seed, number]))
         assert len({c.key for c in candidates}) == len(candidates) <= count
         assert not {c.key for c in candidates} & known.seen
         measured = [Measured(candidate, _seconds(candidate)) for candidate in candidates]
-        for one in measured:
-            known.add(one.candidate, one.seconds)
+        for measurement in measured:
+            known.add(measurement.candidate, measurement.seconds)
         strategy.observe(space, measured)
-        found += measured
-    return found
+        all_measured += measured
+    return all_measured
 
 
 @pytest.mark.parametrize("name", OWN_MODEL)
-def test_strategies_with_models_of_their_own_learn_from_what_they_are_told(name: str, product: Space) -> None:
-    drawn = np.array([m.seconds for m in _run(Random(), product, 16)])
-    later = np.array(
+def test_strategies_with_their_own_models_learn_from_measurements(name: str, product: Space) -> None:
+    random_seconds = np.array([m.seconds for m in _run(Random(), product, 16)])
+    learned_seconds = np.array(
         [m.seconds for m in _run(make_strategy(name), product, 6, 1)[16:] if m.candidate.origin != "random"]
     )
-    assert len(later) >= 48
-    assert np.median(later) < np.quantile(drawn, 0.25)
+    assert len(learned_seconds) >= 48
+    assert np.median(learned_seconds) < np.quantile(random_seconds, 0.25)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_where_every_candidate_fails_a_strategy_goes_on(
+def test_strategies_continue_if_every_candidate_fails(
     name: str, product: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "_seconds", lambda _: math.inf)
@@ -124,7 +124,7 @@ def test_a_strategy_forgets_an_earlier_run(product: Space) -> None:
 
 
 @pytest.mark.parametrize("name", ["conv2d", "softmax"])
-def test_what_varies_stays_on_the_lattice(name: str, request: pytest.FixtureRequest) -> None:
+def test_mutation_and_crossover_stay_on_the_lattice(name: str, request: pytest.FixtureRequest) -> None:
     space, rng = _space(name), np.random.default_rng(0)
     for sketch in space.understood:
         points = sketch.sample(200, seed=1)
@@ -136,45 +136,45 @@ def test_what_varies_stays_on_the_lattice(name: str, request: pytest.FixtureRequ
                     assert (children[:, columns].prod(axis=1) == first.extent).all()
                 elif first.kind is not Kind.LOCATION:
                     assert np.isin(children[:, columns[0]], first.choices).all()
-            places = {tuple(row) for row in points[:, sketch.location_columns].tolist()}
-            assert {tuple(row) for row in children[:, sketch.location_columns].tolist()} <= places
+            locations = {tuple(row) for row in points[:, sketch.location_columns].tolist()}
+            assert {tuple(row) for row in children[:, sketch.location_columns].tolist()} <= locations
         changed = (moves.mutated(points, rng) != points).any(axis=1)
         assert moves.fixed or changed.mean() > 0.6
 
 
 def test_expected_improvement_is_that_of_normal_distributions() -> None:
     mean, sigma = np.array([0.4, 1.2, 0.9, 1.0]), np.array([0.3, 0.5, 0.0, 0.0])
-    drawn = np.random.default_rng(0).normal(mean[:2, None], sigma[:2, None], size=(2, 400_000))
-    expected = np.maximum(drawn - 1.0, 0.0).mean(axis=1)
-    found = expected_improvement(mean, sigma, 1.0)
-    np.testing.assert_allclose(found[:2], expected, rtol=0.03)
-    np.testing.assert_array_equal(found[2:], [0.0, 0.0])
+    samples = np.random.default_rng(0).normal(mean[:2, None], sigma[:2, None], size=(2, 400_000))
+    expected = np.maximum(samples - 1.0, 0.0).mean(axis=1)
+    improvement = expected_improvement(mean, sigma, 1.0)
+    np.testing.assert_allclose(improvement[:2], expected, rtol=0.03)
+    np.testing.assert_array_equal(improvement[2:], [0.0, 0.0])
     assert expected_improvement(np.array([1.5]), np.array([0.0]), 1.0)[0] == 0.5
 
 
-def test_evolution_prefers_what_the_model_likes(convolution: Space) -> None:
+def test_evolution_proposes_candidates_with_high_scores(convolution: Space) -> None:
     strategy, model = Evolutionary(population=128), CostModel(seed=0)
     strategy.begin(model)
     measured = [
         Measured(c, _seconds(c)) for c in Random().propose(convolution, Observations(), 64, np.random.default_rng(0))
     ]
     known = Observations()
-    for one in measured:
-        known.add(one.candidate, one.seconds)
+    for measurement in measured:
+        known.add(measurement.candidate, measurement.seconds)
     strategy.observe(convolution, measured)
-    found = strategy.propose(convolution, known, 16, np.random.default_rng(1))
-    evolved = [c for c in found if c.origin in ("evolved", "elite")]
+    candidates = strategy.propose(convolution, known, 16, np.random.default_rng(1))
+    evolved = [c for c in candidates if c.origin in ("evolved", "elite")]
     assert len(evolved) >= 8
-    scores = [c.score for c in found if not math.isnan(c.score)]
+    scores = [c.score for c in candidates if not math.isnan(c.score)]
     assert scores == sorted(scores, reverse=True)
     features = convolution.features(evolved[0].sketch, np.array([evolved[0].point]))
     assert features is not None
     assert model.predict(features, convolution.task.key)[0] == pytest.approx(evolved[0].score, abs=1e-4)
 
 
-def test_strategies_are_made_by_name_or_given_as_they_are() -> None:
-    mine = Gradient(seeds=64)
-    assert make_strategy(mine) is mine
+def test_strategies_are_made_by_name_or_used_unchanged() -> None:
+    strategy = Gradient(seeds=64)
+    assert make_strategy(strategy) is strategy
     assert isinstance(make_strategy("lfbo"), LFBO)
     with pytest.raises(InvalidOption, match=r"Gradient is a class.*make one: Gradient\(\)"):
         make_strategy(Gradient)
@@ -212,7 +212,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == registry.GROUP else [])
 
 
-def test_other_packages_register_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_packages_can_register_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
     _registered(monkeypatch, "mine", Mine.__name__)
     assert type(make_strategy("mine")).__name__ == "Mine"
     with pytest.raises(InvalidOption, match=r"'mine2' is not a strategy.*mine"):
@@ -223,7 +223,7 @@ def test_other_packages_register_theirs(monkeypatch: pytest.MonkeyPatch) -> None
     ("value", "text"),
     [(_fails.__name__, "cannot be made: RuntimeError: no licence"), ("dict", "it is a dict, no strategy")],
 )
-def test_a_registered_strategy_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
+def test_a_broken_registered_strategy_is_an_error(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
     if value == "dict":
         monkeypatch.setattr(sys.modules[__name__], "dict", dict, raising=False)
     _registered(monkeypatch, "broken", value)
@@ -237,11 +237,11 @@ def test_metaschedule_needs_xgboost(monkeypatch: pytest.MonkeyPatch) -> None:
         MetaSchedule()
 
 
-def test_metaschedule_proposes_points_of_ours(product: Space) -> None:
+def test_metaschedule_proposes_points_of_felixlikes_sketches(product: Space) -> None:
     measured = _run(_made("metaschedule"), product, 2, count=8)
     assert {m.candidate.origin for m in measured} == {"metaschedule"}
-    for one in measured:
-        assert one.candidate.sketch.accepts(one.candidate.point)
+    for measurement in measured:
+        assert measurement.candidate.sketch.accepts(measurement.candidate.point)
 
 
 def test_the_strategy_of_the_documentation_works(product: Space) -> None:
@@ -257,23 +257,25 @@ def test_the_strategy_of_the_documentation_works(product: Space) -> None:
     assert table == list(STRATEGIES)
 
 
-def test_a_batch_is_spread_over_what_is_not_alike() -> None:
+def test_a_batch_is_spread_over_dissimilar_points() -> None:
     mean = np.array([1.0, 0.99, 0.98, 0.5, 0.49, -3.0])
     groups = np.array([0, 0, 0, 1, 1, 2])
     covariance = np.where(groups[:, None] == groups, 1.0, 0.0)
-    assert spread_out(mean, covariance, 3, 0.0) == [0, 1, 2]  # the best, whatever they are
-    assert spread_out(mean, covariance, 3, 2.0)[:2] == [0, 3]  # one of each, as far as they are good
+    assert spread_out(mean, covariance, 3, 0.0) == [0, 1, 2]  # the best ones
+    assert spread_out(mean, covariance, 3, 2.0)[:2] == [0, 3]  # the best of each group with a high mean
     assert sorted(spread_out(mean, covariance, 9, 1.0)) == list(range(6))
     assert spread_out(mean, np.zeros((6, 6)), 2, 1.0) == [0, 1]
 
 
-def test_a_model_that_learned_nothing_of_a_task_says_how_its_points_are_alike(convolution: Space) -> None:
+def test_an_untrained_model_gives_a_covariance_of_points(convolution: Space) -> None:
     model = CostModel(seed=0)
-    found = [(s, s.sample(8, seed=1)) for s in convolution.understood[:2]]
-    features = [convolution.features(s, points) for s, points in found]
-    told = [f for f in features if f is not None]
-    mean, covariance = model.joint(told, convolution.task.key)
+    sampled = [(s, s.sample(8, seed=1)) for s in convolution.understood[:2]]
+    features = [convolution.features(s, points) for s, points in sampled]
+    symbolic = [f for f in features if f is not None]
+    mean, covariance = model.joint(symbolic, convolution.task.key)
     assert covariance.shape == (len(mean), len(mean))
-    np.testing.assert_allclose(mean, np.concatenate([model.predict(f, convolution.task.key) for f in told]), atol=1e-4)
+    np.testing.assert_allclose(
+        mean, np.concatenate([model.predict(f, convolution.task.key) for f in symbolic]), atol=1e-4
+    )
     np.testing.assert_allclose(covariance, covariance.T)
     assert np.linalg.eigvalsh(covariance).min() > -1e-6

@@ -1,4 +1,4 @@
-"""Collecting measures every space, half near the best, goes on where it stopped, and survives single failures."""
+"""`collect` samples all sketches, half near the best, resumes from a store, and continues after failing tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pool() -> Iterator[MeasurePool]:
         yield opened
 
 
-def test_random_candidates_are_of_every_sketch_and_new(space: Space) -> None:
+def test_random_candidates_are_new_and_cover_every_sketch(space: Space) -> None:
     rng = np.random.default_rng(0)
     first = at_random(space.understood, Observations(), 24, rng)
     assert len({c.key for c in first}) == 24
@@ -47,50 +47,52 @@ def test_random_candidates_are_of_every_sketch_and_new(space: Space) -> None:
 
 def test_a_small_space_is_exhausted_without_an_error(space: Space) -> None:
     sketch = min(space.understood, key=lambda s: math.prod(len(v.choices) for v in s.variables))
-    found = at_random([sketch], Observations(), 10**4, np.random.default_rng(0))
-    assert 0 < len(found) < 10**4
-    assert not at_random([sketch], Observations({c.key for c in found}), 4, np.random.default_rng(1))
+    candidates = at_random([sketch], Observations(), 10**4, np.random.default_rng(0))
+    assert 0 < len(candidates) < 10**4
+    assert not at_random([sketch], Observations({c.key for c in candidates}), 4, np.random.default_rng(1))
 
 
-def test_offspring_are_valid_new_and_like_their_parents(space: Space) -> None:
+def test_offspring_are_valid_new_and_faster_than_the_median(space: Space) -> None:
     rng = np.random.default_rng(0)
     known = Observations()
     for candidate in at_random(space.understood, known, 48, rng):
         (seconds,) = made_up.seconds(candidate.sketch, np.array([candidate.point]))
         known.add(candidate, seconds)
-    found = near_best(space.understood, known, 24, rng)
-    assert len({c.key for c in found}) == len(found) == 24
-    assert not {c.key for c in found} & known.seen
+    offspring = near_best(space.understood, known, 24, rng)
+    assert len({c.key for c in offspring}) == len(offspring) == 24
+    assert not {c.key for c in offspring} & known.seen
     times = []
-    for candidate in found:
+    for candidate in offspring:
         point = np.array([candidate.point])
         assert candidate.sketch.valid(point).all()
         times += made_up.seconds(candidate.sketch, point)
     assert np.median(times) < np.median([seconds for seconds, _ in known.best])
 
 
-def test_nothing_is_near_when_nothing_is_known(space: Space) -> None:
+def test_there_are_no_offspring_without_observations(space: Space) -> None:
     assert near_best(space.understood, Observations(), 4, np.random.default_rng(0)) == []
 
 
-def test_collecting_goes_on_where_it_stopped(pool: MeasurePool, tmp_path: Path) -> None:
+def test_collecting_resumes_from_a_store(pool: MeasurePool, tmp_path: Path) -> None:
     target = resolve_target("cpu")
     workloads = [("product", lambda: (nn.Linear(24, 40), (torch.rand(16, 24),))), ("broken", lambda: (None, None))]
     with records.open(tmp_path / "s.sqlite") as store:
         first = collect(workloads, store, pool, target, Wanted(candidates=20))
         assert [r.problem == "" for r in first] == [True, False]
         assert sum(first[0].ended.values()) == store.count() == 20
-        again = collect(workloads[:1], store, pool, target, Wanted(candidates=26))
-        assert (again[0].had, sum(again[0].ended.values())) == (20, 6)
-        assert again[0].best <= first[0].best
-        nothing = collect(workloads[:1], store, pool, target, Wanted(candidates=26))
-        assert not nothing[0].ended
+        second = collect(workloads[:1], store, pool, target, Wanted(candidates=26))
+        assert (second[0].had, sum(second[0].ended.values())) == (20, 6)
+        assert second[0].best <= first[0].best
+        third = collect(workloads[:1], store, pool, target, Wanted(candidates=26))
+        assert not third[0].ended
         samples = read([store])
     assert len(samples) == 26
     assert len(samples.workloads[0].parts) > 1
 
 
-def test_one_bad_task_does_not_end_it(pool: MeasurePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_task_does_not_end_collecting(
+    pool: MeasurePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(task: Task, name: str) -> Any:
         raise TypeError("a rule has a bug")
 
@@ -101,13 +103,13 @@ def test_one_bad_task_does_not_end_it(pool: MeasurePool, tmp_path: Path, monkeyp
     assert result.problem == "TypeError: a rule has a bug"
 
 
-def test_the_commands_from_nothing_to_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store, list_, weights = tmp_path / "s.sqlite", tmp_path / "w.txt", tmp_path / "w.pt"
-    list_.write_text("dense rows=16 inputs=24 outputs=32\nsoftmax rows=16 columns=24\n")
-    assert main(["collect", str(store), "--workloads", str(list_), "--candidates", "8", "--part", "1/2"]) == 0
-    said = capsys.readouterr()
-    assert "8 candidates of 1 task measured" in said.out
-    assert "1: dense rows=16 inputs=24 outputs=32: " in said.err
+def test_the_commands_collect_train_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, workload_list, weights = tmp_path / "s.sqlite", tmp_path / "w.txt", tmp_path / "w.pt"
+    workload_list.write_text("dense rows=16 inputs=24 outputs=32\nsoftmax rows=16 columns=24\n")
+    assert main(["collect", str(store), "--workloads", str(workload_list), "--candidates", "8", "--part", "1/2"]) == 0
+    captured = capsys.readouterr()
+    assert "8 candidates of 1 task measured" in captured.out
+    assert "1: dense rows=16 inputs=24 outputs=32: " in captured.err
     made_up.write(store, count=6)
     assert main(["train", str(store), "--output", str(weights), "--steps", "4", "--no-operators"]) == 0
     assert f"Saved to {weights}." in capsys.readouterr().out
@@ -132,7 +134,7 @@ def test_the_commands_from_nothing_to_weights(tmp_path: Path, capsys: pytest.Cap
         (["evaluate", "empty.sqlite", "--weights", "text.sqlite"], "no file of weights"),
     ],
 )
-def test_bad_input_is_named(
+def test_bad_input_is_an_error(
     command: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -143,15 +145,15 @@ def test_bad_input_is_named(
     assert not Path("w.pt").exists()
 
 
-def test_the_list_of_workloads_can_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_workloads_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["collect", "--list", "--part", "2/100"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert 2 <= len(lines) <= 4
     assert all("=" in line for line in lines)
 
 
-def test_seen_and_drawn_are_told_apart_by_sketch(space: Space) -> None:
-    one = space.understood[0]
-    candidate = Candidate(one, tuple(one.sample(1, 0)[0].tolist()), float("nan"), "random")
-    found = at_random([one], Observations({candidate.key}), 12, np.random.default_rng(0))
-    assert candidate.key not in {c.key for c in found}
+def test_observed_candidates_are_not_sampled(space: Space) -> None:
+    sketch = space.understood[0]
+    candidate = Candidate(sketch, tuple(sketch.sample(1, 0)[0].tolist()), float("nan"), "random")
+    candidates = at_random([sketch], Observations({candidate.key}), 12, np.random.default_rng(0))
+    assert candidate.key not in {c.key for c in candidates}

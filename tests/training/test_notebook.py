@@ -1,4 +1,4 @@
-"""The notebook on retraining runs from its first cell to its last, on a small setting."""
+"""The notebook on retraining runs completely with small settings."""
 
 from __future__ import annotations
 

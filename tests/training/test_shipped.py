@@ -1,4 +1,4 @@
-"""What is shipped: weights for both kinds of targets with their cards, and data without what benchmarks judge by."""
+"""Shipped files: weights with cards for CPU and CUDA, and training data without the workloads of the benchmarks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_weights_are_shipped_with_a_card(kind: str) -> None:
     assert 0.5 < card["unseen"]["rank"] <= 1.0
 
 
-def test_stores_are_small_and_hold_what_the_card_says() -> None:
+def test_stores_are_small_and_their_devices_are_documented() -> None:
     assert len(_STORES) == 3
     assert sum(path.stat().st_size for path in _STORES) < 25e6
     devices = set()
@@ -47,8 +47,8 @@ def test_stores_are_small_and_hold_what_the_card_says() -> None:
     assert all(device in (_DATA / "README.md").read_text() for device in ("AMD EPYC", "Intel Xeon", "NVIDIA H100"))
 
 
-def _judged_by() -> list[Task]:
-    """The tasks of the ten subgraphs, the networks and the unseen operators."""
+def _benchmark_tasks() -> list[Task]:
+    """Return the tasks of the ten subgraphs, the networks and the unseen operators."""
     target = resolve_target("cpu")
     tasks = [make_task(make(), target, name=name) for name, make in SUBGRAPHS.items()]
     for module, inputs in [make() for make in LAYERS.values()] + [operator(name) for name in _operators()]:
@@ -58,8 +58,8 @@ def _judged_by() -> list[Task]:
     return tasks
 
 
-def test_nothing_that_benchmarks_judge_by_was_learned_from() -> None:
-    heavy = {identity(task) for task in _judged_by() if task.flops > 1e6}
+def test_no_benchmark_task_is_in_the_training_data() -> None:
+    heavy = {identity(task) for task in _benchmark_tasks() if task.flops > 1e6}
     assert len(heavy) > 60
     learned = set()
     for line in shipped_lines():
@@ -68,17 +68,17 @@ def test_nothing_that_benchmarks_judge_by_was_learned_from() -> None:
 
 
 @pytest.mark.parametrize("contents", [b"", b"not packed", b"\xfd7zXZ\x00 cut off"])
-def test_damaged_packed_stores_are_named(contents: bytes, tmp_path: Path) -> None:
+def test_damaged_packed_stores_are_errors(contents: bytes, tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite.xz"
     path.write_bytes(contents)
     with pytest.raises(StoreError, match=r"s\.sqlite\.xz"), opened(path):
         pass
 
 
-def test_packing_keeps_everything(tmp_path: Path) -> None:
+def test_packing_keeps_all_records(tmp_path: Path) -> None:
     with opened(_STORES[0]) as store:
         count = store.count()
         assert store.path is not None
         pack(store.path, tmp_path / "again.sqlite.xz")
-    with opened(tmp_path / "again.sqlite.xz") as again:
-        assert again.count() == count
+    with opened(tmp_path / "again.sqlite.xz") as repacked:
+        assert repacked.count() == count

@@ -1,4 +1,4 @@
-"""From a store to weights: what is read and left out, how it is split, judged and fitted."""
+"""Training from a store: reading and skipping samples, splitting, scoring and fitting."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ QUICK = Fit(steps=60, members=1, width=32, check_every=20, samples=32)
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("stores") / "made-up.sqlite"
-    made_up.write(found)
-    return found
+    store_path = tmp_path_factory.mktemp("stores") / "made-up.sqlite"
+    made_up.write(store_path)
+    return store_path
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def samples(path: Path) -> Samples:
         return read([store])
 
 
-def test_everything_that_was_measured_is_read(path: Path, samples: Samples) -> None:
+def test_all_measurements_are_read(path: Path, samples: Samples) -> None:
     with records.open(path, read_only=True) as store:
         assert len(samples) == store.count()
     assert len(samples.workloads) == len(made_up.tasks())
@@ -52,15 +52,15 @@ def test_everything_that_was_measured_is_read(path: Path, samples: Samples) -> N
 
 
 def test_no_candidate_counts_twice(path: Path, samples: Samples) -> None:
-    with records.open(path, read_only=True) as one, records.open(path, read_only=True) as other:
-        again = read([one, other])
-    assert len(again) == len(samples)
-    assert data_hash(again.workloads) == data_hash(samples.workloads)
+    with records.open(path, read_only=True) as first, records.open(path, read_only=True) as second:
+        merged = read([first, second])
+    assert len(merged) == len(samples)
+    assert data_hash(merged.workloads) == data_hash(samples.workloads)
 
 
-def test_what_says_nothing_is_left_out_and_counted(tmp_path: Path) -> None:
-    task, lonely = made_up.tasks()[:2]
-    sketch, other = sketches(task)[0], sketches(lonely)[0]
+def test_unusable_records_are_left_out_and_counted(tmp_path: Path) -> None:
+    task, single_record_task = made_up.tasks()[:2]
+    sketch, single_sketch = sketches(task)[0], sketches(single_record_task)[0]
     points = sketch.sample(8, 0).tolist()
     times = [math.nan, 1e-5, 2e-5, math.inf, 0.0, -1.0]
     with records.open(tmp_path / "odd.sqlite") as store:
@@ -71,11 +71,17 @@ def test_what_says_nothing_is_left_out_and_counted(tmp_path: Path) -> None:
         simulated = Measurement(Status.OK, 1e-5, device="simulated AMD EPYC")
         store.append(task, make_record(task, sketch.key, points[6], simulated), sketch)
         store.append(task, make_record(task, sketch.key, (1, 2), Measurement(Status.OK, 1e-5)), sketch)
-        store.append(lonely, make_record(lonely, other.key, other.sample(1, 0)[0], Measurement(Status.OK, 1.0)), other)
-        found = read([store])
-    (workload,) = found.workloads
+        store.append(
+            single_record_task,
+            make_record(
+                single_record_task, single_sketch.key, single_sketch.sample(1, 0)[0], Measurement(Status.OK, 1.0)
+            ),
+            single_sketch,
+        )
+        samples_read = read([store])
+    (workload,) = samples_read.workloads
     assert sorted(workload.seconds.tolist()) == [1e-5, 2e-5, math.inf]
-    assert {reason: count for reason, count in found.left_out.items() if count} == {
+    assert {reason: count for reason, count in samples_read.left_out.items() if count} == {
         "of a simulated device": 1,
         "no usable time": 3,
         "sketch cannot be read": 1,
@@ -84,11 +90,11 @@ def test_what_says_nothing_is_left_out_and_counted(tmp_path: Path) -> None:
     }
 
 
-def test_stores_of_other_kinds_are_left_out(path: Path, samples: Samples) -> None:
+def test_records_of_other_kinds_of_targets_are_left_out(path: Path, samples: Samples) -> None:
     with records.open(path, read_only=True) as store:
-        found = read([store], kind="cuda")
-    assert not found.workloads
-    assert found.left_out["for another kind of target"] == len(samples)
+        samples_read = read([store], kind="cuda")
+    assert not samples_read.workloads
+    assert samples_read.left_out["for another kind of target"] == len(samples)
 
 
 def test_an_empty_store_has_no_workloads() -> None:
@@ -109,7 +115,7 @@ def test_an_empty_store_has_no_workloads() -> None:
         ("max_pool2d", "max_pool2d"),
     ],
 )
-def test_operators_are_read_off_names(name: str, operator: str) -> None:
+def test_the_operator_is_part_of_the_name(name: str, operator: str) -> None:
     assert operator_of(name) == operator
 
 
@@ -118,15 +124,15 @@ def test_splits_are_by_workload_and_by_operator(samples: Samples) -> None:
     learned, unseen = held_out(workloads, fold=fold_of(workloads[0]))
     assert workloads[0] in unseen
     assert {w.key for w in learned} | {w.key for w in unseen} == {w.key for w in workloads}
-    elsewhere = replace(workloads[0], device="another", key="another")
-    assert fold_of(elsewhere) == fold_of(workloads[0])
+    other_device = replace(workloads[0], device="another", key="another")
+    assert fold_of(other_device) == fold_of(workloads[0])
     operators = {name: (others, members) for name, others, members in without_operator(workloads)}
     assert set(operators) == {"matmul", "conv1d"}
     assert {w.operator for w in operators["matmul"][0]} == {"conv1d"}
     assert {w.operator for w in operators["matmul"][1]} == {"matmul"}
 
 
-def test_qualities_of_known_orders() -> None:
+def test_quality_of_known_orders() -> None:
     seconds = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 8.0, math.inf])
     perfect = judged(-seconds, seconds)
     assert perfect is not None
@@ -147,23 +153,23 @@ def _means(network: torch.nn.Module, workloads: Sequence[Workload]) -> Quality:
     return mean_quality([quality for _, quality in judge(scorer(network), workloads)])  # type: ignore[arg-type]
 
 
-def test_a_fitted_network_orders_what_it_has_not_seen(samples: Samples) -> None:
+def test_a_fitted_network_orders_unseen_workloads(samples: Samples) -> None:
     products = [w for w in samples.workloads if w.operator == "matmul"]
     fitted = fit(products[:-2], replace(QUICK, steps=160, trees=0), validation=products[-2:-1])
     assert _means(fitted.network, products[-1:]).rank > 0.8
     assert [step for step, _, _ in fitted.history] == list(range(20, 20 * len(fitted.history) + 1, 20))
     assert fitted.steps in [step for step, _, _ in fitted.history]
-    best = max(fitted.history, key=lambda look: look[2].rank + look[2].top_1 + look[2].top_5)
+    best = max(fitted.history, key=lambda entry: entry[2].rank + entry[2].top_1 + entry[2].top_5)
     assert _means(fitted.network, products[-2:-1]) == best[2]
 
 
 def test_the_same_seed_fits_the_same_weights(samples: Samples) -> None:
-    one, other = (fit(samples.workloads, replace(QUICK, steps=5)).network for _ in range(2))
-    for left, right in zip(one.state_dict().values(), other.state_dict().values(), strict=True):
+    first, second = (fit(samples.workloads, replace(QUICK, steps=5)).network for _ in range(2))
+    for left, right in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=0)
 
 
-def test_devices_do_not_share_a_scale(samples: Samples) -> None:
+def test_labels_are_relative_to_the_device(samples: Samples) -> None:
     workload = samples.workloads[0]
     slower = replace(
         workload, device="slow", parts=tuple(replace(part, seconds=part.seconds * 10) for part in workload.parts)
@@ -174,18 +180,18 @@ def test_devices_do_not_share_a_scale(samples: Samples) -> None:
     torch.testing.assert_close(labels[0], labels[1])
 
 
-def test_nothing_to_learn_from_is_named() -> None:
+def test_fitting_without_workloads_is_an_error() -> None:
     with pytest.raises(InvalidOption, match="no workload with two measured candidates"):
         fit([])
 
 
-def test_the_course_judges_and_trains_on_everything(samples: Samples) -> None:
-    said: list[str] = []
-    result = course(samples.workloads, replace(QUICK, steps=20, check_every=10), say=said.append)
+def test_the_pipeline_evaluates_and_trains_on_all_samples(samples: Samples) -> None:
+    lines: list[str] = []
+    result = course(samples.workloads, replace(QUICK, steps=20, check_every=10), say=lines.append)
     assert result.card["workloads"] == len(samples.workloads)
     assert result.card["candidates"] == len(samples)
     assert result.card["data"] == data_hash(samples.workloads)
     assert set(result.card["operators"]) == {"matmul", "conv1d"}
     assert result.card["fit"]["steps"] in (10, 20)
     assert "operator never seen" in result.text()
-    assert any("held out" in line for line in said)
+    assert any("held out" in line for line in lines)

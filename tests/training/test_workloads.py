@@ -1,4 +1,4 @@
-"""Workloads are lines of text; the shipped ones are none that benchmarks judge by."""
+"""Workloads are lines of text; a list of them is shipped."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from felixlike.training.workloads import OPERATORS, parse_lines, shipped_lines
 def test_every_operator_can_be_called(operator: str) -> None:
     (line,) = parse_lines(operator, where="here")
     module, inputs = line.make()
-    again, others = line.make()
+    second_module, second_inputs = line.make()
     assert not module.training
-    torch.testing.assert_close(module(*inputs), again(*others))
+    torch.testing.assert_close(module(*inputs), second_module(*second_inputs))
 
 
 @pytest.mark.parametrize("after", ["relu", "gelu", "silu", "tanh", "residual"])
-def test_what_follows_a_layer(after: str) -> None:
+def test_a_layer_can_be_followed_by_an_operator(after: str) -> None:
     (line,) = parse_lines(f"dense rows=3 inputs=4 outputs=5 after={after}  # comment\n\n", where="here")
     module, inputs = line.make()
     assert module(*inputs).shape == (3, 5)
     assert len(inputs) == 1 + (after == "residual")
 
 
-def test_making_a_workload_leaves_the_random_state_alone() -> None:
+def test_making_a_workload_does_not_change_the_random_state() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
@@ -45,7 +45,7 @@ def test_making_a_workload_leaves_the_random_state_alone() -> None:
         ("dense after=sigmoid", "after= one of relu, gelu"),
     ],
 )
-def test_a_wrong_line_is_named(text: str, words: str) -> None:
+def test_a_wrong_line_is_an_error(text: str, words: str) -> None:
     with pytest.raises(InvalidOption, match=words):
         parse_lines(text, where="here")
 

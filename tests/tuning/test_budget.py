@@ -1,4 +1,4 @@
-"""Budgets: limits, defaults, bad values."""
+"""`Budget` has limits, defaults and errors for invalid values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_bad_limits_are_refused(limits: dict[str, Any], words: str) -> None:
         Budget(**limits)
 
 
-def test_whichever_runs_out_first() -> None:
+def test_the_limit_reached_first_ends_the_run() -> None:
     budget = Budget(rounds=2, trials=20)
     assert budget.next_batch() == 16
     budget.spent_rounds, budget.spent_trials = 1, 16
@@ -40,7 +40,7 @@ def test_whichever_runs_out_first() -> None:
     assert Budget(seconds=10).next_batch() == 16
 
 
-def test_what_earlier_runs_spent_counts() -> None:
+def test_spending_of_earlier_runs_counts() -> None:
     budget = Budget(rounds=5, trials=50, seconds=100.0)
     budget.find(rounds=2, trials=30)
     budget.find(trials=10, seconds=40.0)
@@ -51,7 +51,7 @@ def test_what_earlier_runs_spent_counts() -> None:
     assert budget.next_batch() == 0
 
 
-def test_without_limits_there_are_four_rounds_a_task() -> None:
+def test_the_default_is_four_rounds_a_task() -> None:
     assert Budget().with_default(7).rounds == 28
     assert Budget(trials=3).with_default(7).rounds is None
     assert Budget(rounds=0).with_default(7).rounds == 0

@@ -1,4 +1,4 @@
-"""Whatever fails after the search, or comes between: the model is there, and what was done instead is said."""
+"""If a step after the search fails or is interrupted, `optimize` returns a model and a warning names the fallback."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from felixlike.runtime import Verdict, Verification
 from felixlike.search import Candidate
 from felixlike.spaces.design import RULES, Rule
 from felixlike.tuning import Session, choice
-from felixlike.tuning import finish as finishing
+from felixlike.tuning import finish as finish_module
 
 TRIALS = 4
 
 
 class Two(nn.Module):
-    """A product and a softmax: two tasks."""
+    """A matrix product and a softmax, which are two tasks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def x() -> Tensor:
 
 @pytest.fixture(scope="module")
 def store(model: Two, x: Tensor, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both tasks measured, so that a run with it is over at once."""
+    """A store with measurements of both tasks; a run with it measures nothing more."""
     path = tmp_path_factory.mktemp("store") / "runs.sqlite"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("felixlike.tuning.budget.TRIALS_PER_ROUND", 2)
@@ -76,7 +76,7 @@ def store(model: Two, x: Tensor, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 class Idle:
-    """A pool for runs that have nothing to measure."""
+    """A pool for runs that measure nothing."""
 
     def __init__(self, target: Any, *, deadline: Deadline) -> None:
         self.devices = frozenset([device_name(target)])
@@ -97,16 +97,17 @@ def imported(model: Two, x: Tensor) -> Imported:
 def finish(
     model: Two, x: Tensor, store: Path, imported: Imported, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
-    """finish(*kinds): a run whose search is over at once; the model, which is right, and its warnings of these kinds
-    (of FallbackWarning any number more)."""
+    """finish(*kinds): run `optimize` with nothing to measure and return the model and the texts of its warnings.
+
+    It checks that the model is correct and the warnings are of these kinds (plus any number of FallbackWarning)."""
 
     def run(*kinds: type[FelixlikeWarning]) -> tuple[fx.Optimized, list[str]]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             tuned = fx.optimize(model, x, trials=TRIALS, space="all", store=store, progress=False)
-        found = [warning.category for warning in caught]
-        assert found[: len(kinds)] == list(kinds)
-        assert set(found[len(kinds) :]) <= set(kinds) & {FallbackWarning}
+        kinds_raised = [warning.category for warning in caught]
+        assert kinds_raised[: len(kinds)] == list(kinds)
+        assert set(kinds_raised[len(kinds) :]) <= set(kinds) & {FallbackWarning}
         assert all(warning.message.optimized is tuned for warning in caught)  # type: ignore[union-attr]
         assert all(warning.filename == __file__ for warning in caught)
         with torch.no_grad():
@@ -128,25 +129,25 @@ def failing(error: BaseException) -> Callable[..., Any]:
 
 
 def once(error: BaseException, then: Callable[..., Any]) -> Callable[..., Any]:
-    """Fails at the first call."""
+    """Return a function that raises `error` at its first call and then calls `then`."""
     calls = []
 
-    def call(*args: Any, **named: Any) -> Any:
+    def call(*args: Any, **keywords: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
             raise error
-        return then(*args, **named)
+        return then(*args, **keywords)
 
     return call
 
 
 def during(signals: int, then: Callable[..., Any]) -> Callable[..., Any]:
-    """Ctrl-C arrives before it begins to work."""
+    """Return a function that receives Ctrl-C `signals` times and then calls `then`."""
 
-    def call(*args: Any, **named: Any) -> Any:
+    def call(*args: Any, **keywords: Any) -> Any:
         for _ in range(signals):
             signal.raise_signal(signal.SIGINT)
-        return then(*args, **named)
+        return then(*args, **keywords)
 
     return call
 
@@ -154,7 +155,9 @@ def during(signals: int, then: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     "error", [WorkerFailed("it died"), CompilationFailed("no"), ZeroDivisionError("odd"), MemoryError()]
 )
-def test_one_choice_that_fails(error: Exception, finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_choice_falls_back_for_one_task(
+    error: Exception, finish: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(choice, "choose", once(error, choice.choose))
     tuned, (words,) = finish(FallbackWarning)
     first, second = tuned.report.tasks
@@ -165,35 +168,37 @@ def test_one_choice_that_fails(error: Exception, finish: Any, monkeypatch: pytes
     assert first.note.rstrip(".") in str(tuned.report)
 
 
-def test_nothing_can_be_checked_any_more(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that was never measured has no schedule then."""
+def test_tasks_are_untuned_if_no_schedule_can_be_checked(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No schedule can be checked, so a task without measurements is untuned."""
     monkeypatch.setattr(choice, "choose", failing(WorkerFailed("the pool is closed")))
     monkeypatch.setattr(choice, "at_hand", lambda state: iter([choice.Choice(choice.How.UNTUNED, None, 0.0, None)]))
     tuned, _ = finish(FallbackWarning, FallbackWarning)
     assert {task.how for task in tuned.report.tasks} == {"untuned"}
 
 
-def test_a_schedule_that_cannot_be_made_gives_way_to_the_next(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, _ = finish()
+def test_a_schedule_that_cannot_be_made_is_replaced_by_the_next_best(
+    finish: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baseline, _ = finish()
     monkeypatch.setattr(Candidate, "module", once(RuntimeError("not in this TVM"), Candidate.module))
     tuned, (words, *_) = finish(FallbackWarning)
-    first, before = tuned.report.tasks[0], usual.report.tasks[0]
-    assert "its schedule could not be made (not in this TVM)" in first.note
+    fallback, best = tuned.report.tasks[0], baseline.report.tasks[0]
+    assert "its schedule could not be made (not in this TVM)" in fallback.note
     assert "its schedule could not be made" in words
-    assert first.how == "measured"
-    assert first.seconds >= before.seconds
-    assert first.point != before.point or first.sketch != before.sketch
+    assert fallback.how == "measured"
+    assert fallback.seconds >= best.seconds
+    assert fallback.point != best.point or fallback.sketch != best.sketch
 
 
-def test_schedules_that_cannot_be_made_at_all(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_are_untuned_if_no_schedule_can_be_made(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Candidate, "module", failing(RuntimeError("not in this TVM")))
     tuned, _ = finish(FallbackWarning)
     assert {task.how for task in tuned.report.tasks} == {"untuned"}
 
 
-def test_a_schedule_that_breaks_the_model_is_found(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, _ = finish()
-    broken, compiled = usual.report.tasks[1].workload, runtime.compile_model
+def test_a_schedule_that_breaks_the_model_is_removed(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    baseline, _ = finish()
+    broken, compiled = baseline.report.tasks[1].workload, runtime.compile_model
 
     def fail(imported: Any, schedules: Any = None) -> Any:
         if broken in (schedules or ()):
@@ -210,7 +215,7 @@ def test_a_schedule_that_breaks_the_model_is_found(finish: Any, monkeypatch: pyt
     assert all(task.name in words for words in problems)
 
 
-def test_a_model_that_compiles_without_schedules_only(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_compiles_without_schedules_only_is_untuned(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = runtime.compile_model
 
     def fail(imported: Any, schedules: Any = None) -> Any:
@@ -223,21 +228,23 @@ def test_a_model_that_compiles_without_schedules_only(finish: Any, monkeypatch: 
     assert {task.how for task in tuned.report.tasks} == {"untuned"}
 
 
-def test_a_model_that_does_not_compile_at_all(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_compile_at_all_is_an_error(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "compile_model", failing(CompilationFailed("no room")))
     with pytest.raises(CompilationFailed, match="no room"):
         finish()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), MemoryError(), SystemExit(3)])
-def test_a_comparison_that_fails(error: BaseException, finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_comparison_leaves_the_model_unverified(
+    error: BaseException, finish: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runtime, "max_relative_error", failing(error))
     tuned, (words,) = finish(UnverifiedWarning)
     assert words.startswith("Two was not verified as a whole: comparing failed: ")
     assert "The whole model was not verified: comparing failed" in " ".join(str(tuned.report).split())
     assert "Maximum relative error" not in str(tuned.report)
-    again = Report.from_json(tuned.report.to_json())
-    assert str(again) == str(tuned.report)
+    restored = Report.from_json(tuned.report.to_json())
+    assert str(restored) == str(tuned.report)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +264,7 @@ def test_an_interrupt_anywhere_returns_the_best_so_far(
 @pytest.mark.parametrize(
     "impatient", [failing(KeyboardInterrupt()), during(2, runtime.compile_model)], ids=["raised", "signals"]
 )
-def test_impatience_ends_it_at_once(impatient: Any, finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_interrupts_abort_the_run(impatient: Any, finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "_TOGETHER", 0.0)
     monkeypatch.setattr(runtime, "compile_model", impatient)
     with pytest.raises(KeyboardInterrupt):
@@ -265,9 +272,9 @@ def test_impatience_ends_it_at_once(impatient: Any, finish: Any, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("where", "what", "how"), [(finishing, "check_ahead", "untuned"), (choice, "choose", "unmeasured")]
+    ("where", "what", "how"), [(finish_module, "check_ahead", "untuned"), (choice, "choose", "unmeasured")]
 )
-def test_ctrl_c_in_the_search_and_once_more(
+def test_a_second_interrupt_skips_checks(
     model: Two,
     x: Tensor,
     monkeypatch: pytest.MonkeyPatch,
@@ -276,18 +283,18 @@ def test_ctrl_c_in_the_search_and_once_more(
     what: str,
     how: str,
 ) -> None:
-    """In a search that goes on: the first ends it, the second leaves out checks; one that was made is not lost."""
+    """The first Ctrl-C ends a running search, the second skips the remaining checks. Finished checks are used."""
     monkeypatch.setattr(interrupts, "_TOGETHER", 0.0)
-    event, seen = RunLog.event, []
+    original_event, events = RunLog.event, []
 
-    def press(log: RunLog, what: Any) -> None:
-        event(log, what)
-        seen.append(what)
-        if sum(one.measurement is not None for one in seen) == 3:
+    def press(log: RunLog, measured_event: Any) -> None:
+        original_event(log, measured_event)
+        events.append(measured_event)
+        if sum(one.measurement is not None for one in events) == 3:
             try:
                 signal.raise_signal(signal.SIGINT)
-            except KeyboardInterrupt:  # and somebody swallows it
-                seen.clear()
+            except KeyboardInterrupt:  # the interrupt is swallowed
+                events.clear()
 
     monkeypatch.setattr(RunLog, "event", press)
     monkeypatch.setattr(where, what, during(1, getattr(where, what)))
@@ -303,25 +310,25 @@ def test_ctrl_c_in_the_search_and_once_more(
         torch.testing.assert_close(tuned(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_an_interrupt_as_the_search_begins(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing has been looked up by then: a model made now might be worse than the one of an earlier run."""
+def test_an_interrupt_at_the_start_of_the_search_aborts_the_run(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has not been read yet, so a model made now could be worse than the one of an earlier run."""
     monkeypatch.setattr(Session, "run", during(1, Session.run))
     with pytest.raises(KeyboardInterrupt):
         finish()
 
 
-def test_an_interrupt_while_the_store_is_read(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an earlier run has found is there all the same."""
-    usual, _ = finish()
+def test_an_interrupt_while_the_store_is_read_keeps_its_results(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result of an earlier run is still used."""
+    baseline, _ = finish()
     monkeypatch.setattr(records.Store, "briefs", once(KeyboardInterrupt(), records.Store.briefs))
     tuned, _ = finish()
     assert [task.how for task in tuned.report.tasks] == ["measured", "measured"]
-    assert [task.point for task in tuned.report.tasks] == [task.point for task in usual.report.tasks]
+    assert [task.point for task in tuned.report.tasks] == [task.point for task in baseline.report.tasks]
     assert tuned.report.stopped == "interrupted"
 
 
-def test_an_interrupt_that_came_out_as_an_error(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mistaken(session: Session, budget: Any) -> None:
+def test_an_interrupt_turned_into_an_error_counts_as_an_interrupt(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_and_raise(session: Session, budget: Any) -> None:
         run(session, budget)
         try:
             signal.raise_signal(signal.SIGINT)
@@ -329,21 +336,19 @@ def test_an_interrupt_that_came_out_as_an_error(finish: Any, monkeypatch: pytest
             raise RuntimeError("in a callback") from None
 
     run = Session.run
-    monkeypatch.setattr(Session, "run", mistaken)
+    monkeypatch.setattr(Session, "run", run_and_raise)
     tuned, _ = finish()
     assert tuned.report.stopped == "interrupted"
 
 
-def test_before_anything_is_tuned_it_is_as_ever(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_tuning_is_a_keyboard_interrupt(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "import_model", during(1, import_model))
     with pytest.raises(KeyboardInterrupt):
         finish()
 
 
 @pytest.mark.parametrize("error", [StoreError("the disk is full"), WorkerFailed("it died"), IndexError("ours")])
-def test_a_search_that_fails_gives_what_it_had_found(
-    error: Exception, finish: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_search_returns_its_results(error: Exception, finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Session.run
 
     def fail(session: Session, budget: Any) -> None:
@@ -354,12 +359,14 @@ def test_a_search_that_fails_gives_what_it_had_found(
     tuned, (words,) = finish(SearchFailedWarning)
     assert f"the search failed: {str(error).rstrip('.')}" in words
     assert tuned.report.stopped.startswith("the search failed: ")
-    monkeypatch.setattr(Session, "run", failing(error))  # now before anything is known
+    monkeypatch.setattr(Session, "run", failing(error))  # now before the store is read
     with pytest.raises(type(error)):
         finish()
 
 
-def test_a_rule_that_fails_is_told_and_the_model_tuned(model: Two, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_rule_is_a_warning_and_the_model_is_tuned(
+    model: Two, x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(RULES, "llvm", (Rule("mistaken", failing(TypeError("ours")), ()),))
     monkeypatch.setattr("felixlike.tuning.session.TRIALS_PER_ROUND", 2)
     with pytest.warns(InternalErrorWarning) as caught:
@@ -376,16 +383,16 @@ def test_a_rule_that_fails_is_told_and_the_model_tuned(model: Two, x: Tensor, mo
         torch.testing.assert_close(tuned(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_a_log_a_store_and_a_pool_that_cannot_be_finished(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_to_close_log_store_and_pool_are_warnings(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     write = RunLog.write
 
-    def full(log: RunLog, event: str, **values: Any) -> None:
+    def write_to_full_disk(log: RunLog, event: str, **values: Any) -> None:
         if event == "end" and log._file is not None:
             log._file.close()
             log._file = open("/dev/full", "w")  # noqa: SIM115  the log closes it
         write(log, event, **values)
 
-    monkeypatch.setattr(RunLog, "write", full)
+    monkeypatch.setattr(RunLog, "write", write_to_full_disk)
     monkeypatch.setattr(records.Store, "__exit__", failing(OSError(28, "No space left on device")))
     monkeypatch.setattr(Idle, "__exit__", failing(ProcessLookupError("gone")))
     _, problems = finish(FallbackWarning, FallbackWarning, FallbackWarning)
@@ -394,7 +401,7 @@ def test_a_log_a_store_and_a_pool_that_cannot_be_finished(finish: Any, monkeypat
     assert "closing the Store failed: [Errno 28] No space left" in problems[2]
 
 
-def test_a_report_that_cannot_be_made_is_a_shorter_one(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_report_is_shortened(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("felixlike.tuning.finish._task_report", failing(KeyError("sketch")))
     tuned, problems = finish(FallbackWarning, FallbackWarning)
     assert all("the report failed: 'sketch'" in words for words in problems)
@@ -404,56 +411,58 @@ def test_a_report_that_cannot_be_made_is_a_shorter_one(finish: Any, monkeypatch:
     assert tuned.report.tasks == ()
 
 
-def test_progress_that_fails_ends_nothing(model: Two, x: Tensor, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Odd:
+def test_failing_progress_does_not_end_the_run(
+    model: Two, x: Tensor, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class BrokenStream:
         encoding = "utf-8"
 
         def write(self, _: str) -> int:
             raise ZeroDivisionError
 
-    monkeypatch.setattr(sys, "stderr", Odd())
+    monkeypatch.setattr(sys, "stderr", BrokenStream())
     monkeypatch.setattr("felixlike.report.progress.LineReporter.event", failing(AttributeError("flush")))
     tuned = fx.optimize(model, x, trials=TRIALS + 1, space="all", store=store, progress=True)
     assert tuned.report.trials == 1
 
 
-class Dropped(nn.Module):
-    """Random by a generator that PyTorch does not see: torch.export takes its number for a constant."""
+class RandomScale(nn.Module):
+    """A model with random outputs by Python's generator; torch.export records the random number as a constant."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * (2 + random.random())
 
 
-def test_a_model_that_is_random(x: Tensor) -> None:
+def test_a_nondeterministic_model_is_a_warning(x: Tensor) -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
     with pytest.warns(
         NondeterministicModelWarning, match=r"Dropped: it is random: it gives something else at every call"
     ) as caught:
-        tuned = fx.optimize(Dropped(), x, trials=1, progress=False)
+        tuned = fx.optimize(RandomScale(), x, trials=1, progress=False)
     assert caught[0].message.optimized is tuned  # type: ignore[union-attr]
     assert "gives something else at every call" in " ".join(str(tuned.report).split())
-    assert torch.equal(torch.rand(1), expected)  # the caller's random numbers are his own
+    assert torch.equal(torch.rand(1), expected)  # the state of the caller's generator is unchanged
     with warnings.catch_warnings():
         warnings.simplefilter("error", NondeterministicModelWarning)
         with pytest.raises(NondeterministicModelWarning) as raised:
-            fx.optimize(Dropped(), x, trials=1, progress=False)
+            fx.optimize(RandomScale(), x, trials=1, progress=False)
     assert isinstance(raised.value.optimized, fx.Optimized)
 
 
-def test_a_model_that_computes_something_else(
+def test_a_model_with_wrong_outputs_is_an_error(
     model: Two, x: Tensor, finish: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = model.linear.bias
     compiled = runtime.compile_model
 
-    def other(imported: Any, schedules: Any = None) -> Any:
-        found = compiled(imported, schedules)
+    def compile_and_change_model(imported: Any, schedules: Any = None) -> Any:
+        result = compiled(imported, schedules)
         model.linear.bias = nn.Parameter(before.detach() + 1.5 * torch.arange(24))
-        return found
+        return result
 
-    monkeypatch.setattr(runtime, "compile_model", other)
+    monkeypatch.setattr(runtime, "compile_model", compile_and_change_model)
     try:
         with pytest.raises(VerificationFailed) as raised:
             finish()
@@ -468,10 +477,10 @@ def test_a_model_that_computes_something_else(
         torch.testing.assert_close(error.optimized(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_that_arithmetic_does_not_decide(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Verification(0.0, "float64", Verdict.UNSURE, "1 of the 200 values of output are not the original's")
-    monkeypatch.setattr(runtime, "max_relative_error", lambda *_, **__: found)
+def test_an_undecided_comparison_leaves_the_model_unverified(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    verification = Verification(0.0, "float64", Verdict.UNSURE, "1 of the 200 values of output are not the original's")
+    monkeypatch.setattr(runtime, "max_relative_error", lambda *_, **__: verification)
     tuned, (words,) = finish(UnverifiedWarning)
-    assert words == f"Two was not verified as a whole: {found.words}."
+    assert words == f"Two was not verified as a whole: {verification.words}."
     assert tuned.report.error == 0
-    assert found.words in " ".join(str(tuned.report).split())
+    assert verification.words in " ".join(str(tuned.report).split())

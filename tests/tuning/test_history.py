@@ -1,4 +1,4 @@
-"""What a run's time is spent on: every second once."""
+"""`Spent` counts every second of a run once."""
 
 from __future__ import annotations
 

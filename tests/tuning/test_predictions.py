@@ -1,4 +1,4 @@
-"""Choices without measurements: one check a task, and none where an earlier run has kept what it chose."""
+"""Choices by prediction need one check a task, and none if an earlier run has stored its choice."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from felixlike.tuning import Choice, How, Predictions, TaskState, check_ahead, c
 
 
 class Checks:
-    """A pool that checks by a rule."""
+    """A fake pool whose `check` returns the status that `rule` gives."""
 
     def __init__(self, rule: Callable[[Task, Candidate], Status | ReferenceFailed] | None = None) -> None:
         self.rule = rule if rule is not None else lambda task, candidate: Status.OK
         self.together, self.alone = list[Candidate](), list[Candidate]()
 
     def checks(self, candidates: Iterable[tuple[Task, Candidate]]) -> Iterator[tuple[int, Any]]:
-        for place, (task, candidate) in enumerate(candidates):
+        for index, (task, candidate) in enumerate(candidates):
             self.together.append(candidate)
-            yield place, self._outcome(task, candidate)
+            yield index, self._outcome(task, candidate)
 
     def check(self, task: Task, candidate: Candidate) -> Any:
         self.alone.append(candidate)
         return self._outcome(task, candidate)
 
     def _outcome(self, task: Task, candidate: Candidate) -> Any:
-        found = self.rule(task, candidate)
-        if isinstance(found, ReferenceFailed):
-            return found
-        return Measurement(found, seconds=math.nan, error=1e-7, run_seconds=1e-3)
+        status = self.rule(task, candidate)
+        if isinstance(status, ReferenceFailed):
+            return status
+        return Measurement(status, seconds=math.nan, error=1e-7, run_seconds=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -61,21 +61,21 @@ def _run(
 
     model = CostModel(seed=1, pretrained=True) if model is None else model
     states = [TaskState(task, np.random.default_rng(seed), space_name=space) for task in tasks]
-    kept = Predictions(model, seed=seed)
-    check_ahead(states, model, cast(Pool, pool), kept)
-    return [choose(state, model, cast(Pool, pool), kept) for state in states]
+    predictions = Predictions(model, seed=seed)
+    check_ahead(states, model, cast(Pool, pool), predictions)
+    return [choose(state, model, cast(Pool, pool), predictions) for state in states]
 
 
 def _points(choices: Iterable[Choice]) -> list[tuple[Any, ...]]:
     return [(*c.candidate.key, c.candidate.sketch.index, c.error) for c in choices if c.candidate is not None]
 
 
-def _never(*_: object, **__: object) -> Any:
+def _raise(*_: object, **__: object) -> Any:
     raise AssertionError("this was to be known already")
 
 
 def test_each_task_is_checked_once(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("felixlike.search.space.relax", _never)
+    monkeypatch.setattr("felixlike.search.space.relax", _raise)
     pool = Checks()
     choices = _run(tasks, pool)
     assert [c.how for c in choices] == [How.UNMEASURED] * 3
@@ -90,26 +90,28 @@ def test_the_next_run_makes_no_sketches_and_checks_nothing(
     first = _run(tasks, Checks(), space=space)
     pool = Checks()
     with monkeypatch.context() as patch:
-        patch.setattr("felixlike.search.space.sketches", _never)
-        again = _run(tasks, pool, space=space)
-    assert _points(again) == _points(first)
-    for one, other in zip(first, again, strict=True):
-        assert one.candidate is not None
-        assert other.candidate is not None
-        assert str(one.candidate.module()) == str(other.candidate.module())
+        patch.setattr("felixlike.search.space.sketches", _raise)
+        second = _run(tasks, pool, space=space)
+    assert _points(second) == _points(first)
+    for choice, repeated in zip(first, second, strict=True):
+        assert choice.candidate is not None
+        assert repeated.candidate is not None
+        assert str(choice.candidate.module()) == str(repeated.candidate.module())
     assert not pool.together
     assert not pool.alone
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"model": CostModel(seed=2, pretrained=True)}, {"space": "default"}])
-def test_other_runs_have_entries_of_their_own(tasks: tuple[Task, ...], change: dict[str, Any]) -> None:
+def test_other_seeds_models_and_spaces_have_separate_entries(tasks: tuple[Task, ...], change: dict[str, Any]) -> None:
     _run(tasks, Checks())
     pool = Checks()
     _run(tasks, pool, **change)
     assert len(pool.together) == 3
 
 
-def test_other_code_has_entries_of_its_own(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_of_the_code_have_separate_entries(
+    tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     _run(tasks, Checks())
     monkeypatch.setattr("felixlike._util.cache.sources", lambda: "another version")
     pool = Checks()
@@ -136,13 +138,13 @@ def test_a_damaged_entry_counts_as_absent(tasks: tuple[Task, ...], folder: Path,
     file.write_text(damage(text))
     assert file.read_text() != text
     pool = Checks()
-    again = _run(tasks[:1], pool)
+    second = _run(tasks[:1], pool)
     assert len(pool.together) == 1
-    assert _points(again) == _points(first)
+    assert _points(second) == _points(first)
     assert file.read_text() == text
 
 
-def test_where_a_check_fails_the_next_best_is_taken(tasks: tuple[Task, ...]) -> None:
+def test_the_next_best_is_chosen_if_a_check_fails(tasks: tuple[Task, ...]) -> None:
     def rule(task: Task, candidate: Candidate) -> Status:
         return Status.WRONG if candidate in pool.together else Status.OK
 
@@ -154,7 +156,7 @@ def test_where_a_check_fails_the_next_best_is_taken(tasks: tuple[Task, ...]) -> 
     assert choice.candidate.score <= pool.together[0].score
 
 
-def test_a_task_without_a_reference_is_not_tried_again(tasks: tuple[Task, ...], folder: Path) -> None:
+def test_a_task_without_a_reference_is_checked_once(tasks: tuple[Task, ...], folder: Path) -> None:
     pool = Checks(lambda task, _: ReferenceFailed("it takes too long", where=task.name))
     (choice,) = _run(tasks[:1], pool)
     assert choice.how is How.UNTUNED

@@ -1,4 +1,4 @@
-"""Sessions over a pool that makes measurements up: budgets, reproducibility, interrupts, stores, failures."""
+"""`Session` with a fake pool: budgets, reproducibility, interrupts, stores and failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _measurement(seconds: float, status: Status = Status.OK) -> Measurement:
 
 
 class FakePool:
-    """Measures by a rule.  hook: called with the number of measurements made so far, before each."""
+    """A fake pool.  rule: gives the measurements.  hook: called before each with the number of earlier ones."""
 
     def __init__(
         self, rule: Callable[[Candidate], Measurement] | None = None, hook: Callable[[int], None] | None = None
@@ -83,7 +83,7 @@ def _session(
     strategy: str = "gradient",
     observe: Callable[[Event], None] | None = None,
     model: CostModel | None = None,
-    space: str = "default",  # ours has few schedules of these small tasks
+    space: str = "default",  # the "own" space has few schedules of these small tasks
 ) -> Session:
     return Session(
         tasks,
@@ -97,7 +97,7 @@ def _session(
     )
 
 
-@pytest.mark.timeout(900)  # three runs; on one core that others use too they take longer than other tests may
+@pytest.mark.timeout(900)  # three runs, which exceed the default limit on one shared core
 def test_the_same_seed_measures_the_same_candidates(tasks: tuple[Task, ...]) -> None:
     runs = []
     for seed in (1, 1, 2):
@@ -110,7 +110,7 @@ def test_the_same_seed_measures_the_same_candidates(tasks: tuple[Task, ...]) -> 
     assert len(set(runs[0])) == len(runs[0])
 
 
-def test_every_task_is_served_and_everything_is_recorded(tasks: tuple[Task, ...]) -> None:
+def test_every_task_is_measured_and_every_measurement_is_recorded(tasks: tuple[Task, ...]) -> None:
     pool, events = FakePool(), list[Event]()
     with records.open() as store:
         session = _session(tasks, pool, store, observe=events.append)
@@ -139,7 +139,7 @@ def test_trials_are_not_exceeded(tasks: tuple[Task, ...], trials: int) -> None:
 
 @dataclasses.dataclass
 class Clock:
-    """Goes by as a test says, however long what it does takes here."""
+    """A fake clock that only the test advances."""
 
     now: float = 0.0
 
@@ -152,14 +152,14 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What budgets and deadlines go by."""
-    found = Clock()
-    monkeypatch.setattr("felixlike.tuning.budget.time", found)
-    monkeypatch.setattr("felixlike._util.deadline.time", found)
-    return found
+    """A fake clock that budgets and deadlines read."""
+    fake_clock = Clock()
+    monkeypatch.setattr("felixlike.tuning.budget.time", fake_clock)
+    monkeypatch.setattr("felixlike._util.deadline.time", fake_clock)
+    return fake_clock
 
 
-def test_time_ends_a_run_between_candidates(tasks: tuple[Task, ...], clock: Clock) -> None:
+def test_the_time_limit_ends_a_run_between_candidates(tasks: tuple[Task, ...], clock: Clock) -> None:
     def spend(measured: int) -> None:
         if measured == 5:
             clock.now += 2000.0
@@ -170,8 +170,8 @@ def test_time_ends_a_run_between_candidates(tasks: tuple[Task, ...], clock: Cloc
     assert len(pool.measured) == 6
 
 
-def test_a_limited_time_is_shared(tasks: tuple[Task, ...], clock: Clock) -> None:
-    """At four seconds a candidate, the first task takes its sixteen, and those after it leave something to the last."""
+def test_the_time_limit_is_shared_between_tasks(tasks: tuple[Task, ...], clock: Clock) -> None:
+    """At 4 s a candidate, the first task measures 16 candidates; the second leaves time for the third."""
 
     def spend(_: int) -> None:
         clock.now += 4.0
@@ -185,7 +185,7 @@ def test_a_limited_time_is_shared(tasks: tuple[Task, ...], clock: Clock) -> None
     assert 4 <= order[: order.index("chain")].count("softmax") <= 6
 
 
-def test_an_interrupt_keeps_what_was_measured(tasks: tuple[Task, ...]) -> None:
+def test_an_interrupt_keeps_all_measurements(tasks: tuple[Task, ...]) -> None:
     def interrupt(measured: int) -> None:
         if measured == 9:
             raise KeyboardInterrupt
@@ -200,39 +200,39 @@ def test_an_interrupt_keeps_what_was_measured(tasks: tuple[Task, ...]) -> None:
     assert len(session.states[0].known.seen) == 9
 
 
-def test_a_store_is_continued(tasks: tuple[Task, ...], tmp_path: Path) -> None:
-    first, second = FakePool(), FakePool()
-    for pool, rounds in ((first, 2), (second, 4)):
+def test_a_run_continues_the_measurements_of_a_store(tasks: tuple[Task, ...], tmp_path: Path) -> None:
+    first_pool, second_pool = FakePool(), FakePool()
+    for pool, rounds in ((first_pool, 2), (second_pool, 4)):
         with records.open(tmp_path / "s.sqlite") as store:
             session = _session(tasks[:1], pool, store)
             session.run(Budget(rounds=rounds))
-    assert len(first.measured) == len(second.measured) == 32
-    assert not set(first.measured) & set(second.measured)
-    assert len(session.states[0].known.seen) == len(first.measured) + len(second.measured)
-    assert session.states[0].trials == len(second.measured)
+    assert len(first_pool.measured) == len(second_pool.measured) == 32
+    assert not set(first_pool.measured) & set(second_pool.measured)
+    assert len(session.states[0].known.seen) == len(first_pool.measured) + len(second_pool.measured)
+    assert session.states[0].trials == len(second_pool.measured)
 
 
 @pytest.mark.parametrize("stop", [3, 16, 21, 35])
-def test_a_stopped_run_measures_what_an_undisturbed_one_does(
+def test_a_resumed_run_measures_the_same_as_an_uninterrupted_one(
     tasks: tuple[Task, ...], tmp_path: Path, stop: int
 ) -> None:
     def interrupt(count: int) -> None:
         if count == stop:
             raise KeyboardInterrupt
 
-    whole = FakePool()
+    uninterrupted = FakePool()
     with records.open() as store:
-        _session(tasks[:1], whole, store, strategy="random").run(Budget(trials=40))
+        _session(tasks[:1], uninterrupted, store, strategy="random").run(Budget(trials=40))
     first, second = FakePool(hook=interrupt), FakePool()
     with records.open(tmp_path / "s.sqlite") as store:
         _session(tasks[:1], first, store, strategy="random").run(Budget(trials=40))
         _session(tasks[:1], second, store, strategy="random").run(Budget(trials=40))
     assert len(first.measured) == stop
-    assert sorted([*first.measured, *second.measured]) == sorted(whole.measured)
+    assert sorted([*first.measured, *second.measured]) == sorted(uninterrupted.measured)
 
 
 @pytest.mark.parametrize("limits", [{"rounds": 3}, {"trials": 21}, {"seconds": 60.0}])
-def test_the_same_budget_again_measures_nothing_and_a_larger_one_goes_on(
+def test_a_spent_budget_measures_nothing_and_a_larger_one_continues(
     limits: dict[str, Any], tasks: tuple[Task, ...], tmp_path: Path, clock: Clock
 ) -> None:
     def spend(_: int) -> None:
@@ -246,26 +246,26 @@ def test_the_same_budget_again_measures_nothing_and_a_larger_one_goes_on(
             session = _session(tasks[:1], pools[-1], store, strategy="random")
             session.run(budget)
             assert session.states[0].best is not None
-    first, again, larger = (len(pool.measured) for pool in pools)
-    assert again == 0
+    first, second, larger = (len(pool.measured) for pool in pools)
+    assert second == 0
     assert first > 0
     assert larger == pytest.approx(first, abs=1)
     assert not set(pools[0].measured) & set(pools[2].measured)
 
 
-def test_only_what_this_machine_measured_itself_counts(tasks: tuple[Task, ...]) -> None:
+def test_only_measurements_of_this_device_by_felixlike_are_counted(tasks: tuple[Task, ...]) -> None:
     pool, budget = FakePool(), Budget(trials=40)
     with records.open() as store:
         _session(tasks[:1], pool, store, strategy="random").run(Budget(trials=32))
-        (elsewhere, taken_over, *_) = list(store.measurements())
+        (other_device, taken_over, *_) = list(store.measurements())
         for point in range(8):
-            store.append(tasks[0], dataclasses.replace(elsewhere, device="another", point=(point,)))
+            store.append(tasks[0], dataclasses.replace(other_device, device="another", point=(point,)))
             store.append(tasks[0], dataclasses.replace(taken_over, felixlike="", time=float(point)))
         _session(tasks[:1], pool, store, strategy="random").run(budget)
     assert (budget.found_trials, budget.found_rounds, budget.spent_trials) == (32, 2, 40)
 
 
-def test_of_many_measurements_the_best_and_some_others_are_recalled(
+def test_the_best_and_a_sample_of_many_measurements_are_recalled(
     tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("felixlike.tuning.session._RECALLED", 8)
@@ -281,8 +281,8 @@ def test_of_many_measurements_the_best_and_some_others_are_recalled(
     assert len(state.known.best) == len(model.dataset) == 8
 
 
-def test_what_another_tuner_measured_is_checked_before_it_is_chosen(tasks: tuple[Task, ...]) -> None:
-    class Doubter(FakePool):
+def test_measurements_of_another_tuner_are_checked_before_they_are_chosen(tasks: tuple[Task, ...]) -> None:
+    class FirstCheckFails(FakePool):
         def check(self, task: Task, candidate: Any) -> Measurement:
             super().check(task, candidate)
             return _measurement(math.nan, Status.WRONG if self.checked == 1 else Status.OK)
@@ -293,7 +293,7 @@ def test_what_another_tuner_measured_is_checked_before_it_is_chosen(tasks: tuple
         )
         session = _session(tasks[:1], FakePool(), store)
         session.run(Budget(trials=4))
-    pool = Doubter()
+    pool = FirstCheckFails()
     choice = choose(session.states[0], CostModel(), cast(Pool, pool))
     assert choice.how is How.MEASURED
     assert choice.candidate == session.states[0].known.best[1][1]
@@ -301,24 +301,25 @@ def test_what_another_tuner_measured_is_checked_before_it_is_chosen(tasks: tuple
     assert pool.checked == 2
 
 
-def test_runs_share_a_store(tasks: tuple[Task, ...], tmp_path: Path) -> None:
+def test_concurrent_runs_share_a_store(tasks: tuple[Task, ...], tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     second = FakePool()
 
-    def meanwhile(measured: int) -> None:
+    def run_second(measured: int) -> None:
         if measured == 5:  # in the middle of the first run's round
             with records.open(path) as store:
                 _session(tasks[:1], second, store, seed=1, strategy="random").run(Budget(rounds=2))
 
-    first = FakePool(hook=meanwhile)
+    first = FakePool(hook=run_second)
     with records.open(path) as store:
         _session(tasks[:1], first, store, strategy="random").run(Budget(rounds=2))
-        kept = {(r.sketch, r.point) for r in store.measurements()}
-    assert kept == {(sketch, point) for _, sketch, point in first.measured + second.measured}
-    assert (len(first.measured), len(second.measured)) == (32, 16)  # the round that had begun counts
+        stored = {(r.sketch, r.point) for r in store.measurements()}
+    assert stored == {(sketch, point) for _, sketch, point in first.measured + second.measured}
+    # The round that the first run had begun counts for the second.
+    assert (len(first.measured), len(second.measured)) == (32, 16)
 
 
-def test_a_clock_that_jumps_changes_nothing(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_does_not_change_the_run(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     for clock in (lambda: 1e9, itertools.cycle([4e9, 0.0, -5.0, 1e300]).__next__):
         monkeypatch.setattr("time.time", clock)
@@ -349,7 +350,7 @@ def test_failures_are_counted_and_never_chosen(tasks: tuple[Task, ...]) -> None:
     assert choice.candidate.point[-1] != 0
 
 
-def test_of_schedules_that_are_only_checked_one_that_takes_for_ever_is_not_chosen(tasks: tuple[Task, ...]) -> None:
+def test_unmeasured_schedules_that_are_slow_in_the_check_are_not_chosen(tasks: tuple[Task, ...]) -> None:
     class Slow(FakePool):
         def check(self, task: Task, candidate: Any) -> Measurement:
             super().check(task, candidate)
@@ -366,25 +367,25 @@ def test_of_schedules_that_are_only_checked_one_that_takes_for_ever_is_not_chose
 
 
 class Late(FakePool):
-    """Gives up at the deadline: its first checks, and what it measures after some candidates."""
+    """A fake pool that raises `OutOfTime` in its first `checks` checks and after `after` measurements."""
 
     def __init__(self, *, checks: int = 0, after: int = 1000) -> None:
-        super().__init__(hook=self._give_up)
-        self.left, self.after = checks, after
+        super().__init__(hook=self._raise_out_of_time)
+        self.late_checks, self.after = checks, after
 
-    def _give_up(self, measured: int) -> None:
+    def _raise_out_of_time(self, measured: int) -> None:
         if measured >= self.after:
             raise OutOfTime
 
     def check(self, task: Task, candidate: Any) -> Measurement:
         super().check(task, candidate)
-        if self.left:
-            self.left -= 1
+        if self.late_checks:
+            self.late_checks -= 1
             raise OutOfTime
         return _measurement(math.nan)
 
 
-def test_at_the_deadline_what_was_measured_stays_and_nothing_is_held_against_the_rest(tasks: tuple[Task, ...]) -> None:
+def test_the_deadline_keeps_measurements_and_counts_no_failures(tasks: tuple[Task, ...]) -> None:
     with records.open() as store:
         session = _session(tasks[:1], Late(after=5), store)
         budget = Budget(rounds=1, seconds=1000.0)
@@ -402,22 +403,20 @@ def test_a_search_that_is_out_of_time_proposes_nothing(tasks: tuple[Task, ...], 
         session = _session(tasks[:1], pool, store)
         propose = session.states[0].propose
 
-        def late(*arguments: Any) -> list[Candidate]:
+        def propose_late(*arguments: Any) -> list[Candidate]:
             clock.now += 2000.0
             session.states[0].space.deadline.check()
             return propose(*arguments)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(TaskState, "propose", lambda _, *arguments: late(*arguments))
+            patch.setattr(TaskState, "propose", lambda _, *arguments: propose_late(*arguments))
             session.run(clock.budget(seconds=1000.0))
     assert pool.measured == []
     assert not session.states[0].faults
 
 
 @pytest.mark.parametrize(("late", "how"), [(0, How.UNMEASURED), (1, How.UNMEASURED), (2, How.UNTUNED)])
-def test_a_schedule_that_is_not_checked_in_time_gives_way_to_one_other(
-    tasks: tuple[Task, ...], late: int, how: How
-) -> None:
+def test_one_other_schedule_is_checked_after_the_deadline(tasks: tuple[Task, ...], late: int, how: How) -> None:
     pool = Late(checks=late)
     with records.open() as store:
         (state,) = _session(tasks[:1], pool, store).states
@@ -436,32 +435,32 @@ def test_after_the_deadline_one_structure_is_scored(monkeypatch: pytest.MonkeyPa
     scored: list[tuple[str, int]] = []
     features = Space.features
 
-    def counted(space: Space, sketch: Sketch, points: Any) -> Any:
+    def counted_features(space: Space, sketch: Sketch, points: Any) -> Any:
         scored.append((sketch.key, len(sketch.by_structure(points))))
         return features(space, sketch, points)
 
-    monkeypatch.setattr(Space, "features", counted)
+    monkeypatch.setattr(Space, "features", counted_features)
     model = costmodel.load("cpu")
-    found: dict[bool, list[Candidate]] = {}
+    proposals: dict[bool, list[Candidate]] = {}
     for late in (False, True):
         deadline = Deadline()
         deadline.move(0.0 if late else math.inf)
         space = Space(task, "default", deadline=deadline)
         scored.clear()
-        found[late] = Predicted(model).propose(space, Observations(), 6, np.random.default_rng(0))
+        proposals[late] = Predicted(model).propose(space, Observations(), 6, np.random.default_rng(0))
         assert len(scored) == (1 if late else len(space.understood))
         assert all(structures == 1 for _, structures in scored) or not late
-    assert all(not math.isnan(candidate.score) for candidate in found[True])
+    assert all(not math.isnan(candidate.score) for candidate in proposals[True])
 
 
-def test_without_a_right_answer_the_plain_loops_are_taken(tasks: tuple[Task, ...]) -> None:
-    class Hopeless(FakePool):
+def test_a_task_whose_candidates_all_fail_is_untuned(tasks: tuple[Task, ...]) -> None:
+    class AllCrash(FakePool):
         def check(self, task: Task, candidate: Any) -> Measurement:
             super().check(task, candidate)
             untuned = not isinstance(candidate, Candidate)
             return _measurement(math.nan, Status.OK if untuned else Status.CRASHED)
 
-    pool = Hopeless(lambda _: _measurement(1.0, Status.CRASHED))
+    pool = AllCrash(lambda _: _measurement(1.0, Status.CRASHED))
     with records.open() as store:
         session = _session(tasks[:1], pool, store)
         session.run(Budget(rounds=1))
@@ -471,7 +470,7 @@ def test_without_a_right_answer_the_plain_loops_are_taken(tasks: tuple[Task, ...
     assert "computed the right answer" in choice.note
 
 
-def test_a_task_without_a_reference_is_left_alone(tasks: tuple[Task, ...]) -> None:
+def test_a_task_without_a_reference_is_untuned(tasks: tuple[Task, ...]) -> None:
     def fail(_: int) -> None:
         raise ReferenceFailed("it takes too long", where="dense")
 
@@ -483,12 +482,14 @@ def test_a_task_without_a_reference_is_left_alone(tasks: tuple[Task, ...]) -> No
     assert "it takes too long" in choice.note
 
 
-def _mistaken(*_: Any, **__: Any) -> Any:
+def _raise_type_error(*_: Any, **__: Any) -> Any:
     raise TypeError("ours")
 
 
-def test_a_rule_that_fails_leaves_metaschedules(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "llvm", (Rule("mistaken", _mistaken, ()),))
+def test_a_failing_rule_leaves_the_sketches_of_metaschedule(
+    tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RULES, "llvm", (Rule("mistaken", _raise_type_error, ()),))
     pool = FakePool()
     with records.open() as store:
         session = _session(tasks, pool, store, strategy="random", space="best")
@@ -499,23 +500,23 @@ def test_a_rule_that_fails_leaves_metaschedules(tasks: tuple[Task, ...], monkeyp
         assert {s.key for s in state.space.sketches} == {s.key for s in sketches(state.task)}
 
 
-def test_a_sketch_that_cannot_be_read_is_left_out(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_sketch_is_skipped(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     pool, (product, *_) = FakePool(), tasks
-    wrong = sketches(product)[1].key
-    understood = vars(Sketch)["reason"].func
-    reason = property(lambda sketch: _mistaken() if sketch.key == wrong else understood(sketch))
+    unreadable = sketches(product)[1].key
+    original = vars(Sketch)["reason"].func
+    reason = property(lambda sketch: _raise_type_error() if sketch.key == unreadable else original(sketch))
     monkeypatch.setattr(Sketch, "reason", reason)
     with records.open() as store:
         session = _session(tasks, pool, store, strategy="random")
         session.run(Budget(rounds=3))
     assert [state.faults for state in session.states] == [["TypeError: ours"], [], []]
-    assert {s.key for s in session.states[0].space.sketches} == {s.key for s in sketches(product)} - {wrong}
+    assert {s.key for s in session.states[0].space.sketches} == {s.key for s in sketches(product)} - {unreadable}
     assert all(state.best is not None for state in session.states)
 
 
 def test_without_formulas_tasks_are_sampled(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     pool = FakePool()
-    monkeypatch.setattr("felixlike.search.space.formulas", _mistaken)
+    monkeypatch.setattr("felixlike.search.space.formulas", _raise_type_error)
     with records.open() as store:
         session = _session(tasks, pool, store, strategy="gradient")
         session.run(Budget(rounds=6))
@@ -527,13 +528,13 @@ def test_without_formulas_tasks_are_sampled(tasks: tuple[Task, ...], monkeypatch
     assert len(pool.measured) > 3 * 16
 
 
-def test_a_strategy_that_fails_ends_the_search_of_one_task(
+def test_a_failing_strategy_ends_the_search_of_one_task(
     tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool, product, draws = FakePool(), tasks[0], Random.propose
 
     def propose(strategy: Any, space: Space, *others: Any) -> list[Candidate]:
-        return _mistaken() if space.task is product else draws(strategy, space, *others)
+        return _raise_type_error() if space.task is product else draws(strategy, space, *others)
 
     monkeypatch.setattr(Random, "propose", propose)
     with records.open() as store:
@@ -544,11 +545,15 @@ def test_a_strategy_that_fails_ends_the_search_of_one_task(
     assert [c.how for c in choices] == [How.UNTUNED, How.MEASURED, How.MEASURED]
 
 
-def test_a_schedule_that_fails_keeps_what_was_measured(tasks: tuple[Task, ...]) -> None:
-    product, usual = tasks[0], FakePool().rule
+def test_a_failing_schedule_keeps_earlier_measurements(tasks: tuple[Task, ...]) -> None:
+    product, default_rule = tasks[0], FakePool().rule
 
     def rule(candidate: Candidate) -> Measurement:
-        return _mistaken() if candidate.sketch.task is product and len(pool.measured) > 3 else usual(candidate)
+        return (
+            _raise_type_error()
+            if candidate.sketch.task is product and len(pool.measured) > 3
+            else default_rule(candidate)
+        )
 
     pool = FakePool(rule)
     with records.open() as store:
@@ -562,7 +567,7 @@ def test_a_schedule_that_fails_keeps_what_was_measured(tasks: tuple[Task, ...]) 
 
 
 @pytest.mark.parametrize("error", [WorkerFailed("it died"), OSError(28, "No space left on device")])
-def test_what_fails_for_all_ends_the_search(tasks: tuple[Task, ...], error: Exception) -> None:
+def test_errors_of_the_pool_end_the_search(tasks: tuple[Task, ...], error: Exception) -> None:
     def rule(_: Candidate) -> Measurement:
         raise error
 
