@@ -1,4 +1,4 @@
-"""Every postprocessor of every space has a model; one without makes its sketches ones that are only sampled."""
+"""Every postprocessor of every space has a symbolic model; sketches with other postprocessors are only sampled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_postprocessors_of_our_rules_have_models() -> None:
     assert {name for rules in RULES.values() for rule in rules for name in rule.postprocessors} <= set(MODELS)
 
 
-def test_a_postprocessor_without_a_model_is_named() -> None:
+def test_sketches_with_an_unknown_postprocessor_are_not_symbolic() -> None:
     known = sketches(_task(), space="default")[0]
     strange = Postprocessor("RewriteTensorize", known.postprocessors[0].runner)
     sketch = Sketch(_task(), known._trace, [*known.postprocessors, strange], 0)
