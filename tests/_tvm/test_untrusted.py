@@ -98,11 +98,11 @@ def test_index_maps_in_traces_are_allowed() -> None:
     schedule = _tvm.Schedule(_tvm.IRModule({"main": workloads.matmul(8, 8, 8)}))
     block = schedule.get_sblock("C")
     schedule.transform_layout(block, ("write", 0), lambda i, j: (j, i))
-    again = _tvm.Schedule(_tvm.IRModule({"main": workloads.matmul(8, 8, 8)}))
+    replayed = _tvm.Schedule(_tvm.IRModule({"main": workloads.matmul(8, 8, 8)}))
     text = trace_json(schedule.trace)
     assert "IndexMap" in text
-    _tvm.Trace.apply_json_to_schedule(_tvm.trace_steps(text), again)
-    assert _tvm.structural_equal(again.mod, schedule.mod)
+    _tvm.Trace.apply_json_to_schedule(_tvm.trace_steps(text), replayed)
+    assert _tvm.structural_equal(replayed.mod, schedule.mod)
 
 
 @pytest.mark.parametrize("name", ["a library", "a circle", "no JSON", "a long chain"])

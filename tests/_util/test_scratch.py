@@ -29,13 +29,13 @@ sys.stdin.read()
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Set an empty folder for temporary files, and reset the module's state."""
-    place = tmp_path / "temporary"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    monkeypatch.setenv("TMPDIR", str(place))
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(scratch, "_has_swept", False)
     monkeypatch.setattr(scratch, "_home", None)
-    return place
+    return folder
 
 
 def start_process() -> tuple[subprocess.Popen[str], Path]:

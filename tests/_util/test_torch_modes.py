@@ -169,13 +169,13 @@ def test_models_compile_and_run_in_every_mode(mode: Any) -> None:
         imported = import_model(MODEL, X)
         compiled = compile_model(imported)
         verification = max_relative_error(compiled, MODEL, imported.examples)
-        here = X.clone()
-        for x in (X, here):
+        made_in_mode = X.clone()
+        for x in (X, made_in_mode):
             assert compiled(x).dtype is torch.float32
             torch.testing.assert_close(compiled(x), want)
     assert verification.error < 1e-5
     assert verification.reference == "float64"
-    for x in (X, here):
+    for x in (X, made_in_mode):
         torch.testing.assert_close(compiled(x), want)
 
 
@@ -187,12 +187,12 @@ def test_a_search_works_with_all_modes_set(tmp_path: Path) -> None:
             stack.enter_context(MODES[name]())
         tuned = fx.optimize(wide, x, trials=6, space="all", progress=False)
         tuned.save(tmp_path / "model.flx")
-        again = fx.load(tmp_path / "model.flx")
-        here = again(x)
+        loaded = fx.load(tmp_path / "model.flx")
+        output = loaded(x)
     assert tuned.report.trials == 6
     assert tuned.report.error < 1e-5
     with torch.no_grad():
-        torch.testing.assert_close(here, wide(x))
+        torch.testing.assert_close(output, wide(x))
 
 
 def test_cost_model_and_formulas_are_equal_in_every_mode(mode: Any) -> None:

@@ -135,18 +135,18 @@ def test_leftovers_of_killed_processes_are_removed(root: Path) -> None:
 
 
 def test_limits_are_checked_once_a_day(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[float] = []
-    monkeypatch.setattr(cache, "trim", lambda: looked.append(1.0))
+    trims: list[float] = []
+    monkeypatch.setattr(cache, "trim", lambda: trims.append(1.0))
     cache.store("a", "x", 1)
     cache.store("a", "y", 1)
-    assert len(looked) == 1
+    assert len(trims) == 1
     os.utime(root / ".trimmed", (time.time() - 2 * DAY,) * 2)
     cache.store("a", "z", 1)
     cache.store("a", "z", 2)
-    assert len(looked) == 2
+    assert len(trims) == 2
     os.utime(root / ".trimmed", (time.time() + 2 * DAY,) * 2)  # as if the clock had been wrong
     cache.store("a", "z", 3)
-    assert len(looked) == 3
+    assert len(trims) == 3
 
 
 def test_trim_tolerates_files_that_another_process_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

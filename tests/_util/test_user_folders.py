@@ -147,8 +147,8 @@ def test_waiting_for_a_lock_ends_at_the_time_limit(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "x.lock"
     spawning = multiprocessing.get_context("spawn")
     begun, release = spawning.Event(), spawning.Event()
-    other = spawning.Process(target=_hold, args=(str(path), begun, release))
-    other.start()
+    holder = spawning.Process(target=_hold, args=(str(path), begun, release))
+    holder.start()
     assert begun.wait(120)
     started = time.monotonic()
     with user_folders.locked(path, seconds=0.2) as held:
@@ -159,8 +159,8 @@ def test_waiting_for_a_lock_ends_at_the_time_limit(tmp_path: Path) -> None:
     later.start()
     with user_folders.locked(path) as held:
         assert held
-    other.join(120)
-    assert other.exitcode == 0
+    holder.join(120)
+    assert holder.exitcode == 0
     assert not path.exists()
 
 

@@ -18,11 +18,11 @@ GPU = resolve_target("sm_90")
 _ANNOTATION = "software_pipeline_async_stages"
 
 
-def _scheduled(space: str, *, marked: bool, name: str) -> Any:
+def _scheduled(space: str, *, annotated: bool, name: str) -> Any:
     """Return a pipelined product of a space at a valid point."""
     key = "felixlike.asynchronous"
     all_sketches = sketches(matmul(128, 128, 128), GPU, space=space)
-    sketch = next(s for s in all_sketches if _ANNOTATION in s.trace_json() and (key in s.trace_json()) is marked)
+    sketch = next(s for s in all_sketches if _ANNOTATION in s.trace_json() and (key in s.trace_json()) is annotated)
     points = sketch.sample(64, seed=0)
     (point,) = points[np.argsort(points[:, -1], kind="stable")[:1]].tolist()
     return sketch.schedule(point).mod["main"].with_attr("global_symbol", name)
@@ -32,11 +32,11 @@ def _annotated_loops(func: Any) -> int:
     return sum(_ANNOTATION in loop.annotations for loop in _tvm.found(func.body, _tvm.tirx.For))
 
 
-def test_only_marked_loops_copy_asynchronously() -> None:
-    ours, theirs = _scheduled("own", marked=True, name="ours"), _scheduled("default", marked=False, name="theirs")
-    unmarked = _tvm.IRModule({"theirs": theirs})
-    assert lower(unmarked, GPU) is unmarked
-    assert "ptx_cp_async_legacy" not in cuda_source(compile_primfuncs(unmarked, GPU))
+def test_only_annotated_loops_copy_asynchronously() -> None:
+    ours, theirs = _scheduled("own", annotated=True, name="ours"), _scheduled("default", annotated=False, name="theirs")
+    unannotated = _tvm.IRModule({"theirs": theirs})
+    assert lower(unannotated, GPU) is unannotated
+    assert "ptx_cp_async_legacy" not in cuda_source(compile_primfuncs(unannotated, GPU))
     both = lower(_tvm.IRModule({"ours": ours, "theirs": theirs}), GPU)
     assert [_annotated_loops(both[name]) for name in ("ours", "theirs")] == [1, 0]
     source = cuda_source(compile_primfuncs(both, GPU))
@@ -48,7 +48,7 @@ def test_only_marked_loops_copy_asynchronously() -> None:
 
 
 def test_pass_options_of_the_caller_are_kept() -> None:
-    ours = _tvm.IRModule({"main": _scheduled("own", marked=True, name="main")})
+    ours = _tvm.IRModule({"main": _scheduled("own", annotated=True, name="main")})
     with _tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
         source = cuda_source(compile_primfuncs(ours, GPU))
     assert "cse_v" not in source

@@ -84,7 +84,7 @@ def test_generated_source_compiles_without_headers(name: str, monkeypatch: pytes
 @NVRTC
 @HEADERS
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_types_compile(dtype: str) -> None:
+def test_float16_and_bfloat16_compile(dtype: str) -> None:
     te, topi = _tvm.te, _tvm.topi
     a, b = (te.placeholder((32, 32), name=name, dtype=dtype) for name in "AB")
     k = te.reduce_axis((0, 32), name="k")
@@ -96,7 +96,7 @@ def test_half_types_compile(dtype: str) -> None:
 
 
 @NVRTC
-def test_half_types_without_headers_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float16_without_headers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "header_folder", lambda: None)
     with pytest.raises(MissingCompiler, match=r"cuda_fp16\.h.*felixlike\[cuda\]"):
         codegen.compile_source("#include <cuda_fp16.h>\n" + KERNEL, "sm_90")

@@ -12,7 +12,7 @@ from felixlike.codegen.annotations import Blocks
 from felixlike.codegen.passes import first_and_last
 
 
-def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, transposed: bool = False) -> Any:
+def _product(n: int, *, lanes: int = 4, vectors: int = 2, annotated: bool = True, transposed: bool = False) -> Any:
     """Return Y[i, j] = max(Σ_k a[i, k] · b[k, j], 0) in tiles of 2 rows with k in blocks of 5, or its transpose."""
     a, b = _tvm.te.placeholder((n, 15), name="a"), _tvm.te.placeholder((15, n), name="b")
     k = _tvm.te.reduce_axis((0, 15), name="k")
@@ -34,7 +34,7 @@ def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, t
     for loop in (i_1, j_1):
         schedule.unroll(loop)
     schedule.vectorize(j_2)
-    if marked:
+    if annotated:
         Blocks().put(schedule, k_0)
     schedule.decompose_reduction(block, k_0)
     return schedule.mod
@@ -98,5 +98,5 @@ def test_tiles_across_the_output_are_unchanged() -> None:
 
 
 def test_unannotated_functions_are_unchanged() -> None:
-    module = _product(8, marked=False)
+    module = _product(8, annotated=False)
     assert first_and_last(module)["main"].same_as(module["main"])

@@ -24,7 +24,7 @@ from felixlike.codegen.annotations import (
 )
 from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES
 
-BY_NAME = {one.name: one for one in (*CPU_PASSES, *GPU_PASSES)}
+BY_NAME = {each_pass.name: each_pass for each_pass in (*CPU_PASSES, *GPU_PASSES)}
 
 
 def _schedule(*tensors: Any) -> Any:
@@ -113,22 +113,22 @@ def guard() -> Any:
     return schedule
 
 
-def _tiles(steps: int, columns: int, mark: Any) -> Any:
+def _tiles(steps: int, columns: int, annotation: Any) -> Any:
     """Return sums over k of tiles of two rows, with the tile in a separate buffer."""
     x, w = _inputs(x=(4, steps), w=(6, steps, columns))
     k = _tvm.te.reduce_axis((0, steps), name="k")
     y = _tvm.te.compute((6, 4, columns), lambda b, m, j: _tvm.te.sum(x[m, k] * w[b, k, j], axis=k), name="y")
     schedule = _schedule(x, w, y)
     block = schedule.get_sblock("y")
-    last = schedule.cache_write(block, 0, "global")
+    copy = schedule.cache_write(block, 0, "global")
     packed, rows, lane, step = schedule.get_loops(block)
     tile, row = schedule.split(rows, [None, 2])
     schedule.reorder(packed, tile, step, row, lane)
-    schedule.reverse_compute_at(last, tile)
+    schedule.reverse_compute_at(copy, tile)
     schedule.vectorize(lane)
-    for loop in (row, schedule.get_loops(last)[2]):
+    for loop in (row, schedule.get_loops(copy)[2]):
         schedule.unroll(loop)
-    mark.put(schedule, step)
+    annotation.put(schedule, step)
     schedule.decompose_reduction(block, step)
     return schedule
 

@@ -1,4 +1,4 @@
-"""`guard` removes tests from vectors and tiles at the end of a dimension: same values, no test in hot loops."""
+"""`guard` removes conditions from vectors and tiles at the end of a dimension, and does not change values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from felixlike.codegen.annotations import Guard
 from felixlike.codegen.passes import guard
 
 
-def _padded_copy(length: int, lanes: int, *, marked: bool = True) -> Any:
+def _padded_copy(length: int, lanes: int, *, annotated: bool = True) -> Any:
     """Return y[i] = 2 x[i] for i < length, padded with 1 to a whole number of vectors."""
     padded = -(-length // lanes) * lanes
     x = _tvm.te.placeholder((length,), name="x")
@@ -22,13 +22,13 @@ def _padded_copy(length: int, lanes: int, *, marked: bool = True) -> Any:
     )
     _, lane = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, lanes])
     schedule.vectorize(lane)
-    if marked:
+    if annotated:
         Guard().put(schedule, lane)
     return schedule.mod
 
 
 def _written_back(length: int, lanes: int) -> Any:
-    """Return y[i] = 2 x[i], with a test around the lanes of the last vector."""
+    """Return y[i] = 2 x[i], with a condition around the lanes of the last vector."""
     x = _tvm.te.placeholder((length,), name="x")
     y = _tvm.te.compute((length,), lambda i: x[i] * 2.0, name="y")
     schedule = _tvm.Schedule(
@@ -91,15 +91,15 @@ def test_partial_tiles_are_correct(count: int, size: int) -> None:
     np.testing.assert_allclose(_run(_rows(count, size), x, padded), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_no_test_is_left_in_vectors() -> None:
-    """53 = 3 · 16 + 4 + 1, so there are vectors of 16 and 4 and no tests in them."""
+def test_no_condition_remains_in_vectors() -> None:
+    """53 = 3 · 16 + 4 + 1, so there are vectors of 16 and 4 without conditions."""
     loops = _tvm.found(guard(_written_back(53, 16))["main"].body, _tvm.tirx.For)
     vectors = [loop for loop in loops if loop.kind == _tvm.tirx.ForKind.VECTORIZED]
     assert sorted(int(loop.extent) for loop in vectors) == [4, 16]
     assert not any(_tvm.found(loop.body, _tvm.tirx.IfThenElse) for loop in vectors)
 
 
-def test_no_test_is_left_in_tiles() -> None:
+def test_no_condition_remains_in_tiles() -> None:
     loops = _tvm.found(guard(_rows(53, 12))["main"].body, _tvm.tirx.For)
     reductions = [loop for loop in loops if loop.kind == _tvm.tirx.ForKind.SERIAL and int(loop.extent) == 7]
     assert sorted(int(loop.body.extent) for loop in reductions) == [5, 12]
@@ -107,5 +107,5 @@ def test_no_test_is_left_in_tiles() -> None:
 
 
 def test_unannotated_functions_are_unchanged() -> None:
-    module = _padded_copy(53, 16, marked=False)
+    module = _padded_copy(53, 16, annotated=False)
     assert guard(module)["main"].same_as(module["main"])

@@ -10,7 +10,7 @@ from support.models import Apply
 from support.operators import matmul
 
 from felixlike import _tvm
-from felixlike.codegen import annotations as marks
+from felixlike.codegen import annotations as loop_annotations
 from felixlike.codegen.annotations import (
     Blocks,
     Columns,
@@ -29,13 +29,13 @@ from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES, Invariant, Pass, 
 from felixlike.frontend import import_model
 from felixlike.runtime import compile_model
 
-BY_NAME = {one.name: one for one in CPU_PASSES}
+BY_NAME = {each_pass.name: each_pass for each_pass in CPU_PASSES}
 
 
 def _moved(name: str, *, before: str) -> list[Pass]:
-    others = [one for one in CPU_PASSES if one.name != name]
-    position = next(i for i, one in enumerate(others) if one.name == before)
-    return [*others[:position], BY_NAME[name], *others[position:]]
+    remaining = [each_pass for each_pass in CPU_PASSES if each_pass.name != name]
+    position = next(i for i, each_pass in enumerate(remaining) if each_pass.name == before)
+    return [*remaining[:position], BY_NAME[name], *remaining[position:]]
 
 
 def test_the_order_of_passes_is_valid() -> None:
@@ -67,10 +67,10 @@ def test_violations_of_the_order_are_reported(name: str, before: str, why: str) 
 def test_every_annotation_has_a_pass_and_a_unique_key() -> None:
     kinds = [
         kind
-        for kind in vars(marks).values()
+        for kind in vars(loop_annotations).values()
         if isinstance(kind, type) and issubclass(kind, LoopAnnotation) and kind is not LoopAnnotation
     ]
-    assert {mark for one in (*CPU_PASSES, *GPU_PASSES) for mark in one.marks} == set(kinds)
+    assert {annotation for each_pass in (*CPU_PASSES, *GPU_PASSES) for annotation in each_pass.marks} == set(kinds)
     assert len({kind.key for kind in kinds}) == len(kinds) == 11
     assert all(kind.key == f"felixlike.{kind.__name__.lower()}" for kind in kinds)
 
@@ -108,7 +108,7 @@ def test_unannotated_functions_keep_their_loops() -> None:
 
 
 def test_names_of_passes_are_unique() -> None:
-    assert all(one.name != other.name for one, other in pairwise(CPU_PASSES))
+    assert all(each_pass.name != other.name for each_pass, other in pairwise(CPU_PASSES))
     assert len(BY_NAME) == len(CPU_PASSES)
 
 

@@ -14,7 +14,7 @@ from felixlike.codegen.annotations import Skip
 from felixlike.codegen.passes import skip_padding
 
 
-def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, marked: bool = True) -> Any:
+def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, annotated: bool = True) -> Any:
     """Return y[i, k] = Σ_r Σ_c P[i · stride + r, c] · w[r, c, k], with the padded copy computed by rows."""
     out = (length + 2 * pad - taps) // stride + 1
     x, w = _tvm.te.placeholder((length, 3), name="x"), _tvm.te.placeholder((taps, 3, 5), name="w")
@@ -34,7 +34,7 @@ def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, marked: b
     outer, inner = schedule.split(i, [None, max(d for d in range(1, 5) if out % d == 0)])
     schedule.reorder(outer, inner, r_loop, c_loop, k)
     schedule.compute_at(schedule.get_sblock("padded"), outer)
-    if marked:
+    if annotated:
         Skip().put(schedule, r_loop)
     schedule.decompose_reduction(block, r_loop)
     return schedule.mod
@@ -64,11 +64,11 @@ def test_the_condition_equals_that_of_the_copy() -> None:
         assert bool(number(test.condition, {"i_0": row, "i_1": 0, "r": tap})) == (1 <= row + tap < 8)
 
 
-def test_functions_without_padding_have_no_test() -> None:
+def test_functions_without_padding_have_no_condition() -> None:
     module = _convolution(8, 3, pad=0)
     assert not _tvm.found(skip_padding(module)["main"].body, _tvm.tirx.IfThenElse)
 
 
 def test_unannotated_functions_are_unchanged() -> None:
-    module = _convolution(7, 3, pad=1, marked=False)
+    module = _convolution(7, 3, pad=1, annotated=False)
     assert skip_padding(module)["main"].same_as(module["main"])

@@ -14,7 +14,7 @@ from felixlike.codegen.annotations import Prefetch
 from felixlike.codegen.passes import prefetch, tile_rows
 
 
-def _product(tile: int, *, vectors: int = 3, marked: bool = True, unrolled: bool = True) -> Any:
+def _product(tile: int, *, vectors: int = 3, annotated: bool = True, unrolled: bool = True) -> Any:
     """Return Y[m, j] = Σ_k x[m, k] · w[j / (16 · vectors), k, …] in tiles of rows and vectors of 16."""
     width = 16 * vectors
     x, w = _tvm.te.placeholder((2 * tile, 512), name="x"), _tvm.te.placeholder((6, 512, vectors, 16), name="w")
@@ -37,7 +37,7 @@ def _product(tile: int, *, vectors: int = 3, marked: bool = True, unrolled: bool
     written = schedule.get_loops(copy)[2] if unrolled else None
     for loop in [row, vector, *([] if written is None else [written])]:
         schedule.unroll(loop)
-    if marked:
+    if annotated:
         Prefetch().put(schedule, step)
     schedule.decompose_reduction(block, step)
     return schedule.mod
@@ -78,5 +78,5 @@ def test_values_are_correct(tile: int) -> None:
 
 
 def test_unannotated_functions_are_unchanged() -> None:
-    module = _product(8, marked=False)
+    module = _product(8, annotated=False)
     assert tile_rows(module)["main"].same_as(module["main"])

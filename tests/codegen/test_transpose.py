@@ -12,7 +12,7 @@ from felixlike.codegen.annotations import Transpose
 from felixlike.codegen.passes import transpose
 
 
-def _write_back(columns: int, rows: int, lanes: int, *, marked: bool = True, rows_last: bool = True) -> Any:
+def _write_back(columns: int, rows: int, lanes: int, *, annotated: bool = True, rows_last: bool = True) -> Any:
     """Return Z[c, x] = 2 · T[x, c] + b[c] + R[c, x] for the tile T[x, c] = X[x, c]²."""
     x, b = _tvm.te.placeholder((rows, columns), name="x"), _tvm.te.placeholder((columns,), name="b")
     r = _tvm.te.placeholder((columns, rows), name="r")
@@ -23,7 +23,7 @@ def _write_back(columns: int, rows: int, lanes: int, *, marked: bool = True, row
     loops = schedule.get_loops(schedule.get_sblock("z"))
     if not rows_last:
         schedule.reorder(*reversed(loops))
-    if marked:
+    if annotated:
         Transpose(lanes).put(schedule, loops[0])
     return schedule.mod
 
@@ -68,5 +68,5 @@ def test_tiles_without_squares_are_unchanged(columns: int, rows: int, lanes: int
 
 
 def test_unannotated_functions_are_unchanged() -> None:
-    module = _write_back(16, 14, 16, marked=False)
+    module = _write_back(16, 14, 16, annotated=False)
     assert transpose(module)["main"].same_as(module["main"])

@@ -157,7 +157,7 @@ def test_doctor_shows_the_container(
     monkeypatch: pytest.MonkeyPatch, found: Allowance, value: str, problem: str
 ) -> None:
     monkeypatch.setattr(cgroups, "allowance", lambda: found)
-    shown = doctor._allowance()
-    assert (shown.name, shown.value, shown.fatal) == ("container", value, False)
-    assert shown.problem.startswith(problem)
-    assert bool(shown.problem) == bool(problem)
+    check = doctor._allowance()
+    assert (check.name, check.value, check.fatal) == ("container", value, False)
+    assert check.problem.startswith(problem)
+    assert bool(check.problem) == bool(problem)

@@ -22,12 +22,12 @@ from felixlike.hardware.presets import IMITATED
 from felixlike.hardware.probe import host_cores
 from felixlike.hardware.vectors import VectorUnit, vector_unit
 
-_STRANGE = Device("cpu", "a strange processor", "strange", 3, 1024, 4096, 7, 77, 777, 7777)
+_UNUSUAL = Device("cpu", "a strange processor", "strange", 3, 1024, 4096, 7, 77, 777, 7777)
 
 
 @pytest.fixture
 def strange_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("felixlike.hardware.target.host_device", lambda: _STRANGE)
+    monkeypatch.setattr("felixlike.hardware.target.host_device", lambda: _UNUSUAL)
 
 
 @pytest.mark.parametrize("name", machines())
@@ -82,10 +82,10 @@ def test_an_imitated_target_has_another_device_and_the_same_instructions(name: s
 @pytest.mark.parametrize(("wanted", "cores"), [("graviton2", 2), ("zen5:8", 8)])
 def test_the_variable_sets_the_imitated_machine(wanted: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(IMITATED, raising=False)
-    real = host_device()
+    host = host_device()
     monkeypatch.setenv(IMITATED, wanted)
     device = host_device()
-    assert device == replace(described(wanted.split(":")[0], cores=cores), name=real.name, mcpu=real.mcpu, triple="")
+    assert device == replace(described(wanted.split(":")[0], cores=cores), name=host.name, mcpu=host.mcpu, triple="")
     assert str(host_target()) == str(imitated_target(wanted.split(":")[0], cores=cores))
     assert target_device(host_target()).unit == device.unit
     assert host_cores() == cores

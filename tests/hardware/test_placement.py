@@ -110,8 +110,8 @@ def test_threads_run_on_different_cores_if_openmp_binds_the_caller(first: str, p
 
 @needs_two_cores
 def test_thread_counts_below_and_above_the_number_of_cores() -> None:
-    one = run_placement({"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "2"})
-    assert (one["threads"], one["unchanged"]) == (1, True)
+    single = run_placement({"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "2"})
+    assert (single["threads"], single["unchanged"]) == (1, True)
     many = run_placement({"TVM_NUM_THREADS": str(usable_cores() + 1)})
     assert (many["threads"], many["apart"], many["unchanged"]) == (usable_cores() + 1, False, True)
     used = set().union(*many["placed"][1:])

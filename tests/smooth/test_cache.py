@@ -43,8 +43,8 @@ def test_keys_do_not_depend_on_the_order_of_creation(monkeypatch: pytest.MonkeyP
     keys = []
     for first in ("abc", "cab"):
         monkeypatch.setattr(ex, "_nodes", WeakValueDictionary())
-        made = [ex.var(name, 1, 64) for name in first]
-        a, b, c = sorted(made, key=lambda v: v.name)
+        created = [ex.var(name, 1, 64) for name in first]
+        a, b, c = sorted(created, key=lambda v: v.name)
         sum_ = (a * b + 2 * c - 3) * at_least(b - c, 1)
         keys.append(cache.cache_key([sum_, maximum(a * c, b * b), ex.floordiv(a, b)], NONE))
     assert keys[0] == keys[1]

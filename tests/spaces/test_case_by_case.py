@@ -85,8 +85,8 @@ def test_results_are_correct(make: Callable[[Plan], Any], plan: Plan) -> None:
     shapes = [[int(extent) for extent in parameter.shape] for parameter in module["main"].params]
     arguments = [*(rng.uniform(-1, 1, shape) for shape in shapes[:-1]), np.full(shapes[-1], np.nan)]
     *_, truth = run(double_precision(module), arguments)
-    for other in decided_anew(schedule, module):
-        *_, got = run(other, [argument.astype("float32") for argument in arguments])
+    for variant in decided_anew(schedule, module):
+        *_, got = run(variant, [argument.astype("float32") for argument in arguments])
         np.testing.assert_allclose(got, truth, rtol=1e-5, atol=1e-5 * np.abs(truth).max())
 
 

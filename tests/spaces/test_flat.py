@@ -66,8 +66,8 @@ def test_results_are_correct(name: str, n: int) -> None:
     single = [argument.astype("float32") for argument in arguments]
     for schedule in schedules:
         comes_back(schedule, module)
-        for other in decided_anew(schedule, module):
-            for got, true in zip(run(other, single), truth, strict=True):
+        for variant in decided_anew(schedule, module):
+            for got, true in zip(run(variant, single), truth, strict=True):
                 np.testing.assert_allclose(got, true, rtol=1e-5, atol=1e-5)
 
 

@@ -91,8 +91,8 @@ def _check(func: Any, *, sketches: int | None = None, outputs: int = 1) -> None:
     single = [argument.astype("float32") for argument in arguments]
     for schedule in schedules:
         comes_back(schedule, module)
-        for other in decided_anew(schedule, module):
-            for got, truth in zip(run(other, single)[-outputs:], truths, strict=True):
+        for variant in decided_anew(schedule, module):
+            for got, truth in zip(run(variant, single)[-outputs:], truths, strict=True):
                 np.testing.assert_allclose(got, truth, rtol=1e-5, atol=1e-5 * np.abs(truth).max())
 
 

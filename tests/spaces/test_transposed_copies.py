@@ -65,8 +65,8 @@ def test_results_are_correct(shape: tuple[int, ...], axes: tuple[int, ...], size
     assert _tvm.found(in_registers, _tvm.tirx.Shuffle)
     assert not _tvm.found(in_registers, _tvm.tirx.IfThenElse)
     x = np.arange(np.prod(shape)).reshape(shape).astype("float32")
-    for other in decided_anew(schedule, module):
-        _, got = run(other, [x, np.zeros(x.transpose(axes).shape, "float32")])
+    for variant in decided_anew(schedule, module):
+        _, got = run(variant, [x, np.zeros(x.transpose(axes).shape, "float32")])
         np.testing.assert_array_equal(got, x.transpose(axes))
 
 

@@ -52,8 +52,8 @@ def matmul(size: int = 64, added: float = 0.0, rows: int | None = None, first: i
     schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     outer = schedule.get_loops(schedule.get_sblock("C", "main"))[0]
     loop = schedule.get(outer)
-    fewer = tirx.For(loop.loop_var, first, rows, loop.kind, loop.body)
-    schedule.state.replace(schedule.get_sref(outer), fewer)
+    partial_loop = tirx.For(loop.loop_var, first, rows, loop.kind, loop.body)
+    schedule.state.replace(schedule.get_sref(outer), partial_loop)
     return schedule.mod["main"]
 
 
@@ -87,8 +87,8 @@ def spoiling(size: int = 64) -> Given:
 def hog(size: int, floats: int) -> Given:
     """Return a candidate with matmul's signature and an intermediate buffer of `floats` elements."""
     a, b = te.placeholder((size, size), name="A"), te.placeholder((size, size), name="B")
-    big = te.compute((floats,), lambda i: a[i % size, 0] * 2.0, name="big")
-    c = te.compute((size, size), lambda i, j: big[i * 1000 + j] + b[i, j], name="C")
+    intermediate = te.compute((floats,), lambda i: a[i % size, 0] * 2.0, name="big")
+    c = te.compute((size, size), lambda i, j: intermediate[i * 1000 + j] + b[i, j], name="C")
     return answering(te.create_prim_func([a, b, c]))
 
 

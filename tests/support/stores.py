@@ -46,9 +46,9 @@ def fill(path: Path, count: int = 60, *, first: int = 0) -> list[Record]:
                 timed(rng.uniform(1e-4, 1e-2)) if step % 3 else Measurement(Status.CRASHED, message="why " * step)
             )
             task = (TASK, OTHER)[step % 2]
-            made = replace(record(measurement, task, tuple(range(step, step + 12))), time=float(step))
-            store.append(task, made)
-            written.append(made)
+            entry = replace(record(measurement, task, tuple(range(step, step + 12))), time=float(step))
+            store.append(task, entry)
+            written.append(entry)
     return written
 
 

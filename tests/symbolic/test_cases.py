@@ -32,9 +32,9 @@ def test_each_combination_selects_its_number() -> None:
 
 
 def test_the_first_factor_is_derived_from_the_others() -> None:
-    one, same = by_cases((OUTER, INNER), lambda values: (values["i.0"], values["i.0"] * values["i.1"]))
-    assert str(one) == "select([i.1 ≥ 9], 1, select([i.1 ≥ 3], 3, 9))"
-    assert same.value == 9
+    first, product = by_cases((OUTER, INNER), lambda values: (values["i.0"], values["i.0"] * values["i.1"]))
+    assert str(first) == "select([i.1 ≥ 9], 1, select([i.1 ≥ 3], 3, 9))"
+    assert product.value == 9
 
 
 def test_one_quantity_is_distinguished_if_it_suffices() -> None:

@@ -182,17 +182,17 @@ def test_floors_are_monotonic() -> None:
 @given(POLYNOMIALS)
 def test_nonnegative_uses_coefficients_above_the_lower_bounds(tree: tuple[Expr, Value]) -> None:
     expression = expand(tree[0])
-    rests = {v: v.low + ex.var(f"{v.name} above", 0) for v in variables([expression])}
-    constant, terms = linear_parts(expand(substitute(expression, rests)))
-    rises = all(coefficient >= 0 for coefficient in (constant, *(c for _, c in terms)))
-    assert nonnegative(expression) == (expression.low >= 0 or rises)
+    shifted = {v: v.low + ex.var(f"{v.name} above", 0) for v in variables([expression])}
+    constant, terms = linear_parts(expand(substitute(expression, shifted)))
+    is_nonnegative = all(coefficient >= 0 for coefficient in (constant, *(c for _, c in terms)))
+    assert nonnegative(expression) == (expression.low >= 0 or is_nonnegative)
 
 
 def test_nonnegative_of_many_factors() -> None:
     factors = [ex.var(f"t{i}", 1, 4) for i in range(40)]
-    whole, even, odd = ex.mul(factors), ex.mul(factors[::2]), ex.mul(factors[1::2])
-    assert nonnegative(whole - even)
-    assert not nonnegative(even - whole)
-    assert nonnegative(whole - even - odd + 1)
-    assert not nonnegative(whole - even - odd)
-    assert not nonnegative(0.5 * whole - 1)
+    product, even, odd = ex.mul(factors), ex.mul(factors[::2]), ex.mul(factors[1::2])
+    assert nonnegative(product - even)
+    assert not nonnegative(even - product)
+    assert nonnegative(product - even - odd + 1)
+    assert not nonnegative(product - even - odd)
+    assert not nonnegative(0.5 * product - 1)

@@ -201,9 +201,9 @@ def test_replaying_does_not_change_the_task(product: Sketch) -> None:
 
 def test_non_symbolic_sketches_are_sampled_by_tvm() -> None:
     all_sketches = sketches(workloads.large_sum())
-    opaque = [s for s in all_sketches if not s.understood]
-    assert len(opaque) == 2
-    for sketch in opaque:
+    non_symbolic = [s for s in all_sketches if not s.understood]
+    assert len(non_symbolic) == 2
+    for sketch in non_symbolic:
         assert "more than 1000000 values" in sketch.reason
         points = sketch.sample(5, seed=1)
         np.testing.assert_array_equal(points, sketch.sample(5, seed=1))

@@ -37,9 +37,9 @@ def _row(
     lanes: int,
 ) -> dict[str, float]:
     counter = Counter(store, homes, aligns)
-    others = [Counter(s, homes, aligns) for s in earlier]
+    earlier_counters = [Counter(s, homes, aligns) for s in earlier]
     used_shapes: dict[Any, list[int]] = {}
-    for each in [*others, counter]:
+    for each in [*earlier_counters, counter]:
         for buffer in each.store.elements:
             if buffer in homes:
                 box = each.box(buffer, 0)
@@ -47,7 +47,7 @@ def _row(
                 used_shapes[buffer] = [
                     min(a, int(e)) for a, e in zip(grown, buffer.shape, strict=True)
                 ]  # guarded reads
-    for each in [*others, counter]:
+    for each in [*earlier_counters, counter]:
         each.whole = used_shapes
     row: dict[str, float] = {"iterations": counter.total}
     for name, capacity in (("l1", device.l1_bytes), ("l2", device.l2_bytes)):
@@ -60,7 +60,7 @@ def _row(
     )
     row["moves"] = sum(_moved(counter, b, device.register_bytes, lanes) / share[b] for b in store.elements)
     for slot, buffer in enumerate(list(store.elements)[:5]):
-        columns = {**_access(counter, buffer), **_reuse(counter, others, buffer)}
+        columns = {**_access(counter, buffer), **_reuse(counter, earlier_counters, buffer)}
         uses = columns["reuse_count"] or 0.5
         for name in ("bytes", "unique_bytes", "lines", "unique_lines"):
             columns[f"{name}_per_reuse"] = columns[name] / uses

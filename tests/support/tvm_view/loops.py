@@ -75,7 +75,7 @@ class Loops:
         """TVM's integer type of loop variables."""
         self.analyzer = _tvm.sym.Analyzer()
         """An analyzer with the extents of all loops."""
-        self._made: dict[Any, LoweredLoop] = {}
+        self._created: dict[Any, LoweredLoop] = {}
         self._threads: dict[int, dict[str, LoweredLoop]] = {}
         """Thread axes of each kernel, keyed by its outermost loop, in the order of their first appearance."""
         for _, path in program.stores():
@@ -130,7 +130,7 @@ class Loops:
         Postprocessors create no parallel or vector loop of extent 1; a loop whose kind the trace sets remains."""
         extent = math.prod(self.value(member.extent) for member in members)
         serial = kind == PIPELINE or (extent == 1 and not members[0].kind)
-        loop = self._loop("serial" if serial else kind, members, extent, said=bool(members[0].kind))
+        loop = self._loop("serial" if serial else kind, members, extent, set_by_trace=bool(members[0].kind))
         self._unfuse(members, loop.variable, nest)
         return loop
 
@@ -148,21 +148,21 @@ class Loops:
             threads[part] if part in threads else self._loop(part, (share, number), self.value(extent))
             for number, (part, extent) in enumerate(share.parts)
         ]
-        whole: Any = _tvm.tirx.const(0, self.dtype)
+        position: Any = _tvm.tirx.const(0, self.dtype)
         for number in sorted(range(len(parts)), key=share.places.__getitem__):
-            whole = whole * parts[number].extent + parts[number].variable
+            position = position * parts[number].extent + parts[number].variable
         total = math.prod(self.value(member.extent) for member in members)
         if math.prod(part.extent for part in parts) > total:
-            nest.guards.append(whole < total)
-        self._unfuse(members, whole, nest, known=known)
+            nest.guards.append(position < total)
+        self._unfuse(members, position, nest, known=known)
         return [part for part in parts if part not in threads.values()]
 
-    def _loop(self, kind: str, key: Any, extent: int, *, said: bool = False) -> LoweredLoop:
-        if key not in self._made:
-            variable = _tvm.tirx.Var(f"l{len(self._made)}", self.dtype)
+    def _loop(self, kind: str, key: Any, extent: int, *, set_by_trace: bool = False) -> LoweredLoop:
+        if key not in self._created:
+            variable = _tvm.tirx.Var(f"l{len(self._created)}", self.dtype)
             self.analyzer.bind(variable, _tvm.ir.Range(0, extent))
-            self._made[key] = LoweredLoop(kind, variable, extent, said)
-        return self._made[key]
+            self._created[key] = LoweredLoop(kind, variable, extent, set_by_trace)
+        return self._created[key]
 
     def _meet_threads(self, path: tuple[Loop, ...]) -> None:
         """Create the thread axes that first appear around a store."""
@@ -178,23 +178,23 @@ class Loops:
                 if part in THREADS and part not in threads:
                     threads[part] = self._loop(part, (path[0], part), extent)
 
-    def _unfuse(self, members: tuple[Loop, ...], whole: Any, nest: Nest, *, known: bool = True) -> None:
+    def _unfuse(self, members: tuple[Loop, ...], fused_index: Any, nest: Nest, *, known: bool = True) -> None:
         """Record the program's loops that a fused loop stands for; all except the outermost are remainders.
 
         Args:
             members: the fused loops.
-            whole: the expression of the fused loop.
+            fused_index: the index of the fused loop.
             nest: the nest to update.
-            known: whether TVM knows that `whole` is below the product of all extents; if not, `members[0]` counts as
-                outermost even if its extent is 1."""
+            known: whether TVM knows that `fused_index` is below the product of all extents; if not, `members[0]`
+                counts as outermost even if its extent is 1."""
         inner = 1
         moving = [m for m in members if self.value(m.extent) > 1]
         first = moving[:1] if known else members[:1]
         for member in reversed(moving):
             extent = self.value(member.extent)
-            quotient = whole if inner == 1 else _tvm.tirx.floordiv(whole, inner)
+            quotient = fused_index if inner == 1 else _tvm.tirx.floordiv(fused_index, inner)
             nest.standing[member.variable] = quotient if member in first else _tvm.tirx.floormod(quotient, extent)
-            nest.places[member.variable] = (str(whole), inner)
+            nest.places[member.variable] = (str(fused_index), inner)
             inner *= extent
 
 

@@ -100,24 +100,26 @@ class _Lowering:
         remainder by the whole. Reshapes, and indices of moved blocks in groups, are written in the order of the model.
         These indices are known here only if the statement is available as TVM writes it."""
         nest, accesses = self._accesses(store, path, known=True)
-        said = _plain(store, path)
-        cause = None if said or not _divided(store) else Cause.WORDS
+        is_plain = _plain(store, path)
+        cause = None if is_plain or not _divided(store) else Cause.WORDS
         if any(access.buffer.grouped and access.buffer not in self._grouped.shapes for access in store.accesses):
             cause = Cause.GROUPS
-        shared = not said and any(loop.share is not None for loop in path)
+        shared = not is_plain and any(loop.share is not None for loop in path)
         if shared and self._accesses(store, path, known=False)[1] != accesses:
             cause = Cause.WORDS
         places, counts = accesses
         if cause is not None:
             counts = tuple(math.nan if i in INTEGERS else count for i, count in enumerate(counts))
-        noted = self._value(path[0].unroll) if path else 0
+        unroll_steps = self._value(path[0].unroll) if path else 0
         relaid = [access for access in store.accesses if access.buffer.origin is not None]
         shapes = {access.buffer: Relaid(access, path, nest, self._loops).shape for access in relaid}
         shapes |= {a.buffer: self._grouped.shapes[a.buffer] for a in store.accesses if a.buffer in self._grouped.shapes}
         guarded = frozenset(a.buffer for a in store.accesses) & self._guarded
         allocation_nest = self._loops.grouped(self._allocation_paths.get(store.target.buffer, ()))
         allocated = math.prod(loop.extent for loop in allocation_nest.loops)
-        return LoweredStore(store, tuple(nest.loops), places, counts, cause, shapes, said, guarded, allocated, noted)
+        return LoweredStore(
+            store, tuple(nest.loops), places, counts, cause, shapes, is_plain, guarded, allocated, unroll_steps
+        )
 
     def _runs_past(self, store: Store, path: tuple[Loop, ...]) -> bool:
         """Return whether a guard keeps a moved block from running past the end of its buffer."""
@@ -143,21 +145,21 @@ class _Lowering:
         places = self._terms.placed(store, nest)
         value = _tvm.structural_map(_tvm.substituted(words.value, places), (_tvm.tirx.Select, _without_loads))
         indices = [_tvm.substituted(index, places) for index in words.indices]
-        said = _tvm.tirx.BufferStore(words.target, value, indices)
-        said = _simplified(said, nest.loops, [tvm_buffer for tvm_buffer, _ in words.buffers])
+        statement = _tvm.tirx.BufferStore(words.target, value, indices)
+        statement = _simplified(statement, nest.loops, [tvm_buffer for tvm_buffer, _ in words.buffers])
         rows_by_buffer: dict[Buffer, list[tuple[Written, ...]]] = {}
         ours = {access.buffer.name: access.buffer for access in store.accesses}
         names = dict(words.buffers)
-        target = tuple(map(from_tvm, said.indices))
+        target = tuple(map(from_tvm, statement.indices))
         if store.target.buffer.internal:  # which is compacted to its accesses
             written = store.target.written or store.target.indices
             target = tuple(from_tvm(self._terms.written(index, nest)) for index in written)
         rows_by_buffer[store.target.buffer] = [target]
-        for load in _loads(said.value):
+        for load in _loads(statement.value):
             if load.source.same_as(words.target):  # TVM uses the indices of the write
                 continue
             rows_by_buffer.setdefault(ours[names[load.source]], []).append(tuple(map(from_tvm, load.indices)))
-        return {buffer: tuple(rows) for buffer, rows in rows_by_buffer.items()}, tuple(of_value(said.value))
+        return {buffer: tuple(rows) for buffer, rows in rows_by_buffer.items()}, tuple(of_value(statement.value))
 
     def _from_formulas(self, store: Store, path: tuple[Loop, ...], nest: Nest, *, known: bool) -> _Accesses:
         """Return indices and counts from the formulas of the indices."""

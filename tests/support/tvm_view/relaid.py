@@ -70,14 +70,14 @@ class Relaid:
         variables = [_tvm.tirx.Var(f"v{d}", dtype) for d in range(len(self._old))]
         for variable, extent in zip(variables, self._old, strict=True):
             analyzer.bind(variable, _tvm.ir.Range(0, extent))
-        rest: Any = _tvm.tirx.const(0, dtype)
+        quotient: Any = _tvm.tirx.const(0, dtype)
         for variable, step in zip(variables, self._steps, strict=True):
-            rest = rest + variable * step
+            quotient = quotient + variable * step
         digit_indices: list[Any] = []
         for digit in reversed(self._digits):
-            rest = analyzer.simplify(rest)
-            digit_indices.append(analyzer.simplify(_tvm.tirx.floormod(rest, digit.extent)))
-            rest = _tvm.tirx.floordiv(rest, digit.extent)
+            quotient = analyzer.simplify(quotient)
+            digit_indices.append(analyzer.simplify(_tvm.tirx.floormod(quotient, digit.extent)))
+            quotient = _tvm.tirx.floordiv(quotient, digit.extent)
         digit_indices.reverse()
         index_values = dict(zip(variables, old, strict=True))
         return [analyzer.simplify(_tvm.substituted(digit_indices[place], index_values)) for place in self._order]
