@@ -64,14 +64,14 @@ def test_elementwise_rows_of_every_length() -> None:
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("sum", np.sum), ("max", np.max), ("min", np.min)])
-def test_reductions_of_rows_of_every_length(name: str, reduce: Any) -> None:
+def test_reductions_of_rows_of_every_length(name: str, wanted: Any) -> None:
     module = _module(lambda x, at: x[at] * 2.0, reduced=getattr(_tvm.te, name))
     assert _vectors(module) == [16, 16, 8, 4, 2]
     for length in _LENGTHS:
         x = _rows(length)
-        np.testing.assert_allclose(_run(module, x, (3,)), reduce(2 * x, axis=1), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(_run(module, x, (3,)), wanted(2 * x, axis=1), rtol=1e-5, atol=1e-6)
     x[0, 33], x[1, :] = np.nan, -np.inf if name == "max" else np.inf
-    np.testing.assert_array_equal(_run(module, x, (3,)), reduce(2 * x, axis=1))
+    np.testing.assert_array_equal(_run(module, x, (3,)), wanted(2 * x, axis=1))
 
 
 @pytest.mark.parametrize(("length", "vectors"), [(5, []), (16, [16]), (40, [16, 16])])

@@ -147,10 +147,8 @@ def test_kinds_of_sketches_of_a_task() -> None:
     assert kinds_of_sketches("matmul") == [*plain_only, (False, True), *pipelined, (True, True)]
     assert kinds_of_sketches("depthwise") == plain_only  # the reduction covers only windows, which are not split
     assert kinds_of_sketches("conv2d_3x3") == kinds_of_sketches("matmul")
-    assert kinds_of_sketches("batch_matmul") == [
-        *plain_only,
-        *pipelined,
-    ]  # a reduction of 64 steps is too short to split
+    # A reduction of 64 steps is too short to split.
+    assert kinds_of_sketches("batch_matmul") == [*plain_only, *pipelined]
 
 
 def test_large_outputs_are_not_split() -> None:
