@@ -38,7 +38,7 @@ print(json.dumps({{
 
 
 def run_placement(environment: dict[str, str], *, first: str = "sys.modules['torch'] = None") -> Any:
-    """Run `PLACEMENT_PROGRAM` in a process with these variables and no other thread variables, and return its result."""
+    """Run `PLACEMENT_PROGRAM` with these variables and no other thread variables, and return its result."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "TVM_", "GOMP_"))}
     process = subprocess.run(
         [sys.executable, "-c", PLACEMENT_PROGRAM.format(first=first)],

@@ -44,9 +44,8 @@ def _row(
             if buffer in homes:
                 box = each.box(buffer, 0)
                 grown = [max(a, b) for a, b in zip(used_shapes.get(buffer, box), box, strict=True)]
-                used_shapes[buffer] = [
-                    min(a, int(e)) for a, e in zip(grown, buffer.shape, strict=True)
-                ]  # guarded reads
+                # Guarded reads can reach beyond the buffer.
+                used_shapes[buffer] = [min(a, int(e)) for a, e in zip(grown, buffer.shape, strict=True)]
     for each in [*earlier_counters, counter]:
         each.whole = used_shapes
     row: dict[str, float] = {"iterations": counter.total}
