@@ -1,4 +1,4 @@
-"""Functions and traces of foreign files are read only if they consist of what functions and traces consist of."""
+"""Functions and traces of untrusted files are loaded only if they consist of allowed node types."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ HARMFUL = {
 
 
 @pytest.mark.parametrize("text", HARMFUL.values(), ids=HARMFUL)
-def test_what_no_function_consists_of_is_refused(text: str) -> None:
+def test_disallowed_nodes_are_refused(text: str) -> None:
     with pytest.raises(_tvm.NotAllowed):
         _tvm.load_function(text)
 
 
-def test_the_second_of_two_equal_keys_is_what_tvm_reads() -> None:
-    """Else one parser sees an array, and the other a library."""
+def test_the_second_of_two_equal_keys_is_used() -> None:
+    """The check and TVM must read the same of two equal keys, or a library could pass as an array."""
     text = _graph(NONE, {"type": "ffi.Module", "data": [0]}).replace(
         '"ffi.Module"', '"ffi.Module", "type": "ffi.Array"'
     )
@@ -72,41 +72,41 @@ def test_the_second_of_two_equal_keys_is_what_tvm_reads() -> None:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_functions_come_back(name: str) -> None:
+def test_functions_survive_a_round_trip(name: str) -> None:
     module = _tvm.IRModule({"main": OPERATORS[name](small_size=True)})
     again = _tvm.load_function(str(_tvm.ir.save_json(module)))
     assert _tvm.structural_equal(again, module)
 
 
-def _with_harm(trace: str, text: str) -> str:
-    """A trace whose first instruction has another attribute."""
+def _with_attribute(trace: str, text: str) -> str:
+    """Return the trace with `text` added to the attributes of its first instruction."""
     steps = json.loads(trace)
     steps[0][0][2].append([text])
     return json.dumps(steps)
 
 
 @pytest.mark.parametrize("name", ["a library", "a circle", "no JSON"])
-def test_traces_are_searched_for_functions(task: Task, name: str) -> None:
+def test_attributes_of_traces_are_checked(task: Task, name: str) -> None:
     sketch = sketches(task)[0]
     assert stored_sketch(task, sketch.trace_json()) is not None
     with pytest.raises(_tvm.NotAllowed):
-        _tvm.trace_steps(_with_harm(sketch.trace_json(), HARMFUL[name]))
-    assert stored_sketch(task, _with_harm(sketch.trace_json(), HARMFUL[name])) is None
+        _tvm.trace_steps(_with_attribute(sketch.trace_json(), HARMFUL[name]))
+    assert stored_sketch(task, _with_attribute(sketch.trace_json(), HARMFUL[name])) is None
 
 
-def test_index_maps_in_traces_are_read() -> None:
+def test_index_maps_in_traces_are_allowed() -> None:
     schedule = _tvm.Schedule(_tvm.IRModule({"main": workloads.matmul(8, 8, 8)}))
     block = schedule.get_sblock("C")
     schedule.transform_layout(block, ("write", 0), lambda i, j: (j, i))
-    again = _tvm.Schedule(_tvm.IRModule({"main": workloads.matmul(8, 8, 8)}))
+    replayed = _tvm.Schedule(_tvm.IRModule({"main": workloads.matmul(8, 8, 8)}))
     text = trace_json(schedule.trace)
     assert "IndexMap" in text
-    _tvm.Trace.apply_json_to_schedule(_tvm.trace_steps(text), again)
-    assert _tvm.structural_equal(again.mod, schedule.mod)
+    _tvm.Trace.apply_json_to_schedule(_tvm.trace_steps(text), replayed)
+    assert _tvm.structural_equal(replayed.mod, schedule.mod)
 
 
 @pytest.mark.parametrize("name", ["a library", "a circle", "no JSON", "a long chain"])
-def test_stores_with_other_functions(task: Task, name: str) -> None:
+def test_disallowed_functions_in_stores_are_not_restored(task: Task, name: str) -> None:
     stored = StoredWorkload(task.key, "dense", str(_tvm.ir.save_json(task.module)), str(task.target))
     assert restored(stored) is not None
     assert restored(StoredWorkload(task.key, "dense", HARMFUL[name], str(task.target))) is None
@@ -127,9 +127,11 @@ LINES: dict[str, Callable[[Task], str]] = {
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_databases_with_other_functions(task: Task, line: Callable[[Task], str], tmp_path: Path) -> None:
+def test_disallowed_functions_in_databases_are_passed_over(
+    task: Task, line: Callable[[Task], str], tmp_path: Path
+) -> None:
     (tmp_path / WORKLOADS).write_text(f"{line(task)}\n")
     (tmp_path / RECORDS).write_text(json.dumps([0, [[[], []], [1e-3], None, []]]) + "\n")
     with records.open() as store:
-        found = import_database(store, tmp_path)
-    assert dict(found.passed_over) == {"of a workload that TVM cannot read": 1}
+        imported = import_database(store, tmp_path)
+    assert dict(imported.passed_over) == {"of a workload that TVM cannot read": 1}

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and nothing that is no file is replaced by one."""
+"""Files are written completely or not at all, and only regular files are replaced."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_an_existing_file_keeps_its_permissions(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["m.flx"]
 
 
-def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+def test_writing_through_a_link_replaces_its_target(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     target, link, further = tmp_path / "there" / "v1.flx", tmp_path / "latest.flx", tmp_path / "further.flx"
     link.symlink_to(Path("there") / "v1.flx")
     further.symlink_to(link)
-    write(link, b"first")  # the target is not there yet
+    write(link, b"first")  # the target does not exist yet
     assert link.is_symlink()
     assert target.read_bytes() == b"first"
     write(further, b"second")
@@ -59,7 +59,7 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "there").iterdir()] == ["v1.flx"]
 
 
-def test_links_that_lead_nowhere(tmp_path: Path) -> None:
+def test_broken_links_are_refused(tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to(tmp_path / "two")
     (tmp_path / "two").symlink_to(tmp_path / "one")
     with pytest.raises(OutputNotWritable, match="Too many levels of symbolic links"):
@@ -93,7 +93,7 @@ def test_pipes_and_sockets_are_refused(tmp_path: Path) -> None:
     assert (tmp_path / "socket").is_socket()
 
 
-def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_paths_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_writable(str(tmp_path / "m.flx")) == tmp_path / "m.flx"
     with pytest.raises(OutputNotWritable, match=r"there is no directory .*nowhere. make it first"):
         check_writable(tmp_path / "nowhere" / "m.flx")
@@ -113,7 +113,7 @@ def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: type[BaseException]) -> None:
+def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path, error: type[BaseException]) -> None:
     path = tmp_path / "m.flx"
     path.write_bytes(b"old")
 
@@ -129,7 +129,7 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: 
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def full(_: int) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -139,7 +139,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     assert not list(tmp_path.iterdir())
 
 
-def test_the_longest_name_that_a_file_may_have(tmp_path: Path) -> None:
+def test_the_longest_file_name_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / ("m" * 251 + ".flx")
     write(path)
     assert path.read_bytes() == b"new"

@@ -1,4 +1,4 @@
-"""Stand-ins for signs that an encoding lacks."""
+"""Characters that an encoding lacks are replaced."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from felixlike._encoding import HANDLER, showable
         ("nonsense", "5 µs × 3 ≥ … é 中"),
     ],
 )
-def test_what_is_lacking_is_replaced(encoding: str, text: str) -> None:
+def test_missing_characters_are_replaced(encoding: str, text: str) -> None:
     assert showable("5 µs × 3 ≥ … é 中", encoding) == text
 
 
-def test_bytes_of_file_names_stay_as_they_were() -> None:
+def test_undecodable_bytes_are_written_unchanged() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=HANDLER)
     stream.write("a\udcffµ")
     stream.flush()
     assert stream.buffer.getvalue() == b"a\xff\xc2\xb5"
 
 
-def test_standard_output_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_encoding_of_standard_output_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert showable("×") == "x"
     monkeypatch.setattr(sys, "stdout", None)

@@ -1,4 +1,4 @@
-"""When a signal ends a run, when it only makes the rest brief, and when it is left to others."""
+"""Signals end a run, shorten its remaining steps, or are left to the handlers of the program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CTRL_C = signal.SIGINT
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Signals that follow each other at once are not one; all handlers are as before."""
+    """Treat signals in quick succession as separate ones, and check that all handlers are restored."""
     monkeypatch.setattr(interrupts, "_TOGETHER", 0.0)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
@@ -33,122 +33,122 @@ def press(times: int = 1, number: int = CTRL_C) -> None:
         signal.raise_signal(number)
 
 
-def test_before_the_search_it_is_a_keyboard_interrupt() -> None:
-    with Interrupts() as found:
+def test_an_interrupt_before_the_search_raises_keyboard_interrupt() -> None:
+    with Interrupts() as run:
         with pytest.raises(KeyboardInterrupt):
             press()
-        assert found.code == 130
-        assert not found.hurried
+        assert run.code == 130
+        assert not run.hurried
 
 
-def test_the_first_ends_the_search_and_another_one_makes_the_rest_brief() -> None:
-    with Interrupts() as found:
-        with found.search():
+def test_the_first_interrupt_ends_the_search_and_the_second_shortens_the_rest() -> None:
+    with Interrupts() as run:
+        with run.search():
             press()
-        assert found.ended
-        assert not found.hurried
-        assert found.attempt(lambda: "step", lambda: "brief") == "step"
-        press()  # while a compiler is at work, say
-        assert found.attempt(lambda: "step", lambda: "brief") == "brief"
+        assert run.ended
+        assert not run.hurried
+        assert run.attempt(lambda: "step", lambda: "brief") == "step"
+        press()  # for example while a compiler runs
+        assert run.attempt(lambda: "step", lambda: "brief") == "brief"
         with pytest.raises(KeyboardInterrupt):
             press()
 
 
-def test_a_second_one_before_the_search_is_left_is_not_lost() -> None:
-    with Interrupts() as found:
-        with found.search(), contextlib.ExitStack() as leaving:
+def test_a_second_interrupt_while_the_search_ends_is_not_lost() -> None:
+    with Interrupts() as run:
+        with run.search(), contextlib.ExitStack() as leaving:
             leaving.callback(press)
             press()
-        assert found.ended
-        assert found.hurried
+        assert run.ended
+        assert run.hurried
 
 
-def test_a_step_gives_way() -> None:
-    with Interrupts() as found:
-        with found.search():
+def test_an_interrupted_step_is_replaced_by_its_fallback() -> None:
+    with Interrupts() as run:
+        with run.search():
             pass
-        assert found.attempt(press, lambda: None) is None
-        assert found.hurried
-        assert not found.ended
-        assert found.code == 130
+        assert run.attempt(press, lambda: None) is None
+        assert run.hurried
+        assert not run.ended
+        assert run.code == 130
         with pytest.raises(KeyboardInterrupt):
-            found.attempt(lambda: None, press)
+            run.attempt(lambda: None, press)
 
 
-def test_an_interrupt_that_somebody_raises_is_like_one_that_arrives() -> None:
+def test_a_raised_keyboard_interrupt_is_handled_like_a_signal() -> None:
     def fail() -> Any:
         raise KeyboardInterrupt
 
-    found = Interrupts()  # no handlers, as in a thread
-    assert found.attempt(fail, lambda: 3) == 3
-    assert (found.hurried, found.code) == (True, 130)
+    run = Interrupts()  # no handlers, as in a thread
+    assert run.attempt(fail, lambda: 3) == 3
+    assert (run.hurried, run.code) == (True, 130)
     with pytest.raises(KeyboardInterrupt):
-        found.attempt(lambda: 1, fail)
+        run.attempt(lambda: 1, fail)
 
 
-def test_one_that_was_swallowed_ends_the_search_all_the_same() -> None:
-    with Interrupts() as found, found.search():
+def test_a_suppressed_interrupt_still_ends_the_search() -> None:
+    with Interrupts() as run, run.search():
         with contextlib.suppress(KeyboardInterrupt):
             press()
         with pytest.raises(KeyboardInterrupt):
-            found.check()
-    found.check()  # afterwards it does nothing
+            run.check()
+    run.check()  # has no effect after the search
 
 
-def test_a_key_pressed_twice_is_pressed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signals_in_quick_succession_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "_TOGETHER", 60.0)
-    with Interrupts() as found:
-        with found.search():
+    with Interrupts() as run:
+        with run.search():
             try:
                 press()
             finally:
                 press(3)
-        assert not found.hurried
+        assert not run.hurried
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_other_signals_are_like_ctrl_c_where_that_is_wanted(number: signal.Signals, code: int) -> None:
+def test_terminable_handles_other_signals_like_ctrl_c(number: signal.Signals, code: int) -> None:
     with terminable():
         with pytest.raises(Terminated) as raised:
             press(number=number)
         assert raised.value.number == number
-        with joined() as found:
-            with found.search():
+        with joined() as run:
+            with run.search():
                 press(number=number)
-            assert found.ended
-            assert found.code == code
-            with joined() as again:
-                assert again is found
+            assert run.ended
+            assert run.code == code
+            with joined() as nested:
+                assert nested is run
 
 
-def test_what_a_program_does_about_signals_stays() -> None:
+def test_handlers_of_the_program_are_kept() -> None:
     arrived = []
     before = [signal.signal(number, lambda *_: arrived.append(1)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
-        with terminable(), Interrupts() as found, found.search():
+        with terminable(), Interrupts() as run, run.search():
             press()
             press(number=signal.SIGTERM)
         assert len(arrived) == 2
-        assert found.code == 0
+        assert run.code == 0
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(number, handler)
 
 
-def test_a_thread_has_no_handlers() -> None:
+def test_a_thread_installs_no_handlers() -> None:
     codes = []
 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    def run() -> None:
-        with terminable(), joined() as found, found.search():
+    def thread_main() -> None:
+        with terminable(), joined() as thread_run, thread_run.search():
             interrupt()
-        codes.append(found.code)
+        codes.append(thread_run.code)
 
-    thread = threading.Thread(target=run)
-    with joined() as mine:
+    thread = threading.Thread(target=thread_main)
+    with joined() as main_run:
         thread.start()
         thread.join()
     assert codes == [130]
-    assert mine.code == 0
+    assert main_run.code == 0

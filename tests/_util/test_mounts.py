@@ -1,4 +1,4 @@
-"""File systems by the table of mounts, and which of them other hosts may use too."""
+"""The mount table is parsed, and network file systems are recognized."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_is_network(path: str, network: bool) -> None:
     assert is_network(path) is network
 
 
-def test_links_lead_to_where_the_file_is(table: Path, tmp_path: Path) -> None:
+def test_links_are_resolved(table: Path, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     table.write_text(f"{TABLE}34 22 0:61 / {shared} rw - beegfs beegfs rw\n")
@@ -65,11 +65,11 @@ def test_links_lead_to_where_the_file_is(table: Path, tmp_path: Path) -> None:
     assert not is_network(tmp_path / "a")
 
 
-def test_what_a_line_says(table: Path) -> None:
-    found = mounts.mounts()
-    assert len(found) == 11
-    assert found[2] == Mount("/lower", "/home/user/scratch", "xfs", frozenset({"rw"}))
-    assert found[3].point == "/mnt/with space"
+def test_mount_table_lines_are_parsed(table: Path) -> None:
+    entries = mounts.mounts()
+    assert len(entries) == 11
+    assert entries[2] == Mount("/lower", "/home/user/scratch", "xfs", frozenset({"rw"}))
+    assert entries[3].point == "/mnt/with space"
     table.unlink()
     assert mounts.mounts() == ()
     assert not is_network("/home")

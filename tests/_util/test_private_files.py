@@ -1,4 +1,4 @@
-"""Files that another user could have written are refused; what is made here no other user can write."""
+"""Files that another user could have written are refused, and files written here are private."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _mode(path: Path) -> int:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder with the file `kind/name`."""
+    """Return a folder that contains the file `kind/name`."""
     root = tmp_path / "deeper" / "root"
     private_files.write(root, "kind", "name", content=b"first")
     return root
 
 
-def test_what_is_written_is_read_and_private(root: Path) -> None:
+def test_written_files_are_readable_and_private(root: Path) -> None:
     before = os.umask(0)
     try:
         private_files.write(root, "kind", "name", content=b"second")
@@ -62,7 +62,7 @@ def _pipe(root: Path) -> None:
     "change",
     [_others_write(""), _others_write("kind"), _others_write("kind/name"), _linked_file, _linked_folder, _pipe],
 )
-def test_what_others_may_have_written_is_refused(root: Path, change: Callable[[Path], None]) -> None:
+def test_files_that_others_may_have_written_are_refused(root: Path, change: Callable[[Path], None]) -> None:
     change(root)
     with pytest.raises(OSError):
         private_files.opened(root, "kind", "name").close()
@@ -77,7 +77,7 @@ def test_files_of_another_user_are_refused(root: Path, monkeypatch: pytest.Monke
     assert (root / "kind" / "name").read_bytes() == b"first"
 
 
-def test_nothing_is_written_to_a_folder_that_others_may_write_to(root: Path) -> None:
+def test_folders_writable_by_others_are_not_written_to(root: Path) -> None:
     (root / "kind").chmod(0o777)
     with pytest.raises(private_files.NotPrivate, match=r"kind'$"):
         private_files.write(root, "kind", "name", content=b"second")
@@ -94,13 +94,13 @@ def test_a_write_that_fails_leaves_nothing(root: Path, monkeypatch: pytest.Monke
     assert [path.name for path in (root / "kind").iterdir()] == ["name"]
 
 
-def test_the_cache_warns_once_and_goes_on_in_memory(own_cache: Path) -> None:
+def test_the_cache_warns_once_and_continues_in_memory(own_cache: Path) -> None:
     for name in ("a", "b"):
         cache.store("kind", name, [1, 2])
         (own_cache / "kind" / f"{name}.json").chmod(0o666)
-    with pytest.warns(StorageWarning, match=r"a\.json cannot be used \(other users may write to it") as said:
-        found = [cache.load("kind", name) for name in ("a", "b")]
-    assert (found, len(said)) == ([None, None], 1)
+    with pytest.warns(StorageWarning, match=r"a\.json cannot be used \(other users may write to it") as caught:
+        loaded = [cache.load("kind", name) for name in ("a", "b")]
+    assert (loaded, len(caught)) == ([None, None], 1)
     cache.store("kind", "a", [3])
     assert cache.load("kind", "a") == [3]
     own_cache.chmod(0o777)

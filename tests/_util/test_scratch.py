@@ -1,4 +1,4 @@
-"""Folders for temporary files go with their process, however it ends, and never those of another one that lives."""
+"""Temporary folders are removed with their process, however it ends, and folders of other live processes are kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from felixlike._util import scratch
 from felixlike.errors import OutputNotWritable
 
-MAKES = """
+FOLDER_PROGRAM = """
 import sys
 from felixlike._util import scratch
 path = scratch.folder("work")
@@ -28,55 +28,57 @@ sys.stdin.read()
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files of this test, and a process that has made none yet."""
-    place = tmp_path / "temporary"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    monkeypatch.setenv("TMPDIR", str(place))
+    """Set an empty folder for temporary files, and reset the module's state."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(scratch, "_has_swept", False)
     monkeypatch.setattr(scratch, "_home", None)
-    return place
+    return folder
 
 
-def another() -> tuple[subprocess.Popen[str], Path]:
-    """A process that has made a folder and waits."""
-    process = subprocess.Popen([sys.executable, "-c", MAKES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def start_process() -> tuple[subprocess.Popen[str], Path]:
+    """Start a process that creates a folder and waits."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FOLDER_PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
 
 
-def ended(process: subprocess.Popen[str], number: int = 0) -> None:
+def end(process: subprocess.Popen[str], number: int = 0) -> None:
     if number:
         process.send_signal(number)
     process.communicate(timeout=60)
 
 
-def test_a_process_leaves_nothing(base: Path) -> None:
-    process, path = another()
+def test_a_process_removes_its_folder_when_it_ends(base: Path) -> None:
+    process, path = start_process()
     assert path.is_relative_to(base)
     assert (path / "file").read_text() == "some"
     assert path.parent.stat().st_mode & 0o777 == 0o700
-    ended(process)
+    end(process)
     assert list(base.iterdir()) == []
 
 
-def test_what_killed_processes_left_is_removed_by_the_next(base: Path) -> None:
-    living, kept = another()
-    killed, left = another()
-    ended(killed, signal.SIGKILL)
-    assert (left / "file").exists()
-    own = scratch.folder("own")
-    assert not left.parent.exists()
-    assert (kept / "file").exists()
-    assert own.exists()
-    ended(living)
-    scratch.discard(own)
+def test_folders_of_killed_processes_are_removed_by_the_next_process(base: Path) -> None:
+    living, living_folder = start_process()
+    killed, killed_folder = start_process()
+    end(killed, signal.SIGKILL)
+    assert (killed_folder / "file").exists()
+    new_folder = scratch.folder("own")
+    assert not killed_folder.parent.exists()
+    assert (living_folder / "file").exists()
+    assert new_folder.exists()
+    end(living)
+    scratch.discard(new_folder)
     assert list(base.iterdir()) == []
 
 
 def test_a_forked_child_keeps_its_parents_folder(base: Path) -> None:
-    """The child still uses what the parent made."""
-    program = MAKES.replace(
+    """A folder stays while a forked child of its creator lives, and is removed after the child ends."""
+    program = FOLDER_PROGRAM.replace(
         "print(path", "import os\nif os.fork() == 0:\n    sys.stdin.read()\n    os._exit(0)\nprint(path"
     )
     process = subprocess.Popen(
@@ -98,7 +100,7 @@ def test_a_forked_child_keeps_its_parents_folder(base: Path) -> None:
     assert not path.exists()
 
 
-def test_what_is_not_ours_is_left_alone(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_folders_are_not_swept(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (base / "felixlike.7.file").write_text("no folder")
     (base / "elsewhere").mkdir()
     (base / "felixlike.7.link").symlink_to(base / "elsewhere")
@@ -117,17 +119,17 @@ def test_what_is_not_ours_is_left_alone(base: Path, monkeypatch: pytest.MonkeyPa
     assert {path.name for path in base.iterdir()} == before - {"felixlike-new.fresh"}
 
 
-def test_an_empty_home_goes_and_comes_back(base: Path) -> None:
+def test_an_empty_parent_folder_is_removed_and_recreated(base: Path) -> None:
     with scratch.temporary("a") as first:
-        kept = scratch.folder("b")
-        assert first.parent == kept.parent
+        second = scratch.folder("b")
+        assert first.parent == second.parent
     assert not first.exists()
-    assert kept.exists()
-    scratch.discard(kept)
+    assert second.exists()
+    scratch.discard(second)
     assert list(base.iterdir()) == []
     assert scratch.folder("c").is_dir()
     (home,) = base.iterdir()
-    shutil.rmtree(home)  # as programs that clean up do
+    shutil.rmtree(home)  # as clean-up programs do
     assert scratch.folder("d").is_dir()
 
 
@@ -142,7 +144,7 @@ def test_without_locks_nothing_is_swept(base: Path, monkeypatch: pytest.MonkeyPa
     assert (base / "felixlike.7.abc").exists()
 
 
-def test_memory_where_there_is_no_folder_for_temporary_files(
+def test_memory_is_used_if_the_temporary_folder_is_unusable(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = tmp_path / "memory"

@@ -1,4 +1,4 @@
-"""Whatever modes a user has set in PyTorch, we compute the same, and leave them as they were."""
+"""PyTorch's global modes do not change felixlike's results, and felixlike restores them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from felixlike.runtime import compile_model, max_relative_error
 
 
 class Doubled(TorchFunctionMode):
-    """Every sum is wrong by a factor, which our own work must not see."""
+    """A function mode that doubles every sum, which felixlike's own computations must not see."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -33,7 +33,7 @@ class Doubled(TorchFunctionMode):
 
 
 class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that looks on and changes nothing."""
+    """A dispatch mode that intercepts every operator and changes nothing."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -50,7 +50,7 @@ def default_device(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def autocast_of(device: str) -> Iterator[None]:
-    """Also where there is no such device."""
+    """Enable autocast for a device, which need not exist."""
     torch.set_autocast_enabled(device, True)
     try:
         yield
@@ -91,7 +91,7 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 
 
 def state() -> tuple[Any, ...]:
-    """All that `default_modes` sets."""
+    """Return all state that `default_modes` sets."""
     hooks: Any = torch._C._autograd
     return (
         torch.is_grad_enabled(),
@@ -122,7 +122,7 @@ def mode(request: pytest.FixtureRequest) -> Callable[[], contextlib.AbstractCont
     return MODES[request.param]
 
 
-def test_ours_inside_theirs_outside(mode: Any) -> None:
+def test_default_modes_sets_and_restores_all_state(mode: Any) -> None:
     with mode():
         before = state()
         with default_modes():
@@ -137,7 +137,7 @@ def test_ours_inside_theirs_outside(mode: Any) -> None:
     assert state() == PLAIN
 
 
-def test_transforms_do_not_look_on() -> None:
+def test_default_modes_hides_transforms() -> None:
     def function(x: Tensor) -> Tensor:
         with default_modes():
             assert torch._C._functorch.peek_interpreter_stack() is None
@@ -146,13 +146,13 @@ def test_transforms_do_not_look_on() -> None:
     assert torch.vmap(function)(torch.zeros(2)).tolist() == [1.0, 1.0]
 
 
-def test_gradients_may_be_left_to_the_caller() -> None:
+def test_default_modes_can_keep_the_callers_gradient_mode() -> None:
     with torch.no_grad(), torch.autocast("cpu"), default_modes(gradients=False):
         assert not torch.is_grad_enabled()
         assert not torch.is_autocast_enabled("cpu")
 
 
-def test_the_callers_type_for_the_callers_code() -> None:
+def test_callers_dtype_restores_the_callers_default_dtype() -> None:
     with default_dtype(torch.float64), default_modes(), default_modes():
         assert torch.get_default_dtype() is torch.float32
         with callers_dtype():
@@ -161,47 +161,46 @@ def test_the_callers_type_for_the_callers_code() -> None:
         assert torch.get_default_dtype() is torch.float32
 
 
-def test_models_and_calls(mode: Any) -> None:
-    """Compiled there, called there and elsewhere with inputs made there and elsewhere; types are fixed, under autocast
-    too."""
+def test_models_compile_and_run_in_every_mode(mode: Any) -> None:
+    """Models compiled in a mode give the same results inside and outside of it, in fixed dtypes."""
     with torch.no_grad():
         want = MODEL(X)
     with mode():
         imported = import_model(MODEL, X)
         compiled = compile_model(imported)
         verification = max_relative_error(compiled, MODEL, imported.examples)
-        here = X.clone()
-        for x in (X, here):
+        made_in_mode = X.clone()
+        for x in (X, made_in_mode):
             assert compiled(x).dtype is torch.float32
             torch.testing.assert_close(compiled(x), want)
     assert verification.error < 1e-5
     assert verification.reference == "float64"
-    for x in (X, here):
+    for x in (X, made_in_mode):
         torch.testing.assert_close(compiled(x), want)
 
 
-def test_searching_in_all_of_them(tmp_path: Path) -> None:
-    """The search needs gradients, of formulas and of the network."""
+def test_a_search_works_with_all_modes_set(tmp_path: Path) -> None:
+    """A search works with all modes set, although it needs gradients of the formulas and of the cost model."""
     wide, x = nn.Sequential(nn.Linear(32, 48), nn.ReLU()), torch.randn(4, 32)
     with contextlib.ExitStack() as stack:
         for name in ("autocast", "float64", "default_device", "deterministic", "anomaly", "inference_mode"):
             stack.enter_context(MODES[name]())
         tuned = fx.optimize(wide, x, trials=6, space="all", progress=False)
         tuned.save(tmp_path / "model.flx")
-        again = fx.load(tmp_path / "model.flx")
-        here = again(x)
+        loaded = fx.load(tmp_path / "model.flx")
+        output = loaded(x)
     assert tuned.report.trials == 6
     assert tuned.report.error < 1e-5
     with torch.no_grad():
-        torch.testing.assert_close(here, wide(x))
+        torch.testing.assert_close(output, wide(x))
 
 
-def test_cost_model_and_formulas(mode: Any) -> None:
-    """The same numbers in every mode, made in it and used after it."""
+def test_cost_model_and_formulas_are_equal_in_every_mode(mode: Any) -> None:
+    """Cost model and formulas give the same numbers in every mode, and can be used after it."""
     with mode():
         relaxed, model, values, points = _parts()
-        found = _numbers(relaxed, model, values, points)
-    for got, want in zip(found, _looked_inside(), strict=True):
+        numbers = _numbers(relaxed, model, values, points)
+    for got, want in zip(numbers, _numbers_without_modes(), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
     x = relaxed.log_points(points).requires_grad_()
     (gradient,) = torch.autograd.grad(relaxed(x).sum(), x)
@@ -218,7 +217,7 @@ def _parts() -> tuple[smooth.Relaxed, CostModel, Any, Any]:
 
 
 def _numbers(relaxed: smooth.Relaxed, model: CostModel, values: Any, points: Any) -> tuple[Any, Any, Any]:
-    """Smooth features, predictions before and after learning."""
+    """Return smooth features, and predictions before and after training."""
     smoothed = np.array(relaxed(relaxed.log_points(points)).tolist())
     before = model.predict(values)
     model.anchor("task", values)
@@ -228,11 +227,11 @@ def _numbers(relaxed: smooth.Relaxed, model: CostModel, values: Any, points: Any
 
 
 @functools.cache
-def _looked_inside() -> tuple[Any, Any, Any]:
+def _numbers_without_modes() -> tuple[Any, Any, Any]:
     return _numbers(*_parts())
 
 
-def test_models_made_in_inference_mode() -> None:
+def test_models_made_in_inference_mode_compile() -> None:
     with torch.inference_mode():
         model, x = network(), torch.randn(3, 8)
         want = model(x)
@@ -250,8 +249,8 @@ class Shift(nn.Module):
         return x.relu() * torch.ones(4)
 
 
-def test_the_model_itself_runs_in_the_callers_type() -> None:
-    """What it makes of the default type when it is called is of the type that the caller has set."""
+def test_the_model_runs_in_the_callers_default_dtype() -> None:
+    """A tensor that the model creates in the default dtype has the dtype that the caller set."""
     with default_dtype(torch.float64):
         x = torch.randn(3, 4, dtype=torch.float32)
         tuned = fx.optimize(Shift(), x, rounds=0, progress=False)

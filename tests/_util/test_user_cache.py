@@ -1,4 +1,4 @@
-"""The user's cache: memory where it cannot be written, and limits by age and size."""
+"""The user's cache: falls back to memory if it cannot be written, and is limited by age and size."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DAY = 86400.0
 
 @pytest.fixture
 def root(own_cache: Path) -> Path:
-    """The cache of a test."""
+    """Return the root folder of this test's cache."""
     return own_cache
 
 
 def put(root: Path, name: str, *, days: float = 0.0, size: int = 10) -> Path:
-    """A file that was last used so many days ago."""
+    """Write a file that was last used `days` days ago."""
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x" * size)
@@ -35,7 +35,7 @@ def names(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
-def test_entries(root: Path) -> None:
+def test_entries_are_stored_and_listed(root: Path) -> None:
     assert cache.load("a", "x") is None
     cache.store("a", "x", {"one": [1, 2.5, None]})
     assert cache.load("a", "x") == {"one": [1, 2.5, None]}
@@ -46,22 +46,24 @@ def test_entries(root: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
-def test_memory_where_nothing_can_be_written(root: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_memory_is_used_if_the_cache_cannot_be_written(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(number, os.strerror(number))
 
     cache.store("a", "old", 1)
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.warns(StorageWarning, match=os.strerror(number)) as said:
+    with pytest.warns(StorageWarning, match=os.strerror(number)) as caught:
         cache.store("a", "new0", 0)
-    for value in (1, 2):  # without another one, which would be an error here
+    for value in (1, 2):  # a second warning would be an error here
         cache.store("a", f"new{value}", value)
-    assert len(said) == 1
+    assert len(caught) == 1
     assert [cache.load("a", key) for key in ("old", "new0", "new2", "none")] == [1, 0, 2, None]
     assert names(root) == {"a/old.json", ".trimmed"}
 
 
-def test_nothing_is_left_of_an_entry_that_did_not_fit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_store_leaves_no_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -72,19 +74,19 @@ def test_nothing_is_left_of_an_entry_that_did_not_fit(root: Path, monkeypatch: p
     assert cache.load("a", "x") == 1
 
 
-def test_a_file_in_place_of_the_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_used_if_the_folder_is_a_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root.write_text("no folder")
-    with pytest.warns(StorageWarning) as said:
+    with pytest.warns(StorageWarning) as caught:
         cache.store("a", "x", 1)
     cache.store("b", "x", 2)
-    assert len(said) == 1
+    assert len(caught) == 1
     assert (cache.load("a", "x"), cache.load("b", "x")) == (1, 2)
     assert cache.entries() == []
     assert cache.clear() == []
     assert cache.load("a", "x") is None
 
 
-def test_what_was_not_used_for_long_goes(root: Path) -> None:
+def test_entries_unused_for_ninety_days_are_removed(root: Path) -> None:
     put(root, "a/old.json", days=91)
     put(root, "b/old.felix", days=1000)
     put(root, "a/new.json", days=89)
@@ -93,7 +95,9 @@ def test_what_was_not_used_for_long_goes(root: Path) -> None:
     assert names(root) == {"a/new.json", "b/future.felix"}
 
 
-def test_the_least_recently_used_go_where_there_are_too_many(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_entries_are_removed_over_the_size_limit(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(6):
         put(root, f"{'ab'[number % 2]}/{number}.json", days=number, size=100)
     assert cache.trim() == []
@@ -101,7 +105,7 @@ def test_the_least_recently_used_go_where_there_are_too_many(root: Path, monkeyp
     assert {entry.path.stem for entry in cache.trim()} == {"3", "4", "5"}
 
 
-def test_use_is_noted_once_a_day(root: Path) -> None:
+def test_the_time_of_use_is_updated_once_a_day(root: Path) -> None:
     recent, older = put(root, "a/recent.json", days=0.5), put(root, "a/older.json", days=80)
     for path in (recent, older):
         path.write_text("1")
@@ -113,7 +117,7 @@ def test_use_is_noted_once_a_day(root: Path) -> None:
     assert time.time() - older.stat().st_mtime < 1000
 
 
-def test_what_killed_processes_left_goes(root: Path) -> None:
+def test_leftovers_of_killed_processes_are_removed(root: Path) -> None:
     put(root, "a/written.part", days=0.01)
     put(root, "a/left.part", days=0.1)
     put(root, "tc/.felixlike-00.partial", days=0.1)
@@ -130,22 +134,22 @@ def test_what_killed_processes_left_goes(root: Path) -> None:
     assert cache.entries() == []
 
 
-def test_limits_are_looked_at_once_a_day(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[float] = []
-    monkeypatch.setattr(cache, "trim", lambda: looked.append(1.0))
+def test_limits_are_checked_once_a_day(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trims: list[float] = []
+    monkeypatch.setattr(cache, "trim", lambda: trims.append(1.0))
     cache.store("a", "x", 1)
     cache.store("a", "y", 1)
-    assert len(looked) == 1
+    assert len(trims) == 1
     os.utime(root / ".trimmed", (time.time() - 2 * DAY,) * 2)
     cache.store("a", "z", 1)
     cache.store("a", "z", 2)
-    assert len(looked) == 2
-    os.utime(root / ".trimmed", (time.time() + 2 * DAY,) * 2)  # a clock that was wrong
+    assert len(trims) == 2
+    os.utime(root / ".trimmed", (time.time() + 2 * DAY,) * 2)  # as if the clock had been wrong
     cache.store("a", "z", 3)
-    assert len(looked) == 3
+    assert len(trims) == 3
 
 
-def test_a_file_that_another_process_removes_meanwhile(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trim_tolerates_files_that_another_process_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(root, "a/old.json", days=91)
     files = list(cache._files())
     monkeypatch.setattr(cache, "_files", lambda: iter(files))

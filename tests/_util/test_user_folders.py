@@ -1,4 +1,4 @@
-"""The user's folders, locks with a limit, and one warning where they cannot be used."""
+"""The user's folders, locks with a time limit, and one warning where a folder cannot be used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # -- folders -----------------------------------------------------------------------------------------------------------
 
 
-def test_where_they_are(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_follow_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert user_folders.cache_folder() == home / ".cache" / "felixlike"
     assert user_folders.default_store() == user_folders.store_path() == home / ".local/share/felixlike/compiled.sqlite"
     assert (home / ".local/share/felixlike").is_dir()
@@ -45,19 +45,19 @@ def test_where_they_are(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert user_folders.cache_folder() == home / "elsewhere" / "felixlike"
 
 
-def test_a_store_on_a_network_file_system_is_the_hosts_own(
+def test_the_store_on_a_network_file_system_is_named_after_the_host(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 0:50 / {home} rw - nfs server:/home rw\n")
     monkeypatch.setattr(mounts, "TABLE", table)
     monkeypatch.setattr(socket, "gethostname", lambda: "node/7.cluster")
-    found = user_folders.default_store()
-    assert found is not None
-    assert found.name == "compiled-node_7.cluster.sqlite"
+    path = user_folders.default_store()
+    assert path is not None
+    assert path.name == "compiled-node_7.cluster.sqlite"
 
 
-def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_memory_is_used_without_a_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def unknown(_: int) -> Any:
         raise KeyError("getpwuid(): uid not found")
 
@@ -75,16 +75,16 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("place", ["/proc/nonexistent", "file"])
-def test_a_data_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_an_unusable_data_folder_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / place))
-    with pytest.warns(StorageWarning, match=r"felixlike cannot be used \(") as said:
+    with pytest.warns(StorageWarning, match=r"felixlike cannot be used \(") as caught:
         assert user_folders.default_store() is None
     assert user_folders.default_store() is None
-    assert len(said) == 1
+    assert len(caught) == 1
 
 
-def test_a_store_that_cannot_be_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_store_warns(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = user_folders.default_store()
     assert path is not None
     path.touch()
@@ -97,31 +97,31 @@ def test_a_store_that_cannot_be_written(home: Path, monkeypatch: pytest.MonkeyPa
 # -- the warning -------------------------------------------------------------------------------------------------------
 
 
-def test_one_warning_in_a_process() -> None:
-    with warnings.catch_warnings(record=True) as said:
+def test_a_process_warns_once() -> None:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         user_folders.unusable(Path("/a"), OSError(errno.ENOSPC, "No space left on device", "/a/b"))
         user_folders.unusable(Path("/b"), OSError(errno.EROFS, "Read-only file system"))
         user_folders.warn()
-    (warning,) = said
+    (warning,) = caught
     assert str(warning.message).startswith("/a cannot be used (No space left on device). What felixlike would keep")
     assert warning.filename == __file__
 
 
-def test_it_is_kept_back_during_a_run(recwarn: pytest.WarningsRecorder) -> None:
+def test_held_back_delays_the_warning(recwarn: pytest.WarningsRecorder) -> None:
     with user_folders.held_back():
         with user_folders.held_back():
             user_folders.unusable("/a", OutputNotWritable("no room", where="/a/b"))
         assert not recwarn.list
-    found = user_folders.pending()
-    assert isinstance(found, StorageWarning)
-    assert str(found).startswith("/a cannot be used (no room). ")
+    warning = user_folders.pending()
+    assert isinstance(warning, StorageWarning)
+    assert str(warning).startswith("/a cannot be used (no room). ")
     assert user_folders.pending() is None
     user_folders.unusable("/b", OSError("anything"))
     assert not recwarn.list
 
 
-def test_what_a_failed_run_kept_back_is_said_later() -> None:
+def test_a_warning_delayed_by_a_failed_run_is_given_later() -> None:
     @user_folders.held_back()
     def run() -> None:
         user_folders.unusable("/a", OSError("anything"))
@@ -143,12 +143,12 @@ def _hold(path: str, begun: Any, release: Any) -> None:
         release.wait(120)
 
 
-def test_a_lock_is_waited_for_until_a_limit(tmp_path: Path) -> None:
+def test_waiting_for_a_lock_ends_at_the_time_limit(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "x.lock"
     spawning = multiprocessing.get_context("spawn")
     begun, release = spawning.Event(), spawning.Event()
-    other = spawning.Process(target=_hold, args=(str(path), begun, release))
-    other.start()
+    holder = spawning.Process(target=_hold, args=(str(path), begun, release))
+    holder.start()
     assert begun.wait(120)
     started = time.monotonic()
     with user_folders.locked(path, seconds=0.2) as held:
@@ -159,12 +159,12 @@ def test_a_lock_is_waited_for_until_a_limit(tmp_path: Path) -> None:
     later.start()
     with user_folders.locked(path) as held:
         assert held
-    other.join(120)
-    assert other.exitcode == 0
+    holder.join(120)
+    assert holder.exitcode == 0
     assert not path.exists()
 
 
-def test_only_one_at_a_time_though_the_file_goes_and_comes(tmp_path: Path) -> None:
+def test_a_lock_excludes_other_threads_although_its_file_is_removed(tmp_path: Path) -> None:
     path, inside, most = tmp_path / "x.lock", [0], [0]
 
     def use() -> None:
@@ -207,13 +207,13 @@ def _refusing(number: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM, errno.EACCES, errno.ENOLCK, errno.EIO])
-def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_a_file_system_without_locks_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(fcntl, "flock", _refusing(number))
     with pytest.warns(StorageWarning, match=os.strerror(number)), user_folders.locked(tmp_path / "x.lock") as held:
         assert not held
 
 
-def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_lock_file_that_cannot_be_created_warns(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.warns(StorageWarning), user_folders.locked(tmp_path / "file" / "x.lock") as held:
         assert not held

@@ -1,4 +1,4 @@
-"""Asynchronous copies: where a loop asks for them, and nowhere else in the module."""
+"""Asynchronous copies are generated for annotated loops, and for no other loop of the module."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from felixlike.hardware import resolve_target
 from felixlike.symbolic import sketches
 
 GPU = resolve_target("sm_90")
-_NOTE = "software_pipeline_async_stages"
+_ANNOTATION = "software_pipeline_async_stages"
 
 
-def _scheduled(space: str, *, marked: bool, name: str) -> Any:
-    """A pipelined product of a space, at some valid point."""
+def _scheduled(space: str, *, annotated: bool, name: str) -> Any:
+    """Return a pipelined product of a space at a valid point."""
     key = "felixlike.asynchronous"
-    found = sketches(matmul(128, 128, 128), GPU, space=space)
-    sketch = next(s for s in found if _NOTE in s.trace_json() and (key in s.trace_json()) is marked)
+    all_sketches = sketches(matmul(128, 128, 128), GPU, space=space)
+    sketch = next(s for s in all_sketches if _ANNOTATION in s.trace_json() and (key in s.trace_json()) is annotated)
     points = sketch.sample(64, seed=0)
     (point,) = points[np.argsort(points[:, -1], kind="stable")[:1]].tolist()
     return sketch.schedule(point).mod["main"].with_attr("global_symbol", name)
 
 
-def _notes(func: Any) -> int:
-    return sum(_NOTE in loop.annotations for loop in _tvm.found(func.body, _tvm.tirx.For))
+def _annotated_loops(func: Any) -> int:
+    return sum(_ANNOTATION in loop.annotations for loop in _tvm.found(func.body, _tvm.tirx.For))
 
 
-def test_only_marked_loops_copy_asynchronously() -> None:
-    ours, theirs = _scheduled("own", marked=True, name="ours"), _scheduled("default", marked=False, name="theirs")
-    alone = _tvm.IRModule({"theirs": theirs})
-    assert lower(alone, GPU) is alone
-    assert "ptx_cp_async_legacy" not in cuda_source(compile_primfuncs(alone, GPU))
+def test_only_annotated_loops_copy_asynchronously() -> None:
+    ours, theirs = _scheduled("own", annotated=True, name="ours"), _scheduled("default", annotated=False, name="theirs")
+    unannotated = _tvm.IRModule({"theirs": theirs})
+    assert lower(unannotated, GPU) is unannotated
+    assert "ptx_cp_async_legacy" not in cuda_source(compile_primfuncs(unannotated, GPU))
     both = lower(_tvm.IRModule({"ours": ours, "theirs": theirs}), GPU)
-    assert [_notes(both[name]) for name in ("ours", "theirs")] == [1, 0]
+    assert [_annotated_loops(both[name]) for name in ("ours", "theirs")] == [1, 0]
     source = cuda_source(compile_primfuncs(both, GPU))
     kernels = source.split('extern "C"')
     copied = {
@@ -47,8 +47,8 @@ def test_only_marked_loops_copy_asynchronously() -> None:
     assert copied == {"ours": 1, "theirs": 0}
 
 
-def test_settings_of_the_caller_stay() -> None:
-    ours = _tvm.IRModule({"main": _scheduled("own", marked=True, name="main")})
+def test_pass_options_of_the_caller_are_kept() -> None:
+    ours = _tvm.IRModule({"main": _scheduled("own", annotated=True, name="main")})
     with _tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
         source = cuda_source(compile_primfuncs(ours, GPU))
     assert "cse_v" not in source

@@ -1,4 +1,4 @@
-"""Groups of columns of which the last has fewer: the same values, in vectors, one test a group."""
+"""`peel_columns` splits off the last, smaller group of columns: same values, in vectors, one condition per group."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from felixlike.codegen.annotations import Columns
 from felixlike.codegen.passes import peel_columns
 
 
-def _sum(rows: int, columns: int, vectors: int, lanes: int, *, marked: bool = True) -> Any:
-    """y[c] = Σ_k x[k, c] by groups of some vectors, the first element with its initial value."""
+def _sum(rows: int, columns: int, vectors: int, lanes: int, *, annotated: bool = True) -> Any:
+    """Return y[c] = Σ_k x[k, c] in groups of vectors, with a loop for initial values and one for the reduction."""
     x, k = _tvm.te.placeholder((rows, columns), name="x"), _tvm.te.reduce_axis((0, rows), name="k")
     func = _tvm.te.create_prim_func([x, _tvm.te.compute((columns,), lambda c: _tvm.te.sum(x[k, c], axis=k), name="y")])
     schedule = _tvm.Schedule(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
@@ -25,7 +25,7 @@ def _sum(rows: int, columns: int, vectors: int, lanes: int, *, marked: bool = Tr
     schedule.unroll(vector)
     schedule.vectorize(lane)
     for nest in (schedule.decompose_reduction(block, k_loop), block):
-        if marked:
+        if annotated:
             Columns(columns, lanes).put(schedule, schedule.get_loops(nest)[1])
     return schedule.mod
 
@@ -34,7 +34,7 @@ CASES = [(7, 1, 4), (13, 2, 4), (13, 1, 16), (53, 2, 16), (113, 4, 16), (197, 8,
 
 
 @pytest.mark.parametrize(("columns", "vectors", "lanes"), CASES)
-def test_values(columns: int, vectors: int, lanes: int) -> None:
+def test_values_are_correct(columns: int, vectors: int, lanes: int) -> None:
     executable = codegen.compile_primfuncs(_sum(5, columns, vectors, lanes), _tvm.Target("llvm"))
     x = np.random.default_rng(0).uniform(-1, 1, (5, columns)).astype("float32")
     y = _tvm.runtime.tensor(np.full(columns, np.nan, "float32"))
@@ -42,8 +42,8 @@ def test_values(columns: int, vectors: int, lanes: int) -> None:
     np.testing.assert_allclose(y.numpy(), x.astype("float64").sum(0), rtol=1e-5, atol=1e-6)
 
 
-def test_one_test_a_group() -> None:
-    """113 = 64 + 3 · 16 + 1: no test within the loops that sum up."""
+def test_each_group_has_one_condition() -> None:
+    """113 = 64 + 3 · 16 + 1. The reduction loops contain no condition."""
     peeled = _tvm.s_tir.transform.StmtSimplify()(peel_columns(_sum(5, 113, 4, 16)))
     (_, test) = _tvm.found(peeled["main"].body, _tvm.tirx.IfThenElse)  # initial values, then the sums
     for body, vectors in ((test.then_case, [16] * 4), (test.else_case, [16] * 3)):
@@ -53,8 +53,8 @@ def test_one_test_a_group() -> None:
         assert [int(f.extent) for f in loops if f.kind == _tvm.tirx.ForKind.VECTORIZED] == vectors
 
 
-def test_functions_without_marks_stay() -> None:
-    module = _sum(5, 53, 2, 16, marked=False)
+def test_unannotated_functions_are_unchanged() -> None:
+    module = _sum(5, 53, 2, 16, annotated=False)
     assert peel_columns(module)["main"].same_as(module["main"])
 
 

@@ -1,4 +1,4 @@
-"""CUDA source is compiled without a GPU, and the machine code says what its kernels take."""
+"""CUDA source compiles without a GPU, and the machine code states the resources of its kernels."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ extern "C" __global__ void __launch_bounds__(96) sums(const float* x, float* y) 
 
 
 def source_of(func: object, *, seed: int = 5, longest: int = 60_000) -> list[str]:
-    """The CUDA source of a point of each sketch for sm_90, short ones."""
-    found = []
+    """Return the CUDA source for one point of each sketch for sm_90 that has short source."""
+    sources = []
     for sketch in sketches(func, "sm_90"):
         for point in sketch.sample(6, seed=seed).tolist():
             try:
@@ -46,14 +46,14 @@ def source_of(func: object, *, seed: int = 5, longest: int = 60_000) -> list[str
                 continue
             source = codegen.compile_primfuncs(module, sketch.task.target).mod.imports[0].inspect_source()
             if len(source) < longest:
-                found.append(source)
+                sources.append(source)
                 break
-    return found
+    return sources
 
 
 @NVRTC
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_machine_code_says_what_a_kernel_takes(arch: str) -> None:
+def test_machine_code_states_the_resources_of_kernels(arch: str) -> None:
     binary = codegen.compile_source(KERNEL, arch)
     (kernel,) = codegen.kernels_of(binary, arch)
     assert (kernel.name, kernel.threads, kernel.shared_bytes) == ("sums", 96, 1200)
@@ -62,7 +62,7 @@ def test_machine_code_says_what_a_kernel_takes(arch: str) -> None:
 
 
 @NVRTC
-def test_what_is_no_machine_code_says_nothing() -> None:
+def test_invalid_machine_code_gives_no_kernels() -> None:
     binary = codegen.compile_source(KERNEL, "sm_90")
     assert codegen.kernels_of(b"// ptx", "sm_90") == ()
     for end in (10, 60, len(binary) // 2):
@@ -84,7 +84,7 @@ def test_generated_source_compiles_without_headers(name: str, monkeypatch: pytes
 @NVRTC
 @HEADERS
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_types_compile(dtype: str) -> None:
+def test_float16_and_bfloat16_compile(dtype: str) -> None:
     te, topi = _tvm.te, _tvm.topi
     a, b = (te.placeholder((32, 32), name=name, dtype=dtype) for name in "AB")
     k = te.reduce_axis((0, 32), name="k")
@@ -96,7 +96,7 @@ def test_half_types_compile(dtype: str) -> None:
 
 
 @NVRTC
-def test_half_types_without_their_headers_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float16_without_headers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "header_folder", lambda: None)
     with pytest.raises(MissingCompiler, match=r"cuda_fp16\.h.*felixlike\[cuda\]"):
         codegen.compile_source("#include <cuda_fp16.h>\n" + KERNEL, "sm_90")
@@ -111,7 +111,7 @@ def test_refused_source_quotes_the_error_and_not_the_warnings() -> None:
 
 @NVRTC
 def test_forked_processes_compile_with_the_library_of_their_server() -> None:
-    """As candidates' processes do."""
+    """Processes that compile candidates are forked like this."""
     assert nvrtc.library() is not None
     process = os.fork()
     if process == 0:
@@ -123,7 +123,7 @@ def test_forked_processes_compile_with_the_library_of_their_server() -> None:
 
 
 @NVRTC
-def test_tvms_callback_is_ours_inside_and_tvms_after() -> None:
+def test_tvms_callback_is_replaced_and_restored() -> None:
     name = "tvm_callback_cuda_compile"
     target = resolve_target("sm_90")
     kernels: list[Kernel] = []
@@ -133,12 +133,12 @@ def test_tvms_callback_is_ours_inside_and_tvms_after() -> None:
     assert [kernel.name for kernel in kernels] == ["sums"]
     with cuda_compiler(target), pytest.raises(CompilationFailed, match=r"NVRTC .* refused it"):
         _tvm.tvm_ffi.get_global_func(name)("nonsense")
-    with target, pytest.raises(RuntimeError):  # TVM's own needs headers, or a package, or nvcc
+    with target, pytest.raises(RuntimeError):  # TVM's own compiler needs headers, a package, or nvcc
         _tvm.tvm_ffi.get_global_func(name)(KERNEL)
     assert len(kernels) == 1
 
 
-def test_without_any_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "library", lambda: None)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert codegen.cuda_toolchain() == ""
@@ -149,8 +149,8 @@ def test_without_any_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
         codegen.require_toolchain()
 
 
-def test_nvcc_is_called_where_nvrtc_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A stand-in for nvcc that writes its arguments, and one that refuses."""
+def test_nvcc_is_used_without_nvrtc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stand-in for nvcc that writes its arguments is called, and the errors of one that fails are reported."""
     nvcc = tmp_path / "nvcc"
     nvcc.write_text('#!/bin/sh\nwhile [ "$1" != "-o" ]; do said="$said $1"; shift; done\necho "$said" > "$2"\n')
     nvcc.chmod(0o755)
@@ -163,21 +163,21 @@ def test_nvcc_is_called_where_nvrtc_is_missing(monkeypatch: pytest.MonkeyPatch, 
         codegen.compile_source(KERNEL, "sm_80")
 
 
-def test_bytes_are_never_gathered_in_vectors_that_tvm_writes_wrong_code_for() -> None:
-    """Vectors of eight bytes across rows of four: TVM would shift 32-bit numbers by 32 and more."""
-    taken = 0
+def test_int8_vectors_avoid_wrong_code_of_tvm() -> None:
+    """TVM would generate wrong code for vectors of eight bytes across rows of four, with shifts by 32 bits and more."""
+    checked = 0
     for sketch in sketches(OPERATORS["int8_matmul"](), "sm_90"):
         for point in sketch.sample(12, seed=3).tolist():
             module = sketch.schedule(point).mod
             source = codegen.compile_primfuncs(module, sketch.task.target).mod.imports[0].inspect_source()
             assert "<< 32)" not in source, point
-            taken += 1
-    assert taken == 36
+            checked += 1
+    assert checked == 36
 
 
 @pytest.mark.parametrize("name", ["matmul", "softmax"])
-def test_default_schedules_leave_what_they_are_given(name: str) -> None:
-    """TVM changes a function in place that only a module holds, as a task's does."""
+def test_default_schedules_do_not_change_their_input(name: str) -> None:
+    """TVM changes a function in place if only a module holds it, as in a task."""
     target = resolve_target("sm_90")
     task = make_task(OPERATORS[name](small_size=True), target, name=name)
     before = task.module.script()

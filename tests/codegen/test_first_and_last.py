@@ -1,4 +1,4 @@
-"""Blocks of a reduction: the same values, without passes over the sums before and after."""
+"""`first_and_last` peels the blocks of a reduction: same values, without separate passes over the accumulators."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from felixlike.codegen.annotations import Blocks
 from felixlike.codegen.passes import first_and_last
 
 
-def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, transposed: bool = False) -> Any:
-    """Y[i, j] = max(Σ_k a[i, k] · b[k, j], 0) in tiles of 2 rows, k in blocks of 5; transposed: written as Y[j, i]."""
+def _product(n: int, *, lanes: int = 4, vectors: int = 2, annotated: bool = True, transposed: bool = False) -> Any:
+    """Return Y[i, j] = max(Σ_k a[i, k] · b[k, j], 0) in tiles of 2 rows with k in blocks of 5, or its transpose."""
     a, b = _tvm.te.placeholder((n, 15), name="a"), _tvm.te.placeholder((15, n), name="b")
     k = _tvm.te.reduce_axis((0, 15), name="k")
     s = _tvm.te.compute((n, n), lambda i, j: _tvm.te.sum(a[i, k] * b[k, j], axis=k), name="s")
@@ -34,20 +34,20 @@ def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, t
     for loop in (i_1, j_1):
         schedule.unroll(loop)
     schedule.vectorize(j_2)
-    if marked:
+    if annotated:
         Blocks().put(schedule, k_0)
     schedule.decompose_reduction(block, k_0)
     return schedule.mod
 
 
-def _choices(module: Any) -> int:
+def _conditions(module: Any) -> int:
     return len(_tvm.found(first_and_last(module)["main"].body, _tvm.tirx.IfThenElse))
 
 
 @pytest.mark.parametrize(("n", "vectors"), [(8, 2), (16, 1), (24, 3)])
-def test_values(n: int, vectors: int) -> None:
+def test_values_are_correct(n: int, vectors: int) -> None:
     module = _product(n, vectors=vectors)
-    assert _choices(module) == 2
+    assert _conditions(module) == 2
     rng = np.random.default_rng(0)
     a, b = rng.uniform(-1, 1, (n, 15)).astype("float32"), rng.uniform(-1, 1, (15, n)).astype("float32")
     y = _tvm.runtime.tensor(np.full((n, n), np.nan, "float32"))
@@ -57,7 +57,7 @@ def test_values(n: int, vectors: int) -> None:
 
 
 @pytest.mark.parametrize("n", [7, 13, 17])
-def test_values_of_tiles_that_reach_beyond(n: int) -> None:
+def test_values_of_padded_tiles_are_correct(n: int) -> None:
     a, b = _tvm.te.placeholder((n, 15), name="a"), _tvm.te.placeholder((15, n), name="b")
     k = _tvm.te.reduce_axis((0, 15), name="k")
     s = _tvm.te.compute((n, n), lambda i, j: _tvm.te.sum(a[i, k] * b[k, j], axis=k), name="s")
@@ -81,22 +81,22 @@ def test_values_of_tiles_that_reach_beyond(n: int) -> None:
         schedule.vectorize(loop)
     Blocks().put(schedule, k_0)
     schedule.decompose_reduction(block, k_0)
-    assert _choices(schedule.mod) > 2
+    assert _conditions(schedule.mod) > 2
     rng = np.random.default_rng(0)
     x, z = rng.uniform(-1, 1, (n, 15)).astype("float32"), rng.uniform(-1, 1, (15, n)).astype("float32")
-    found = _tvm.runtime.tensor(np.full((n, n), np.nan, "float32"))
+    result = _tvm.runtime.tensor(np.full((n, n), np.nan, "float32"))
     executable = codegen.compile_primfuncs(schedule.mod, _tvm.Target("llvm"))
-    executable.jit()["main"](_tvm.runtime.tensor(x), _tvm.runtime.tensor(z), found)
-    np.testing.assert_allclose(found.numpy(), np.maximum(x @ z, 0), rtol=1e-5, atol=1e-6)
+    executable.jit()["main"](_tvm.runtime.tensor(x), _tvm.runtime.tensor(z), result)
+    np.testing.assert_allclose(result.numpy(), np.maximum(x @ z, 0), rtol=1e-5, atol=1e-6)
 
 
-def test_tiles_across_what_is_written_stay() -> None:
-    """A tile at a time their vectors would be scattered."""
+def test_tiles_across_the_output_are_unchanged() -> None:
+    """If each tile initialized and wrote its own outputs, vectors would be scattered."""
     module = _product(8, transposed=True)
-    assert _choices(module) == 0
+    assert _conditions(module) == 0
     assert not any(loop.annotations for loop in _tvm.found(first_and_last(module)["main"].body, _tvm.tirx.For))
 
 
-def test_functions_without_marks_stay() -> None:
-    module = _product(8, marked=False)
+def test_unannotated_functions_are_unchanged() -> None:
+    module = _product(8, annotated=False)
     assert first_and_last(module)["main"].same_as(module["main"])

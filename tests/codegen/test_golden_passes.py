@@ -1,4 +1,4 @@
-"""Every pass on a minimal function: its text before and after, in one golden file, which is documentation too."""
+"""Every pass on a minimal function, with its text before and after in a golden file that is also documentation."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from felixlike.codegen.annotations import (
 )
 from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES
 
-BY_NAME = {one.name: one for one in (*CPU_PASSES, *GPU_PASSES)}
+BY_NAME = {each_pass.name: each_pass for each_pass in (*CPU_PASSES, *GPU_PASSES)}
 
 
 def _schedule(*tensors: Any) -> Any:
-    """A schedule of the function from the inputs to the last tensor."""
+    """Return a schedule of the function from the inputs to the last tensor."""
     func = _tvm.te.create_prim_func(list(tensors)).with_attr("global_symbol", "main")
     return _tvm.Schedule(_tvm.IRModule({"main": func}))
 
@@ -38,7 +38,7 @@ def _inputs(**shapes: tuple[int, ...]) -> list[Any]:
 
 
 def _lanes(tensors: list[Any], *, lanes: int = 4) -> tuple[Any, Any, Any]:
-    """A schedule of one loop, split into vectors; that over vectors, and that over lanes."""
+    """Return a schedule of one loop split into vectors, the loop over vectors, and the loop over lanes."""
     schedule = _schedule(*tensors)
     (loop,) = schedule.get_loops(schedule.get_sblock("y"))
     outer, lane = schedule.split(loop, [None, lanes])
@@ -46,7 +46,7 @@ def _lanes(tensors: list[Any], *, lanes: int = 4) -> tuple[Any, Any, Any]:
 
 
 def _elements(value: Callable[[Any], Any], *, dtype: str = "float32") -> Any:
-    """y[i] = value(x[i])."""
+    """Return a schedule of y[i] = value(x[i])."""
     x = _tvm.te.placeholder((8,), dtype, name="x")
     return _schedule(x, _tvm.te.compute((8,), lambda i: value(x[i]), name="y"))
 
@@ -113,22 +113,22 @@ def guard() -> Any:
     return schedule
 
 
-def _tiles(steps: int, columns: int, mark: Any) -> Any:
-    """Sums over k of tiles of two rows, which lie in a buffer of their own."""
+def _tiles(steps: int, columns: int, annotation: Any) -> Any:
+    """Return sums over k of tiles of two rows, with the tile in a separate buffer."""
     x, w = _inputs(x=(4, steps), w=(6, steps, columns))
     k = _tvm.te.reduce_axis((0, steps), name="k")
     y = _tvm.te.compute((6, 4, columns), lambda b, m, j: _tvm.te.sum(x[m, k] * w[b, k, j], axis=k), name="y")
     schedule = _schedule(x, w, y)
     block = schedule.get_sblock("y")
-    last = schedule.cache_write(block, 0, "global")
+    copy = schedule.cache_write(block, 0, "global")
     packed, rows, lane, step = schedule.get_loops(block)
     tile, row = schedule.split(rows, [None, 2])
     schedule.reorder(packed, tile, step, row, lane)
-    schedule.reverse_compute_at(last, tile)
+    schedule.reverse_compute_at(copy, tile)
     schedule.vectorize(lane)
-    for loop in (row, schedule.get_loops(last)[2]):
+    for loop in (row, schedule.get_loops(copy)[2]):
         schedule.unroll(loop)
-    mark.put(schedule, step)
+    annotation.put(schedule, step)
     schedule.decompose_reduction(block, step)
     return schedule
 

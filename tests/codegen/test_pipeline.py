@@ -1,4 +1,4 @@
-"""Passes run in an order that gives each of them what it needs; marks say in a schedule what rules meant."""
+"""Passes run in an order that satisfies their requirements, and loop annotations survive a schedule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.models import Apply
 from support.operators import matmul
 
 from felixlike import _tvm
-from felixlike.codegen import annotations as marks
+from felixlike.codegen import annotations as loop_annotations
 from felixlike.codegen.annotations import (
     Blocks,
     Columns,
@@ -29,16 +29,16 @@ from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES, Invariant, Pass, 
 from felixlike.frontend import import_model
 from felixlike.runtime import compile_model
 
-BY_NAME = {one.name: one for one in CPU_PASSES}
+BY_NAME = {each_pass.name: each_pass for each_pass in CPU_PASSES}
 
 
 def _moved(name: str, *, before: str) -> list[Pass]:
-    others = [one for one in CPU_PASSES if one.name != name]
-    place = next(i for i, one in enumerate(others) if one.name == before)
-    return [*others[:place], BY_NAME[name], *others[place:]]
+    remaining = [each_pass for each_pass in CPU_PASSES if each_pass.name != name]
+    position = next(i for i, each_pass in enumerate(remaining) if each_pass.name == before)
+    return [*remaining[:position], BY_NAME[name], *remaining[position:]]
 
 
-def test_the_passes_are_in_order() -> None:
+def test_the_order_of_passes_is_valid() -> None:
     assert list(out_of_order(CPU_PASSES)) == []
 
 
@@ -60,17 +60,17 @@ def test_the_passes_are_in_order() -> None:
         ("vectorise_math", "share_reciprocals", f"share_reciprocals needs that {Invariant.DIVISIONS.value}"),
     ],
 )
-def test_another_order_is_told(name: str, before: str, why: str) -> None:
+def test_violations_of_the_order_are_reported(name: str, before: str, why: str) -> None:
     assert why in list(out_of_order(_moved(name, before=before)))
 
 
-def test_every_mark_has_a_pass_that_looks_for_it_and_a_key_of_its_own() -> None:
+def test_every_annotation_has_a_pass_and_a_unique_key() -> None:
     kinds = [
         kind
-        for kind in vars(marks).values()
+        for kind in vars(loop_annotations).values()
         if isinstance(kind, type) and issubclass(kind, LoopAnnotation) and kind is not LoopAnnotation
     ]
-    assert {mark for one in (*CPU_PASSES, *GPU_PASSES) for mark in one.marks} == set(kinds)
+    assert {annotation for each_pass in (*CPU_PASSES, *GPU_PASSES) for annotation in each_pass.marks} == set(kinds)
     assert len({kind.key for kind in kinds}) == len(kinds) == 11
     assert all(kind.key == f"felixlike.{kind.__name__.lower()}" for kind in kinds)
 
@@ -91,8 +91,8 @@ def test_every_mark_has_a_pass_that_looks_for_it_and_a_key_of_its_own() -> None:
         (Peel(197, 16, (32, 96)), [197, 16, 32, 96]),
     ],
 )
-def test_marks_are_what_they_were_after_a_schedule(mark: LoopAnnotation, value: object) -> None:
-    """What stands in a trace is what stores have always held."""
+def test_annotations_survive_a_schedule(mark: LoopAnnotation, value: object) -> None:
+    """The values in traces equal those of existing records."""
     schedule = _tvm.Schedule(matmul(8, 8, 8))
     loop = schedule.get_loops(schedule.get_sblock("C"))[0]
     assert not type(mark).on(schedule.get(loop))
@@ -102,21 +102,21 @@ def test_marks_are_what_they_were_after_a_schedule(mark: LoopAnnotation, value: 
     assert type(mark).of(schedule.get(loop)) == mark
 
 
-def test_functions_without_marks_keep_their_loops() -> None:
+def test_unannotated_functions_keep_their_loops() -> None:
     module = _tvm.IRModule({"main": matmul(8, 8, 8)})
     assert _tvm.structural_equal(lower(module, _tvm.Target("llvm")), unaligned_parameters(module))
 
 
-def test_passes_are_different() -> None:
-    assert all(one.name != other.name for one, other in pairwise(CPU_PASSES))
+def test_names_of_passes_are_unique() -> None:
+    assert all(each_pass.name != other.name for each_pass, other in pairwise(CPU_PASSES))
     assert len(BY_NAME) == len(CPU_PASSES)
 
 
-def test_tvm_says_nothing_of_its_own_kernels(capfd: pytest.CaptureFixture[str]) -> None:
-    """Its scatters are written with brackets that its compiler writes a line about."""
-    places = torch.zeros(3, 4, dtype=torch.int64)
-    model = import_model(Apply(lambda x: x.scatter_add(0, places, x[:3])), (10, 4))
+def test_tvm_prints_nothing_about_its_own_kernels(capfd: pytest.CaptureFixture[str]) -> None:
+    """TVM's scatters contain brackets about which its compiler prints a line."""
+    indices = torch.zeros(3, 4, dtype=torch.int64)
+    model = import_model(Apply(lambda x: x.scatter_add(0, indices, x[:3])), (10, 4))
     compiled = compile_model(model)
     x = torch.randn(10, 4)
-    torch.testing.assert_close(compiled(x), x.scatter_add(0, places, x[:3]))
+    torch.testing.assert_close(compiled(x), x.scatter_add(0, indices, x[:3]))
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""Fetching ahead: each line of the next block once, and the same values."""
+"""`prefetch` fetches each line of the next block once, and does not change values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LANES, _LINE = 16, 16  # elements
 
 
 def _product(rows: int, steps: int, blocks: int, *, marked: bool = True) -> Any:
-    """y[m, b, l] = Σ_k x[m, k] · w[b, k, l] with w packed in blocks of vectors, each used for all rows."""
+    """Return y[m, b, l] = Σ_k x[m, k] · w[b, k, l], with w packed in blocks of vectors that are used for all rows."""
     x, w = _tvm.te.placeholder((rows, steps), name="x"), _tvm.te.placeholder((blocks, steps, _LANES), name="w")
     k = _tvm.te.reduce_axis((0, steps), name="k")
     y = _tvm.te.compute(
@@ -36,21 +36,24 @@ def _product(rows: int, steps: int, blocks: int, *, marked: bool = True) -> Any:
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(2, 2048), (3, 2048), (7, 1030), (16, 1024)])
-def test_all_of_the_next_block_is_fetched(rows: int, steps: int) -> None:
-    """In all passes together, and little beyond it."""
+def test_the_next_block_is_fetched_completely(rows: int, steps: int) -> None:
+    """The passes over all rows together fetch the next block and few elements beyond it."""
     loops = _tvm.found(prefetch(_product(rows, steps, 32))["main"].body, _tvm.tirx.For)
     (loop,) = [f for f in loops if _tvm.found(f.body, _tvm.tirx.Evaluate) and str(f.loop_var.name) == "k"]
-    places = [s.value.args[0].args[0].indices[-1] for s in _tvm.found(loop.body, _tvm.tirx.Evaluate)]
-    at = [
-        number(place, {"b": 3, "m": row, "k": step}) for row in range(rows) for step in range(steps) for place in places
+    indices = [s.value.args[0].args[0].indices[-1] for s in _tvm.found(loop.body, _tvm.tirx.Evaluate)]
+    fetched = [
+        number(index, {"b": 3, "m": row, "k": step})
+        for row in range(rows)
+        for step in range(steps)
+        for index in indices
     ]
     block = steps * _LANES
-    assert at[0] == 4 * block
-    assert np.all((np.diff(at) >= 0) & (np.diff(at) <= _LINE))
-    assert 5 * block - _LINE <= at[-1] <= 5 * block + rows * steps
+    assert fetched[0] == 4 * block
+    assert np.all((np.diff(fetched) >= 0) & (np.diff(fetched) <= _LINE))
+    assert 5 * block - _LINE <= fetched[-1] <= 5 * block + rows * steps
 
 
-def test_values() -> None:
+def test_values_are_correct() -> None:
     rows, steps, blocks = 5, 1024, 9
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (rows, steps)).astype("float32")
@@ -62,6 +65,6 @@ def test_values() -> None:
 
 
 @pytest.mark.parametrize(("rows", "steps", "marked"), [(4, 64, True), (1, 2048, True), (4, 2048, False)])
-def test_what_is_small_or_used_once_or_not_marked_is_not_fetched(rows: int, steps: int, marked: bool) -> None:
+def test_small_single_use_or_unannotated_blocks_are_not_fetched(rows: int, steps: int, marked: bool) -> None:
     module = prefetch(_product(rows, steps, 8, marked=marked))
     assert not _tvm.found(module["main"].body, _tvm.tirx.Evaluate)

@@ -1,4 +1,4 @@
-"""Which divisions become multiplications, and what they give."""
+"""`share_reciprocals` replaces divisions by multiplications, and their values remain accurate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from felixlike.codegen.passes import share_reciprocals
 
 
 def _module(divided: Callable[[Any, Any, Any, Any], Any], dtype: str = "float32") -> Any:
-    """z[i, j] = divided(x, y, i, j) with x[4, 32], y[4, 32], in vectors."""
+    """Return z[i, j] = divided(x, y, i, j) for x[4, 32] and y[4, 32], in vectors."""
     x, y = (_tvm.te.placeholder((4, 32), dtype, name=name) for name in "xy")
     func = _tvm.te.create_prim_func([x, y, _tvm.te.compute((4, 32), lambda i, j: divided(x, y, i, j), name="z")])
     schedule = _tvm.Schedule(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
@@ -25,7 +25,7 @@ def _compiled(module: Any) -> Any:
     return codegen.compile_primfuncs(module, _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": 1}))
 
 
-def test_one_division_a_row() -> None:
+def test_a_row_has_one_division() -> None:
     executable = _compiled(_module(lambda x, y, i, j: x[i, j] / y[i, 0]))
     assert not [line for line in executable.mod.inspect_source("ll").splitlines() if "fdiv <" in line]
     rng = np.random.default_rng(0)
@@ -47,5 +47,5 @@ def test_one_division_a_row() -> None:
     ],
     ids=["as many indices", "other indices", "constant", "float64"],
 )
-def test_other_divisions_stay(module: Any) -> None:
+def test_other_divisions_are_unchanged(module: Any) -> None:
     assert _tvm.structural_hash(share_reciprocals(module)) == _tvm.structural_hash(module)

@@ -1,4 +1,4 @@
-"""Loops along rows of any length: the same values, in vectors, and nothing beside the row is touched."""
+"""`rows_in_vectors` vectorizes loops along rows of any length: same values, and no access outside of the row."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ _LENGTHS = (1, 2, 7, 15, 16, 17, 31, 32, 40)
 
 
 def _module(value: Callable[[Any, Any], Any], *, length: int | None = None, reduced: Any = None) -> Any:
-    """y[i, k] = value(x, (i, k)), or y[i] of `reduced` over k, its loop along k marked for vectors of 16.
+    """Return y[i, k] = value(x, (i, k)), or its reduction over k, with the loop over k annotated for vectors of 16.
 
-    length: of rows; None for whatever a call has."""
+    Args:
+        value: the elements.
+        length: length of the rows; None for a dynamic length.
+        reduced: the reduction, if any."""
     te, n = _tvm.te, length or _tvm.tirx.Var("n", "int64")
     x = te.placeholder((3, n), name="x")
     if reduced is None:
@@ -44,15 +47,15 @@ def _run(module: Any, x: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.nda
     run = codegen.compile_primfuncs(module, _tvm.Target("llvm")).jit()["main"]
     y = _tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
     run(_tvm.runtime.tensor(x), y)
-    found: np.ndarray[Any, Any] = y.numpy()
-    return found
+    result: np.ndarray[Any, Any] = y.numpy()
+    return result
 
 
 def _rows(length: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(length).normal(size=(3, length)).astype("float32")
 
 
-def test_elements_of_rows_of_every_length() -> None:
+def test_elementwise_rows_of_every_length() -> None:
     module = _module(lambda x, at: _tvm.tirx.exp(x[at] - x[at[0], 0]))
     assert _vectors(module) == [16, 16]
     for length in _LENGTHS:
@@ -72,22 +75,22 @@ def test_reductions_of_rows_of_every_length(name: str, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize(("length", "vectors"), [(5, []), (16, [16]), (40, [16, 16])])
-def test_lengths_that_are_known(length: int, vectors: list[int]) -> None:
+def test_static_lengths(length: int, vectors: list[int]) -> None:
     module = _module(lambda x, at: x[at] + 1.0, length=length)
     assert _vectors(module) == vectors
     x = _rows(length)
     np.testing.assert_array_equal(_run(module, x, x.shape), x + 1)
 
 
-def test_what_does_not_lie_side_by_side_stays() -> None:
+def test_rows_that_are_not_contiguous_are_unchanged() -> None:
     every_other = _module(lambda x, at: x[at[0], at[1] // 2])
     guarded = _module(lambda x, at: _tvm.tirx.if_then_else(at[1] > 2, x[at], 0.0))
     backwards = _module(lambda x, at: x[at[0], x.shape[1] - 1 - at[1]])
     x = _rows(19)
-    for module, wanted in (
+    for module, expected in (
         (every_other, x[:, np.arange(19) // 2]),
         (guarded, np.where(np.arange(19) > 2, x, 0)),
         (backwards, x[:, ::-1]),
     ):
         assert _vectors(module) == []
-        np.testing.assert_array_equal(_run(module, x, x.shape), wanted)
+        np.testing.assert_array_equal(_run(module, x, x.shape), expected)

@@ -1,4 +1,4 @@
-"""Taps in the padding: left out where a copy tests for them, with the same sums."""
+"""`skip_padding` skips taps in the padding that a copy tests for, and sums remain the same."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from felixlike.codegen.annotations import Skip
 from felixlike.codegen.passes import skip_padding
 
 
-def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, marked: bool = True) -> Any:
-    """y[i, k] = Σ_r Σ_c P[i · stride + r, c] · w[r, c, k], the padded copy made for a few rows at a time."""
+def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, annotated: bool = True) -> Any:
+    """Return y[i, k] = Σ_r Σ_c P[i · stride + r, c] · w[r, c, k], with the padded copy computed by rows."""
     out = (length + 2 * pad - taps) // stride + 1
     x, w = _tvm.te.placeholder((length, 3), name="x"), _tvm.te.placeholder((taps, 3, 5), name="w")
     padded = _tvm.te.compute(
@@ -34,7 +34,7 @@ def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, marked: b
     outer, inner = schedule.split(i, [None, max(d for d in range(1, 5) if out % d == 0)])
     schedule.reorder(outer, inner, r_loop, c_loop, k)
     schedule.compute_at(schedule.get_sblock("padded"), outer)
-    if marked:
+    if annotated:
         Skip().put(schedule, r_loop)
     schedule.decompose_reduction(block, r_loop)
     return schedule.mod
@@ -43,7 +43,7 @@ def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, marked: b
 @pytest.mark.parametrize(
     ("length", "taps", "pad", "stride"), [(7, 3, 1, 1), (13, 5, 4, 1), (53, 3, 1, 2), (1, 3, 1, 1)]
 )
-def test_values(length: int, taps: int, pad: int, stride: int) -> None:
+def test_values_are_correct(length: int, taps: int, pad: int, stride: int) -> None:
     module = _convolution(length, taps, pad=pad, stride=stride)
     assert len(_tvm.found(skip_padding(module)["main"].body, _tvm.tirx.IfThenElse)) == 1
     rng = np.random.default_rng(0)
@@ -57,18 +57,18 @@ def test_values(length: int, taps: int, pad: int, stride: int) -> None:
     np.testing.assert_allclose(y.numpy(), np.array(expected), rtol=1e-5, atol=1e-6)
 
 
-def test_the_test_is_the_one_of_the_copy() -> None:
-    """Of the taps 0, 1, 2 at rows 0 … 6, those are left that read rows 1 … 7."""
+def test_the_condition_equals_that_of_the_copy() -> None:
+    """Of taps 0, 1, 2 at rows 0 … 6, only those remain that read rows 1 … 7."""
     (test,) = _tvm.found(skip_padding(_convolution(7, 3, pad=1))["main"].body, _tvm.tirx.IfThenElse)
     for row, tap in itertools.product(range(7), range(3)):
         assert bool(number(test.condition, {"i_0": row, "i_1": 0, "r": tap})) == (1 <= row + tap < 8)
 
 
-def test_without_padding_nothing_is_tested() -> None:
+def test_functions_without_padding_have_no_condition() -> None:
     module = _convolution(8, 3, pad=0)
     assert not _tvm.found(skip_padding(module)["main"].body, _tvm.tirx.IfThenElse)
 
 
-def test_functions_without_marks_stay() -> None:
-    module = _convolution(7, 3, pad=1, marked=False)
+def test_unannotated_functions_are_unchanged() -> None:
+    module = _convolution(7, 3, pad=1, annotated=False)
     assert skip_padding(module)["main"].same_as(module["main"])

@@ -1,5 +1,4 @@
-"""Tensor cores: every element of a warp's tile once, by NVIDIA's tables; and no loop passes for them that is of another
-form."""
+"""`tensor_cores` computes each element of a warp's tile once, by NVIDIA's tables, and refuses loops of other forms."""
 
 from __future__ import annotations
 
@@ -29,11 +28,14 @@ def _scheduled(
     transposed: bool = False,
     length: int | None = None,
 ) -> Any:
-    """A product of one warp's tile, or of several along the columns, with its loop marked."""
+    """Return the schedule of a product of one warp's tile, or of several along the columns, with an annotated loop."""
     height, width = threads[0] * rows, warps * threads[1] * columns
-    summed = steps if length is None else length
-    a, b = (_tvm.te.placeholder(s, dtype, name=n) for s, n in (((height, summed), "a"), ((summed, width), "b")))
-    k = _tvm.te.reduce_axis((0, summed), name="k")
+    reduction_length = steps if length is None else length
+    a, b = (
+        _tvm.te.placeholder(s, dtype, name=n)
+        for s, n in (((height, reduction_length), "a"), ((reduction_length, width), "b"))
+    )
+    k = _tvm.te.reduce_axis((0, reduction_length), name="k")
     y = _tvm.te.compute((height, width), lambda i, j: _tvm.te.sum(a[i, k] * b[k, j], axis=k), name="y")
     module = _tvm.IRModule({"main": _tvm.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main")})
     schedule = _tvm.Schedule(module)
@@ -63,24 +65,24 @@ def _value(node: Any, values: dict[str, int]) -> int:
 
 
 def _calls(module: Any) -> list[Any]:
-    """(where it stores, its operands) of each instruction."""
+    """Return (indices of the store, operands) of each instruction."""
     stores = _tvm.found(module["main"].body, _tvm.tirx.BufferStore)
-    found = [(s.indices, s.value.args) for s in stores if type(s.value).__name__ == "Call"]
-    return [(indices, [_load(argument) for argument in arguments[1:]]) for indices, arguments in found]
+    instructions = [(s.indices, s.value.args) for s in stores if type(s.value).__name__ == "Call"]
+    return [(indices, [_load(argument) for argument in arguments[1:]]) for indices, arguments in instructions]
 
 
 def _load(argument: Any) -> Any:
-    """An operand, or what an address is taken of."""
+    """Return an operand, or the load whose address is taken."""
     return argument if type(argument).__name__ == "TensorLoad" else argument.args[0]
 
 
 @pytest.mark.parametrize(("rows", "columns", "warps"), [*itertools.product((2, 4), (2, 4), (1, 2))])
 def test_a_warp_computes_the_product(rows: int, columns: int, warps: int) -> None:
-    """All 32 threads' operands, put where NVIDIA's tables have them, give A·B; every element is owned once."""
+    """The operands of all 32 threads, placed as in NVIDIA's tables, give A·B, and each element has one thread."""
     module = tensor_cores(_scheduled(rows=rows, columns=columns, warps=warps).mod)
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((8 * rows, STEPS)), rng.standard_normal((STEPS, warps * 4 * columns))
-    found = np.full((8 * rows, warps * 4 * columns), np.nan)
+    result = np.full((8 * rows, warps * 4 * columns), np.nan)
     thread_name = next(
         str(loop.loop_var.name)
         for loop in _tvm.found(module["main"].body, _tvm.tirx.For)
@@ -93,22 +95,25 @@ def test_a_warp_computes_the_product(rows: int, columns: int, warps: int) -> Non
         outputs: dict[tuple[int, int], tuple[int, ...]] = {}
         for lane in range(32):
             values = {thread_name: 32 * warp + lane, "k_0": 0}
-            at = [tuple(_value(i, values) for i in load.indices) for load in operands]
+            operand_indices = [tuple(_value(i, values) for i in load.indices) for load in operands]
             g, t = lane // 4, lane % 4
-            c0, c1, c2, c3 = at[:4]
+            c0, c1, c2, c3 = operand_indices[:4]
             assert c0 == tuple(_value(i, values) for i in indices)
             # Each instruction of 8 steps: A is (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4); B is (t, g), (t + 4, g).
             for half in range(2):
                 for part in range(2):
                     step = 8 * half + 4 * part + t
-                    left[g, step], left[g + 8, step] = a[at[4 + 2 * half + part]], a[at[8 + 2 * half + part]]
-                    right[step, g] = b[at[12 + 2 * half + part]]
+                    left[g, step], left[g + 8, step] = (
+                        a[operand_indices[4 + 2 * half + part]],
+                        a[operand_indices[8 + 2 * half + part]],
+                    )
+                    right[step, g] = b[operand_indices[12 + 2 * half + part]]
             outputs |= {(g, 2 * t): c0, (g, 2 * t + 1): c1, (g + 8, 2 * t): c2, (g + 8, 2 * t + 1): c3}
         product = left @ right
-        for place, element in outputs.items():
-            assert np.isnan(found[element])
-            found[element] = product[place]
-    np.testing.assert_allclose(found, a @ b)
+        for position, element in outputs.items():
+            assert np.isnan(result[element])
+            result[element] = product[position]
+    np.testing.assert_allclose(result, a @ b)
 
 
 @pytest.mark.parametrize(
@@ -125,13 +130,13 @@ def test_a_warp_computes_the_product(rows: int, columns: int, warps: int) -> Non
         ({"length": 40}, "only done where"),
     ],
 )
-def test_other_loops_are_errors(changed: dict[str, Any], words: str) -> None:
+def test_unsupported_loops_are_errors(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(CompilationFailed, match=words) as caught:
         tensor_cores(_scheduled(**changed).mod)
     assert "mistake of felixlike" in str(caught.value)
 
 
-def test_marked_loops_around_something_else_are_errors() -> None:
+def test_annotated_loops_without_a_product_are_errors() -> None:
     x = _tvm.te.placeholder((16,), name="x")
     func = _tvm.te.create_prim_func([x, _tvm.te.compute((16,), lambda i: x[i] * 2.0, name="y")])
     schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
@@ -143,7 +148,7 @@ def test_marked_loops_around_something_else_are_errors() -> None:
         tensor_cores(schedule.mod)
 
 
-def test_modules_without_marks_stay() -> None:
+def test_unannotated_modules_are_unchanged() -> None:
     x = _tvm.te.placeholder((16,), name="x")
     func = _tvm.te.create_prim_func([x, _tvm.te.compute((16,), lambda i: x[i] * 2.0, name="y")])
     module = _tvm.IRModule({"main": func})

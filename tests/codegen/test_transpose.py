@@ -1,4 +1,4 @@
-"""Tiles transposed: the same values, without a vector that is scattered."""
+"""`transpose` transposes tiles in registers: same values, without scattered vectors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from felixlike.codegen.annotations import Transpose
 from felixlike.codegen.passes import transpose
 
 
-def _write_back(columns: int, rows: int, lanes: int, *, marked: bool = True, rows_last: bool = True) -> Any:
-    """Z[c, x] = 2 · T[x, c] + b[c] + R[c, x], of the tile T[x, c] = X[x, c]²."""
+def _write_back(columns: int, rows: int, lanes: int, *, annotated: bool = True, rows_last: bool = True) -> Any:
+    """Return Z[c, x] = 2 · T[x, c] + b[c] + R[c, x] for the tile T[x, c] = X[x, c]²."""
     x, b = _tvm.te.placeholder((rows, columns), name="x"), _tvm.te.placeholder((columns,), name="b")
     r = _tvm.te.placeholder((columns, rows), name="r")
     tile = _tvm.te.compute((rows, columns), lambda i, c: x[i, c] * x[i, c], name="tile")
@@ -23,7 +23,7 @@ def _write_back(columns: int, rows: int, lanes: int, *, marked: bool = True, row
     loops = schedule.get_loops(schedule.get_sblock("z"))
     if not rows_last:
         schedule.reorder(*reversed(loops))
-    if marked:
+    if annotated:
         Transpose(lanes).put(schedule, loops[0])
     return schedule.mod
 
@@ -36,7 +36,7 @@ def _shuffles(module: Any) -> int:
     ("columns", "rows", "lanes"),
     [(16, 14, 16), (32, 7, 16), (16, 28, 16), (8, 5, 8), (12, 9, 4), (16, 4, 16), (16, 64, 16), (32, 61, 16)],
 )
-def test_values(columns: int, rows: int, lanes: int) -> None:
+def test_values_are_correct(columns: int, rows: int, lanes: int) -> None:
     module = _write_back(columns, rows, lanes)
     assert _shuffles(module) > 0
     rng = np.random.default_rng(0)
@@ -47,13 +47,13 @@ def test_values(columns: int, rows: int, lanes: int) -> None:
     np.testing.assert_allclose(z.numpy(), 2 * x.T**2 + b[:, None] + r, rtol=1e-6)
 
 
-def test_squares_are_exchanged_in_log_steps() -> None:
-    """14 rows of 16 channels: two squares of 8 rows, each 3 · 8 exchanges, and 16 rows of 8 taken out."""
+def test_squares_take_a_logarithmic_number_of_steps() -> None:
+    """14 rows of 16 channels are two squares of 8 rows, each with 3 · 8 exchanges and 16 extracted rows of 8."""
     assert _shuffles(_write_back(16, 14, 16)) == 2 * (3 * 8 + 16)
 
 
 def test_code_does_not_grow_with_the_rows() -> None:
-    """One square in a loop and one at the end."""
+    """There is one square in a loop, and at most one for the remaining rows."""
     assert _shuffles(_write_back(16, 1000, 16)) == 1 * (3 * 8 + 16)
     assert _shuffles(_write_back(16, 1003, 16)) == 2 * (3 * 8 + 16)
 
@@ -61,12 +61,12 @@ def test_code_does_not_grow_with_the_rows() -> None:
 @pytest.mark.parametrize(
     ("columns", "rows", "lanes", "rows_last"), [(16, 3, 16, True), (24, 14, 16, True), (16, 14, 16, False)]
 )
-def test_what_has_no_squares_stays(columns: int, rows: int, lanes: int, rows_last: bool) -> None:
+def test_tiles_without_squares_are_unchanged(columns: int, rows: int, lanes: int, rows_last: bool) -> None:
     module = _write_back(columns, rows, lanes, rows_last=rows_last)
     assert _shuffles(module) == 0
     assert not any(loop.annotations for loop in _tvm.found(transpose(module)["main"].body, _tvm.tirx.For))
 
 
-def test_functions_without_marks_stay() -> None:
-    module = _write_back(16, 14, 16, marked=False)
+def test_unannotated_functions_are_unchanged() -> None:
+    module = _write_back(16, 14, 16, annotated=False)
     assert transpose(module)["main"].same_as(module["main"])

@@ -1,4 +1,4 @@
-"""Written-out functions against float64, over dense grids and at the ends of the range."""
+"""Vectorized mathematical functions are compared with float64, on dense grids and at the limits of their range."""
 
 from __future__ import annotations
 
@@ -31,11 +31,17 @@ _TRUTH: dict[str, Any] = {
 }
 _ULP = {"exp": 1.1, "sigmoid": 2.5, "tanh": 1.3, "erf": 1.2, "log": 1.0}
 _ULP |= {"rsqrt": 1.5, "nearbyint": 0, "sin": 2.0, "cos": 2.0, "tan": 3.5, "atan": 2.0, "sinh": 4.0, "cosh": 4.0}
-_TURNS, _HYPERBOLIC = ("sin", "cos", "tan"), ("sinh", "cosh")
+_TRIGONOMETRIC, _HYPERBOLIC = ("sin", "cos", "tan"), ("sinh", "cosh")
 
 
 def _module(name: str, length: int, dtype: str = "float32", *, vector: int = 16) -> Any:
-    """y[i] = f(x[i]) as a scheduled function; vector: lanes, 1 leaves plain loops."""
+    """Return y[i] = f(x[i]) as a scheduled function.
+
+    Args:
+        name: the function.
+        length: number of elements.
+        dtype: their type.
+        vector: number of lanes; 1 for loops without vectors."""
     x = te.placeholder((length,), dtype, name="x")
     y = te.compute((length,), lambda i: getattr(tirx, name)(x[i]), name="y")
     func = te.create_prim_func([x, y]).with_attr("global_symbol", "main")
@@ -59,13 +65,13 @@ def _apply(name: str, x: Any, *, vector: int = 16, cpu: str | None = None) -> An
 
 
 def _points(name: str) -> Any:
-    """Every magnitude of float32, and dense where the function changes."""
+    """Return points of every float32 magnitude, which are dense where the function varies."""
     low, high = {"exp": (-87.33, 88.72), "sigmoid": (-87.3, 30.0)}.get(name, (-12.0, 12.0))
     magnitudes = np.arange(0x00800000, 0x7F800000, 4099, dtype=np.int32).view("float32")
     signed = np.concatenate([magnitudes, -magnitudes, np.linspace(low, high, 500_000, dtype="float32")])
     if name in ("log", "rsqrt"):
         return np.abs(signed[signed != 0])
-    if name in _TURNS:
+    if name in _TRIGONOMETRIC:
         return signed[np.abs(signed) < 2**25]
     if name in _HYPERBOLIC:
         return signed[np.abs(signed) < 89.4]
@@ -83,8 +89,8 @@ def _error_in_ulp(got: Any, x: Any, name: str) -> float:
 
 @pytest.mark.parametrize("cpu", [None, "x86-64-v2"])
 @pytest.mark.parametrize("name", sorted(_TRUTH))
-def test_accuracy(name: str, cpu: str | None) -> None:
-    """With the host's instructions, and with a processor's that has no fused multiply-add."""
+def test_errors_are_within_the_limit(name: str, cpu: str | None) -> None:
+    """The error is within `_ULP` on the host, and on a processor without fused multiply-add."""
     if cpu and not _tvm.host_features() >= {"sse4.2"}:
         pytest.skip("not an x86-64 processor")
     x = _points(name)
@@ -109,31 +115,31 @@ def test_accuracy(name: str, cpu: str | None) -> None:
     ],
 )
 @pytest.mark.parametrize("vector", [1, 16])
-def test_ends(name: str, x: list[float], y: list[float], vector: int) -> None:
+def test_values_at_the_limits_are_exact(name: str, x: list[float], y: list[float], vector: int) -> None:
     np.testing.assert_array_equal(_apply(name, np.array(x), vector=vector), y)
 
 
 @pytest.mark.parametrize("name", sorted(_TRUTH))
-def test_not_a_number(name: str) -> None:
-    """Of whatever payload: it takes part in integer arithmetic on the way."""
+def test_nan_gives_nan(name: str) -> None:
+    """NaN of every payload gives NaN, although the payload takes part in integer arithmetic."""
     bits = np.arange(0x7F800001, 0x80000000, 8191, dtype=np.uint32)
     x = np.concatenate([bits, bits | 0x80000000]).view("float32")
     assert np.isnan(_apply(name, x)).all()
 
 
-def test_largest_and_smallest_powers() -> None:
+def test_largest_and_smallest_exponentials_are_accurate() -> None:
     x = np.array([88.72283, np.log(2.0**-126) * (1 - 1e-7)], "float32")
     np.testing.assert_allclose(_apply("exp", x), np.exp(x.astype("float64")), rtol=1.2e-7)
 
 
-def test_logarithms_of_subnormals() -> None:
+def test_logarithms_of_subnormals_are_accurate() -> None:
     x = np.arange(1, 0x00800000, 1021, dtype=np.int32).view("float32")
     assert _error_in_ulp(_apply("log", x), x, "log") <= _ULP["log"]
 
 
 @pytest.mark.parametrize("name", sorted(_TRUTH))
-def test_no_calls_are_left(name: str) -> None:
-    """The library of a vector loop calls nothing but TVM."""
+def test_no_calls_remain(name: str) -> None:
+    """The compiled library of a vector loop calls no mathematical functions."""
     executable = codegen.compile_primfuncs(_module(name, 64), _target())
     code = executable.mod.inspect_source("ll")
     assert f"@llvm.{name}.f32" not in code
@@ -142,14 +148,14 @@ def test_no_calls_are_left(name: str) -> None:
     assert "<16 x float>" in code
 
 
-def test_other_types_and_functions_stay() -> None:
+def test_other_types_and_functions_are_unchanged() -> None:
     double = _module("exp", 64, "float64")
     root = _module("sqrt", 64)
     for module in (double, root):
         assert _tvm.structural_hash(vectorise_math(module)) == _tvm.structural_hash(module)
 
 
-def test_the_workload_stays_as_it_is() -> None:
+def test_the_original_module_is_unchanged() -> None:
     module = _module("exp", 64)
     before = str(module)
     codegen.compile_primfuncs(module, _target())
@@ -170,7 +176,7 @@ def test_nested_calls_stay_small() -> None:
 
 
 @pytest.mark.parametrize("exponent", [1, 2, 3, 5, 16, -1, -3])
-def test_whole_powers_are_products(exponent: int) -> None:
+def test_integer_powers_are_products(exponent: int) -> None:
     module = _power(float(exponent))
     assert not _tvm.found(vectorise_math(module)["main"].body, _tvm.ir.Call)
     x = np.concatenate([np.linspace(-4, 4.1, 997, dtype="float32"), np.array([_INF, -_INF, _NAN], "float32")])
@@ -180,13 +186,13 @@ def test_whole_powers_are_products(exponent: int) -> None:
 
 
 @pytest.mark.parametrize("exponent", [0.5, -0.5])
-def test_roots_are_those_of_the_processor(exponent: float) -> None:
+def test_square_roots_use_the_processors_instruction(exponent: float) -> None:
     x = np.geomspace(1e-30, 1e30, 1000, dtype="float32")
     np.testing.assert_allclose(_powers(_power(exponent), x), x.astype("float64") ** exponent, rtol=1.2e-7)
 
 
 @pytest.mark.parametrize("exponent", [0.0, 2.5, 17.0, -0.3, 0.333])
-def test_other_powers_have_vectors(exponent: float) -> None:
+def test_other_powers_are_vectorized(exponent: float) -> None:
     x = np.concatenate([np.geomspace(1e-12, 1e12, 500), -np.geomspace(1e-12, 1e12, 500)]).astype("float32")
     with np.errstate(all="ignore"):
         truth = x.astype("float64") ** float(np.float32(exponent))
@@ -194,8 +200,8 @@ def test_other_powers_have_vectors(exponent: float) -> None:
     np.testing.assert_allclose(_powers(_power(float(np.float32(exponent))), x)[normal], truth[normal], rtol=1.2e-7)
 
 
-def test_powers_of_every_kind() -> None:
-    """As C's pow, where |x| or y is an end of the range, or a sign depends on y."""
+def test_powers_at_the_limits_agree_with_c() -> None:
+    """Powers agree with C's pow where |x| or y is at a limit of the range, or the sign depends on y."""
     ends = np.array([0, -0.0, 1, -1, 2, -2, 3, -3, 0.5, -0.5, 0.3, 1e30, -1e30, _INF, -_INF, _NAN], "float32")
     x, y = (side.ravel() for side in np.meshgrid(ends, ends))
     with np.errstate(all="ignore"):

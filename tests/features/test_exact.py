@@ -1,4 +1,4 @@
-"""The formulas against brute force: every iteration of small programs walked, elements and steps counted."""
+"""Formulas equal brute-force counts over every iteration of small programs."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ SMALL: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90"])
 @pytest.mark.parametrize("name", SMALL)
-def test_formulas_equal_what_is_counted(name: str, target: str) -> None:
+def test_formulas_equal_brute_force_counts(name: str, target: str) -> None:
     checked = 0
     for sketch in sketches(SMALL[name](), target):
         if not sketch.understood:
             continue
-        found = formulas(sketch, oracles.SMALL_CACHES)
+        features_of_sketch = formulas(sketch, oracles.SMALL_CACHES)
         points = sketch.sample(6 if target == "cpu" else 3, seed=11)
-        values = found.evaluate(points)
+        values = features_of_sketch.evaluate(points)
         for point, rows in zip(points.tolist(), values, strict=True):
             counted = oracles.count(sketch, tuple(point), oracles.SMALL_CACHES)
             for block, columns in counted.items():
-                row = rows[found.stores.index(block)]
+                row = rows[features_of_sketch.stores.index(block)]
                 for column, value in columns.items():
                     ours = row[NAMES.index(column)]
                     assert np.isclose(ours, value, rtol=1e-9), (sketch.index, point, block, column, ours, value)

@@ -1,4 +1,4 @@
-"""Formulas as users call them: names, shapes, locations, limits."""
+"""The interface of formulas: names, shapes, locations, limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_column_has_a_name_and_a_unit() -> None:
     assert all(c.meaning for c in COLUMNS)
 
 
-def test_rows_and_columns(conv: Formulas) -> None:
+def test_values_are_finite_and_not_negative(conv: Formulas) -> None:
     points = conv.sketch.sample(20, seed=1)
     values = conv.evaluate(points)
     assert values.shape == (20, len(conv.stores), len(conv.names))
@@ -36,8 +36,8 @@ def test_points_of_different_locations_are_evaluated_together(conv: Formulas) ->
     points = conv.sketch.sample(40, seed=2)
     assert len(conv.sketch.by_structure(points)) > 1
     together = conv.evaluate(points)
-    alone = np.concatenate([conv.evaluate(points[i : i + 1]) for i in range(len(points))])
-    np.testing.assert_array_equal(together, alone)
+    one_by_one = np.concatenate([conv.evaluate(points[i : i + 1]) for i in range(len(points))])
+    np.testing.assert_array_equal(together, one_by_one)
 
 
 def test_an_inlined_block_is_a_row_of_zeros(conv: Formulas) -> None:
@@ -52,30 +52,30 @@ def test_an_inlined_block_is_a_row_of_zeros(conv: Formulas) -> None:
 
 
 def test_work_does_not_depend_on_the_schedule() -> None:
-    found = formulas(sketches(workloads.matmul(24, 36, 48))[2])
-    values = found.evaluate(found.sketch.sample(30, seed=4))
-    multiplications = values[:, found.stores.index("C"), NAMES.index("float_mul")]
+    features_of_sketch = formulas(sketches(workloads.matmul(24, 36, 48))[2])
+    values = features_of_sketch.evaluate(features_of_sketch.sketch.sample(30, seed=4))
+    multiplications = values[:, features_of_sketch.stores.index("C"), NAMES.index("float_mul")]
     assert (multiplications == 24 * 36 * 48).all()
 
 
-def test_a_sketch_that_is_not_understood_is_refused() -> None:
-    opaque = next(s for s in sketches(workloads.large_sum()) if not s.understood)
+def test_a_non_symbolic_sketch_is_refused() -> None:
+    non_symbolic = next(s for s in sketches(workloads.large_sum()) if not s.understood)
     with pytest.raises(UnsupportedSketch, match="more than 1000000 values"):
-        formulas(opaque)
+        formulas(non_symbolic)
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "x", workloads.matmul])
-def test_formulas_are_of_sketches(wrong: Any) -> None:
+def test_formulas_refuses_other_types(wrong: Any) -> None:
     with pytest.raises(InvalidOption, match=r"formulas: sketch is .*\. give one of what .*sketches\(task\) returns"):
         formulas(wrong)
 
 
 def test_points_are_rows_of_whole_numbers() -> None:
     sketch = sketches(workloads.matmul(16, 16, 16))[0]
-    found, points = formulas(sketch), sketch.sample(3, seed=0)
-    np.testing.assert_array_equal(found.evaluate(points.tolist()), found.evaluate(points))
+    features_of_sketch, points = formulas(sketch), sketch.sample(3, seed=0)
+    np.testing.assert_array_equal(features_of_sketch.evaluate(points.tolist()), features_of_sketch.evaluate(points))
     for wrong in (points[0], points[:, :2], points + 0.5, None):
         with pytest.raises(InvalidPoint, match=r"not whole numbers \[count, 11\]"):
-            found.evaluate(wrong)  # type: ignore[arg-type]
+            features_of_sketch.evaluate(wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match=r"device is a str\. give a felixlike.Device"):
         formulas(sketch, "cpu")  # type: ignore[arg-type]

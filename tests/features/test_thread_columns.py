@@ -1,4 +1,4 @@
-"""What a GPU's neighbouring threads touch, and what a thread has of its own, for a product with known formulas."""
+"""Features of neighbouring threads and of thread-local buffers, for a matmul with known formulas."""
 
 from __future__ import annotations
 
@@ -16,46 +16,50 @@ def product() -> Sketch:
 
 
 def _column(sketch: Sketch, points: np.ndarray, store: str, name: str) -> list[float]:
-    made = formulas(sketch)
-    found: list[float] = made.evaluate(points)[:, made.stores.index(store), NAMES.index(name)].tolist()
-    return found
+    features_of_sketch = formulas(sketch)
+    column: list[float] = features_of_sketch.evaluate(points)[
+        :, features_of_sketch.stores.index(store), NAMES.index(name)
+    ].tolist()
+    return column
 
 
-def test_neighbours_of_a_product(product: Sketch) -> None:
+def test_strides_between_threads_of_a_product(product: Sketch) -> None:
     points = product.sample(64, 0)
     names = [variable.name for variable in product.variables]
     values = [dict(zip(names, point, strict=True)) for point in points.tolist()]
-    # C is [i, j], 512 wide: threads go along j first, each with its own j.3·j.4 columns and i.3·i.4 rows.
-    apart = [v["j.3"] * v["j.4"] if v["j.2"] > 1 else v["i.3"] * v["i.4"] * 512 if v["i.2"] > 1 else 0 for v in values]
-    # (The block C writes the accumulators, and C_local copies these to C.)
-    assert _column(product, points, "C_local", "buffer0_thread_stride") == apart
-    assert len(set(apart)) > 4
-    # All threads along j read one element of A, and those along i one of B.
+    # C is [i, j] with 512 columns: neighbouring threads differ in j first, each with j.3·j.4 columns and i.3·i.4 rows.
+    strides = [
+        v["j.3"] * v["j.4"] if v["j.2"] > 1 else v["i.3"] * v["i.4"] * 512 if v["i.2"] > 1 else 0 for v in values
+    ]
+    # The block C writes the accumulators, and C_local copies them to C.
+    assert _column(product, points, "C_local", "buffer0_thread_stride") == strides
+    assert len(set(strides)) > 4
+    # All threads along j read the same element of A, and all threads along i the same element of B.
     rows = [v["k.1"] * v["k.2"] * v["i.3"] * v["i.4"] if v["i.2"] > 1 else 0 for v in values]
     assert _column(product, points, "C", "buffer1_thread_stride") == [
         0 if v["j.2"] > 1 else row for v, row in zip(values, rows, strict=True)
     ]
 
 
-def test_what_a_thread_has_of_its_own(product: Sketch) -> None:
+def test_local_bytes_are_the_accumulators(product: Sketch) -> None:
     points = product.sample(16, 1)
     names = [variable.name for variable in product.variables]
     tiles = [[point[names.index(n)] for n in ("i.3", "i.4", "j.3", "j.4")] for point in points.tolist()]
-    own = [4.0 * np.prod(tile) for tile in tiles]
+    accumulator_bytes = [4.0 * np.prod(tile) for tile in tiles]
     for store in ("C", "C_local", "A_shared"):
-        assert _column(product, points, store, "local_bytes") == own
+        assert _column(product, points, store, "local_bytes") == accumulator_bytes
 
 
-def test_copies_that_threads_share_are_vectors_apart(product: Sketch) -> None:
+def test_shared_copies_have_strides_of_one_vector(product: Sketch) -> None:
     points = product.sample(64, 2)
     names = [variable.name for variable in product.variables]
-    chosen = [point[names.index("fetch.1")] for point in points.tolist()]
-    found = _column(product, points, "B_shared", "buffer0_thread_stride")
-    assert all(stride in (1.0, float(vector)) for stride, vector in zip(found, chosen, strict=True))
-    assert {1.0, 2.0, 4.0} <= set(found)
+    vector_lengths = [point[names.index("fetch.1")] for point in points.tolist()]
+    strides = _column(product, points, "B_shared", "buffer0_thread_stride")
+    assert all(stride in (1.0, float(vector)) for stride, vector in zip(strides, vector_lengths, strict=True))
+    assert {1.0, 2.0, 4.0} <= set(strides)
 
 
-def test_cpus_have_neither() -> None:
+def test_cpu_features_have_no_thread_columns() -> None:
     sketch = sketches(OPERATORS["matmul"](), "cpu")[0]
     features = formulas(sketch).evaluate(sketch.sample(8, 0))
     columns = [i for i, name in enumerate(NAMES) if name.endswith("thread_stride") or name == "local_bytes"]

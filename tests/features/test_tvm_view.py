@@ -1,4 +1,4 @@
-"""The formulas against TVM's own extractor, where the definitions agree."""
+"""Formulas agree with TVM's feature extractor where the definitions agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONDITIONS = range(7, 15)
 
 
 def _compare(sketch: Sketch, count: int) -> tuple[int, int]:
-    """(TVM's non-zero entries, those of them that we leave out); fails where a known entry differs."""
+    """Return (TVM's non-zero entries, how many of them are unknown here); fail if a known entry differs."""
     points = sketch.sample(count, seed=5)
     meaningful = unknown = 0
     for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
@@ -38,22 +38,22 @@ def _compare(sketch: Sketch, count: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("name", workloads.ALL)
 def test_view_equals_the_extractor(name: str) -> None:
-    found = [_compare(sketch, 8) for sketch in sketches(workloads.ALL[name]()) if sketch.understood]
-    assert sum(unknown for _, unknown in found) <= 0.25 * sum(meaningful for meaningful, _ in found)
+    counts = [_compare(sketch, 8) for sketch in sketches(workloads.ALL[name]()) if sketch.understood]
+    assert sum(unknown for _, unknown in counts) <= 0.25 * sum(meaningful for meaningful, _ in counts)
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90"])
 @pytest.mark.parametrize("name", ["gather", "gather_repeated", "merge_heads", "split_heads", "patches", "concat"])
 def test_every_entry_of_lookups_and_reshapes_is_known(name: str, target: str) -> None:
     for small in (False, True):
-        found = [_compare(sketch, 4) for sketch in sketches(OPERATORS[name](small_size=small), target)]
-        assert all(unknown == 0 for _, unknown in found)
+        counts = [_compare(sketch, 4) for sketch in sketches(OPERATORS[name](small_size=small), target)]
+        assert all(unknown == 0 for _, unknown in counts)
 
 
 @pytest.mark.parametrize("name", ["matmul", "conv2d_strided", "depthwise", "broadcast_chain", "transpose"])
 def test_view_equals_the_extractor_on_gpus(name: str) -> None:
-    found = [_compare(sketch, 4) for sketch in sketches(OPERATORS[name](small_size=True), "sm_90")]
-    assert sum(unknown for _, unknown in found) <= 0.25 * sum(meaningful for meaningful, _ in found)
+    counts = [_compare(sketch, 4) for sketch in sketches(OPERATORS[name](small_size=True), "sm_90")]
+    assert sum(unknown for _, unknown in counts) <= 0.25 * sum(meaningful for meaningful, _ in counts)
 
 
 def test_every_entry_is_known_without_conditions() -> None:
@@ -62,7 +62,7 @@ def test_every_entry_is_known_without_conditions() -> None:
 
 
 def test_unknown_entries_have_causes() -> None:
-    """Of a product whose padding is inlined, the counters that its conditions are part of."""
+    """For a depthwise convolution with inlined padding, the counters that include its conditions are unknown."""
     sketch = sketches(workloads.depthwise())[2]
     points = sketch.sample(40, seed=0, paths=20)
     inlined = points[points[:, sketch.location_columns[0]] == INLINE]
@@ -72,22 +72,22 @@ def test_unknown_entries_have_causes() -> None:
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "sum_all", "sum_rows"])
-def test_every_entry_is_known_where_threads_reduce_together(name: str) -> None:
+def test_every_entry_of_reductions_across_threads_is_known(name: str) -> None:
     for small in (False, True):
-        found = [_compare(sketch, 6) for sketch in sketches(OPERATORS[name](small_size=small), "sm_90")]
-        assert all(unknown == 0 for _, unknown in found)
+        counts = [_compare(sketch, 6) for sketch in sketches(OPERATORS[name](small_size=small), "sm_90")]
+        assert all(unknown == 0 for _, unknown in counts)
 
 
 @pytest.mark.parametrize(
     ("name", "index", "point", "rows"),
     [
-        ("global_pool", 1, (4, 16), 3),  # thirteen elements a thread: its own sum, that of all, the mean
-        ("global_pool", 1, (64, 16), 2),  # 7 · 7 elements, which TVM does not see since 7 does not divide 64
-        ("softmax", 3, (256, 16, 16), 5),  # guards; a thread's own maximum and sum, those of all, the result
-        ("softmax", 3, (128, 16, 16), 3),  # one element a thread
+        ("global_pool", 1, (4, 16), 3),  # thirteen elements per thread: sum of a thread, sum of all, mean
+        ("global_pool", 1, (64, 16), 2),  # 7 · 7 elements; TVM sees no reduction since 7 does not divide 64
+        ("softmax", 3, (256, 16, 16), 5),  # guards; maximum and sum of a thread, those of all, result
+        ("softmax", 3, (128, 16, 16), 3),  # one element per thread
     ],
 )
-def test_rows_of_common_reductions(name: str, index: int, point: tuple[int, ...], rows: int) -> None:
+def test_number_of_rows_of_reductions_across_threads(name: str, index: int, point: tuple[int, ...], rows: int) -> None:
     sketch = sketches(OPERATORS[name](), "sm_90")[index]
     (ours,) = tvm_view(formulas(sketch), np.array([point]))
     theirs = oracles.tvm_features(sketch, sketch.schedule(point))
@@ -97,7 +97,7 @@ def test_rows_of_common_reductions(name: str, index: int, point: tuple[int, ...]
 
 
 def _index(text: str) -> Written:
-    """An index over loops i and j."""
+    """Return an index over loops i and j."""
     i, j = (_tvm.tirx.Var(name, "int64") for name in "ij")
     return from_tvm(eval(text, {"i": i, "j": j, "mod": _tvm.tirx.floormod, "div": _tvm.tirx.floordiv}))
 
@@ -108,10 +108,10 @@ def _index(text: str) -> Written:
         ("i * 4 + j", (0, 15)),
         ("i * 4 - j", (-3, 12)),
         ("div(i, 2) * 8 + 3", (3, 11)),
-        ("mod(i + 3, 2) + j", (1, 4)),  # a remainder stays at its value at the start
+        ("mod(i + 3, 2) + j", (1, 4)),  # a remainder keeps the value of the first iteration
     ],
 )
-def test_bounds_are_tvms(text: str, expected: tuple[int, int]) -> None:
+def test_bounds_equal_tvms(text: str, expected: tuple[int, int]) -> None:
     assert bounds(_index(text), {"i": 4, "j": 4}) == expected
 
 
@@ -119,12 +119,12 @@ def test_bounds_are_tvms(text: str, expected: tuple[int, int]) -> None:
     ("text", "first", "second"),
     [("i * 64 + j * 4", 4, 4), ("i * 64 + j", 64, 1), ("i + j * 4", 4, 4), ("i + j", 1, 1), ("mod(i, 8) * 3", 3, 0)],
 )
-def test_coefficients_are_tvms(text: str, first: int, second: int) -> None:
+def test_coefficients_equal_tvms(text: str, first: int, second: int) -> None:
     index = _index(text)
     assert (coefficient(index, "i"), coefficient(index, "j")) == (first, second)
 
 
-def test_indices_hold_arithmetic_only() -> None:
+def test_indices_with_calls_are_refused() -> None:
     with pytest.raises(UnsupportedSketch, match="has no place in an index"):
         from_tvm(_tvm.tirx.call_pure_extern("int64", "f"))
 

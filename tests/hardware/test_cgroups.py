@@ -1,4 +1,4 @@
-"""Limits of control groups, read from made-up trees of /proc and /sys as containers show them."""
+"""Limits of control groups are read from made-up /proc and /sys trees that look like those in containers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 def tree(root: Path, group: str, mounts: list[str], files: dict[str, str]) -> Path:
-    """A system whose process is in these groups, with these mounts and these files below /sys/fs/cgroup."""
+    """Write a file tree of a system with these groups, these mounts and these files below /sys/fs/cgroup."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(group)
     other = ["22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw", "23 22 0:21 / /sys rw - sysfs sysfs rw", "nonsense"]
@@ -33,7 +33,7 @@ def v1(root: str = "/") -> list[str]:
     return [V1.format(number=30 + i, root=root, name=name) for i, name in enumerate(("cpu", "memory", "pids"))]
 
 
-def test_a_container_with_a_namespace_of_version_2(tmp_path: Path) -> None:
+def test_version_2_with_a_namespace(tmp_path: Path) -> None:
     files = {
         "cpu.max": "200000 100000",
         "memory.max": str(8 * GIB),
@@ -41,11 +41,11 @@ def test_a_container_with_a_namespace_of_version_2(tmp_path: Path) -> None:
         "memory.current": str(3 * GIB),
         "memory.stat": f"anon 5\ninactive_file {GIB}\nactive_file 7",
     }
-    found = allowance(tree(tmp_path, "0::/\n", [V2.format(root="/")], files))
-    assert found == Allowance(cores=2.0, memory_bytes=8 * GIB, free_bytes=6 * GIB)
+    limits = allowance(tree(tmp_path, "0::/\n", [V2.format(root="/")], files))
+    assert limits == Allowance(cores=2.0, memory_bytes=8 * GIB, free_bytes=6 * GIB)
 
 
-def test_the_tightest_limit_of_the_groups_around_counts(tmp_path: Path) -> None:
+def test_the_tightest_limit_of_all_parent_groups_applies(tmp_path: Path) -> None:
     files = {
         "pod/cpu.max": "150000 100000",
         "pod/memory.max": str(6 * GIB),
@@ -56,12 +56,12 @@ def test_the_tightest_limit_of_the_groups_around_counts(tmp_path: Path) -> None:
         "pod/inner/memory.current": str(GIB),
         "cpu.stat": "usage_usec 1",
     }
-    found = allowance(tree(tmp_path, "0::/pod/inner\n", [V2.format(root="/")], files))
-    assert found == Allowance(cores=1.5, memory_bytes=4 * GIB, free_bytes=GIB)
+    limits = allowance(tree(tmp_path, "0::/pod/inner\n", [V2.format(root="/")], files))
+    assert limits == Allowance(cores=1.5, memory_bytes=4 * GIB, free_bytes=GIB)
 
 
-def test_a_container_without_a_namespace_of_version_1(tmp_path: Path) -> None:
-    """The group has the host's path, and only the part below it is mounted."""
+def test_version_1_without_a_namespace(tmp_path: Path) -> None:
+    """The group has the host's path, and only the part below the group is mounted."""
     group = "11:pids:/docker/abc\n5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n0::/x\n"
     files = {
         "cpu/cpu.cfs_quota_us": "400000",
@@ -70,11 +70,11 @@ def test_a_container_without_a_namespace_of_version_1(tmp_path: Path) -> None:
         "memory/memory.usage_in_bytes": str(GIB),
         "memory/memory.stat": f"inactive_file 5\ntotal_inactive_file {GIB // 2}",
     }
-    found = allowance(tree(tmp_path, group, v1("/docker/abc"), files))
-    assert found == Allowance(cores=8.0, memory_bytes=2 * GIB, free_bytes=3 * GIB // 2)
+    limits = allowance(tree(tmp_path, group, v1("/docker/abc"), files))
+    assert limits == Allowance(cores=8.0, memory_bytes=2 * GIB, free_bytes=3 * GIB // 2)
 
 
-def test_versions_side_by_side(tmp_path: Path) -> None:
+def test_versions_1_and_2_can_be_mixed(tmp_path: Path) -> None:
     group = "4:cpu,cpuacct:/a\n0::/b\n"
     mounts = [*v1(), V2.format(root="/").replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified")]
     files = {
@@ -82,14 +82,14 @@ def test_versions_side_by_side(tmp_path: Path) -> None:
         "cpu/a/cpu.cfs_period_us": "100000",
         "unified/b/memory.max": str(GIB),
     }
-    found = allowance(tree(tmp_path, group, mounts, files))
-    assert found == Allowance(cores=3.0, memory_bytes=GIB, free_bytes=None)
+    limits = allowance(tree(tmp_path, group, mounts, files))
+    assert limits == Allowance(cores=3.0, memory_bytes=GIB, free_bytes=None)
 
 
 @pytest.mark.parametrize("path", ["/../../outside", "/elsewhere"])
-def test_a_process_outside_of_what_is_mounted(tmp_path: Path, path: str) -> None:
-    found = allowance(tree(tmp_path, f"0::{path}\n", [V2.format(root="/kubepods/x")], {"cpu.max": "50000 100000"}))
-    assert found == Allowance(cores=0.5)
+def test_a_process_outside_the_mounted_groups(tmp_path: Path, path: str) -> None:
+    limits = allowance(tree(tmp_path, f"0::{path}\n", [V2.format(root="/kubepods/x")], {"cpu.max": "50000 100000"}))
+    assert limits == Allowance(cores=0.5)
 
 
 @pytest.mark.parametrize(
@@ -111,16 +111,18 @@ def test_a_process_outside_of_what_is_mounted(tmp_path: Path, path: str) -> None
         ("0::/\n", [V2.format(root="/")[:30]], {"cpu.max": "100000 100000"}),
     ],
 )
-def test_no_limits(tmp_path: Path, group: str, mounts: list[str], files: dict[str, str]) -> None:
+def test_missing_or_invalid_files_mean_no_limits(
+    tmp_path: Path, group: str, mounts: list[str], files: dict[str, str]
+) -> None:
     assert allowance(tree(tmp_path, group, mounts, files)) == Allowance()
 
 
-def test_no_linux(tmp_path: Path) -> None:
+def test_systems_other_than_linux_have_no_limits(tmp_path: Path) -> None:
     assert allowance(tmp_path) == Allowance()
 
 
 @pytest.mark.parametrize(("quota", "cores"), [(None, 8), (0.5, 1), (1.0, 1), (1.5, 1), (2.0, 2), (3.99, 3), (64.0, 8)])
-def test_threads_and_memory_keep_to_the_container(
+def test_threads_and_memory_respect_the_limits_of_the_container(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, cores: int
 ) -> None:
     physical = probe.memory_bytes()
@@ -131,11 +133,11 @@ def test_threads_and_memory_keep_to_the_container(
     assert (probe.usable_cores(), placement.threads()) == (cores, cores)
     assert probe.memory_bytes() == min(GIB, physical)
     assert Limits().memory_bytes == GIB // 2
-    monkeypatch.setenv("TVM_NUM_THREADS", "5")  # what is asked for counts
+    monkeypatch.setenv("TVM_NUM_THREADS", "5")  # an explicit number has precedence
     assert placement.threads() == 5
 
 
-def test_free_memory_is_what_the_container_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_is_limited_by_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = probe.free_memory_bytes()
     assert machine is not None
     assert 2**20 < machine <= probe.memory_bytes()
@@ -155,7 +157,7 @@ def test_doctor_shows_the_container(
     monkeypatch: pytest.MonkeyPatch, found: Allowance, value: str, problem: str
 ) -> None:
     monkeypatch.setattr(cgroups, "allowance", lambda: found)
-    shown = doctor._allowance()
-    assert (shown.name, shown.value, shown.fatal) == ("container", value, False)
-    assert shown.problem.startswith(problem)
-    assert bool(shown.problem) == bool(problem)
+    check = doctor._allowance()
+    assert (check.name, check.value, check.fatal) == ("container", value, False)
+    assert check.problem.startswith(problem)
+    assert bool(check.problem) == bool(problem)

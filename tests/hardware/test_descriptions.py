@@ -1,4 +1,4 @@
-"""Descriptions of devices: what follows from them, and what is refused."""
+"""Hardware descriptions: derived rates, and descriptions that are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _written(path: Path, **changes: str | None) -> Path:
     return path
 
 
-def test_rates_follow_from_clock_and_width() -> None:
+def test_rates_are_derived_from_clock_and_vector_width() -> None:
     device = replace(described("zen4"), cores=2, clock_hz=3e9)
     assert device.flops == 2 * 2 * 16 * 3e9 * 2
     assert device.near_bandwidth == 2 * 64 * 3e9 * 2
@@ -52,15 +52,15 @@ def test_rates_follow_from_clock_and_width() -> None:
     assert (gpu.core_registers, gpu.active_blocks) == (65536, 2)
 
 
-def test_all_known_devices_are_possible() -> None:
+def test_all_known_devices_pass_the_checks() -> None:
     for device in (*machines().values(), host_device(), *(target_device(resolve_target(f"sm_{n}")) for n in (80, 90))):
         check_device(device)
     assert measured_bandwidth() > 1e8
 
 
-def test_a_description_is_read(tmp_path: Path) -> None:
-    found = read_description(_written(tmp_path / "mine.toml"))
-    assert (found.cores, found.clock_hz, found.memory_bandwidth, found.l2_bytes) == (4, 3e9, 25e9, 2**20)
+def test_a_description_file_is_read(tmp_path: Path) -> None:
+    device = read_description(_written(tmp_path / "mine.toml"))
+    assert (device.cores, device.clock_hz, device.memory_bandwidth, device.l2_bytes) == (4, 3e9, 25e9, 2**20)
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_impossible_descriptions_are_refused(tmp_path: Path, changes: dict[str, 
         read_description(_written(tmp_path / "mine.toml", **changes))
 
 
-def test_a_missing_description_is_named(tmp_path: Path) -> None:
+def test_a_missing_description_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidDevice, match="it cannot be read"):
         read_description(tmp_path / "none.toml")
 
 
-def test_a_kind_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(InvalidDevice, match="kind is 'tpu'"):
         check_device(replace(described("zen4"), kind="tpu"))

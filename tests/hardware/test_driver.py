@@ -1,4 +1,4 @@
-"""What the driver says, by stand-ins for its library."""
+"""Results and errors of the CUDA driver, tested with stand-ins for its library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from felixlike.hardware.faults import fault_of
 
 
 class Library:
-    """libcuda with one GPU."""
+    """A stand-in for libcuda with one GPU."""
 
     def __init__(self, failed: int = 0) -> None:
         self._failed = failed
@@ -54,18 +54,18 @@ class Library:
         return 0
 
 
-def test_a_machine_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_library", lambda: None)
     assert driver() == Driver("", (), "")
 
 
-def test_one_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_with_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_library", Library)
     assert driver() == Driver("12.4", (("NVIDIA H100", "sm_90"),), "")
 
 
 @pytest.mark.parametrize(("failed", "words"), [(100, "sees no GPU"), (803, "kernel module"), (999, "error 999")])
-def test_one_that_does_not_start(failed: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_fails_to_start_is_reported(failed: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_library", lambda: Library(failed))
     assert driver().version == "12.4"
     assert words in driver().problem
@@ -79,7 +79,7 @@ def test_one_that_does_not_start(failed: int, words: str, monkeypatch: pytest.Mo
         (Driver("13.0", (("NVIDIA H100", "sm_90"),)), "TVM does not see it"),
     ],
 )
-def test_a_wanted_gpu_that_is_not_there(found: Driver, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_reported_with_its_cause(found: Driver, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "gpu_at_hand", lambda: None)
     monkeypatch.setattr(gpu, "driver", lambda: found)
     with pytest.raises(NoGPU, match=rf"no GPU was found on this machine \({words}\)") as caught:
@@ -87,7 +87,7 @@ def test_a_wanted_gpu_that_is_not_there(found: Driver, words: str, monkeypatch: 
     assert isinstance(caught.value, UnknownTarget)
 
 
-def test_a_gpu_of_another_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_of_another_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "gpu_at_hand", lambda: ("NVIDIA A100", "sm_80"))
     with pytest.raises(WrongArchitecture, match="it is for sm_90, the NVIDIA A100 of this machine is sm_80"):
         gpu.require_gpu(resolve_target("sm_90"))
@@ -108,14 +108,14 @@ def test_a_gpu_of_another_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
         ("CUDA_ERROR_NO_DEVICE", NoGPU, "there is no GPU"),
     ],
 )
-def test_cudas_names_in_words(said: str, kind: type[FelixlikeError], words: str) -> None:
-    found = fault_of(RuntimeError(said), where="a model")
-    assert type(found) is kind
-    assert words in str(found)
-    assert str(found).startswith("a model: ")
-    assert found is not None
-    assert found.remedy
+def test_cuda_errors_are_translated(said: str, kind: type[FelixlikeError], words: str) -> None:
+    error = fault_of(RuntimeError(said), where="a model")
+    assert type(error) is kind
+    assert words in str(error)
+    assert str(error).startswith("a model: ")
+    assert error is not None
+    assert error.remedy
 
 
-def test_other_errors_are_none_of_a_gpus() -> None:
+def test_other_errors_are_not_translated() -> None:
     assert fault_of("expected a tensor of 4 dimensions", where="a model") is None

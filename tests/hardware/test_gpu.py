@@ -1,4 +1,4 @@
-"""GPUs: what is known without one, and a whole run where there is one."""
+"""GPU targets without a GPU, and a complete run where there is a GPU."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from felixlike.errors import UnknownTarget
 from felixlike.hardware import device_name, gpu_at_hand, resolve_target, target_device
 
 
-def test_caches_are_the_architectures_wherever_formulas_are_made() -> None:
+def test_cache_sizes_depend_on_the_architecture_only() -> None:
     small, large = (target_device(resolve_target(arch)) for arch in ("sm_80", "sm_90"))
     assert (small.kind, small.cores, large.cores) == ("cuda", 108, 132)
     assert small.l2_bytes < large.l2_bytes
@@ -25,7 +25,7 @@ def test_measuring_needs_a_gpu_of_the_architecture(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(not torch.cuda.is_available() or gpu_at_hand() is None, reason="there is no GPU")
-def test_a_small_model_is_tuned_saved_and_right() -> None:
+def test_a_small_model_is_tuned_and_correct() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Softmax(-1)).eval()
     inputs = torch.randn(8, 64)
     tuned = fx.optimize(model, inputs, rounds=2, target="cuda", progress=False)

@@ -1,4 +1,4 @@
-"""Described machines: LLVM agrees with the descriptions, and nothing of this machine gets into them."""
+"""Hardware presets: they agree with LLVM, and take no values of the host."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from felixlike.hardware.presets import IMITATED
 from felixlike.hardware.probe import host_cores
 from felixlike.hardware.vectors import VectorUnit, vector_unit
 
-_STRANGE = Device("cpu", "a strange processor", "strange", 3, 1024, 4096, 7, 77, 777, 7777)
+_UNUSUAL = Device("cpu", "a strange processor", "strange", 3, 1024, 4096, 7, 77, 777, 7777)
 
 
 @pytest.fixture
 def strange_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("felixlike.hardware.target.host_device", lambda: _STRANGE)
+    monkeypatch.setattr("felixlike.hardware.target.host_device", lambda: _UNUSUAL)
 
 
 @pytest.mark.parametrize("name", machines())
 @pytest.mark.usefixtures("strange_host")
-def test_a_target_of_a_described_machine_is_that_machine(name: str) -> None:
+def test_a_described_target_has_the_device_of_its_preset(name: str) -> None:
     device, target = described(name), described_target(name)
     assert vector_unit(_tvm.cpu_features(target)) == device.unit
     assert target_device(target) == device
@@ -41,7 +41,7 @@ def test_a_target_of_a_described_machine_is_that_machine(name: str) -> None:
     assert target_device(named) == replace(device, cores=5)
 
 
-def test_they_differ_in_vectors_and_caches() -> None:
+def test_presets_differ_in_vectors_and_caches() -> None:
     units = [device.unit for device in machines().values()]
     assert set(units) == {VectorUnit(512, 32), VectorUnit(256, 16), VectorUnit(128, 32)}
     assert len({(d.l1_bytes, d.l2_bytes, d.unit) for d in machines().values()}) == len(machines())
@@ -53,25 +53,25 @@ def test_they_differ_in_vectors_and_caches() -> None:
     ("changed", "unit"), [({}, VectorUnit(512, 32)), ({"mattr": ["-avx512f"]}, VectorUnit(256, 16))]
 )
 @pytest.mark.usefixtures("strange_host")
-def test_of_another_processor_nothing_of_the_host_is_assumed(changed: dict[str, list[str]], unit: VectorUnit) -> None:
+def test_other_processors_take_no_values_of_the_host(changed: dict[str, list[str]], unit: VectorUnit) -> None:
     device = target_device(_tvm.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 4, **changed}))
     assert (device.mcpu, device.cores, device.unit) == ("skylake-avx512", 4, unit)
     assert (device.l1_bytes, device.l2_bytes) == (32 * 2**10, 512 * 2**10)
 
 
-def test_the_target_of_the_host_is_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_target_has_the_host_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(IMITATED, raising=False)
     assert target_device(host_target()) == host_device()
 
 
 @pytest.mark.usefixtures("strange_host")
-def test_a_target_that_names_no_processor_has_the_caches_of_the_host() -> None:
+def test_a_target_without_a_processor_has_the_caches_of_the_host() -> None:
     device = target_device(_tvm.Target({"kind": "llvm", "num-cores": 4}))
     assert (device.l1_bytes, device.l2_bytes, device.cores) == (7, 77, 4)
 
 
 @pytest.mark.parametrize("name", machines())
-def test_imitating_changes_schedules_and_not_code(name: str) -> None:
+def test_an_imitated_target_has_another_device_and_the_same_instructions(name: str) -> None:
     target = imitated_target(name, cores=8)
     assert target_device(target) == described(name, cores=8)
     host = _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu()})
@@ -80,18 +80,18 @@ def test_imitating_changes_schedules_and_not_code(name: str) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "cores"), [("graviton2", 2), ("zen5:8", 8)])
-def test_the_host_imitates_a_machine(wanted: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_sets_the_imitated_machine(wanted: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(IMITATED, raising=False)
-    real = host_device()
+    host = host_device()
     monkeypatch.setenv(IMITATED, wanted)
     device = host_device()
-    assert device == replace(described(wanted.split(":")[0], cores=cores), name=real.name, mcpu=real.mcpu, triple="")
+    assert device == replace(described(wanted.split(":")[0], cores=cores), name=host.name, mcpu=host.mcpu, triple="")
     assert str(host_target()) == str(imitated_target(wanted.split(":")[0], cores=cores))
     assert target_device(host_target()).unit == device.unit
     assert host_cores() == cores
 
 
-def test_machines_that_are_not_described_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_machines_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnknownTarget, match=r"'zen9' is no described machine. use one of zen3, zen4"):
         described_target("zen9")
     monkeypatch.setenv(IMITATED, "zen9")

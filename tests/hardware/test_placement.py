@@ -1,4 +1,4 @@
-"""Threads of one call are on different cores, whatever is set; each setting in a process of its own."""
+"""Threads of one call run on different cores under every setting; each setting is tested in its own process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FIRSTS = sorted(min(core) for core in CORES)
 PLACES = ",".join(f"{{{processor}}}" for processor in FIRSTS)
 FOUR = [frozenset({0, 4}), frozenset({1, 5}), frozenset({2, 6}), frozenset({3, 7})]
 
-several = pytest.mark.skipif(usable_cores() < 2, reason="one core is all there is")
+needs_two_cores = pytest.mark.skipif(usable_cores() < 2, reason="one core is all there is")
 
-SETTLED = """
+PLACEMENT_PROGRAM = """
 import json, os, sys
 before = dict(os.environ)
 {first}
@@ -37,18 +37,18 @@ print(json.dumps({{
 """
 
 
-def settled(environment: dict[str, str], *, first: str = "sys.modules['torch'] = None") -> Any:
-    """What a process finds that has these variables and no others of threads."""
-    others = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "TVM_", "GOMP_"))}
-    found = subprocess.run(
-        [sys.executable, "-c", SETTLED.format(first=first)],
-        env={**others, **environment},
+def run_placement(environment: dict[str, str], *, first: str = "sys.modules['torch'] = None") -> Any:
+    """Run `PLACEMENT_PROGRAM` with these variables and no other thread variables, and return its result."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "TVM_", "GOMP_"))}
+    process = subprocess.run(
+        [sys.executable, "-c", PLACEMENT_PROGRAM.format(first=first)],
+        env={**inherited, **environment},
         check=True,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    return json.loads(found.stdout)
+    return json.loads(process.stdout)
 
 
 @pytest.mark.parametrize(
@@ -62,25 +62,25 @@ def settled(environment: dict[str, str], *, first: str = "sys.modules['torch'] =
         (3, 5, [FOUR[3], *FOUR[:3], FOUR[3]]),
     ],
 )
-def test_every_thread_has_a_core_while_there_are_any(first: int, count: int, expected: list[frozenset[int]]) -> None:
+def test_shares_assign_cores_to_threads_in_order(first: int, count: int, expected: list[frozenset[int]]) -> None:
     assert shares(FOUR, first, count) == expected
 
 
-def test_a_caller_that_was_given_enough_cores_keeps_its_threads_there() -> None:
+def test_threads_stay_within_the_callers_cores_if_there_are_enough() -> None:
     assert within(FOUR, frozenset({1, 2, 6}), 2) == [frozenset({1}), frozenset({2, 6})]
     assert within(FOUR, frozenset({1, 2, 6}), 3) == FOUR
     assert within(FOUR, frozenset({9}), 1) == FOUR
 
 
-def test_apart() -> None:
-    here, *others = [Share(number, core) for number, core in enumerate(CORES)]
-    assert apart([here, *others])
-    assert not apart([here, here])
+def test_apart_detects_shared_cores() -> None:
+    first, *others = [Share(number, core) for number, core in enumerate(CORES)]
+    assert apart([first, *others])
+    assert not apart([first, first])
     assert apart([Share(1, frozenset({1000})), Share(2, frozenset({1001}))])
     assert not apart([Share(1, frozenset({1000})), Share(2, frozenset({1000}))])
 
 
-@several
+@needs_two_cores
 @pytest.mark.parametrize(
     "environment",
     [
@@ -89,44 +89,46 @@ def test_apart() -> None:
     ],
     ids=str,
 )
-def test_threads_are_apart(environment: dict[str, str]) -> None:
-    found = settled(environment)
+def test_threads_run_on_different_cores(environment: dict[str, str]) -> None:
+    result = run_placement(environment)
     expected = 2 if any(value.startswith("2") for value in environment.values()) else usable_cores()
-    assert found["threads"] == expected
-    assert (found["apart"], found["unchanged"]) == (True, True), found
+    assert result["threads"] == expected
+    assert (result["apart"], result["unchanged"]) == (True, True), result
 
 
-@several
+@needs_two_cores
 @pytest.mark.parametrize(
     ("first", "places"), [("import torch", {"OMP_PLACES": PLACES}), ("import felixlike, torch", {})]
 )
-def test_threads_are_apart_where_openmp_binds_the_caller(first: str, places: dict[str, str]) -> None:
-    found = settled({"OMP_PROC_BIND": "true", **places}, first=f"{first}; torch.ones(300, 300) @ torch.ones(300, 300)")
-    assert found["threads"] == usable_cores()
-    assert (found["apart"], found["unchanged"]) == (True, True), found
+def test_threads_run_on_different_cores_if_openmp_binds_the_caller(first: str, places: dict[str, str]) -> None:
+    result = run_placement(
+        {"OMP_PROC_BIND": "true", **places}, first=f"{first}; torch.ones(300, 300) @ torch.ones(300, 300)"
+    )
+    assert result["threads"] == usable_cores()
+    assert (result["apart"], result["unchanged"]) == (True, True), result
 
 
-@several
-def test_fewer_and_more_threads_than_cores() -> None:
-    one = settled({"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "2"})
-    assert (one["threads"], one["unchanged"]) == (1, True)
-    many = settled({"TVM_NUM_THREADS": str(usable_cores() + 1)})
+@needs_two_cores
+def test_thread_counts_below_and_above_the_number_of_cores() -> None:
+    single = run_placement({"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "2"})
+    assert (single["threads"], single["unchanged"]) == (1, True)
+    many = run_placement({"TVM_NUM_THREADS": str(usable_cores() + 1)})
     assert (many["threads"], many["apart"], many["unchanged"]) == (usable_cores() + 1, False, True)
     used = set().union(*many["placed"][1:])
     assert used >= set().union(*CORES) - set(many["placed"][0]) - set().union(*[c for c in CORES if c & used])
 
 
-@several
-def test_a_process_that_may_use_one_core_has_one_thread() -> None:
-    found = settled({}, first=f"sys.modules['torch'] = None; os.sched_setaffinity(0, [{FIRSTS[-1]}])")
-    assert found["threads"] == 1
-    assert found["placed"] == [[FIRSTS[-1]]]
-    assert found["unchanged"]
+@needs_two_cores
+def test_a_process_limited_to_one_core_has_one_thread() -> None:
+    result = run_placement({}, first=f"sys.modules['torch'] = None; os.sched_setaffinity(0, [{FIRSTS[-1]}])")
+    assert result["threads"] == 1
+    assert result["placed"] == [[FIRSTS[-1]]]
+    assert result["unchanged"]
 
 
-@several
-def test_workers_give_way_to_the_caller() -> None:
-    """Wherever the caller is put, its workers are elsewhere; it stays free."""
+@needs_two_cores
+def test_workers_avoid_the_callers_core() -> None:
+    """Workers are placed on other cores than the caller, and the caller's affinity is unchanged."""
     program = f"""
 import os, sys
 sys.modules["torch"] = None

@@ -1,4 +1,4 @@
-"""Precisions: named by targets, kept by whatever names those, refused where there are no tensor cores."""
+"""Precisions are attributes of targets, are preserved by conversions, and are refused without tensor cores."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ GPU = resolve_target("sm_90")
 ROUNDED = [precision for precision in PRECISIONS if precision.on_tensor_cores]
 
 
-def test_targets_say_what_they_ask_for() -> None:
+def test_targets_keep_their_precision() -> None:
     assert precision_of(GPU) is FLOAT32
     assert with_precision(GPU, "float32") is GPU
     for precision in ROUNDED:
-        asked = with_precision(GPU, precision.name)
-        assert precision_of(asked) is precision
-        assert target_device(asked).precision == precision.name
-        read = resolve_target(_tvm.Target(str(asked)))
-        assert precision_of(read) is precision
-        assert str(read) == str(asked) != str(GPU)
-        assert with_precision(asked, "float32") is asked  # what a target says itself stands
-        assert precision_of(_tvm.with_host(asked)) is precision
+        rounded = with_precision(GPU, precision.name)
+        assert precision_of(rounded) is precision
+        assert target_device(rounded).precision == precision.name
+        reread = resolve_target(_tvm.Target(str(rounded)))
+        assert precision_of(reread) is precision
+        assert str(reread) == str(rounded) != str(GPU)
+        assert with_precision(rounded, "float32") is rounded  # the target's own precision has precedence
+        assert precision_of(_tvm.with_host(rounded)) is precision
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_targets_say_what_they_ask_for() -> None:
         ("sm_90", None, "None is not a precision"),
     ],
 )
-def test_what_cannot_be_had_is_refused(target: str, name: Any, words: str) -> None:
+def test_unavailable_precisions_are_refused(target: str, name: Any, words: str) -> None:
     with pytest.raises(InvalidOption) as caught:
         with_precision(resolve_target(target), name)
     assert words in str(caught.value)
 
 
-def test_older_architectures_have_none() -> None:
+def test_older_architectures_have_no_reduced_precision() -> None:
     old = _tvm.Target({**GPU.export(), "arch": "sm_75"})
     with pytest.raises(InvalidOption, match="those of sm_75 do not know it"):
         with_precision(old, "tf32")
@@ -63,9 +63,9 @@ def test_older_architectures_have_none() -> None:
 
 @pytest.mark.parametrize(("attributes", "words"), [({}, "'tf23' is not a precision"), ({"arch": "sm_75"}, "sm_75")])
 def test_targets_with_a_bad_attribute_are_refused(attributes: dict[str, str], words: str) -> None:
-    wrong = {"feature.precision": "tf32" if attributes else "tf23"}
+    invalid = {"feature.precision": "tf32" if attributes else "tf23"}
     with pytest.raises(UnknownTarget, match=r"its feature\.precision cannot be had") as caught:
-        resolve_target(_tvm.Target({**GPU.export(), **wrong, **attributes}))
+        resolve_target(_tvm.Target({**GPU.export(), **invalid, **attributes}))
     assert words in str(caught.value)
 
 
@@ -76,8 +76,8 @@ def _rounded(values: Any, digits: int) -> Any:
 
 @pytest.mark.parametrize(("name", "digits"), [("tf32", 11), ("float16", 11), ("bfloat16", 8)])
 @pytest.mark.parametrize("terms", [16, 256, 4096])
-def test_the_tolerance_is_a_few_times_what_rounding_costs(name: str, digits: int, terms: int) -> None:
-    """0.2 to 0.43 of a unit; four times as much is let pass, and not ten times."""
+def test_the_tolerance_is_a_few_times_the_rounding_error(name: str, digits: int, terms: int) -> None:
+    """The rounding error is 0.2 to 0.43 of a unit, and the tolerance is four to twelve times the error."""
     precision: Precision = check_precision(name)
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((128, terms)), rng.standard_normal((terms, 128))

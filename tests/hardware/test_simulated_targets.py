@@ -1,4 +1,4 @@
-"""Simulated devices by name, and how they are told from real ones."""
+"""Simulated devices: their names, and how they differ from real devices."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from felixlike.hardware import (
 
 
 @pytest.mark.parametrize("name", SIMULATED_NAMES)
-def test_a_simulated_target_says_what_it_is(name: str) -> None:
+def test_simulated_targets_are_recognized(name: str) -> None:
     target = resolve_target(name)
-    found = simulated(_tvm.Target(str(target)))  # also after it has been written down
-    assert found is not None
-    assert found.name in (name.removeprefix("simulated:"), "zen5")
-    assert device_name(target) == found.device == f"simulated {found.stands_for}"
+    device = simulated(_tvm.Target(str(target)))  # also after a round trip through text
+    assert device is not None
+    assert device.name in (name.removeprefix("simulated:"), "zen5")
+    assert device_name(target) == device.device == f"simulated {device.stands_for}"
     assert is_simulated_device(device_name(target))
     assert str(resolve_target(target)) == str(target)
 
 
-def test_schedules_are_for_the_machine_that_it_stands_for() -> None:
+def test_simulated_targets_have_the_device_of_their_machine() -> None:
     device = target_device(resolve_target("simulated:emerald-rapids"))
     machine = described("emerald-rapids")
     assert (device.name, device.mcpu, device.l2_bytes) == (machine.name, machine.mcpu, machine.l2_bytes)
@@ -42,16 +42,16 @@ def test_schedules_are_for_the_machine_that_it_stands_for() -> None:
     assert resolve_target("simulated:cpu").attrs["mcpu"] == _tvm.host_cpu()
 
 
-def test_real_targets_are_none_of_them() -> None:
+def test_real_targets_are_not_simulated() -> None:
     for target in (host_target(), resolve_target("sm_90")):
         assert simulated(target) is None
         assert require_real(target, where="here") is target
         require_runnable(target)
     assert not is_simulated_device(device_name(host_target()))
-    assert not any(found.stands_for.startswith("simulated") for found in SIMULATED.values())
+    assert not any(device.stands_for.startswith("simulated") for device in SIMULATED.values())
 
 
-def test_what_they_cannot_do_is_refused() -> None:
+def test_unsupported_uses_of_simulated_targets_are_refused() -> None:
     require_runnable(resolve_target("simulated:cpu"))
     with pytest.raises(UnknownTarget, match="NVIDIA H100 is simulated: it measures, but nothing that is compiled"):
         require_runnable(resolve_target("simulated:h100"))

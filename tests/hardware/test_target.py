@@ -1,4 +1,4 @@
-"""Targets: names, complete TVM targets, and what is refused."""
+"""Targets: names, complete TVM targets, and targets that are refused."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def test_names_mean_the_host(name: str) -> None:
     assert target.attrs["mcpu"] == host_device().mcpu
 
 
-def test_a_complete_target_is_taken_as_it_is() -> None:
+def test_a_complete_target_is_returned_unchanged() -> None:
     target = _tvm.Target({"kind": "llvm", "num-cores": 3})
     assert resolve_target(target) is target
 
 
 @pytest.mark.parametrize(("name", "arch"), [("cuda", "sm_90"), ("sm_80", "sm_80")])
-def test_gpus_have_the_limits_that_rules_ask_for(name: str, arch: str) -> None:
+def test_gpu_targets_have_the_limits_that_rules_need(name: str, arch: str) -> None:
     target = resolve_target(name)
     assert target.kind.name == "cuda"
     assert target.attrs["arch"] == arch
@@ -51,10 +51,12 @@ def test_incomplete_and_unknown_targets_are_refused() -> None:
         ({"num-cores": -1}, "num-cores is -1"),
     ],
 )
-def test_processors_that_there_are_not(options: dict[str, Any], words: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_processors_and_core_counts_are_refused(
+    options: dict[str, Any], words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UnknownTarget, match=words):
         resolve_target(_tvm.Target({"kind": "llvm", "num-cores": 2, **options}))
-    assert capfd.readouterr().err == ""  # nor does LLVM complain
+    assert capfd.readouterr().err == ""  # LLVM prints no warning
 
 
 def test_code_for_processors_with_other_instructions_is_not_run() -> None:
@@ -78,6 +80,6 @@ def test_code_for_processors_with_other_instructions_is_not_run() -> None:
         (None, "use one of cpu"),
     ],
 )
-def test_remedies_fit_what_was_given(target: Any, remedy: str) -> None:
+def test_messages_suggest_a_remedy(target: Any, remedy: str) -> None:
     with pytest.raises(UnknownTarget, match=remedy):
         resolve_target(target)

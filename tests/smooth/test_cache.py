@@ -1,4 +1,4 @@
-"""The cache of smooth programs: keys, damage, absence."""
+"""The cache of smooth programs: keys, damaged entries, missing entries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def folder(own_cache: Path) -> Path:
     return own_cache / "smooth"
 
 
-def test_what_is_stored_comes_back(folder: Path) -> None:
+def test_stored_graphs_are_loaded(folder: Path) -> None:
     graph = saturate([A * B])
     key = cache.cache_key([A * B], NONE)
     assert cache.load(key) is None
@@ -30,7 +30,7 @@ def test_what_is_stored_comes_back(folder: Path) -> None:
     assert [p.suffix for p in folder.iterdir()] == [".json"]
 
 
-def test_keys_follow_formulas_and_bounds() -> None:
+def test_keys_depend_on_formulas_and_bounds() -> None:
     key = cache.cache_key([A * B], NONE)
     assert key == cache.cache_key([B * A], NONE)
     assert key != cache.cache_key([A * B + 1], NONE)
@@ -38,27 +38,27 @@ def test_keys_follow_formulas_and_bounds() -> None:
     assert key != cache.cache_key([A * B], frozenset({"a"}))
 
 
-def test_keys_do_not_depend_on_what_was_made_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Terms stand in the order of their creation, and another process may have made them in another order."""
-    found = []
+def test_keys_do_not_depend_on_the_order_of_creation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terms are ordered by their creation, which may differ in another process."""
+    keys = []
     for first in ("abc", "cab"):
         monkeypatch.setattr(ex, "_nodes", WeakValueDictionary())
-        made = [ex.var(name, 1, 64) for name in first]
-        a, b, c = sorted(made, key=lambda v: v.name)
+        created = [ex.var(name, 1, 64) for name in first]
+        a, b, c = sorted(created, key=lambda v: v.name)
         sum_ = (a * b + 2 * c - 3) * at_least(b - c, 1)
-        found.append(cache.cache_key([sum_, maximum(a * c, b * b), ex.floordiv(a, b)], NONE))
-    assert found[0] == found[1]
-    assert found[0] != cache.cache_key([sum_, maximum(a * c, b * b), ex.floordiv(b, a)], NONE)
+        keys.append(cache.cache_key([sum_, maximum(a * c, b * b), ex.floordiv(a, b)], NONE))
+    assert keys[0] == keys[1]
+    assert keys[0] != cache.cache_key([sum_, maximum(a * c, b * b), ex.floordiv(b, a)], NONE)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"nodes": [], "roots": [3], "saturated": true}'])
-def test_a_damaged_entry_counts_as_absent(folder: Path, text: str) -> None:
+def test_a_damaged_entry_is_ignored(folder: Path, text: str) -> None:
     folder.mkdir(parents=True)
     (folder / "x.json").write_text(text)
     assert cache.load("x") is None
 
 
-def test_memory_where_the_folder_cannot_be_written(own_cache: Path) -> None:
+def test_memory_is_used_if_the_folder_cannot_be_written(own_cache: Path) -> None:
     own_cache.write_text("a file in its place")
     graph = saturate([A])
     with pytest.warns(StorageWarning, match="smooth cannot be used"):

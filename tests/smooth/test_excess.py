@@ -1,4 +1,4 @@
-"""Smooth limits say the same as the constraints they stand for, and have gradients."""
+"""Smooth limits are violated exactly where their constraints are, and have gradients."""
 
 import numpy as np
 import pytest
@@ -49,5 +49,5 @@ def test_excess_has_gradients(product: tuple[Sketch, ...]) -> None:
     assert (gradient != 0).any()
 
 
-def test_processors_have_no_limits() -> None:
+def test_cpu_sketches_have_no_limits() -> None:
     assert relax(formulas(sketches(workloads.matmul(64, 64, 64))[0])).excess(()) is None

@@ -1,4 +1,4 @@
-"""Smooth kernels: their bounds, and that they are smooth."""
+"""Smooth kernels are within their error bounds, and have gradients."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _tensor(*values: float) -> torch.Tensor:
 @settings(max_examples=200, deadline=None)
 @given(LOGS, WIDTHS)
 def test_step_is_within_its_bound(x: float, width: float) -> None:
-    found = float(kernels.smooth_step(_tensor(x), width))
-    assert 0 <= found <= 1
+    step = float(kernels.smooth_step(_tensor(x), width))
+    assert 0 <= step <= 1
     if abs(x) > 1e-6:
-        assert abs(found - (x > 0)) <= width**2 / (4 * x**2) + 1e-12
+        assert abs(step - (x > 0)) <= width**2 / (4 * x**2) + 1e-12
 
 
 @settings(max_examples=200, deadline=None)
@@ -40,10 +40,10 @@ def test_maximum_and_minimum_are_within_their_bounds(a: float, b: float, width: 
 @settings(max_examples=200, deadline=None)
 @given(LOGS, st.floats(0.01, 20.0))
 def test_log_diff_exp_is_within_its_bound(a: float, gap: float) -> None:
-    found = float(kernels.log_diff_exp(_tensor(a), _tensor(a - gap)))
+    result = float(kernels.log_diff_exp(_tensor(a), _tensor(a - gap)))
     d = -math.expm1(-gap)
-    wanted = a + math.log(d)
-    assert wanted - 1e-9 <= found <= wanted + math.log1p((kernels.FLOOR / d) ** 2) + 1e-9
+    exact = a + math.log(d)
+    assert exact - 1e-9 <= result <= exact + math.log1p((kernels.FLOOR / d) ** 2) + 1e-9
 
 
 def test_log_diff_exp_stays_finite_outside_its_domain() -> None:
@@ -52,7 +52,7 @@ def test_log_diff_exp_stays_finite_outside_its_domain() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_log_diff_exp_has_finite_gradients(dtype: torch.dtype) -> None:
-    """Also in float32, where 1 − e^(b−a) is 1 for all but near arguments."""
+    """This includes float32, where 1 − e^(b−a) is 1 except for similar arguments."""
     a = torch.linspace(-100, 100, 4001, dtype=dtype, requires_grad=True)
     b = torch.zeros(4001, dtype=dtype, requires_grad=True)
     gradients = torch.autograd.grad(kernels.log_diff_exp(a, b).sum(), (a, b))
@@ -62,12 +62,12 @@ def test_log_diff_exp_has_finite_gradients(dtype: torch.dtype) -> None:
 
 def test_mix_takes_the_value_of_the_first_open_gate() -> None:
     values = _tensor(5.0, 7.0, 9.0)
-    for gates, wanted in (((1.0, 0.0), 5.0), ((0.0, 1.0), 7.0), ((0.0, 0.0), 9.0), ((1.0, 1.0), 5.0)):
-        assert float(kernels.mix(_tensor(*gates).unbind(), values.unbind())) == wanted
+    for gates, expected in (((1.0, 0.0), 5.0), ((0.0, 1.0), 7.0), ((0.0, 0.0), 9.0), ((1.0, 1.0), 5.0)):
+        assert float(kernels.mix(_tensor(*gates).unbind(), values.unbind())) == expected
 
 
 @pytest.mark.parametrize("x", [-5.0, -0.1, 0.0, 1e-9, 0.3, 8.0])
-def test_gradients_are_right_twice(x: float) -> None:
+def test_first_and_second_gradients_are_correct(x: float) -> None:
     for function in (
         lambda t: kernels.smooth_step(t, 0.05),
         lambda t: kernels.smooth_maximum(t, torch.zeros_like(t), 0.05),

@@ -1,4 +1,4 @@
-"""Smooth programs as text, checked by evaluating the text."""
+"""Printed smooth programs, evaluated as Python, equal the programs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FUNCTIONS: dict[str, Any] = {
 
 
 def _computed(text: str, values: dict[str, float]) -> float:
-    """The value of a printed smooth program, by reading its lines as Python."""
+    """Return the value of a printed smooth program by evaluating its lines as Python."""
     *definitions, result = text.splitlines()
     names: dict[str, Any] = dict(_FUNCTIONS)
     for name, value in values.items():
@@ -57,25 +57,25 @@ def _computed(text: str, values: dict[str, float]) -> float:
 
 
 @pytest.mark.parametrize("name", ["matmul_odd", "conv2d", "row_sum"])
-def test_the_text_is_the_program(name: str) -> None:
+def test_the_text_evaluates_to_the_program(name: str) -> None:
     sketch = sketches(workloads.ALL[name]())[0]
-    found = formulas(sketch)
-    relaxed = relax(found, width=WIDTH)
+    features_of_sketch = formulas(sketch)
+    relaxed = relax(features_of_sketch, width=WIDTH)
     locations = (-1,) * len(sketch.location_columns)
     points = sketch.sample(1, seed=3)
     points[:, sketch.location_columns] = -1
     log_x = relaxed.log_points(points)
-    wanted = relaxed(log_x)[0]
+    expected = relaxed(log_x)[0]
     values = {v.name: float(x) for v, x in zip(sketch.variables, log_x[0], strict=True)}
     graph = relaxed.graph(locations)
     for column in ("parallel_extent", "traffic_l1", "buffer1_reuse_distance_bytes", "allocation_bytes"):
-        for row in range(len(found.stores)):
+        for row in range(len(features_of_sketch.stores)):
             text = smooth_text(graph, row * len(NAMES) + NAMES.index(column))
             computed = _computed(text.replace("ln(1 + unroll)", repr(values.get("unroll"))), values)
-            assert math.isclose(computed, float(wanted[row, NAMES.index(column)]), rel_tol=1e-4, abs_tol=1e-4), text
+            assert math.isclose(computed, float(expected[row, NAMES.index(column)]), rel_tol=1e-4, abs_tol=1e-4), text
 
 
-def test_shared_parts_have_a_name_and_shifted_variables_say_so() -> None:
+def test_shared_parts_are_named_and_shifted_variables_are_marked() -> None:
     sketch = sketches(workloads.matmul())[0]
     relaxed = relax(formulas(sketch))
     graph = relaxed.graph(())

@@ -1,5 +1,4 @@
-"""Every rewrite rule at random points: both sides are the same number (exact rules), or get as close as the width
-says."""
+"""Every rewrite rule at random points: exact rules have equal sides, and smoothing rules are exact at width 0."""
 
 from __future__ import annotations
 
@@ -35,12 +34,12 @@ def _read(token: str, tokens: Iterator[str]) -> Term:
     return items
 
 
-class _Impossible(Exception):
-    """A logarithm of nothing: the point is outside the rule's domain."""
+class _OutOfDomain(Exception):
+    """Raised for a logarithm of a non-positive number; the point is outside the rule's domain."""
 
 
 def _value(term: Term, env: dict[str, float]) -> float:
-    """The number a term stands for; smooth operators by their exact counterparts (width 0)."""
+    """Return the value of a term, with smooth operators replaced by their exact counterparts (width 0)."""
     if isinstance(term, float):
         return term
     if isinstance(term, str):
@@ -72,7 +71,7 @@ def _value(term: Term, env: dict[str, float]) -> float:
             return x[1] if x[0] > 0.5 else x[2]
         case "Log":
             if x[0] <= 0:
-                raise _Impossible
+                raise _OutOfDomain
             return math.log(x[0])
         case "Log1p" | "LogOnePlus":
             return math.log1p(x[0])
@@ -84,7 +83,7 @@ def _value(term: Term, env: dict[str, float]) -> float:
             return math.log(math.exp(x[0]) + math.exp(x[1]))
         case "LogDiffExp":
             if x[0] <= x[1]:
-                raise _Impossible
+                raise _OutOfDomain
             return math.log(math.exp(x[0]) - math.exp(x[1]))
         case "Softplus":
             return math.log1p(math.exp(x[0]))
@@ -115,7 +114,7 @@ def _environments(rule: Rule) -> st.SearchStrategy[dict[str, float]]:
 
 
 @pytest.mark.parametrize("rule", [*EXACT, *SMOOTHING], ids=lambda r: r.name)
-def test_both_sides_are_equal(rule: Rule) -> None:
+def test_both_sides_of_a_rule_are_equal(rule: Rule) -> None:
     left, right = _parse(rule.left), _parse(rule.right)
 
     @settings(max_examples=60, deadline=None)
@@ -127,9 +126,9 @@ def test_both_sides_are_equal(rule: Rule) -> None:
             env["a"] = abs(env["a"])
         try:
             a, b = _value(left, env), _value(right, env)
-        except _Impossible:
+        except _OutOfDomain:
             return
-        if rule.where == "floor":  # the floor itself is not smoothed away but passed over: off by at most one
+        if rule.where == "floor":  # the rule drops the floor, which changes the value by at most one
             assert abs(math.exp(b) - math.exp(a)) <= 1 + 1e-9 * math.exp(a)  # rounding of exp and log
             return
         assert math.isclose(a, b, rel_tol=1e-7, abs_tol=1e-7), (env, a, b)

@@ -1,4 +1,4 @@
-"""Equality saturation on small formulas: what comes out, and what happens at limits."""
+"""Equality saturation of small formulas: the resulting operators and values, and the behaviour at limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_monomials_are_linear_in_log_space() -> None:
     assert set(_operators(4 * A * B / (A * A))) <= {"Softplus", "Plus", "Minus", "Constant", "Column"}
 
 
-def test_a_common_factor_leaves_the_sum() -> None:
+def test_a_common_factor_is_moved_out_of_the_sum() -> None:
     assert _operators(A * B + A * B * B)["LogSumExp"] == 1
 
 
@@ -60,7 +60,7 @@ def test_selects_with_one_gate_are_merged() -> None:
         (ex.const(0), 0),
     ],
 )
-def test_values(expression: Expr, wanted: float) -> None:
+def test_values_are_preserved(expression: Expr, wanted: float) -> None:
     assert _evaluate(expression, a=3, b=5) == pytest.approx(wanted, rel=1e-4, abs=1e-4)
 
 
@@ -72,23 +72,23 @@ def test_a_shifted_variable_may_be_zero() -> None:
     torch.testing.assert_close(values, torch.tensor([[0.0, 0.0], [16.0, 1.0]], dtype=torch.float64), atol=1e-4, rtol=0)
 
 
-def test_reaching_a_limit_is_said() -> None:
+def test_reaching_a_limit_is_reported() -> None:
     expression = ex.add(A * n + B / n for n in range(2, 9))
     with pytest.raises(NoSmoothForm, match="stopped at its limit before it smoothed formula 0"):
         saturate([expression], limits=SaturationLimits(iterations=1))
     with pytest.raises(NoSmoothForm, match="stopped at its limit"):
         saturate([expression], limits=SaturationLimits(nodes=1))
-    outcomes = []
+    saturated = []
     for iterations in range(2, 31):
         with contextlib.suppress(NoSmoothForm):
-            outcomes.append(saturate([expression], limits=SaturationLimits(iterations=iterations)).saturated)
-    assert outcomes == sorted(outcomes)
-    assert not outcomes[0]
-    assert outcomes[-1]
+            saturated.append(saturate([expression], limits=SaturationLimits(iterations=iterations)).saturated)
+    assert saturated == sorted(saturated)
+    assert not saturated[0]
+    assert saturated[-1]
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 10, 65])
-def test_the_middle_of_a_gate_is_between_the_integers(k: int) -> None:
+def test_the_threshold_of_a_gate_is_between_the_integers(k: int) -> None:
     assert k - 1 < threshold(k)
     assert threshold(k) < k or k > 3
 

@@ -1,4 +1,4 @@
-"""The smooth features of real sketches against the exact ones, and their gradients."""
+"""Smooth features of real sketches approximate the exact ones, and their gradients are correct."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def relaxed(request: pytest.FixtureRequest) -> Relaxed:
     return relax(formulas(sketches(workloads.ALL[request.param]())[1]))
 
 
-def test_smooth_is_near_exact_at_points(relaxed: Relaxed) -> None:
+def test_smooth_features_are_near_exact_ones_at_points(relaxed: Relaxed) -> None:
     points = relaxed.formulas.sketch.sample(100, seed=4)
     exact = relaxed.formulas.evaluate(points)
     with torch.no_grad():
@@ -35,7 +35,7 @@ def test_smooth_is_near_exact_at_points(relaxed: Relaxed) -> None:
     assert all(relaxed.saturated.values())
 
 
-def test_narrower_is_nearer(relaxed: Relaxed) -> None:
+def test_smaller_widths_have_smaller_errors(relaxed: Relaxed) -> None:
     points = relaxed.formulas.sketch.sample(60, seed=6)
     exact = np.log1p(relaxed.formulas.evaluate(points))
     errors = []
@@ -48,7 +48,7 @@ def test_narrower_is_nearer(relaxed: Relaxed) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_nothing_is_infinite_in_the_box_and_ten_percent_outside(relaxed: Relaxed, dtype: torch.dtype) -> None:
+def test_values_and_gradients_are_finite_ten_percent_outside_of_the_box(relaxed: Relaxed, dtype: torch.dtype) -> None:
     relaxed = relax(relaxed.formulas, dtype=dtype)
     sketch = relaxed.formulas.sketch
     start = relaxed.log_points(sketch.sample(64, seed=8))
@@ -66,14 +66,14 @@ def test_nothing_is_infinite_in_the_box_and_ten_percent_outside(relaxed: Relaxed
     assert torch.isfinite(x.grad).all()
 
 
-def test_the_search_computes_the_same_gradients_in_less_precision(relaxed: Relaxed) -> None:
+def test_gradients_agree_in_float32_and_float64(relaxed: Relaxed) -> None:
     points = relaxed.formulas.sketch.sample(64, seed=3)
-    found: list[torch.Tensor] = []
+    gradients: list[torch.Tensor] = []
     for dtype in (torch.float32, torch.float64):
-        rough = relax(relaxed.formulas, dtype=dtype)
-        x = rough.log_points(points).requires_grad_(True)
-        found += torch.autograd.grad(rough(x).sum(), x)
-    torch.testing.assert_close(*found, atol=1e-2, rtol=1e-3)
+        relaxed_in_dtype = relax(relaxed.formulas, dtype=dtype)
+        x = relaxed_in_dtype.log_points(points).requires_grad_(True)
+        gradients += torch.autograd.grad(relaxed_in_dtype(x).sum(), x)
+    torch.testing.assert_close(*gradients, atol=1e-2, rtol=1e-3)
 
 
 def test_gradients_agree_with_finite_differences(relaxed: Relaxed) -> None:
@@ -92,7 +92,7 @@ def test_gradients_agree_with_finite_differences(relaxed: Relaxed) -> None:
     assert torch.autograd.gradcheck(score, (z.requires_grad_(True),), eps=1e-6, atol=1e-3, rtol=1e-4)
 
 
-def test_second_derivatives_exist(relaxed: Relaxed) -> None:
+def test_second_derivatives_are_finite(relaxed: Relaxed) -> None:
     x = relaxed.log_points(relaxed.formulas.sketch.sample(3, seed=1)).requires_grad_(True)
     (first,) = torch.autograd.grad(relaxed(x).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.pow(2).sum(), x)
@@ -112,9 +112,9 @@ def test_second_derivatives_exist(relaxed: Relaxed) -> None:
     ],
 )
 def test_options_are_checked(options: dict[str, Any], words: str) -> None:
-    found = formulas(sketches(workloads.matmul(16, 16, 16))[0])
+    features_of_sketch = formulas(sketches(workloads.matmul(16, 16, 16))[0])
     with pytest.raises(InvalidOption, match=f"relax: {words}"):
-        relax(**{"formulas": found, **options})
+        relax(**{"formulas": features_of_sketch, **options})
 
 
 def test_points_of_another_shape_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Cases: golden programs, exact formulas, right answers over odd sizes, and declined where it does not apply."""
+"""The rule `case_by_case`: golden programs, exact formulas, correct results for odd sizes, and declined operators."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _input(plan: Plan) -> Any:
 
 
 def _output(plan: Plan) -> Any:
-    around = [plan.batch, *(w.output for w in plan.windows), *(t.count for t in plan.tiled)]
-    m = te.placeholder((*(t.points for t in plan.tiled), *around, plan.outputs), name="M")
+    batch_and_counts = [plan.batch, *(w.output for w in plan.windows), *(t.count for t in plan.tiled)]
+    m = te.placeholder((*(t.points for t in plan.tiled), *batch_and_counts, plan.outputs), name="M")
     bias = te.placeholder((plan.outputs,), name="bias")
     return te.create_prim_func([m, bias, topi.nn.relu(topi.add(transformed_output(m, plan), bias))])
 
@@ -58,7 +58,7 @@ def test_program(name: str, golden: Callable[[str, str], None]) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_formulas_equal_what_is_counted(name: str) -> None:
+def test_formulas_equal_brute_force_counts(name: str) -> None:
     sketch = _sketch(name)
     assert equal_counts(sketch, sketch.sample(2, seed=5)) > 0
 
@@ -76,20 +76,20 @@ def test_formulas_equal_what_is_counted(name: str) -> None:
     ids=["odd", "tiles of 2", "images", "channels that fill no vector", "one dimension", "slices"],
 )
 @pytest.mark.parametrize("make", [_input, _output])
-def test_answers_are_right(make: Callable[[Plan], Any], plan: Plan) -> None:
-    """With two sets of decisions; and the schedule comes back from its stored trace."""
+def test_results_are_correct(make: Callable[[Plan], Any], plan: Plan) -> None:
+    """Schedules with two sets of decisions are correct, and the schedule can be restored from its stored trace."""
     module = as_module(make(plan))
-    (found,) = case_by_case(_tvm.Schedule(module), 8)
-    comes_back(found, module)
+    (schedule,) = case_by_case(_tvm.Schedule(module), 8)
+    comes_back(schedule, module)
     rng = np.random.default_rng(0)
     shapes = [[int(extent) for extent in parameter.shape] for parameter in module["main"].params]
     arguments = [*(rng.uniform(-1, 1, shape) for shape in shapes[:-1]), np.full(shapes[-1], np.nan)]
     *_, truth = run(double_precision(module), arguments)
-    for other in decided_anew(found, module):
-        *_, got = run(other, [argument.astype("float32") for argument in arguments])
+    for variant in decided_anew(schedule, module):
+        *_, got = run(variant, [argument.astype("float32") for argument in arguments])
         np.testing.assert_allclose(got, truth, rtol=1e-5, atol=1e-5 * np.abs(truth).max())
 
 
 @pytest.mark.parametrize("name", ["matmul", "softmax", "chain", "max_pool", "split_heads"])
-def test_declined(name: str) -> None:
+def test_other_operators_are_declined(name: str) -> None:
     assert case_by_case(_tvm.Schedule(as_module(workloads.ALL[name]())), 8) == []

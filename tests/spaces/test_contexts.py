@@ -1,4 +1,4 @@
-"""MetaSchedule's contexts without 20 seconds for intrinsics, and without its words about rules that nobody has."""
+"""MetaSchedule's contexts do not import intrinsics, which takes 20 s, and print no warnings about unknown rules."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ def test_contexts_do_not_import_the_intrinsics() -> None:
     assert "tvm.s_tir.tensor_intrin" not in sys.modules
 
 
-def test_an_evolution_has_as_many_threads_as_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evolution_uses_all_cores_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metaschedule, "usable_cores", lambda: 3)
     module = _tvm.IRModule({"main": workloads.matmul()})
     context = metaschedule.evolution(module, resolve_target("cpu"), [], population=8, generations=1, seed=1)
     assert context.num_threads == 3
 
 
-def test_rules_that_nobody_has_are_not_talked_about(capfd: pytest.CaptureFixture[str]) -> None:
-    """topi's pooling asks for a rule; the sketches are those that TVM makes with its warning."""
+def test_unknown_rules_give_no_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    """topi's pooling names a schedule rule that TVM lacks. The sketches equal those that TVM makes with a warning."""
     task = make_task(workloads.max_pool(), _tvm.Target({"kind": "llvm", "num-cores": 2}), name="pool")
     with_warning = metaschedule.tune_context(task.module, task.target).generate_design_space()
     assert "Unknown schedule rule" in capfd.readouterr().err
     with metaschedule.no_rule_is_unknown(task.module, task.target):
-        without = metaschedule.tune_context(task.module, task.target).generate_design_space()
+        without_warning = metaschedule.tune_context(task.module, task.target).generate_design_space()
     assert capfd.readouterr().err == ""
-    texts = [[str(schedule.trace) for schedule in found] for found in (without, with_warning)]
+    texts = [[str(schedule.trace) for schedule in schedules] for schedules in (without_warning, with_warning)]
     assert [re.sub("decision=.*", "", text) for text in texts[0]] == [re.sub("decision=.*", "", t) for t in texts[1]]
     assert any("unannotate" in text for text in texts[0])
 
 
-def test_a_rule_of_the_users_own_is_asked(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_registered_rule_is_called(capfd: pytest.CaptureFixture[str]) -> None:
     task = make_task(workloads.max_pool(), _tvm.Target({"kind": "llvm", "num-cores": 2}), name="pool")
-    asked: list[str] = []
+    called_for: list[str] = []
 
     def rule(schedule: Any, block: Any) -> list[Any]:
-        asked.append(str(schedule.get(block).name_hint))
+        called_for.append(str(schedule.get(block).name_hint))
         schedule.unannotate(block, "schedule_rule")
         return [schedule]
 
@@ -60,5 +60,5 @@ def test_a_rule_of_the_users_own_is_asked(capfd: pytest.CaptureFixture[str]) -> 
         assert tvm_ffi.get_global_func(name, allow_missing=True) is not None
     finally:
         tvm_ffi.registry.remove_global_func(name)
-    assert asked
+    assert called_for
     assert capfd.readouterr().err == ""

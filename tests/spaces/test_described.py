@@ -1,4 +1,4 @@
-"""A few operators on every described machine: schedules are found, understood, valid, run here and are right."""
+"""A few operators on every hardware preset: schedules exist, are symbolic and valid, run here and are correct."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def _task(name: str, target: Any) -> Task:
     return make_task(make(), target, name=name, constants=constants)
 
 
-def _own(task: Task) -> tuple[Sketch, ...]:
-    found = sketches(task, space="own")
-    assert found
-    for sketch in found:
+def _own_sketches(task: Task) -> tuple[Sketch, ...]:
+    own_sketches = sketches(task, space="own")
+    assert own_sketches
+    for sketch in own_sketches:
         assert sketch.understood, sketch.reason
-    return found
+    return own_sketches
 
 
 @pytest.mark.parametrize("operator", CASES)
 @pytest.mark.parametrize("machine", machines())
 def test_points_are_valid_and_formulas_exact(machine: str, operator: str) -> None:
-    for sketch in _own(_task(operator, described_target(machine))):
+    for sketch in _own_sketches(_task(operator, described_target(machine))):
         points = sketch.sample(2, seed=3)
         assert equal_counts(sketch, points) > 10
         for point in points.tolist():
@@ -49,19 +49,21 @@ def test_points_are_valid_and_formulas_exact(machine: str, operator: str) -> Non
 
 @pytest.mark.parametrize("cores", [1, 8, 64])
 @pytest.mark.parametrize("operator", ["dense", "convolution", "softmax"])
-def test_so_they_are_with_any_number_of_cores(operator: str, cores: int) -> None:
-    for sketch in _own(_task(operator, described_target("zen4", cores=cores))):
+def test_points_are_valid_with_any_number_of_cores(operator: str, cores: int) -> None:
+    for sketch in _own_sketches(_task(operator, described_target("zen4", cores=cores))):
         (point,) = points = sketch.sample(1, seed=3)
         assert equal_counts(sketch, points) > 10
         sketch.schedule(point.tolist())
 
 
 @pytest.mark.parametrize("machine", machines())
-def test_their_schedules_run_here_and_are_right(machine: str) -> None:
+def test_schedules_of_every_machine_run_here_and_are_correct(machine: str) -> None:
     target = imitated_target(machine)
     with MeasurePool(target) as pool:
         for operator in CASES:
             task = _task(operator, target)
-            candidates = [Candidate(s, tuple(s.sample(1, seed=1)[0].tolist()), 0.0, "random") for s in _own(task)]
-            for measured in pool.measure(task, candidates):
-                assert measured.status is Status.OK, measured.message
+            candidates = [
+                Candidate(s, tuple(s.sample(1, seed=1)[0].tolist()), 0.0, "random") for s in _own_sketches(task)
+            ]
+            for measurement in pool.measure(task, candidates):
+                assert measurement.status is Status.OK, measurement.message

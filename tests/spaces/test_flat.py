@@ -1,4 +1,4 @@
-"""Flat: right at odd sizes and at other decisions than the first, in whole vectors; declined elsewhere."""
+"""The rule `flat`: correct for odd sizes and several decisions, whole vectors, and declined operators."""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ from felixlike.spaces.cpu.flat import flat
 _LANES = 8
 
 
-def _of(operator: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
+def _primfunc(operator: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
     inputs = [te.placeholder(shape, name=f"x{number}") for number, shape in enumerate(shapes)]
     outputs = operator(*inputs)
     return te.create_prim_func([*inputs, *(outputs if isinstance(outputs, list) else [outputs])])
 
 
 _CASES: dict[str, Callable[[int], Any]] = {
-    "relu": lambda n: _of(topi.nn.relu, (3, 5, n)),
-    "one dimension": lambda n: _of(topi.tanh, (n,)),
-    "a number a channel": lambda n: _of(
+    "relu": lambda n: _primfunc(topi.nn.relu, (3, 5, n)),
+    "one dimension": lambda n: _primfunc(topi.tanh, (n,)),
+    "a number a channel": lambda n: _primfunc(
         lambda x, a: topi.nn.relu(topi.multiply(x, topi.reshape(a, (1, 6, 1, 1)))), (2, 6, 7, n), (6,)
     ),
-    "a number a column": lambda n: _of(lambda x, a: topi.exp(topi.add(x, a)), (5, n), (n,)),
-    "used twice": lambda n: _of(lambda x: topi.multiply(x, topi.sigmoid(x)), (5, 4, n)),
-    "two outputs": lambda n: _of(lambda x: [topi.exp(x), topi.nn.relu(x)], (5, n)),
-    "halves": lambda n: _of(lambda x: topi.concatenate([x, topi.negative(x)], axis=-1), (5, n)),
-    "channels": lambda n: _of(lambda x, y: topi.concatenate([x, y], axis=1), (2, 3, n), (2, 5, n)),
-    "stack": lambda n: _of(lambda x, y: topi.reshape(topi.concatenate([x, y], axis=1), (5, 2, n)), (5, n), (5, n)),
-    "three parts": lambda n: _of(
+    "a number a column": lambda n: _primfunc(lambda x, a: topi.exp(topi.add(x, a)), (5, n), (n,)),
+    "used twice": lambda n: _primfunc(lambda x: topi.multiply(x, topi.sigmoid(x)), (5, 4, n)),
+    "two outputs": lambda n: _primfunc(lambda x: [topi.exp(x), topi.nn.relu(x)], (5, n)),
+    "halves": lambda n: _primfunc(lambda x: topi.concatenate([x, topi.negative(x)], axis=-1), (5, n)),
+    "channels": lambda n: _primfunc(lambda x, y: topi.concatenate([x, y], axis=1), (2, 3, n), (2, 5, n)),
+    "stack": lambda n: _primfunc(
+        lambda x, y: topi.reshape(topi.concatenate([x, y], axis=1), (5, 2, n)), (5, n), (5, n)
+    ),
+    "three parts": lambda n: _primfunc(
         lambda x, y, z: topi.concatenate([x, y, topi.exp(z)], axis=-1), (5, n), (5, 1), (5, 2 * n)
     ),
-    "again and again": lambda n: _of(lambda x: topi.tile(x, (2, 3)), (5, n)),
-    "reflection": lambda n: _of(lambda x: topi.nn.mirror_pad(x, (0, 2), (0, 1), "REFLECT"), (5, n)),
-    "all around": lambda n: _of(lambda x: topi.nn.pad(x, (0, 1, 1), (0, 1, 1)), (2, n, n)),
-    "padding": lambda n: _of(lambda x: topi.nn.pad(x, (0, 1), (0, 2)), (5, n)),
-    "every other": lambda n: _of(lambda x: topi.strided_slice(x, [0, 0], [5, 2 * n], [1, 2]), (5, 2 * n)),
+    "again and again": lambda n: _primfunc(lambda x: topi.tile(x, (2, 3)), (5, n)),
+    "reflection": lambda n: _primfunc(lambda x: topi.nn.mirror_pad(x, (0, 2), (0, 1), "REFLECT"), (5, n)),
+    "all around": lambda n: _primfunc(lambda x: topi.nn.pad(x, (0, 1, 1), (0, 1, 1)), (2, n, n)),
+    "padding": lambda n: _primfunc(lambda x: topi.nn.pad(x, (0, 1), (0, 2)), (5, n)),
+    "every other": lambda n: _primfunc(lambda x: topi.strided_slice(x, [0, 0], [5, 2 * n], [1, 2]), (5, 2 * n)),
 }
 
 
@@ -54,18 +56,18 @@ def _vectors(module: Any) -> set[int]:
 
 @pytest.mark.parametrize("n", [4, 7, 8, 13, 28, 53, 64, 113])
 @pytest.mark.parametrize("name", _CASES)
-def test_answers(name: str, n: int) -> None:
-    """Where the rule applies, its schedule comes back from its stored trace, and is right at two other decisions."""
+def test_results_are_correct(name: str, n: int) -> None:
+    """Schedules can be restored from their stored traces, and are correct with two other sets of decisions."""
     module = as_module(_CASES[name](n))
-    found = flat(_tvm.Schedule(module), _LANES)
+    schedules = flat(_tvm.Schedule(module), _LANES)
     rng = np.random.default_rng(0)
     arguments = [rng.uniform(-3, 3, [int(e) for e in p.shape]) for p in module["main"].params]
     truth = run(double_precision(module), arguments)
     single = [argument.astype("float32") for argument in arguments]
-    for sketch in found:
-        comes_back(sketch, module)
-        for other in decided_anew(sketch, module):
-            for got, true in zip(run(other, single), truth, strict=True):
+    for schedule in schedules:
+        comes_back(schedule, module)
+        for variant in decided_anew(schedule, module):
+            for got, true in zip(run(variant, single), truth, strict=True):
                 np.testing.assert_allclose(got, true, rtol=1e-5, atol=1e-5)
 
 
@@ -73,23 +75,23 @@ def test_answers(name: str, n: int) -> None:
     ("name", "n", "vectors"),
     [
         ("relu", 64, {8}),
-        ("relu", 28, set()),  # 3 · 5 · 28 elements are no whole vectors: peeled when compiled
+        ("relu", 28, set()),  # 3 · 5 · 28 elements do not fill whole vectors; codegen peels the rest
         ("a number a channel", 8, {8}),
         ("a number a channel", 16, {8}),
         ("used twice", 13, set()),
         ("used twice", 26, {8}),  # 4 · 26
         ("two outputs", 64, {8}),
         ("halves", 24, {8}),
-        ("halves", 12, set()),  # peeled on both sides of the seam
+        ("halves", 12, set()),  # peeled on both sides of the boundary
     ],
 )
-def test_whole_vectors(name: str, n: int, vectors: set[int]) -> None:
+def test_vector_loops_are_whole(name: str, n: int, vectors: set[int]) -> None:
     module = as_module(_CASES[name](n))
-    (sketch,) = flat(_tvm.Schedule(module), _LANES)
-    assert _vectors(sketch.mod) == vectors
+    (schedule,) = flat(_tvm.Schedule(module), _LANES)
+    assert _vectors(schedule.mod) == vectors
 
 
-def test_the_given_schedule_stays() -> None:
+def test_the_original_schedule_is_unchanged() -> None:
     schedule = _tvm.Schedule(as_module(_CASES["used twice"](16)))
     before = str(schedule.mod)
     flat(schedule, _LANES)
@@ -102,11 +104,11 @@ def test_the_given_schedule_stays() -> None:
     [
         workloads.matmul(),
         workloads.max_pool(),
-        _of(lambda x: topi.transpose(x, (1, 0)), (64, 64)),
-        _of(lambda x: topi.sum(x, axis=1), (16, 16)),
-        _of(topi.nn.relu, (1, 1)),
+        _primfunc(lambda x: topi.transpose(x, (1, 0)), (64, 64)),
+        _primfunc(lambda x: topi.sum(x, axis=1), (16, 16)),
+        _primfunc(topi.nn.relu, (1, 1)),
     ],
     ids=["matmul", "windows", "transposed", "sum", "one element"],
 )
-def test_declined(func: Any) -> None:
+def test_other_operators_are_declined(func: Any) -> None:
     assert flat(_tvm.Schedule(as_module(func)), _LANES) == []

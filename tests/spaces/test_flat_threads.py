@@ -1,4 +1,4 @@
-"""Flat on GPUs: right, exact, in whole vectors; declined where neighbours are no neighbours."""
+"""The rule `flat_threads` for GPUs: correct, exact formulas, whole vectors, and declined operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from felixlike.symbolic import Sketch, sketches
 SM_90 = resolve_target("sm_90")
 
 
-def _of(operator: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> Any:
+def _primfunc(operator: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> Any:
     inputs = [te.placeholder(shape, name=f"x{number}", dtype=dtype) for number, shape in enumerate(shapes)]
     outputs = operator(*inputs)
     return te.create_prim_func([*inputs, *(outputs if isinstance(outputs, list) else [outputs])])
@@ -28,11 +28,11 @@ def _of(operator: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "fl
 
 CASES: dict[str, tuple[Any, int]] = {
     "chain": (workloads.chain(30, 52), 4),
-    "two": (_of(topi.nn.relu, (5, 7, 6)), 2),
-    "outputs": (_of(lambda x: [topi.exp(x), topi.nn.relu(x)], (5, 8)), 4),
-    "a number a channel": (_of(lambda x, a: topi.multiply(x, topi.reshape(a, (1, 6, 1))), (2, 6, 12), (6,)), 4),
-    "doubles": (_of(topi.tanh, (40,), dtype="float64"), 2),
-    "channels": (_of(lambda x, y: topi.concatenate([x, y], axis=1), (2, 3, 8), (2, 5, 8)), 4),
+    "two": (_primfunc(topi.nn.relu, (5, 7, 6)), 2),
+    "outputs": (_primfunc(lambda x: [topi.exp(x), topi.nn.relu(x)], (5, 8)), 4),
+    "a number a channel": (_primfunc(lambda x, a: topi.multiply(x, topi.reshape(a, (1, 6, 1))), (2, 6, 12), (6,)), 4),
+    "doubles": (_primfunc(topi.tanh, (40,), dtype="float64"), 2),
+    "channels": (_primfunc(lambda x, y: topi.concatenate([x, y], axis=1), (2, 3, 8), (2, 5, 8)), 4),
 }
 
 
@@ -42,7 +42,7 @@ def _sketch(name: str) -> Sketch:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_answers_in_vectors(name: str) -> None:
+def test_results_are_correct_and_loops_are_vectorized(name: str) -> None:
     sketch = _sketch(name)
     module, width = sketch.task.module, CASES[name][1]
     rng = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def test_answers_in_vectors(name: str) -> None:
 def test_formulas_are_exact(name: str) -> None:
     sketch = _sketch(name)
     points = sketch.sample(3, seed=1)
-    if name != "channels":  # what a condition leaves out is not walked
+    if name != "channels":  # brute force does not count what a condition skips
         assert equal_counts(sketch, points) > 50
     equal_to_tvms(sketch, points)
 
@@ -69,11 +69,11 @@ def test_formulas_are_exact(name: str) -> None:
 @pytest.mark.parametrize(
     "func",
     [
-        _of(lambda x: topi.transpose(x, (1, 0)), (64, 64)),
-        _of(topi.nn.relu, (8, 7)),
-        _of(lambda x: topi.sum(x, axis=0), (16, 16)),
-        OPERATORS["rotated"](),  # vectors would reach over the seam
+        _primfunc(lambda x: topi.transpose(x, (1, 0)), (64, 64)),
+        _primfunc(topi.nn.relu, (8, 7)),
+        _primfunc(lambda x: topi.sum(x, axis=0), (16, 16)),
+        OPERATORS["rotated"](),  # vectors would cross the boundary between halves
     ],
 )
-def test_declined(func: Any) -> None:
+def test_other_operators_are_declined(func: Any) -> None:
     assert sketches(func, SM_90, space="own") == ()

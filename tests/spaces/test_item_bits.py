@@ -1,4 +1,4 @@
-"""Lanes are counted by what a function computes in: a vector of float64 has half as many as one of float32."""
+"""The number of lanes follows the type of the computation: a float64 vector has half as many as a float32 vector."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from felixlike.symbolic import sketches
 AVX512 = _tvm.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
 
 
-def _of(operator: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Any:
+def _primfunc(operator: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Any:
     x = te.placeholder(shape, dtype, name="x")
     return te.create_prim_func([x, operator(x)])
 
@@ -37,15 +37,15 @@ def _of(operator: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Any
         (lambda x: topi.cast(x, "float32"), "int64", 32),
         (lambda x: topi.argmax(x, axis=1), "float32", 32),
         (topi.logical_not, "bool", 32),
-        (lambda x: topi.cumsum(x, axis=1), "float32", 32),  # does not say what it writes
+        (lambda x: topi.cumsum(x, axis=1), "float32", 32),  # its block does not declare what it writes
     ],
 )
-def test_bits(operator: Callable[..., Any], dtype: str, bits: int) -> None:
-    assert item_bits(_tvm.Schedule(as_module(_of(operator, (8, 8), dtype)))) == bits
+def test_item_bits_is_the_width_of_the_computation(operator: Callable[..., Any], dtype: str, bits: int) -> None:
+    assert item_bits(_tvm.Schedule(as_module(_primfunc(operator, (8, 8), dtype)))) == bits
 
 
-def _longest(sketch: Any) -> int:
-    """Iterations of the longest vector of a schedule."""
+def _longest_vector(sketch: Any) -> int:
+    """Return the extent of the longest vector loop of a schedule."""
     schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
     loops = _tvm.found(schedule.mod["main"].body, _tvm.tirx.For)
     return max(int(loop.extent) for loop in loops if loop.kind == _tvm.tirx.ForKind.VECTORIZED)
@@ -54,13 +54,13 @@ def _longest(sketch: Any) -> int:
 @pytest.mark.parametrize(("dtype", "lanes"), [("float32", 16), ("float64", 8), ("float16", 16)])
 @pytest.mark.parametrize("operator", [topi.nn.softmax, lambda x: topi.nn.relu(topi.add(x, x))], ids=["rows", "flat"])
 def test_vectors_fill_a_register(operator: Callable[..., Any], dtype: str, lanes: int) -> None:
-    sketch = sketches(make_task(_of(operator, (32, 512), dtype), AVX512, name="x"), space="own")[0]
-    assert _longest(sketch) == lanes
+    sketch = sketches(make_task(_primfunc(operator, (32, 512), dtype), AVX512, name="x"), space="own")[0]
+    assert _longest_vector(sketch) == lanes
 
 
 @pytest.mark.parametrize(("dtype", "lanes"), [("float32", 16), ("float64", 8)])
-def test_blocks_of_turned_copies_fit_into_registers(dtype: str, lanes: int) -> None:
-    func = _of(lambda x: topi.transpose(x, (1, 0)), (64, 48), dtype)
+def test_blocks_of_transposed_copies_fit_into_registers(dtype: str, lanes: int) -> None:
+    func = _primfunc(lambda x: topi.transpose(x, (1, 0)), (64, 48), dtype)
     (sketch,) = sketches(make_task(func, AVX512, name="x"), space="own")
     schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
     loops = _tvm.found(schedule.mod["main"].body, _tvm.tirx.For)
@@ -71,8 +71,8 @@ def test_blocks_of_turned_copies_fit_into_registers(dtype: str, lanes: int) -> N
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float8_e4m3fn", 1), ("bfloat16", 2), ("bool", 1), ("int32x4", 16)])
-def test_bytes_of_an_element(dtype: str, size: int) -> None:
-    func = _of(lambda x: te.compute((64,), lambda i: x[i], name="copy"), (64,), dtype)
+def test_item_bytes_of_unusual_types(dtype: str, size: int) -> None:
+    func = _primfunc(lambda x: te.compute((64,), lambda i: x[i], name="copy"), (64,), dtype)
     sketch = sketches(make_task(func, AVX512, name="x"), space="default")[0]
     store, _ = next(sketch.program.stores())
     assert {access.buffer.item_bytes for access in store.accesses} == {size}

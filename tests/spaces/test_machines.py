@@ -1,4 +1,4 @@
-"""Register tiles on other processors: their code keeps accumulators in registers, and runs where this machine can."""
+"""Register tiles for other processors: accumulators stay in registers, and code runs where this machine supports it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TARGETS: dict[str, tuple[dict[str, Any], VectorUnit, str]] = {
     "AVX2": ({"mcpu": "haswell"}, VectorUnit(256, 16), r"vfmadd\S*\s.*%ymm"),
     "NEON": ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}, VectorUnit(128, 32), r"fmla\s"),
 }
-"""Target, its vector unit, and how assembly names its multiply-adds."""
+"""Target, its vector unit, and a pattern for its multiply-adds in assembly."""
 
 _SPILL = re.compile(r"\(%rsp|\[sp")
 
@@ -31,27 +31,27 @@ def _target(name: str) -> Any:
 
 
 def _hot_loop(assembly: str, multiply: str) -> list[str]:
-    """The innermost loop that multiplies most: from a label to the jump back to it, with no other label between."""
+    """Return the innermost loop with most multiply-adds, from its label to the jump back, without other labels."""
     lines = assembly.splitlines()
     best: list[str] = []
     label, start = "", 0
-    for place, line in enumerate(lines):
-        if found := re.match(r"(\.?\w+):", line):
-            label, start = found[1], place
+    for number, line in enumerate(lines):
+        if match := re.match(r"(\.?\w+):", line):
+            label, start = match[1], number
         elif label and re.search(rf"\s(?:b|j)\S*\s.*{re.escape(label)}\b", line):
-            loop = lines[start : place + 1]
+            loop = lines[start : number + 1]
             best = max(best, loop, key=lambda lines: sum(bool(re.search(multiply, line)) for line in lines))
     return best
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_units_are_known(name: str) -> None:
+def test_vector_units_are_derived_from_features(name: str) -> None:
     assert vector_unit(_tvm.cpu_features(_target(name))) == TARGETS[name][1]
 
 
 @pytest.mark.parametrize(
     ("name", "operator"),
-    # For NEON, LLVM unrolls the taps of convolutions by itself and spills what they share: known, not yet prevented.
+    # For NEON, LLVM unrolls the taps of convolutions and spills shared values. This is a known problem.
     [*((name, "dense") for name in TARGETS), ("AVX-512", "convolution"), ("AVX2", "convolution")],
 )
 def test_accumulators_stay_in_registers(name: str, operator: str) -> None:
@@ -66,11 +66,11 @@ def test_accumulators_stay_in_registers(name: str, operator: str) -> None:
         assert not [line for line in hot if _SPILL.search(line)], point
 
 
-def test_avx2_code_runs_and_is_right() -> None:
+def test_avx2_code_runs_and_is_correct() -> None:
     task = make_task(op.dense(40, 48, 96), _target("AVX2"), name="dense", constants=[1])
     (sketch,) = sketches(task, space="own")
     candidates = [Candidate(sketch, tuple(p), 0.0, "random") for p in sketch.sample(3, seed=1).tolist()]
     if "avx2" not in _tvm.host_features():
         pytest.skip("this processor has no AVX2")
     with MeasurePool(task.target) as pool:
-        assert [measured.status for measured in pool.measure(task, candidates)] == [Status.OK] * 3
+        assert [measurement.status for measurement in pool.measure(task, candidates)] == [Status.OK] * 3

@@ -1,4 +1,4 @@
-"""Masks of whole rows, as attention has them, in what threads write: right, exact, and taken by the CUDA compiler."""
+"""Masks of whole rows, as in attention, in GPU kernels: correct, exact formulas, and accepted by the CUDA compiler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS, COLUMNS = 24, 32
 
 
 def _masked(kind: str, *, rows: bool = True) -> Any:
-    """A function whose output is zero where a row, or an element, is masked."""
+    """Return a function whose output is zero where a row or an element is masked."""
     x = te.placeholder((ROWS, COLUMNS), name="x")
     mask = te.placeholder((ROWS, 1 if rows else COLUMNS), name="mask")
     if kind == "product":
@@ -39,10 +39,10 @@ def _sketches(kind: str, *, rows: bool = True) -> tuple[Sketch, ...]:
 
 
 @pytest.mark.parametrize("kind", ["rows", "product"])
-def test_masked_rows(kind: str) -> None:
-    found = _sketches(kind)
-    assert found
-    for sketch in found:
+def test_masked_rows_are_correct_and_compile(kind: str) -> None:
+    own_sketches = _sketches(kind)
+    assert own_sketches
+    for sketch in own_sketches:
         assert sketch.understood, sketch.reason
         module = sketch.task.module
         rng = np.random.default_rng(0)
@@ -61,13 +61,13 @@ def test_masked_rows(kind: str) -> None:
 @pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not installed: felixlike[cuda]")
 @pytest.mark.parametrize("kind", ["elements", "rows", "product"])
 def test_masked_elements_are_written_in_vectors(kind: str) -> None:
-    found = _sketches(kind, rows=False)
-    assert found
-    for sketch in found:
+    own_sketches = _sketches(kind, rows=False)
+    assert own_sketches
+    for sketch in own_sketches:
         scheduled = sketch.schedule(sketch.sample(1, seed=3)[0]).mod
         assert "T.vectorized(4)" in scheduled.script()
         assert kernels_of(cuda_binary(scheduled, SM_90), "sm_90")
 
 
-def test_masked_rows_of_single_elements_are_left_to_other_sketches() -> None:
+def test_elementwise_operators_with_masked_rows_are_declined() -> None:
     assert _sketches("elements") == ()

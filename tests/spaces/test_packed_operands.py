@@ -1,4 +1,4 @@
-"""Constants that a GPU's threads copy as they lie: packed once, right, exact in the formulas, copied in vectors."""
+"""Constants packed for a GPU's threads: packed once, correct, exact formulas, and copied in whole vectors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKED: dict[str, tuple[int, ...]] = {
     "dense_bias_relu": (6, 20),
     "dense_odd": (16, 16),
     "batch_matmul": (3, 4, 8),
-    "matmul_odd": (5, 16),  # it lies right, but 13 columns are no vectors
+    "matmul_odd": (5, 16),  # in the right order, but 13 columns do not fill vectors
     "conv1d": (4, 3, 6),
     "conv2d_3x3": (4, 3, 3, 6),
     "conv2d_7x7_strided": (3, 7, 7, 4),
@@ -37,8 +37,8 @@ PACKED: dict[str, tuple[int, ...]] = {
 }
 """Small operator → the shape of its packed weight."""
 
-AS_THEY_LIE = {"matmul": False, "conv2d_nhwc": True, "grouped_nhwc": True, "depthwise": True, "matvec": True}
-"""Operator → whether its small size is meant: of the small product eighteen columns are padded."""
+UNPACKED = {"matmul": False, "conv2d_nhwc": True, "grouped_nhwc": True, "depthwise": True, "matvec": True}
+"""Operator → whether to use its small size; the small matmul would be padded from 18 columns."""
 
 
 @cache
@@ -47,8 +47,8 @@ def _sketches(name: str, *, small: bool = True, constant: bool = True) -> tuple[
     return sketches(make_task(func, SM_90, name=name, constants=[1] if constant else []), space="own")
 
 
-def _vectors(sketch: Sketch) -> list[int]:
-    """Elements that a thread copies at once, of each operand."""
+def _copy_widths(sketch: Sketch) -> list[int]:
+    """Return the number of elements of each operand that a thread copies at once."""
     return [v.choices[0] for v in sketch.variables if v.name.startswith("fetch")]
 
 
@@ -58,8 +58,8 @@ def _kernel(sketch: Sketch, point: list[int]) -> Any:
 
 
 @pytest.mark.parametrize("name", PACKED)
-def test_answers_and_formulas(name: str) -> None:
-    """Every sketch packs once, gives what float64 gives, and counts what is counted."""
+def test_results_and_formulas_are_correct(name: str) -> None:
+    """Every sketch packs once, agrees with float64, and its formulas equal brute-force counts."""
     for sketch in _sketches(name):
         assert sketch.understood, sketch.reason
         module = sketch.task.module
@@ -77,14 +77,14 @@ def test_answers_and_formulas(name: str) -> None:
         assert equal_counts(sketch, points) > 50
 
 
-@pytest.mark.parametrize("name", AS_THEY_LIE)
-def test_what_lies_right_stays(name: str) -> None:
-    for sketch in _sketches(name, small=AS_THEY_LIE[name]):
+@pytest.mark.parametrize("name", UNPACKED)
+def test_constants_in_the_right_order_are_not_packed(name: str) -> None:
+    for sketch in _sketches(name, small=UNPACKED[name]):
         assert cut(sketch.schedule(sketch.sample(1, seed=3)[0]).mod["main"])[1] == ()
 
 
 @pytest.mark.parametrize("name", ["dense_bias_relu", "batch_matmul"])
-def test_nests_and_features_are_tvms(name: str) -> None:
+def test_nests_and_features_equal_tvms(name: str) -> None:
     for sketch in _sketches(name, small=False):
         equal_to_tvms(sketch, sketch.sample(2, seed=7))
 
@@ -103,10 +103,12 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["dense_bias_relu", "conv2d_3x3"])
 def test_copies_are_whole_vectors(name: str) -> None:
-    """Asynchronous ones, too, which otherwise turn single elements round; and sketches are as many."""
+    """Packed constants are copied in vectors of four, and packing does not change the number of sketches.
+
+    Asynchronous copies of unpacked constants would transpose single elements."""
     packed, plain = _sketches(name, small=False), _sketches(name, small=False, constant=False)
-    assert [_vectors(s)[1] for s in packed] == [4] * len(packed)
-    assert 1 in [_vectors(s)[1] for s in plain]
+    assert [_copy_widths(s)[1] for s in packed] == [4] * len(packed)
+    assert 1 in [_copy_widths(s)[1] for s in plain]
     assert len(packed) == len(plain)
 
 
@@ -118,7 +120,7 @@ def test_points_and_traces_convert_both_ways() -> None:
 
 @NVRTC
 def test_good_points_do_not_spill() -> None:
-    """The tile of `test_thread_tile.GOOD`, in every number of stages."""
+    """The tile of `test_thread_tile.GOOD` does not spill with any number of pipeline stages."""
     values = {"i.0": 1, "i.1": 2, "i.2": 16, "j.0": 24, "j.1": 2, "j.2": 16, "k.0": 96, "k.1": 2}
     compared = 0
     for sketch in _sketches("dense_bias_relu", small=False):
@@ -135,8 +137,8 @@ def test_good_points_do_not_spill() -> None:
 
 @NVRTC
 @pytest.mark.parametrize("name", ["dense_bias_relu", "matmul_odd"])
-def test_what_is_measured_packs_on_the_gpu(name: str) -> None:
-    """Once, by a kernel of its own, which is right with threads made serial."""
+def test_measured_candidates_pack_on_the_gpu(name: str) -> None:
+    """The constant is packed once, by a separate kernel that is correct when its threads run serially."""
     sketch = _sketches(name)[0]
     scheduled = sketch.schedule(sketch.sample(1, seed=4)[0]).mod
     executable, packed = trial_process._compile(str(_tvm.ir.save_json(scheduled)), SM_90)
@@ -145,20 +147,20 @@ def test_what_is_measured_packs_on_the_gpu(name: str) -> None:
     assert sorted(kernel.name for kernel in kernels) == ["main_kernel", "pack0_kernel"]
 
     (packing,) = cut(scheduled["main"])[1]
-    alone = _tvm.IRModule({"main": packing.function.with_attr("global_symbol", "main")})
+    packing_module = _tvm.IRModule({"main": packing.function.with_attr("global_symbol", "main")})
     constant = np.random.default_rng(0).standard_normal(
         [int(e) for e in sketch.task.module["main"].params[1].shape]
     ).astype("float32")  # fmt: skip
     empty = np.full(packing.shape, np.nan, "float32")
-    expected = run(alone, [constant, empty])[-1]
+    expected = run(packing_module, [constant, empty])[-1]
     assert np.array_equal(
-        run(without_threads(codegen.default_schedules(alone, SM_90)), [constant, empty])[-1], expected
+        run(without_threads(codegen.default_schedules(packing_module, SM_90)), [constant, empty])[-1], expected
     )
     assert np.isfinite(expected).all()
 
 
-def test_models_are_compiled_with_packed_weights() -> None:
-    """And stay what they were."""
+def test_models_compile_with_packed_weights() -> None:
+    """The compiled model has the packed weight, and the imported model is unchanged."""
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(3, 8, 3, padding=1)
     model = torch.nn.Sequential(layer, torch.nn.ReLU()).eval()

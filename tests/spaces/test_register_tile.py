@@ -1,4 +1,4 @@
-"""Register tiles: golden programs, exact bounds and formulas, right answers over odd sizes, replay of traces."""
+"""Register tiles: golden programs, exact bounds and formulas, correct results for odd sizes, replay of traces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from felixlike.spaces import noted_bounds
 from felixlike.symbolic import Sketch, sketches
 
 AVX512 = _tvm.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
-"""Vector lengths and numbers of tasks follow the processor; golden texts must not follow the machine."""
+"""A fixed target, because golden texts must not depend on the host's vector length and number of cores."""
 
 CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "dense": (lambda: op.dense(16, 24, 64), (1,)),
@@ -86,7 +86,7 @@ EXACT = [
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_formulas_equal_what_is_counted(name: str) -> None:
+def test_formulas_equal_brute_force_counts(name: str) -> None:
     sketch = _sketch(name)
     assert equal_counts(sketch, sketch.sample(2, seed=5)) > 50
 
@@ -106,13 +106,13 @@ def test_the_hot_block_has_no_predicate() -> None:
     schedule = _sketch("dense_tail").schedule(_sketch("dense_tail").sample(1, seed=0)[0])
     realizes: list[Any] = []
     _tvm.structural_walk(schedule.mod["main"].body, (_tvm.s_tir.SBlockRealize, realizes.append))
-    hot = [realize for realize in realizes if str(realize.block.name_hint) == "Y_update"]
-    assert len(hot) == 1
-    assert int(hot[0].predicate) == 1
+    hot_blocks = [realize for realize in realizes if str(realize.block.name_hint) == "Y_update"]
+    assert len(hot_blocks) == 1
+    assert int(hot_blocks[0].predicate) == 1
 
 
 def test_rows_are_padded_for_better_tiles_without_a_copy() -> None:
-    """6×4 vectors load less than 4×4, all that divides 512 rows; the last tile has fewer rows."""
+    """512 rows are padded for tiles of 6×4 vectors, which load less than tiles of 4×4; the last tile has fewer rows."""
     sketch = _sketch_of(op.matmul(512, 64, 512))
     schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
     extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(schedule.get_sblock("C_update"))]
@@ -121,17 +121,19 @@ def test_rows_are_padded_for_better_tiles_without_a_copy() -> None:
     assert not any(name.startswith("A_pad") for name in blocks)
 
 
-def test_vectors_that_are_padded_anyway_have_good_tiles() -> None:
-    """197 columns are 13 vectors, of which tiles would have one each."""
+def test_padded_vectors_are_padded_further_for_better_tiles() -> None:
+    """197 columns are 13 vectors, a prime number, so they are padded to 14 for tiles of more than one vector."""
     sketch = _sketch_of(op.matmul(60, 32, 197))
     schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
     extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(schedule.get_sblock("C_update"))]
     assert math.prod(extents) == 60 * 32 * 14 * 16
 
 
-def test_the_operand_that_is_copied_once_lies_in_vectors() -> None:
-    """Weights that come anew are packed by one core for all rows; the vectors of 100 samples are too few for that, each
-    core would transpose what it needs of the samples again."""
+def test_the_operand_that_is_packed_once_is_vectorized() -> None:
+    """The weights are packed, and the samples are not.
+
+    One core packs the weights for all rows. The vectors of 100 samples are too few for that, and each core would
+    transpose the same samples again."""
     sketch = _sketch_of(op.dense(100, 64, 333))
     schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
     blocks = {str(b.name_hint) for b in _tvm.found(schedule.mod["main"].body, _tvm.s_tir.SBlock)}
@@ -140,15 +142,15 @@ def test_the_operand_that_is_copied_once_lies_in_vectors() -> None:
 
 
 def test_narrow_outputs_are_padded_to_a_vector() -> None:
-    """Rather than that the other operand is transposed."""
+    """The output is padded instead of transposing the other operand."""
     sketch = _sketch_of(op.matmul(64, 32, 13))
     vectors = [loop for _, path in sketch.program.stores() for loop in path if loop.kind == "vector"]
     assert {loop.extent.value for loop in vectors} == {16}
     assert "A_global" not in str(sketch.program)
 
 
-def test_windows_of_one_step_are_padded_as_products_are() -> None:
-    """14 columns in vectors of 16 lanes, not of 2; and 29 channels in tiles of more than one row."""
+def test_1x1_convolutions_are_padded_like_products() -> None:
+    """14 columns use vectors of 16 lanes instead of 2, and 29 channels use tiles of more than one row."""
     sketch = _sketch_of(op.conv2d(12, 14, 29, 1))
     schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
     block = next(b for b in _tvm.found(schedule.mod["main"].body, _tvm.s_tir.SBlock) if "update" in b.name_hint)
@@ -157,7 +159,7 @@ def test_windows_of_one_step_are_padded_as_products_are() -> None:
     assert math.prod(extents) > 29 * 14 * 14 * 12
 
 
-def test_matrices_that_are_used_once_are_not_transposed() -> None:
+def test_matrices_used_once_are_not_transposed() -> None:
     task = make_task(op.matmul(64, 32, 1), AVX512, name="matvec")
     assert not any("A_global" in str(sketch.program) for sketch in sketches(task, space="own"))
 
@@ -173,20 +175,20 @@ def test_bounds_keep_accumulators_in_registers() -> None:
 @pytest.mark.parametrize(("mcpu", "lanes"), [("skylake-avx512", 16), ("haswell", 8)])
 def test_lanes_follow_the_processor(mcpu: str, lanes: int) -> None:
     sketch = _sketch("dense", _tvm.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}))
-    vector = [loop for _, path in sketch.program.stores() for loop in path if loop.kind == "vector"]
-    assert {loop.extent.value for loop in vector} == {lanes}
+    vectors = [loop for _, path in sketch.program.stores() for loop in path if loop.kind == "vector"]
+    assert {loop.extent.value for loop in vectors} == {lanes}
 
 
 def test_traces_replay_from_json() -> None:
     sketch = _sketch("conv2d")
     schedule = sketch.schedule(sketch.sample(1, seed=3)[0])
-    again = _tvm.Schedule(sketch.task.module)
-    _tvm.Trace.apply_json_to_schedule(schedule.trace.as_json(), again)
-    _tvm.ir.assert_structural_equal(again.mod, schedule.mod)
+    replayed = _tvm.Schedule(sketch.task.module)
+    _tvm.Trace.apply_json_to_schedule(schedule.trace.as_json(), replayed)
+    _tvm.ir.assert_structural_equal(replayed.mod, schedule.mod)
 
 
 @pytest.mark.parametrize("name", ["softmax", "chain", "max_pool"])
-def test_other_operators_are_left_alone(name: str) -> None:
+def test_other_operators_are_declined(name: str) -> None:
     task = make_task(workloads.ALL[name](), AVX512, name=name)
     assert not any("most_accumulators" in str(sketch._trace) for sketch in sketches(task, space="own"))
 
@@ -230,11 +232,11 @@ ODD: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_answers_are_right(name: str, pool: MeasurePool) -> None:
+def test_results_are_correct(name: str, pool: MeasurePool) -> None:
     make, constants = ODD[name]
     task = make_task(make(), resolve_target("cpu"), name=name, constants=constants)
-    found = sketches(task, space="own")
-    assert found
-    candidates = [Candidate(s, tuple(p), 0.0, "random") for s in found for p in s.sample(2, seed=4).tolist()]
-    for measured in pool.measure(task, candidates):
-        assert measured.status is Status.OK, measured.message
+    own_sketches = sketches(task, space="own")
+    assert own_sketches
+    candidates = [Candidate(s, tuple(p), 0.0, "random") for s in own_sketches for p in s.sample(2, seed=4).tolist()]
+    for measurement in pool.measure(task, candidates):
+        assert measurement.status is Status.OK, measurement.message

@@ -1,4 +1,4 @@
-"""Rows by threads: right, exact, without shared memory for a warp; declined where rows are none."""
+"""The rule `row_threads`: correct, exact formulas, no shared memory within a warp, and declined operators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _sketch(name: str, *, small: bool = True) -> Sketch:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_answers(name: str) -> None:
+def test_results_are_correct(name: str) -> None:
     sketch = _sketch(name)
     module = sketch.task.module
     rng = np.random.default_rng(0)
@@ -55,7 +55,7 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
     drawn = sketch.sampler.any.draw(30, np.random.default_rng(2))
     valid = sketch.valid(drawn)
     assert valid.tolist() == [sketch.accepts(point) for point in drawn.tolist()]
-    assert 0 < valid.sum() < len(valid)  # 16 rows of 512 threads are too many
+    assert 0 < valid.sum() < len(valid)  # for example, 16 rows of 512 threads exceed the limit
 
 
 def test_a_warp_needs_no_shared_memory() -> None:
@@ -78,13 +78,13 @@ def _two_outputs() -> Any:
 @pytest.mark.parametrize(
     "func",
     [
-        OPERATORS["sum_columns"](),  # threads of a row would read elements that lie apart
+        OPERATORS["sum_columns"](),  # neighbouring threads would not read neighbouring elements
         OPERATORS["max_middle"](),
         OPERATORS["sum_all"](),  # one row only
-        OPERATORS["global_pool"](),  # what is divided by the number of elements is one number
+        OPERATORS["global_pool"](),  # the epilogue divides a single number
         workloads.max_pool(),
         _two_outputs(),
     ],
 )
-def test_declined(func: Any) -> None:
+def test_other_operators_are_declined(func: Any) -> None:
     assert sketches(func, SM_90, space="own") == ()

@@ -1,4 +1,4 @@
-"""Rows: right at odd sizes and other decisions than the first, golden programs, exact formulas, declined elsewhere."""
+"""The rule `row_by_row`: correct for odd sizes and several decisions, golden programs, exact formulas."""
 
 from __future__ import annotations
 
@@ -26,105 +26,109 @@ _LANES = 8
 _AVX512 = _tvm.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
 
 
-def _of(operator: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
+def _primfunc(operator: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
     inputs = [te.placeholder(shape, name=f"x{number}") for number, shape in enumerate(shapes)]
     return te.create_prim_func([*inputs, operator(*inputs)])
 
 
 def _shifted_softmax(x: Any, bias: Any) -> Any:
-    """A prologue that is inlined, and an epilogue."""
+    """Softmax with a prologue that is inlined, and an epilogue."""
     return topi.nn.relu(topi.nn.softmax(topi.add(topi.multiply(x, te.const(0.5, "float32")), bias)))
 
 
 def _biased_softmax(x: Any, bias: Any) -> Any:
-    """Neighbouring columns, but not of the bias, in which each row of an image begins anew."""
+    """Softmax of channels after a bias that varies along the last axis only, so that it repeats in each row."""
     return topi.nn.softmax(topi.add(x, bias), axis=1)
 
 
 _CASES: dict[str, Callable[[int, int], Any]] = {
-    "softmax": lambda rows, n: _of(topi.nn.softmax, (rows, n)),
-    "softmax of three axes": lambda rows, n: _of(topi.nn.softmax, (2, rows, n)),
-    "log softmax": lambda rows, n: _of(topi.nn.log_softmax, (rows, n)),
-    "prologue and epilogue": lambda rows, n: _of(_shifted_softmax, (rows, n), (n,)),
-    "layer norm": lambda rows, n: _of(lambda x, g, b: topi.nn.layer_norm(x, g, b, [1], 1e-5), (rows, n), (n,), (n,)),
-    "RMS norm": lambda rows, n: _of(lambda x, g: topi.nn.rms_norm(x, g, [1], 1e-5), (rows, n), (n,)),
-    "instance norm": lambda rows, n: _of(
+    "softmax": lambda rows, n: _primfunc(topi.nn.softmax, (rows, n)),
+    "softmax of three axes": lambda rows, n: _primfunc(topi.nn.softmax, (2, rows, n)),
+    "log softmax": lambda rows, n: _primfunc(topi.nn.log_softmax, (rows, n)),
+    "prologue and epilogue": lambda rows, n: _primfunc(_shifted_softmax, (rows, n), (n,)),
+    "layer norm": lambda rows, n: _primfunc(
+        lambda x, g, b: topi.nn.layer_norm(x, g, b, [1], 1e-5), (rows, n), (n,), (n,)
+    ),
+    "RMS norm": lambda rows, n: _primfunc(lambda x, g: topi.nn.rms_norm(x, g, [1], 1e-5), (rows, n), (n,)),
+    "instance norm": lambda rows, n: _primfunc(
         lambda x, g, b: topi.nn.instance_norm(x, g, b, 1, [2], 1e-5), (2, rows, n), (rows,), (rows,)
     ),
-    "group norm": lambda rows, n: _of(
+    "group norm": lambda rows, n: _primfunc(
         lambda x, g, b: topi.nn.group_norm(x, g, b, 3, 1, [2], 1e-5), (2, 3 * rows, n), (3 * rows,), (3 * rows,)
     ),
-    "sum": lambda rows, n: _of(lambda x: topi.sum(x, axis=1), (rows, n)),
-    "maximum": lambda rows, n: _of(lambda x: topi.max(x, axis=1), (rows, n)),
-    "mean of an image": lambda rows, n: _of(lambda x: topi.divide(topi.sum(x, axis=(2, 3)), 3.0 * n), (1, rows, 3, n)),
-    "statistics of channels": lambda rows, n: _of(lambda x: topi.sum(x, axis=(0, 2)), (3, rows, n + 1)),
-    "sum of everything": lambda rows, n: _of(topi.sum, (rows, n)),
-    "mean of everything": lambda rows, n: _of(lambda x: topi.divide(topi.sum(x), 3.0 * n), (rows, n)),
+    "sum": lambda rows, n: _primfunc(lambda x: topi.sum(x, axis=1), (rows, n)),
+    "maximum": lambda rows, n: _primfunc(lambda x: topi.max(x, axis=1), (rows, n)),
+    "mean of an image": lambda rows, n: _primfunc(
+        lambda x: topi.divide(topi.sum(x, axis=(2, 3)), 3.0 * n), (1, rows, 3, n)
+    ),
+    "statistics of channels": lambda rows, n: _primfunc(lambda x: topi.sum(x, axis=(0, 2)), (3, rows, n + 1)),
+    "sum of everything": lambda rows, n: _primfunc(topi.sum, (rows, n)),
+    "mean of everything": lambda rows, n: _primfunc(lambda x: topi.divide(topi.sum(x), 3.0 * n), (rows, n)),
 }
 _COLUMNS: dict[str, Callable[[int, int], Any]] = {
-    "sum": lambda n, columns: _of(lambda x: topi.sum(x, axis=0), (n, columns)),
-    "mean of an image": lambda n, columns: _of(
+    "sum": lambda n, columns: _primfunc(lambda x: topi.sum(x, axis=0), (n, columns)),
+    "mean of an image": lambda n, columns: _primfunc(
         lambda x: topi.divide(topi.sum(x, axis=(1, 2)), 3.0 * n), (2, 3, n, columns)
     ),
-    "maximum of the middle": lambda n, columns: _of(lambda x: topi.max(x, axis=1), (3, n, columns)),
-    "softmax": lambda n, columns: _of(lambda x: topi.nn.softmax(x, axis=1), (3, n, columns)),
-    "log softmax": lambda n, columns: _of(lambda x: topi.nn.log_softmax(x, axis=1), (2, n, columns)),
-    "softmax of channels": lambda n, columns: _of(lambda x: topi.nn.softmax(x, axis=1), (2, n, 3, columns)),
-    "softmax after a bias": lambda n, columns: _of(_biased_softmax, (2, n, 3, columns), (columns,)),
+    "maximum of the middle": lambda n, columns: _primfunc(lambda x: topi.max(x, axis=1), (3, n, columns)),
+    "softmax": lambda n, columns: _primfunc(lambda x: topi.nn.softmax(x, axis=1), (3, n, columns)),
+    "log softmax": lambda n, columns: _primfunc(lambda x: topi.nn.log_softmax(x, axis=1), (2, n, columns)),
+    "softmax of channels": lambda n, columns: _primfunc(lambda x: topi.nn.softmax(x, axis=1), (2, n, 3, columns)),
+    "softmax after a bias": lambda n, columns: _primfunc(_biased_softmax, (2, n, 3, columns), (columns,)),
 }
 
 
 def _check(func: Any, *, sketches: int | None = None, outputs: int = 1) -> None:
-    """Every schedule of the rule comes back from its stored trace, and is right with two other sets of decisions."""
+    """Every schedule can be restored from its stored trace, and is correct with two other sets of decisions."""
     module = as_module(func)
-    found = row_by_row(_tvm.Schedule(module), _LANES)
-    assert len(found) == sketches if sketches is not None else found
+    schedules = row_by_row(_tvm.Schedule(module), _LANES)
+    assert len(schedules) == sketches if sketches is not None else schedules
     rng = np.random.default_rng(0)
     shapes = [[int(extent) for extent in parameter.shape] for parameter in func.params]
     arguments = [rng.uniform(-3, 3, shape) for shape in shapes]
     arguments[-outputs:] = [np.full(shape, np.nan) for shape in shapes[-outputs:]]
     truths = run(double_precision(module), arguments)[-outputs:]
     single = [argument.astype("float32") for argument in arguments]
-    for sketch in found:
-        comes_back(sketch, module)
-        for other in decided_anew(sketch, module):
-            for got, truth in zip(run(other, single)[-outputs:], truths, strict=True):
+    for schedule in schedules:
+        comes_back(schedule, module)
+        for variant in decided_anew(schedule, module):
+            for got, truth in zip(run(variant, single)[-outputs:], truths, strict=True):
                 np.testing.assert_allclose(got, truth, rtol=1e-5, atol=1e-5 * np.abs(truth).max())
 
 
 @pytest.mark.parametrize("length", [1, 7, 13, 53, 64, 113])
 @pytest.mark.parametrize("name", ["softmax", "instance norm"])
-def test_all_kinds_of_lengths(name: str, length: int) -> None:
+def test_rows_of_any_length(name: str, length: int) -> None:
     _check(_CASES[name](5, length))
 
 
 @pytest.mark.parametrize("length", [1, 53])
 @pytest.mark.parametrize("name", _CASES)
-def test_along_rows(name: str, length: int) -> None:
+def test_reductions_along_rows(name: str, length: int) -> None:
     _check(_CASES[name](5, length))
 
 
 @pytest.mark.parametrize("rows", [1, 113])
 @pytest.mark.parametrize("name", ["softmax", "layer norm", "sum"])
-def test_few_and_many_rows(name: str, rows: int) -> None:
+def test_any_number_of_rows(name: str, rows: int) -> None:
     _check(_CASES[name](rows, 21))
 
 
 @pytest.mark.parametrize("columns", [4, 7, 13, 24, 53, 80, 113])
 @pytest.mark.parametrize("length", [1, 13])
 @pytest.mark.parametrize("name", _COLUMNS)
-def test_along_columns(name: str, length: int, columns: int) -> None:
+def test_reductions_along_columns(name: str, length: int, columns: int) -> None:
     _check(_COLUMNS[name](length, columns))
 
 
 def _with_stages_as_outputs(rows: tuple[int, ...], length: int, columns: tuple[int, ...]) -> Any:
-    """Softmax over the middle axis, whose maxima and sums are outputs, too."""
+    """Return a softmax over the middle axis whose maxima and sums are outputs, too."""
     x = te.placeholder((*rows, length, *columns), name="x")
-    place = len(rows)
+    axis = len(rows)
     axes = [te.reduce_axis((0, length)) for _ in range(2)]
 
     def at(indices: Sequence[Any], middle: Any) -> Any:
-        return x(*indices[:place], middle, *indices[place:])
+        return x(*indices[:axis], middle, *indices[axis:])
 
     shape = (*rows, *columns)
     largest = te.compute(shape, lambda *i: te.max(at(i, axes[0]), axis=axes[0]), name="largest")
@@ -133,8 +137,8 @@ def _with_stages_as_outputs(rows: tuple[int, ...], length: int, columns: tuple[i
     )
 
     def divided(*i: Any) -> Any:
-        own = (*i[:place], *i[place + 1 :])
-        return _tvm.tirx.exp(x(*i) - largest(*own)) / total(*own)
+        outer = (*i[:axis], *i[axis + 1 :])
+        return _tvm.tirx.exp(x(*i) - largest(*outer)) / total(*outer)
 
     return te.create_prim_func([x, largest, total, te.compute(x.shape, divided, name="result")])
 
@@ -149,12 +153,12 @@ def test_stages_may_be_outputs_along_columns(columns: int) -> None:
     _check(_with_stages_as_outputs((2,), 13, (columns,)), outputs=3)
 
 
-def test_more_accumulators_where_rows_are_long() -> None:
+def test_long_rows_have_a_second_sketch_with_more_accumulators() -> None:
     _check(_CASES["softmax"](3, 8 * _LANES - 1), sketches=1)
     _check(_CASES["softmax"](3, 8 * _LANES), sketches=2)
 
 
-def test_everything_runs_in_one_parallel_loop() -> None:
+def test_all_stages_share_one_parallel_loop() -> None:
     scheduled = row_by_row(_tvm.Schedule(as_module(_CASES["layer norm"](6, 64))), _LANES)[0].mod
     body = scheduled["main"].body.block.body
     assert body.kind == _tvm.tirx.ForKind.PARALLEL
@@ -162,7 +166,7 @@ def test_everything_runs_in_one_parallel_loop() -> None:
     assert {int(loop.extent) for loop in vectors} <= {2, 4, 8}
 
 
-def test_the_given_schedule_stays() -> None:
+def test_the_original_schedule_is_unchanged() -> None:
     schedule = _tvm.Schedule(as_module(_CASES["softmax"](4, 16)))
     before = str(schedule.mod)
     row_by_row(schedule, _LANES)
@@ -178,18 +182,18 @@ def test_the_given_schedule_stays() -> None:
         workloads.depthwise(),
         workloads.max_pool(),
         workloads.chain(),
-        _of(lambda x: topi.sum(topi.transpose(topi.nn.softmax(x), (1, 0)), axis=1), (16, 16)),
-        _of(lambda x: topi.sum(x, axis=0), (16, 3)),
-        _of(lambda x: topi.any(topi.cast(x, "bool"), axis=1), (16, 64)),
-        _of(lambda x, i: topi.sum(topi.take(x, topi.cast(i, "int32"), axis=0), axis=1), (40, 16), (8,)),
+        _primfunc(lambda x: topi.sum(topi.transpose(topi.nn.softmax(x), (1, 0)), axis=1), (16, 16)),
+        _primfunc(lambda x: topi.sum(x, axis=0), (16, 3)),
+        _primfunc(lambda x: topi.any(topi.cast(x, "bool"), axis=1), (16, 64)),
+        _primfunc(lambda x, i: topi.sum(topi.take(x, topi.cast(i, "int32"), axis=0), axis=1), (40, 16), (8,)),
     ],
     ids=["matmul", "conv2d", "depthwise", "windows", "map", "rows that become columns", "3 columns", "bools", "gather"],
 )
-def test_declined(func: Any) -> None:
+def test_other_operators_are_declined(func: Any) -> None:
     assert row_by_row(_tvm.Schedule(as_module(func)), _LANES) == []
 
 
-_UNDERSTOOD: dict[str, Callable[[], Any]] = {
+_SYMBOLIC: dict[str, Callable[[], Any]] = {
     "softmax": lambda: op.softmax(6, 128),
     "softmax_tail": lambda: op.softmax(7, 53),
     "layer_norm": lambda: op.layer_norm(6, 96),
@@ -202,37 +206,37 @@ _UNDERSTOOD: dict[str, Callable[[], Any]] = {
 
 
 def _sketches(name: str) -> tuple[Sketch, ...]:
-    found = sketches(make_task(_UNDERSTOOD[name](), _AVX512, name=name), space="own")
-    assert found
-    assert all(sketch.understood for sketch in found), [sketch.reason for sketch in found]
-    return found
+    own_sketches = sketches(make_task(_SYMBOLIC[name](), _AVX512, name=name), space="own")
+    assert own_sketches
+    assert all(sketch.understood for sketch in own_sketches), [sketch.reason for sketch in own_sketches]
+    return own_sketches
 
 
-@pytest.mark.parametrize("name", _UNDERSTOOD)
+@pytest.mark.parametrize("name", _SYMBOLIC)
 def test_program(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"programs/own_{name}", str(_sketches(name)[-1].program))
 
 
-@pytest.mark.parametrize("name", _UNDERSTOOD)
-def test_formulas_equal_what_is_counted(name: str) -> None:
+@pytest.mark.parametrize("name", _SYMBOLIC)
+def test_formulas_equal_brute_force_counts(name: str) -> None:
     for sketch in _sketches(name):
         assert equal_counts(sketch, sketch.sample(2, seed=5)) > 0
 
 
-@pytest.mark.parametrize("name", _UNDERSTOOD)
+@pytest.mark.parametrize("name", _SYMBOLIC)
 def test_views_equal_tvms_features(name: str) -> None:
     for sketch in _sketches(name):
         points = sketch.sample(2, seed=7)
         for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
             theirs = oracles.tvm_features(sketch, sketch.schedule(point))
             known = ~np.isnan(ours)
-            # Of buffers that a test shortens, TVM's features know little.
+            # For buffers that a condition shortens, few of TVM's features are known.
             assert known[theirs != 0].mean() > (0.3 if name == "softmax_columns_tail" else 0.7)
             np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-6, atol=1e-9)
 
 
-def test_stages_may_lack_rows_of_which_there_is_one() -> None:
+def test_stages_without_an_axis_of_extent_one_are_scheduled() -> None:
     def spread(x: Any) -> Any:
         return topi.sum(topi.abs(topi.subtract(x, topi.sum(x, axis=0, keepdims=True))), axis=0)
 
-    _check(_of(spread, (13, 16)))
+    _check(_primfunc(spread, (13, 16)))

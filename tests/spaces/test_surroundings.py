@@ -1,4 +1,4 @@
-"""What stands around a contraction: epilogues that run in the contraction's order, and those that cannot."""
+"""Stages around a contraction: epilogues that run in the order of the contraction, and epilogues that cannot."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def imported(layer: nn.Module, shape: tuple[int, ...]) -> tuple[nn.Module, torch
     return model, x, import_model(model, (x,))
 
 
-def own(task: Any) -> Sketch:
+def own_sketch(task: Any) -> Sketch:
     (sketch,) = sketches(task, space="own")
     return sketch
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_interleaving_runs_in_the_order_of_the_phases(name: str) -> None:
-    """Transposed convolutions by phases: tiles are right, and their programs TVM's."""
+def test_interleaving_epilogues_run_in_the_order_of_the_phases(name: str) -> None:
+    """Tiles of transposed convolutions over phases are correct, and their programs equal TVM's."""
     model, x, source = imported(*LAYERS[name])
     (task,) = source.tasks
-    sketch = own(task)
+    sketch = own_sketch(task)
     assert sketch.understood, sketch.reason
     for point in sketch.sample(3, seed=2).tolist():
         schedule = sketch.schedule(point)
@@ -49,21 +49,21 @@ def test_interleaving_runs_in_the_order_of_the_phases(name: str) -> None:
         assert max_relative_error(compiled, model, (x,)).error < 1e-5
 
 
-def test_a_part_of_the_phases_has_no_such_order() -> None:
-    """7 × 7 of 8 × 8 interleaved elements: TVM would write what is not computed yet."""
+def test_cropped_phases_are_declined() -> None:
+    """Only 7 × 7 of 8 × 8 interleaved elements are used, so TVM would write elements that are not computed yet."""
     _, _, source = imported(nn.ConvTranspose2d(8, 32, 3, stride=2, padding=1), (1, 8, 4, 4))
     (task,) = source.tasks
     assert sketches(task, space="own") == ()
 
 
-def test_the_window_is_an_axis_of_the_input_alone() -> None:
-    """Phases move the window, too, but each has weights of its own: nothing is shared between them."""
-    sketch = own(imported(*LAYERS["one_dimension"])[2].tasks[0])
+def test_the_window_axis_has_no_tile_of_phases() -> None:
+    """Each phase has its own weights, so phases share no elements although they move the window."""
+    sketch = own_sketch(imported(*LAYERS["one_dimension"])[2].tasks[0])
     assert not any(variable.name.startswith("i0") for variable in sketch.variables)
 
 
 class Squared(nn.Module):
-    """x · x + |x|: used thrice, and no function is called."""
+    """Computes x · x + |x|, which uses x three times and calls no function."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * x + x.abs()
@@ -80,13 +80,13 @@ ACTIVATIONS = {
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("kind", ["linear", "convolution"])
-def test_activations_that_use_their_input_twice_are_one_epilogue(name: str, kind: str) -> None:
+def test_activations_that_reuse_their_input_are_one_epilogue(name: str, kind: str) -> None:
     layer: nn.Module = nn.Linear(24, 16) if kind == "linear" else nn.Conv2d(6, 16, 3, padding=1)
-    x = torch.randn(4, 24) if kind == "linear" else torch.randn(1, 6, 4, 4)  # LLVM takes long for large tiles of mish
+    x = torch.randn(4, 24) if kind == "linear" else torch.randn(1, 6, 4, 4)  # LLVM is slow for large tiles of mish
     model = nn.Sequential(layer, ACTIVATIONS[name]).eval()
     source = import_model(model, (x,))
     (task,) = source.tasks
-    sketch = own(task)
+    sketch = own_sketch(task)
     assert sketch.understood, sketch.reason
     (point,) = sketch.sample(1, seed=1).tolist()
     schedule = sketch.schedule(point)
@@ -95,7 +95,7 @@ def test_activations_that_use_their_input_twice_are_one_epilogue(name: str, kind
     assert max_relative_error(compile_model(source, {task.key: schedule}), model, (x,)).error < 1e-5
 
 
-def test_two_outputs_are_no_epilogue() -> None:
+def test_two_outputs_are_declined() -> None:
     te = _tvm.te
     a, b = te.placeholder((16, 24), name="A"), te.placeholder((24, 32), name="B")
     product = _tvm.topi.nn.matmul(a, b)
@@ -103,13 +103,13 @@ def test_two_outputs_are_no_epilogue() -> None:
     assert sketches(make_task(func, resolve_target("cpu"), name="two"), space="own") == ()
 
 
-def test_operands_of_one_name_are_padded_apart() -> None:
-    """Parameters of a fused function may be named alike; blocks that pad them are found by their names."""
+def test_operands_with_equal_names_are_padded_separately() -> None:
+    """Parameters of a fused function may have equal names, and blocks that pad them are looked up by name."""
     te = _tvm.te
     a, b = te.placeholder((53, 24), name="lv"), te.placeholder((24, 40), name="lv")
     task = make_task(te.create_prim_func([a, b, _tvm.topi.nn.matmul(a, b)]), resolve_target("cpu"), name="product")
     names = [str(parameter.name) for parameter in task.module["main"].params]
     assert len(set(names)) == 3
-    sketch = own(task)
+    sketch = own_sketch(task)
     assert sketch.understood, sketch.reason
     assert len(sketch.sample(4, seed=0)) == 4

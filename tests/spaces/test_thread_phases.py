@@ -1,4 +1,4 @@
-"""Transposed convolutions on a GPU: tiles over phases, whose outputs interleave; also where their sums are split."""
+"""Transposed convolutions on a GPU: tiles over phases with interleaved outputs, also with split reductions."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def _is_split(sketch: Sketch) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != LARGE])
-def test_answers_and_formulas(name: str) -> None:
-    """Bias and activation are the epilogue, in the order of the phases; weights are packed once."""
+def test_results_and_formulas_are_correct(name: str) -> None:
+    """The epilogue of bias and activation runs in the order of the phases, and weights are packed once."""
     module = _task(name).module
     rng = np.random.default_rng(0)
     arguments = [rng.uniform(-1, 1, [int(e) for e in p.shape]) for p in module["main"].params]
@@ -70,7 +70,7 @@ def test_answers_and_formulas(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [LARGE, LONG])
-def test_sums_are_split_where_outputs_are_few(name: str) -> None:
+def test_reductions_are_split_if_outputs_are_few(name: str) -> None:
     assert sorted(map(_is_split, _sketches(name))) == [False] * 3 + [True] * 2
 
 
@@ -87,7 +87,7 @@ def test_points_are_valid_exactly_where_they_are_accepted() -> None:
 
 
 @pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not installed: felixlike[cuda]")
-def test_they_compile() -> None:
+def test_random_points_compile() -> None:
     for sketch in _sketches(LARGE):
         (point,) = sketch.sample(1, seed=1).tolist()
         func = cut(sketch.schedule(point).mod["main"])[0].with_attr("global_symbol", "main")

@@ -1,5 +1,4 @@
-"""Thread tiles: right, exact in their formulas, within the limits of registers; and what the CUDA compiler makes of
-them, where it is at hand."""
+"""Thread tiles: correct, exact formulas, within register limits, and compiled without spills by the CUDA compiler."""
 
 from __future__ import annotations
 
@@ -45,14 +44,14 @@ SMALL = [
 
 
 def _split_sum(rows: int = 8, columns: int = 12, *, relu: bool) -> Any:
-    """A product that is worth splitting, with an epilogue or without."""
+    """Return a product whose reduction is worth splitting, with or without an epilogue."""
     return workloads.matmul(rows, 512, columns, relu=relu)
 
 
 @cache
 def _sketches(name: str, *, small: bool = True) -> tuple[Sketch, ...]:
-    made = {"split": lambda: _split_sum(relu=True), "split_alone": lambda: _split_sum(relu=False)}.get(name)
-    return sketches(made() if made else OPERATORS[name](small_size=small), SM_90, space="own")
+    make_split = {"split": lambda: _split_sum(relu=True), "split_alone": lambda: _split_sum(relu=False)}.get(name)
+    return sketches(make_split() if make_split else OPERATORS[name](small_size=small), SM_90, space="own")
 
 
 def _is_pipelined(sketch: Sketch) -> bool:
@@ -64,8 +63,8 @@ def _is_split(sketch: Sketch) -> bool:
 
 
 @pytest.mark.parametrize("name", [*SMALL, "split", "split_alone"])
-def test_answers(name: str) -> None:
-    """Every sketch at random points, pipelines of shared tiles included, against float64."""
+def test_results_are_correct(name: str) -> None:
+    """Every sketch, including pipelined ones, agrees with float64 at random points."""
     for sketch in _sketches(name):
         module = sketch.task.module
         rng = np.random.default_rng(0)
@@ -78,14 +77,14 @@ def test_answers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*SMALL, "split"])
-def test_formulas_equal_what_is_counted(name: str) -> None:
+def test_formulas_equal_brute_force_counts(name: str) -> None:
     for sketch in _sketches(name):
         assert sketch.understood, sketch.reason
         assert equal_counts(sketch, sketch.sample(2, seed=5)) > 50
 
 
 @pytest.mark.parametrize("name", ["matmul", "matmul_odd", "matvec", "dense_bias_relu", "batch_matmul", "conv2d_1x1"])
-def test_nests_and_features_are_tvms(name: str) -> None:
+def test_nests_and_features_equal_tvms(name: str) -> None:
     for sketch in _sketches(name, small=False):
         equal_to_tvms(sketch, sketch.sample(2, seed=7))
 
@@ -104,22 +103,22 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "summed"), [("int8", "int32"), ("float64", "float64"), ("float16", "float32")])
-def test_other_types(dtype: str, summed: str) -> None:
-    """Vectors of 16 bytes at most, of whatever type; copies of single bytes are not asynchronous, but right."""
+def test_other_types_are_supported(dtype: str, summed: str) -> None:
+    """Vectors have at most 16 bytes for every type, and copies of single bytes are correct but not asynchronous."""
     a, b = te.placeholder((16, 24), name="A", dtype=dtype), te.placeholder((20, 24), name="B", dtype=dtype)
     k = te.reduce_axis((0, 24), name="k")
     product = te.compute((16, 20), lambda i, j: te.sum(a[i, k].astype(summed) * b[j, k].astype(summed), axis=k), "C")
     rng = np.random.default_rng(0)
     left, right = (rng.integers(-9, 9, shape).astype(dtype) for shape in ((16, 24), (20, 24)))
-    found = sketches(te.create_prim_func([a, b, product]), SM_90, space="own")
-    assert len(found) == 3
-    for sketch in found:
+    own_sketches = sketches(te.create_prim_func([a, b, product]), SM_90, space="own")
+    assert len(own_sketches) == 3
+    for sketch in own_sketches:
         (point,) = sketch.sample(1, seed=4).tolist()
         got = run(without_threads(sketch.schedule(point).mod), [left, right, np.zeros((16, 20), summed)])[-1]
         assert (got == left.astype(summed) @ right.astype(summed).T).all()
 
 
-def test_limits_have_reasons() -> None:
+def test_constraints_have_reasons() -> None:
     plain = _sketches("conv2d_3x3", small=False)[-1]
     reasons = [limit.reason for limit in plain.constraints]
     for words in ("at most 64 accumulators", "share 65536 registers", "unrolls at most 3072 steps", "at least as many"):
@@ -127,7 +126,7 @@ def test_limits_have_reasons() -> None:
     assert FITS_REGISTERS in [postprocessor.name for postprocessor in plain.postprocessors]
 
 
-def test_traces_come_back_and_points_convert() -> None:
+def test_traces_and_points_survive_a_round_trip() -> None:
     task = make_task(OPERATORS["dense_bias_relu"](small_size=True), SM_90, name="dense")
     for trace in own_space(task).traces:
         schedule = _tvm.Schedule(task.module)
@@ -138,23 +137,24 @@ def test_traces_come_back_and_points_convert() -> None:
             assert sketch.point(sketch.schedule(point).trace) == tuple(point)
 
 
-def test_ways_of_a_task() -> None:
-    """Pipelines where there are steps enough, and split reductions where outputs are few and long."""
+def test_kinds_of_sketches_of_a_task() -> None:
+    """Enough steps give pipelined sketches, and few outputs with long reductions give split ones."""
 
-    def ways(name: str) -> list[tuple[bool, bool]]:
+    def kinds_of_sketches(name: str) -> list[tuple[bool, bool]]:
         return sorted((_is_pipelined(s), _is_split(s)) for s in _sketches(name, small=False))
 
-    plain, piped = [(False, False)], [(True, False)] * 2
-    assert ways("matmul") == [*plain, (False, True), *piped, (True, True)]
-    assert ways("depthwise") == plain  # windows alone are summed over, whole
-    assert ways("conv2d_3x3") == ways("matmul")
-    assert ways("batch_matmul") == [*plain, *piped]  # 64 steps are soon done
+    plain_only, pipelined = [(False, False)], [(True, False)] * 2
+    assert kinds_of_sketches("matmul") == [*plain_only, (False, True), *pipelined, (True, True)]
+    assert kinds_of_sketches("depthwise") == plain_only  # the reduction covers only windows, which are not split
+    assert kinds_of_sketches("conv2d_3x3") == kinds_of_sketches("matmul")
+    # A reduction of 64 steps is too short to split.
+    assert kinds_of_sketches("batch_matmul") == [*plain_only, *pipelined]
 
 
 def test_large_outputs_are_not_split() -> None:
-    found = sketches(workloads.matmul(2048, 1024, 2048), SM_90, space="own")
-    assert found
-    assert not any(map(_is_split, found))
+    own_sketches = sketches(workloads.matmul(2048, 1024, 2048), SM_90, space="own")
+    assert own_sketches
+    assert not any(map(_is_split, own_sketches))
 
 
 @pytest.mark.parametrize(
@@ -171,12 +171,12 @@ def test_large_outputs_are_not_split() -> None:
         ),
     ],
 )
-def test_declined(func: Any) -> None:
+def test_other_operators_are_declined(func: Any) -> None:
     assert not any("felixlike.thread_" in s.trace_json() for s in sketches(func, SM_90, space="own"))
 
 
 @pytest.mark.parametrize(("extent", "multiple"), [(3, 1), (64, 1), (77, 4), (113, 8), (53, 4), (197, 4), (1009, 16)])
-def test_axes_are_padded_where_it_pays(extent: int, multiple: int) -> None:
+def test_axes_are_padded_to_useful_multiples(extent: int, multiple: int) -> None:
     assert multiple_of(extent) == multiple
 
 
@@ -193,7 +193,7 @@ def _kernels(sketch: Sketch, values: dict[str, int]) -> Any:
 
 
 GOOD = {
-    # 128 × 128 outputs a block of 256 threads, 64 each
+    # 128 × 128 outputs per block of 256 threads, 64 each
     "matmul": {"i.0": 4, "i.1": 2, "i.2": 16, "j.0": 4, "j.1": 2, "j.2": 16, "k.0": 64, "k.1": 2},
     "dense_bias_relu": {"i.0": 1, "i.1": 2, "i.2": 16, "j.0": 24, "j.1": 2, "j.2": 16, "k.0": 96, "k.1": 2},
     "batch_matmul": {"b.0": 12, "b.1": 1, "i.0": 2, "i.1": 1, "i.2": 16, "j.0": 2, "j.1": 1, "j.2": 16, "k.0": 8},
@@ -210,7 +210,7 @@ REST = {
 @pytest.mark.parametrize("name", GOOD)
 @pytest.mark.usefixtures("compiler")
 def test_good_points_do_not_spill(name: str) -> None:
-    """Tiles as hand-written kernels have them, in every number of stages."""
+    """Tiles like those of hand-written kernels do not spill with any number of pipeline stages."""
     compared = 0
     for sketch in _sketches(name, small=False):
         if _is_split(sketch):

@@ -1,4 +1,4 @@
-"""Transposed copies: golden programs, exact formulas, right answers, and declined where it does not apply."""
+"""The rule `transposed_copies`: golden programs, exact formulas, correct results, and declined operators."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _permuted(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str = "float
     return te.create_prim_func([x, topi.transpose(x, axes)])
 
 
-def test_program_and_formulas(golden: Callable[[str, str], None]) -> None:
+def test_program_and_exact_formulas(golden: Callable[[str, str], None]) -> None:
     (sketch,) = sketches(make_task(_permuted((2, 4, 8, 48), (0, 3, 1, 2)), AVX512, name="transposed"), space="own")
     assert sketch.understood, sketch.reason
     golden("programs/own_transposed_copy", str(sketch.program))
     assert equal_counts(sketch, sketch.sample(4, seed=5)) > 0
 
 
-def test_formulas_of_blocks_that_do_not_divide() -> None:
+def test_formulas_are_exact_for_blocks_that_do_not_divide() -> None:
     (sketch,) = sketches(make_task(_permuted((2, 7, 7, 100), (0, 3, 1, 2)), AVX512, name="transposed"), space="own")
     assert sketch.understood, sketch.reason
     assert equal_counts(sketch, sketch.sample(4, seed=5)) > 0
@@ -56,17 +56,17 @@ def test_formulas_of_blocks_that_do_not_divide() -> None:
     ],
     ids=str,
 )
-def test_answers_are_right(shape: tuple[int, ...], axes: tuple[int, ...], size: int) -> None:
-    """With two sets of decisions; size: of the blocks."""
+def test_results_are_correct(shape: tuple[int, ...], axes: tuple[int, ...], size: int) -> None:
+    """Schedules with two sets of decisions are correct, and blocks have this size."""
     module = as_module(_permuted(shape, axes))
-    (found,) = transposed_copies(_tvm.Schedule(module, seed=1), 16)
-    assert int(_tvm.found(found.mod["main"].body, _tvm.tirx.For)[0].extent) == size
-    in_registers = transpose(found.mod)["main"].body
+    (schedule,) = transposed_copies(_tvm.Schedule(module, seed=1), 16)
+    assert int(_tvm.found(schedule.mod["main"].body, _tvm.tirx.For)[0].extent) == size
+    in_registers = transpose(schedule.mod)["main"].body
     assert _tvm.found(in_registers, _tvm.tirx.Shuffle)
     assert not _tvm.found(in_registers, _tvm.tirx.IfThenElse)
     x = np.arange(np.prod(shape)).reshape(shape).astype("float32")
-    for other in decided_anew(found, module):
-        _, got = run(other, [x, np.zeros(x.transpose(axes).shape, "float32")])
+    for variant in decided_anew(schedule, module):
+        _, got = run(variant, [x, np.zeros(x.transpose(axes).shape, "float32")])
         np.testing.assert_array_equal(got, x.transpose(axes))
 
 
@@ -84,7 +84,7 @@ def test_answers_are_right(shape: tuple[int, ...], axes: tuple[int, ...], size: 
     ],
     ids=["heads", "too few", "in order", "bools", "arithmetic", "product", "rows", "gather"],
 )
-def test_declined(func: Any) -> None:
+def test_other_operators_are_declined(func: Any) -> None:
     assert transposed_copies(_tvm.Schedule(as_module(func)), 16) == []
 
 
@@ -94,8 +94,8 @@ def test_several_outputs_are_declined() -> None:
     assert transposed_copies(_tvm.Schedule(as_module(func)), 8) == []
 
 
-def test_outputs_that_others_read_are_declined() -> None:
-    """Such as the mask that cross entropy needs twice: an output is not computed where it is read."""
+def test_outputs_that_other_stages_read_are_declined() -> None:
+    """An output that another stage reads, like the mask of cross entropy, is not computed where it is read."""
     x = te.placeholder((8, 8), name="X")
     doubled = te.compute((8, 8), lambda i, j: 2.0 * x[i, j])
     func = te.create_prim_func([x, doubled, topi.transpose(doubled, (1, 0))])

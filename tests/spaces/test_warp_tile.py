@@ -1,5 +1,4 @@
-"""Warp tiles: right as loops and as instructions, exact in their formulas, within the limits, and compiled without
-spills where the CUDA compiler is at hand."""
+"""Warp tiles: correct as loops and as instructions, exact formulas, within limits, and compiled without spills."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "conv3d": lambda: operators.conv3d(16, 4, 8, 16),
     "nhwc": lambda: operators.conv2d_nhwc(16, 16, 32),
 }
-REAL: dict[str, Callable[[], Any]] = {
+LARGE: dict[str, Callable[[], Any]] = {
     "dense": lambda: operators.dense(128, 768, 3072),
     "batch_matmul": lambda: operators.batch_matmul(12, 128, 64, 128),
     "conv2d_3x3": lambda: operators.conv2d(64, 56, 64, relu=True),
@@ -65,8 +64,8 @@ def on_tensor_cores(sketch: Sketch) -> bool:
 
 @cache
 def _sketches(name: str, precision: str = "tf32", *, real: bool = False) -> tuple[Sketch, ...]:
-    found = sketches((REAL if real else OPERATORS)[name](), TARGETS[precision], space="own")
-    return tuple(filter(on_tensor_cores, found))
+    own_sketches = sketches((LARGE if real else OPERATORS)[name](), TARGETS[precision], space="own")
+    return tuple(filter(on_tensor_cores, own_sketches))
 
 
 def _arguments(sketch: Sketch) -> list[Any]:
@@ -79,8 +78,8 @@ def _error(got: Any, truth: Any) -> float:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_loops_are_right(name: str) -> None:
-    """As anybody but the CUDA compiler sees them: exact products, in threads that take turns."""
+def test_loops_are_correct(name: str) -> None:
+    """Lowered to loops, sketches give exact products with threads run serially."""
     assert _sketches(name)
     for sketch in _sketches(name):
         arguments = _arguments(sketch)
@@ -95,13 +94,16 @@ def test_loops_are_right(name: str) -> None:
     ("name", "precision"),
     [*((name, "tf32") for name in OPERATORS), ("padded", "float16"), ("padded", "bfloat16"), ("two_axes", "float16")],
 )
-def test_instructions_are_right(name: str, precision: str, tmp_path: Path) -> None:
-    """The generated CUDA source, every thread of it, with NVIDIA's tables of fragments: within what rounding the
-    operands explains, and no better, so it is rounded."""
-    known = check_precision(precision)
-    found = _sketches(name, precision)
-    few = found if name in ("dense", "padded", "split", "conv2d_3x3") else {found[0], found[-1]}
-    for number, sketch in enumerate(few):
+def test_instructions_are_correct(name: str, precision: str, tmp_path: Path) -> None:
+    """The generated CUDA source is run for every thread, with NVIDIA's tables of fragments.
+
+    The error is within the rounding of the operands. It is not smaller, which shows that the operands are rounded."""
+    rounding = check_precision(precision)
+    all_sketches = _sketches(name, precision)
+    checked = (
+        all_sketches if name in ("dense", "padded", "split", "conv2d_3x3") else {all_sketches[0], all_sketches[-1]}
+    )
+    for number, sketch in enumerate(checked):
         arguments = _arguments(sketch)
         truth = run(double_precision(sketch.task.module), arguments)[-1]
         (point,) = sketch.sample(1, seed=7).tolist()
@@ -109,11 +111,11 @@ def test_instructions_are_right(name: str, precision: str, tmp_path: Path) -> No
         folder.mkdir()
         single = [a.astype("float32") for a in arguments]
         got = emulated(sketch.schedule(point).mod, TARGETS[precision], single, folder)[-1]
-        assert known.unit / 50 < _error(got, truth) < known.tolerance / 2
+        assert rounding.unit / 50 < _error(got, truth) < rounding.tolerance / 2
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_formulas_equal_what_is_counted(name: str) -> None:
+def test_formulas_equal_brute_force_counts(name: str) -> None:
     for sketch in _sketches(name):
         assert sketch.understood, sketch.reason
         points = sketch.sample(1, seed=5)
@@ -135,26 +137,31 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
     assert refused
 
 
-def test_products_count_by_how_fast_they_are() -> None:
-    """A multiplication counts as an eighth, or a sixteenth, and loads of four threads as one."""
+def test_multiplications_are_weighted_by_their_speed() -> None:
+    """A multiplication counts as 1/8 or 1/16, and the loads of four threads count as one."""
     rows = {}
     for precision in ON_TENSOR_CORES:
         sketch = _sketches("dense", precision)[0]
-        found = formulas(sketch)
-        store = next(i for i, name in enumerate(found.stores) if name.startswith("Y") and "shared" not in name)
-        rows[precision] = dict(zip(NAMES, found.evaluate(sketch.sample(1, seed=1))[0][store], strict=True))
+        features_of_sketch = formulas(sketch)
+        store = next(
+            i for i, name in enumerate(features_of_sketch.stores) if name.startswith("Y") and "shared" not in name
+        )
+        rows[precision] = dict(zip(NAMES, features_of_sketch.evaluate(sketch.sample(1, seed=1))[0][store], strict=True))
     assert [rows[p]["float_mul"] for p in ON_TENSOR_CORES] == [32 * 64 * 48 / n for n in (8, 16, 16)]
     assert [rows[p]["vector_extent"] for p in ON_TENSOR_CORES] == [8, 16, 16]
     assert all(rows[p]["iterations"] == 32 * 64 * 48 for p in ON_TENSOR_CORES)
 
 
-def test_only_where_asked_for_and_of_use() -> None:
-    """float32 has the sketches it always had; too few outputs, or steps, other types and windows alone are left."""
-    asked = TARGETS["tf32"]
-    exact = sketches(REAL["dense"](), PLAIN, space="own")
-    both = sketches(REAL["dense"](), asked, space="own")
-    assert not any(map(on_tensor_cores, exact))
-    instructions = [[json.loads(s.trace_json())[0] for s in of if not on_tensor_cores(s)] for of in (both, exact)]
+def test_tensor_cores_are_used_only_where_requested_and_useful() -> None:
+    """Sketches for float32 do not change, and tensor cores are not used for unsuitable shapes, types and operators."""
+    tf32 = TARGETS["tf32"]
+    float32_sketches = sketches(LARGE["dense"](), PLAIN, space="own")
+    tf32_sketches = sketches(LARGE["dense"](), tf32, space="own")
+    assert not any(map(on_tensor_cores, float32_sketches))
+    instructions = [
+        [json.loads(s.trace_json())[0] for s in of if not on_tensor_cores(s)]
+        for of in (tf32_sketches, float32_sketches)
+    ]
     assert instructions[0] == instructions[1]
     for func in (
         operators.matmul(1, 256, 64),
@@ -164,12 +171,12 @@ def test_only_where_asked_for_and_of_use() -> None:
         operators.softmax(8, 32),
         operators.conv2d(3, 32, 32),
     ):
-        found = sketches(func, asked, space="own")
-        assert found
-        assert not any(map(on_tensor_cores, found))
+        own_sketches = sketches(func, tf32, space="own")
+        assert own_sketches
+        assert not any(map(on_tensor_cores, own_sketches))
 
 
-def test_traces_come_back_and_keys_tell_precisions_apart() -> None:
+def test_traces_survive_a_round_trip_and_keys_depend_on_precision() -> None:
     tasks = {name: make_task(OPERATORS["dense"](), target, name="dense") for name, target in TARGETS.items()}
     exact = make_task(OPERATORS["dense"](), PLAIN, name="dense")
     assert len({exact.key, *(task.key for task in tasks.values())}) == 4
@@ -182,8 +189,8 @@ def test_traces_come_back_and_keys_tell_precisions_apart() -> None:
             assert sketch.point(sketch.schedule(point).trace) == tuple(point)
 
 
-def test_the_length_of_the_source_is_known() -> None:
-    """Instructions have long operands, and are written for each virtual thread."""
+def test_the_length_of_the_source_is_predicted() -> None:
+    """Instructions have long operands, and are written once for each virtual thread."""
     ratios = []
     for name in ("dense", "batch_matmul", "conv2d_3x3"):
         for sketch in _sketches(name, real=True):
@@ -203,9 +210,9 @@ def compiler() -> None:
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", LARGE)
 def test_random_points_compile(name: str) -> None:
-    """For both architectures, in all precisions."""
+    """One random point compiles for each precision, on both architectures."""
     for precision, arch in zip(ON_TENSOR_CORES, ("sm_90", "sm_80", "sm_90"), strict=True):
         sketch = _sketches(name, precision, real=True)[-1]
         (point,) = sketch.sample(1, seed=5).tolist()
@@ -226,7 +233,7 @@ GOOD = {
 @pytest.mark.parametrize("name", GOOD)
 @pytest.mark.parametrize("precision", ON_TENSOR_CORES)
 def test_good_points_do_not_spill(name: str, precision: str) -> None:
-    """64 × 64 outputs a block of four warps, in every number of stages."""
+    """Tiles of 64 × 64 outputs per block of four warps do not spill with any number of pipeline stages."""
     compared = 0
     for sketch in _sketches(name, precision, real=True):
         if "RFactor" in sketch.trace_json():
@@ -242,19 +249,19 @@ def test_good_points_do_not_spill(name: str, precision: str) -> None:
 
 
 def _loads(sketch: Sketch) -> list[list[list[int]]]:
-    """What the threads of a warp load for the first instruction in the source: two rows of A, a column of B."""
+    """Return the indices that the threads of a warp load for the first instruction: two rows of A, a column of B."""
     (point,) = sketch.sample(1, seed=5).tolist()
     call = re.search(r"felixlike_mma_tf32\((.*)\);", source_of(sketch.schedule(point).mod, TARGETS["tf32"]))
     assert call is not None
     indices = re.findall(r"_shared_ptr\[(.*?)\](?:, |$)", call[1].replace("(int)threadIdx.x", "thread"))
     assert len(indices) == 12
-    still = dict.fromkeys(re.findall(r"[a-z]\w*", " ".join(indices)), 0)  # the loops around, at their first step
-    places = [[eval(index, still | {"thread": thread}) for thread in range(32)] for index in indices]
+    loop_variables = dict.fromkeys(re.findall(r"[a-z]\w*", " ".join(indices)), 0)  # variables of outer loops, at 0
+    places = [[eval(index, loop_variables | {"thread": thread}) for thread in range(32)] for index in indices]
     return [places[start : start + 4] for start in (0, 4, 8)]
 
 
 def test_operands_are_loaded_in_vectors_from_different_banks() -> None:
-    """Where steps are neighbours, four at once: eight threads at a time fetch from all 32 banks."""
+    """Where steps are adjacent, threads load vectors of four, and each eight threads cover all 32 banks."""
     for operand in _loads(_sketches("dense", real=True)[-1]):
         for thread in range(32):
             first = operand[0][thread]
@@ -264,8 +271,8 @@ def test_operands_are_loaded_in_vectors_from_different_banks() -> None:
             assert {places[t] % 32 for places in operand for t in range(eight, eight + 8)} == set(range(32))
 
 
-def test_single_words_come_from_different_banks() -> None:
-    """Of a convolution's weights, whose taps are neighbours and not its channels; of its image, pairs along a row."""
+def test_single_words_are_loaded_from_different_banks() -> None:
+    """Convolutions load single words of weights, whose taps are adjacent, and pairs along a row of the image."""
     *rows, columns = _loads(_sketches("conv1d")[-1])
     for operand in rows:
         for places in operand:

@@ -1,3 +1,3 @@
-"""What tests and benchmarks share: operators and models, oracles that count by hand or ask TVM, faulty candidates.
+"""Shared by tests and benchmarks: operators, models, faulty candidates, and reference results.
 
-Not part of the product: nothing outside imports it."""
+The product does not import this package."""

@@ -1,6 +1,6 @@
-"""Operators whose sizes a call decides, as PrimFuncs with symbolic shapes.
+"""Operators with dynamic sizes, as PrimFuncs with symbolic shapes.
 
-In: the sizes that are fixed. Out: a PrimFunc whose dynamic sizes are called T, or B and T, and so on.
+Input: the static sizes. Output: a PrimFunc whose dynamic sizes are named T, or B and T, and so on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from felixlike.frontend.constants import CONSTANTS, with_indices
 
 
 def symbol(name: str = "T") -> Any:
-    """A size that a call decides."""
+    """Return a variable for a dynamic size."""
     return _tvm.tirx.Var(name, "int64")
 
 
@@ -45,14 +45,14 @@ def dense_of_batch(k: int, n: int) -> Any:
 
 
 def scores(batch: int, k: int) -> Any:
-    """A[b, T, k] · B[b, T, k]ᵀ: queries and keys, T twice."""
+    """A[b, T, k] · B[b, T, k]ᵀ: queries times keys, with T in two dimensions."""
     te, t = _tvm.te, symbol()
     a, b, r = _input(batch, t, k, name="A"), _input(batch, t, k, name="B"), te.reduce_axis((0, k), name="r")
     return _func(a, b, te.compute((batch, t, t), lambda n, i, j: te.sum(a[n, i, r] * b[n, j, r], axis=r), name="C"))
 
 
 def mixed(batch: int, n: int) -> Any:
-    """A[b, T, T] · B[b, T, n]: attention and values, summed over T."""
+    """A[b, T, T] · B[b, T, n]: attention times values, summed over T."""
     te, t = _tvm.te, symbol()
     a, b, r = _input(batch, t, t, name="A"), _input(batch, t, n, name="B"), te.reduce_axis((0, t), name="r")
     return _func(a, b, te.compute((batch, t, n), lambda m, i, j: te.sum(a[m, i, r] * b[m, r, j], axis=r), name="C"))
@@ -67,7 +67,7 @@ def product(*, names: tuple[str, str, str] = ("M", "N", "K")) -> Any:
 
 
 def row_sums(n: int) -> Any:
-    """Sums of the rows of X[T, n]: no contraction."""
+    """Sums of the rows of X[T, n], an operator that is not a contraction."""
     te, t = _tvm.te, symbol()
     x, r = _input(t, n, name="X"), te.reduce_axis((0, n), name="r")
     return _func(x, te.compute((t,), lambda i: te.sum(x[i, r], axis=r), name="S"))

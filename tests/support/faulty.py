@@ -1,4 +1,4 @@
-"""Tasks and candidates, good and bad: what measuring must survive."""
+"""Tasks and candidates, valid and faulty, for tests of measuring."""
 
 import contextlib
 import math
@@ -21,7 +21,7 @@ te, tirx, topi = _tvm.te, _tvm.tirx, _tvm.topi
 
 @dataclass(frozen=True)
 class Given:
-    """A candidate whose module is given."""
+    """A candidate with a fixed module."""
 
     scheduled: Any
 
@@ -31,7 +31,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Refused:
-    """A candidate that TVM refuses."""
+    """A candidate that TVM refuses to schedule."""
 
     def module(self) -> Any:
         raise InvalidSchedule("the loops are not perfectly nested", where="compute_at")
@@ -42,7 +42,7 @@ def task_of(func: Any, name: str = "task") -> Task:
 
 
 def matmul(size: int = 64, added: float = 0.0, rows: int | None = None, first: int = 0) -> Any:
-    """C = A·B (+ added), or only so many rows of it, of which some may lie before or after C."""
+    """C = A·B (+ added), or only `rows` of its rows from `first` on, some of which may lie outside of C."""
     a, b = te.placeholder((size, size), name="A"), te.placeholder((size, size), name="B")
     k = te.reduce_axis((0, size), name="k")
     c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j] + added / size, axis=k), name="C")
@@ -52,13 +52,13 @@ def matmul(size: int = 64, added: float = 0.0, rows: int | None = None, first: i
     schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     outer = schedule.get_loops(schedule.get_sblock("C", "main"))[0]
     loop = schedule.get(outer)
-    fewer = tirx.For(loop.loop_var, first, rows, loop.kind, loop.body)
-    schedule.state.replace(schedule.get_sref(outer), fewer)
+    partial_loop = tirx.For(loop.loop_var, first, rows, loop.kind, loop.body)
+    schedule.state.replace(schedule.get_sref(outer), partial_loop)
     return schedule.mod["main"]
 
 
 def tiled(size: int = 64, tile: int = 16) -> Given:
-    """A healthy schedule of matmul: parallel rows, tiled and vectorised columns."""
+    """Return a valid schedule of matmul with parallel rows and tiled, vectorized columns."""
     schedule = _tvm.Schedule(_tvm.IRModule({"main": matmul(size)}))
     i, j, k = schedule.get_loops(schedule.get_sblock("C", "main"))
     outer, inner = schedule.split(j, [None, tile])
@@ -69,13 +69,13 @@ def tiled(size: int = 64, tile: int = 16) -> Given:
 
 
 def calling(func: Any, symbol: str, *arguments: Any) -> Given:
-    """A candidate that calls a C function instead of computing anything."""
+    """Return a candidate that calls a C function and computes nothing."""
     body = tirx.Evaluate(tirx.call_extern("int32", symbol, *arguments))
     return Given(_tvm.IRModule({"main": func.with_body(body).with_attr("global_symbol", "main")}))
 
 
 def spoiling(size: int = 64) -> Given:
-    """A candidate that computes A·B, and then sets an element of A to zero."""
+    """Return a candidate that computes A·B and then sets an element of A to zero."""
     func = matmul(size)
     body = func.body.block.body
     store = tirx.BufferStore(func.params[0], tirx.FloatImm("float32", 0.0), [0, 0])
@@ -85,32 +85,32 @@ def spoiling(size: int = 64) -> Given:
 
 
 def hog(size: int, floats: int) -> Given:
-    """matmul's signature, by way of an intermediate buffer of so many floats."""
+    """Return a candidate with matmul's signature and an intermediate buffer of `floats` elements."""
     a, b = te.placeholder((size, size), name="A"), te.placeholder((size, size), name="B")
-    big = te.compute((floats,), lambda i: a[i % size, 0] * 2.0, name="big")
-    c = te.compute((size, size), lambda i, j: big[i * 1000 + j] + b[i, j], name="C")
+    intermediate = te.compute((floats,), lambda i: a[i % size, 0] * 2.0, name="big")
+    c = te.compute((size, size), lambda i, j: intermediate[i * 1000 + j] + b[i, j], name="C")
     return answering(te.create_prim_func([a, b, c]))
 
 
 def elementwise(compute: Callable[[Any], Any], shape: tuple[int, ...] = (8, 32), dtype: str = "float32") -> Any:
-    """A PrimFunc of one input and one output of te tensors."""
+    """Return a PrimFunc that applies `compute` to one input tensor."""
     x = te.placeholder(shape, dtype, name="X")
     return te.create_prim_func([x, compute(x)])
 
 
 def unbuildable(func: Any) -> Given:
-    """A candidate that uses a variable nobody defines."""
+    """Return a candidate that uses an undefined variable."""
     body = tirx.Evaluate(tirx.call_extern("int32", "abs", tirx.Var("nobody", "int32")))
     return Given(_tvm.IRModule({"main": func.with_body(body).with_attr("global_symbol", "main")}))
 
 
 def answering(func: Any) -> Given:
-    """A candidate with this function as it is."""
+    """Return a candidate with this function as its module."""
     return Given(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
 
 
 def candidates() -> dict[str, tuple[Schedulable, Status]]:
-    """What a candidate for `matmul()` may do to who measures it within half a gigabyte, and how that must be told."""
+    """Return valid and faulty candidates for `matmul()` with the status that measuring them with 0.5 GB must report."""
     func = matmul()
     return {
         "that TVM refuses": (Refused(), Status.INVALID),
@@ -134,9 +134,10 @@ def candidates() -> dict[str, tuple[Schedulable, Status]]:
 
 
 def kill_a_worker(pool: MeasurePool, delay: float) -> bool:
-    """End one of the pool's processes that build or measure, from outside, so many seconds after there is one.
+    """Kill one of the pool's build or measuring processes, `delay` seconds after the first one exists.
 
-    Whether there was one."""
+    Returns:
+        Whether there was such a process."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         server = pool._builder.processes.server._process

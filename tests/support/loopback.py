@@ -1,4 +1,4 @@
-"""A tracker and servers on this machine, as processes of their own: TVM's own commands, on ports that are free."""
+"""A tracker and servers on this machine: TVM's own commands in separate processes, on free ports."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ _START_SECONDS = 90.0
 
 
 class Loopback:
-    """A context manager.  where: HOST:PORT of the tracker."""
+    """Context manager that starts a tracker and ends all its processes at exit.
+
+    Attributes:
+        where: HOST:PORT of the tracker."""
 
     def __init__(self) -> None:
         self._processes: dict[Address, subprocess.Popen[bytes]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="felixlike-loopback-")
         self._logs = Path(self._folder.name) / "logs"
         self._logs.mkdir()
-        # Servers do not need torch, which tvm_ffi imports if it can: it takes longer than all the rest.
+        # Servers do not need torch, which tvm_ffi imports if it can, and which takes longer than the rest of the start.
         (Path(self._folder.name) / "torch.py").write_text("raise ImportError\n")
         address = self._start("tvm.exec.rpc_tracker")
         self.where = f"{_HOST}:{address[1]}"
@@ -45,14 +48,14 @@ class Loopback:
         self._folder.cleanup()
 
     def start(self, **counts: int) -> None:
-        """Start so many servers under each key, and wait until they are registered."""
+        """Start this number of servers for each key and wait until they are registered."""
         for key, count in counts.items():
             for _ in range(count):
                 self._start("tvm.exec.rpc_server", "--tracker", self.where, "--key", key)
         self._until(lambda: all(self._free(key) >= count for key, count in counts.items()))
 
     def kill(self, address: Address) -> None:
-        """End a server and all it has started, at once."""
+        """Kill a server and all processes that it has started."""
         process = self._processes.pop(address)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -81,8 +84,8 @@ class Loopback:
         return True
 
     def _free(self, key: str) -> int:
-        found = Tracker(self.where).servers().get(key)
-        return found.free if found else 0
+        summary = Tracker(self.where).servers().get(key)
+        return summary.free if summary else 0
 
     def _until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_SECONDS

@@ -1,4 +1,4 @@
-"""The models that benchmarks, demo and tests use: each a function giving (module in eval mode, example inputs), seeded.
+"""Models of benchmarks, demo and tests. Each function returns (module in eval mode, example inputs), with a fixed seed.
 
 Weights are random: latency does not depend on them, and nothing is downloaded.
 """
@@ -27,12 +27,12 @@ __all__ = [
 
 
 def vit() -> Model:
-    """A vision transformer of base width with two layers."""
+    """Return a vision transformer of base width with two layers."""
     return vit_b16(layers=2)
 
 
 class Product(nn.Module):
-    """a · b of two inputs, or a · bᵀ."""
+    """Computes a · b of two inputs, or a · bᵀ."""
 
     def __init__(self, *, transposed: bool) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Product(nn.Module):
 
 
 class Apply(nn.Module):
-    """A function of tensors as a module without parameters."""
+    """Wraps a function of tensors in a module without parameters."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def _module(make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Callable
     def build() -> Model:
         torch.manual_seed(0)
         module = make().eval()
-        _settle_statistics(module)
+        _randomize_batch_norms(module)
         return module, tuple(torch.randn(shape) for shape in shapes)
 
     return build
@@ -67,8 +67,8 @@ def _function(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Callabl
     return _module(lambda: Apply(function), *shapes)
 
 
-def _settle_statistics(module: nn.Module) -> None:
-    """Give batch norms statistics and weights other than their defaults, which would hide mistakes."""
+def _randomize_batch_norms(module: nn.Module) -> None:
+    """Set statistics and weights of batch norms to random values, since the default values would hide errors."""
     for part in module.modules():
         if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
             assert part.running_mean is not None

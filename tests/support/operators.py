@@ -1,6 +1,6 @@
-"""Operators as PrimFuncs, each in a real size and in one small enough to count every iteration of.
+"""Operators as PrimFuncs, each in a realistic size and in one small enough to count every iteration.
 
-In: nothing. Out: `OPERATORS`, name → a function of `small`. Sizes include primes, odd numbers and ones.
+`OPERATORS` maps a name to a function of `small_size`. Sizes include primes, odd numbers and ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def batch_matmul(batch: int, n: int, k: int, m: int) -> Any:
 
 
 def conv1d(channels: int, size: int, filters: int, kernel: int = 3) -> Any:
-    """NCW with padding."""
+    """One-dimensional convolution, NCW, with padding."""
     x, w = _input(1, channels, size), _input(filters, channels, kernel, name="W")
     return _func(x, w, topi.nn.conv1d(x, w, 1, kernel // 2, 1))
 
@@ -59,38 +59,38 @@ def conv2d(
     dilation: int = 1,
     relu: bool = False,
 ) -> Any:
-    """NCHW."""
+    """Two-dimensional convolution, NCHW."""
     x, w = _input(1, channels, size, size), _input(filters, channels, kernel, kernel, name="W")
     y = topi.nn.conv2d_nchw(x, w, stride, kernel // 2 if padding is None else padding, dilation)
     return _func(x, w, topi.nn.relu(y) if relu else y)
 
 
 def conv2d_nhwc(channels: int, size: int, filters: int, kernel: int = 3, *, stride: int = 1) -> Any:
-    """NHWC."""
+    """Two-dimensional convolution, NHWC."""
     x, w = _input(1, size, size, channels), _input(kernel, kernel, channels, filters, name="W")
     return _func(x, w, topi.nn.conv2d_nhwc(x, w, stride, kernel // 2, 1))
 
 
 def grouped(channels: int, size: int, filters: int, groups: int) -> Any:
-    """A grouped convolution, NCHW, 3×3."""
+    """Grouped convolution, NCHW, 3×3."""
     x, w = _input(1, channels, size, size), _input(filters, channels // groups, 3, 3, name="W")
     return _func(x, w, topi.nn.group_conv2d_nchw(x, w, 1, 1, 1, groups))
 
 
 def depthwise(channels: int, size: int, stride: int = 1) -> Any:
-    """A depthwise convolution, NCHW, 3×3."""
+    """Depthwise convolution, NCHW, 3×3."""
     x, w = _input(1, channels, size, size), _input(channels, 1, 3, 3, name="W")
     return _func(x, w, topi.nn.depthwise_conv2d_nchw(x, w, stride, 1, 1))
 
 
 def conv3d(channels: int, depth: int, size: int, filters: int) -> Any:
-    """NCDHW, 3×3×3."""
+    """Three-dimensional convolution, NCDHW, 3×3×3."""
     x, w = _input(1, channels, depth, size, size), _input(filters, channels, 3, 3, 3, name="W")
     return _func(x, w, topi.nn.conv3d_ncdhw(x, w, 1, 1, 1, 1))
 
 
 def transposed(channels: int, size: int, filters: int) -> Any:
-    """A transposed convolution, NCHW, 4×4, stride 2."""
+    """Transposed convolution, NCHW, 4×4, stride 2."""
     x, w = _input(1, channels, size, size), _input(channels, filters, 4, 4, name="W")
     return _func(x, w, topi.nn.conv2d_transpose_nchw(x, w, (2, 2), (1, 1), "float32", (0, 0)))
 
@@ -103,31 +103,31 @@ def pool(channels: int, size: int, kind: str, kernel: int = 3, padding: int = 1)
 
 
 def global_pool(channels: int, size: int) -> Any:
-    """The mean of every channel."""
+    """Mean of every channel."""
     x = _input(1, channels, size, size)
     return _func(x, topi.nn.global_pool(x, "avg"))
 
 
 def softmax(*shape: int) -> Any:
-    """Along the last axis."""
+    """Softmax along the last axis."""
     x = _input(*shape)
     return _func(x, topi.nn.softmax(x))
 
 
 def log_softmax(rows: int, columns: int) -> Any:
-    """Along the last axis."""
+    """Logarithm of the softmax along the last axis."""
     x = _input(rows, columns)
     return _func(x, topi.nn.log_softmax(x))
 
 
 def layer_norm(rows: int, columns: int) -> Any:
-    """Over the last axis, with scale and shift."""
+    """Layer normalization over the last axis, with scale and shift."""
     x, scale, shift = _input(rows, columns), _input(columns, name="scale"), _input(columns, name="shift")
     return _func(x, scale, shift, topi.nn.layer_norm(x, scale, shift, [1], 1e-5))
 
 
 def batch_norm(channels: int, size: int) -> Any:
-    """Inference: a scale and a shift for each channel."""
+    """Batch normalization at inference: a scale and a shift for each channel."""
     x = _input(1, channels, size, size)
     scale, shift = _input(channels, name="scale"), _input(channels, name="shift")
     y = te.compute(x.shape, lambda n, c, h, w: x[n, c, h, w] * scale[c] + shift[c], name="Y")
@@ -135,7 +135,7 @@ def batch_norm(channels: int, size: int) -> Any:
 
 
 def reduction(shape: tuple[int, ...], axis: int | tuple[int, ...] | None, kind: str = "sum") -> Any:
-    """A sum or maximum along axes; None for all."""
+    """Sum or maximum along axes; None for all axes."""
     x = _input(*shape)
     return _func(x, getattr(topi, kind)(x, axis=axis))
 
@@ -147,94 +147,94 @@ def broadcast_chain(rows: int, columns: int) -> Any:
 
 
 def transpose(*shape: int) -> Any:
-    """The last two axes change places."""
+    """Transposition of the last two axes."""
     x = _input(*shape)
     axes = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
     return _func(x, topi.transpose(x, axes))
 
 
 def split_heads(length: int, heads: int, width: int) -> Any:
-    """Matrices of each head out of one: length × (heads · width) → heads × length × width."""
+    """Split a matrix into one matrix for each head: length × (heads · width) → heads × length × width."""
     x = _input(length, heads * width)
-    apart = topi.transpose(topi.reshape(x, (1, length, heads, width)), (0, 2, 1, 3))
-    return _func(x, topi.reshape(apart, (heads, length, width)))
+    by_head = topi.transpose(topi.reshape(x, (1, length, heads, width)), (0, 2, 1, 3))
+    return _func(x, topi.reshape(by_head, (heads, length, width)))
 
 
 def merge_heads(length: int, heads: int, width: int) -> Any:
-    """The way back: heads × length × width → length × (heads · width)."""
+    """Merge the matrices of all heads: heads × length × width → length × (heads · width)."""
     x = _input(heads, length, width)
-    apart = topi.transpose(topi.reshape(x, (1, heads, length, width)), (0, 2, 1, 3))
-    return _func(x, topi.reshape(apart, (length, heads * width)))
+    by_position = topi.transpose(topi.reshape(x, (1, heads, length, width)), (0, 2, 1, 3))
+    return _func(x, topi.reshape(by_position, (length, heads * width)))
 
 
 def patches(channels: int, size: int) -> Any:
-    """The places of an image one after the other, behind one more: channels × size × size → (1 + size²) × channels."""
+    """Flatten an image behind one additional row: channels × size × size → (1 + size²) × channels."""
     x, first = _input(channels, size, size), _input(1, channels, name="first")
     return _func(x, first, topi.concatenate((first, topi.transpose(topi.reshape(x, (channels, size * size)))), axis=0))
 
 
 def gather(rows: int, columns: int, count: int) -> Any:
-    """An embedding lookup."""
+    """Embedding lookup."""
     table, ids = _input(rows, columns, name="table"), _input(count, name="ids", dtype="int64")
     return _func(table, ids, topi.take(table, ids, axis=0))
 
 
 def concat(rows: int, left: int, right: int) -> Any:
-    """Two matrices side by side."""
+    """Concatenation of two matrices along the columns."""
     a, b = _input(rows, left, name="A"), _input(rows, right, name="B")
     return _func(a, b, topi.concatenate((a, b), axis=1))
 
 
 def grouped_nhwc(channels: int, size: int, filters: int, groups: int) -> Any:
-    """A grouped convolution, NHWC, 3×3."""
+    """Grouped convolution, NHWC, 3×3."""
     x, w = _input(1, size, size, channels), _input(3, 3, channels // groups, filters, name="W")
     return _func(x, w, topi.nn.group_conv2d_nhwc(x, w, 1, 1, 1, groups))
 
 
 def einsum(*sizes: int) -> Any:
-    """The product of four matrices in one sum."""
+    """Product of four matrices in one sum."""
     inputs = [_input(*sizes[i : i + 2], name=name) for i, name in enumerate("ABCD")]
     return _func(*inputs, topi.einsum("ij,jk,kl,lm->im", *inputs))
 
 
 def rms_norm(rows: int, columns: int) -> Any:
-    """Over the last axis, with scale."""
+    """RMS normalization over the last axis, with scale."""
     x, scale = _input(rows, columns), _input(columns, name="scale")
     return _func(x, scale, topi.nn.rms_norm(x, scale, [1], 1e-5))
 
 
 def upsample(channels: int, size: int) -> Any:
-    """Twice as large, every element four times."""
+    """Nearest-neighbour upsampling by a factor of 2."""
     x = _input(1, channels, size, size)
     return _func(x, topi.nn.upsampling(x, 2, 2))
 
 
 def depth_to_space(channels: int, size: int) -> Any:
-    """Channels become 2×2 places."""
+    """Move channels to 2×2 blocks of pixels."""
     x = _input(1, 4 * channels, size, size)
     return _func(x, topi.nn.depth_to_space(x, 2))
 
 
 def gather_nd(rows: int, columns: int, count: int) -> Any:
-    """Elements at pairs of indices."""
+    """Gather elements at pairs of indices."""
     x, ids = _input(rows, columns), _input(2, count, name="ids", dtype="int64")
     return _func(x, ids, topi.gather_nd(x, ids))
 
 
 def rotated(length: int, width: int) -> Any:
-    """Rotary position embedding: halves of rows are mixed by conditions and remainders."""
+    """Rotary position embedding: conditions and remainders mix the halves of rows."""
     x, half = _input(length, width), width // 2
     cos, sin = _input(length, half, name="cos"), _input(length, half, name="sin")
 
     def value(i: Any, j: Any) -> Any:
-        turned = _tvm.tirx.if_then_else(j < half, 0 - x[i, (j + half) % width], x[i, (j + half) % width])
-        return x[i, j] * cos[i, j % half] + turned * sin[i, j % half]
+        rotated_half = _tvm.tirx.if_then_else(j < half, 0 - x[i, (j + half) % width], x[i, (j + half) % width])
+        return x[i, j] * cos[i, j % half] + rotated_half * sin[i, j % half]
 
     return _func(x, cos, sin, te.compute((length, width), value, name="Y"))
 
 
 def int8_matmul(n: int, k: int, m: int) -> Any:
-    """C = A · B of bytes, summed up in 32 bits."""
+    """C = A · B of int8 matrices, accumulated in int32."""
     a, b = _input(n, k, name="A", dtype="int8"), _input(k, m, name="B", dtype="int8")
     r = te.reduce_axis((0, k), name="k")
     return _func(

@@ -1,6 +1,7 @@
-"""Tuning runs to be ended, disturbed and started again: python -m support.runs STORE.
+"""Tuning runs in separate processes, to be killed, disturbed and resumed: python -m support.runs STORE.
 
-In: a store's path. Out: which candidates a run said it has measured, each once it is in the store, and how it ended.
+Input: the path of a record store. Output: the candidates that a run has reported as measured, each after it is in the
+store, and whether the run completed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from felixlike.tuning import Budget, Event, Session
 TRIALS = 48
 
 _JUMPS = (4e9, 0.0, -5.0, 1.7e9, 1e300)
-"""What a clock may say, s since 1970."""
+"""Values that the clock returns, in seconds since 1970."""
 
 
 @cache
@@ -39,7 +40,7 @@ def _task() -> Task:
 
 
 def tune(store: Path, *, seed: int = 0, trials: int = TRIALS) -> None:
-    """A run that prints what it has measured, a line each: one "started", keys, one "ended"."""
+    """Run a tuning session that prints "started", the key of each measured candidate, and "ended", one per line."""
 
     def observe(event: Event) -> None:
         if event.measurement is not None and event.candidate is not None:
@@ -55,7 +56,7 @@ def tune(store: Path, *, seed: int = 0, trials: int = TRIALS) -> None:
             pool=pool,
             store=opened,
             seed=seed,
-            space="default",  # whose points are many, for a task of some microseconds
+            space="default",  # which has many points, although the task takes a few microseconds
             observe=observe,
         )
         print("started", flush=True)
@@ -64,7 +65,11 @@ def tune(store: Path, *, seed: int = 0, trials: int = TRIALS) -> None:
 
 
 class Run:
-    """A run in a copy of this process, which has everything imported.  clock: "jumps" for one that does."""
+    """A run in a fork of this process, which has imported everything already.
+
+    Args:
+        store: path of the record store.
+        clock: "jumps" for a clock that jumps, "" for the real one."""
 
     def __init__(self, store: Path, *, clock: str = "", **options: Any) -> None:
         _task()
@@ -72,45 +77,45 @@ class Run:
         self._process = os.fork()
         if self._process == 0:
             os.close(reading)
-            _here(writing, clock, store, options)
+            _run_in_child(writing, clock, store, options)
         os.close(writing)
-        self._said = open(reading, encoding="utf-8")  # noqa: SIM115  closed by `end`
+        self._output = open(reading, encoding="utf-8")  # noqa: SIM115  closed by `end`
         self._lines: list[str] = []
-        if self._said.readline() != "started\n":
+        if self._output.readline() != "started\n":
             raise RuntimeError(f"a run did not start; it left with {os.waitpid(self._process, 0)[1]}")
 
     def wait(self, results: int) -> None:
-        """Until it has reported so many results more, or has ended."""
-        self._lines += itertools.islice(self._said, results)
+        """Wait until the run has reported this number of further results or has ended."""
+        self._lines += itertools.islice(self._output, results)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the run."""
         os.kill(self._process, signal.SIGKILL)
 
     def end(self) -> tuple[set[str], bool]:
-        """Wait for its end: what it has said to have measured, and whether it came to its end by itself."""
-        with self._said:
-            self._lines += self._said
+        """Wait until the process ends, and return what `said` returns for its output."""
+        with self._output:
+            self._lines += self._output
         os.waitpid(self._process, 0)
         return said(self._lines)
 
 
 def said(lines: Iterable[str]) -> tuple[set[str], bool]:
-    """What a run's words mean: candidates measured; whether it came to its end."""
+    """Parse the output of a run: the candidates it has reported as measured, and whether it completed."""
     words = [line.removesuffix("\n") for line in lines]
     return {word for word in words if word.startswith("[") and word.endswith("]]")}, "ended" in words
 
 
 def stored(store: Path) -> list[str]:
-    """The candidates whose measurements a store holds, as runs name them."""
+    """Return the keys of the candidates whose measurements are in a store, in the format that runs print."""
     if not store.exists():
         return []
     with records.open(store) as opened:
         return [json.dumps((r.sketch, r.point)) for r in opened.measurements(_task())]
 
 
-def _here(writing: int, clock: str, store: Path, options: Any) -> NoReturn:
-    """The copy's part: run, say so, leave without any clean-up of the parent's state."""
+def _run_in_child(writing: int, clock: str, store: Path, options: Any) -> NoReturn:
+    """Run in the forked process, and exit without clean-up of the parent's state."""
     try:
         os.dup2(writing, sys.stdout.fileno())
         if clock:

@@ -1,4 +1,4 @@
-"""Stores of which every row is known, ways to damage their files, and whether a damaged one tells anything untrue."""
+"""Record stores with known rows, ways to damage their files, and a check for records that were never written."""
 
 from __future__ import annotations
 
@@ -37,26 +37,28 @@ def record(measurement: Measurement, task: Task = TASK, point: tuple[int, ...] =
 
 
 def fill(path: Path, count: int = 60, *, first: int = 0) -> list[Record]:
-    """Records of two tasks and all kinds, some with long messages; what was written, in order."""
+    """Append records of two tasks and all statuses, some with long messages, and return them in order."""
     rng = random.Random(first)
     written = []
     with records.open(path) as store:
         for step in range(first, first + count):
-            found = timed(rng.uniform(1e-4, 1e-2)) if step % 3 else Measurement(Status.CRASHED, message="why " * step)
+            measurement = (
+                timed(rng.uniform(1e-4, 1e-2)) if step % 3 else Measurement(Status.CRASHED, message="why " * step)
+            )
             task = (TASK, OTHER)[step % 2]
-            made = replace(record(found, task, tuple(range(step, step + 12))), time=float(step))
-            store.append(task, made)
-            written.append(made)
+            entry = replace(record(measurement, task, tuple(range(step, step + 12))), time=float(step))
+            store.append(task, entry)
+            written.append(entry)
     return written
 
 
-def told(found: Record) -> str:
-    """Everything of a record; nan is equal to nan here."""
-    return repr(found)
+def told(entry: Record) -> str:
+    """Return all fields of a record as text, so that NaN compares equal to NaN."""
+    return repr(entry)
 
 
 def newer(path: Path) -> None:
-    """A store that a later felixlike wrote."""
+    """Create a store with the version number of a later felixlike."""
     records.open(path).close()
     connection = sqlite3.connect(path)
     with connection:
@@ -65,7 +67,11 @@ def newer(path: Path) -> None:
 
 
 def flip(path: Path, places: list[tuple[int, int]]) -> None:
-    """Change bytes: (place, bits)."""
+    """Invert bits of bytes.
+
+    Args:
+        path: the file.
+        places: (offset of the byte, mask of its bits)."""
     content = bytearray(path.read_bytes())
     for at, bits in places:
         content[at] ^= bits
@@ -77,13 +83,13 @@ def truncate(path: Path, size: int) -> None:
 
 
 def flip_at_random(path: Path, rng: random.Random) -> None:
-    """Change one bit, or a few, or forty, anywhere."""
+    """Flip one, three or forty random bits."""
     length = path.stat().st_size
     flip(path, [(rng.randrange(length), 1 << rng.randrange(8)) for _ in range(rng.choice((1, 1, 3, 40)))])
 
 
 def after(damage: Callable[[Path], None], original: Path, written: list[Record], path: Path) -> str:
-    """How a copy at this path of a store made by `fill` looks after some damage."""
+    """Damage a copy of a store made by `fill`, and return what `look` returns for the copy."""
     shutil.copy(original, path)
     path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
     damage(path)
@@ -91,14 +97,14 @@ def after(damage: Callable[[Path], None], original: Path, written: list[Record],
 
 
 def look(path: Path, written: list[Record]) -> str:
-    """Use a store made by `fill` in every way: "refused", "works", or "wrong" where it told what was never written."""
-    known = {told(r) for r in written}
+    """Use a store made by `fill` in every way. Return "refused", "works", or "wrong" if it returned unwritten data."""
+    written_texts = {told(r) for r in written}
     tasks = {(t.name, t.flops, str(t.target)) for t in (TASK, OTHER)}
     try:
         with records.open(path) as store:
-            found = [*store.measurements(), *(r for t in (TASK, OTHER) if (r := store.best(t)) is not None)]
+            entries = [*store.measurements(), *(r for t in (TASK, OTHER) if (r := store.best(t)) is not None)]
             true = (
-                {told(r) for r in found} <= known
+                {told(r) for r in entries} <= written_texts
                 and {(s.name, s.flops, s.target) for s in store.summary()} <= tasks
                 and {(w.name, w.target) for w in store.workloads()} <= {(name, target) for name, _, target in tasks}
                 and store.count() <= len(written)

@@ -1,4 +1,4 @@
-"""Index expressions between TVM and us."""
+"""Index expressions are converted to TVM and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from felixlike.symbolic.expr.expression import var
 from felixlike.symbolic.replay.convert import from_expr, to_expr
 
 
-def test_indices_are_the_same_after_a_visit_to_tvm() -> None:
+def test_indices_survive_a_round_trip_through_tvm() -> None:
     i, j, t = (_tvm.tirx.Var(name, "int32") for name in "ijt")
     table = {t: var("t", 1, 8), i: var("i", 0, 7), j: var("j", 0, 7)}
     names = {ours: theirs for theirs, ours in table.items()}

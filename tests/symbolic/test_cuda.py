@@ -1,4 +1,4 @@
-"""Sketches of the CUDA space against TVM; no GPU is needed to schedule."""
+"""Sketches of the CUDA space agree with TVM. Scheduling needs no GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from felixlike.symbolic.space import stored_sketch
 
 @pytest.fixture(autouse=True)
 def _sources_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What TVM takes is asked here, not what is worth building."""
+    """Remove the limit on source length, since these tests compare with TVM's limits only."""
     monkeypatch.setattr("felixlike.symbolic.replay.source_limits.LONGEST_SOURCE", 10**12)
 
 
@@ -39,8 +39,8 @@ NAMES = (
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", NAMES)
-def test_loop_nests_are_tvms(name: str, target: str) -> None:
-    """At random valid points TVM accepts the point, and lowers it to the loops the program says."""
+def test_loop_nests_equal_tvms(name: str, target: str) -> None:
+    """At random valid points, TVM accepts the point and lowers it to the loops of the symbolic program."""
     compared = 0
     for sketch in sketches(workloads.ALL[name](), target):
         if not sketch.understood:
@@ -53,8 +53,8 @@ def test_loop_nests_are_tvms(name: str, target: str) -> None:
     assert compared
 
 
-def test_blocks_move_between_threads_and_what_they_share() -> None:
-    """A mean's sum is computed under the outer part of a loop that threads split unevenly: 12 = 3·4 = 1·32 − 20."""
+def test_blocks_move_under_the_outer_part_of_a_shared_loop() -> None:
+    """The sum of a mean is under the outer part of a loop that threads split unevenly: 12 = 3·4 = 1·32 − 20."""
     pooled = sketches(workloads.average(size=24), "sm_90")[1]
     names = [v.name for v in pooled.variables]
     for threads, steps in ((4, 4), (8, 8), (32, 12)):
@@ -68,8 +68,8 @@ def product() -> tuple[Sketch, ...]:
     return sketches(workloads.matmul(256, 192, 320), "sm_90")
 
 
-def test_limits_of_a_block_are_exactly_tvms(product: tuple[Sketch, ...]) -> None:
-    """Points TVM draws are valid here if and only if TVM's VerifyGPUCode lets them pass."""
+def test_block_limits_equal_tvms(product: tuple[Sketch, ...]) -> None:
+    """Points drawn by TVM are valid if and only if TVM's VerifyGPUCode accepts them."""
     accepted = refused = 0
     for sketch in product:
         points = sketch.sampler.by_tvm(40, np.random.default_rng(0))
@@ -86,8 +86,8 @@ def test_limits_of_a_block_are_exactly_tvms(product: tuple[Sketch, ...]) -> None
     assert refused
 
 
-def test_groups_of_halves_are_copied_in_vectors_that_tvm_takes() -> None:
-    """Vectors of eight halves across rows that they do not divide have indices too large for it."""
+def test_float16_groups_are_copied_in_vectors_that_tvm_accepts() -> None:
+    """TVM rejects vectors of eight float16 across rows that they do not divide, whose indices are too large."""
     te = _tvm.te
     a, b = (te.placeholder((64, 64), name=name, dtype="float16") for name in "AB")
     k = te.reduce_axis((0, 64), name="k")
@@ -96,13 +96,13 @@ def test_groups_of_halves_are_copied_in_vectors_that_tvm_takes() -> None:
         assert all(sketch.accepts(point) for point in sketch.sample(8, seed=1).tolist())
 
 
-def test_limits_have_reasons(product: tuple[Sketch, ...]) -> None:
+def test_constraints_have_reasons(product: tuple[Sketch, ...]) -> None:
     reasons = [c.reason for c in product[1].constraints]
     for words in ("at most 1024 threads", "as many threads as a warp", "is 49152 bytes", "at least two steps"):
         assert any(words in reason for reason in reasons), words
 
 
-def test_variables_of_fetches(product: tuple[Sketch, ...]) -> None:
+def test_fetch_variables(product: tuple[Sketch, ...]) -> None:
     fetches = [v for v in product[0].variables if v.kind is Kind.FETCH]
     assert [v.name for v in fetches] == ["fetch.0", "fetch.1"]
     assert fetches[0].choices == (1, 2, 3, 4)
@@ -114,7 +114,7 @@ def test_points_and_traces_convert_both_ways() -> None:
             assert sketch.point(sketch.schedule(point).trace) == tuple(point)
 
 
-def test_programs_read_well(product: tuple[Sketch, ...], golden: Callable[[str, str], None]) -> None:
+def test_programs(product: tuple[Sketch, ...], golden: Callable[[str, str], None]) -> None:
     golden("programs/cuda_matmul_pipelined", str(product[1].program))
     golden("programs/cuda_softmax_across_threads", str(sketches(workloads.softmax(), "sm_90")[3].program))
 
@@ -122,14 +122,14 @@ def test_programs_read_well(product: tuple[Sketch, ...], golden: Callable[[str, 
 @pytest.mark.skipif(not codegen.cuda_toolchain(), reason="neither NVRTC (felixlike[cuda]) nor nvcc is installed")
 @pytest.mark.parametrize("name", ["matmul_relu", "conv2d", "softmax"])
 def test_schedules_compile(name: str) -> None:
-    """The code of valid points for sm_90 is machine code."""
+    """Valid points compile to machine code for sm_90."""
     for sketch in sketches(workloads.ALL[name](), "sm_90"):
         module = sketch.schedule(sketch.sample(1, seed=5)[0]).mod
         assert len(codegen.cuda_binary(module, sketch.task.target)) > 1000
 
 
-def test_groups_in_shared_memory_are_understood() -> None:
-    """Nests are TVM's; no point is accepted in vain."""
+def test_groups_in_shared_memory_are_symbolic() -> None:
+    """Loop nests equal TVM's, and TVM accepts every sampled point."""
     for sketch in sketches(workloads.ALL["conv2d_grouped"](), "sm_90"):
         assert any(buffer.grouped and buffer.scope == "shared" for buffer in sketch.program.buffers)
         names = [v.name for v in sketch.variables]
@@ -139,8 +139,8 @@ def test_groups_in_shared_memory_are_understood() -> None:
 
 
 @pytest.mark.parametrize(("channels", "size", "groups"), [(96, 10, 4), (192, 7, 8)])
-def test_groups_of_many_channels_are_understood(channels: int, size: int, groups: int) -> None:
-    """Whose loops can be split in so many ways that only some are tried of those that make blocks of one size."""
+def test_groups_of_many_channels_are_symbolic(channels: int, size: int, groups: int) -> None:
+    """Such loops have so many splits that only some are evaluated for each block size."""
     for sketch in sketches(grouped(channels, size, channels, groups), "sm_90"):
         assert sketch.understood, sketch.reason
         names = [v.name for v in sketch.variables]
@@ -149,8 +149,8 @@ def test_groups_of_many_channels_are_understood(channels: int, size: int, groups
             assert nest == oracles.tvm_nest(sketch.schedule(point)), point
 
 
-def test_groups_take_no_more_room_than_tvm_gives_them() -> None:
-    """Tiles of several groups, which TVM takes."""
+def test_groups_use_no_more_memory_than_in_tvm() -> None:
+    """TVM accepts these tiles of several groups."""
     sketch = sketches(OPERATORS["conv2d_grouped"](), "sm_90")[0]
     points = [
         [1, 1, 1, 1, 1, 2, 2, 1, 4, 4, 2, 1, 2, 1, 7, 1, 1, 28, 1, 1, 8, 1, 2, 3, 1, 1, 1, 1, 3, 1, 4, 512],
@@ -161,7 +161,7 @@ def test_groups_take_no_more_room_than_tvm_gives_them() -> None:
 
 
 def test_stored_traces_find_their_postprocessors() -> None:
-    """A trace of ours and one of MetaSchedule's are told apart, whatever kind of operator they are of."""
+    """The postprocessors of stored traces are found for both spaces and several kinds of operators."""
     for func in (workloads.matmul(), workloads.chain(30, 52)):
         task = make_task(func, resolve_target("sm_90"), name="stored")
         for space in ("own", "default"):
@@ -172,8 +172,8 @@ def test_stored_traces_find_their_postprocessors() -> None:
                 assert names[0] == names[1]
 
 
-def test_both_spaces_compete_unless_one_is_asked_for() -> None:
+def test_the_best_space_combines_both_spaces() -> None:
     task = make_task(workloads.matmul(), resolve_target("sm_90"), name="both")
-    own, theirs = ([s.key for s in sketches(task, space=space)] for space in ("own", "default"))
-    assert own
-    assert [s.key for s in sketches(task, space="best")] == own + theirs
+    own_keys, default_keys = ([s.key for s in sketches(task, space=space)] for space in ("own", "default"))
+    assert own_keys
+    assert [s.key for s in sketches(task, space="best")] == own_keys + default_keys

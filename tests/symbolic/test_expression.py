@@ -1,4 +1,4 @@
-"""Expressions: simplification never changes a value, bounds hold, equal things are one object."""
+"""Expressions: simplification preserves values, bounds hold, and equal expressions are one object."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ POINTS = st.fixed_dictionaries({name: st.integers(1, 12) for name in NAMES})
 @given(TREES, POINTS)
 def test_values_are_exact_and_within_bounds(tree: tuple[Expr, Value], point: dict[str, int]) -> None:
     expression, value = tree
-    wanted = value(point)
-    found = evaluate(expression, point)
-    assert found == float(wanted)
-    assert expression.low - 1e-9 <= found <= expression.high + 1e-9
+    expected = value(point)
+    result = evaluate(expression, point)
+    assert result == float(expected)
+    assert expression.low - 1e-9 <= result <= expression.high + 1e-9
 
 
 @settings(max_examples=200, deadline=None)
@@ -100,14 +100,14 @@ def test_equal_expressions_are_one_object() -> None:
     assert ex.const(2.0) is ex.const(2)
 
 
-def test_minimum_and_maximum_are_settled_by_bounds() -> None:
+def test_bounds_decide_minimum_and_maximum() -> None:
     assert maximum(1, A * B) is A * B
     assert minimum(A, A * B) is A
     assert minimum(A, 20) is A
     assert str(minimum(A, B)) == "min(a, b)"
 
 
-def test_gates() -> None:
+def test_gates_are_simplified() -> None:
     gate = at_least(A, 2)
     assert gate * gate is gate
     assert (1 - gate) * (1 - gate) is 1 - gate
@@ -119,7 +119,7 @@ def test_gates() -> None:
     assert select(gate, 1, 0) is gate
 
 
-def test_complete_products_of_a_group_are_numbers() -> None:
+def test_complete_products_of_a_group_are_constants() -> None:
     group = Group("i", 48, 3)
     x, y, z = (ex.var(f"i.{n}", 1, 48, group) for n in range(3))
     assert (x * y * z).value == 48
@@ -136,7 +136,7 @@ def test_floor_division() -> None:
     assert evaluate(ex.floordiv(A * B, C), {"a": 7, "b": 5, "c": 4}) == 8
 
 
-def test_what_is_not_a_number_or_a_variable_says_so() -> None:
+def test_other_expressions_have_no_value_and_no_name() -> None:
     with pytest.raises(TypeError, match="is not a constant"):
         _ = (A + B).value
     with pytest.raises(TypeError, match="is not a variable"):
@@ -167,11 +167,11 @@ def test_graphs_evaluate_many_points_at_once() -> None:
         (-A, "-a"),
     ],
 )
-def test_text(expression: Expr, text: str) -> None:
+def test_expressions_as_text(expression: Expr, text: str) -> None:
     assert str(expression) == text
 
 
-def test_floors_rise_with_what_is_divided() -> None:
+def test_floors_are_monotonic() -> None:
     x, t = ex.var("x", 0, 100), ex.var("t", 1, 8)
     begin, end = ex.floordiv(x * t, 16), ex.floordiv(x * t + t - 1, 16)
     assert minimum(16 * begin, 16 * end + 15) is 16 * begin
@@ -180,19 +180,19 @@ def test_floors_rise_with_what_is_divided() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(POLYNOMIALS)
-def test_nonnegative_goes_by_coefficients_above_the_bounds(tree: tuple[Expr, Value]) -> None:
+def test_nonnegative_uses_coefficients_above_the_lower_bounds(tree: tuple[Expr, Value]) -> None:
     expression = expand(tree[0])
-    rests = {v: v.low + ex.var(f"{v.name} above", 0) for v in variables([expression])}
-    constant, terms = linear_parts(expand(substitute(expression, rests)))
-    rises = all(coefficient >= 0 for coefficient in (constant, *(c for _, c in terms)))
-    assert nonnegative(expression) == (expression.low >= 0 or rises)
+    shifted = {v: v.low + ex.var(f"{v.name} above", 0) for v in variables([expression])}
+    constant, terms = linear_parts(expand(substitute(expression, shifted)))
+    is_nonnegative = all(coefficient >= 0 for coefficient in (constant, *(c for _, c in terms)))
+    assert nonnegative(expression) == (expression.low >= 0 or is_nonnegative)
 
 
 def test_nonnegative_of_many_factors() -> None:
     factors = [ex.var(f"t{i}", 1, 4) for i in range(40)]
-    whole, even, odd = ex.mul(factors), ex.mul(factors[::2]), ex.mul(factors[1::2])
-    assert nonnegative(whole - even)
-    assert not nonnegative(even - whole)
-    assert nonnegative(whole - even - odd + 1)
-    assert not nonnegative(whole - even - odd)
-    assert not nonnegative(0.5 * whole - 1)
+    product, even, odd = ex.mul(factors), ex.mul(factors[::2]), ex.mul(factors[1::2])
+    assert nonnegative(product - even)
+    assert not nonnegative(even - product)
+    assert nonnegative(product - even - odd + 1)
+    assert not nonnegative(product - even - odd)
+    assert not nonnegative(0.5 * product - 1)

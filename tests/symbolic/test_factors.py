@@ -1,4 +1,4 @@
-"""Divisors and ordered factorisations."""
+"""Divisors and ordered factorizations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_divisors_and_primes(number: int) -> None:
 @pytest.mark.parametrize(
     ("extent", "parts", "largest"), [(12, 3, 64), (512, 4, 64), (53, 4, 64), (113, 2, 64), (1, 4, 64)]
 )
-def test_factorisations_are_all_there_are(extent: int, parts: int, largest: int) -> None:
+def test_factorisations_are_complete(extent: int, parts: int, largest: int) -> None:
     table = factorisations(extent, parts, largest)
     assert table is not None
     assert (table.prod(axis=1) == extent).all()
@@ -30,7 +30,7 @@ def test_factorisations_are_all_there_are(extent: int, parts: int, largest: int)
     assert len(table) == everything or extent > largest
 
 
-def test_draws_are_even() -> None:
+def test_draws_are_uniform() -> None:
     rows = draw_factorisations(12, 3, 4, 6000, np.random.default_rng(0))
     counts = Counter(map(tuple, rows.tolist()))
     table = factorisations(12, 3, 4)

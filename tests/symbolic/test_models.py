@@ -1,4 +1,4 @@
-"""Every postprocessor of every space has a model; one without makes its sketches ones that are only sampled."""
+"""Every postprocessor of every space has a symbolic model; sketches with other postprocessors are only sampled."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_metaschedules_postprocessors_have_models(target: str) -> None:
     assert ("VerifyGPUCode" in names) is (target != "cpu")
 
 
-def test_postprocessors_of_our_rules_have_models() -> None:
+def test_postprocessors_of_own_rules_have_models() -> None:
     assert {name for rules in RULES.values() for rule in rules for name in rule.postprocessors} <= set(MODELS)
 
 
-def test_a_postprocessor_without_a_model_is_named() -> None:
-    known = sketches(_task(), space="default")[0]
-    strange = Postprocessor("RewriteTensorize", known.postprocessors[0].runner)
-    sketch = Sketch(_task(), known._trace, [*known.postprocessors, strange], 0)
+def test_sketches_with_an_unknown_postprocessor_are_not_symbolic() -> None:
+    original = sketches(_task(), space="default")[0]
+    unknown = Postprocessor("RewriteTensorize", original.postprocessors[0].runner)
+    sketch = Sketch(_task(), original._trace, [*original.postprocessors, unknown], 0)
     assert not sketch.understood
     assert "the postprocessor RewriteTensorize is not understood" in sketch.reason
-    assert sketch.sample(2, 0).shape == (2, len(known.variables))
+    assert sketch.sample(2, 0).shape == (2, len(original.variables))

@@ -1,4 +1,4 @@
-"""What TVM refuses is a refusal; what we do wrong ourselves is an error, wherever it happens."""
+"""Errors that TVM raises refuse a schedule; errors in felixlike's own code are raised to the caller."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from felixlike.symbolic.replay import sketch as sketch_file
 from felixlike.symbolic.replay.primitives import PRIMITIVES, location
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 
-OWN = (RuntimeError, ValueError, TypeError)
-"""The kinds of errors that TVM's refusals have, too."""
+ERROR_KINDS = (RuntimeError, ValueError, TypeError)
+"""Kinds of errors that TVM's refusals can also have."""
 
 
 def _task(operator: str) -> Task:
     return make_task(OPERATORS[operator](), resolve_target("cpu"), name="task")
 
 
-def _wrong(kind: type[Exception]) -> Any:
+def _raising(kind: type[Exception]) -> Any:
     def mistaken(*_: Any, **__: Any) -> Any:
         raise kind("ours")
 
     return mistaken
 
 
-def test_refusals_are_tvms() -> None:
+def test_only_errors_of_tvm_are_refusals() -> None:
     schedule = _tvm.Schedule(matmul(8, 8, 8))
-    for refused in (
+    for call in (
         lambda: schedule.get_sblock("nothing"),  # a ScheduleError
         lambda: _tvm.tirx.const("x", "int32"),  # a check in C++
         lambda: _tvm.sym.Analyzer().simplify("x"),  # an argument of a wrong type
     ):
         with pytest.raises(_tvm.TVM_ERRORS) as caught:
-            refused()  # type: ignore[no-untyped-call]
+            call()  # type: ignore[no-untyped-call]
         assert _tvm.refusal(caught.value)
-    for kind in OWN:
+    for kind in ERROR_KINDS:
         assert not _tvm.refusal(kind("ours"))
     with pytest.raises(TypeError) as wrapped:
-        schedule.get_loops(3)  # TVM's wrappers in Python tell callers of their mistakes
+        schedule.get_loops(3)  # TVM's Python wrappers raise errors about wrong arguments
     assert not _tvm.refusal(wrapped.value)
 
 
-@pytest.mark.parametrize("kind", OWN)
-def test_mistakes_that_tvm_passes_on(kind: type[Exception]) -> None:
-    """What TVM calls, and what that calls in TVM, raises through the same FFI."""
+@pytest.mark.parametrize("kind", ERROR_KINDS)
+def test_errors_in_callbacks_are_not_refusals(kind: type[Exception]) -> None:
+    """Callbacks of TVM, and calls of TVM in callbacks, raise through the same FFI."""
     module = _tvm.IRModule({"main": matmul(8, 8, 8)})
 
     def raised(step: Callable[[], Any]) -> Exception:
-        with pytest.raises(OWN) as caught:
+        with pytest.raises(ERROR_KINDS) as caught:
             _tvm.transform.module_pass(lambda *_: step(), opt_level=0)(module)
         return caught.value
 
-    ours, theirs = raised(_wrong(kind)), raised(lambda: module["nothing"])
+    ours, theirs = raised(_raising(kind)), raised(lambda: module["nothing"])
     assert type(ours) is kind
     assert not _tvm.refusal(ours)
     assert not _tvm.raised_in_tvm(ours)
@@ -72,14 +72,14 @@ def test_mistakes_that_tvm_passes_on(kind: type[Exception]) -> None:
     assert not _tvm.refusal(caught.value)
 
 
-@pytest.mark.parametrize("kind", OWN)
-def test_mistakes_in_replays(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PRIMITIVES, "Split", Primitive(_wrong(kind)))
+@pytest.mark.parametrize("kind", ERROR_KINDS)
+def test_errors_in_replays_are_raised(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRIMITIVES, "Split", Primitive(_raising(kind)))
     with pytest.raises(kind, match="ours"):
         _ = sketches(_task("matmul"), space="default")[0].understood
 
 
-def test_refusals_in_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_in_replays_are_unsupported_sketches(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = Primitive(lambda state, *_: state.schedule.get_sblock("nothing"))
     monkeypatch.setitem(PRIMITIVES, "Split", refused)
     sketch = sketches(_task("matmul"), space="default")[0]
@@ -87,23 +87,23 @@ def test_refusals_in_replays(monkeypatch: pytest.MonkeyPatch) -> None:
         _ = sketch.program
 
 
-@pytest.mark.parametrize("kind", OWN)
-def test_mistakes_where_blocks_may_be_inlined(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ERROR_KINDS)
+def test_errors_in_inlining_checks_are_raised(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = _tvm.Schedule(OPERATORS["dense_bias_relu"]())
     state: Any = type("State", (), {"schedule": schedule})
     last = schedule.get_child_blocks(schedule.get_sblock("root"))[-1]
     assert not location._can_inline(state, last)  # an output
-    monkeypatch.setattr(_tvm.Schedule, "compute_inline", _wrong(kind))
+    monkeypatch.setattr(_tvm.Schedule, "compute_inline", _raising(kind))
     with pytest.raises(kind, match="ours"):
         location._can_inline(state, last)
 
 
-@pytest.mark.parametrize("kind", OWN)
-def test_mistakes_in_schedules(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ERROR_KINDS)
+def test_errors_in_schedules_are_raised(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     sketch = sketches(_task("matmul"), space="own")[0]
     point = sketch.sample(1, seed=0)[0]
     with monkeypatch.context() as patch:
-        patch.setattr(sketch_file, "point_of", _wrong(kind))
+        patch.setattr(sketch_file, "point_of", _raising(kind))
         with pytest.raises(kind, match="ours"):
             sketch.schedule(point)
     refused = _tvm.Schedule(sketch.task.module)
@@ -112,32 +112,32 @@ def test_mistakes_in_schedules(kind: type[Exception], monkeypatch: pytest.Monkey
         sketch.schedule(point)
 
 
-@pytest.mark.parametrize("kind", OWN)
-def test_mistakes_in_postprocessors(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    """TVM would call them, too, and pass their errors on as its own."""
-    monkeypatch.setattr(design, "keeps_to_bounds", _wrong(kind))
+@pytest.mark.parametrize("kind", ERROR_KINDS)
+def test_errors_in_postprocessors_are_raised(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM would also call the postprocessor and pass its error on as its own."""
+    monkeypatch.setattr(design, "keeps_to_bounds", _raising(kind))
     sketch = sketches(_task("matmul"), space="own")[0]
-    (own,) = [p for p in sketch.postprocessors if p.name == KEEPS_TO_BOUNDS]
+    (postprocessor,) = [p for p in sketch.postprocessors if p.name == KEEPS_TO_BOUNDS]
     schedule = _tvm.Schedule(sketch.task.module)
     with pytest.raises(kind, match="ours"):
-        own.apply(schedule)
+        postprocessor.apply(schedule)
     with pytest.raises(kind, match="ours"):
         sketch.schedule(sketch.sample(1, seed=0)[0])
 
 
-def test_mistakes_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_scheduled", _wrong(RuntimeError))
+def test_errors_in_row_schedules_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_scheduled", _raising(RuntimeError))
     with pytest.raises(RuntimeError, match="ours"):
         rows.row_by_row(_tvm.Schedule(OPERATORS["softmax"]()), 8)
     monkeypatch.setattr(rows, "_scheduled", lambda schedule, *_: schedule.get_sblock("nothing"))
     assert rows.row_by_row(_tvm.Schedule(OPERATORS["softmax"]()), 8) == []
 
 
-@pytest.mark.parametrize("kind", OWN)
-def test_mistakes_around_tiles(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ERROR_KINDS)
+def test_errors_in_scheduling_surroundings_are_raised(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = _tvm.Schedule(OPERATORS["dense_bias_relu"]())
     block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
-    monkeypatch.setattr(surroundings, "_follow", _wrong(kind))
+    monkeypatch.setattr(surroundings, "_follow", _raising(kind))
     with pytest.raises(kind, match="ours"):
         surroundings.settle_surroundings(schedule, block)
     monkeypatch.setattr(surroundings, "_follow", lambda *_: schedule.get_sblock("nothing"))
@@ -146,10 +146,10 @@ def test_mistakes_around_tiles(kind: type[Exception], monkeypatch: pytest.Monkey
     assert surroundings.settle_surroundings(schedule, block) is None
 
 
-@pytest.mark.parametrize("kind", OWN)
-def test_mistakes_in_padding(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ERROR_KINDS)
+def test_errors_in_padding_are_raised(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     task = _task("matmul_odd")
-    monkeypatch.setattr(_tvm.Schedule, "pad_einsum", _wrong(kind))
+    monkeypatch.setattr(_tvm.Schedule, "pad_einsum", _raising(kind))
     schedule = _tvm.Schedule(task.module)
     block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
     device = target_device(task.target)
@@ -157,10 +157,10 @@ def test_mistakes_in_padding(kind: type[Exception], monkeypatch: pytest.MonkeyPa
         register_tile.register_tiles(schedule, block, device)
 
 
-@pytest.mark.parametrize("kind", OWN)
-def test_mistakes_in_stored_sketches(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ERROR_KINDS)
+def test_errors_in_stored_sketches_are_raised(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     task = _task("matmul")
     trace = sketches(task, space="own")[0].trace_json()
-    monkeypatch.setattr(_tvm.Trace, "apply_json_to_schedule", staticmethod(_wrong(kind)))
+    monkeypatch.setattr(_tvm.Trace, "apply_json_to_schedule", staticmethod(_raising(kind)))
     with pytest.raises(kind, match="ours"):
         stored_sketch(task, trace)

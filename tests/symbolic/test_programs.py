@@ -1,4 +1,4 @@
-"""Golden texts of symbolic programs."""
+"""Symbolic programs equal their golden texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from felixlike import _tvm
 from felixlike.symbolic import sketches
 
 TARGET = _tvm.Target({"kind": "llvm", "num-cores": 2})
-"""Limits on parallel extents follow the number of cores; golden texts must not follow the machine."""
+"""A fixed target, because limits on parallel extents depend on the number of cores, and golden texts must not."""
 
 CASES: dict[str, tuple[str, int, tuple[int, ...]]] = {
     "matmul_relu_plain": ("matmul_relu", 0, ()),

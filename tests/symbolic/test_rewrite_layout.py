@@ -1,4 +1,4 @@
-"""Constants laid out for the schedule: programs, formulas and TVM's view are exact, what is not known is refused."""
+"""Constants packed for the schedule: programs, formulas and TVM's view are exact, unsupported layouts are refused."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def task_of(name: str) -> Task:
     return make_task(OPERATORS[name](small_size=True), resolve_target("cpu"), name=name, constants=[1])
 
 
-def understood(name: str) -> list[Sketch]:
-    found = [sketch for sketch in sketches(task_of(name)) if sketch.understood]
-    assert found
-    return found
+def symbolic_sketches_of(name: str) -> list[Sketch]:
+    symbolic_sketches = [sketch for sketch in sketches(task_of(name)) if sketch.understood]
+    assert symbolic_sketches
+    return symbolic_sketches
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_programs_and_views_are_tvms(name: str) -> None:
+def test_programs_and_views_equal_tvms(name: str) -> None:
     packs, shares = 0, []
-    for sketch in understood(name):
+    for sketch in symbolic_sketches_of(name):
         points = sketch.sample(2 if name == "conv3d" else 6, seed=5)
         for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
             schedule = sketch.schedule(point)
@@ -68,14 +68,14 @@ def test_programs_and_views_are_tvms(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_formulas_equal_what_is_counted(name: str) -> None:
-    for sketch in understood(name):
+def test_formulas_equal_brute_force_counts(name: str) -> None:
+    for sketch in symbolic_sketches_of(name):
         assert equal_counts(sketch, sketch.sample(4, seed=11)) > 0
 
 
-def test_loops_walk_through_neighbours() -> None:
-    """The weight of a dense layer, read in steps of one by the innermost loop that moves it."""
-    sketch = understood("dense_bias_relu")[0]
+def test_the_innermost_loop_reads_neighbouring_elements() -> None:
+    """The innermost loop that moves the weight of a dense layer reads it in steps of one."""
+    sketch = symbolic_sketches_of("dense_bias_relu")[0]
     (weight,) = [buffer for buffer in sketch.program.buffers if buffer.origin is not None]
     assert (weight.name, str(weight.shape[0]), weight.internal) == ("W_global", "120", False)
     assert weight.origin is not None
@@ -88,9 +88,9 @@ def test_loops_walk_through_neighbours() -> None:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_elements_lie_where_tvm_packs_them(name: str) -> None:
-    """TVM's packing, run on a constant of numbered elements, puts each where our index expects it."""
-    sketch = understood(name)[1]
+def test_elements_are_where_tvm_packs_them(name: str) -> None:
+    """TVM's packing, run on numbered elements, puts each where the program's index expects it."""
+    sketch = symbolic_sketches_of(name)[1]
     for point in sketch.sample(3, seed=2).tolist():
         values = dict(zip([v.name for v in sketch.variables], point, strict=True))
         program = sketch.structure(tuple(point[i] for i in sketch.location_columns)).program
@@ -108,13 +108,13 @@ def test_elements_lie_where_tvm_packs_them(name: str) -> None:
         extents = [round(evaluate(loop.extent, values)) for loop in moving]
         iterations = np.indices(extents).reshape(len(extents), -1)
         loops = dict(zip([loop.variable for loop in moving], iterations, strict=True))
-        old = [_places(index, loops, values) for index in access.written]
-        (new,) = [_places(index, loops, values) for index in access.indices]
+        old = [_positions(index, loops, values) for index in access.written]
+        (new,) = [_positions(index, loops, values) for index in access.indices]
         assert sorted(new) == list(range(numbered.size)), store.block
         assert (packed.numpy().ravel()[new] == numbered[tuple(old)]).all(), (point, store.block)
 
 
-def _places(index: Index, loops: dict[Any, Any], values: dict[str, int]) -> Any:
+def _positions(index: Index, loops: dict[Any, Any], values: dict[str, int]) -> Any:
     count = len(next(iter(loops.values())))
     total = np.full(count, round(evaluate(index.offset, values)))
     for variable, stride in index.strides:
@@ -122,18 +122,18 @@ def _places(index: Index, loops: dict[Any, Any], values: dict[str, int]) -> Any:
     return total
 
 
-def test_what_is_not_known_is_refused() -> None:
-    """Loops that are fused over two dimensions of the constant, as reductions are that run in parallel."""
+def test_unsupported_layouts_are_refused() -> None:
+    """Reductions that run in parallel fuse loops over two dimensions of the constant, which is not supported."""
     te = _tvm.te
     x, w = te.placeholder((6, 8), name="x"), te.placeholder((2, 6, 8), name="w")
     a, b = te.reduce_axis((0, 6), name="a"), te.reduce_axis((0, 8), name="b")
     func = te.create_prim_func([x, w, te.compute((2,), lambda i: te.sum(x[a, b] * w[i, a, b], axis=[a, b]), name="y")])
     task = make_task(func, resolve_target("cpu"), name="product", constants=[1])
     assert task.layout_free == ("w",)
-    found = sketches(task)
-    reasons = [sketch.reason for sketch in found if not sketch.understood]
+    all_sketches = sketches(task)
+    reasons = [sketch.reason for sketch in all_sketches if not sketch.understood]
     assert any("w has a free layout, but loops do not walk through its dimensions one by one" in r for r in reasons)
-    assert any(sketch.understood for sketch in found)
+    assert any(sketch.understood for sketch in all_sketches)
     with pytest.raises(UnsupportedSketch, match="layout: w has a free layout"):
-        next(sketch for sketch in found if not sketch.understood).structure(())
-    assert all(len(sketch.sample(2, seed=0)) == 2 for sketch in found)
+        next(sketch for sketch in all_sketches if not sketch.understood).structure(())
+    assert all(len(sketch.sample(2, seed=0)) == 2 for sketch in all_sketches)

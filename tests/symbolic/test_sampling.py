@@ -1,4 +1,4 @@
-"""Random points of sketches without a symbolic program: what they cost, and what comes where TVM refuses all."""
+"""Random points of non-symbolic sketches: number of calls of TVM, and points if TVM refuses all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from felixlike.symbolic import Sketch
 
 
 class _Rows(torch.nn.Module):
-    """The products of all pairs of rows: both operands are the same buffer."""
+    """Computes the products of all pairs of rows, so that both operands are the same buffer."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ x.t()
@@ -28,7 +28,7 @@ def _space(model: torch.nn.Module, *shape: int, dtype: torch.dtype = torch.float
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, ...]]:
-    """How often TVM is asked about each point."""
+    """Count how often TVM is asked to schedule each point."""
     count: Counter[tuple[int, ...]] = Counter()
     schedule = Sketch.schedule
 
@@ -41,20 +41,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("shape", [(127, 139), (128, 129)])
-def test_a_space_of_one_point_is_searched_once(shape: tuple[int, int], asked: Counter[tuple[int, ...]]) -> None:
-    """A layer for one row, whose columns make up a single tile."""
+def test_a_space_with_one_point_is_scheduled_once(shape: tuple[int, int], asked: Counter[tuple[int, ...]]) -> None:
+    """The space is of a layer with one row, whose columns are a single tile."""
     space = _space(torch.nn.Linear(*shape), 1, shape[0])
     (sketch,) = space.opaque
     assert not space.understood
     asked.clear()
-    found = Random().propose(space, Observations(), 6, np.random.default_rng(0))
-    assert [candidate.point for candidate in found] == [(1, 1, 10)]
+    candidates = Random().propose(space, Observations(), 6, np.random.default_rng(0))
+    assert [candidate.point for candidate in candidates] == [(1, 1, 10)]
     assert max(asked.values()) == 1
-    assert asked.total() <= 9  # the ways to write 10 as a product of three factors
+    assert asked.total() <= 9  # the number of factorizations of 10 into three factors
     np.testing.assert_array_equal(sketch.sample(5, seed=1), [[1, 1, 10]] * 5)
 
 
-def test_points_of_sketches_that_are_not_understood_are_accepted_by_tvm(asked: Counter[tuple[int, ...]]) -> None:
+def test_points_of_non_symbolic_sketches_are_accepted_by_tvm(asked: Counter[tuple[int, ...]]) -> None:
     space = _space(_Rows(), 65, 65, dtype=torch.bfloat16)
     (sketch,) = space.opaque
     points = sketch.sample(20, seed=3)
@@ -64,7 +64,7 @@ def test_points_of_sketches_that_are_not_understood_are_accepted_by_tvm(asked: C
         assert sketch.accepts(point)
 
 
-def test_where_tvm_refuses_everything_few_points_are_tried(
+def test_few_points_are_tried_if_tvm_refuses_all(
     monkeypatch: pytest.MonkeyPatch, asked: Counter[tuple[int, ...]]
 ) -> None:
     (sketch,) = _space(_Rows(), 65, 65, dtype=torch.bfloat16).opaque

@@ -1,4 +1,4 @@
-"""Sketches against TVM: the same loops, the same points accepted, traces and points converting both ways."""
+"""Sketches agree with TVM: the same loops, the same valid points, and traces and points convert both ways."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
 
 
 @pytest.mark.parametrize("name", workloads.ALL)
-def test_loop_nests_are_tvms(name: str) -> None:
-    """At random valid points TVM accepts the point as it is, and lowers it to the loops the program says."""
+def test_loop_nests_equal_tvms(name: str) -> None:
+    """At random valid points, TVM accepts the point unchanged and lowers it to the loops of the symbolic program."""
     for sketch in sketches(workloads.ALL[name]()):
         if not sketch.understood:
             continue
@@ -29,7 +29,7 @@ def test_loop_nests_are_tvms(name: str) -> None:
 
 
 def test_points_that_tvm_draws_are_valid() -> None:
-    """Also where moved blocks gather the groups of a convolution, or padding that no one needs."""
+    """This includes moved blocks that gather the groups of a convolution, and padding that is not needed."""
     for name in ("conv2d_grouped", "conv2d_5x5"):
         for sketch in sketches(workloads.ALL[name]()):
             drawn = sketch.sampler.by_tvm(12, np.random.default_rng(2))
@@ -95,11 +95,11 @@ def test_a_location_deeper_than_the_nest_is_not_valid(convolution: Sketch) -> No
 
 @pytest.fixture
 def pooling() -> Sketch:
-    """Two blocks can move, the window's border first."""
+    """Return a sketch with two movable blocks, the first of which is the window's border."""
     return sketches(workloads.average())[1]
 
 
-def test_only_where_blocks_end_up_is_compared_with_tvm(pooling: Sketch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_final_locations_are_compared_with_tvm(pooling: Sketch, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[int, ...]] = []
 
     def probe(structure: Any) -> Any:
@@ -110,12 +110,12 @@ def test_only_where_blocks_end_up_is_compared_with_tvm(pooling: Sketch, monkeypa
     points = pooling.sample(200, seed=1)
     ends = {locations for locations, _ in pooling.by_structure(points)}
     assert len(ends) > 4
-    assert any(end[0] != -1 != end[1] for end in ends)  # reached by a program in which the second has not moved
+    assert any(end[0] != -1 != end[1] for end in ends)  # replayed through a program with the second block unmoved
     assert ends | {(-1, -1)} >= set(compared) >= ends
     assert len(compared) == len(set(compared))
 
 
-def test_points_keep_off_programs_that_are_not_tvms(pooling: Sketch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_that_differ_from_tvms_are_not_sampled(pooling: Sketch, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = {locations for locations, _ in pooling.by_structure(sketches(workloads.average())[1].sample(200, seed=1))}
     wrong = {end for end in usual if end[0] != -1}
 
@@ -124,9 +124,9 @@ def test_points_keep_off_programs_that_are_not_tvms(pooling: Sketch, monkeypatch
 
     monkeypatch.setattr(pooling, "_probe", probe)
     points = pooling.sample(200, seed=1)
-    found = {locations for locations, _ in pooling.by_structure(points)}
-    assert found
-    assert not found & wrong
+    sampled = {locations for locations, _ in pooling.by_structure(points)}
+    assert sampled
+    assert not sampled & wrong
     assert pooling.valid(points).all()
 
 
@@ -150,7 +150,7 @@ def test_points_of_the_wrong_width_are_refused(product: Sketch) -> None:
 
 
 @pytest.mark.parametrize("points", [None, "abc", [[1.5] * 11], [["a"] * 11], [[2**70] * 11], [[1], [1, 2]]])
-def test_points_that_are_no_whole_numbers_are_refused(product: Sketch, points: Any) -> None:
+def test_points_of_other_types_are_refused(product: Sketch, points: Any) -> None:
     with pytest.raises(InvalidPoint, match=r"points are .*, not whole numbers \[count, 11\]"):
         product.valid(points)
     point = points[0] if isinstance(points, list) and len(points) == 1 else points
@@ -159,7 +159,7 @@ def test_points_that_are_no_whole_numbers_are_refused(product: Sketch, points: A
     assert not product.in_range(point)
 
 
-def test_points_come_as_arrays_lists_and_tensors(product: Sketch) -> None:
+def test_points_may_be_arrays_lists_and_tensors(product: Sketch) -> None:
     points = product.sample(3, seed=0)
     for same in (points.tolist(), points.astype(np.float64), points.astype(np.uint64), torch.from_numpy(points)):
         np.testing.assert_array_equal(product.checked(same), points)
@@ -181,29 +181,29 @@ def test_options_of_sampling_are_checked(product: Sketch, options: dict[str, Any
         product.sample(**options)
 
 
-def test_a_trace_is_asked_for(product: Sketch) -> None:
+def test_a_schedule_instead_of_a_trace_is_refused(product: Sketch) -> None:
     with pytest.raises(InvalidPoint, match=r"it is a Schedule, not a trace. give the trace of a schedule"):
         product.point(product.schedule(product.sample(1, seed=0)[0]))
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "x", workloads.matmul])
-def test_sketches_are_of_tasks_and_primfuncs(wrong: Any) -> None:
+def test_sketches_refuses_other_types(wrong: Any) -> None:
     with pytest.raises(InvalidModel, match=r"is neither a task nor a PrimFunc. give one of felixlike.extract_tasks"):
         sketches(wrong)
 
 
-def test_replaying_leaves_the_task_as_it_was(product: Sketch) -> None:
+def test_replaying_does_not_change_the_task(product: Sketch) -> None:
     before = product.task.module.script()
     sketches(product.task)[0].program  # noqa: B018
     product.schedule(product.sample(1, seed=0)[0])
     assert product.task.module.script() == before
 
 
-def test_sketches_that_are_not_understood_are_sampled_by_tvm() -> None:
-    pool = sketches(workloads.large_sum())
-    opaque = [s for s in pool if not s.understood]
-    assert len(opaque) == 2
-    for sketch in opaque:
+def test_non_symbolic_sketches_are_sampled_by_tvm() -> None:
+    all_sketches = sketches(workloads.large_sum())
+    non_symbolic = [s for s in all_sketches if not s.understood]
+    assert len(non_symbolic) == 2
+    for sketch in non_symbolic:
         assert "more than 1000000 values" in sketch.reason
         points = sketch.sample(5, seed=1)
         np.testing.assert_array_equal(points, sketch.sample(5, seed=1))
@@ -212,10 +212,10 @@ def test_sketches_that_are_not_understood_are_sampled_by_tvm() -> None:
 
 
 def test_sketches_that_tvm_lowers_to_other_programs_are_wrong() -> None:
-    """Padding that moves into the tiles of what it pads loses its border."""
-    pool = sketches(workloads.padded_product())
-    assert [s.wrong for s in pool] == [False, True, True]
-    assert "TVM computes only 12 of 13 elements along an axis of pad" in pool[1].reason
+    """Padding that is moved into the tiles of its consumer loses its border."""
+    all_sketches = sketches(workloads.padded_product())
+    assert [s.wrong for s in all_sketches] == [False, True, True]
+    assert "TVM computes only 12 of 13 elements along an axis of pad" in all_sketches[1].reason
 
 
 def test_a_task_without_choices_has_one_point() -> None:
@@ -225,7 +225,7 @@ def test_a_task_without_choices_has_one_point() -> None:
     assert sketch.schedule(()).mod["main"] is not None
 
 
-def test_keys_tell_sketches_apart_and_do_not_depend_on_decisions() -> None:
-    first, again = sketches(workloads.matmul()), sketches(workloads.matmul())
-    assert [s.key for s in first] == [s.key for s in again]
+def test_keys_are_unique_and_do_not_depend_on_decisions() -> None:
+    first, second = sketches(workloads.matmul()), sketches(workloads.matmul())
+    assert [s.key for s in first] == [s.key for s in second]
     assert len({s.key for s in first}) == len(first)

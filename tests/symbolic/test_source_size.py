@@ -1,4 +1,4 @@
-"""How long a GPU's source will be is known before it is built, well enough to leave the longest out."""
+"""The length of a GPU's source is predicted before it is generated, and points with the longest source are excluded."""
 
 import numpy as np
 import pytest
@@ -16,22 +16,22 @@ def predicted(sketch: Sketch, points: np.ndarray) -> np.ndarray:
     return graph.evaluate(sketch.values(points), len(points))[:, 0]
 
 
-def test_predicted_lengths_are_near_those_of_the_source() -> None:
-    """Of a product and a softmax: unrolled by threads and loops, copied by vectors, in pipelines."""
-    told, found = [], []
+def test_predicted_lengths_are_near_the_generated_lengths() -> None:
+    """The sketches have loops unrolled by threads, vectorized copies and pipelines."""
+    predictions, lengths = [], []
     for name in ("matmul", "softmax", "conv2d_strided"):
         for sketch in sketches(OPERATORS[name](), "sm_90"):
             points = sketch.sample(6, seed=3)
-            told += predicted(sketch, points).tolist()
+            predictions += predicted(sketch, points).tolist()
             for point in points.tolist():
                 scheduled = sketch.schedule(point).mod
                 executable = codegen.compile_primfuncs(scheduled, sketch.task.target)
-                found.append(len(executable.mod.imports[0].inspect_source()))
-    ratios = np.array(told) / np.array(found)
+                lengths.append(len(executable.mod.imports[0].inspect_source()))
+    ratios = np.array(predictions) / np.array(lengths)
     assert 0.6 < np.median(ratios) < 1.7
     assert (np.abs(np.log(ratios)) < np.log(4)).mean() > 0.85
-    assert np.corrcoef(np.argsort(np.argsort(told)), np.argsort(np.argsort(found)))[0, 1] > 0.8
-    assert max(found) > 50 * min(found)
+    assert np.corrcoef(np.argsort(np.argsort(predictions)), np.argsort(np.argsort(lengths)))[0, 1] > 0.8
+    assert max(lengths) > 50 * min(lengths)
 
 
 def test_points_of_long_source_are_neither_drawn_nor_valid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,13 +47,13 @@ def test_points_of_long_source_are_neither_drawn_nor_valid(monkeypatch: pytest.M
     assert (predicted(sketch, drawn) <= limit).all()
 
 
-def test_where_all_source_is_long_points_are_drawn_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_are_drawn_even_if_all_source_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     sketch = sketches(OPERATORS["softmax"](small_size=True), "sm_90")[0]
     monkeypatch.setattr(module, "LONGEST_SOURCE", 0)
     assert len(sketch.sample(3, seed=1)) == 3
 
 
-def test_cpus_have_no_such_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_sketches_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_SOURCE", 0)
     sketch = sketches(OPERATORS["matmul"](small_size=True))[0]
     points = sketch.sample(5, seed=1)

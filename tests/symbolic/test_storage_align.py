@@ -1,4 +1,4 @@
-"""Traces that align steps of a buffer: programs, formulas, constraints and TVM's view stay exact."""
+"""Traces with aligned buffer steps: programs, formulas, constraints and TVM's view remain exact."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALIGN = (0, 4, 1)
 
 
 def aligned(target: str, n: int = 12, k: int = 24, m: int = 10) -> Sketch:
-    """matmul with tiles of A copied, their rows 1, 5, 9, … elements apart."""
+    """Return a matmul sketch that copies tiles of A, with rows 1, 5, 9, … elements apart."""
     task = make_task(workloads.matmul(n, k, m), resolve_target(target), name="matmul")
     schedule = _tvm.Schedule(task.module, seed=1)
     block = schedule.get_sblock("C")
@@ -48,35 +48,37 @@ def aligned(target: str, n: int = 12, k: int = 24, m: int = 10) -> Sketch:
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90"])
-def test_the_program_says_how(target: str, golden: Callable[[str, str], None]) -> None:
+def test_program(target: str, golden: Callable[[str, str], None]) -> None:
     golden(f"programs/storage_align_{target}", str(aligned(target).program))
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90"])
 def test_nests_counts_and_views_are_exact(target: str) -> None:
     sketch = aligned(target)
-    found = formulas(sketch, oracles.SMALL_CACHES)
+    features_of_sketch = formulas(sketch, oracles.SMALL_CACHES)
     points = sketch.sample(12, seed=4)
     steps = set()
-    for point, rows, ours in zip(points.tolist(), found.evaluate(points), tvm_view(found, points), strict=True):
+    for point, rows, ours in zip(
+        points.tolist(), features_of_sketch.evaluate(points), tvm_view(features_of_sketch, points), strict=True
+    ):
         schedule = sketch.schedule(point)
         values = dict(zip([v.name for v in sketch.variables], point, strict=True))
         assert concrete_nest(sketch.program, values) == oracles.tvm_nest(schedule)
         theirs = oracles.tvm_features(sketch, schedule)
         assert np.allclose(ours, theirs, rtol=1e-6, equal_nan=False)
         for block, columns in oracles.count(sketch, tuple(point), oracles.SMALL_CACHES).items():
-            row = dict(zip(NAMES, rows[found.stores.index(block)], strict=True))
+            row = dict(zip(NAMES, rows[features_of_sketch.stores.index(block)], strict=True))
             assert {name: row[name] for name in columns} == pytest.approx(columns), (point, block)
         (buffer,) = [b for b in sketch.program.buffers if b.aligns]
-        here = [round(evaluate(step, values)) for step in buffer.steps]
-        assert here == _steps_in_tvm(schedule)
-        steps.add(here[0])
+        steps_here = [round(evaluate(step, values)) for step in buffer.steps]
+        assert steps_here == _steps_in_tvm(schedule)
+        steps.add(steps_here[0])
     assert len(steps) > 2
     assert {step % 4 for step in steps} == {1}
 
 
 def _steps_in_tvm(schedule: Any) -> list[int]:
-    """Strides of the copy where TVM allocates it."""
+    """Return the strides of the copy in TVM's lowered function."""
     passes = _tvm.s_tir.transform
     module = schedule.mod
     for name in (
@@ -86,16 +88,16 @@ def _steps_in_tvm(schedule: Any) -> list[int]:
         "CompactBufferAllocation",
     ):
         module = getattr(passes, name)()(module)
-    found: list[Any] = []
-    _tvm.structural_walk(module["main"].body, (_tvm.s_tir.SBlock, lambda b: found.extend(b.alloc_buffers)))
-    (buffer,) = [b for b in found if len(b.strides)]
+    buffers: list[Any] = []
+    _tvm.structural_walk(module["main"].body, (_tvm.s_tir.SBlock, lambda b: buffers.extend(b.alloc_buffers)))
+    (buffer,) = [b for b in buffers if len(b.strides)]
     return [int(_tvm.simplify(stride)) for stride in buffer.strides]
 
 
-def test_the_room_between_rows_counts_for_shared_memory() -> None:
+def test_padding_between_rows_counts_as_shared_memory() -> None:
     sketch = aligned("sm_90", 1024, 24, 4)
     limit = int(sketch.task.target.attrs["max_shared_memory_per_block"])
-    for inner, step, fits in ((8, 9, True), (12, 13, False)):  # 1024 rows of 12 would just fit
+    for inner, step, fits in ((8, 9, True), (12, 13, False)):  # 1024 rows of 12 elements without padding would fit
         point = [1, 1024, 4, 1, 24 // inner, inner]
         values = dict(zip([v.name for v in sketch.variables], point, strict=True))
         assert evaluate(shared_bytes(sketch.program), values) == 4 * 1024 * step

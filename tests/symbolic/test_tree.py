@@ -1,4 +1,4 @@
-"""Loops as they are nested: the same that the nests of schedules have."""
+"""`loop_tree` has the same loops as the nests of schedules."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Path = tuple[tuple[str, int], ...]
 
 
 def paths(nodes: Nodes, above: Path = ()) -> list[Path]:
-    """(kind, extent) of the loops around every statement."""
-    found: list[Path] = []
+    """Return (kind, extent) of the loops around every statement."""
+    result: list[Path] = []
     for node in nodes:
-        found += [above] if isinstance(node, Statement) else paths(node.body, (*above, (node.kind, node.extent)))
-    return found
+        result += [above] if isinstance(node, Statement) else paths(node.body, (*above, (node.kind, node.extent)))
+    return result
 
 
-def test_a_function_as_it_came() -> None:
+def test_the_tree_of_an_unscheduled_function() -> None:
     task = make_task(operators.matmul(8, 16, 4), resolve_target("cpu"), name="matmul")
     (i,) = loop_tree(task.module["main"].body)
     assert isinstance(i, LoopNode)
@@ -38,8 +38,8 @@ def test_schedules_have_the_loops_of_their_nests(operator: str, space: str) -> N
     task = make_task(operators.OPERATORS[operator](), resolve_target("cpu"), name=operator)
     for sketch in sketches(task, space=space)[:1]:
         schedule = sketch.schedule(sketch.sample(1, seed=0)[0].tolist())
-        found = paths(loop_tree(schedule.mod["main"].body))
+        tree_paths = paths(loop_tree(schedule.mod["main"].body))
         for _, nest in scheduled_nest(schedule):
             assert tuple((loop.kind, loop.extent) for loop in nest if loop.extent > 1) in [
-                tuple(step for step in path if step[1] > 1) for path in found
+                tuple(step for step in path if step[1] > 1) for path in tree_paths
             ]

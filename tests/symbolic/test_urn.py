@@ -1,4 +1,4 @@
-"""Urns hold every point that satisfies a gate, and nothing else."""
+"""`UniformSampler` draws every point that satisfies a gate, and no other."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ GATES = {
 
 
 def all_points(members: tuple[Variable, ...], gate: Expr) -> set[tuple[int, ...]]:
-    """One by one."""
+    """Return all points that satisfy a gate, by enumeration."""
     tables = []
-    for _, own in itertools.groupby(members, key=lambda v: v.instruction):
-        variables = list(own)
+    for _, of_instruction in itertools.groupby(members, key=lambda v: v.instruction):
+        variables = list(of_instruction)
         if variables[0].kind is Kind.TILE:
             table = factorisations(variables[0].extent, len(variables), variables[-1].choices[-1])
             assert table is not None
@@ -62,50 +62,48 @@ def all_points(members: tuple[Variable, ...], gate: Expr) -> set[tuple[int, ...]
 
 @pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
 @pytest.mark.parametrize("longest", [1 << 18, 20, 0])
-def test_every_valid_point_is_drawn_and_equally_often(
-    gate: Expr, longest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_valid_point_is_drawn_equally_often(gate: Expr, longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uniform_sampler, "_LONGEST", longest)
-    found = UniformSampler(VARIABLES, gate)
+    sampler = UniformSampler(VARIABLES, gate)
     expected = all_points(VARIABLES, gate)
-    points = found.draw(200_000, np.random.default_rng(0))
+    points = sampler.draw(200_000, np.random.default_rng(0))
     drawn = Counter(map(tuple, points.tolist()))
     assert set(drawn) == expected
     # Counts are Poisson's: six standard deviations, for up to a thousand points
     mean = len(points) / len(expected)
     assert max(abs(n - mean) for n in drawn.values()) < 6 * mean**0.5
     if longest > 1000:
-        assert found.size == len(expected)
+        assert sampler.size == len(expected)
         assert len(points) == 200_000
 
 
-def test_factors_that_a_test_sees_the_product_of_are_not_told_apart() -> None:
+def test_factors_with_equal_products_share_a_class() -> None:
     by_threads = UniformSampler(VARIABLES, GATES["threads"])
-    combinations = {frozenset(found.names): len(found.classes) for found in by_threads._lists}
+    combinations = {frozenset(part.names): len(part.classes) for part in by_threads._lists}
     assert combinations[frozenset({"unroll"})] == 1
     assert combinations[frozenset(v.name for v in VARIABLES[:6])] < 6 * 6
 
 
 def test_loops_with_too_many_factorisations_are_drawn_prime_by_prime(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factors, "_TABLE_LIMIT", 50)  # 18 has fewer; nothing else has loops of 9009
+    monkeypatch.setattr(factors, "_TABLE_LIMIT", 50)  # 18 has fewer factorizations, and only this test uses 9009
     members = (*tile("i", 9009, 5, 0), *tile("j", 18, 3, 1), UNROLL)
     i0, j0 = members[0].expression, members[5].expression
-    found = UniformSampler(members, at_most(i0 * j0, 64) * at_least(j0, 2))
-    points = found.draw(20_000, np.random.default_rng(0))
+    sampler = UniformSampler(members, at_most(i0 * j0, 64) * at_least(j0, 2))
+    points = sampler.draw(20_000, np.random.default_rng(0))
     assert 0 < len(points) < 20_000
     assert (points[:, :5].prod(axis=1) == members[0].extent).all()
     assert (points[:, 0] * points[:, 5] <= 64).all()
     assert set(points[:, 5]) == set(divisors(18)) - {1}
 
 
-def test_an_urn_may_be_empty() -> None:
+def test_a_sampler_may_be_empty() -> None:
     for gate in (const(0), at_least(I0 * J0, 1000)):
         assert UniformSampler(VARIABLES, gate).size == 0
         assert UniformSampler(VARIABLES, gate).draw(5, np.random.default_rng(0)).shape == (0, 7)
 
 
-def test_small_spaces_are_drawn_whole() -> None:
-    """On a GPU, where a gate asks for a pipeline of two steps; and TVM accepts what is drawn."""
+def test_all_points_of_a_small_space_are_drawn() -> None:
+    """The gate requires a pipeline of two steps on a GPU, and TVM accepts the drawn points."""
     sketch = sketches(workloads.matmul(1, 4, 2), "sm_90")[1]
     gate = sketch.structure(()).gate
     assert not gate.is_const

@@ -1,6 +1,6 @@
-"""Features counted by walking every iteration of a scheduled program (`walk.py`).
+"""Features counted over every iteration of a scheduled program (`walk.py`).
 
-In: a sketch, a point. Out: for every store, the columns of its row.
+Input: a sketch and a point. Output: the feature columns of every store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LINE = 64
 
 
 def count(sketch: Sketch, point: tuple[int, ...], device: Device) -> dict[str, dict[str, float]]:
-    """Block → column → value."""
+    """Return block → column → value."""
     func = unfused(sketch, point)
     stores, homes = walked(func, panels=PACKING in str(sketch._trace))
     aligns = aligned(func)
@@ -37,20 +37,21 @@ def _row(
     lanes: int,
 ) -> dict[str, float]:
     counter = Counter(store, homes, aligns)
-    others = [Counter(s, homes, aligns) for s in earlier]
-    whole: dict[Any, list[int]] = {}
-    for one in [*others, counter]:
-        for buffer in one.store.elements:
+    earlier_counters = [Counter(s, homes, aligns) for s in earlier]
+    used_shapes: dict[Any, list[int]] = {}
+    for each in [*earlier_counters, counter]:
+        for buffer in each.store.elements:
             if buffer in homes:
-                box = one.box(buffer, 0)
-                grown = [max(a, b) for a, b in zip(whole.get(buffer, box), box, strict=True)]
-                whole[buffer] = [min(a, int(e)) for a, e in zip(grown, buffer.shape, strict=True)]  # guarded reads
-    for one in [*others, counter]:
-        one.whole = whole
+                box = each.box(buffer, 0)
+                grown = [max(a, b) for a, b in zip(used_shapes.get(buffer, box), box, strict=True)]
+                # Guarded reads can reach beyond the buffer.
+                used_shapes[buffer] = [min(a, int(e)) for a, e in zip(grown, buffer.shape, strict=True)]
+    for each in [*earlier_counters, counter]:
+        each.whole = used_shapes
     row: dict[str, float] = {"iterations": counter.total}
     for name, capacity in (("l1", device.l1_bytes), ("l2", device.l2_bytes)):
         row[f"traffic_{name}"] = sum(_moved(counter, b, capacity) * item(b) for b in store.elements)
-    # Four threads of a warp share what tensor cores multiply.
+    # Four threads of a warp share the operands of tensor cores.
     shared = 4 if any(loop.on_tensor_cores for loop in store.loops) else 1
     share = {b: 1 if b.same_as(store.target) else shared for b in store.elements}
     row["traffic_registers"] = sum(
@@ -58,7 +59,7 @@ def _row(
     )
     row["moves"] = sum(_moved(counter, b, device.register_bytes, lanes) / share[b] for b in store.elements)
     for slot, buffer in enumerate(list(store.elements)[:5]):
-        columns = {**_access(counter, buffer), **_reuse(counter, others, buffer)}
+        columns = {**_access(counter, buffer), **_reuse(counter, earlier_counters, buffer)}
         uses = columns["reuse_count"] or 0.5
         for name in ("bytes", "unique_bytes", "lines", "unique_lines"):
             columns[f"{name}_per_reuse"] = columns[name] / uses
@@ -67,12 +68,13 @@ def _row(
 
 
 def _moved(counter: Counter, buffer: Any, capacity: int, lanes: int = 1) -> float:
-    """Elements; with lanes, instructions that move so many iterations of the innermost loops at once where they lie
-    side by side."""
+    """Return the elements moved through a cache of `capacity` bytes.
+
+    With `lanes`, return the number of instructions, each of which moves `lanes` neighbouring elements."""
     moved = 1.0
     for level in reversed(range(len(counter.extents))):
-        within = counter.inner(level) <= lanes
-        if within and counter.stride(buffer, level) < 2:
+        vectorized = counter.inner(level) <= lanes
+        if vectorized and counter.stride(buffer, level) < 2:
             continue
         if counter.touched(level + 1) <= capacity:
             moved *= math.prod(counter.box(buffer, level)) / math.prod(counter.box(buffer, level + 1))

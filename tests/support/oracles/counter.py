@@ -1,4 +1,4 @@
-"""What a walked statement touches while its inner loops run, level by level: extents, bytes, strides."""
+"""Extents, bytes and strides that a store touches at each loop level."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.oracles.walk import Aligns, Ints, Loop, Store
 
 
 class Counter:
-    """What one store touches, level by level."""
+    """Counts what one store touches, level by level."""
 
     def __init__(self, store: Store, homes: dict[Any, list[Loop]], aligns: Mapping[Any, Aligns]) -> None:
         self.store, self.aligns = store, aligns
@@ -25,11 +25,11 @@ class Counter:
         return math.prod(self.extents[level:])
 
     def fixed(self, buffer: Any, level: int) -> bool:
-        """Whether the loop has a buffer of its own in every iteration, hence reaches no new elements."""
+        """Return whether the buffer is allocated inside the loop, so that further iterations reach no new elements."""
         return self.store.loops[level] in self.homes.get(buffer, [])
 
     def box(self, buffer: Any, level: int) -> list[int]:
-        """Extent in each dimension of what is touched while the loops from `level` inwards run once."""
+        """Return the extent in each dimension of the elements touched by one run of the loops from `level` inwards."""
         runs = np.ones(self.extents, dtype=bool)
         for outer in range(len(self.extents)):
             if outer < level or self.fixed(buffer, outer):
@@ -50,47 +50,48 @@ class Counter:
         return sum(math.prod(self.box(b, level)) * item(b) for b in self.store.elements)
 
     def shape(self, buffer: Any) -> list[int]:
-        """Of an internal buffer, what is used of it where it is allocated."""
+        """Return the buffer's shape; for an internal buffer, the used part of it."""
         return self.whole[buffer] if buffer in self.homes else [int(e) for e in buffer.shape]
 
     whole: dict[Any, list[int]]
 
     def stride(self, buffer: Any, level: int) -> float:
-        """Elements by which a step of a loop moves the flat position on average; 0 if it does not (smallest of
-        several)."""
+        """Return the average distance in elements of two iterations of a loop, the smallest of all accesses.
+
+        Returns 0 if the loop does not move the access."""
         if self.fixed(buffer, level):
             return 0
         steps = []
-        shape, between = self.shape(buffer), self.between(buffer)
+        shape, steps_of_dimensions = self.shape(buffer), self.between(buffer)
         for arrays in self.accesses(buffer):
             count = self.extents[level] - 1
             last = self.inner(level + 1) * count
             total = 0.0
             for d, (extent, array) in enumerate(zip(shape, arrays, strict=True)):
-                way = float(array[last] - array[0])
+                distance = float(array[last] - array[0])
                 if (buffer, d) in self.store.looked_up:
-                    way = count * extent / 3 if way else 0.0
-                total += way * between[d]
+                    distance = count * extent / 3 if distance else 0.0
+                total += distance * steps_of_dimensions[d]
             steps.append(abs(total) / count)
         return min((s for s in steps if s), default=0)
 
     def between(self, buffer: Any) -> list[int]:
-        """For each dimension, the elements from one place to the next."""
-        found: list[int] = []
+        """Return the distance between neighbours in each dimension, in elements."""
+        steps: list[int] = []
         step = 1
         for d, extent in reversed(list(enumerate(self.shape(buffer)))):
             for dimension, factor, offset in self.aligns.get(buffer, ()):
                 while dimension == d and step % factor != offset:
                     step += 1
-            found.append(step)
+            steps.append(step)
             step *= extent
-        return found[::-1]
+        return steps[::-1]
 
     def moved(self, buffer: Any, level: int) -> bool:
-        """Whether the loop touches more elements than the loops inside it."""
+        """Return whether the loop touches more elements than the loops inside it."""
         return self.box(buffer, level) != self.box(buffer, level + 1)
 
 
 def item(buffer: Any) -> int:
-    """Bytes of an element."""
+    """Return the size of an element in bytes."""
     return 1 if str(buffer.dtype) == "bool" else np.dtype(str(buffer.dtype)).itemsize

@@ -1,4 +1,4 @@
-"""What TVM itself says of a scheduled program: its feature extractor."""
+"""TVM's feature extractor, applied to a scheduled program."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from felixlike.symbolic import Sketch
 
 
 def tvm_features(sketch: Sketch, schedule: Any) -> npt.NDArray[np.float64]:
-    """float64[rows, 164] of TVM's PerStoreFeature."""
+    """Return TVM's PerStoreFeature, float64[rows, 164]."""
     (rows,) = metaschedule.store_features(sketch.task.module, sketch.task.target, [schedule])
     return rows

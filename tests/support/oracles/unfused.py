@@ -1,7 +1,7 @@
-"""A sketch at a point as a TVM function whose loops keep their identity.
+"""Lower a sketch at a point to a TVM function whose loops are not fused.
 
-The trace is replayed without the postprocessor that fuses loops, so that levels and reuse can be seen; allocations are
-where TVM's own pass puts them.
+The trace is replayed without the postprocessor that fuses loops, so that every loop level and its reuse can be counted.
+Allocations are placed by TVM's own pass.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from felixlike.symbolic.replay.state import ReplayState
 from felixlike.symbolic.replay.trace import with_point
 
 TOGETHER = "copied_together"
-"""Notes a block that all threads of a GPU's block run once, together."""
+"""Annotation of a block that the threads of a GPU's block run cooperatively, once for all of them."""
 
 
 def unfused(sketch: Sketch, point: tuple[int, ...]) -> Any:
-    """The PrimFunc; copies that threads share carry the note `TOGETHER`."""
+    """Return the PrimFunc; blocks that threads run cooperatively have the annotation `TOGETHER`."""
     if kind_of(sketch.task.target).binds_threads:
         return _unfused_on_gpu(sketch, point)
     if kinds_by_trace(sketch):
@@ -33,19 +33,19 @@ def unfused(sketch: Sketch, point: tuple[int, ...]) -> Any:
 
 
 def kinds_by_trace(sketch: Sketch) -> bool:
-    """Whether the trace itself says what is parallel and in vectors, rather than MetaSchedule's postprocessor."""
+    """Return whether the trace sets parallel and vector loops itself, instead of MetaSchedule's postprocessor."""
     return any(str(instruction.kind.name) == "Parallel" for instruction in sketch._trace.insts)
 
 
 def _replayed(sketch: Sketch, point: tuple[int, ...]) -> ReplayState:
-    """Some traces fuse loops themselves; our own replay, with numbers for all variables, does not."""
+    """Replay the trace with felixlike's replay and fixed variables, since some traces fuse loops."""
     fixed = [dataclasses.replace(v, choices=(x,)) for v, x in zip(sketch.variables, point, strict=True)]
     locations = [point[i] for i in sketch.location_columns]
     return replay(sketch.task.module, sketch.task.target, sketch._trace, fixed, locations, numbers=True)
 
 
 def _unfused_by_replay(sketch: Sketch, point: tuple[int, ...]) -> Any:
-    """Of a CPU's trace. The replay keeps no attributes; which layouts are free must be said anew."""
+    """Replay a CPU's trace. The replay drops function attributes, so the attribute of free layouts is set again."""
     main = _replayed(sketch, point).schedule.mod["main"]
     names = [str(parameter.name) for parameter in main.params]
     if PACKING not in main.script():
@@ -54,7 +54,7 @@ def _unfused_by_replay(sketch: Sketch, point: tuple[int, ...]) -> Any:
 
 
 def _postprocessed(schedule: Any, sketch: Sketch) -> Any:
-    """The function of a CPU's schedule after the postprocessors that leave its loops apart."""
+    """Apply the postprocessors that do not fuse loops to a CPU's schedule, and return the function."""
     if any(str(instruction.kind.name) == "DecomposeReduction" for instruction in sketch._trace.insts):
         main = schedule.mod["main"]
         body = _tvm.structural_map(main.body, (_tvm.s_tir.SBlock, _without_initial_value))
@@ -66,7 +66,7 @@ def _postprocessed(schedule: Any, sketch: Sketch) -> Any:
 
 
 def _without_initial_value(block: Any) -> Any:
-    """A block of which TVM cannot take the initial values out: it stands under a test. They are no work."""
+    """Drop the initial value of a block. TVM cannot decompose it under a condition, and it does not count as work."""
     if block.init is None:
         return block
     return _tvm.s_tir.SBlock(

@@ -1,7 +1,7 @@
-"""Every iteration of a scheduled function: what each statement touches then.
+"""Enumerate every iteration of a scheduled function, and the elements that each statement accesses.
 
-In: a TVM function. Out: its stores, with the elements of all accesses in all iterations. No algebra: the indices TVM
-wrote are evaluated.
+Input: a TVM function. Output: its stores with the elements of all accesses in all iterations. The indices are evaluated
+numerically as TVM wrote them, without algebra.
 """
 
 from __future__ import annotations
@@ -24,12 +24,17 @@ from support.oracles.unfused import TOGETHER
 
 Ints = npt.NDArray[np.int64]
 Aligns: TypeAlias = "list[tuple[int, int, int]]"
-"""(dimension, factor, offset): the least step that leaves `offset` over multiples of `factor`."""
+"""(dimension, factor, offset): the step is the smallest one that equals `offset` modulo `factor`."""
 
 
 @dataclass(eq=False)
 class Loop:
-    """variable: TVM's.  thread: what it is bound to, if anything.  on_tensor_cores: whether it is marked for them."""
+    """A loop.
+
+    Attributes:
+        variable: TVM's loop variable.
+        thread: the thread axis it is bound to, or "".
+        on_tensor_cores: whether it is annotated for tensor cores."""
 
     variable: Any
     extent: int
@@ -39,8 +44,11 @@ class Loop:
 
 @dataclass(eq=False)
 class Store:
-    """elements: buffer → the index arrays of its accesses, one array of all iterations for each dimension.
-    looked_up: (buffer, dimension) pairs whose index is loaded; its array holds the elements of the index buffer."""
+    """A store.
+
+    Attributes:
+        elements: buffer → the index arrays of its accesses, one array over all iterations for each dimension.
+        looked_up: (buffer, dimension) pairs with a loaded index; its array holds positions in the index buffer."""
 
     block: str
     loops: list[Loop]
@@ -51,7 +59,7 @@ class Store:
 
 
 class _Packed:
-    """A constant that is laid out for the schedule: memory in one piece, whatever dimensions TVM gives it."""
+    """A constant packed for the schedule, which counts as one-dimensional, whatever dimensions TVM gives it."""
 
     def __init__(self, buffer: Any) -> None:
         self.shape, self.dtype = [math.prod(int(e) for e in buffer.shape)], buffer.dtype
@@ -61,9 +69,11 @@ class _Packed:
 
 
 def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop]]]:
-    """The stores in program order, and for each internal buffer the loops each of whose iterations has its own.
+    """Return the stores in program order, and for each internal buffer the loops that it is allocated inside of.
 
-    panels: whether constants are laid out by the trace itself, in dimensions that say which elements lie together."""
+    Args:
+        func: the function.
+        panels: whether the trace itself packs constants, so that their dimensions tell which elements are adjacent."""
     stores: list[Store] = []
     names: Counter[str] = Counter()
     homes: dict[Any, list[Loop]] = {}
@@ -121,13 +131,13 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
 
 
 def aligned(func: Any) -> dict[Any, Aligns]:
-    """What blocks note about the steps of the buffers they write."""
-    found: dict[Any, Aligns] = {}
+    """Return the alignment annotations of all buffers."""
+    alignments: dict[Any, Aligns] = {}
     for block in _tvm.found(func.body, _tvm.s_tir.SBlock):
         for number, dimension, factor, offset in block.annotations.get(ALIGNED, ()):
             buffer = block.writes[int(number)].source
-            found.setdefault(buffer, []).append((int(dimension), int(factor), int(offset)))
-    return found
+            alignments.setdefault(buffer, []).append((int(dimension), int(factor), int(offset)))
+    return alignments
 
 
 def _loads(expression: Any) -> list[Any]:
@@ -135,37 +145,39 @@ def _loads(expression: Any) -> list[Any]:
 
 
 def lanes_of(schedule: Any, *, fused_whole: bool) -> dict[str, int]:
-    """For each block the iterations of its vector loop; 1 for copies that a GPU's threads share, whose loops are not
-    vectors one by one, and in nests that are fused whole and split, if MetaSchedule's postprocessor does that."""
-    found: list[tuple[str, int]] = []
+    """Return the extent of each block's vector loop.
+
+    The extent is 1 for copies that a GPU's threads share, whose loops are not vectors one by one, and for fully fused
+    nests that MetaSchedule's postprocessor splits."""
+    lanes_by_block: list[tuple[str, int]] = []
     bound: list[str] = []
 
     def visit(stmt: Any, lanes: int) -> None:
         match type(stmt).__name__:
             case "For" if stmt.thread_binding is not None:
                 thread = str(stmt.thread_binding.thread_tag)
-                if thread not in bound:  # threads within threads share a copy
+                if thread not in bound:  # nested loops of one thread axis share a copy
                     bound.append(thread)
                     visit(stmt.body, lanes)
                     bound.remove(thread)
             case "For":
                 vector = stmt.kind == _tvm.tirx.ForKind.VECTORIZED
-                whole = fused_whole and str(stmt.loop_var.name).endswith("_fused_1")
-                visit(stmt.body, lanes * int(stmt.extent) if vector and not whole else lanes)
+                splits_fused_nest = fused_whole and str(stmt.loop_var.name).endswith("_fused_1")
+                visit(stmt.body, lanes * int(stmt.extent) if vector and not splits_fused_nest else lanes)
             case "SeqStmt":
                 for part in stmt.seq:
                     visit(part, lanes)
             case "SBlockRealize" if stmt.block.iter_vars:
-                found.append((str(stmt.block.name_hint), lanes))
+                lanes_by_block.append((str(stmt.block.name_hint), lanes))
             case "SBlockRealize":
                 visit(stmt.block.body, lanes)
 
     visit(schedule.mod["main"].body, 1)
-    return defaultdict(lambda: 1, by_store(found))
+    return defaultdict(lambda: 1, by_store(lanes_by_block))
 
 
 class _Values(dict[Any, Ints]):
-    """Values of variables in all iterations; loops of extent 1 stand at 0."""
+    """Values of variables in all iterations; variables of loops of extent 1 are 0."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -192,7 +204,7 @@ def _value(node: Any, values: _Values) -> Ints:
             return values[node]
         case "Cast":
             return _value(node.value, values)
-        case "TensorLoad":  # as if all elements were different
+        case "TensorLoad":  # treated as if all elements were different
             return _flat([_value(i, values) for i in node.indices], [int(e) for e in node.source.shape])
     a, b = _value(node.a, values), _value(node.b, values)
     operations = {
@@ -201,7 +213,7 @@ def _value(node: Any, values: _Values) -> Ints:
         "Mul": np.multiply,
         "FloorDiv": np.floor_divide,
         "FloorMod": np.mod,
-        "Div": np.floor_divide,  # of numbers from 0
+        "Div": np.floor_divide,  # operands are not negative
         "Mod": np.mod,
         "Min": np.minimum,
         "Max": np.maximum,
@@ -211,7 +223,7 @@ def _value(node: Any, values: _Values) -> Ints:
 
 
 def _flat(arrays: list[Ints], shape: list[int]) -> Ints:
-    """Positions in row-major order."""
+    """Return positions in row-major order."""
     flat = np.zeros_like(arrays[0])
     for extent, array in zip(shape, arrays, strict=True):
         flat = flat * extent + array

@@ -1,24 +1,24 @@
-"""Our features in the layout of TVM's PerStoreFeature, for tests and for MetaSchedule's own models.
+"""Assemble felixlike's features in the layout of TVM's PerStoreFeature, for tests and for MetaSchedule's own models.
 
-In: formulas and points. Out: for every point float64[rows, 164], one row a written buffer as in TVM, NaN where what TVM
-finds is not known. `explained_view` also says why (`causes.py`):
+Input: formulas and points. Output: for every point float64[rows, 164], with one row for each written buffer as in TVM,
+and NaN where TVM's value is not known. `explained_view` also returns the causes (`causes.py`):
 
-| TVM's entries | NaN where |
+| TVM's entries | NaN for |
 | --- | --- |
 | 7–14 (integer and boolean counters) | stores with conditions |
 | 5, 147–156 | stores with conditions on remainders |
 | 7–14, 57–156 | copies that threads share unevenly, reshapes in tiles, windows in groups |
 | 57–156 | stores to or from a guarded buffer |
 | 57–156 | stores that read a dimension of one element under a condition |
-| 57–146: bytes between uses | such a store came before in the same loop |
-| 57–146 | buffers are alike in lines, bytes and name, as far as they differ |
-| 7–14, 57–156 | programs with indices that are loaded, but for stores as below |
+| 57–146: bytes between uses | stores after such a store in the same loop |
+| 57–146 | buffers with equal lines, bytes and name, where their entries differ |
+| 7–14, 57–156 | programs with loaded indices, except for the stores below |
 | 157, 158 | guarded buffers, groups that threads share unevenly |
 
-Stores that sum nothing up, or each thread for itself, and read the function's arguments only are mostly known in TVM's
-own words, conditions included.
-A guarded buffer is one that a moved block would run past the end of at the point, were there no guard.
-Where threads reduce together, TVM makes two stores of one, each with a row (`common.py`).
+For stores without a reduction, or with a reduction inside each thread, that read only arguments of the function, most
+entries are computed from TVM's own statement, conditions included.
+A buffer is guarded if a moved block would run past its end at the point without a guard.
+TVM splits a reduction across threads into two stores, each with a row (`common.py`).
 """
 
 from __future__ import annotations
@@ -47,26 +47,30 @@ from support.tvm_view.words import words_of
 
 _COLUMN = {name: i for i, name in enumerate(NAMES)}
 _VECTOR, _UNROLLED, _PARALLEL = 16, 27, 38
-"""Where the three blocks of 11 entries on a kind of loop begin."""
+"""First entries of the three blocks of 11 entries on one kind of loop."""
 
 Row = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """values: float64[rows, 164].  causes: why entries are NaN, (row, entry) → cause."""
+    """A view of one point.
+
+    Attributes:
+        values: float64[rows, 164].
+        causes: (row, entry) → why the entry is NaN."""
 
     values: npt.NDArray[np.float64]
     causes: Mapping[tuple[int, int], Cause]
 
 
 def tvm_view(formulas: Formulas, points: Points) -> list[npt.NDArray[np.float64]]:
-    """One array float64[rows, 164] a point, rows in TVM's order: by the first counted store to each buffer."""
+    """Return one array float64[rows, 164] per point, with rows in the order of the first store to each buffer."""
     return [view.values for view in explained_view(formulas, points)]
 
 
 def explained_view(formulas: Formulas, points: Points) -> list[View]:
-    """`tvm_view`, and why entries are NaN."""
+    """Return the values of `tvm_view`, and why entries are NaN."""
     features = formulas.evaluate(points)
     views: dict[int, View] = {}
     for locations, members in formulas.sketch.by_structure(points):
@@ -74,49 +78,49 @@ def explained_view(formulas: Formulas, points: Points) -> list[View]:
         program = structure.structure.program
         for member, value in zip(members.tolist(), _values(program, formulas, points[members]), strict=True):
             stores = lowered(program, value, words_of(formulas.sketch, locations))
-            rows = [formulas.stores.index(found.store.block) for found in stores]
+            rows = [formulas.stores.index(lowered_store.store.block) for lowered_store in stores]
             views[member] = _view(stores, value, features[member, rows])
     return [views[member] for member in range(len(points))]
 
 
 _BYTES_APART = 11
-"""Of a buffer's entries the bytes between uses, which other stores count in."""
+"""Position of the bytes between uses among a buffer's entries; they include bytes of other stores."""
 
 
 def _view(stores: list[LoweredStore], value: Value, ours: npt.NDArray[np.float64]) -> View:
-    """One row for each buffer: its last store's."""
-    buffers = dict.fromkeys(access.buffer for found in stores for access in found.store.accesses)
+    """Return one row for each buffer, the row of its last store."""
+    buffers = dict.fromkeys(access.buffer for lowered_store in stores for access in lowered_store.store.accesses)
     shapes = {buffer: tuple(value(extent) for extent in buffer.shape) for buffer in buffers}
     touched = Touched()
     rows: dict[Buffer, tuple[Row, dict[int, Cause]]] = {}
     for store, numbers in zip(stores, ours, strict=True):
-        here = {**shapes, **store.shapes}
-        of_buffers = buffer_entries(store, here.__getitem__, touched)
-        row, causes = _row(numbers, store, here[store.store.target.buffer])
+        shapes_here = {**shapes, **store.shapes}
+        of_buffers = buffer_entries(store, shapes_here.__getitem__, touched)
+        row, causes = _row(numbers, store, shapes_here[store.store.target.buffer])
         work = sum(store.counts[1:7])
         row[57:147] = of_buffers.entries
         row[147:157] = intensity(work, [loop.extent for loop in store.loops], of_buffers.touched)
         of_curve = Cause.REMAINDERS if math.isnan(work) else of_buffers.cause
         causes.update(dict.fromkeys(range(147, 157), of_curve) if of_curve is not None else {})
         for place in range(90):
-            partly = Cause.ALIKE if place in of_buffers.tied else Cause.BEFORE
-            causes[57 + place] = of_buffers.cause or partly
+            cause_of_entry = Cause.ALIKE if place in of_buffers.tied else Cause.BEFORE
+            causes[57 + place] = of_buffers.cause or cause_of_entry
         rows[store.store.target.buffer] = row, causes
-    if any(not s.said and _looks_up(s.store) for s in stores):
+    if any(not s.said and _has_loaded_index(s.store) for s in stores):
         for row, causes in rows.values():
             for entry in (*range(7, 15), *range(57, 157)):
                 row[entry], causes[entry] = math.nan, Cause.LOADED
     values = np.stack([row for row, _ in rows.values()])
-    every = [causes for _, causes in rows.values()]
-    return View(values, {(i, e): every[i][e] for i, e in np.argwhere(np.isnan(values)).tolist()})
+    causes_by_row = [causes for _, causes in rows.values()]
+    return View(values, {(i, e): causes_by_row[i][e] for i, e in np.argwhere(np.isnan(values)).tolist()})
 
 
-def _looks_up(store: Store) -> bool:
+def _has_loaded_index(store: Store) -> bool:
     return any(index.lookup is not None for access in store.accesses for index in access.indices)
 
 
 def _values(program: Program, formulas: Formulas, points: Points) -> Iterator[Value]:
-    """For each point, what an expression of the program is."""
+    """Return a function for each point that maps an expression of the program to its value."""
     roots = list(dict.fromkeys((ZERO, ONE, *_expressions(program))))
     values = np.rint(Graph(roots).evaluate(formulas.sketch.values(points), len(points))).astype(np.int64)
     for row in values.tolist():
@@ -135,18 +139,18 @@ def _expressions(program: Program) -> Iterator[Expr]:
                 yield from (extent for _, extent in loop.share.parts)
         for access in store.accesses:
             for index in (*access.indices, *access.written, *access.unmoved):
-                yield from _of_index(index)
+                yield from _index_expressions(index)
 
 
-def _of_index(index: Index) -> Iterator[Expr]:
+def _index_expressions(index: Index) -> Iterator[Expr]:
     yield index.offset
     yield from (stride for _, stride in index.strides)
     for floor in index.floors:
-        yield from _of_index(floor.inner)
+        yield from _index_expressions(floor.inner)
 
 
 def _row(ours: npt.NDArray[np.float64], store: LoweredStore, shape: tuple[int, ...]) -> tuple[Row, dict[int, Cause]]:
-    """All entries but those on buffers and intensity, and why some are NaN."""
+    """Return all entries except those on buffers and intensity, and why some are NaN."""
     row = np.full(164, np.nan)
     row[:16] = [_log(count * store.iterations) for count in store.counts]
     causes = dict.fromkeys(INTEGERS, store.cause or Cause.CONDITIONS)
@@ -162,7 +166,7 @@ def _row(ours: npt.NDArray[np.float64], store: LoweredStore, shape: tuple[int, .
         row[54] = _log(math.prod(across))
     outer, target = store.allocated, store.store.target.buffer
     elements = math.prod(shape)
-    row[157] = _log(elements * target.item_bytes)  # TVM overlooks aligned steps
+    row[157] = _log(elements * target.item_bytes)  # TVM ignores aligned steps
     row[158:160] = _log(elements * outer), _log(outer)
     row[160] = _log(store.iterations / outer)
     row[161] = _log(store.iterations)
@@ -175,7 +179,7 @@ def _row(ours: npt.NDArray[np.float64], store: LoweredStore, shape: tuple[int, .
 
 
 def _loop_kind(row: Row, start: int, extents: list[int]) -> None:
-    """[number, product, extent of the innermost, one-hot position]: position 0 without such a loop, 7 with one."""
+    """Set [number, product, extent of the innermost, one-hot position]; position 0 without such a loop, else 7."""
     row[start : start + 11] = 0.0
     if not extents:
         row[start + 3] = 1.0

@@ -1,18 +1,18 @@
-"""TVM's entries on buffers (57–146): five buffers a row, 18 entries each, and the bytes touched at every loop.
+"""TVM's entries on buffers (57–146): five buffers per row with 18 entries each, and the bytes touched at every loop.
 
     unique bytes  = item · Π width_d over all loops, widths by TVM's interval arithmetic
     lines         = max(1, iterations / inner · min(1, stride · item / 64))
     unique lines  = max(1, unique bytes / min(64, contiguous))
 
 stride: of the innermost loop with a coefficient in the buffer's indices; inner: product of the extents inside it;
-contiguous: bytes of the last dimension that is covered whole, 1 without one. Widths and coefficients are TVM's own
-(`written`), which on fused loops are not the true ones. A buffer that is read and written goes by the indices of the
-write. Reuse is by the innermost loop that either no index uses, or under which an earlier store touched the buffer too.
-Buffers stand by falling lines, then falling bytes, then names; missing ones are zeros. Entries are NaN
-- of stores whose indices TVM may write in several ways, that touch a guarded buffer, or read one element of a
-  dimension under a condition;
-- on the bytes between uses, where such a store came before under the same loop;
-- where two buffers are alike in lines, bytes and name, as far as their entries differ.
+contiguous: bytes of the last dimension that is covered completely, 1 without one. Widths and coefficients are TVM's
+(`written`); for fused loops they differ from the true ones. A buffer that is read and written uses the indices of the
+write. Reuse is at the innermost loop that no index uses, or under which an earlier store touched the buffer.
+Buffers are sorted by decreasing lines, then decreasing bytes, then name; missing ones are zeros. Entries are NaN
+- for stores whose indices TVM may write in several ways, that touch a guarded buffer, or that read a dimension of one
+  element under a condition;
+- on the bytes between uses, after such a store under the same loop;
+- where two buffers have equal lines, bytes and name, but different entries.
 Follows TVM's per_store_feature.cc (group 2).
 """
 
@@ -30,39 +30,41 @@ from support.tvm_view.lowered import LoweredStore
 from support.tvm_view.written import Written, bounds, coefficient
 
 PER_BUFFER = 18
-"""Entries of a buffer."""
+"""Number of entries per buffer."""
 
 SLOTS = 5
-"""Buffers described in a row."""
+"""Number of buffers per row."""
 
 _LINE = 64
 
 
 class Touched:
-    """What the stores so far touched under each loop: for each buffer, the elements of each store in turn."""
+    """Elements that the stores so far touched under each loop, in a list with one number per store for each buffer."""
 
     def __init__(self) -> None:
         self._elements: dict[LoweredLoop, dict[Buffer, list[float]]] = {}
 
     def note(self, loop: LoweredLoop, buffer: Buffer, elements: float) -> None:
-        """One more store touches elements of a buffer under a loop."""
+        """Record that one more store touches elements of a buffer under a loop."""
         self._elements.setdefault(loop, {}).setdefault(buffer, []).append(elements)
 
     def elements(self, loop: LoweredLoop, buffer: Buffer) -> list[float]:
-        """One number a store."""
+        """Return the elements, one number per store."""
         return self._elements[loop][buffer]
 
     def bytes(self, loop: LoweredLoop) -> float:
-        """Of all buffers and all stores."""
-        return sum(sum(found) * buffer.item_bytes for buffer, found in self._elements[loop].items())
+        """Return the bytes of all buffers and all stores under a loop."""
+        return sum(sum(numbers) * buffer.item_bytes for buffer, numbers in self._elements[loop].items())
 
 
 @dataclass(slots=True)
 class _Use:
-    """How a store uses one buffer.
+    """One store's use of one buffer.
 
-    indices: of its accesses, one row an access.  elements: touched while the loops from a level inwards run, one number
-    a level, NaN where unknown.  widths: of the box that all loops touch."""
+    Attributes:
+        indices: indices of its accesses, one row per access.
+        elements: elements touched by the loops from a level inwards, one number per level, NaN where unknown.
+        widths: widths of the box that all loops touch."""
 
     buffer: Buffer
     read: bool
@@ -74,8 +76,13 @@ class _Use:
 
 @dataclass(frozen=True, slots=True)
 class BufferEntries:
-    """entries: 90 numbers.  touched: bytes of all buffers while the loops from a level inwards run, one a level.
-    cause: why all of them are NaN; None where they are not.  tied: entries that are NaN since buffers are alike."""
+    """Entries of one store.
+
+    Attributes:
+        entries: 90 numbers.
+        touched: bytes of all buffers touched by the loops from a level inwards, one number per level.
+        cause: why all entries are NaN; None if they are known.
+        tied: entries that are NaN because two buffers sort equal."""
 
     entries: list[float]
     touched: list[float]
@@ -84,14 +91,17 @@ class BufferEntries:
 
 
 def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...]], touched: Touched) -> BufferEntries:
-    """The entries of one store; `touched` holds those before it, and gets its own.
+    """Return the entries of one store, and add the store to `touched`.
 
-    shape: of a buffer where it is allocated."""
+    Args:
+        store: the store.
+        shape: returns the allocated shape of a buffer.
+        touched: what earlier stores touched."""
     uses = [_use(store, buffer) for buffer in store.places]
     cause = store.cause
     if cause is None and store.guarded:
         cause = Cause.GUARDS
-    if cause is None and not store.said and any(_settled(use, shape(use.buffer)) for use in uses):
+    if cause is None and not store.said and any(_has_single_value(use, shape(use.buffer)) for use in uses):
         cause = Cause.SETTLED
     for use in uses:
         if cause is not None:
@@ -103,22 +113,27 @@ def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...
     bytes_touched = [sum(u.elements[i] * u.buffer.item_bytes for u in uses) for i in levels]
     if cause is not None:
         return BufferEntries([math.nan] * (SLOTS * PER_BUFFER), bytes_touched, cause)
-    found = sorted((_entries(store, use, shape(use.buffer), uses, touched) for use in uses), key=lambda pair: pair[0])
+    sorted_entries = sorted(
+        (_entries(store, use, shape(use.buffer), uses, touched) for use in uses), key=lambda pair: pair[0]
+    )
     entries: list[float] = []
     tied: set[int] = set()
-    for _, alike in groupby(found, key=lambda pair: pair[0]):
-        blocks = [numbers for _, numbers in alike]
+    for _, same_key in groupby(sorted_entries, key=lambda pair: pair[0]):
+        blocks = [numbers for _, numbers in same_key]
         differ = [len(set(column)) > 1 for column in zip(*blocks, strict=True)]
         for _ in blocks:
-            tied |= {len(entries) + i for i, apart in enumerate(differ) if apart}
-            entries += [math.nan if apart else number for number, apart in zip(blocks[0], differ, strict=True)]
+            tied |= {len(entries) + i for i, is_different in enumerate(differ) if is_different}
+            entries += [
+                math.nan if is_different else number for number, is_different in zip(blocks[0], differ, strict=True)
+            ]
     entries += [0.0] * (SLOTS * PER_BUFFER)
     return BufferEntries(entries[: SLOTS * PER_BUFFER], bytes_touched, tied=frozenset(tied))
 
 
-def _settled(use: _Use, shape: tuple[int, ...]) -> bool:
-    """Whether a condition leaves one value of an index, so that TVM writes that value: a moving index of a dimension of
-    one element can only be read under such a condition."""
+def _has_single_value(use: _Use, shape: tuple[int, ...]) -> bool:
+    """Return whether a condition leaves only one value of an index, which TVM then writes instead of the index.
+
+    A variable index into a dimension of one element can be read only under such a condition."""
     return any(
         extent == 1 and index.atoms for access in use.indices for index, extent in zip(access, shape, strict=True)
     )
@@ -142,14 +157,14 @@ def _width(indices: Iterable[Written], running: dict[str, int]) -> int:
 
 
 def _wrapped(number: int) -> int:
-    """As 64 bits hold it; an index that is loaded may be anything."""
+    """Wrap a number to 64 bits; a loaded index may have any value."""
     return (number + 2**63) % 2**64 - 2**63
 
 
 def _entries(
     store: LoweredStore, use: _Use, shape: tuple[int, ...], uses: Sequence[_Use], touched: Touched
 ) -> tuple[tuple[float, float, str], list[float]]:
-    """(what to sort by, the 18 entries)."""
+    """Return (sort key, the 18 entries)."""
     item, iterations = use.buffer.item_bytes, store.iterations
     moved = float(item * iterations)
     stride, level = _stride(store, use, shape)
@@ -176,18 +191,18 @@ def _entries(
 
 
 def _stride(store: LoweredStore, use: _Use, shape: tuple[int, ...]) -> tuple[int, int]:
-    """(elements, level) of the innermost loop that moves the buffer as TVM sees it; (0, -1) without one."""
+    """Return (elements, level) of the innermost loop that moves the buffer according to TVM, or (0, -1)."""
     steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     for level in reversed(range(len(store.loops))):
-        found = [_step(indices, steps, store.loops[level].name) for indices in use.indices]
-        smallest = min((step for step in found if step is not None), default=0)
+        stride_of_accesses = [_step(indices, steps, store.loops[level].name) for indices in use.indices]
+        smallest = min((step for step in stride_of_accesses if step is not None), default=0)
         if smallest:
             return smallest, level
     return 0, -1
 
 
 def _step(indices: tuple[Written, ...], steps: Sequence[int], name: str) -> int | None:
-    """Elements by the rightmost dimension that a loop moves; None where it moves none."""
+    """Return the step in elements of the last dimension that a loop moves, or None if it moves none."""
     for index, step in zip(reversed(indices), reversed(steps), strict=True):
         factor = coefficient(index, name)
         if factor:
@@ -203,16 +218,16 @@ def _contiguous(use: _Use, shape: tuple[int, ...]) -> int:
 
 
 def _reuse(store: LoweredStore, use: _Use, uses: Sequence[_Use], touched: Touched) -> tuple[str, float, float, int]:
-    """(kind, iterations and bytes between uses, number of uses)."""
+    """Return (kind, iterations and bytes between uses, number of uses)."""
     moving = frozenset[str]().union(*(index.atoms for indices in use.indices for index in indices))
     for level in reversed(range(len(store.loops))):
         loop = store.loops[level]
         if loop.name not in moving:
             if level == len(store.loops) - 1:
-                apart: float = sum(u.buffer.item_bytes for u in uses)
+                bytes_between: float = sum(u.buffer.item_bytes for u in uses)
             else:
-                apart = touched.bytes(store.loops[level + 1])
-            return "loop", float(_inner(store, level + 1)), apart, loop.extent
+                bytes_between = touched.bytes(store.loops[level + 1])
+            return "loop", float(_inner(store, level + 1)), bytes_between, loop.extent
         earlier = touched.elements(loop, use.buffer)
         if len(earlier) > 1:
             return "serial", min(earlier) / loop.extent, touched.bytes(loop) / loop.extent, len(earlier) - 1

@@ -1,10 +1,10 @@
-"""Why an entry of `tvm_view` is NaN: what TVM does there that is not known here."""
+"""Why an entry of `tvm_view` is NaN: behaviour of TVM that is not modelled."""
 
 from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """One kind of NaN each."""
+    """A cause of NaN entries."""
 
     CONDITIONS = "TVM's simplifier writes conditions anew for each tile"
     REMAINDERS = "TVM's simplifier may settle a condition on a remainder for some tiles"

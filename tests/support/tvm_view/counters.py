@@ -1,10 +1,10 @@
-"""TVM's counters of arithmetic (0–15), in one execution of a store.
+"""TVM's counters of arithmetic (0–15), for one execution of a store.
 
-    entry = occurrences in the value, and in the indices of all its loads · iterations
+    entry = occurrences in the value and in the indices of all loads · iterations
 
-Indices count as TVM's simplifier writes them. Where the value itself is not known as the simplifier leaves it, it is
-counted as the model has it; then integers and booleans (7–14) have NaN if there are conditions, which the simplifier
-writes anew for each tile; so have calls (5) where one is on a remainder.
+Indices are counted as TVM's simplifier writes them. If the simplified value is not known, the value is counted as in
+the model. Then integers and booleans (7–14) are NaN for stores with conditions, which the simplifier rewrites for each
+tile, and calls (5) are NaN for stores with a condition on a remainder.
 Follows TVM's per_store_feature.cc (group 1).
 """
 
@@ -21,12 +21,12 @@ from support.tvm_view.written import Written
 
 ENTRIES = 16
 INTEGERS = range(7, 15)
-"""Entries of integers and booleans."""
+"""Entries of integer and boolean operations."""
 
 MATH = 5
-"""The entry of calls, conditions among them."""
+"""Entry of calls, which include conditions."""
 
-_PLACE = {
+_ENTRY = {
     Operation.FLOAT_ADD_SUB: 1,
     Operation.FLOAT_MUL: 2,
     Operation.FLOAT_DIV_MOD: 3,
@@ -42,33 +42,37 @@ _PLACE = {
     Operation.BOOL_OP: 14,
     Operation.SELECT_OP: 15,
 }
-"""Entries 0 and 7 are fused multiply-adds, which TVM never counts."""
+"""Entry of each operation. Entries 0 and 7 are fused multiply-adds, which TVM never counts."""
 
 _IN_INDEX = {"Add": 8, "Sub": 8, "Mul": 9, "FloorDiv": 10, "FloorMod": 10, "Min": 11, "Max": 11}
 
 
 def of_value(value: Any) -> list[float]:
-    """The counters of a value of TVM's."""
+    """Return the counters of a TVM expression."""
     counts = [0.0] * ENTRIES
     for operation, count in count_operations(value, indices=True):
-        counts[_PLACE[operation]] += count
+        counts[_ENTRY[operation]] += count
     return counts
 
 
 def of_store(store: Store, indices: Iterable[tuple[tuple[Written, ...], int]]) -> list[float]:
-    """The counters of a store.  indices: of each load, and how often it occurs."""
+    """Return the counters of a store.
+
+    Args:
+        store: the store.
+        indices: the indices of each load, and how often the load occurs."""
     counts = [0.0] * ENTRIES
     for operation, count in store.operations:
-        counts[_PLACE[operation]] += count
-    found: Counter[int] = Counter()
+        counts[_ENTRY[operation]] += count
+    index_counts: Counter[int] = Counter()
     for index, times in indices:
         for node in index:
-            _count(node, times, found)
+            _count(node, times, index_counts)
     conditions = any(not operation.value.startswith("float") for operation, _ in store.operations)
     for entry in INTEGERS:
-        counts[entry] = math.nan if conditions else float(found[entry])
+        counts[entry] = math.nan if conditions else float(index_counts[entry])
     if " % " in store.text and any(operation is Operation.INT_CMP for operation, _ in store.operations):
-        counts[MATH] = math.nan  # the simplifier may settle the condition for some tiles
+        counts[MATH] = math.nan  # for some tiles, the simplifier may resolve the condition
     return counts
 
 

@@ -1,9 +1,9 @@
-"""TVM's arithmetic-intensity curve (147–156): operations a byte, at ten shares of a store's operations.
+"""TVM's arithmetic-intensity curve (147–156): operations per byte at ten fractions of a store's operations.
 
     intensity[k] = operations of the k innermost loops / bytes they touch
 
-Entry i is that curve at (i + 1) / 10 of all operations, linear between loops, the innermost loop's own value before it.
-Copies and integer stores have zeros. Follows TVM's per_store_feature.cc (group 3).
+Entry i is the curve at (i + 1) / 10 of all operations. It is linear between loops, and constant below the innermost
+loop. Copies and integer stores have zeros. Follows TVM's per_store_feature.cc (group 3).
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ _SLACK = 1e-4
 
 
 def intensity(operations: float, extents: Sequence[int], touched: Sequence[float]) -> list[float]:
-    """Ten entries.
+    """Return the ten entries.
 
-    operations: on floats, in one execution; NaN where unknown.  extents: of the loops, outermost first.  touched: bytes
-    that all buffers touch while the loops from a level inwards run, likewise."""
+    Args:
+        operations: floating-point operations in one execution; NaN if unknown.
+        extents: extents of the loops, outermost first.
+        touched: bytes of all buffers touched by the loops from a level inwards, outermost first."""
     if not operations or not extents:
         return [0.0] * SAMPLES
     if math.isnan(operations) or any(map(math.isnan, touched)):
@@ -28,15 +30,15 @@ def intensity(operations: float, extents: Sequence[int], touched: Sequence[float
     curve = [done / size for done, size in zip(work, reversed(touched), strict=True)]
     entries, level = [], 0
     for sample in range(1, SAMPLES + 1):
-        wanted = sample / SAMPLES * work[-1]
-        while work[level] < wanted - _SLACK:
+        target = sample / SAMPLES * work[-1]
+        while work[level] < target - _SLACK:
             level += 1
-        entries.append(math.log2(_between(work, curve, level, wanted) + 1))
+        entries.append(math.log2(_interpolated(work, curve, level, target) + 1))
     return entries
 
 
-def _between(work: Sequence[float], curve: Sequence[float], level: int, wanted: float) -> float:
+def _interpolated(work: Sequence[float], curve: Sequence[float], level: int, target: float) -> float:
     if level == 0:
         return curve[0]
     slope = (curve[level] - curve[level - 1]) / (work[level] - work[level - 1])
-    return curve[level - 1] + slope * (wanted - work[level - 1])
+    return curve[level - 1] + slope * (target - work[level - 1])

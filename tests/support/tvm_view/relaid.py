@@ -1,11 +1,11 @@
-"""Constants that are laid out anew for a schedule: shapes, and indices in the new layout.
+"""Constants that are packed for a schedule: their shapes, and indices in the new layout.
 
     W[8·k + j]                              digits, largest first:  k, j
     for j: for k:                →          the order of the loops: W'[j, k]
 
-In: an access in its old layout, the loops around it. Out: the shape that TVM gives the constant, and how to get from
-old indices to new ones. TVM cuts the old position into digits, one for each loop that moves it, or several where a
-fused loop does, and puts them into the order of the loops.
+Input: an access in the old layout and the loops around it. Output: the shape that TVM gives the constant, and new
+indices for old ones. TVM splits the old position into digits, one for each loop that moves it, or several for a fused
+loop, and sorts them by the order of the loops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from support.tvm_view.loops import Loops, Nest
 
 @dataclass(frozen=True, slots=True)
 class _Digit:
-    """A part of a position.  step: what it counts in.  loop, inner: where it comes from: loop // inner % extent."""
+    """A part of a position, `loop // inner % extent` in units of `step` elements.
+
+    Attributes:
+        step: the unit in elements.
+        loop: number of the loop."""
 
     step: int
     extent: int
@@ -32,7 +36,11 @@ class _Digit:
 class Relaid:
     """The constant of an access in its new layout.
 
-    path: the loops of the program around the access; nest: of `loops`, what they are."""
+    Args:
+        access: the access.
+        path: the program's loops around the access.
+        nest: the lowered loops around the access.
+        loops: all loops of the program."""
 
     def __init__(self, access: Access, path: tuple[Loop, ...], nest: Nest, loops: Loops) -> None:
         assert access.buffer.origin is not None
@@ -44,44 +52,44 @@ class Relaid:
         for loop in path:
             extent = loops.value(loop.extent)
             strides = [index.stride(loop.variable) for index in access.written]
-            ways = [step * loops.value(stride) for step, stride in zip(self._steps, strides, strict=True)]
-            if extent > 1 and any(ways):
+            distances = [step * loops.value(stride) for step, stride in zip(self._steps, strides, strict=True)]
+            if extent > 1 and any(distances):
                 name, inner = nest.places[loop.variable]
-                digits.append(_Digit(sum(ways), extent, order.index(name), inner))
+                digits.append(_Digit(sum(distances), extent, order.index(name), inner))
         self._digits = _merged(sorted(digits, key=lambda digit: -digit.step))
         self._order = sorted(range(len(self._digits)), key=lambda i: (self._digits[i].loop, -self._digits[i].inner))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of its dimensions."""
+        """Extents of the dimensions."""
         return tuple(self._digits[place].extent for place in self._order)
 
     def indices(self, old: list[Any]) -> list[Any]:
-        """New indices for old ones, expressions of TVM's."""
+        """Return new indices for old ones, as TVM expressions."""
         dtype, analyzer = self._loops.dtype, self._loops.analyzer
         variables = [_tvm.tirx.Var(f"v{d}", dtype) for d in range(len(self._old))]
         for variable, extent in zip(variables, self._old, strict=True):
             analyzer.bind(variable, _tvm.ir.Range(0, extent))
-        rest: Any = _tvm.tirx.const(0, dtype)
+        quotient: Any = _tvm.tirx.const(0, dtype)
         for variable, step in zip(variables, self._steps, strict=True):
-            rest = rest + variable * step
-        found: list[Any] = []
+            quotient = quotient + variable * step
+        digit_indices: list[Any] = []
         for digit in reversed(self._digits):
-            rest = analyzer.simplify(rest)
-            found.append(analyzer.simplify(_tvm.tirx.floormod(rest, digit.extent)))
-            rest = _tvm.tirx.floordiv(rest, digit.extent)
-        found.reverse()
-        standing = dict(zip(variables, old, strict=True))
-        return [analyzer.simplify(_tvm.substituted(found[place], standing)) for place in self._order]
+            quotient = analyzer.simplify(quotient)
+            digit_indices.append(analyzer.simplify(_tvm.tirx.floormod(quotient, digit.extent)))
+            quotient = _tvm.tirx.floordiv(quotient, digit.extent)
+        digit_indices.reverse()
+        index_values = dict(zip(variables, old, strict=True))
+        return [analyzer.simplify(_tvm.substituted(digit_indices[place], index_values)) for place in self._order]
 
 
 def _merged(digits: list[_Digit]) -> list[_Digit]:
-    """The digits, largest first, those that follow each other in one loop as one."""
-    found: list[_Digit] = []
+    """Merge digits that are adjacent in one loop; digits are ordered with the largest first."""
+    merged: list[_Digit] = []
     for digit in digits:
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if last is not None and last.loop == digit.loop and last.inner == digit.inner * digit.extent:
-            found[-1] = _Digit(digit.step, last.extent * digit.extent, digit.loop, digit.inner)
+            merged[-1] = _Digit(digit.step, last.extent * digit.extent, digit.loop, digit.inner)
         else:
-            found.append(digit)
-    return found
+            merged.append(digit)
+    return merged

@@ -1,7 +1,7 @@
-"""Statements as TVM writes them: what it makes of one depends on more than its value.
+"""Statements as TVM writes them, since TVM's features depend on how a statement is written.
 
-In: a sketch and its compute locations. Out: `Words` for every statement of the symbolic program, by its block. They
-stand beside the program, which has no need of them: the sketch is replayed again for them.
+Input: a sketch and its compute locations. Output: `Words` for every statement of the symbolic program, keyed by its
+block. The program does not need them, so they are collected separately by replaying the sketch again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ from felixlike.symbolic.replay.state import ReplayState
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Words:
-    """target: the buffer that is written.  indices, value: in the block's iterators.  loads: the indices of each of the
-    store's loads, likewise.  places: (iterator, its value in the loops).  meaning: (TVM's variable, what it is here) of
-    the loops and tile factors in `places`.  buffers: (TVM's buffer, its name in the program)."""
+    """A statement as TVM writes it.
+
+    Attributes:
+        target: the written buffer.
+        indices: of the write, as expressions of the block's iterators.
+        value: the stored value, likewise.
+        loads: the indices of each of the store's loads, likewise.
+        places: (iterator, its value as an expression of the loops).
+        meaning: (TVM's variable, its expression here) for the loops and tile factors in `places`.
+        buffers: (TVM's buffer, its name in the program)."""
 
     target: Any
     indices: tuple[Any, ...]
@@ -37,9 +44,11 @@ class Words:
 
 @lru_cache(maxsize=64)
 def words_of(sketch: Sketch, locations: tuple[int, ...]) -> Mapping[str, Words]:
-    """Block → words. Raises UnsupportedSketch."""
-    chosen: Sequence[int] = sketch.structure(locations).locations
-    reader = _Listener(replay(sketch.task.module, sketch.task.target, sketch._trace, sketch.variables, chosen))
+    """Return block → words. Raises UnsupportedSketch."""
+    chosen_locations: Sequence[int] = sketch.structure(locations).locations
+    reader = _Listener(
+        replay(sketch.task.module, sketch.task.target, sketch._trace, sketch.variables, chosen_locations)
+    )
     reader.program()
     return reader.words
 

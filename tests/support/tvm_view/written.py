@@ -1,6 +1,6 @@
-"""An index as TVM's simplifier wrote it: a small tree, and what TVM's feature extractor reads from it.
+"""An index as TVM's simplifier wrote it, as a small tree, and what TVM's feature extractor reads from it.
 
-In: a simplified TVM expression. Out: `Written`. The extractor's bounds and coefficients depend on how an index is
+Input: a simplified TVM expression. Output: `Written`. The extractor's bounds and coefficients depend on how an index is
 written, not only on its value, so both are defined on the tree.
 Follows TVM's per_store_feature.cc, const_int_bound.cc and modular_set.cc.
 """
@@ -18,8 +18,14 @@ from felixlike.errors import UnsupportedSketch
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One node.  kind: TVM's name of the operator, "Var" or "Const".  name: of a variable.  value: of a number.
-    atoms: names of the variables in the tree.  ends: what its type holds, of a load or a cast."""
+    """One node.
+
+    Attributes:
+        kind: TVM's name of the operator, "Var" or "Const".
+        name: of a variable.
+        value: of a constant.
+        atoms: names of the variables in the tree.
+        ends: least and greatest value of the type of a load or a cast."""
 
     kind: str
     args: tuple[Written, ...] = ()
@@ -30,15 +36,15 @@ class Written:
 
 
 INFINITY = 2**63 - 1
-"""What TVM takes for it in bounds; with the other sign too."""
+"""TVM's value for infinity in bounds; negated for minus infinity."""
 
 _BINARY = ("Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max")
 _NOT_NEGATIVE = {"Div": "FloorDiv", "Mod": "FloorMod"}
-"""Operators that round towards zero; programs that are understood have them of numbers from 0 only."""
+"""Operators that round towards zero; supported programs apply them to non-negative numbers only."""
 
 
 def from_tvm(node: Any) -> Written:
-    """The tree of a TVM expression. Raises UnsupportedSketch for operators that indices do not have."""
+    """Return the tree of a TVM expression. Raises UnsupportedSketch for operators that indices do not have."""
     kind = type(node).__name__
     if kind == "IntImm":
         return Written("Const", value=int(node.value))
@@ -61,7 +67,7 @@ def from_tvm(node: Any) -> Written:
 
 
 def _ends(dtype: str) -> tuple[int, int]:
-    """Least and greatest value of a type."""
+    """Return the least and greatest value of a type."""
     if dtype == "bool":
         return 0, 1
     bits = _tvm.bits(dtype)
@@ -71,10 +77,10 @@ def _ends(dtype: str) -> tuple[int, int]:
 
 
 def bounds(node: Written, extents: Mapping[str, int]) -> tuple[int, int]:
-    """Least and greatest value by TVM's interval arithmetic while the loops of `extents` run, the others at 0.
+    """Return least and greatest value by TVM's interval arithmetic; loops without an entry in `extents` are 0.
 
-    Of a remainder TVM also knows what `multiples` says of the dividend, as if all loops stood at their start: it first
-    binds each loop to that, and forgets to widen what it then knows about divisibility."""
+    For a remainder, TVM also uses what `multiples` returns for the dividend with all loops at their start: it first
+    binds each loop to its start, and later does not widen the divisibility it has inferred."""
     match node.kind:
         case "Const":
             return node.value, node.value
@@ -114,7 +120,7 @@ _ANYTHING = (1, 0)
 
 
 def multiples(node: Written) -> tuple[int, int]:
-    """(step, base): the value with all loops at 0 is base plus a multiple of step, as far as TVM knows.
+    """Return (step, base): with all loops at 0, TVM infers that the value is base plus a multiple of step.
 
     Follows TVM's modular_set.cc."""
     match node.kind:
@@ -156,40 +162,40 @@ def _either(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
 
 
 def coefficient(node: Written, name: str) -> int:
-    """What TVM takes for the coefficient of a variable: 0 where it does not occur.
+    """Return TVM's coefficient of a variable; 0 if the variable does not occur.
 
-    A walk, arguments first: once the variable is seen, each product with a number sets the coefficient anew; but where
-    a sum is met before any such product, it is 1. Where the variable comes again after that, with no product or sum to
-    follow that counts, it is 2. So of i·64 + j·4 the coefficient of i is 4, and of j too."""
+    TVM visits the tree, arguments first. After the variable was visited, each product with a constant sets the
+    coefficient to that constant; a sum before any such product sets it to 1. If the variable occurs again afterwards,
+    and no such product or sum follows, the coefficient is 2. So in i·64 + j·4 the coefficient of both i and j is 4."""
     if name not in node.atoms:
         return 0
-    walk = _Walk(name)
-    walk.visit(node)
-    return walk.coefficient
+    visitor = _CoefficientVisitor(name)
+    visitor.visit(node)
+    return visitor.coefficient
 
 
-class _Walk:
-    """The state of one walk: whether the variable is seen, and whether a sum or a product has settled the answer."""
+class _CoefficientVisitor:
+    """State of one visit: whether the variable was visited, and whether a sum or a product has set the coefficient."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.seen = self.summed = self.multiplied = False
-        self._found = 1
+        self._last = 1
 
     @property
     def coefficient(self) -> int:
-        """The answer so far."""
-        return self._found if self.summed or self.multiplied else 1
+        """The coefficient so far."""
+        return self._last if self.summed or self.multiplied else 1
 
     def visit(self, node: Written) -> None:
         for arg in node.args:
             self.visit(arg)
         if node.kind == "Var":
             if node.name == self.name:
-                self.seen, self._found = True, 2
+                self.seen, self._last = True, 2
         elif node.kind == "Mul" and self.seen and not self.summed:
             numbers = [arg.value for arg in node.args if arg.kind == "Const"]
             if numbers:
-                self.multiplied, self._found = True, numbers[0]
+                self.multiplied, self._last = True, numbers[0]
         elif node.kind == "Add" and self.seen and not self.multiplied:
-            self.summed, self._found = True, 1
+            self.summed, self._last = True, 1
