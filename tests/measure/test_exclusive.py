@@ -61,7 +61,7 @@ def test_waiting_for_the_lock_has_a_limit() -> None:
 
 
 def test_a_killed_process_releases_the_lock() -> None:
-    script = f"from felixlike.measure import exclusive; exclusive._NAME = {machine_lock._NAME!r}\n{HOLDER}"
+    script = f"from felixlike.measure.local import machine_lock; machine_lock._NAME = {machine_lock._NAME!r}\n{HOLDER}"
     holder = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
     )

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 _ATTEMPTS = """
 import ctypes, json, os, platform, resource, socket, sys, threading
 from pathlib import Path
-from felixlike.measure import sandbox
+from felixlike.measure.child import sandbox
 
 home, parent = Path(sys.argv[1]), os.getppid()
 allowed, other, channel = map(int, sys.argv[2:])
@@ -292,7 +292,7 @@ def test_older_kernels_use_the_features_they_have(home: Path) -> None:
     code = f"""
 import os
 from pathlib import Path
-from felixlike.measure import sandbox
+from felixlike.measure.child import sandbox
 sandbox._landlock_version = lambda: 1
 sandbox._has_seccomp = lambda: False
 sandbox.enter([Path({str(home)!r}) / "library.so"], 1, keep=100)
