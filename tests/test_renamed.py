@@ -1,4 +1,4 @@
-"""Names of before version 0.1.0: they work, and say what they are called now."""
+"""Test that names from before version 0.1.0 work and warn with their new names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize("old", MOVED)
 def test_moved_modules(old: str) -> None:
-    """In a process of their own: a module warns once."""
+    """Each module is imported in its own process, because it warns only once."""
     code = f"""
 import importlib, warnings
 with warnings.catch_warnings(record=True) as told:
@@ -39,7 +39,7 @@ def test_modules_below_moved_packages() -> None:
     assert before.Expr is importlib.import_module("felixlike.symbolic.expr.expression").Expr
 
 
-def test_modules_that_never_were() -> None:
+def test_unknown_modules_raise() -> None:
     with pytest.raises(ModuleNotFoundError), pytest.warns(DeprecationWarning, match="has moved to"):
         importlib.import_module("felixlike.deploy.nothing")
 
@@ -63,11 +63,11 @@ def test_the_former_package_of_oracles() -> None:
     ],
 )
 def test_renamed_warnings(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match="is now") as told:
+    with pytest.warns(DeprecationWarning, match="is now") as caught:
         warning = getattr(errors, name)
     assert issubclass(warning, errors.FelixlikeWarning)
-    assert warning.__name__ in str(told[0].message)
-    assert told[0].filename == __file__
+    assert warning.__name__ in str(caught[0].message)
+    assert caught[0].filename == __file__
 
 
 def test_renamed_observations() -> None:
@@ -76,7 +76,7 @@ def test_renamed_observations() -> None:
     assert known is felixlike.search.Observations
 
 
-def test_names_that_never_were() -> None:
+def test_unknown_names_raise() -> None:
     assert not hasattr(errors, "Nothing")
 
 
@@ -85,7 +85,7 @@ def test_the_page_has_every_error_and_warning() -> None:
     rows = " ".join(line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `"))
     classes = {
         name
-        for name, found in vars(errors).items()
-        if isinstance(found, type) and issubclass(found, errors.FelixlikeError | errors.FelixlikeWarning)
+        for name, member in vars(errors).items()
+        if isinstance(member, type) and issubclass(member, errors.FelixlikeError | errors.FelixlikeWarning)
     }
     assert set(re.findall(r"`(\w+)`", rows)) == classes - {"FelixlikeError", "FelixlikeWarning", "TCError"}

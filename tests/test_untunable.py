@@ -1,4 +1,4 @@
-"""Operators without a schedule to choose: scans and sorts are TVM's own, timed as they are, and nobody is warned."""
+"""Test operators without schedule choices: scans and sorts use TVM's kernels, are timed, and do not warn."""
 
 from __future__ import annotations
 
