@@ -1,8 +1,8 @@
-"""The demo: optimize ResNet-18 in seconds, then search for a minute: python -m benchmarks.demo [--seconds 45].
+"""Run the demo: python -m benchmarks.demo [--seconds 45].
 
-It compiles the network with predicted schedules and compares it with PyTorch eager and torch.compile: each side runs in
-a process of its own, in turns. Then it searches for better schedules and shows what that added. It writes the figures
-as JSON, the tuned model, and the report as an HTML page.
+The demo compiles ResNet-18 with predicted schedules and compares it with PyTorch eager and torch.compile. Each side
+runs in its own process, and the timings are interleaved. Then it searches for better schedules and prints the
+improvement. It writes the figures as JSON, the tuned model, and the report as an HTML page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREDICTED, TUNED = "felixlike, predicted", "felixlike, tuned"
 
 
 def main() -> None:
-    """Run the demo; see the module's docstring."""
+    """Run the demo."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=45.0, help="how long to search in the second step")
     parser.add_argument("--store", default=None, help="keep measurements here; --seconds is the total of all runs then")
