@@ -63,16 +63,16 @@ def main() -> None:
         model_file = arguments.output.with_suffix(".flx")
         tuned.save(model_file)
         ours[TUNED] = partial(saved, model_file, resnet18)
-        again = sides.compare(ours, seconds_a_side=2.0)
-    _print(times | again)
-    gain = again[PREDICTED].seconds / again[TUNED].seconds
+        tuned_times = sides.compare(ours, seconds_a_side=2.0)
+    _print(times | tuned_times)
+    gain = tuned_times[PREDICTED].seconds / tuned_times[TUNED].seconds
     print(
         f"The search measured {tuned.report.trials} candidates and made the network {gain:.2f} times as fast as before."
     )
     page = arguments.output.with_suffix(".html")
     tuned.report.save_html(page)
     print(f"What was found, kernel by kernel: {page}. The model, for felixlike.load: {model_file}.")
-    sides_json = {name: asdict(t) for name, t in (times | again).items()}
+    sides_json = {name: asdict(t) for name, t in (times | tuned_times).items()}
     arguments.output.write_text(json.dumps({"sides": sides_json, "report": tuned.report.to_json()}, indent=1))
 
 

@@ -133,7 +133,7 @@ def _measured(name: str, sides: Sides, path: Path, seconds: float) -> dict[str, 
     for size in NETWORKS[name]:
         makes: dict[str, Callable[..., Any]] = {"ours": partial(ours, path), "eager": eager, "torch.compile": compiled}
         timed = sides.compare({side: partial(make, name, size) for side, make in makes.items()}, seconds_a_side=1.5)
-        seconds_by_size[str(size)] = {side: side_seconds.seconds for side, side_seconds in timed.items()}
+        seconds_by_size[str(size)] = {side: timing.seconds for side, timing in timed.items()}
         print(
             name,
             size,

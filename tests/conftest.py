@@ -71,9 +71,9 @@ def machine_of_schedules(request: pytest.FixtureRequest) -> Iterator[None]:
     """Target a described machine with schedules, so that tests do not depend on the host. Code is compiled for the
     host.
     """
-    room = request.path.relative_to(Path(__file__).parent).parts[0]
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
     with pytest.MonkeyPatch.context() as patch:
-        if imitated() is None and room not in _ABOUT_THE_HOST and not room.endswith(".py"):
+        if imitated() is None and folder not in _ABOUT_THE_HOST and not folder.endswith(".py"):
             patch.setenv(IMITATED, _FIXED)
         yield
 
@@ -98,9 +98,9 @@ def nursery() -> Iterator[Nursery]:
 @pytest.fixture(autouse=True, scope="module")
 def quick_servers(request: pytest.FixtureRequest, nursery: Nursery) -> Iterator[None]:
     """Start pools without loading TVM again. Tests in measure/ use regular servers."""
-    room = request.path.relative_to(Path(__file__).parent).parts[0]
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
     with pytest.MonkeyPatch.context() as patch:
-        if room != "measure" and hasattr(os, "pidfd_open"):
+        if folder != "measure" and hasattr(os, "pidfd_open"):
             patch.setattr(ForkServer, "_spawned", lambda server, control, log: nursery.spawned(server, control, log))
         yield
 

@@ -106,9 +106,9 @@ def test_the_report_names_every_task(tuned: fx.Optimized) -> None:
 
 def test_saved_models_are_loaded_with_their_report(tuned: fx.Optimized, x: torch.Tensor, tmp_path: Path) -> None:
     tuned.save(tmp_path / "model.flx")
-    again = fx.load(tmp_path / "model.flx")
-    torch.testing.assert_close(again(x), tuned(x))
-    assert str(again.report) == str(tuned.report)
+    loaded = fx.load(tmp_path / "model.flx")
+    torch.testing.assert_close(loaded(x), tuned(x))
+    assert str(loaded.report) == str(tuned.report)
 
 
 def test_invalid_inputs_raise(tuned: fx.Optimized, x: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("old", MOVED)
-def test_moved_modules(old: str) -> None:
+def test_moved_modules_warn_and_have_the_same_names(old: str) -> None:
     """Each module is imported in its own process, because it warns only once."""
     code = f"""
 import importlib, warnings
@@ -33,7 +33,7 @@ assert names and all(getattr(before, name) is getattr(now, name) for name in nam
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_modules_below_moved_packages() -> None:
+def test_modules_in_moved_packages_have_the_same_classes() -> None:
     with pytest.warns(DeprecationWarning, match="has moved to"):
         before = importlib.import_module("felixlike.algebra.expression")
     assert before.Expr is importlib.import_module("felixlike.symbolic.expr.expression").Expr
@@ -44,7 +44,7 @@ def test_unknown_modules_raise() -> None:
         importlib.import_module("felixlike.deploy.nothing")
 
 
-def test_the_former_package_of_oracles() -> None:
+def test_the_former_testing_package_imports() -> None:
     code = "import felixlike.testing.tvm_view as view; assert view.tvm_view"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
 
@@ -62,7 +62,7 @@ def test_the_former_package_of_oracles() -> None:
         "SuspiciousName",
     ],
 )
-def test_renamed_warnings(name: str) -> None:
+def test_old_names_of_warnings_warn_and_return_the_new_classes(name: str) -> None:
     with pytest.warns(DeprecationWarning, match="is now") as caught:
         warning = getattr(errors, name)
     assert issubclass(warning, errors.FelixlikeWarning)
@@ -70,7 +70,7 @@ def test_renamed_warnings(name: str) -> None:
     assert caught[0].filename == __file__
 
 
-def test_renamed_observations() -> None:
+def test_the_old_name_of_observations_warns() -> None:
     with pytest.warns(DeprecationWarning, match="Observations"):
         known = felixlike.search.Known
     assert known is felixlike.search.Observations

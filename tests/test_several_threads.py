@@ -44,8 +44,8 @@ def _run_in_threads(work: Callable[[int], object]) -> None:
 
 def _models() -> list[tuple[nn.Module, Tensor]]:
     torch.manual_seed(0)
-    made = [nn.Sequential(nn.Linear(9 + i, 16), nn.ReLU(), nn.Linear(16, 4)).eval() for i in range(COUNT)]
-    return [(model, torch.randn(3, 9 + i)) for i, model in enumerate(made)]
+    modules = [nn.Sequential(nn.Linear(9 + i, 16), nn.ReLU(), nn.Linear(16, 4)).eval() for i in range(COUNT)]
+    return [(model, torch.randn(3, 9 + i)) for i, model in enumerate(modules)]
 
 
 def _state() -> tuple[Any, ...]:
@@ -61,7 +61,7 @@ def _state() -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("way", ["optimize", "torch.compile"])
-def test_threads_that_start_together(way: str, tmp_path: Path) -> None:
+def test_concurrent_threads_get_correct_outputs(way: str, tmp_path: Path) -> None:
     models = _models()
     options: dict[str, Any] = {"seconds": 0, "store": str(tmp_path / "store.sqlite")}
     torch._dynamo.reset()

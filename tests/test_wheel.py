@@ -33,10 +33,10 @@ print(fx.__file__)
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
-    if "hatchling" in made.stderr and "No matching distribution" in made.stderr:
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    if "hatchling" in completed.stderr and "No matching distribution" in completed.stderr:
         pytest.skip("pip has nowhere to get hatchling from, which makes the wheel")
-    assert made.returncode == 0, made.stderr
+    assert completed.returncode == 0, completed.stderr
     (path,) = folder.glob("felixlike-*.whl")
     return path
 

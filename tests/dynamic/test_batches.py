@@ -71,7 +71,7 @@ def _parts(optimized: Any) -> Chunked:
     return compiled
 
 
-def test_a_model_serves_every_batch_size(optimized: fx.Optimized) -> None:
+def test_outputs_are_correct_at_every_batch_size(optimized: fx.Optimized) -> None:
     parts = _parts(optimized)
     assert list(parts.parts) == [1, 4]
     for size in range(1, 8):
@@ -112,7 +112,7 @@ def test_saved_pickled_and_copied_models_give_equal_outputs(optimized: fx.Optimi
         (lambda chunks: chunks.update(dim=["N", 0, 7]), "sizes are out of range"),
     ],
 )
-def test_files_with_invalid_metadata_are_refused(
+def test_files_with_invalid_metadata_raise(
     optimized: fx.Optimized, change: Callable[[Any], object], words: str, tmp_path: Path
 ) -> None:
     optimized.save(tmp_path / "model.fx")
@@ -121,7 +121,7 @@ def test_files_with_invalid_metadata_are_refused(
         fx.load(tmp_path / "model.fx")
 
 
-def test_a_part_of_another_model_is_refused(optimized: fx.Optimized, tmp_path: Path) -> None:
+def test_a_part_of_another_model_raises(optimized: fx.Optimized, tmp_path: Path) -> None:
     other = fx.optimize(torch.nn.Conv2d(3, 4, 3), ((4, 3, 7, 7),), rounds=0, progress=False)
     optimized.save(tmp_path / "model.fx")
     other.save(tmp_path / "other.fx")
@@ -163,13 +163,13 @@ def test_budgets_are_divided_among_parts_and_parts_are_timed(tmp_path: Path) -> 
     parts = _parts(optimized_model)
     assert list(parts.parts) == [1, 2, 3]
     assert optimized_model.report.trials <= 7
-    assert all(0 < own < 1 for own in parts.seconds.values())
+    assert all(0 < seconds < 1 for seconds in parts.seconds.values())
     assert parts.seconds[1] != 1.0
     for size in (2, 3):
         x = torch.randn(size, 3, 9, 9)
         torch.testing.assert_close(optimized_model(x), model(x), rtol=1e-5, atol=1e-5)
-    assert [own["trials"] for own in shared({"trials": 7, "seconds": 6.0, "rounds": None}, 3)] == [2, 2, 3]
-    assert [own["seconds"] for own in shared({"trials": 7, "seconds": 6.0, "rounds": None}, 3)] == [2.0] * 3
+    assert [limits["trials"] for limits in shared({"trials": 7, "seconds": 6.0, "rounds": None}, 3)] == [2, 2, 3]
+    assert [limits["seconds"] for limits in shared({"trials": 7, "seconds": 6.0, "rounds": None}, 3)] == [2.0] * 3
 
 
 def test_batches_with_dependent_samples_are_not_split() -> None:
@@ -177,7 +177,7 @@ def test_batches_with_dependent_samples_are_not_split() -> None:
     assert not isinstance(optimized_model._compiled, Chunked)
 
 
-def test_parts_that_do_not_cover_a_range_are_refused(optimized: fx.Optimized) -> None:
+def test_parts_that_do_not_cover_a_range_raise(optimized: fx.Optimized) -> None:
     parts = _parts(optimized)
     assert Chunked(parts.parts, {1: 1.0, 4: 9.0}, ("N", 1, 7)).steps(7) == [1] * 7
     assert Chunked(parts.parts, {1: 1.0, 4: 2.0}, ("N", 1, 7)).steps(7) == [4, 1, 1, 1]

@@ -45,7 +45,7 @@ def test_scores_weigh_three_metrics() -> None:
         ((1, float("inf"), 1), "inf is not a weight"),
     ],
 )
-def test_bad_weights_are_refused(weights: Any, words: str) -> None:
+def test_invalid_weights_raise(weights: Any, words: str) -> None:
     with pytest.raises(InvalidOption, match=words):
         read_sia(weights)
 
@@ -111,7 +111,7 @@ def test_repairs_change_only_the_listed_sizes() -> None:
         assert choose(repaired_tree, [size]) == expected
 
 
-def test_kendalls_tau() -> None:
+def test_kendalls_tau_of_equal_and_reversed_rankings() -> None:
     first = np.asarray([1.0, 2.0, 3.0, np.inf])
     assert kendall(first, first) == 1
     assert kendall(first, -first) == -1

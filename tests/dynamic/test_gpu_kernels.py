@@ -106,13 +106,13 @@ def test_outputs_summed_by_several_threads_are_correct() -> None:
 
 def test_float64_elements_are_copied_two_at_a_time() -> None:
     func = operators.mixed(2, 8)
-    wide = te_mixed("float64")
-    operator, narrow = read_operator(wide), read_operator(func)
+    float64_func = te_mixed("float64")
+    operator, narrow = read_operator(float64_func), read_operator(func)
     assert operator is not None
     assert narrow is not None
     assert [o.lanes for o in operands_of(operator)] == [1, 2]
     assert [o.lanes for o in operands_of(narrow)] == [1, 4]
-    call = _compiled(wide, _tree(2))
+    call = _compiled(float64_func, _tree(2))
     for t in (1, 17, 33):
         a, b = torch.randn(2, t, t, dtype=torch.float64), torch.randn(2, t, 8, dtype=torch.float64)
         torch.testing.assert_close(call(a, b, shape=(2, t, 8)), a @ b)

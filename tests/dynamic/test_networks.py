@@ -51,7 +51,7 @@ def _is_correct(output: torch.Tensor, x: torch.Tensor) -> bool:
         return bool((output - _model().double()(x.double())).abs().max() < 1e-5)
 
 
-def test_a_model_serves_every_size(optimized: fx.Optimized) -> None:
+def test_outputs_are_correct_at_every_size(optimized: fx.Optimized) -> None:
     for size in range(1, 33):
         x = torch.randn(1, size, 16)
         assert _is_correct(optimized(x), x), size
@@ -207,8 +207,8 @@ def test_transformers_are_correct_at_every_length(kind: str) -> None:
     ids = torch.randint(0, 50, (1, 128))
     dynamic = {"ids": {1: torch.export.Dim("T", min=1, max=128)}}
     program = torch.export.export(model, (ids[:, :9],), dynamic_shapes=dynamic)
-    fast, wide = fx.optimize(program, rounds=0, progress=False), model.double()
+    optimized_model, float64_model = fx.optimize(program, rounds=0, progress=False), model.double()
     with torch.no_grad():
         for length in (1, 2, 31, 97, 128):
-            expected = wide(ids[:, :length])
-            assert (fast(ids[:, :length]) - expected).abs().max() <= 1e-4 * expected.abs().max(), length
+            expected = float64_model(ids[:, :length])
+            assert (optimized_model(ids[:, :length]) - expected).abs().max() <= 1e-4 * expected.abs().max(), length

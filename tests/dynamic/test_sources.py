@@ -21,7 +21,7 @@ def _assert_close(got: torch.Tensor, want: torch.Tensor) -> None:
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_a_primfunc_serves_every_size(tmp_path: Path) -> None:
+def test_a_primfunc_is_correct_at_every_size(tmp_path: Path) -> None:
     optimized = fx.optimize(operators.dense(24, 40), ((_T, 24), (40, 24), (40,)), rounds=0, progress=False)
     w, b = torch.randn(40, 24), torch.randn(40)
     optimized.save(tmp_path / "dense.fx")
@@ -56,7 +56,7 @@ def _relax() -> Any:
     return builder.get()
 
 
-def test_a_relax_module_serves_every_size() -> None:
+def test_a_relax_module_is_correct_at_every_size() -> None:
     optimized = fx.optimize(_relax(), ((_T, 12), (12, 20)), rounds=0, progress=False)
     w = torch.randn(12, 20)
     for t in (1, 19, 40):
@@ -82,7 +82,7 @@ def _onnx() -> tuple[torch.nn.Module, Any]:
     return torch.nn.Sequential(dense, torch.nn.Tanh()).eval(), proto
 
 
-def test_an_onnx_model_serves_every_size(tmp_path: Path) -> None:
+def test_an_onnx_model_is_correct_at_every_size(tmp_path: Path) -> None:
     import onnx
 
     model, proto = _onnx()

@@ -38,7 +38,7 @@ def test_primes_take_the_factors_of_their_neighbours() -> None:
     assert row_tiles(64, _CPU)[-1] == 32  # limited by the number of registers
 
 
-def test_tiles_suit_vectors_and_transactions() -> None:
+def test_tiles_are_multiples_of_vectors_and_transactions() -> None:
     assert column_tiles(40, _CPU, 4) == [16, 32, 48]
     assert column_tiles(40, _CPU, 8) == [8, 16, 24, 32, 40]
     assert all(depth % 8 == 0 for depth in depth_tiles(768, 4))
@@ -78,7 +78,7 @@ def test_padding_and_occupancy_equal_their_definitions(workload: Workload) -> No
     assert ((pad > 0) & (pad <= 1) & (occ > 0) & (occ <= 1)).all()
 
 
-def test_the_steps_of_cross_pick() -> None:
+def test_cross_pick_moves_its_thresholds_in_46_steps() -> None:
     steps = Stride().pairs()
     assert steps[0] == (0.5, 0.95)
     assert steps[1] == (0.51, 0.949)

@@ -91,11 +91,11 @@ class _Statement:
         unused.
         """
         bounds = self._ranges.bounds[read.tensor]
-        places = tuple(
+        positions = tuple(
             np.clip(self._value(s).astype(np.int64), low, high) - low
             for s, (low, high) in zip(read.subscripts, bounds, strict=True)
         )
-        return self._tensors[read.tensor][places]
+        return self._tensors[read.tensor][positions]
 
     def _binary(self, value: Binary) -> Array:
         left, right = self._value(value.left), self._value(value.right)

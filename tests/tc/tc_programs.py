@@ -47,8 +47,8 @@ def programs(draw: st.DrawFn) -> Made:
     written: list[str] = []
     statements: list[str] = []
     for number in range(draw(st.integers(1, 3))):
-        again: bool = draw(st.booleans())
-        name = draw(st.sampled_from(written)) if written and again else f"O{number}"
+        reuse_name: bool = draw(st.booleans())
+        name = draw(st.sampled_from(written)) if written and reuse_name else f"O{number}"
         statements.append(draw(_statements(name, tensors, rewrites=name in written)))
         if name not in written:
             written.append(name)

@@ -17,8 +17,8 @@ from felixlike.tc.instance import imported, instance
 
 
 def _tasks(source: str, *shapes: tuple[int, ...]) -> tuple[Task, ...]:
-    made = instance(read(source), [Given(shape, "float32") for shape in shapes])
-    return imported(made, resolve_target("cpu")).tasks
+    program_instance = instance(read(source), [Given(shape, "float32") for shape in shapes])
+    return imported(program_instance, resolve_target("cpu")).tasks
 
 
 def _variables(task: Task) -> list[list[tuple[str, int, tuple[int, ...]]]]:
@@ -27,7 +27,7 @@ def _variables(task: Task) -> list[list[tuple[str, int, tuple[int, ...]]]]:
     return [[(str(v.kind), v.extent, v.choices) for v in sketch.variables] for sketch in own_sketches]
 
 
-def test_a_product_is_a_matmul() -> None:
+def test_a_product_has_the_sketches_of_a_matmul() -> None:
     (task,) = _tasks(
         "def f(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }", (128, 256), (256, 512)
     )

@@ -141,10 +141,10 @@ def test_random_tokens_raise_or_parse(source: str) -> None:
 @_settings
 @given(programs(), st.data())
 def test_programs_with_a_changed_token_raise_or_parse(made: Made, data: st.DataObject) -> None:
-    words = made.source.replace("(", " ( ").replace(")", " ) ").replace(",", " , ").split()
-    place = data.draw(st.integers(0, len(words) - 1))
-    words[place : place + data.draw(st.integers(0, 2))] = [data.draw(st.sampled_from(_TOKENS))]
-    _instance(Made(" ".join(words), made.inputs)) if _read(" ".join(words)) == 1 else None
+    tokens = made.source.replace("(", " ( ").replace(")", " ) ").replace(",", " , ").split()
+    position = data.draw(st.integers(0, len(tokens) - 1))
+    tokens[position : position + data.draw(st.integers(0, 2))] = [data.draw(st.sampled_from(_TOKENS))]
+    _instance(Made(" ".join(tokens), made.inputs)) if _read(" ".join(tokens)) == 1 else None
 
 
 @_settings
