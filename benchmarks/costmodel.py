@@ -1,10 +1,10 @@
-"""The cost model at its job alone: python -m benchmarks.costmodel [--kind cpu|cuda] [--ablation] [--tvm] [--folds 1].
+"""Evaluate the cost model: python -m benchmarks.costmodel [--kind cpu|cuda] [--ablation] [--tvm] [--folds 1].
 
-Workloads are split by what they compute; each model learns from the others and orders the measured candidates of those
-held out (`felixlike.training.scores` says what the figures mean). Beside ours: the same before it has seen anything,
-without its trees, xgboost and a random forest. Then operators that no workload of was learned from, and what the first
-candidates of a workload teach about the rest of it, also on another family of CPUs. Writes docs/results/costmodel.json
-and .md.
+Workloads are split by what they compute. Each model is trained on the training folds and ranks the measured
+candidates of the held-out workloads (`felixlike.training.scores` defines the metrics). The baselines are the
+untrained model, the model without trees, xgboost and a random forest. The benchmark also measures how well the model
+ranks operators of which no workload was in the training data, and how much the first measured candidates of a
+workload improve the ranking of the rest, also across families of CPUs. It writes docs/results/costmodel.json and .md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Judged = list[tuple[Workload, Quality]]
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=("cpu", "cuda", "all"), default="all")
     parser.add_argument("--steps", type=int, default=800)
@@ -48,17 +48,17 @@ def main() -> None:
     parser.add_argument("--tvm", action="store_true", help="also xgboost on TVM's features (minutes)")
     parser.add_argument("--store", action="append", help="in place of those in data/")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # the tensors are small: two threads spend their time on waiting for one another
+    torch.set_num_threads(1)  # the tensors are so small that a second thread costs more than it saves
     texts, data = [], {}
     for kind in ("cpu", "cuda") if arguments.kind == "all" else (arguments.kind,):
-        found = _of_kind(kind, arguments)
-        data[kind] = found["data"]
-        texts.append(found["text"])
+        result = _evaluate_kind(kind, arguments)
+        data[kind] = result["data"]
+        texts.append(result["text"])
     name = "costmodel" if arguments.kind == "all" else f"costmodel-{arguments.kind}"
     write(name, data, "\n\n".join(texts), command="costmodel")
 
 
-def _of_kind(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def _evaluate_kind(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
     samples, tasks = _samples(kind, arguments.store)
     spaces = _spaces(samples.workloads)
     options = Fit(steps=arguments.steps)
@@ -70,16 +70,18 @@ def _of_kind(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
         forest("random forest", ours),
     ]
     if arguments.tvm:
-        seen = tvms(Path("out") / "tvm-features", tasks)
-        trees.append(xgboost("xgboost on TVM's features", seen, ranking=True))
-    without = network("ours without trees", replace(options, trees=0))
-    predictors = [network("ours", options), without, *trees, *(_ablation(options) if arguments.ablation else [])]
+        tvm_features = tvms(Path("out") / "tvm-features", tasks)
+        trees.append(xgboost("xgboost on TVM's features", tvm_features, ranking=True))
+    without_trees = network("ours without trees", replace(options, trees=0))
+    predictors = [network("ours", options), without_trees, *trees, *(_ablation(options) if arguments.ablation else [])]
     compared: dict[str, dict[str, Judged]] = {}
     for predictor in predictors:
         started = time.monotonic()
         compared[predictor.name] = _cross_judged(predictor, samples.workloads, spaces, arguments.folds)
-        for space, found in compared[predictor.name].items():
-            _say(kind, f"{predictor.name}, {space}", mean_quality([q for _, q in found]), time.monotonic() - started)
+        for space, judged in compared[predictor.name].items():
+            _print_quality(
+                kind, f"{predictor.name}, {space}", mean_quality([q for _, q in judged]), time.monotonic() - started
+            )
     operators = _operators(samples.workloads, replace(options, members=1))
     taught = learning.taught(samples.workloads, spaces.get("MetaSchedule's space", []), options)
     transfer = _transfer(samples.workloads, options) if kind == "cpu" else {}
@@ -97,7 +99,7 @@ def _of_kind(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
             "candidates": len(samples),
             "left_out": dict(samples.left_out),
             "compared": {
-                name: {space: asdict(mean_quality([q for _, q in found])) for space, found in by_space.items()}
+                name: {space: asdict(mean_quality([q for _, q in judged])) for space, judged in by_space.items()}
                 for name, by_space in compared.items()
             },
             "operators": {name: asdict(quality) for name, _, quality in operators},
@@ -107,8 +109,8 @@ def _of_kind(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _samples(kind: str, given: Sequence[str] | None) -> tuple[Samples, dict[str, Any]]:
-    paths = [Path(p) for p in given] if given else [_DATA / name for name in _STORES[kind]]
+def _samples(kind: str, store_paths: Sequence[str] | None) -> tuple[Samples, dict[str, Any]]:
+    paths = [Path(p) for p in store_paths] if store_paths else [_DATA / name for name in _STORES[kind]]
     with ExitStack() as stack:
         stores = [stack.enter_context(opened(path)) for path in paths if path.exists()]
         tasks = {w.task: restored(w) for store in stores for w in store.workloads()}
@@ -116,31 +118,31 @@ def _samples(kind: str, given: Sequence[str] | None) -> tuple[Samples, dict[str,
 
 
 def _spaces(workloads: Sequence[Workload]) -> dict[str, list[Workload]]:
-    """The workloads whole, and, where there are both, of each space for itself: ours notes its loops itself."""
-    apart: dict[str, list[Workload]] = {"MetaSchedule's space": [], "our space": []}
+    """Return the workloads of each space, and of both spaces together if there are two."""
+    by_space: dict[str, list[Workload]] = {"MetaSchedule's space": [], "our space": []}
     for workload in workloads:
-        for name, own in (("MetaSchedule's space", False), ("our space", True)):
-            parts = tuple(part for part in workload.parts if part.own == own)
+        for name, is_own in (("MetaSchedule's space", False), ("our space", True)):
+            parts = tuple(part for part in workload.parts if part.own == is_own)
             if parts:
-                apart[name].append(replace(workload, parts=parts))
-    found = {name: members for name, members in apart.items() if members}
-    return found if len(found) == 1 else {"both spaces": list(workloads), **found}
+                by_space[name].append(replace(workload, parts=parts))
+    non_empty = {name: members for name, members in by_space.items() if members}
+    return non_empty if len(non_empty) == 1 else {"both spaces": list(workloads), **non_empty}
 
 
 def _cross_judged(
     predictor: Predictor, workloads: Sequence[Workload], spaces: dict[str, list[Workload]], folds: int
 ) -> dict[str, Judged]:
-    """What a predictor that learns from whole workloads is worth in each space."""
-    found: dict[str, Judged] = {space: [] for space in spaces}
+    """Judge a predictor on held-out workloads of each space."""
+    judged: dict[str, Judged] = {space: [] for space in spaces}
     for fold in range(folds):
         score = predictor.learn(held_out(workloads, fold=fold)[0])
         for space, members in spaces.items():
-            found[space] += judge(score, held_out(members, fold=fold)[1])
-    return found
+            judged[space] += judge(score, held_out(members, fold=fold)[1])
+    return judged
 
 
 def _ablation(options: Fit) -> list[Predictor]:
-    """Ours with one thing changed at a time."""
+    """Return predictors that each differ from the default network in one option."""
     return [
         network("one member", replace(options, members=1)),
         network("five members", replace(options, members=5)),
@@ -157,39 +159,41 @@ def _operators(workloads: Sequence[Workload], options: Fit) -> list[tuple[str, i
     rows = []
     for operator, others, members in without_operator(workloads):
         if len(members) >= 3:
-            found = judge(scorer(fit(others, options).network), members)
-            rows.append((operator, len(found), mean_quality([q for _, q in found])))
-            _say("", f"{operator} never seen", rows[-1][2], 0.0)
+            judged = judge(scorer(fit(others, options).network), members)
+            rows.append((operator, len(judged), mean_quality([q for _, q in judged])))
+            _print_quality("", f"{operator} never seen", rows[-1][2], 0.0)
     return rows
 
 
 def _transfer(workloads: Sequence[Workload], options: Fit) -> dict[str, dict[str, list[float]]]:
-    """Trained on one family of CPUs, judged on another after some candidates of each workload there.
+    """Train on one family of CPUs and judge on another after some candidates of each workload were measured there.
 
-    Devices are told apart by their names' first word (Intel, AMD). For every number of candidates seen: mean rank
-    correlation and top-1 of the others, also of a model trained on workloads of that family itself."""
+    The first word of a device's name is its family (Intel, AMD). Return, for every number of measured candidates, the
+    mean rank correlation and top-1 on the other candidates. The baseline is a model trained on workloads of the same
+    family.
+    """
     families = sorted({workload.device.split("(")[0].split()[0] for workload in workloads})
-    found: dict[str, dict[str, list[float]]] = {}
-    for there in families if len(families) > 1 else ():
-        at = [w for w in workloads if w.device.startswith(there)]
-        elsewhere = [w for w in workloads if not w.device.startswith(there)]
-        learned, unseen = held_out(at)
+    results: dict[str, dict[str, list[float]]] = {}
+    for family in families if len(families) > 1 else ():
+        family_workloads = [w for w in workloads if w.device.startswith(family)]
+        other_workloads = [w for w in workloads if not w.device.startswith(family)]
+        learned, unseen = held_out(family_workloads)
         judged_on = [w for w in unseen if w.measured > 2 * SHOTS[-1]]
         if len(judged_on) < 3:
             continue
-        apart = [w for w in elsewhere if w.identity not in {u.identity for u in unseen}]
+        disjoint = [w for w in other_workloads if w.identity not in {u.identity for u in unseen}]
         for name, base in (
-            (f"trained elsewhere, judged on {there}", apart),
-            (f"trained and judged on {there}", learned),
+            (f"trained elsewhere, judged on {family}", disjoint),
+            (f"trained and judged on {family}", learned),
         ):
             trained = fit(base, options).network
-            found[name] = {"rank": [], "top_1": []}
+            results[name] = {"rank": [], "top_1": []}
             for shots in SHOTS:
                 mean, _ = learning.after(trained, judged_on, shots)
-                found[name]["rank"].append(mean.rank)
-                found[name]["top_1"].append(mean.top_1)
-                _say("", f"{name}, {shots} candidates", mean, 0.0)
-    return found
+                results[name]["rank"].append(mean.rank)
+                results[name]["top_1"].append(mean.top_1)
+                _print_quality("", f"{name}, {shots} candidates", mean, 0.0)
+    return results
 
 
 def _compared_text(compared: dict[str, dict[str, Judged]]) -> str:
@@ -197,7 +201,7 @@ def _compared_text(compared: dict[str, dict[str, Judged]]) -> str:
     parts = []
     for space in spaces:
         rows = [
-            (name, len(found[space]), mean_quality([q for _, q in found[space]])) for name, found in compared.items()
+            (name, len(judged[space]), mean_quality([q for _, q in judged[space]])) for name, judged in compared.items()
         ]
         parts.append(f"### {space}\n\n" + summary_table("model", rows))
     return "\n\n".join(parts)
@@ -212,15 +216,15 @@ def _transfer_text(transfer: dict[str, dict[str, list[float]]]) -> str:
         f"| | {' | '.join(map(str, SHOTS))} |",
         f"| --- |{' --- |' * len(SHOTS)}",
     ]
-    for name, found in transfer.items():
-        cells = [f"{rank:.2f} / {top:.2f}" for rank, top in zip(found["rank"], found["top_1"], strict=True)]
+    for name, results in transfer.items():
+        cells = [f"{rank:.2f} / {top:.2f}" for rank, top in zip(results["rank"], results["top_1"], strict=True)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _say(kind: str, what: str, quality: Quality, seconds: float) -> None:
+def _print_quality(kind: str, label: str, quality: Quality, seconds: float) -> None:
     print(
-        f"{kind} {what}: rank {quality.rank:.3f}, top-1 {quality.top_1:.3f}, top-5 {quality.top_5:.3f}, "
+        f"{kind} {label}: rank {quality.rank:.3f}, top-1 {quality.top_1:.3f}, top-5 {quality.top_5:.3f}, "
         f"median {quality.median:.2f} ({seconds:.0f} s)",
         flush=True,
     )

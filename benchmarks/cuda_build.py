@@ -1,8 +1,9 @@
-"""What building a CUDA candidate costs: python -m benchmarks.cuda_build [--points 4].
+"""Measure how long building a CUDA candidate takes: python -m benchmarks.cuda_build [--points 4].
 
-Random valid points of a product, a convolution, a softmax and a product of bytes for sm_90, each built on one core:
-scheduled, lowered to source by TVM, and compiled by NVRTC with TVM's headers and flags, and with our preamble. Needs no
-GPU, but NVRTC and the headers of libcu++ (nvidia-cuda-cccl). Writes docs/results/cuda_build.json and .md.
+Random valid points of a matrix product, a convolution, a softmax and an int8 product for sm_90 are each built on one
+core: scheduled, lowered to source by TVM, and compiled by NVRTC, with TVM's headers and flags and with felixlike's
+preamble. The benchmark needs NVRTC and the headers of libcu++ (nvidia-cuda-cccl) but no GPU. It writes
+docs/results/cuda_build.json and .md.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ using cuda::std::int8_t; using cuda::std::int16_t; using cuda::std::int32_t; usi
 #include <cuda/std/limits>
 #define INFINITY (::cuda::std::numeric_limits<float>::infinity())
 """
-"""What TVM 0.27 puts before every source (tvm/support/nvcc.py)."""
+"""The preamble that TVM 0.27 adds to every source (tvm/support/nvcc.py)."""
 _FLAGS = ("--use_fast_math", "--ptxas-options=--register-usage-level=10", "--device-int128", "-default-device")
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=4, help="of each sketch")
     points = parser.parse_args().points
@@ -42,9 +43,11 @@ def main() -> None:
     columns = ("operator", "candidates", "characters", "scheduled, lowered", "TVM's headers", "ours", "ratio")
     lines = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
     lines += [_line(n, [row for row in rows if n in ("all", row["operator"])]) for n in (*OPERATORS, "all")]
-    said = f"Medians, seconds of a core. NVRTC {nvrtc.version()}, sm_90. A side's failures are left out."
+    heading = f"Medians, seconds of a core. NVRTC {nvrtc.version()}, sm_90. A side's failures are left out."
     failed = {side: sum(row[side] is None for row in rows) for side in ("tvm", "ours")}
-    text = "\n".join([said, "", *lines, "", f"Failed: {failed['tvm']} with TVM's headers, {failed['ours']} with ours."])
+    text = "\n".join(
+        [heading, "", *lines, "", f"Failed: {failed['tvm']} with TVM's headers, {failed['ours']} with ours."]
+    )
     write("cuda_build", {"rows": rows}, text)
 
 
@@ -67,16 +70,16 @@ def _rows(name: str, points: int) -> list[dict[str, Any]]:
 
     folder = nvrtc.header_folder()
     headers = [f"-I{folder}", f"-I{Path(str(folder)) / 'cccl'}", "--gpu-architecture=sm_90", *_FLAGS]
-    found = []
+    rows = []
     for sketch in sketches(ALL[name](), "sm_90", space="default"):
         for point in sketch.sample(points, seed=3).tolist():
             started = time.process_time()
             executable = codegen.compile_primfuncs(sketch.schedule(point).mod, sketch.task.target)
             source = codegen.cuda_source(executable)
             row: dict[str, Any] = {"operator": name, "characters": len(source), "lower": time.process_time() - started}
-            tvms = _TVMS + source.replace("#include <cuda.h>", "")
+            tvm_source = _TVMS + source.replace("#include <cuda.h>", "")
             sides: dict[str, Callable[[], bytes]] = {
-                "tvm": partial(nvrtc.compiled, tvms, headers),
+                "tvm": partial(nvrtc.compiled, tvm_source, headers),
                 "ours": partial(codegen.compile_source, source, "sm_90"),
             }
             for side, compiled in sides.items():
@@ -86,9 +89,9 @@ def _rows(name: str, points: int) -> list[dict[str, Any]]:
                     row[side] = time.process_time() - started
                 except CompilationFailed:
                     row[side] = None
-            found.append(row)
+            rows.append(row)
             print(row, flush=True)
-    return found
+    return rows
 
 
 if __name__ == "__main__":

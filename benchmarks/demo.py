@@ -1,8 +1,8 @@
-"""The demo: optimize ResNet-18 in seconds, then search for a minute: python -m benchmarks.demo [--seconds 45].
+"""Run the demo: python -m benchmarks.demo [--seconds 45].
 
-It compiles the network with predicted schedules and compares it with PyTorch eager and torch.compile: each side runs in
-a process of its own, in turns. Then it searches for better schedules and shows what that added. It writes the figures
-as JSON, the tuned model, and the report as an HTML page.
+The demo compiles ResNet-18 with predicted schedules and compares it with PyTorch eager and torch.compile. Each side
+runs in its own process, and the timings are interleaved. Then it searches for better schedules and prints the
+improvement. It writes the figures as JSON, the tuned model, and the report as an HTML page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREDICTED, TUNED = "felixlike, predicted", "felixlike, tuned"
 
 
 def main() -> None:
-    """Run the demo; see the module's docstring."""
+    """Run the demo."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=45.0, help="how long to search in the second step")
     parser.add_argument("--store", default=None, help="keep measurements here; --seconds is the total of all runs then")
@@ -63,16 +63,16 @@ def main() -> None:
         model_file = arguments.output.with_suffix(".flx")
         tuned.save(model_file)
         ours[TUNED] = partial(saved, model_file, resnet18)
-        again = sides.compare(ours, seconds_a_side=2.0)
-    _print(times | again)
-    gain = again[PREDICTED].seconds / again[TUNED].seconds
+        tuned_times = sides.compare(ours, seconds_a_side=2.0)
+    _print(times | tuned_times)
+    gain = tuned_times[PREDICTED].seconds / tuned_times[TUNED].seconds
     print(
         f"The search measured {tuned.report.trials} candidates and made the network {gain:.2f} times as fast as before."
     )
     page = arguments.output.with_suffix(".html")
     tuned.report.save_html(page)
     print(f"What was found, kernel by kernel: {page}. The model, for felixlike.load: {model_file}.")
-    sides_json = {name: asdict(t) for name, t in (times | again).items()}
+    sides_json = {name: asdict(t) for name, t in (times | tuned_times).items()}
     arguments.output.write_text(json.dumps({"sides": sides_json, "report": tuned.report.to_json()}, indent=1))
 
 

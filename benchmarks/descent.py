@@ -1,9 +1,10 @@
-"""Whether the way down leads down: python -m benchmarks.descent [--seeds 4] [--tasks 10].
+"""Test whether gradient descent reduces measured latency: python -m benchmarks.descent [--seeds 4] [--tasks 10].
 
-From random valid points of tasks that the cost model was not trained on, in MetaSchedule's space, Adam walks along the
-predicted latency; beside each path goes a straight one in a random direction, as long. Every few steps both are rounded
-to the nearest valid points, which are measured. If predictions mean something, true latency falls along Adam's path,
-and not along the other. Writes docs/results/descent.json, .md and .svg.
+Adam starts from random valid points of tasks that the cost model was not trained on, in MetaSchedule's space, and
+minimizes the predicted latency. The baseline of each path is a straight path of equal length in a random direction.
+Every few steps both are rounded to the nearest valid points, which are measured. If the predictions are informative,
+the measured latency falls along Adam's path and not along the random one. The benchmark writes
+docs/results/descent.json, .md and .svg.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _STEPS, _EVERY = 40, 8
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One walk.  adam, random: seconds at each look, nan where the rounded point is not valid, or cannot be built."""
+    """One path. `adam` and `random` hold seconds at each checkpoint; nan if the rounded point is invalid or fails to
+    build.
+    """
 
     task: str
     adam: list[float]
@@ -41,7 +44,7 @@ class Path:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=4, help="of each task")
     parser.add_argument("--tasks", type=int, default=10)
@@ -52,53 +55,53 @@ def main() -> None:
         for name, make in list(SUBGRAPHS.items())[: arguments.tasks]:
             task = make_task(make(), resolve_target("cpu"), name=name)
             with MeasurePool(task.target) as pool:
-                paths += _walks(name, Space(task, "default"), model, pool, arguments.seeds)
+                paths += _paths(name, Space(task, "default"), model, pool, arguments.seeds)
             print(f"{name}: {_factors(paths[-arguments.seeds :], 'adam')[-1]:.2f}", flush=True)
     rows = {side: _factors(paths, side) for side in ("adam", "random")}
     write_for_this_machine("descent", {"paths": [asdict(p) for p in paths], "factors": rows}, _text(paths, rows))
     _plot(rows)
 
 
-def _walks(name: str, space: Space, model: CostModel, pool: MeasurePool, count: int) -> list[Path]:
-    """Walks from points of the sketch that has most variables."""
+def _paths(name: str, space: Space, model: CostModel, pool: MeasurePool, count: int) -> list[Path]:
+    """Return paths from points of the sketch with the most variables."""
     sketch = max(space.understood, key=lambda s: len(s.variables))
     rng = np.random.default_rng(0)
     seeds = sketch.sample(count, 0, paths=1)
     options = Descent(steps=_STEPS, keep_every=_EVERY)
     relaxed = space.relaxed(sketch)
-    (kept,) = descend([Start(relaxed, seeds, np.zeros(seeds.shape))], model, options)
-    looks = kept.reshape(-1, count, seeds.shape[1])
-    lengths = np.linalg.norm(looks - looks[0], axis=2)
-    turned = rng.normal(size=looks[0].shape) * (np.abs(looks[-1] - looks[0]).sum(axis=0) > 0)
-    turned /= np.maximum(np.linalg.norm(turned, axis=1, keepdims=True), 1e-9)
-    straight = looks[0] + lengths[:, :, None] * turned
-    seconds = [_measured(sketch, side, pool, space) for side in (looks, straight)]
+    (positions,) = descend([Start(relaxed, seeds, np.zeros(seeds.shape))], model, options)
+    checkpoints = positions.reshape(-1, count, seeds.shape[1])
+    lengths = np.linalg.norm(checkpoints - checkpoints[0], axis=2)
+    direction = rng.normal(size=checkpoints[0].shape) * (np.abs(checkpoints[-1] - checkpoints[0]).sum(axis=0) > 0)
+    direction /= np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-9)
+    straight = checkpoints[0] + lengths[:, :, None] * direction
+    seconds = [_measured(sketch, side, pool, space) for side in (checkpoints, straight)]
     return [Path(name, seconds[0][:, i].tolist(), seconds[1][:, i].tolist()) for i in range(count)]
 
 
-def _measured(sketch: Sketch, looks: Any, pool: MeasurePool, space: Space) -> Any:
-    """float64[looks, seeds]: seconds at the rounded points."""
-    shape = looks.shape[:2]
-    points: Points = round_points(sketch, looks.reshape(-1, looks.shape[2]))
+def _measured(sketch: Sketch, checkpoints: Any, pool: MeasurePool, space: Space) -> Any:
+    """Return seconds at the rounded points, float64[checkpoints, seeds]."""
+    shape = checkpoints.shape[:2]
+    points: Points = round_points(sketch, checkpoints.reshape(-1, checkpoints.shape[2]))
     good = sketch.valid(points)
-    wanted = sorted({tuple(point) for point in points[good].tolist()})
-    candidates = [Candidate(sketch, point, float("nan"), "descent") for point in wanted]
-    found = dict(zip(wanted, pool.measure(space.task, candidates), strict=True))
+    unique_points = sorted({tuple(point) for point in points[good].tolist()})
+    candidates = [Candidate(sketch, point, float("nan"), "descent") for point in unique_points]
+    measurements = dict(zip(unique_points, pool.measure(space.task, candidates), strict=True))
     times = [
-        found[tuple(p)].seconds if ok and found[tuple(p)].status is Status.OK else math.nan
+        measurements[tuple(p)].seconds if ok and measurements[tuple(p)].status is Status.OK else math.nan
         for p, ok in zip(points.tolist(), good, strict=True)
     ]
     return np.array(times).reshape(shape)
 
 
 def _factors(paths: list[Path], side: str) -> list[float]:
-    """For each look the geometric mean of latency ÷ that of the start, over paths that have both."""
-    found = []
+    """Return, for each checkpoint, the geometric mean of latency ÷ initial latency over paths that have both."""
+    factors = []
     for look in range(len(getattr(paths[0], side))):
         ratios = [getattr(p, side)[look] / getattr(p, side)[0] for p in paths]
         known = [ratio for ratio in ratios if math.isfinite(ratio)]
-        found.append(geometric_mean(known) if known else math.nan)
-    return found
+        factors.append(geometric_mean(known) if known else math.nan)
+    return factors
 
 
 def _text(paths: list[Path], rows: dict[str, list[float]]) -> str:

@@ -1,10 +1,10 @@
-"""Whether a change of the source changes generated code: python -m benchmarks.digests FILE, at two commits.
+"""Check whether a source change alters generated code: python -m benchmarks.digests FILE, at two commits.
 
-Writes a JSON file of the digests of the code of every operator of `support.operators`, some of them also with
-constant weights, and of four networks, task by task and as a whole: every sketch of both spaces at the same few points.
-To see what differs: python -m benchmarks.digests --compare BEFORE AFTER; the exit code is 1 where anything does. The
-same commit gives the same digests in every process; of another processor they differ, so --mcpu names one to compile
-for.
+The benchmark writes a JSON file with digests of the code of every operator of `support.operators`, some of them also
+with constant weights, and of four networks, both per task and as a whole. Every sketch of both spaces is lowered at
+the same few points. To list differences: python -m benchmarks.digests --compare BEFORE AFTER. The exit code is 1 if
+there are any. The same commit gives the same digests in every process. Digests depend on the processor, so --mcpu
+selects the one to compile for.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NETWORKS = ("resnet18", "mobilenet_v2", "bert", "mlp")
 
 
 def main() -> int:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path, nargs="?", help="where to write the digests")
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="two such files")
@@ -50,16 +50,16 @@ def main() -> int:
     target = resolve_target("cpu")
     if arguments.mcpu:
         target = _tvm.Target({"kind": "llvm", "mcpu": arguments.mcpu, "num-cores": 2})
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for name, digest in _digests(target, arguments.only, arguments.points):
-        found[name] = digest
+        digests[name] = digest
         print(name, digest[:60], flush=True)
-    arguments.file.write_text(json.dumps(found, indent=1) + "\n")
+    arguments.file.write_text(json.dumps(digests, indent=1) + "\n")
     return 0
 
 
 def _compare(before: dict[str, str], after: dict[str, str]) -> int:
-    """Print what differs; 1 if anything does."""
+    """Print the differences and return 1 if there are any, else 0."""
     differing = [name for name in before.keys() & after.keys() if before[name] != after[name]]
     for name in sorted(differing):
         print(f"differs: {name}: {before[name][:60]} → {after[name][:60]}")
@@ -70,18 +70,20 @@ def _compare(before: dict[str, str], after: dict[str, str]) -> int:
 
 
 def _digests(target: Any, only: str, points: int) -> Iterator[tuple[str, str]]:
-    """(workload, space, sketch and point; digest), in a fixed order."""
+    """Yield (workload, space, sketch and point; digest) in a fixed order."""
     for name, make in OPERATORS.items():
         if only in name:
-            yield from _of_task(name, make_task(make(), target, name=name), points)
+            yield from _task_digests(name, make_task(make(), target, name=name), points)
         if name in CONSTANT_WEIGHTS and only in f"{name}, constant weight":
-            yield from _of_task(f"{name}, constant weight", make_task(make(), target, name=name, constants=[1]), points)
+            yield from _task_digests(
+                f"{name}, constant weight", make_task(make(), target, name=name, constants=[1]), points
+            )
     for name in NETWORKS:
         if only in name:
-            yield from _of_network(name, target, points)
+            yield from _network_digests(name, target, points)
 
 
-def _of_task(name: str, task: Task, points: int) -> Iterator[tuple[str, str]]:
+def _task_digests(name: str, task: Task, points: int) -> Iterator[tuple[str, str]]:
     for space in ("own", "default"):
         for sketch in sketches(task, space=space):
             for point in sketch.sample(points, seed=3).tolist():
@@ -97,13 +99,13 @@ def _code(sketch: Any, point: list[int]) -> str:
     return f"{codegen.code_digest(executable)} {json.dumps(packed)}"
 
 
-def _of_network(name: str, target: Any, points: int) -> Iterator[tuple[str, str]]:
-    """Each task's digests, and that of the whole network with the first point of each task's first sketch."""
+def _network_digests(name: str, target: Any, points: int) -> Iterator[tuple[str, str]]:
+    """Yield the digests of each task and of the whole network with the first point of each task's first sketch."""
     model, inputs = getattr(models, name)()
     imported = import_model(model, inputs, target)
     chosen: dict[str, Any] = {}
     for task in imported.tasks:
-        yield from _of_task(f"{name}: {task.name}", task, points)
+        yield from _task_digests(f"{name}: {task.name}", task, points)
         for sketch in sketches(task, space="best")[:1]:
             try:
                 chosen[task.key] = sketch.schedule(sketch.sample(1, seed=3)[0]).mod["main"]

@@ -1,10 +1,10 @@
-"""Sizes that a call decides: python -m benchmarks.dynamic [--only NAME] [--step 1] [--static 0].
+"""Measure kernels with dynamic sizes: python -m benchmarks.dynamic [--only NAME] [--step 1] [--static 0].
 
-For dense layers and batch matmuls with every T from 1 to 128: one kernel of ours for all of them beside PyTorch eager,
-both whole calls, interleaved, each in a process of its own with a thread on each core; torch.compile with dynamic
-shapes and TVM's own dynamic code at eight sizes; padding to the next of eight sizes; what the dispatched program takes
-beside the best of the whole pool; and, if asked for, at eight sizes what `optimize` finds for that size alone. Writes
-docs/results/dynamic.json, .md and .svg.
+For dense layers and batch matmuls with every T from 1 to 128, one felixlike kernel for all sizes is compared with
+PyTorch eager. Whole calls are timed interleaved, each side in its own process with a thread per core. The baselines
+at eight sizes are torch.compile with dynamic shapes, TVM's dynamic code, and, with --static, `optimize` for one size.
+The benchmark also reports the cost of padding to the next of eight sizes, and the dispatched program's time relative
+to the best program of the pool. It writes docs/results/dynamic.json, .md and .svg.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 SIZES = range(1, 129)
 EIGHT = (5, 24, 43, 62, 81, 100, 119, 128)
-"""FTuner's sizes, and the largest."""
+"""The sizes of FTuner's evaluation, and the largest size."""
 
 _BATCH, _HEAD = 192, 64
 
 _PAIRS = 5
-"""Timings of the best of a pool beside what is dispatched."""
+"""Number of timings of the pool's best program next to the dispatched one."""
 
 DENSE = {"dense 768→2304": (768, 2304), "dense 768→768": (768, 768), "dense 3072→768": (3072, 768)}
 DENSE |= {"dense 768→3072": (768, 3072)}
@@ -38,7 +38,7 @@ NAMES = (*DENSE, "batch matmul NT", "batch matmul NN")
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="operators whose name contains this")
     parser.add_argument("--step", type=int, default=1, help="every so many sizes")
@@ -60,14 +60,14 @@ def main() -> None:
                 rows[name] = _measured(name, sides, range(1, 129, arguments.step), rounds=arguments.static)
             text = text_of(rows, **stated)
             print(text, flush=True)
-            if not arguments.only:  # what is there already is not lost with what fails later
+            if not arguments.only:  # write after each operator, so that a later failure does not lose earlier results
                 write_for_this_machine("dynamic", {**stated, "operators": rows}, text, command=f"dynamic{options}")
     if not arguments.only:
         picture(rows, flops)
 
 
 def function_of(name: str) -> Any:
-    """The operator with a symbolic T."""
+    """Return the operator with a symbolic T."""
     from support import dynamic_operators as operators
 
     if name in DENSE:
@@ -76,7 +76,7 @@ def function_of(name: str) -> Any:
 
 
 def flops(name: str, t: int) -> int:
-    """Of a call."""
+    """Return the floating-point operations of a call."""
     if name in DENSE:
         return 2 * t * DENSE[name][0] * DENSE[name][1]
     return 2 * _BATCH * t * t * _HEAD
@@ -94,7 +94,7 @@ def _constants(name: str) -> tuple[Any, ...]:
 
 
 def inputs(name: str, t: int) -> tuple[Any, ...]:
-    """Of a call."""
+    """Return the inputs of a call."""
     import torch
 
     generator = torch.Generator().manual_seed(t)
@@ -105,7 +105,7 @@ def inputs(name: str, t: int) -> tuple[Any, ...]:
 
 
 def reference(name: str) -> Callable[..., Any]:
-    """What PyTorch computes it with."""
+    """Return PyTorch's function for the operator."""
     import torch
 
     if name in DENSE:
@@ -119,7 +119,7 @@ def _times_transposed(a: Any, b: Any) -> Any:
 
 @functools.cache
 def kernel_of(name: str) -> DynamicKernel:
-    """One for all sizes."""
+    """Compile one kernel for all sizes."""
     import felixlike as fx
     from felixlike import dynamic
 
@@ -127,22 +127,22 @@ def kernel_of(name: str) -> DynamicKernel:
 
 
 def ours(name: str, t: int) -> Callable[[], object]:
-    """A call of the kernel, checked first."""
-    kernel, given = kernel_of(name), inputs(name, t)
-    wide = reference(name)(*(tensor.double() for tensor in given))
-    error = float((kernel(*given) - wide).abs().max() / wide.abs().max())
+    """Return a call of the kernel after checking its output."""
+    kernel, tensors = kernel_of(name), inputs(name, t)
+    expected = reference(name)(*(tensor.double() for tensor in tensors))
+    error = float((kernel(*tensors) - expected).abs().max() / expected.abs().max())
     if not error < 1e-5:
         raise AssertionError(f"{name} is wrong at T = {t}: {error}")
-    return lambda: kernel(*given)
+    return lambda: kernel(*tensors)
 
 
 def eager(name: str, t: int) -> Callable[[], object]:
-    """PyTorch's call."""
+    """Return a call of PyTorch eager."""
     import torch
 
     torch.set_grad_enabled(False)
-    run, given = reference(name), inputs(name, t)
-    return lambda: run(*given)
+    run, tensors = reference(name), inputs(name, t)
+    return lambda: run(*tensors)
 
 
 @functools.cache
@@ -154,16 +154,16 @@ def _compiled(name: str) -> Callable[..., Any]:
 
 
 def torch_compiled(name: str, t: int) -> Callable[[], object]:
-    """torch.compile with dynamic shapes, compiled once for all sizes."""
+    """Return a call of torch.compile with dynamic shapes, compiled once for all sizes."""
     import torch
 
     torch.set_grad_enabled(False)
-    run, given = _compiled(name), inputs(name, t)
-    return lambda: run(*given)
+    run, tensors = _compiled(name), inputs(name, t)
+    return lambda: run(*tensors)
 
 
 @functools.cache
-def _plain(name: str) -> Any:
+def _tvm_kernel(name: str) -> Any:
     from felixlike import _tvm
     from felixlike.hardware import resolve_target
 
@@ -172,26 +172,26 @@ def _plain(name: str) -> Any:
 
 
 def tvm_dynamic(name: str, t: int) -> Callable[[], object]:
-    """TVM's code of the same function, which has no schedule for sizes that it does not know."""
+    """Return a call of TVM's code for the function, which is unscheduled because its sizes are unknown."""
     import torch
 
-    run, given = _plain(name), inputs(name, t)
-    output = torch.empty(tuple(reference(name)(*given).shape))
-    return lambda: run(*given, output)
+    run, tensors = _tvm_kernel(name), inputs(name, t)
+    output = torch.empty(tuple(reference(name)(*tensors).shape))
+    return lambda: run(*tensors, output)
 
 
 def _static(rounds: int, name: str, t: int) -> Callable[[], object]:
-    """What `optimize` finds for one size."""
+    """Return a call of the model that `optimize` compiles for one size."""
     import torch
 
     import felixlike as fx
 
-    given = inputs(name, t)
+    tensors = inputs(name, t)
     model = _Dense(*_constants(name)) if name in DENSE else _Product(reference(name))
-    fast = fx.optimize(model.eval(), given[:1] if name in DENSE else given, rounds, progress=False)
-    own = given[:1] if name in DENSE else given
+    fast = fx.optimize(model.eval(), tensors[:1] if name in DENSE else tensors, rounds, progress=False)
+    arguments = tensors[:1] if name in DENSE else tensors
     torch.set_grad_enabled(False)
-    return lambda: fast(*own)
+    return lambda: fast(*arguments)
 
 
 def _Dense(w: Any, b: Any) -> Any:  # noqa: N802  makes a module, without torch at the top
@@ -213,28 +213,28 @@ def _Product(run: Callable[..., Any]) -> Any:  # noqa: N802  makes a module, wit
 
 
 def _measured(name: str, sides: Sides, sizes: Sequence[int], *, rounds: int) -> dict[str, Any]:
-    """Everything about one operator."""
+    """Measure all sides of one operator."""
     started = time.monotonic()
     kernel = kernel_of(name)
     tuning = time.monotonic() - started
     seconds: dict[str, dict[int, float]] = {}
 
-    def note(makes: Mapping[str, Callable[..., Any]], t: int, *, each: float) -> dict[str, float]:
-        made = {side: partial(make, name, t) for side, make in makes.items()}
-        found = sides.compare(made, seconds_a_side=each, slot=each / 6)
-        return {side: timed.seconds for side, timed in found.items()}
+    def time_sides(makes: Mapping[str, Callable[..., Any]], t: int, *, each: float) -> dict[str, float]:
+        calls = {side: partial(make, name, t) for side, make in makes.items()}
+        timings = sides.compare(calls, seconds_a_side=each, slot=each / 6)
+        return {side: timed.seconds for side, timed in timings.items()}
 
-    def keep(found: Mapping[str, float], t: int) -> None:
-        for side, taken in found.items():
-            seconds.setdefault(side, {})[t] = taken
+    def add_seconds(static_seconds: Mapping[str, float], t: int) -> None:
+        for side, side_seconds in static_seconds.items():
+            seconds.setdefault(side, {})[t] = side_seconds
 
     for t in sizes:
-        keep(note({"ours": ours, "eager": eager}, t, each=0.06), t)
+        add_seconds(time_sides({"ours": ours, "eager": eager}, t, each=0.06), t)
     for t in EIGHT:
-        keep(note({"torch.compile": torch_compiled, "TVM dynamic": tvm_dynamic}, t, each=0.06), t)
+        add_seconds(time_sides({"torch.compile": torch_compiled, "TVM dynamic": tvm_dynamic}, t, each=0.06), t)
         if rounds:
-            found = note({"beside static": ours, "static": partial(_static, rounds)}, t, each=0.3)
-            keep(found, t)
+            static_seconds = time_sides({"beside static": ours, "static": partial(_static, rounds)}, t, each=0.3)
+            add_seconds(static_seconds, t)
     report = kernel.report
     return {
         "tuning": tuning,
@@ -242,16 +242,17 @@ def _measured(name: str, sides: Sides, sizes: Sequence[int], *, rounds: int) -> 
         "relaxed": {stage.name: stage.relaxed for stage in report.stages},
         "measured": report.measured,
         "uKernels in code": report.tiles,
-        "seconds": {side: {str(t): s for t, s in own.items()} for side, own in seconds.items()},
-        "of pool": {str(t): share for t, share in _of_pool(name, kernel, sizes).items()},
+        "seconds": {side: {str(t): s for t, s in by_size.items()} for side, by_size in seconds.items()},
+        "of pool": {str(t): share for t, share in _best_over_dispatched(name, kernel, sizes).items()},
         "padding": statistics.fmean(_padding(name, kernel, t) for t in sizes),
     }
 
 
-def _of_pool(name: str, kernel: DynamicKernel, sizes: Sequence[int]) -> dict[int, float]:
-    """Seconds of the best program of the pool over those of the one that is dispatched, in turns; 1 is best.
+def _best_over_dispatched(name: str, kernel: DynamicKernel, sizes: Sequence[int]) -> dict[int, float]:
+    """Return seconds of the pool's best program ÷ the dispatched program's, timed interleaved; 1 means equally fast.
 
-    The best of many timings is partly luck: it is timed again beside the other before it counts."""
+    The minimum of many timings is biased, so the best program is timed again next to the dispatched one.
+    """
     from felixlike.dynamic.emit import Pool
     from felixlike.dynamic.operator import read_operator
     from felixlike.dynamic.program import Program
@@ -263,19 +264,19 @@ def _of_pool(name: str, kernel: DynamicKernel, sizes: Sequence[int]) -> dict[int
     bench = Bench(operator, resolve_target("cpu"), cores=device.cores)
     bench.open([Pool(kernel.tiles, device.unit.lanes(operator.item_bits))])
     programs = [Program(rows, 0, vectors) for rows, vectors in kernel.tiles]
-    found = {}
+    ratios = {}
     for t in sizes:
-        own = kernel.program(T=t)
-        trials = [own, *(p for p in programs if p != own)]
-        taken = bench.seconds([(0, program, (t,)) for program in trials])
-        pair = [(0, own, (t,)), (0, trials[int(taken.argmin())], (t,))]
-        again = bench.seconds(pair * _PAIRS)
-        found[t] = min(1.0, float(np.median(again[1::2]) / np.median(again[::2])))
-    return found
+        dispatched = kernel.program(T=t)
+        trials = [dispatched, *(p for p in programs if p != dispatched)]
+        trial_seconds = bench.seconds([(0, program, (t,)) for program in trials])
+        pair = [(0, dispatched, (t,)), (0, trials[int(trial_seconds.argmin())], (t,))]
+        pair_seconds = bench.seconds(pair * _PAIRS)
+        ratios[t] = min(1.0, float(np.median(pair_seconds[1::2]) / np.median(pair_seconds[::2])))
+    return ratios
 
 
 def _padding(name: str, kernel: DynamicKernel, t: int) -> float:
-    """The share of the computation that is padding: of columns, since rows are covered exactly."""
+    """Return the padded share of the computation. Only columns are padded, because rows are covered exactly."""
     from felixlike.dynamic.padding import padding_share
     from felixlike.hardware import host_device
 

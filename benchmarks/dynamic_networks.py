@@ -1,9 +1,9 @@
-"""Networks with sizes that a call decides: python -m benchmarks.dynamic_networks [--only NAME] [--seconds 100].
+"""Measure networks with dynamic sizes: python -m benchmarks.dynamic_networks [--only NAME] [--seconds 100].
 
-One artefact for all sizes beside PyTorch eager and torch.compile with dynamic shapes, whole calls, interleaved, each in
-a process of its own with a thread on each core: ResNet-18 for every batch of 1 to 16, BERT-base and GPT-2 for every
-length of 1 to 128, timed at eight of them and compared with float64 there. Writes docs/results/dynamic_networks.json
-and .md.
+One artefact for all sizes is compared with PyTorch eager and torch.compile with dynamic shapes. Whole calls are timed
+interleaved, each side in its own process with a thread per core. The networks are ResNet-18 with batches of 1 to 16,
+and BERT-base and GPT-2 with lengths of 1 to 128. Eight sizes each are timed and compared with float64. The benchmark
+writes docs/results/dynamic_networks.json and .md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NETWORKS = {"ResNet-18, batch": BATCHES, "BERT-base, length": EIGHT, "GPT-2, len
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="networks whose name contains this; other rows stay")
     parser.add_argument("--seconds", type=float, default=100.0, help="of tuning, where sizes of parts are tuned")
@@ -40,13 +40,13 @@ def main() -> None:
         if arguments.only in name:
             with Sides() as sides, tempfile.TemporaryDirectory(prefix="felixlike-") as folder:
                 rows[name] = _measured(name, sides, Path(folder) / "model.fx", arguments.seconds)
-            ordered = {own: rows[own] for own in NETWORKS if own in rows}
+            ordered = {network_name: rows[network_name] for network_name in NETWORKS if network_name in rows}
             write_for_this_machine("dynamic_networks", {"networks": ordered}, _text(ordered))
 
 
 @functools.cache
 def network(name: str) -> Any:
-    """The model."""
+    """Return the model."""
     import torch
 
     from felixlike.bench import networks
@@ -62,7 +62,7 @@ def network(name: str) -> Any:
 
 
 def inputs(name: str, size: int) -> tuple[Any, ...]:
-    """Of a call of this size."""
+    """Return the inputs of a call of this size."""
     import torch
 
     generator = torch.Generator().manual_seed(size)
@@ -72,7 +72,7 @@ def inputs(name: str, size: int) -> tuple[Any, ...]:
 
 
 def optimized(name: str, seconds: float) -> Any:
-    """One artefact for all sizes."""
+    """Optimize one artefact for all sizes."""
     import torch
 
     import felixlike as fx
@@ -92,18 +92,18 @@ def _loaded(path: Path) -> Any:
 
 
 def ours(path: Path, name: str, size: int) -> Callable[[], object]:
-    """A call of what was saved."""
-    model, given = _loaded(path), inputs(name, size)
-    return lambda: model(*given)
+    """Return a call of the saved artefact."""
+    model, tensors = _loaded(path), inputs(name, size)
+    return lambda: model(*tensors)
 
 
 def eager(name: str, size: int) -> Callable[[], object]:
-    """PyTorch's call."""
+    """Return a call of PyTorch eager."""
     import torch
 
     torch.set_grad_enabled(False)
-    model, given = network(name), inputs(name, size)
-    return lambda: model(*given)
+    model, tensors = network(name), inputs(name, size)
+    return lambda: model(*tensors)
 
 
 @functools.cache
@@ -114,47 +114,52 @@ def _compiled(name: str) -> Any:
 
 
 def compiled(name: str, size: int) -> Callable[[], object]:
-    """torch.compile with dynamic shapes, compiled once for all sizes."""
+    """Return a call of torch.compile with dynamic shapes, compiled once for all sizes."""
     import torch
 
     torch.set_grad_enabled(False)
-    model, given = _compiled(name), inputs(name, size)
-    return lambda: model(*given)
+    model, tensors = _compiled(name), inputs(name, size)
+    return lambda: model(*tensors)
 
 
 def _measured(name: str, sides: Sides, path: Path, seconds: float) -> dict[str, Any]:
-    """Everything about one network."""
+    """Measure all sides of one network."""
     started = time.monotonic()
-    found = optimized(name, seconds)
+    artefact = optimized(name, seconds)
     spent = time.monotonic() - started
-    found.save(path)
-    errors = {size: _error(name, found, size) for size in NETWORKS[name]}
-    taken: dict[str, dict[str, float]] = {}
+    artefact.save(path)
+    errors = {size: _error(name, artefact, size) for size in NETWORKS[name]}
+    seconds_by_size: dict[str, dict[str, float]] = {}
     for size in NETWORKS[name]:
         makes: dict[str, Callable[..., Any]] = {"ours": partial(ours, path), "eager": eager, "torch.compile": compiled}
         timed = sides.compare({side: partial(make, name, size) for side, make in makes.items()}, seconds_a_side=1.5)
-        taken[str(size)] = {side: own.seconds for side, own in timed.items()}
-        print(name, size, {side: round(1e3 * own, 2) for side, own in taken[str(size)].items()}, flush=True)
+        seconds_by_size[str(size)] = {side: timing.seconds for side, timing in timed.items()}
+        print(
+            name,
+            size,
+            {side: round(1e3 * side_seconds, 2) for side, side_seconds in seconds_by_size[str(size)].items()},
+            flush=True,
+        )
     return {
-        "seconds": taken,
+        "seconds": seconds_by_size,
         "spent": spent,
         "bytes": path.stat().st_size,
         "error": max(errors.values()),
-        "how": found.report.stopped,
+        "how": artefact.report.stopped,
     }
 
 
-def _error(name: str, found: Any, size: int) -> float:
+def _error(name: str, artefact: Any, size: int) -> float:
     """Maximum relative error against float64."""
     import copy
 
     import torch
 
-    given = inputs(name, size)
-    wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in given]
+    tensors = inputs(name, size)
+    wide_tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
     with torch.no_grad():
-        want = copy.deepcopy(network(name)).double()(*wide)
-    return float((found(*given) - want).abs().max() / want.abs().max())
+        expected = copy.deepcopy(network(name)).double()(*wide_tensors)
+    return float((artefact(*tensors) - expected).abs().max() / expected.abs().max())
 
 
 def _text(rows: Mapping[str, Any]) -> str:
@@ -170,7 +175,7 @@ def _text(rows: Mapping[str, Any]) -> str:
     for name, row in rows.items():
         cells = []
         for side in ("eager", "torch.compile"):
-            ratios = [own[side] / own["ours"] for own in row["seconds"].values() if side in own]
+            ratios = [by_side[side] / by_side["ours"] for by_side in row["seconds"].values() if side in by_side]
             cells += [f"**{geometric_mean(ratios):.2f}**", f"{min(ratios):.2f}"] if ratios else ["–", "–"]
         size = f"{row['bytes'] / 2**20:.0f} MiB"
         lines.append(
@@ -179,8 +184,10 @@ def _text(rows: Mapping[str, Any]) -> str:
     for name, row in rows.items():
         sides = list(next(iter(row["seconds"].values())))
         lines += ["", f"{name}, ms:", "", f"| size | {' | '.join(sides)} |", f"| --- |{' --- |' * len(sides)}"]
-        for own_size, own in row["seconds"].items():
-            lines.append(f"| {own_size} | {' | '.join(f'{1e3 * own[s]:.2f}' if s in own else '–' for s in sides)} |")
+        for size_name, by_side in row["seconds"].items():
+            lines.append(
+                f"| {size_name} | {' | '.join(f'{1e3 * by_side[s]:.2f}' if s in by_side else '–' for s in sides)} |"
+            )
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
-"""What `benchmarks.dynamic` has measured, as a table and a picture.
+"""Format the results of `benchmarks.dynamic` as a table and a plot.
 
-In: its rows, one an operator. Out: text, and docs/results/dynamic.svg.
+Input: one row per operator. Outputs: text, and docs/results/dynamic.svg.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def text_of(rows: Mapping[str, Any], *, threads: int, step: int) -> str:
-    """The table.  threads: of all sides.  step: between the sizes."""
+    """Return the table. `threads` is the number of threads of all sides, `step` the distance between sizes."""
     from benchmarks.results import geometric_mean
 
     heads = ["operator", "eager ÷ ours", "within 10 %", "dispatched", "padding", "tuning", "padded to 8 ÷ ours"]
@@ -27,33 +27,35 @@ def text_of(rows: Mapping[str, Any], *, threads: int, step: int) -> str:
         f"| {' | '.join('---' for _ in heads)} |",
     ]
     for name, row in rows.items():
-        own, theirs = row["seconds"]["ours"], row["seconds"]["eager"]
-        ratios = [theirs[t] / own[t] for t in own]
-        near = sum(r >= 1 / 1.1 for r in ratios) / len(ratios)
+        our_seconds, eager_seconds = row["seconds"]["ours"], row["seconds"]["eager"]
+        ratios = [eager_seconds[t] / our_seconds[t] for t in our_seconds]
+        share_within_10_percent = sum(r >= 1 / 1.1 for r in ratios) / len(ratios)
         chosen = sum(share >= 1 / 1.05 for share in row["of pool"].values()) / len(row["of pool"])
-        above = {t: min((s for s in EIGHT_SIZES if s >= int(t) and str(s) in own), default=None) for t in own}
-        padded = [own[str(s)] / own[t] for t, s in above.items() if s is not None]
+        padded_sizes = {
+            t: min((s for s in EIGHT_SIZES if s >= int(t) and str(s) in our_seconds), default=None) for t in our_seconds
+        }
+        padded = [our_seconds[str(s)] / our_seconds[t] for t, s in padded_sizes.items() if s is not None]
         cells = [
             name,
             f"**{geometric_mean(ratios):.2f}**",
-            f"{near:.0%}",
+            f"{share_within_10_percent:.0%}",
             f"{chosen:.0%}",
             f"{row['padding']:.1%}",
             f"{row['tuning']:.0f} s",
             f"{geometric_mean(padded):.2f}" if padded else "–",
         ]
         for side in ("torch.compile", "TVM dynamic", "static"):
-            found = row["seconds"].get(side, {})
-            base = row["seconds"].get("beside static", own) if side == "static" else own
-            shared = [found[t] / base[t] for t in found if t in base]
-            cells.append(f"{geometric_mean(shared):.2f}" if shared else "–")
+            side_seconds = row["seconds"].get(side, {})
+            base = row["seconds"].get("beside static", our_seconds) if side == "static" else our_seconds
+            side_ratios = [side_seconds[t] / base[t] for t in side_seconds if t in base]
+            cells.append(f"{geometric_mean(side_ratios):.2f}" if side_ratios else "–")
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "uKernels that each stage left: " + "; ".join(_counts(name, row) for name, row in rows.items()) + "."]
     return "\n".join(lines)
 
 
 EIGHT_SIZES = (16, 32, 48, 64, 80, 96, 112, 128)
-"""Sizes to which one would pad."""
+"""Sizes that the padding baseline pads to."""
 
 
 def _counts(name: str, row: Mapping[str, Any]) -> str:
@@ -62,7 +64,7 @@ def _counts(name: str, row: Mapping[str, Any]) -> str:
 
 
 def picture(rows: Mapping[str, Any], flops: Callable[[str, int], int]) -> None:
-    """GFLOPS over T of both sides.  flops: of an operator at a T."""
+    """Plot GFLOPS over T of both sides. `flops` returns the operations of an operator at a T."""
     from benchmarks.results import FOLDER
 
     try:
@@ -76,8 +78,12 @@ def picture(rows: Mapping[str, Any], flops: Callable[[str, int], int]) -> None:
     figure, axes = plt.subplots(2, 3, figsize=(12, 6), layout="constrained")
     for axis, (name, row) in zip(axes.flat, rows.items(), strict=False):
         for side in ("ours", "eager"):
-            own = row["seconds"][side]
-            axis.plot([int(t) for t in own], [flops(name, int(t)) / s / 1e9 for t, s in own.items()], label=side)
+            side_seconds = row["seconds"][side]
+            axis.plot(
+                [int(t) for t in side_seconds],
+                [flops(name, int(t)) / s / 1e9 for t, s in side_seconds.items()],
+                label=side,
+            )
         axis.set(title=name, xlabel="T", ylabel="GFLOPS")
         axis.legend()
     figure.savefig(Path(FOLDER) / "dynamic.svg")

@@ -1,18 +1,21 @@
-"""How exact programs, constraints and formulas are: python -m benchmarks.exactness [--target sm_90] [--only NAME].
+"""Check how exact programs, constraints and formulas are: python -m benchmarks.exactness [--target sm_90] [--only
+NAME].
 
-For every operator of `support.operators`, some of them also with constant weights (CPU), and every task of
-four networks, every sketch, at random points:
+The checks cover every sketch, at random points, of every operator of `support.operators`, some of them also with
+constant weights (CPU), and of every task of four networks:
 
-(a) loop nests: the symbolic program at the point against TVM's postprocessed schedule: loops, kinds, extents, notes;
-(b) counts: all formulas against walking every iteration, on a small twin of the operator;
+(a) loop nests: the symbolic program at the point against TVM's postprocessed schedule (loops, kinds, extents,
+    annotations);
+(b) counts: all formulas against a walk over every iteration, on a small version of the operator;
 (c) `tvm_view` against TVM's PerStoreFeature: entries that are not NaN must be equal to 1e-6;
-(d) constraints: points we call valid that TVM refuses or replaces; points TVM drew that we call invalid.
+(d) constraints: points that felixlike considers valid but TVM rejects or replaces, and points that TVM samples but
+    felixlike considers invalid.
 
-Writes docs/results/exactness_<target>.json and .md. With --keep FILE, workloads are noted there as they are done, and
-those that stand there already are not done again.
+The benchmark writes docs/results/exactness_<target>.json and .md. With --keep FILE it appends each finished workload
+to the file and skips workloads that the file already has.
 
-With --random N, (d) alone, at N points in all over all workloads, small sizes included: half of them drawn with any
-values of the variables, half by TVM. Writes docs/results/error_rates_<target>.json and .md.
+With --random N only (d) runs, at N points over all workloads, small sizes included. Half of the points have arbitrary
+values of the variables, half are sampled by TVM. It writes docs/results/error_rates_<target>.json and .md.
 """
 
 from __future__ import annotations
@@ -43,8 +46,11 @@ from felixlike.symbolic.replay.primitives.location import INLINE
 
 @dataclass(slots=True)
 class Row:
-    """One workload. (of, wrong) pairs; opaque: reasons of the sketches that are not understood; left_out: how many of
-    TVM's non-zero entries are NaN here, by kind: group and cause."""
+    """Results of one workload.
+
+    Lists are pairs (checked, wrong). `opaque` has the reasons why sketches are not symbolic. `left_out` counts the
+    non-zero entries of TVM that are NaN here, by kind (group and cause).
+    """
 
     name: str
     sketches: int = 0
@@ -60,7 +66,7 @@ class Row:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=50, help="random points a sketch")
     parser.add_argument("--target", default="cpu", choices=("cpu", "sm_80", "sm_90"))
@@ -80,7 +86,7 @@ def main() -> None:
         print(_line(row), *row.examples[:3], sep="\n  ", flush=True)
         if name not in done:
             keep(arguments.keep, dataclasses.asdict(row))
-        if not arguments.only:  # what there is so far
+        if not arguments.only:  # write the intermediate results
             _publish(rows, arguments)
 
 
@@ -90,15 +96,15 @@ def _publish(rows: list[Row], arguments: argparse.Namespace) -> None:
         for key in ("nests", "counts", "entries", "unknown", "accepted", "refused")
     }
     data = {"rows": [dataclasses.asdict(r) for r in rows], "total": total, "left_out": dict(_kinds(rows))}
-    own = "" if arguments.space == "default" else f"{arguments.space}_space"
-    target = "" if own and arguments.target == "cpu" else arguments.target
-    name = "_".join(filter(None, ("exactness", own, target)))
+    space_suffix = "" if arguments.space == "default" else f"{arguments.space}_space"
+    target = "" if space_suffix and arguments.target == "cpu" else arguments.target
+    name = "_".join(filter(None, ("exactness", space_suffix, target)))
     command = f"exactness --target {arguments.target} --space {arguments.space} --points {arguments.points}"
     write(name, data, _text(rows, total), command=command)
 
 
 def _checked(name: str, make: Make, points: int) -> Row:
-    """All comparisons for one workload."""
+    """Run all comparisons for one workload."""
     full, small = make()
     row = Row(name)
     for sketch in full:
@@ -109,11 +115,11 @@ def _checked(name: str, make: Make, points: int) -> Row:
 
 
 Make: TypeAlias = "Callable[[], tuple[tuple[Sketch, ...], tuple[Sketch, ...]]]"
-"""Makes a workload's sketches in a real size, and in a small one."""
+"""A function that makes the sketches of a workload in a real and in a small size."""
 
 
 def _workloads(target: str, only: str, space: str = "default") -> Iterator[tuple[str, Make]]:
-    """Those whose name contains `only`."""
+    """Yield the workloads whose name contains `only`."""
 
     def plain(make: Callable[..., Any]) -> Make:
         return lambda: (
@@ -154,7 +160,7 @@ CONSTANT_WEIGHTS = (
     "depthwise",
     "conv3d",
 )
-"""Operators whose second parameter is a weight that schedules may lay out anew."""
+"""Operators whose second parameter is a weight that schedules may repack."""
 
 
 def _weighted(name: str, func: Any, target: str, space: str) -> tuple[Sketch, ...]:
@@ -162,14 +168,20 @@ def _weighted(name: str, func: Any, target: str, space: str) -> tuple[Sketch, ..
 
 
 def _error_rates(target: str, only: str, points: int) -> None:
-    """Compare our constraints with TVM's word, workload by workload."""
+    """Compare felixlike's constraints with TVM's verdicts, workload by workload."""
     rows = []
-    found = [(name, [s for size in make() for s in size if s.understood]) for name, make in _workloads(target, only)]
-    each = max(1, math.ceil(points / sum(len(members) for _, members in found) / 2))
-    for name, members in found:
+    symbolic_sketches = [
+        (name, [s for size in make() for s in size if s.understood]) for name, make in _workloads(target, only)
+    ]
+    points_a_sketch = max(1, math.ceil(points / sum(len(members) for _, members in symbolic_sketches) / 2))
+    for name, members in symbolic_sketches:
         row = Row(name, sketches=len(members))
         for sketch in members:
-            _judge(row, sketch, np.concatenate([_anything(sketch, each), _drawn(sketch, each)]))
+            _judge(
+                row,
+                sketch,
+                np.concatenate([_arbitrary_points(sketch, points_a_sketch), _tvm_points(sketch, points_a_sketch)]),
+            )
         rows.append(row)
         print(name, row.accepted, row.refused, *row.examples[:3], sep="\n  ", flush=True)
     total = {key: [sum(getattr(r, key)[i] for r in rows) for i in (0, 1)] for key in ("accepted", "refused")}
@@ -179,8 +191,10 @@ def _error_rates(target: str, only: str, points: int) -> None:
         write(f"error_rates_{target}", data, _rates_text(rows, total), command=command)
 
 
-def _anything(sketch: Sketch, count: int) -> Points:
-    """Any value of each variable, tile factors that make up their loops; any loop of a nest, the root, or inlined."""
+def _arbitrary_points(sketch: Sketch, count: int) -> Points:
+    """Draw arbitrary values of each variable. Tile factors multiply to their loop; locations are any loop, the root
+    or inline.
+    """
     rng = np.random.default_rng(7)
     points = sketch.sampler.any.draw(count, rng)
     for column in sketch.location_columns:
@@ -188,12 +202,12 @@ def _anything(sketch: Sketch, count: int) -> Points:
     return points
 
 
-def _drawn(sketch: Sketch, count: int) -> Points:
+def _tvm_points(sketch: Sketch, count: int) -> Points:
     return sketch.sampler.by_tvm(count, np.random.default_rng(8))
 
 
 _DEEPEST = 24
-"""Places that are tried as compute locations, from the outermost loop; some are deeper than the nest."""
+"""Number of loops, from the outermost, that are tried as compute locations. Some are deeper than the nest."""
 
 
 def _judge(row: Row, sketch: Sketch, points: Points) -> None:
@@ -235,7 +249,7 @@ def _check(row: Row, sketch: Sketch, points: int) -> None:
 
 def _compare_nests(row: Row, sketch: Sketch, points: int) -> None:
     drawn = sketch.sample(points, seed=3)
-    views = _views(sketch, drawn)
+    views = _expected_features(sketch, drawn)
     names = [v.name for v in sketch.variables]
     for point, view in zip(drawn.tolist(), views, strict=True):
         row.accepted[0] += 1
@@ -254,8 +268,8 @@ def _compare_nests(row: Row, sketch: Sketch, points: int) -> None:
         _compare_views(row, sketch, point, view, oracles.tvm_features(sketch, schedule))
 
 
-def _views(sketch: Sketch, points: Points) -> list[View | str]:
-    """What we expect of TVM's extractor, or why there is nothing to expect."""
+def _expected_features(sketch: Sketch, points: Points) -> list[View | str]:
+    """Return the expected features of TVM's extractor, or the reason why there are none."""
     try:
         return list(explained_view(formulas(sketch), points))
     except UnsupportedSketch as error:
@@ -291,20 +305,20 @@ def _group(entry: int) -> str:
 
 
 def _count(row: Row, sketch: Sketch, points: int) -> None:
-    """Compare with every iteration counted."""
+    """Compare formulas with counts over every iteration."""
     if not sketch.understood:
         return
-    found = formulas(sketch, oracles.SMALL_CACHES)
+    sketch_formulas = formulas(sketch, oracles.SMALL_CACHES)
     drawn = sketch.sample(points, seed=11)
-    for point, rows in zip(drawn.tolist(), found.evaluate(drawn), strict=True):
+    for point, rows in zip(drawn.tolist(), sketch_formulas.evaluate(drawn), strict=True):
         for block, columns in oracles.count(sketch, tuple(point), oracles.SMALL_CACHES).items():
-            ours = dict(zip(NAMES, rows[found.stores.index(block)], strict=True))
+            computed = dict(zip(NAMES, rows[sketch_formulas.stores.index(block)], strict=True))
             for column, value in columns.items():
                 row.counts[0] += 1
-                if not np.isclose(ours[column], value, rtol=1e-9):
+                if not np.isclose(computed[column], value, rtol=1e-9):
                     row.counts[1] += 1
                     row.examples.append(
-                        f"sketch {sketch.index}: {block} {column} is {value}, not {ours[column]}, at {point}"
+                        f"sketch {sketch.index}: {block} {column} is {value}, not {computed[column]}, at {point}"
                     )
 
 
@@ -341,12 +355,12 @@ def _text(rows: list[Row], total: dict[str, list[int]]) -> str:
 
 
 def _kinds(rows: list[Row]) -> list[tuple[str, int]]:
-    """Kinds of NaN and how many entries are of them, most first."""
+    """Return the kinds of NaN and their numbers of entries, in descending order."""
     return sum((Counter(row.left_out) for row in rows), Counter[str]()).most_common()
 
 
 def _left_out(rows: list[Row], entries: int) -> Iterator[str]:
-    """A table of what is NaN, and why."""
+    """Yield a table of the NaN entries and their causes."""
     yield "Entries left out, each kind with what TVM does there; shares are of all of TVM's non-zero entries:"
     yield ""
     yield "| entries | cause | number | share | in |"

@@ -1,16 +1,17 @@
-"""What must be survived: python -m benchmarks.faults [--kills 200] [--only NAME].
+"""Inject faults: python -m benchmarks.faults [--kills 200] [--only NAME].
 
-- candidates that crash, hang, take all memory, print megabytes, answer NaN or something wrong: told as such, never
-  chosen, and the next candidate is measured as if nothing had happened;
-- processes that measure, their server, or a server of the network killed from outside: no other candidate is affected;
-- stores that end too early, have flipped bits, are of a newer version: refused by name, or they tell only what is true;
-- whole tuning runs two at once on one store, with a clock that jumps, on a full disk (a small tmpfs), or ended by
-  kill -9 at random moments: every measurement that was reported is in the store, and the run, started again until it
-  ends, has measured exactly the candidates of an undisturbed one;
-- processes whose compiled graph another process tunes, ended by kill -9 at random moments: nothing of them runs on, and
-  after the next start of any felixlike nothing but caches is on the disk.
+- Candidates crash, hang, exhaust memory, print megabytes, or return NaN or wrong values. They must be reported as such
+  and never chosen, and the next candidate must be measured normally.
+- Measuring processes, their server, or a network server are killed. No other candidate may be affected.
+- Stores are truncated, have flipped bits, or have a newer version. They must be refused by name or return only valid
+  records.
+- Tuning runs use one store concurrently, with a clock that jumps, on a full disk (a small tmpfs), or are ended by
+  kill -9 at random moments. Every reported measurement must be in the store, and the run, restarted until it ends, must
+  measure exactly the candidates of an undisturbed run.
+- Processes whose compiled graph is tuned by another process are ended by kill -9 at random moments. No process may
+  continue, and after the next start of any felixlike process only caches may be on the disk.
 
-Writes docs/results/faults.json and .md.
+The benchmark writes docs/results/faults.json and .md.
 """
 
 from __future__ import annotations
@@ -38,18 +39,19 @@ from benchmarks.results import write
 Row: TypeAlias = dict[str, Any]
 
 _WORKERS_KILLED, _ENDS, _FLIPS, _PAIRS = 20, 1000, 1000, 3
-"""How often: processes killed, stores cut off, stores with flipped bits, runs two at a time."""
+"""Numbers of tries: killed processes, truncated stores, stores with flipped bits, pairs of concurrent runs."""
 
 _RESULTS, _SECONDS = 12, 1.0
-"""A run is killed after up to so many results and within so many seconds after that: in the middle of anything, on a
-busy machine too."""
+"""A run is killed up to `_SECONDS` after one of the first `_RESULTS` results, so that any operation can be
+interrupted, on a loaded machine too.
+"""
 
 _DISK = "400k"
-"""Room for a store of some candidates, not for a run's."""
+"""Enough space for a store of a few candidates but not for a whole run's."""
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--only", default="", help="of candidates, servers, stores, runs, kills, tuners")
@@ -80,7 +82,7 @@ def _row(fault: str, tries: int, survived: int, outcome: str) -> Row:
 
 
 def _candidates() -> Iterator[Row]:
-    """Each bad candidate between two good ones; then processes killed from outside."""
+    """Measure each faulty candidate between two good ones, then kill measuring processes."""
     from support import faulty
 
     from felixlike.measure import Limits, MeasurePool, Status
@@ -98,15 +100,17 @@ def _candidates() -> Iterator[Row]:
         killed: Counter[str] = Counter()
         survived = tries = 0
         while tries < _WORKERS_KILLED:
-            hit: list[bool] = []
+            kill_results: list[bool] = []
             killer = threading.Thread(
-                target=lambda hit=hit: hit.append(faulty.kill_a_worker(pool, rng.uniform(0.0, 0.5)))
+                target=lambda kill_results=kill_results: kill_results.append(
+                    faulty.kill_a_worker(pool, rng.uniform(0.0, 0.5))
+                )
             )
             killer.start()
-            found = pool.measure(task, [faulty.tiled(tile=tile) for tile in (4, 8, 16, 32)])
+            measurements = pool.measure(task, [faulty.tiled(tile=tile) for tile in (4, 8, 16, 32)])
             killer.join()
-            lost = [m for m in found if m.status is not Status.OK]
-            if not hit[0]:
+            lost = [m for m in measurements if m.status is not Status.OK]
+            if not kill_results[0]:
                 continue
             tries += 1
             survived += len(lost) <= 1 and all(m.status is Status.CRASHED for m in lost)
@@ -119,7 +123,7 @@ def _candidates() -> Iterator[Row]:
 
 
 def _servers() -> Iterator[Row]:
-    """One of two servers on this machine killed while both measure."""
+    """Kill one of two servers on this machine while both measure."""
     from support import faulty
     from support.loopback import Loopback
 
@@ -133,17 +137,17 @@ def _servers() -> Iterator[Row]:
             sleepers = [faulty.calling(task.module["main"], "usleep", 2_000_000) for _ in range(2)]
             killer = threading.Timer(1.5, loopback.kill, [Tracker(loopback.where).servers()["cpu"].addresses[0]])
             killer.start()
-            found = pool.measure(task, [*sleepers, *(faulty.tiled(tile=tile) for tile in (4, 8, 16, 32))])
+            measurements = pool.measure(task, [*sleepers, *(faulty.tiled(tile=tile) for tile in (4, 8, 16, 32))])
             killer.join()
-        left = len(Tracker(loopback.where).servers()["cpu"].addresses)
-    told = Counter(m.status.value for m in found)
-    good = left == 1 and told == {Status.WRONG: 2, Status.OK: 4}
-    words = ", ".join(f"{count} {status}" for status, count in told.items())
+        servers_left = len(Tracker(loopback.where).servers()["cpu"].addresses)
+    status_counts = Counter(m.status.value for m in measurements)
+    good = servers_left == 1 and status_counts == {Status.WRONG: 2, Status.OK: 4}
+    words = ", ".join(f"{count} {status}" for status, count in status_counts.items())
     yield _row("one of two servers killed at work", 1, int(good), f"{words}: those that only sleep are wrong")
 
 
 def _stores() -> Iterator[Row]:
-    """Files cut off anywhere, with flipped bits, of a newer version."""
+    """Open stores that are truncated, have flipped bits, or have a newer version."""
     from support import stores
 
     from felixlike import records
@@ -156,11 +160,11 @@ def _stores() -> Iterator[Row]:
         length = original.stat().st_size
         ends = rng.sample(range(1, length), _ENDS)
         cut = Counter(stores.after(partial(stores.truncate, size=end), original, written, path) for end in ends)
-        yield _row("a store that ends too early", _ENDS, cut["refused"], _looks(cut))
+        yield _row("a store that ends too early", _ENDS, cut["refused"], _counts_text(cut))
         flips = Counter(
             stores.after(partial(stores.flip_at_random, rng=rng), original, written, path) for _ in range(_FLIPS)
         )
-        yield _row("a store with flipped bits", _FLIPS, flips["refused"] + flips["works"], _looks(flips))
+        yield _row("a store with flipped bits", _FLIPS, flips["refused"] + flips["works"], _counts_text(flips))
         new = Path(folder) / "newer.sqlite"
         stores.newer(new)
         before, words = new.read_bytes(), "opened"
@@ -172,17 +176,17 @@ def _stores() -> Iterator[Row]:
         yield _row("a store of a newer version", 1, int(good), words)
 
 
-def _looks(found: Counter[str]) -> str:
+def _counts_text(counts: Counter[str]) -> str:
     meaning = {
         "refused": "refused with a StoreError",
         "works": "told only what was written",
         "wrong": "told what was not",
     }
-    return ", ".join(f"{count} {meaning[look]}" for look, count in found.items())
+    return ", ".join(f"{count} {meaning[result]}" for result, count in counts.items())
 
 
 def _runs() -> Iterator[Row]:
-    """Whole runs: two at once, with a clock that jumps, on a disk that is full."""
+    """Run tuning twice concurrently, with a clock that jumps, and on a full disk."""
     from support import runs
 
     with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
@@ -190,23 +194,28 @@ def _runs() -> Iterator[Row]:
         whole = 0
         for pair in range(_PAIRS):
             store = Path(folder) / f"two{pair}.sqlite"
-            both = [runs.Run(store, seed=seed) for seed in (0, 1)]
-            ended = [run.end() for run in both]
-            kept = runs.stored(store)
-            # What the other one had measured before a run looked counts as done, so which ones they are may vary.
-            good = all(end and said <= set(kept) for said, end in ended)
-            whole += good and len(set(kept)) >= runs.TRIALS and len(kept) == sum(len(said) for said, _ in ended)
+            both_runs = [runs.Run(store, seed=seed) for seed in (0, 1)]
+            ended = [run.end() for run in both_runs]
+            stored_candidates = runs.stored(store)
+            # Measurements of the other run that were stored before a run read the store count as its own, so the
+            # split between the runs can vary.
+            good = all(finished and reported <= set(stored_candidates) for reported, finished in ended)
+            whole += (
+                good
+                and len(set(stored_candidates)) >= runs.TRIALS
+                and len(stored_candidates) == sum(len(reported) for reported, _ in ended)
+            )
         outcome = f"in {whole} of {_PAIRS} both ended, and the store holds what they reported and nothing else"
         yield _row("two runs on one store at once", _PAIRS, whole, outcome)
         store = Path(folder) / "clock.sqlite"
-        said, end = runs.Run(store, clock="jumps").end()
-        good = end and said == set(runs.stored(store)) == expected
-        yield _row("a clock that jumps", 1, int(good), f"{len(said)} of {len(expected)} candidates, the same ones")
+        reported, finished = runs.Run(store, clock="jumps").end()
+        good = finished and reported == set(runs.stored(store)) == expected
+        yield _row("a clock that jumps", 1, int(good), f"{len(reported)} of {len(expected)} candidates, the same ones")
         yield _full_disk(Path(folder) / "disk", expected)
 
 
 def _full_disk(folder: Path, expected: set[str]) -> Row:
-    """A run on a tmpfs that becomes full; then there is room, and it is started again. Both in a mount namespace."""
+    """Run on a tmpfs that becomes full, enlarge it, and run again, all in a mount namespace."""
     from support.runs import said, stored
 
     folder.mkdir()
@@ -226,17 +235,17 @@ def _full_disk(folder: Path, expected: set[str]) -> Row:
     if done.returncode:
         return _row("a full disk", 1, 0, f"the script left with {done.returncode}: {done.stderr[-200:]}")
     first, second = (said(Path(f"{saved}.{name}").read_text().splitlines()) for name in ("first", "second"))
-    kept = set(stored(Path(f"{saved}.full") / "s.sqlite"))
+    on_disk = set(stored(Path(f"{saved}.full") / "s.sqlite"))
     words = Path(f"{saved}.errors").read_text().strip().splitlines()[-1]
-    good = int(done.stdout) != 0 and not first[1] and "StoreError" in words and first[0] <= kept
+    good = int(done.stdout) != 0 and not first[1] and "StoreError" in words and first[0] <= on_disk
     good = good and second[1] and set(stored(Path(f"{saved}.done") / "s.sqlite")) == expected
     words = words.replace(f"{folder}/", "")
-    outcome = f"{words} {len(first[0] - kept)} of {len(first[0])} reported lost; with room, the run was completed"
+    outcome = f"{words} {len(first[0] - on_disk)} of {len(first[0])} reported lost; with room, the run was completed"
     return _row(f"a full disk (a tmpfs of {_DISK})", 1, int(good), outcome)
 
 
 def _undisturbed(folder: Path) -> set[str]:
-    """The candidates of a run that nothing happens to."""
+    """Return the candidates of a run without faults."""
     from support import runs
 
     store = folder / "undisturbed.sqlite"
@@ -246,33 +255,33 @@ def _undisturbed(folder: Path) -> set[str]:
     return expected
 
 
-def _kills(wanted: int) -> Iterator[Row]:
-    """Runs that are killed at random moments, again and again on one store, until they end by themselves."""
+def _kills(kill_count: int) -> Iterator[Row]:
+    """Kill runs on one store at random moments and restart them until they finish."""
     from support import runs
 
-    lost = different = kills = begun = 0
+    lost = different = kills = started = 0
     rng = random.Random(0)
     with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
         expected = _undisturbed(Path(folder))
-        while kills < wanted:
-            begun += 1
-            store = Path(folder) / f"{begun}.sqlite"
+        while kills < kill_count:
+            started += 1
+            store = Path(folder) / f"{started}.sqlite"
             reported: set[str] = set()
             ended = False
             while not ended:
                 run = runs.Run(store)
-                if kills < wanted:
+                if kills < kill_count:
                     run.wait(rng.randrange(_RESULTS) if rng.random() < 0.5 else 0)
                     time.sleep(rng.uniform(0.0, _SECONDS))
                     run.kill()
-                said, ended = run.end()
+                run_reported, ended = run.end()
                 kills += not ended
-                reported |= said
+                reported |= run_reported
                 lost += len(reported - set(runs.stored(store)))
             different += set(runs.stored(store)) != expected
-            print(f"{kills} kills, {begun} runs, {lost} lost, {different} different", flush=True)
+            print(f"{kills} kills, {started} runs, {lost} lost, {different} different", flush=True)
     good = lost == 0 and different == 0
-    outcome = f"{lost} reported measurements lost; {different} of {begun} resumed runs measured other candidates"
+    outcome = f"{lost} reported measurements lost; {different} of {started} resumed runs measured other candidates"
     yield _row("kill -9 of the run", kills, kills if good else 0, outcome)
 
 
@@ -289,17 +298,19 @@ time.sleep(3600)
 """
 
 _TUNED_SECONDS = 20.0
-"""Longest time from the first call to the kill: the tuner starts, waits, loads, builds or measures by then."""
+"""Maximum seconds from the first call to the kill, by which the tuner has started and waits, loads, builds or
+measures.
+"""
 
 _END_SECONDS = 15.0
 
 
 _AT_ONCE = 3
-"""Kills that go on at the same time, each with folders of its own."""
+"""Number of concurrent kills, each with its own folders."""
 
 
 def _tuners(kills: int) -> Iterator[Row]:
-    """Kill processes that have a tuner, at random moments."""
+    """Kill processes that have a background tuner at random moments."""
     rng = random.Random(0)
     moments = [rng.uniform(0.0, _TUNED_SECONDS) for _ in range(kills)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -314,7 +325,7 @@ def _tuners(kills: int) -> Iterator[Row]:
 
 
 def _kill_with_tuner(seconds: float) -> tuple[bool, bool, bool]:
-    """Kill one so many seconds after its first call: whether it had a tuner, left a process running, left files."""
+    """Kill a process `seconds` after its first call. Return whether it had a tuner, left a process, and left files."""
     with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
         places = {name: Path(folder) / name for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME")}
         for place in places.values():
@@ -332,9 +343,12 @@ def _kill_with_tuner(seconds: float) -> tuple[bool, bool, bool]:
             process.kill()
         sweep = "from felixlike._util import scratch; scratch.discard(scratch.folder('any'))"
         subprocess.run([sys.executable, "-c", sweep], check=True, env=environment)
-        left = [path for path in places["TMPDIR"].iterdir() if path.name.startswith("felixlike")]
-    print(f"after {seconds:.1f} s: {len(children)} children, {len(alive)} left, {len(left)} folders left", flush=True)
-    return bool(children), bool(alive), bool(left)
+        folders_left = [path for path in places["TMPDIR"].iterdir() if path.name.startswith("felixlike")]
+    print(
+        f"after {seconds:.1f} s: {len(children)} children, {len(alive)} left, {len(folders_left)} folders left",
+        flush=True,
+    )
+    return bool(children), bool(alive), bool(folders_left)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What the first measured candidates of an unseen workload teach a trained model about the rest of it.
+"""Measure how much the first measured candidates of an unseen workload improve a trained model on the rest.
 
-In: workloads, a trained network. Out: quality on the other candidates after some were measured, drawn at random, and
-how well the model knows where it is wrong.
+Inputs: workloads, a trained network. Output: quality on the other candidates after a random sample was measured, and
+the rank correlation of predicted spread and error.
 """
 
 from __future__ import annotations
@@ -20,39 +20,42 @@ from felixlike.training.split import held_out
 
 SHOTS = (0, 8, 16, 32)
 _DRAWS = 3
-"""How often they are drawn anew."""
+"""Number of random samples."""
 
 Taught = dict[str, dict[str, float]]
 
 
 def taught(workloads: Sequence[Workload], judged: Sequence[Workload], options: Fit) -> Taught:
-    """For every number of candidates: mean quality on the others, and the rank correlation of spread and error.
+    """Return, for every number of candidates, the mean quality on the others and the rank correlation of spread and
+    error.
 
-    workloads: to learn from, but for those held out.  judged: those of one space; the ones held out are asked for."""
+    `workloads` are for training, except those held out. `judged` are the workloads of one space, of which the
+    held-out ones are evaluated.
+    """
     learned = held_out(workloads)[0]
     judged_on = [w for w in held_out(judged)[1] if w.measured >= SHOTS[-1] + 16]
     if not learned or not judged_on:
         return {}
     trained = fit(learned, options).network
-    found: Taught = {}
+    by_shots: Taught = {}
     for shots in SHOTS:
         mean, sure = after(trained, judged_on, shots)
-        found[str(shots)] = {
+        by_shots[str(shots)] = {
             "rank": mean.rank,
             "top_1": mean.top_1,
             "top_5": mean.top_5,
             "spread": sure,
             "workloads": float(len(judged_on)),
         }
-        print(f"after {shots}: {found[str(shots)]}", flush=True)
-    return found
+        print(f"after {shots}: {by_shots[str(shots)]}", flush=True)
+    return by_shots
 
 
-def text(found: Taught) -> str:
-    """A table."""
-    if not found:
+def text(by_shots: Taught) -> str:
+    """Return a table."""
+    if not by_shots:
         return ""
-    count = next(iter(found.values()))["workloads"]
+    count = next(iter(by_shots.values()))["workloads"]
     lines = [
         "### After some candidates of an unseen workload were measured",
         "",
@@ -64,20 +67,22 @@ def text(found: Taught) -> str:
     ]
     lines += [
         f"| {shots} | {row['rank']:.2f} | {row['top_1']:.2f} | {row['top_5']:.2f} | {row['spread']:.2f} |"
-        for shots, row in found.items()
+        for shots, row in by_shots.items()
     ]
     return "\n".join(lines)
 
 
 def after(trained: Network, workloads: Sequence[Workload], shots: int) -> tuple[Quality, float]:
-    """Mean quality, and rank correlation of spread and error, over workloads and draws."""
+    """Return mean quality, and rank correlation of spread and error, over workloads and samples."""
     pairs = [_after(trained, workload, shots, seed) for workload in workloads for seed in range(_DRAWS)]
     known = [pair for pair in pairs if pair is not None]
     return mean_quality([quality for quality, _ in known]), float(np.mean([sure for _, sure in known]))
 
 
 def _after(trained: Network, workload: Workload, shots: int, seed: int) -> tuple[Quality, float] | None:
-    """As a search does it: the candidates correct what the network says of this workload, which is not trained anew."""
+    """Evaluate one sample as a search does: measured candidates correct the predictions, and the network is not
+    retrained.
+    """
     model = CostModel(copy.deepcopy(trained), pretrained=True)
     chosen = np.random.default_rng(seed).permutation(len(workload))[: SHOTS[-1]]
     parts = [np.expm1(part.log_features.astype(np.float64)) for part in workload.parts]
@@ -88,8 +93,8 @@ def _after(trained: Network, workload: Workload, shots: int, seed: int) -> tuple
         if rows:
             model.remember(workload.key, features[rows], [float(workload.seconds[start + row]) for row in rows])
         start += len(features)
-    said = [model.predict_with_spread(features, workload.key) for features in parts]
-    scores, spread = (np.concatenate(column) for column in zip(*said, strict=True))
+    predictions = [model.predict_with_spread(features, workload.key) for features in parts]
+    scores, spread = (np.concatenate(column) for column in zip(*predictions, strict=True))
     rest = np.ones(len(workload), dtype=bool)
     rest[chosen] = False
     quality = training_scores.judged(scores[rest], workload.seconds[rest])

@@ -1,14 +1,15 @@
-"""How fast and how truly candidates are measured: python -m benchmarks.measuring [--candidates 16] [--only NAME].
+"""Measure speed and accuracy of candidate timing: python -m benchmarks.measuring [--candidates 16] [--only NAME].
 
-On the ten subgraphs, the same random candidates are measured, one after the other, by
+The same random candidates of the ten subgraphs are measured one after the other by
 
-- ours: `MeasurePool`, building, checking against float64 and timing;
-- a record: a hundred batches each, on which the evaluator's rule and fixed numbers of batches are replayed;
-- a long measurement of one second each, the truth that all rankings are compared with (Kendall's τ-b);
-- MetaSchedule: its LocalBuilder (64 modules at a time, its default batch) and LocalRunner, which check nothing.
+- felixlike: `MeasurePool`, which builds, checks against float64 and times;
+- a recording of a hundred batches each, on which the adaptive evaluator and fixed numbers of batches are replayed;
+- a long measurement of one second each, the ground truth for all rankings (Kendall's τ-b);
+- MetaSchedule: LocalBuilder (64 modules at a time, its default batch) and LocalRunner, which check nothing.
 
-Writes docs/results/measuring.json and .md, and the figure of what adapting saves (AdaTune §4.1), measuring.svg. With
---keep FILE, subgraphs are noted there as they are done, and those that stand there already are not measured again.
+The benchmark writes docs/results/measuring.json and .md, and a plot of the time that the adaptive evaluator saves
+(AdaTune §4.1), measuring.svg. With --keep FILE it appends each finished subgraph to the file and skips subgraphs that
+the file already has.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _LONG = Timing(spread=1e-9, min_batches=2, max_batches=2000, max_seconds=1.0, sl
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--candidates", type=int, default=16)
     parser.add_argument("--only", default="", help="subgraphs whose name contains this")
@@ -59,7 +60,7 @@ def main() -> None:
             keep(arguments.keep, done[name])
         rows.append(done[name])
         print(_line(rows[-1]), flush=True)
-        if not arguments.only:  # what there is so far
+        if not arguments.only:  # write the intermediate results
             command = f"measuring --candidates {arguments.candidates}"
             write("measuring", {"rows": rows}, _text(rows), command=command)
             draw(rows, FOLDER / "measuring.svg")
@@ -69,8 +70,8 @@ def main() -> None:
 
 def _row(name: str, func: Any, count: int) -> dict[str, Any]:
     task = make_task(func, resolve_target("cpu"), name=name)
-    found = sketches(task)
-    candidates = _candidates(found, count)
+    all_sketches = sketches(task)
+    candidates = _candidates(all_sketches, count)
     row: dict[str, Any] = {"subgraph": name, "candidates": count}
     started = time.perf_counter()
     with MeasurePool(task.target, reuse=False) as pool:
@@ -82,9 +83,9 @@ def _row(name: str, func: Any, count: int) -> dict[str, Any]:
     row["ours_build"] = float(np.mean([m.build_seconds for m in ours]))
     row["ours_run"] = float(np.mean([m.run_seconds for m in ours]))
     recorded = _measure(task, candidates, _RECORD)
-    truth = _measure(task, candidates, _LONG)  # between ours and MetaSchedule's: a machine drifts
+    truth = _measure(task, candidates, _LONG)  # timed between felixlike and MetaSchedule to reduce the effect of drift
     modules = [candidate.module() for candidate in candidates]
-    fill = [c.module() for c in _candidates(found, _STOCK_BATCH, seed=9)][: _STOCK_BATCH - count]
+    fill = [c.module() for c in _candidates(all_sketches, _STOCK_BATCH, seed=9)][: _STOCK_BATCH - count]
     row["stock_build"], row["stock_run"], stock = _stock(task, modules, fill)
     row["stock"] = row["stock_build"] + row["stock_run"]
     row["seconds"] = {"truth": [m.seconds for m in truth], "ours": [m.seconds for m in ours], "stock": stock}
@@ -93,55 +94,62 @@ def _row(name: str, func: Any, count: int) -> dict[str, Any]:
 
 
 def replay(batches: Sequence[float], timing: Timing, best: float | None = None) -> tuple[float, ...]:
-    """The batches, seconds a call, that the evaluator would have taken of those that a longer measurement took.
+    """Return the batches (seconds per call) that the evaluator would have timed, from a longer measurement's batches.
 
-    timing: with the batch_seconds of the longer measurement.  best: see `evaluate`."""
-    first = calls_of_a_batch(batches[:1], timing) > 1  # a call that only tells how many fill a batch
-    left = iter([*batches[:first], *batches])
-    return evaluate(lambda _: next(left), timing, best=best)
+    `timing` has the batch_seconds of the longer measurement. `best` is passed to `evaluate`.
+    """
+    first = calls_of_a_batch(batches[:1], timing) > 1  # whether the first call only calibrates
+    remaining = iter([*batches[:first], *batches])
+    return evaluate(lambda _: next(remaining), timing, best=best)
 
 
 def evaluators(row: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """By evaluator, "adaptive" or a number of batches: seconds that it times a candidate for and batches it takes,
-    means over those that can be run, and τ of its ranking."""
+    """Return seconds per candidate, batches per candidate and τ of the ranking for each evaluator.
+
+    Keys are "adaptive" or a number of batches. Means are over candidates that run.
+    """
     recorded = [[float(seconds) for seconds in text.split()] for text in row["batches"]]
-    right = [seconds for seconds, batches in zip(row["seconds"]["truth"], recorded, strict=True) if batches]
+    true_seconds = [seconds for seconds, batches in zip(row["seconds"]["truth"], recorded, strict=True) if batches]
     recorded = [batches for batches in recorded if batches]
     timing, best = Timing(), None
-    taken: dict[str, list[Sequence[float]]] = {"adaptive": []}
+    batches_by_evaluator: dict[str, list[Sequence[float]]] = {"adaptive": []}
     for batches in recorded:
-        taken["adaptive"].append(replay(batches, timing, best))
-        best = better(best, taken["adaptive"][-1])
-    taken |= {str(n): [batches[:n] for batches in recorded] for n in _FIXED}
+        batches_by_evaluator["adaptive"].append(replay(batches, timing, best))
+        best = better(best, batches_by_evaluator["adaptive"][-1])
+    batches_by_evaluator |= {str(n): [batches[:n] for batches in recorded] for n in _FIXED}
     return {
         name: {
             "seconds": float(np.mean([sum(some) * calls_of_a_batch(some[:1], timing) for some in each])),
             "batches": float(np.mean([len(some) for some in each])),
-            "tau": kendall(right, [lower_quartile(some) for some in each]),
+            "tau": kendall(true_seconds, [lower_quartile(some) for some in each]),
         }
-        for name, each in taken.items()
+        for name, each in batches_by_evaluator.items()
     }
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """The figure: what fixed numbers of batches cost and how well they rank, over all subgraphs, and the rule."""
+    """Plot the cost and ranking quality of fixed numbers of batches and of the adaptive rule, over all subgraphs."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    found = _overall(rows)
-    adaptive = found["adaptive"]
+    overall = _overall(rows)
+    adaptive = overall["adaptive"]
     figure = Figure(figsize=(11.0, 3.6), layout="constrained")
     cost, quality, both = figure.subplots(1, 3)
     for panel, value in ((cost, "seconds"), (quality, "tau")):
-        panel.plot(_FIXED, [found[str(n)][value] for n in _FIXED], "o-", color="0.5", label="fixed n")
+        panel.plot(_FIXED, [overall[str(n)][value] for n in _FIXED], "o-", color="0.5", label="fixed n")
         panel.axhline(adaptive[value], color="tab:red", linestyle="--", label="adaptive")
         panel.plot(adaptive["batches"], adaptive[value], "*", color="tab:red", markersize=12)
         panel.set(xscale="log", xlabel="batches of a candidate, n")
     cost.set(yscale="log", ylabel="seconds timed, a candidate")
     quality.set(ylabel="Kendall's τ against one second")
-    both.plot(*zip(*((found[str(n)]["seconds"], found[str(n)]["tau"]) for n in _FIXED), strict=True), "o-", color="0.5")
+    both.plot(
+        *zip(*((overall[str(n)]["seconds"], overall[str(n)]["tau"]) for n in _FIXED), strict=True), "o-", color="0.5"
+    )
     for n in _FIXED:
-        both.annotate(f"{n}", (found[str(n)]["seconds"], found[str(n)]["tau"]), (3, -11), textcoords="offset points")
+        both.annotate(
+            f"{n}", (overall[str(n)]["seconds"], overall[str(n)]["tau"]), (3, -11), textcoords="offset points"
+        )
     both.plot(adaptive["seconds"], adaptive["tau"], "*", color="tab:red", markersize=12)
     both.set(xscale="log", xlabel="seconds timed, a candidate", ylabel="Kendall's τ against one second")
     cost.legend()
@@ -151,22 +159,22 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def _overall(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """`evaluators` of all subgraphs: geometric means of seconds, means of batches and τ."""
+    """Return `evaluators` over all subgraphs: geometric means of seconds, means of batches and τ."""
     each = [evaluators(row) for row in rows]
     return {
         name: {
-            "seconds": geometric_mean([found[name]["seconds"] for found in each]),
-            "batches": float(np.mean([found[name]["batches"] for found in each])),
-            "tau": float(np.mean([found[name]["tau"] for found in each])),
+            "seconds": geometric_mean([row_evaluators[name]["seconds"] for row_evaluators in each]),
+            "batches": float(np.mean([row_evaluators[name]["batches"] for row_evaluators in each])),
+            "tau": float(np.mean([row_evaluators[name]["tau"] for row_evaluators in each])),
         }
         for name in each[0]
     }
 
 
-def _candidates(found: Sequence[Sketch], count: int, seed: int = 3) -> list[Candidate]:
-    """Random valid points, the sketches in turn."""
-    share = -(-count // len(found))
-    points = [(s, p) for s in found for p in s.sample(share, seed).tolist()]
+def _candidates(all_sketches: Sequence[Sketch], count: int, seed: int = 3) -> list[Candidate]:
+    """Return random valid points, cycling through the sketches."""
+    points_a_sketch = -(-count // len(all_sketches))
+    points = [(s, p) for s in all_sketches for p in s.sample(points_a_sketch, seed).tolist()]
     order = np.random.default_rng(seed).permutation(len(points))[:count]
     return [Candidate(points[i][0], tuple(points[i][1]), math.nan, "random") for i in order]
 
@@ -177,9 +185,9 @@ def _measure(task: Any, candidates: Sequence[Candidate], timing: Timing) -> list
 
 
 def _stock(task: Any, modules: Sequence[Any], fill: Sequence[Any]) -> tuple[float, float, list[float]]:
-    """Seconds a candidate for building and for running, and what the runner found (inf for failures)."""
+    """Return seconds per candidate for building and for running, and the runner's results (inf for failures)."""
     ms = _tvm.ms
-    # Its workers import for 20 to 30 s: with the default limit of 30 s a job, here, most jobs would only time out.
+    # The workers need 20 to 30 s to import, so that most jobs would exceed the default limit of 30 s here.
     builder, runner = ms.builder.LocalBuilder(timeout_sec=120.0), ms.runner.LocalRunner()
     info = ms.arg_info.ArgInfo.from_entry_func(task.module, remove_preproc=False)
     inputs = [ms.builder.BuilderInput(module, task.target) for module in (*modules, *fill)]
@@ -190,16 +198,16 @@ def _stock(task: Any, modules: Sequence[Any], fill: Sequence[Any]) -> tuple[floa
     started = time.perf_counter()
     results = iter([future.result() for future in runner.run(runs)])
     run_seconds = (time.perf_counter() - started) / max(1, len(runs))
-    found = []
+    medians = []
     for one in built[: len(modules)]:
         result = None if one.error_msg else next(results)
         times = result.run_secs if result is not None else None
-        found.append(float(np.median([float(getattr(t, "value", t)) for t in times])) if times else math.inf)
-    return build_seconds, run_seconds, found
+        medians.append(float(np.median([float(getattr(t, "value", t)) for t in times])) if times else math.inf)
+    return build_seconds, run_seconds, medians
 
 
 def kendall(one: Sequence[float], other: Sequence[float]) -> float:
-    """Kendall's τ-b of two rankings, of the pairs that are finite in both."""
+    """Return Kendall's τ-b of two rankings over the pairs that are finite in both."""
     pairs = [(a, b) for a, b in zip(one, other, strict=True) if math.isfinite(a) and math.isfinite(b)]
     signs = [(float(np.sign(a[0] - b[0])), float(np.sign(a[1] - b[1]))) for a, b in itertools.combinations(pairs, 2)]
     agreement = sum(x * y for x, y in signs)
@@ -217,10 +225,13 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _tau(row: dict[str, Any]) -> dict[str, float]:
-    """How each ranking agrees with the truth; "record": a hundred batches, as good as any can be on this machine."""
+    """Return the agreement of each ranking with the truth.
+
+    "record" uses a hundred batches and is the best that this machine allows.
+    """
     seconds = row["seconds"]
-    found = {name: kendall(seconds["truth"], seconds[name]) for name in ("ours", "stock")}
-    return {**found, "record": evaluators(row)[str(_FIXED[-1])]["tau"]}
+    taus = {name: kendall(seconds["truth"], seconds[name]) for name in ("ours", "stock")}
+    return {**taus, "record": evaluators(row)[str(_FIXED[-1])]["tau"]}
 
 
 def _text(rows: list[dict[str, Any]]) -> str:
@@ -252,10 +263,12 @@ def _text(rows: list[dict[str, Any]]) -> str:
         "| --- " * 4 + "|",
     ]
     each = [evaluators(row) for row in rows]
-    for name, found in _overall(rows).items():
-        label = f"adaptive ({found['batches']:.1f} on average)" if name == "adaptive" else name
+    for name, overall_evaluator in _overall(rows).items():
+        label = f"adaptive ({overall_evaluator['batches']:.1f} on average)" if name == "adaptive" else name
         lowest = min(e[name]["tau"] for e in each)
-        lines.append(f"| {label} | {found['seconds']:.4f} | {found['tau']:.3f} | {lowest:.3f} |")
+        lines.append(
+            f"| {label} | {overall_evaluator['seconds']:.4f} | {overall_evaluator['tau']:.3f} | {lowest:.3f} |"
+        )
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
-/* What a machine can do at best: peak N prints "GFLOPS GB/s" of N threads, each on a core of its own.
+/* Measure the peak of a machine: "peak N" prints "GFLOPS GB/s" of N threads, each on its own core.
  * GFLOPS: independent fused multiply-adds of whole vectors, enough of them to hide their latency.
- * GB/s: reading 256 MiB a thread. */
+ * GB/s: reading 256 MiB per thread. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -54,14 +54,14 @@ static void read_memory(const vector *data) {
 }
 
 static void *work(void *number) {
-    cpu_set_t all, own;
+    cpu_set_t all, single;
     sched_getaffinity(0, sizeof all, &all);
-    long wanted = (long)number;
+    long remaining = (long)number;
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &all) && wanted-- == 0) {
-            CPU_ZERO(&own);
-            CPU_SET(cpu, &own);
-            pthread_setaffinity_np(pthread_self(), sizeof own, &own);
+        if (CPU_ISSET(cpu, &all) && remaining-- == 0) {
+            CPU_ZERO(&single);
+            CPU_SET(cpu, &single);
+            pthread_setaffinity_np(pthread_self(), sizeof single, &single);
             break;
         }
     vector *data = aligned_alloc(64, 4 * FLOATS);

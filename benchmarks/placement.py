@@ -1,8 +1,9 @@
-"""Whether the threads of a call stay apart: python -m benchmarks.placement [--processes 10] [--trials 16].
+"""Check whether the threads of a call run on different cores: python -m benchmarks.placement [--processes 10]
+[--trials 16].
 
-One saved convolution on all cores, called in fresh processes under what users set of OpenMP and TVM, torch imported
-before felixlike and after it: how far the medians of the processes are apart, how far means are above medians, and how
-often a worker was on the caller's core. Writes docs/results/placement.json and .md.
+One saved convolution runs on all cores in fresh processes, with common settings of OpenMP and TVM, and with torch
+imported before or after felixlike. The benchmark reports the spread of the processes' medians, the ratio of means to
+medians, and how often a worker was on the caller's core. It writes docs/results/placement.json and .md.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SHAPE = (1, 64, 28, 28)
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=10, help="for each setting")
     parser.add_argument("--trials", type=int, default=16, help="candidates for the convolution")
@@ -49,7 +50,7 @@ def main() -> None:
         rows: list[dict[str, Any]] = [
             {"set": name, "first": first, "processes": []} for name in _SETTINGS for first in ("felixlike", "torch")
         ]
-        for _ in range(arguments.processes):  # in turns, so that all meet the same disturbances
+        for _ in range(arguments.processes):  # interleaved, so that all settings meet the same disturbances
             for row in rows:
                 row["processes"].append(_in_process(model, _SETTINGS[row["set"]], row["first"]))
     write_for_this_machine("placement", {"rows": rows}, _text(rows))
@@ -67,7 +68,7 @@ def _save(path: Path, trials: int) -> None:
 
 
 def _in_process(model: Path, settings: dict[str, str], first: str) -> dict[str, float]:
-    """What `_call` finds in a process with these settings alone, in which `first` is imported first."""
+    """Return the result of `_call` in a process with only these settings, which imports `first` first."""
     others = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "TVM_", "GOMP_"))}
     program = (
         f"import {first}, sys; sys.argv[1:] = ['--call', {str(model)!r}]; from benchmarks.placement import main; main()"
@@ -75,12 +76,12 @@ def _in_process(model: Path, settings: dict[str, str], first: str) -> dict[str, 
     done = subprocess.run(
         [sys.executable, "-c", program], env={**others, **settings}, check=True, capture_output=True, text=True
     )
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
 
 
 def _call(path: Path) -> dict[str, float]:
-    """seconds, mean: of a call.  together: the share of calls after which a worker had been on the caller's core."""
+    """Return seconds and mean of a call, and the share of calls after which a worker was on the caller's core."""
     import torch
 
     import felixlike as fx
@@ -88,7 +89,7 @@ def _call(path: Path) -> dict[str, float]:
     from felixlike.hardware import placement
 
     model, x = fx.load(path), torch.rand(*_SHAPE)
-    torch.rand(500, 500) @ torch.rand(500, 500)  # PyTorch's threads are there, too
+    torch.rand(500, 500) @ torch.rand(500, 500)  # start PyTorch's threads
     times = timer(lambda: model(x))
     timed = summary(times(max(100, round(0.5 / min(times(20))))))
     threads = [place.thread for place in placement.placed()]
@@ -113,13 +114,13 @@ def _text(rows: list[dict[str, Any]]) -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        found = row["processes"]
-        seconds = [process["seconds"] for process in found]
-        above = statistics.median(process["mean"] / process["seconds"] for process in found)
-        together = statistics.fmean(process["together"] for process in found)
+        processes = row["processes"]
+        seconds = [process["seconds"] for process in processes]
+        mean_over_median = statistics.median(process["mean"] / process["seconds"] for process in processes)
+        together = statistics.fmean(process["together"] for process in processes)
         lines.append(
             f"| {row['set']} | {row['first']} | {statistics.median(seconds) * 1e6:.0f} "
-            f"| {min(seconds) / max(seconds):.2f} | {above:.2f} | {together:.0%} |"
+            f"| {min(seconds) / max(seconds):.2f} | {mean_over_median:.2f} | {together:.0%} |"
         )
     return "\n".join(lines)
 

@@ -1,7 +1,8 @@
-"""Models of the same job behind one interface: ours and its variants, xgboost, random forest, on our features or TVM's.
+"""Define rankers with one interface: felixlike's model and variants, xgboost, random forest, on felixlike's or TVM's
+features.
 
-In: workloads to learn from. Out: a `Scorer`. Trees take a candidate as one row: of every column the sum over its stores
-and the largest, in logarithms.
+Input: training workloads. Output: a `Scorer`. Tree models use one row per candidate: the logarithms of each column's
+sum and maximum over the stores.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ Featurise = Callable[[Workload], Rows]
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """name: for tables.  learn: from workloads to what scores others."""
+    """A model with a `name` for tables. `learn` trains on workloads and returns a scorer."""
 
     name: str
     learn: Callable[[Sequence[Workload]], Scorer]
 
 
 def network(name: str, options: Fit) -> Predictor:
-    """Ours."""
+    """felixlike's model."""
     return Predictor(name, lambda workloads: scorer(fit(workloads, options).network))
 
 
 def cold() -> Predictor:
-    """Ours before it has seen anything: the bottlenecks with their first costs."""
+    """felixlike's model before training: the bottlenecks with their initial costs."""
     return Predictor("cold start (bottlenecks)", lambda _: scorer(Network(seed=0)))
 
 
 def xgboost(name: str, featurise: Featurise, *, ranking: bool) -> Predictor:
-    """Gradient-boosted trees, as MetaSchedule's model is: 300 of depth 8."""
+    """Gradient-boosted trees with MetaSchedule's settings: 300 trees of depth 8."""
 
     def learn(workloads: Sequence[Workload]) -> Scorer:
         import xgboost as xgb
@@ -78,29 +79,31 @@ def forest(name: str, featurise: Featurise) -> Predictor:
 
 
 def ours(workload: Workload) -> Rows:
-    """Our features, with the ratios that the network sees too."""
+    """Return felixlike's features with the ratios that the network also uses."""
     return np.concatenate([summary_of_logs(part.log_features) for part in workload.parts])
 
 
 def ours_per_operation(workload: Workload) -> Rows:
-    """The same with counts per operation, and the row of the busiest store."""
+    """Return the same features with counts per operation and the row of the busiest store."""
     return np.concatenate(
         [ours(workload), np.concatenate([per_operation(part.log_features) for part in workload.parts])], axis=1
     )
 
 
 def tvms(folder: Path, store_tasks: dict[str, Any]) -> Featurise:
-    """TVM's PerStoreFeature of every candidate, kept in a folder, since they cost milliseconds each.
+    """Return a function that computes TVM's PerStoreFeature of every candidate, cached in a folder (milliseconds
+    each).
 
-    store_tasks: the tasks by key."""
+    `store_tasks` maps keys to tasks.
+    """
 
     def featurise(workload: Workload) -> Rows:
-        kept = folder / f"{workload.key}-{len(workload)}.npy"
-        if not kept.exists():
+        cached = folder / f"{workload.key}-{len(workload)}.npy"
+        if not cached.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            np.save(kept, _extracted(workload, store_tasks[workload.key]))
-        found: Rows = np.load(kept)
-        return found
+            np.save(cached, _extracted(workload, store_tasks[workload.key]))
+        rows: Rows = np.load(cached)
+        return rows
 
     return featurise
 
@@ -112,7 +115,7 @@ def _extracted(workload: Workload, task: Any) -> Rows:
     from felixlike.symbolic import sketches
 
     by_key = {sketch.key: sketch for sketch in sketches(task, space="all")}
-    found: list[Any] = []
+    feature_rows: list[Any] = []
     for part in workload.parts:
         for point in part.points.tolist():
             row = np.zeros(2 * 164, dtype=np.float32)
@@ -123,5 +126,5 @@ def _extracted(workload: Workload, task: Any) -> Rows:
                 except InvalidSchedule:
                     rows = np.zeros((1, 164))
                 row = np.concatenate([np.log1p(np.expm1(np.clip(rows, 0, 60)).sum(axis=0)), rows.max(axis=0)])
-            found.append(np.nan_to_num(row.astype(np.float32)))
-    return np.stack(found)
+            feature_rows.append(np.nan_to_num(row.astype(np.float32)))
+    return np.stack(feature_rows)

@@ -1,7 +1,7 @@
-"""A store with a million measurements: python -m benchmarks.records [--measurements 1000000].
+"""Measure a record store with a million measurements: python -m benchmarks.records [--measurements 1000000].
 
-Makes one in a temporary folder, of 400 tasks with one that has a quarter of all, then uses it in processes of their
-own. Writes docs/results/records.json and .md.
+The benchmark creates a store in a temporary folder with 400 tasks, one of which has a quarter of all measurements,
+and uses it in separate processes. It writes docs/results/records.json and .md.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ TASKS = 400
 TARGET = '{"kind":"llvm","tag":"","keys":["cpu"],"num-cores":2,"mcpu":"emeraldrapids"}'
 DEVICE = "a processor of the benchmark"
 LIMITS = {"open": 0.2, "best": 0.005}
-"""Seconds wanted."""
+"""Required maximum seconds."""
 
 MOST_MIB = 200
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measurements", type=int, default=1_000_000)
     parser.add_argument("--use", metavar="STORE", help="measure on this store, print JSON")
@@ -59,27 +59,27 @@ def main() -> None:
 
 
 def task(number: int) -> Task:
-    """A task of the store, without a module."""
+    """Return a task of the store, without a module."""
     return Task(f"task {number}", None, TARGET, 1.0, 1e6, f"{number:032x}")
 
 
 def _rows(count: int) -> Iterator[tuple[Any, ...]]:
-    """Measurements as they come: eight tile factors, three repeats, one in ten failed; a quarter of the first task."""
+    """Yield measurements: eight tile factors, three repeats, one in ten failed, a quarter of them of the first task."""
     rng = random.Random(0)
     for step in range(count):
         number = 0 if step % 4 == 0 else rng.randrange(TASKS)
         seconds = rng.lognormvariate(-7.0, 1.0)
-        found = Measurement(
+        measurement = Measurement(
             Status.OK, seconds, (seconds, seconds * 1.01, seconds * 0.99), 0.008, 1e-7, "", rng.random(), 0.3
         )
         if step % 10 == 0:
-            found = Measurement(Status.TIMEOUT, message="it was still running when its time was up")
+            measurement = Measurement(Status.TIMEOUT, message="it was still running when its time was up")
         point = tuple(rng.choice((1, 2, 4, 8, 16, 32)) for _ in range(12))
         record = records.Record(
             task=task(number).key,
             sketch=f"{number:08x}{step % 3:08x}",
             point=point,
-            measurement=found,
+            measurement=measurement,
             device=DEVICE,
             target=TARGET,
             tvm="0.27.0.post1",
@@ -105,13 +105,13 @@ def _make(path: Path, count: int) -> None:
 def _in_a_process(path: Path) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.records", "--use", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    seconds_by_use: dict[str, float] = json.loads(done.stdout)
+    return seconds_by_use
 
 
 def _use(path: Path) -> dict[str, float]:
-    """Seconds of each use, and the most memory this process had, MiB."""
-    found: dict[str, float] = {}
+    """Return the seconds of each use, and the process's peak memory in MiB."""
+    results: dict[str, float] = {}
 
     def timed(call: Callable[[], Any]) -> float:
         started = time.perf_counter()
@@ -120,22 +120,22 @@ def _use(path: Path) -> dict[str, float]:
 
     started = time.perf_counter()
     store = records.open(path)
-    found["open"] = time.perf_counter() - started
-    found["best, first of all"] = timed(lambda: store.best(task(0).key, device=DEVICE))
+    results["open"] = time.perf_counter() - started
+    results["best, first of all"] = timed(lambda: store.best(task(0).key, device=DEVICE))
     rng = random.Random(time.time_ns())
     keys = [task(rng.randrange(TASKS)).key for _ in range(500)]
     lookups = [timed(partial(store.best, key, device=DEVICE)) for key in keys]
-    found["best"], found["best, slowest of 500"] = statistics.median(lookups), max(lookups)
+    results["best"], results["best, slowest of 500"] = statistics.median(lookups), max(lookups)
     record = store.best(task(7).key, device=DEVICE)
     assert record is not None
     fresh = [replace(record, time=rng.random()) for _ in range(50)]
-    found["append"] = statistics.median(timed(partial(_append, store, r)) for r in fresh)
-    found["recall of a task"] = timed(lambda: sum(1 for _ in store.briefs(task(7).key, device=DEVICE)))
-    found["summary"] = timed(store.summary)
-    found["recall of a quarter of all"] = timed(lambda: sum(1 for _ in store.briefs(task(0).key, device=DEVICE)))
+    results["append"] = statistics.median(timed(partial(_append, store, r)) for r in fresh)
+    results["recall of a task"] = timed(lambda: sum(1 for _ in store.briefs(task(7).key, device=DEVICE)))
+    results["summary"] = timed(store.summary)
+    results["recall of a quarter of all"] = timed(lambda: sum(1 for _ in store.briefs(task(0).key, device=DEVICE)))
     store.close()
-    found["MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return found
+    results["MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return results
 
 
 def _append(store: records.Store, record: records.Record) -> None:
@@ -158,8 +158,8 @@ def _text(data: dict[str, Any], rows: dict[str, list[float]]) -> str:
                 f"| peak memory | {statistics.median(values):.0f} MiB | {max(values):.0f} MiB | {MOST_MIB} MiB |"
             )
             continue
-        wanted = f"{LIMITS[name] * 1e3:.0f} ms" if name in LIMITS else ""
-        lines.append(f"| {name} | {statistics.median(values) * 1e3:.2f} ms | {max(values) * 1e3:.2f} ms | {wanted} |")
+        limit = f"{LIMITS[name] * 1e3:.0f} ms" if name in LIMITS else ""
+        lines.append(f"| {name} | {statistics.median(values) * 1e3:.2f} ms | {max(values) * 1e3:.2f} ms | {limit} |")
     return "\n".join(lines)
 
 

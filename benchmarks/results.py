@@ -1,4 +1,4 @@
-"""Results of benchmarks in docs/results, and rows that a run notes so that a later one can go on."""
+"""Write benchmark results to docs/results, and append rows to files so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ FOLDER = Path(__file__).resolve().parent.parent / "docs" / "results"
 
 
 def kept(path: Path | None) -> list[dict[str, Any]]:
-    """The rows that earlier runs noted in a file with `keep`; none where there is no file."""
+    """Return the rows that earlier runs appended with `keep`, or an empty list if there is no file."""
     if path is None or not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def keep(path: Path | None, row: dict[str, Any]) -> None:
-    """Note a row at the end of a file, if one is wanted."""
+    """Append a row to a file, unless `path` is None."""
     if path is not None:
         with path.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
 
 def write(name: str, data: dict[str, Any], text: str, *, command: str | None = None, gpu: str = "") -> None:
-    """docs/results/<name>.json and .md; also printed.  command: what makes them, where it is not the name's module.
-    gpu: the one that was used."""
+    """Write docs/results/<name>.json and .md, and print the page.
+
+    `command` is the command line if the module is not called `name`. `gpu` names the GPU that was used.
+    """
     where = {**results.where(), **({"gpu": gpu} if gpu else {})}
     page = f"# {name}\n\n{results.stated(where)}. Made by `{_command(command or name)}`.\n\n{text}\n"
     results.save(FOLDER / f"{name}.json", {**where, **data}, page)
@@ -38,13 +40,13 @@ def write(name: str, data: dict[str, Any], text: str, *, command: str | None = N
 
 
 def write_for_this_machine(name: str, data: dict[str, Any], text: str, *, command: str | None = None) -> None:
-    """Like `write`, but what was measured on other kinds of CPUs stays beside it, a chapter for each."""
+    """Like `write`, but keep the results of other kinds of CPUs, each in its own chapter."""
     made = _command(command or name)
     print(results.write_for_this_machine(FOLDER / f"{name}.json", data, text, command=made), flush=True)
 
 
 def of_this_machine(name: str) -> dict[str, Any]:
-    """The data that `write_for_this_machine` kept of this kind of CPU; empty where there is none."""
+    """Return the data that `write_for_this_machine` wrote for this kind of CPU, or an empty dict."""
     return results.of_this_machine(FOLDER / f"{name}.json")
 
 

@@ -1,8 +1,8 @@
-"""Is anything lost when a server dies?  python -m benchmarks.rpc [--model resnet18] [--trials 4].
+"""Check that no result is lost when a server dies: python -m benchmarks.rpc [--model resnet18] [--trials 4].
 
-Starts TVM's tracker and two servers on this machine, measures candidates of each of a network's tasks there, and kills
-one of the servers half-way, while it runs something. Then everything must be there: every candidate has its result and
-its record, every task its schedule, and the network with these the right answer. Writes docs/results/rpc.
+The benchmark starts TVM's tracker and two servers on this machine, measures candidates of each task of a network
+there, and kills a busy server half-way. Afterwards every candidate must have its result and record, every task its
+schedule, and the network must compute the right outputs. It writes docs/results/rpc.json and .md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SERVERS = 2
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     from support import models
 
     from felixlike.frontend import import_model
@@ -75,7 +75,7 @@ def main() -> None:
 def _tune(
     imported: Imported, loopback: Loopback, trials: int, strategy: str
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What came of each task, and the schedules, by task key."""
+    """Tune each task and return a row per task and the schedules by task key."""
     from felixlike import costmodel, records
     from felixlike.measure import RpcPool
     from felixlike.search import make_strategy
@@ -89,26 +89,26 @@ def _tune(
         for index, task in enumerate(imported.tasks):
             half_way = index == len(imported.tasks) // 2
             session = Session([task], strategy=make_strategy(strategy), model=predictor, pool=pool, store=store)
-            over = threading.Event()
-            killer = threading.Thread(target=_kill_a_busy_one, args=[loopback, over])
+            finished = threading.Event()
+            killer = threading.Thread(target=_kill_busy_server, args=[loopback, finished])
             if half_way:
                 killer.start()
             session.run(Budget(trials=trials))
-            over.set()
+            finished.set()
             if half_way:
                 killer.join()
             (state,) = session.states
             chosen = choose(state, predictor, pool).candidate
             if chosen is not None:
                 schedules[task.key] = chosen.module()
-            found = list(store.measurements(task))
-            outcomes = Counter(record.measurement.status.value for record in found)
+            task_records = list(store.measurements(task))
+            outcomes = Counter(record.measurement.status.value for record in task_records)
             rows.append(
                 {
                     "task": task.name,
                     "wanted": state.trials if state.progress.exhausted else trials,
                     "results": state.trials,
-                    "records": len(found),
+                    "records": len(task_records),
                     "outcomes": dict(outcomes),
                     "killed": half_way,
                     "best": state.best[0] if state.best is not None else None,
@@ -118,11 +118,11 @@ def _tune(
     return rows, schedules
 
 
-def _kill_a_busy_one(loopback: Loopback, over: threading.Event) -> None:
-    """Wait until no server is free, then kill one; unless it is over before."""
+def _kill_busy_server(loopback: Loopback, finished: threading.Event) -> None:
+    """Wait until no server is free, then kill one. Return without a kill if `finished` is set first."""
     tracker = Tracker(loopback.where)
     while (servers := tracker.servers()[_KEY]).free:
-        if over.wait(0.02):
+        if finished.wait(0.02):
             return
     loopback.kill(servers.addresses[0])
 

@@ -1,9 +1,10 @@
-"""All strategies on equal terms: python -m benchmarks.search [--spaces own default] [--candidates 64] [--minutes 60].
+"""Compare search strategies: python -m benchmarks.search [--spaces own default] [--candidates 64] [--minutes 60].
 
-Each strategy searches each of the ten subgraphs, in our space and in MetaSchedule's, for every seed, by the same
-measuring; all winners of a subgraph are timed again together, in turns. Runs are kept in a folder as they end, so the
-same command goes on where it was stopped, or where its minutes ended. A target "simulated:…" answers from a surrogate.
-Writes docs/results/search.json, .md and .svg (with --target simulated:h100: search_simulated_h100).
+Each strategy searches each of the ten subgraphs, in felixlike's and in MetaSchedule's space, with every seed and the
+same measuring. All winners of a subgraph are timed again together, interleaved. Each finished run is saved in a
+folder, so the same command resumes after an interruption or after its minutes ended. With a target "simulated:…" a
+surrogate model answers instead of a device. The benchmark writes docs/results/search.json, .md and .svg (with
+--target simulated:h100: search_simulated_h100).
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "gradient without uncertainty": {"optimism": 0.0},
     "gradient, timed in full": {},
 }
-"""Gradient search with a part of it changed; "cold": without the shipped weights; "timed in full": without AdaTune's
-evaluator, every candidate as long as it may take."""
+"""Gradient search with one part changed. "cold" has no shipped weights. "timed in full" has no adaptive evaluator:
+every candidate is timed for as long as the limits allow.
+"""
 
 _IN_FULL = Limits(timing=Timing(spread=1e-9, slow_factor=1e9))
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--spaces", nargs="+", default=["own", "default"])
@@ -81,24 +83,24 @@ def main() -> None:
 def _subgraph(
     space: str, name: str, target: Any, strategies: Sequence[str], arguments: argparse.Namespace, file: Path, end: float
 ) -> list[Run]:
-    """The runs of one subgraph in one space: those that the file has, and those that time is left for."""
+    """Return the runs of one subgraph in one space: those in the file, and new ones until `end`."""
     task = make_task((SUBGRAPHS | OUTSIDE)[name](), target, name=name)
     runs = {run.name: run for run in (Run(**row) for row in kept(file))}
     if arguments.stock and space == "default" and simulated(target) is None:
         strategies = [*strategies, STOCK]
     for seed in range(arguments.seeds):
         for strategy in strategies:
-            wanted = Run(space, name, seed, strategy)
-            if wanted.name in runs or time.monotonic() > end:
+            run_to_do = Run(space, name, seed, strategy)
+            if run_to_do.name in runs or time.monotonic() > end:
                 continue
             if strategy == STOCK:
-                wanted.seconds, wanted.elapsed = stock(name, arguments.stock, seed)
+                run_to_do.seconds, run_to_do.elapsed = stock(name, arguments.stock, seed)
             else:
-                with _pool(target, wanted) as pool:
-                    search(wanted, task, pool, arguments.candidates)
-            runs[wanted.name] = wanted
-            keep(file, asdict(wanted))
-            best, took = min(wanted.seconds, default=math.inf), max(wanted.elapsed, default=0.0)
+                with _pool(target, run_to_do) as pool:
+                    search(run_to_do, task, pool, arguments.candidates)
+            runs[run_to_do.name] = run_to_do
+            keep(file, asdict(run_to_do))
+            best, took = min(run_to_do.seconds, default=math.inf), max(run_to_do.elapsed, default=0.0)
             print(f"{space} {name} {seed} {strategy}: {microseconds(best)} µs, {took:.0f} s", flush=True)
     if simulated(target) is not None:
         for run in runs.values():
@@ -116,15 +118,15 @@ def _pool(target: Any, run: Run) -> MeasurePool | SimulatedPool:
 
 
 def search(run: Run, task: Task, pool: MeasurePool | SimulatedPool, candidates: int, seconds: float = math.inf) -> None:
-    """Search a task as a run says, and note what came of every candidate."""
+    """Search a task as `run` specifies, and add the result of every candidate to it."""
     model = CostModel(seed=run.seed) if run.strategy.endswith("cold") else load(kind_of(task.target).device)
-    started, spent = time.monotonic(), 0.0  # spent: what a simulated device would have taken
+    started, spent = time.monotonic(), 0.0  # spent: seconds that a simulated device would have taken
 
     def observe(event: Event) -> None:
         nonlocal spent
-        if (found := event.measurement) is not None:
-            spent += found.build_seconds + found.run_seconds if isinstance(pool, SimulatedPool) else 0.0
-            run.seconds.append(found.seconds if found.status is Status.OK else math.inf)
+        if (measurement := event.measurement) is not None:
+            spent += measurement.build_seconds + measurement.run_seconds if isinstance(pool, SimulatedPool) else 0.0
+            run.seconds.append(measurement.seconds if measurement.status is Status.OK else math.inf)
             run.elapsed.append(time.monotonic() - started + spent)
 
     with records.open() as store:
@@ -145,16 +147,16 @@ def search(run: Run, task: Task, pool: MeasurePool | SimulatedPool, candidates: 
 
 
 def strategy_of(name: str) -> Strategy:
-    """A strategy by its name in the tables."""
+    """Return a strategy by its name in the tables."""
     return Gradient(**ABLATIONS[name]) if name in ABLATIONS else make_strategy(name)
 
 
 def _time_again(task: Task, space: str, runs: list[Run]) -> None:
-    """All winners in one batch, timed in turns."""
-    found = Space(task, space)
+    """Time all winners in one batch, interleaved."""
+    search_space = Space(task, space)
     candidates: dict[Any, Candidate] = {}
     for run in runs:
-        candidate = found.stored(run.sketch, tuple(run.point)) if run.sketch else None
+        candidate = search_space.stored(run.sketch, tuple(run.point)) if run.sketch else None
         if candidate is not None:
             candidates[candidate.key] = candidate
     with open_pool(task.target) as pool:

@@ -1,6 +1,6 @@
-"""What searches found, and how soon, as tables and curves.
+"""Format search results and their convergence as tables and curves.
 
-In: runs of strategies on subgraphs. Out: Markdown, and an image.
+Input: runs of strategies on subgraphs. Outputs: Markdown, and an image.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ SHARES = (0.90, 0.95, 0.99)
 
 @dataclass(slots=True)
 class Run:
-    """One search.  seconds, elapsed: of each candidate, its latency (inf for failures) and when that was known, in
-    seconds since the search began.  sketch, point: of the winner.  again: seconds of the winner, timed with all others'
-    of its subgraph; nan until then."""
+    """One search.
+
+    `seconds` and `elapsed` hold each candidate's latency (inf for failures) and the seconds from the start of the
+    search to its result. `sketch` and `point` describe the winner. `again` is the winner's latency, timed together
+    with all other winners of the subgraph; nan until then.
+    """
 
     space: str
     task: str
@@ -36,17 +39,17 @@ class Run:
 
     @property
     def name(self) -> tuple[str, str, int, str]:
-        """What no two runs share."""
+        """Return the key that identifies the run."""
         return self.space, self.task, self.seed, self.strategy
 
     @property
     def series(self) -> Series:
-        """Its measurements as a curve."""
+        """Return the measurements as a curve."""
         return Series(self.elapsed, self.seconds)
 
 
 def text(runs: Sequence[Run]) -> str:
-    """For each space: how near to the best known, how soon, and who wins."""
+    """Return, for each space, the distance to the best known latency, the speed of convergence, and the winners."""
     parts = []
     stocks = [run for run in runs if run.strategy == STOCK and run.seconds]
     for space in dict.fromkeys(run.space for run in runs):
@@ -58,37 +61,43 @@ def text(runs: Sequence[Run]) -> str:
 def _space_text(runs: Sequence[Run], stocks: Sequence[Run]) -> str:
     known = {task: _best_known(runs, task) for task in dict.fromkeys(run.task for run in runs)}
     strategies = list(dict.fromkeys(run.strategy for run in runs))
-    most = max(len(run.seconds) for run in runs)
-    looks = [look for look in LOOKS if look <= most] or [most]
+    longest = max(len(run.seconds) for run in runs)
+    checkpoints = [checkpoint for checkpoint in LOOKS if checkpoint <= longest] or [longest]
     lines = [
-        f"{len(known)} subgraphs, {len({run.seed for run in runs})} seeds, up to {most} candidates. Best known ÷ best "
-        "found after so many candidates, geometric means; of candidates and seconds until within a share of the best "
+        f"{len(known)} subgraphs, {len({run.seed for run in runs})} seeds, up to {longest} candidates. "
+        "Best known ÷ best found after so many candidates, geometric means; "
+        "of candidates and seconds until within a share of the best "
         "known: geometric means, runs that never were count as twice their length; first: subgraphs whose mean over "
         "seeds, after so many candidates, is the best or within 3 % of it.",
         "",
         "| strategy | "
-        + " | ".join(f"after {look}" for look in looks)
+        + " | ".join(f"after {checkpoint}" for checkpoint in checkpoints)
         + " | "
         + " | ".join(f"candidates to {share:.0%}" for share in SHARES)
         + " | "
         + " | ".join(f"s to {share:.0%}" for share in SHARES)
         + " | "
-        + " | ".join(f"first at {look}" for look in looks)
+        + " | ".join(f"first at {checkpoint}" for checkpoint in checkpoints)
         + " | winners again |",
-        "| --- |" + " --- |" * (2 * len(looks) + 2 * len(SHARES) + 1),
+        "| --- |" + " --- |" * (2 * len(checkpoints) + 2 * len(SHARES) + 1),
     ]
     for strategy in strategies:
-        own = [run for run in runs if run.strategy == strategy]
-        qualities = [f"{geometric_mean([_share(run, look, known) for run in own]):.3f}" for look in looks]
-        counts = [f"{geometric_mean([_until(run, s, known)[0] for run in own]):.1f}" for s in SHARES]
-        seconds = [f"{geometric_mean([_until(run, s, known)[1] for run in own]):.1f}" for s in SHARES]
-        first = [f"{sum(_leads(runs, strategy, t, look) for t in known)}/{len(known)}" for look in looks]
-        again = [known[r.task] / r.again for r in own if math.isfinite(r.again)]
-        cells = [*qualities, *counts, *seconds, *first, f"{geometric_mean(again):.3f}" if again else "–"]
+        strategy_runs = [run for run in runs if run.strategy == strategy]
+        qualities = [
+            f"{geometric_mean([_share(run, checkpoint, known) for run in strategy_runs]):.3f}"
+            for checkpoint in checkpoints
+        ]
+        counts = [f"{geometric_mean([_until(run, s, known)[0] for run in strategy_runs]):.1f}" for s in SHARES]
+        seconds = [f"{geometric_mean([_until(run, s, known)[1] for run in strategy_runs]):.1f}" for s in SHARES]
+        first = [
+            f"{sum(_leads(runs, strategy, t, checkpoint) for t in known)}/{len(known)}" for checkpoint in checkpoints
+        ]
+        retimed = [known[r.task] / r.again for r in strategy_runs if math.isfinite(r.again)]
+        cells = [*qualities, *counts, *seconds, *first, f"{geometric_mean(retimed):.3f}" if retimed else "–"]
         lines.append(f"| {strategy} | " + " | ".join(cells) + " |")
     lines += [
         "",
-        f"Best after {looks[-1]} candidates, µs, geometric mean over seeds (winners timed again in turns):",
+        f"Best after {checkpoints[-1]} candidates, µs, geometric mean over seeds (winners timed again in turns):",
         "",
     ]
     lines += [f"| subgraph | {' | '.join(strategies)} |", "| --- |" + " --- |" * len(strategies)]
@@ -102,7 +111,7 @@ def _space_text(runs: Sequence[Run], stocks: Sequence[Run]) -> str:
 
 
 def _stock_lines(runs: Sequence[Run], stocks: Sequence[Run], strategies: Sequence[str]) -> list[str]:
-    """Stock MetaSchedule beside each strategy: seconds to the same latency, and the best of both."""
+    """Compare stock MetaSchedule with each strategy: seconds to the same latency, and the best of both."""
     most = max(len(run.seconds) for run in stocks)
     lines = [
         "",
@@ -128,10 +137,10 @@ def _stock_lines(runs: Sequence[Run], stocks: Sequence[Run], strategies: Sequenc
 
 
 def _best_known(runs: Sequence[Run], task: str) -> float:
-    """The best winner of a subgraph, by the timing of all together where there is one."""
-    own = [run for run in runs if run.task == task]
-    again = [run.again for run in own if math.isfinite(run.again)]
-    return min(again) if again else min(min(run.seconds) for run in own)
+    """Return the best winner's latency of a subgraph, from the joint timing if there is one."""
+    task_runs = [run for run in runs if run.task == task]
+    retimed = [run.again for run in task_runs if math.isfinite(run.again)]
+    return min(retimed) if retimed else min(min(run.seconds) for run in task_runs)
 
 
 def _share(run: Run, count: int, known: dict[str, float]) -> float:
@@ -139,7 +148,7 @@ def _share(run: Run, count: int, known: dict[str, float]) -> float:
 
 
 def _until(run: Run, share: float, known: dict[str, float]) -> tuple[float, float]:
-    """Candidates and seconds until a latency within a share of the best known was measured."""
+    """Return candidates and seconds until a latency within a share of the best known was measured."""
     ((_, reached),) = times_to(run.series, known[run.task], (share,))
     return (
         (2.0 * len(run.seconds), 2.0 * run.series.seconds) if reached is None else (reached.candidates, reached.seconds)
@@ -147,18 +156,20 @@ def _until(run: Run, share: float, known: dict[str, float]) -> tuple[float, floa
 
 
 def _leads(runs: Sequence[Run], strategy: str, task: str, count: int) -> bool:
-    """Whether a strategy is the best of a subgraph, or within 3 % of it, by the mean over seeds."""
+    """Return whether a strategy's mean over seeds is the best of a subgraph or within 3 % of it."""
     means = {}
     for name in {run.strategy for run in runs}:
-        found = [r.series.after(count) for r in runs if r.task == task and r.strategy == name]
-        found = [seconds for seconds in found if math.isfinite(seconds)]
-        if found:
-            means[name] = geometric_mean(found)
+        latencies = [r.series.after(count) for r in runs if r.task == task and r.strategy == name]
+        latencies = [seconds for seconds in latencies if math.isfinite(seconds)]
+        if latencies:
+            means[name] = geometric_mean(latencies)
     return strategy in means and means[strategy] <= 1.03 * min(means.values())
 
 
 def plot(runs: Sequence[Run], name: str) -> None:
-    """Best known ÷ best so far over candidates, geometric mean over subgraphs and seeds, a panel a space."""
+    """Plot best known ÷ best so far over candidates, the geometric mean over subgraphs and seeds, one panel per
+    space.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -171,11 +182,13 @@ def plot(runs: Sequence[Run], name: str) -> None:
     for axis, space in zip(axes[0], spaces, strict=True):
         members = [run for run in runs if run.space == space and run.seconds]
         known = {task: _best_known(members, task) for task in {run.task for run in members}}
-        most = max(len(run.seconds) for run in members)
+        longest_run = max(len(run.seconds) for run in members)
         for strategy in dict.fromkeys(run.strategy for run in members):
-            own = [run for run in members if run.strategy == strategy]
-            curve = [geometric_mean([_share(run, n, known) for run in own]) for n in range(1, most + 1)]
-            axis.plot(range(1, most + 1), curve, label=strategy)
+            strategy_runs = [run for run in members if run.strategy == strategy]
+            curve = [
+                geometric_mean([_share(run, n, known) for run in strategy_runs]) for n in range(1, longest_run + 1)
+            ]
+            axis.plot(range(1, longest_run + 1), curve, label=strategy)
         axis.set(
             title=f"space: {space}", xlabel="measured candidates", ylabel="best known ÷ best found", ylim=(0.4, 1.02)
         )
@@ -186,5 +199,5 @@ def plot(runs: Sequence[Run], name: str) -> None:
 
 
 def microseconds(seconds: float) -> str:
-    """For a table."""
+    """Format seconds as microseconds for a table."""
     return f"{seconds * 1e6:.1f}"

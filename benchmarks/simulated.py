@@ -1,9 +1,9 @@
-"""The simulated devices: python -m benchmarks.simulated [--fit] [--folds 5].
+"""Evaluate and fit the simulated devices: python -m benchmarks.simulated [--fit] [--folds 5].
 
-How far their surrogates agree with the devices whose measurements they are fitted to, on workloads that they have not
-seen, into docs/results/simulated.json and .md. With --fit the trees that the package ships are fitted anew, to all of
-the stores in data/. Features of 20,000 schedules take ten minutes the first time (out/simulated/ keeps them).
-`benchmarks.simulated_real` compares with a machine.
+The benchmark measures how well the surrogate models agree with the measured devices on unseen workloads, and writes
+docs/results/simulated.json and .md. With --fit it fits the trees that the package ships to all stores in data/. The
+features of 20,000 schedules take ten minutes the first time and are cached in out/simulated/.
+`benchmarks.simulated_real` compares with the host.
 """
 
 from __future__ import annotations
@@ -27,22 +27,27 @@ from felixlike.training.tables import summary_table
 _CALL = {"max_iter": 300, "learning_rate": 0.06, "max_leaf_nodes": 31, "min_samples_leaf": 10, "max_features": 0.3}
 _BUILD = {**_CALL, "max_iter": 100, "learning_rate": 0.1}
 _TOO_LONG = 20.0
-"""Seconds that a build, or a call, counts as which was stopped after ten."""
+"""Seconds assigned to a build or a call that was stopped after ten seconds."""
 _QUANTILES = 201
 _OF_ONE = {"zen5": 0.5, "emerald-rapids": 0.5, "h100": 0.474}
-"""Standard deviation of what counts of a candidate, as a part of that of the log-ratio noted in `Measured.noise`. That
-of two halves is √2 of a half's, and a half's √2 of all; of three batches the median counts, which has 0.67 of one's,
-and one has 1/√2 of that of the log-ratio of two."""
+"""Ratio of the standard deviation of a candidate's time to that of the log-ratio in `Measured.noise`.
+
+The log-ratio of two halves has √2 times the deviation of a half, and a half √2 times that of all batches. With three
+batches the median is used, whose deviation is 0.67 of one batch's, and one batch has 1/√2 of that of the log-ratio of
+two.
+"""
 
 Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of one device on unseen workloads.  seconds: median |log(guessed ÷ measured seconds)|, absolute times that is.
-    builds: the same of builds; nan where nobody noted them.  failed, found: candidates that took too long, and how many
-    of them were guessed to.  wrongly: guessed to and did not.  noise: half of the measurements differ by less from the
-    device's true time, as a part of it."""
+    """Agreement of one device on unseen workloads.
+
+    `seconds` is the median |log(predicted ÷ measured seconds)|, `builds` the same for builds (nan if not recorded).
+    `failed` counts candidates that exceeded a time limit, `found` how many of these were predicted to, and `wrongly`
+    how many were predicted to but did not. `noise` is the median relative error of the measurements.
+    """
 
     device: str
     candidates: int
@@ -55,7 +60,7 @@ class Agreement:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fit", action="store_true", help="also write the trees that the package ships")
     parser.add_argument("--folds", type=int, default=FOLDS, help="of five, so many are held out in turn")
@@ -66,26 +71,27 @@ def main() -> None:
     for kind, devices in DEVICES.items():
         parts = [measured(device) for device in devices]
         column = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        every = together(parts)
-        every.rows[:, -1] = column
-        unseen, shipped = _unseen(every, arguments.folds), _fitted(every)
-        most = [_limits(every, shipped, column == number) for number in range(len(devices))]
+        all_measured = together(parts)
+        all_measured.rows[:, -1] = column
+        unseen, shipped = _unseen(all_measured, arguments.folds), _fitted(all_measured)
+        limits = [_limits(all_measured, shipped, column == number) for number in range(len(devices))]
         for number, device in enumerate(devices):
-            here = (column == number) & np.isfinite(unseen[0])
-            found, some = [guess[here] for guess in unseen], every.some(here)
-            tables = _qualities(some, found[0])
-            agreements.append(_agreement(device, some, found, most[number]))
-            texts.append(_text(device, some, tables))
+            held_out = (column == number) & np.isfinite(unseen[0])
+            predictions, held_out_measured = [guess[held_out] for guess in unseen], all_measured.some(held_out)
+            tables = _qualities(held_out_measured, predictions[0])
+            agreements.append(_agreement(device, held_out_measured, predictions, limits[number]))
+            texts.append(_text(device, held_out_measured, tables))
             data[device] = {name: [(row[0], row[1], asdict(row[2])) for row in rows] for name, rows in tables.items()}
         if arguments.fit:
-            _ship(kind, every, column, shipped, most)
+            _ship(kind, all_measured, column, shipped, limits)
     data["agreement"] = [asdict(agreement) for agreement in agreements]
     write("simulated", data, "\n\n".join([_agreement_text(agreements), *texts]))
 
 
 def _unseen(every: Measured, folds: int) -> tuple[Values, Values]:
-    """Log(seconds) and log(build seconds) of each candidate by trees that have not seen its workload; nan where its
-    fold was not held out."""
+    """Return log(seconds) and log(build seconds) of each candidate from trees that were not fitted to its workload;
+    nan if its fold was not held out.
+    """
     fold = np.array([fold_of_identity(identity) for identity in every.identity.tolist()])
     calls, builds = np.full(len(every), np.nan), np.full(len(every), np.nan)
     for out in range(folds):
@@ -98,7 +104,7 @@ def _unseen(every: Measured, folds: int) -> tuple[Values, Values]:
 
 
 def _fitted(every: Measured) -> tuple[Trees, Trees]:
-    """The trees of calls and of builds."""
+    """Fit the trees of calls and of builds."""
     ran, built = np.isfinite(every.builds), every.builds > 0
     calls = np.log(np.minimum(every.seconds[ran], _TOO_LONG) / scale_of(every.flops[ran]))
     builds = np.log(np.minimum(every.builds[built], _TOO_LONG))
@@ -109,20 +115,23 @@ def _fitted(every: Measured) -> tuple[Trees, Trees]:
 
 
 def _weights(every: Measured) -> Values:
-    """Workloads with many candidates count more, but not as much more as they have; so do candidates that are nearly
-    their workload's best."""
-    _, place, counts = np.unique(every.task, return_inverse=True, return_counts=True)
+    """Return sample weights: workloads count by the root of their number of candidates, and candidates near their
+    workload's best count more.
+    """
+    _, workload_index, counts = np.unique(every.task, return_inverse=True, return_counts=True)
     logs = np.log(np.minimum(every.seconds, _TOO_LONG))
     best = np.full(len(counts), np.inf)
-    np.minimum.at(best, place, logs)
-    found: Values = 1.0 / np.sqrt(counts[place]) / (1.0 + logs - best[place])
-    return found
+    np.minimum.at(best, workload_index, logs)
+    weights: Values = 1.0 / np.sqrt(counts[workload_index]) / (1.0 + logs - best[workload_index])
+    return weights
 
 
 def grown(
     rows: npt.NDArray[np.float32], values: Values, weights: Values | None, options: dict[str, Any]
 ) -> tuple[Trees, Any]:
-    """scikit-learn's histogram gradient boosting (LightGBM's algorithm) as plain arrays, and as it is."""
+    """Fit scikit-learn's histogram gradient boosting (LightGBM's algorithm); return it as plain arrays and as an
+    estimator.
+    """
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     model = HistGradientBoostingRegressor(**options, l2_regularization=1.0, early_stopping=False, random_state=0)
@@ -131,7 +140,7 @@ def grown(
 
 
 def _limits(every: Measured, trees: tuple[Trees, Trees], here: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """Guessed seconds of a build and of a call from which on as many of the candidates fail as did on the device."""
+    """Return the predicted build and call seconds above which as many candidates fail as did on the device."""
     some = every.some(here)
     calls, builds = trees[0].predict(some.rows) + np.log(scale_of(some.flops)), trees[1].predict(some.rows)
     unbuilt = np.isinf(some.builds)
@@ -158,7 +167,7 @@ def _ship(
         here = column == number
         most_build, most_call = most[number]
         noise = every.noise[here & np.isfinite(every.noise)] * _OF_ONE[device]
-        both = np.concatenate([noise, -noise])  # which half is called the first says nothing
+        both = np.concatenate([noise, -noise])  # which half comes first carries no information
         arrays[f"{device}.noise"] = np.quantile(both, np.linspace(0.0, 1.0, _QUANTILES)).astype(np.float32)
         arrays[f"{device}.most_build"] = np.float64(most_build)
         arrays[f"{device}.most_call"] = np.float64(most_call)
@@ -169,39 +178,39 @@ def _ship(
 
 
 def _qualities(every: Measured, guesses: Values) -> dict[str, list[tuple[str, int, Quality]]]:
-    """Rows (name, workloads, mean quality), by space and by operator."""
+    """Return rows (name, workloads, mean quality) by space and by operator."""
     scores, spaces = -guesses, {"MetaSchedule's space": ~every.own, "our space": every.own}
     everywhere = np.ones(len(every), dtype=bool)
     chosen = {"all": everywhere, **{name: rows for name, rows in spaces.items() if rows.any() and not rows.all()}}
-    found = {"space": [(name, *_mean(every, scores, rows)) for name, rows in chosen.items()]}
+    rows_by_grouping = {"space": [(name, *_mean(every, scores, rows)) for name, rows in chosen.items()]}
     operators = sorted(set(every.operator.tolist()))
-    found["operator"] = [(name, *_mean(every, scores, every.operator == name)) for name in operators]
-    return {name: [row for row in rows if row[1]] for name, rows in found.items()}
+    rows_by_grouping["operator"] = [(name, *_mean(every, scores, every.operator == name)) for name in operators]
+    return {name: [row for row in rows if row[1]] for name, rows in rows_by_grouping.items()}
 
 
 def _mean(every: Measured, scores: Values, chosen: npt.NDArray[np.bool_]) -> tuple[int, Quality]:
-    found = []
+    qualities = []
     for task in np.unique(every.task[chosen]):
         rows = chosen & (every.task == task)
         quality = judged(scores[rows], every.seconds[rows])
         if quality is not None:
-            found.append(quality)
-    return len(found), mean_quality(found)
+            qualities.append(quality)
+    return len(qualities), mean_quality(qualities)
 
 
 def _agreement(device: str, every: Measured, guesses: list[Values], most: tuple[float, float]) -> Agreement:
     calls, builds = guesses
-    right, built = np.isfinite(every.seconds), np.isfinite(every.builds) & (every.builds > 0)
+    succeeded, built = np.isfinite(every.seconds), np.isfinite(every.builds) & (every.builds > 0)
     guessed = (np.exp(builds) >= most[0]) | (np.exp(calls) >= most[1])
     noise = every.noise[np.isfinite(every.noise)] * _OF_ONE[device]
     return Agreement(
         device=SIMULATED[device].device,
         candidates=len(every),
-        seconds=float(np.median(np.abs(calls[right] - np.log(every.seconds[right])))),
+        seconds=float(np.median(np.abs(calls[succeeded] - np.log(every.seconds[succeeded])))),
         builds=float(np.median(np.abs(builds[built] - np.log(every.builds[built])))) if built.any() else float("nan"),
-        failed=int((~right).sum()),
-        found=int((~right & guessed).sum()),
-        wrongly=int((right & guessed).sum()),
+        failed=int((~succeeded).sum()),
+        found=int((~succeeded & guessed).sum()),
+        wrongly=int((succeeded & guessed).sum()),
         noise=float(np.median(np.abs(noise))),
     )
 

@@ -1,6 +1,6 @@
-"""What the simulated devices are fitted to: every candidate of the shipped stores as a row of TVM's features.
+"""Load the training data of the simulated devices: every candidate of the shipped stores as a row of TVM's features.
 
-In: data/. Out: `Measured`, kept in out/simulated/ once made, since 20,000 schedules take ten minutes to make again.
+Input: data/. Output: `Measured`, cached in out/simulated/, because computing 20,000 schedules takes ten minutes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,22 @@ STORES = {
     "emerald-rapids": "measurements-cpu-intel.sqlite.xz",
     "h100": "measurements-h100.sqlite.xz",
 }
-"""By simulated device."""
+"""Store by simulated device."""
 
 _AT_ONCE = 64
 _FEW = 8
-"""Repeats from which on halves of them are told apart."""
+"""Number of repeats from which on the two halves are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A line for each candidate.  rows: float32[n, columns], for column 0 of the devices.  seconds: of a call, inf
-    where it took too long to run.  builds: seconds, inf where it took too long to build, 0 where nobody noted it.
-    flops: of its task.  task: number of its workload.  own: of our own space.  identity, operator: of its workload.
-    noise: log-ratio of what counts in one half of its batches to the other half, nan where there are too few."""
+    """Arrays with one entry per candidate.
+
+    `rows` is float32[n, columns], for column 0 of the devices. `seconds` of a call are inf if it exceeded the time
+    limit. `builds` are build seconds: inf if building exceeded the limit, 0 if not recorded. `flops` are those of the
+    task and `task` is the workload's number. `own` marks felixlike's own space. `identity` and `operator` describe
+    the workload. `noise` is the log-ratio of the times of the two halves of the batches, nan if there are too few.
+    """
 
     rows: npt.NDArray[np.float32]
     seconds: npt.NDArray[np.float64]
@@ -57,26 +60,26 @@ class Measured:
         return len(self.seconds)
 
     def some(self, chosen: npt.NDArray[np.bool_]) -> Measured:
-        """The lines that are chosen."""
+        """Return the chosen entries."""
         return Measured(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 def together(parts: Sequence[Measured]) -> Measured:
-    """Several devices' lines, one after the other; tasks keep numbers of their own."""
-    found = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Measured)}
+    """Concatenate the entries of several devices and renumber their tasks."""
+    columns = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Measured)}
     shift = np.cumsum([0, *(int(part.task.max()) + 1 for part in parts[:-1])])
-    found["task"] = found["task"] + np.repeat(shift, [len(part) for part in parts])
-    return Measured(**found)
+    columns["task"] = columns["task"] + np.repeat(shift, [len(part) for part in parts])
+    return Measured(**columns)
 
 
 def measured(device: str) -> Measured:
-    """All that can be read of a device's store."""
-    kept = KEPT / f"{device}.npz"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        found = _read(device)
-        np.savez_compressed(kept, **{f.name: getattr(found, f.name) for f in fields(Measured)})
-    with np.load(kept, allow_pickle=False) as arrays:
+    """Return all readable candidates of a device's store."""
+    cache_file = KEPT / f"{device}.npz"
+    if not cache_file.exists():
+        cache_file.parent.mkdir(parents=True, exist_ok=True)
+        read_candidates = _read(device)
+        np.savez_compressed(cache_file, **{f.name: getattr(read_candidates, f.name) for f in fields(Measured)})
+    with np.load(cache_file, allow_pickle=False) as arrays:
         return Measured(**{name: arrays[name] for name in arrays.files})
 
 
@@ -88,11 +91,13 @@ def _read(device: str) -> Measured:
         for task, sketch, trace in store.values("sketches"):
             traces[task][sketch] = trace
         for number, stored in enumerate(store.workloads()):
-            found = restored(stored)
-            if found is not None:
-                about = (found.flops, number), (identity(found), operator_of(found.name))
-                for record, own, row in _rows(found, store, traces[found.key], left_out):
-                    lines.append((row, *_times(record), *about[0], own, *about[1], _noise(record)))
+            restored_task = restored(stored)
+            if restored_task is not None:
+                task_columns = (restored_task.flops, number), (identity(restored_task), operator_of(restored_task.name))
+                for record, is_own_space, row in _rows(restored_task, store, traces[restored_task.key], left_out):
+                    lines.append(
+                        (row, *_times(record), *task_columns[0], is_own_space, *task_columns[1], _noise(record))
+                    )
             if number % 10 == 0:
                 print(f"{device}: {number}, {len(lines)} rows, left out: {dict(left_out)}", flush=True)
     return Measured(*(np.array(column) for column in zip(*lines, strict=True)))
@@ -104,9 +109,9 @@ def _rows(
     by_sketch: dict[str, list[Record]] = defaultdict(list)
     for record in store.measurements(task):
         by_sketch[record.sketch].append(record)
-    found = stored_sketches(task, by_sketch, traces)
+    sketches_by_key = stored_sketches(task, by_sketch, traces)
     for key, records in by_sketch.items():
-        sketch = found[key]
+        sketch = sketches_by_key[key]
         if sketch is None:
             left_out["sketch cannot be read"] += len(records)
             continue
@@ -126,14 +131,14 @@ def _rows(
 
 
 def _times(record: Record) -> tuple[float, float]:
-    """(seconds, build seconds)"""
-    found = record.measurement
-    never_ran = found.status is not Status.OK and not found.run_seconds
-    return found.seconds, float("inf") if never_ran else found.build_seconds
+    """Return (seconds, build seconds)."""
+    measurement = record.measurement
+    never_ran = measurement.status is not Status.OK and not measurement.run_seconds
+    return measurement.seconds, float("inf") if never_ran else measurement.build_seconds
 
 
 def _noise(record: Record) -> float:
-    """How far two halves of the batches differ in what counts of them; of few batches, two of them."""
+    """Return the log-ratio of the times of two halves of the batches, or of two batches if there are few."""
     repeats = record.measurement.repeats
     if len(repeats) >= _FEW:
         return float(np.log(lower_quartile(repeats[::2]) / lower_quartile(repeats[1::2])))

@@ -1,7 +1,8 @@
-"""Whether a simulated CPU orders candidates as a real one does: python -m benchmarks.simulated_real [--device zen5].
+"""Compare the ranking of a simulated CPU with a real one: python -m benchmarks.simulated_real [--device zen5].
 
-Random candidates of the ten subgraphs, which no store has, timed on one core of this machine, which should be of the
-kind that the device stands for. Writes docs/results/simulated_real.json and .md, a chapter for each kind of machine.
+Random candidates of the ten subgraphs, which no store contains, are timed on one core of the host, which should be of
+the kind that the device simulates. The benchmark writes docs/results/simulated_real.json and .md, with a chapter for
+each kind of machine.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from felixlike.training.scores import judged
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """candidates: with a time on both sides.  rank: correlation.  best: latency of the best ÷ of the one that the
-    simulated device takes for the best.  ratio: median of simulated ÷ measured seconds.  failed, guessed: candidates
-    that failed here, and there."""
+    """Results of one subgraph in one space.
+
+    `candidates` have a time on both sides. `rank` is the rank correlation. `best` is the best latency ÷ the latency
+    of the simulated device's choice. `ratio` is the median of simulated ÷ measured seconds. `failed` and `guessed`
+    count failures on the host and on the simulated device.
+    """
 
     task: str
     space: str
@@ -39,28 +43,28 @@ class Row:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="zen5", choices=[name for name, d in SIMULATED.items() if d.kind == "llvm"])
     parser.add_argument("--candidates", type=int, default=24, help="of each subgraph and space")
     arguments = parser.parse_args()
-    found = _rows(arguments.device, arguments.candidates)
-    data = {"device": SIMULATED[arguments.device].device, "rows": [asdict(row) for row in found]}
-    write_for_this_machine("simulated_real", data, _text(SIMULATED[arguments.device].device, found))
+    rows = _rows(arguments.device, arguments.candidates)
+    data = {"device": SIMULATED[arguments.device].device, "rows": [asdict(row) for row in rows]}
+    write_for_this_machine("simulated_real", data, _text(SIMULATED[arguments.device].device, rows))
 
 
 def _rows(device: str, count: int) -> list[Row]:
-    """Every subgraph in both spaces, where it has them."""
+    """Return a row for every subgraph and each space that has sketches."""
     target = _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": 1})
-    found = []
+    rows = []
     for name, make in SUBGRAPHS.items():
         task = make_task(make(), target, name=name)
         for space in ("own", "default"):
             candidates = _drawn(task, space, count)
             if candidates:
-                found.append(_row(task, space, candidates, device))
-                print(found[-1], flush=True)
-    return found
+                rows.append(_row(task, space, candidates, device))
+                print(rows[-1], flush=True)
+    return rows
 
 
 def _drawn(task: Task, space: str, count: int) -> list[Candidate]:
@@ -91,7 +95,7 @@ def _row(task: Task, space: str, candidates: list[Candidate], device: str) -> Ro
     )
 
 
-def _text(device: str, found: list[Row]) -> str:
+def _text(device: str, rows: list[Row]) -> str:
     lines = [
         f"Beside {device}: random candidates of the ten subgraphs, which no store has, timed on one core. Best: time "
         "of the best ÷ of what the simulated device takes for the best.",
@@ -99,11 +103,11 @@ def _text(device: str, found: list[Row]) -> str:
         "| subgraph | space | candidates | rank correlation | best | simulated ÷ measured | failed here | there |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for row in found:
+    for row in rows:
         cells = [row.task, row.space, row.candidates, f"{row.rank:.2f}", f"{row.best:.2f}", f"{row.ratio:.2f}"]
         lines.append(f"| {' | '.join(map(str, [*cells, row.failed, row.guessed]))} |")
     for space in ("default", "own"):
-        ranks = [row.rank for row in found if row.space == space and not np.isnan(row.rank)]
+        ranks = [row.rank for row in rows if row.space == space and not np.isnan(row.rank)]
         lines += ["", f"Mean rank correlation in the {space} space: {np.mean(ranks):.2f}."]
     return "\n".join(lines)
 

@@ -1,9 +1,9 @@
-"""How far smooth features are from exact ones: python -m benchmarks.smoothness [--points 200].
+"""Measure how close smooth features are to exact ones: python -m benchmarks.smoothness [--points 200].
 
-For every operator of `support.operators` on the CPU and on sm_90: smooth against exact features at random
-valid points, relative error by feature; whether equality saturation came to its end; and whether anything is infinite
-or not a number in the box of the variables and 10 % outside it, gradients included. Writes docs/results/smoothness.json
-and .md.
+For every operator of `support.operators`, on the CPU and on sm_90, the benchmark compares smooth with exact features
+at random valid points and reports the relative error by feature. It also reports whether equality saturation
+finished, and whether any value or gradient is infinite or NaN in the variables' box or up to 10 % outside it. It
+writes docs/results/smoothness.json and .md.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ from felixlike.tuning import one_thread
 
 @dataclass(slots=True)
 class Row:
-    """One operator on one target.  errors: median, 90th and 99th percentile of the relative errors of all features that
-    are not 0.  unsaturated: structures whose rewriting stopped at a limit.  infinite: values and gradients in the box
-    that are not finite."""
+    """One operator on one target.
+
+    `errors` are the median and the 90th and 99th percentile of the relative errors of all non-zero features.
+    `unsaturated` counts structures whose rewriting stopped at a limit. `infinite` counts values and gradients in the
+    box that are not finite.
+    """
 
     name: str
     target: str
@@ -40,7 +43,7 @@ class Row:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=200, help="random points a sketch")
     arguments = parser.parse_args()
@@ -85,7 +88,7 @@ def _measure(name: str, target: str, points: int, by_feature: dict[str, list[Any
 
 
 def _infinite(relaxed: Relaxed, points: Any) -> int:
-    """Values and gradients that are not finite at random places of the box and 10 % outside it."""
+    """Count values and gradients that are not finite at random points of the box and up to 10 % outside it."""
     x = relaxed.log_points(points)
     generator = torch.Generator().manual_seed(0)
     for column, variable in enumerate(relaxed.formulas.sketch.variables):

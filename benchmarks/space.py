@@ -1,10 +1,10 @@
-"""What the design spaces hold: python -m benchmarks.space [--default 256] [--own 16 64] [--only NAME].
+"""Compare design spaces: python -m benchmarks.space [--default 256] [--own 16 64] [--only NAME].
 
-For each of the ten subgraphs (constant weights where a network has them), on one core and on all: the best of some
-candidates in MetaSchedule's default space and of fewer in ours, against PyTorch eager in its better layout and oneDNN
-with weights packed beforehand, as torch.compile's frozen graphs use it; and the machine's peak. All sides are whole
-calls from torch tensors to torch tensors, interleaved, each in a process of its own with as many threads, on different
-cores. Writes docs/results/space.json and .md.
+For each of the ten subgraphs (with constant weights where the network has them), on one core and on all, the
+benchmark tunes some candidates in MetaSchedule's default space and fewer in felixlike's space. The baselines are
+PyTorch eager in its better layout, oneDNN with prepacked weights, which torch.compile's frozen graphs use, and the
+machine's peak. All sides are whole calls from torch tensors to torch tensors, interleaved, each in its own process
+with as many threads, on different cores. It writes docs/results/space.json and .md.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from felixlike.bench.processes import Make, Sides
 
 _PEAK = Path(__file__).with_name("peak.c")
-"""Independent fused multiply-adds in registers, and reading more memory than any cache holds."""
+"""Measures independent fused multiply-adds in registers, and reads from more memory than any cache holds."""
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--default", type=int, default=256, help="candidates in the default space; 0 leaves it out")
     parser.add_argument("--own", type=int, nargs="+", default=[16, 64], help="candidates in ours")
@@ -56,19 +56,19 @@ def main() -> None:
 
 
 def _in_process(cores: Sequence[int], arguments: argparse.Namespace) -> dict[str, Any]:
-    """The rows for some cores, from a process that has these cores alone."""
+    """Return the rows for some cores, from a process that is restricted to them."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "rows.json"
-        own = [str(count) for count in arguments.own]
-        command = [sys.executable, "-m", "benchmarks.space", "--default", str(arguments.default), "--own", *own]
+        own_counts = [str(count) for count in arguments.own]
+        command = [sys.executable, "-m", "benchmarks.space", "--default", str(arguments.default), "--own", *own_counts]
         command += ["--only", arguments.only, "--result", str(result)]
         number = str(len(cores))
         threads = {"OMP_NUM_THREADS": number, "TVM_NUM_THREADS": number, "MKL_NUM_THREADS": number}
         subprocess.run(
             command, check=True, env={**os.environ, **threads}, preexec_fn=lambda: os.sched_setaffinity(0, cores)
         )
-        found: dict[str, Any] = json.loads(result.read_text())
-        return found
+        result_rows: dict[str, Any] = json.loads(result.read_text())
+        return result_rows
 
 
 def _measure_all(arguments: argparse.Namespace) -> None:
@@ -81,7 +81,7 @@ def _measure_all(arguments: argparse.Namespace) -> None:
 
 
 def layer(name: str) -> Any:
-    """A layer of `subgraphs.LAYERS` and its inputs, seeded."""
+    """Return a layer of `subgraphs.LAYERS` and its inputs, seeded."""
     import torch
 
     from benchmarks.subgraphs import LAYERS
@@ -122,12 +122,12 @@ def _tuned(make: Callable[[], Any], space: str, count: int, row: dict[str, Any],
 
 
 def pytorch(make: Callable[[], Any], label: str) -> Callable[[], object]:
-    """One of the `pytorch_sides` of a module."""
+    """Return one of the `pytorch_sides` of a module."""
     return pytorch_sides(*make())[label]
 
 
 def pytorch_sides(module: Any, inputs: Sequence[Any]) -> dict[str, Callable[[], object]]:
-    """PyTorch eager in both layouts, and oneDNN with packed weights in both, as far as the layer has them."""
+    """Return PyTorch eager and oneDNN with packed weights, each in both layouts where the layer supports them."""
     import torch
 
     from felixlike.bench.sides import inference
@@ -140,14 +140,14 @@ def pytorch_sides(module: Any, inputs: Sequence[Any]) -> dict[str, Callable[[], 
         last = [x.contiguous(memory_format=layout) for x in inputs]
         sides["eager channels last"] = inference(copy.deepcopy(module).to(memory_format=layout), last)
     packed = _packed(module, inputs)
-    for suffix, given in (("", inputs), (" channels last", last)):
-        if packed is not None and given is not None:
-            sides[f"oneDNN packed{suffix}"] = inference(packed, given)
+    for suffix, side_inputs in (("", inputs), (" channels last", last)):
+        if packed is not None and side_inputs is not None:
+            sides[f"oneDNN packed{suffix}"] = inference(packed, side_inputs)
     return sides
 
 
 def _packed(module: Any, inputs: Sequence[Any]) -> Callable[..., object] | None:
-    """oneDNN's kernel with relu fused in, its weights packed now; None where there is none for the layer."""
+    """Return oneDNN's kernel with fused relu and prepacked weights, or None if there is none for the layer."""
     import torch
     from torch import nn
 
@@ -168,7 +168,7 @@ def _packed(module: Any, inputs: Sequence[Any]) -> Callable[..., object] | None:
 
 
 def _peak() -> dict[str, float]:
-    """GFLOPS of multiply-adds and GB/s of reading memory, on this process's cores together."""
+    """Return GFLOPS of multiply-adds and GB/s of memory reads on all cores of this process."""
     with tempfile.TemporaryDirectory() as folder:
         program = str(Path(folder) / "peak")
         subprocess.run(["cc", "-O3", "-march=native", "-pthread", str(_PEAK), "-o", program], check=True)
@@ -178,7 +178,7 @@ def _peak() -> dict[str, float]:
 
 
 def _best(row: dict[str, Any], start: str) -> float | None:
-    """The lowest median of the sides whose names start so."""
+    """Return the lowest median of the sides whose names start with `start`."""
     label = _fastest(row, start)
     return None if label is None else float(row["seconds"][label])
 
@@ -197,16 +197,16 @@ def _text(data: dict[str, Any]) -> str:
         "eager: the better of PyTorch's two layouts; packed: oneDNN with packed weights, likewise. of peak: the FLOP",
         "that its tasks do, which are fewer for fast convolutions, over what the cores could do in that time.",
     ]
-    for cores, found in data.items():
-        rows, peak = found["rows"], found["peak"]
+    for cores, core_results in data.items():
+        rows, peak = core_results["rows"], core_results["peak"]
         labels = list(rows[0]["tuning"])
-        own = labels[-1]
+        own_label = labels[-1]
         lines += [
             "",
             f"## {cores} core{'s' if cores != '1' else ''}: {peak['gflops']:.0f} GFLOPS, {peak['gbs']:.0f} GB/s",
             "",
             f"| subgraph | eager | packed | {' | '.join(f'{label} (s)' for label in labels)} "
-            f"| {' | '.join(f'eager ÷ {label}' for label in labels)} | packed ÷ {own} | of peak | error |",
+            f"| {' | '.join(f'eager ÷ {label}' for label in labels)} | packed ÷ {own_label} | of peak | error |",
             "| --- " * (6 + 2 * len(labels)) + "|",
             *(_line(row, labels, peak) for row in rows),
             "",
@@ -216,28 +216,30 @@ def _text(data: dict[str, Any]) -> str:
             level = sum(ratio >= 1 for ratio in ratios)
             mean = geometric_mean(ratios)
             lines.append(f"eager ÷ {label}, geometric mean: **{mean:.2f}**; at least 1 on {level} of {len(rows)}.")
-        packed = [p / row["seconds"][own] for row in rows if (p := _best(row, "oneDNN"))]
+        packed = [p / row["seconds"][own_label] for row in rows if (p := _best(row, "oneDNN"))]
         if packed:
             near = sum(ratio >= 0.97 for ratio in packed)
             mean = geometric_mean(packed)
-            lines.append(f"packed ÷ {own}, geometric mean: **{mean:.2f}**; at least 0.97 on {near} of {len(packed)}.")
+            lines.append(
+                f"packed ÷ {own_label}, geometric mean: **{mean:.2f}**; at least 0.97 on {near} of {len(packed)}."
+            )
     return "\n".join(lines)
 
 
 def _line(row: dict[str, Any], labels: Sequence[str], peak: dict[str, float]) -> str:
     seconds = row["seconds"]
     eager, packed = _best(row, "eager") or 0.0, _best(row, "oneDNN")
-    own = seconds[labels[-1]]
+    own_seconds = seconds[labels[-1]]
     cells = [_cell(row, _fastest(row, start)) for start in ("eager", "oneDNN")]
     cells += [f"{_cell(row, label)} ({row['tuning'][label]:.0f})" for label in labels]
     cells += [f"{eager / seconds[label]:.2f}" for label in labels]
-    cells.append("–" if packed is None else f"{packed / own:.2f}")
-    cells += [f"{row['flops'] / own / 1e9 / peak['gflops']:.0%}", f"{row['error']:.1e}"]
+    cells.append("–" if packed is None else f"{packed / own_seconds:.2f}")
+    cells += [f"{row['flops'] / own_seconds / 1e9 / peak['gflops']:.0%}", f"{row['error']:.1e}"]
     return f"| {row['subgraph']} | {' | '.join(cells)} |"
 
 
 def _cell(row: dict[str, Any], label: str | None) -> str:
-    """Median / mean in µs."""
+    """Format median / mean in µs."""
     return "–" if label is None else f"{row['seconds'][label] * 1e6:.0f} / {row['mean'][label] * 1e6:.0f}"
 
 

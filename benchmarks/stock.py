@@ -1,7 +1,7 @@
-"""Stock MetaSchedule on one subgraph: python -m benchmarks.stock "conv2d 3×3" 512 FILE.
+"""Run stock MetaSchedule on one subgraph: python -m benchmarks.stock "conv2d 3×3" 512 FILE.
 
-`tvm.s_tir.meta_schedule.tune_tir` with its defaults, on the same PrimFunc with the same free layouts, in a process of
-its own. Writes a line of JSON a candidate: seconds a call (null for failures), and when its batch was done.
+`tvm.s_tir.meta_schedule.tune_tir` runs with its defaults, on the same PrimFunc with the same free layouts, in its own
+process. It writes a line of JSON per candidate: seconds of a call (null for failures), and when its batch was done.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from felixlike.hardware import kind_of, resolve_target
 def stock(
     name: str, trials: int, seed: int, *, target: str = "cpu", limit: float | None = None
 ) -> tuple[list[float], list[float]]:
-    """(seconds, elapsed) of every candidate that stock MetaSchedule measures of a subgraph, inf for failures.
+    """Return (seconds, elapsed) of every candidate that stock MetaSchedule measures of a subgraph, inf for failures.
 
-    limit: seconds after which it is ended, with what it has."""
+    After `limit` seconds the process is stopped, and the candidates so far are returned.
+    """
     with tempfile.TemporaryDirectory(prefix="felixlike-stock-") as folder:
         file = Path(folder) / "curve.jsonl"
         command = [sys.executable, "-m", "benchmarks.stock", name, str(trials), str(file), str(seed), target]
@@ -38,7 +39,7 @@ def stock(
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     name, trials, file, seed = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
     target = resolve_target(sys.argv[5])
     from felixlike import _tvm
@@ -49,10 +50,10 @@ def main() -> None:
 
     @_tvm.derived_object
     class Note(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc,name-defined]
-        def apply(self, *given: Any) -> None:  # last: what running brought
+        def apply(self, *arguments: Any) -> None:  # the last argument has the runner's results
             elapsed = time.monotonic() - started
             with file.open("a") as lines:
-                for result in given[-1]:
+                for result in arguments[-1]:
                     times = sorted(float(s) for s in result.run_secs or ())
                     row = {"seconds": times[len(times) // 2] if times else None, "elapsed": elapsed}
                     lines.write(json.dumps(row) + "\n")
@@ -72,7 +73,7 @@ def main() -> None:
 
 
 def _our_compiler() -> None:
-    """In each of MetaSchedule's builders: CUDA source is compiled as felixlike does it: neither side pays more."""
+    """Compile CUDA source as felixlike does in each of MetaSchedule's builders, so that both sides pay the same."""
     from felixlike import _tvm, codegen
 
     def compiled(code: str, *_: Any) -> bytes:

@@ -1,8 +1,8 @@
-"""The ten subgraphs that figures are about: layers of BERT, ResNet-50, MobileNet-v2, R3D-18 and DCGAN, in float32.
+"""Define the ten subgraphs of the benchmarks: float32 layers of BERT, ResNet-50, MobileNet-v2, R3D-18 and DCGAN.
 
-In: nothing. Out: `SUBGRAPHS`, name → a function that makes the PrimFunc, all of whose inputs come anew with every call;
-`OUTSIDE`, three more;
-`LAYERS`, name → a function that makes the PyTorch module, with constant weights where a network has them, and inputs.
+`SUBGRAPHS` maps names to functions that make the PrimFunc, all of whose inputs are arguments of the call. `OUTSIDE`
+has three more. `LAYERS` maps names to functions that make the PyTorch module, with constant weights where the network
+has them, and its inputs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ OUTSIDE: dict[str, Callable[[], Any]] = {
     "dense+bias+relu, odd": lambda: op.dense(100, 1000, 333),
     "batch matmul, 197 tokens": lambda: op.batch_matmul(12, 197, 64, 197),
 }
-"""Three workloads that no choice was made by: a larger window, extents that no vector divides, and ViT's attention."""
+"""Three workloads that influenced no design decision: a larger window, extents that no vector divides, and ViT's
+attention.
+"""
 
 Layer = tuple[nn.Module, tuple[torch.Tensor, ...]]
 

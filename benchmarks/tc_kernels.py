@@ -1,7 +1,7 @@
-"""The kernels of the slides on tensor comprehensions, and three operators that no library has.
+"""Define the kernels of the slides on tensor comprehensions, and three operators that no library has.
 
-In: nothing. Out: `KERNELS`, name → a `Kernel`: the program, shapes of what it is called with, and the same in PyTorch.
-Shapes are those of "Tensor Comprehensions" (2018), table 1, with a smaller table to look up in.
+`KERNELS` maps names to a `Kernel`: the program, the shapes of its inputs, and the same computation in PyTorch. Shapes
+are those of "Tensor Comprehensions" (2018), table 1, with a smaller lookup table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """inputs: shape and type of each; below: of integers.  eager: the same, or its last output, in PyTorch."""
+    """A program with the shape and type of each of its inputs.
+
+    `below` bounds integer inputs. `eager` computes the same, or the last output, in PyTorch.
+    """
 
     source: str
     inputs: tuple[tuple[Shape, str], ...]
@@ -27,7 +30,7 @@ class Kernel:
     ours: bool = False
 
     def tensors(self) -> list[torch.Tensor]:
-        """Random inputs."""
+        """Return random inputs."""
         random = torch.Generator().manual_seed(0)
 
         def filled(shape: Shape, dtype: str) -> torch.Tensor:
@@ -53,12 +56,15 @@ def _dense(x: torch.Tensor, *layers: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _bags(*given: torch.Tensor) -> Any:
-    return tuple(functional.embedding_bag(i, t, mode="sum") for t, i in zip(given[::2], given[1::2], strict=True))
+def _bags(*tables_and_indices: torch.Tensor) -> Any:
+    return tuple(
+        functional.embedding_bag(i, t, mode="sum")
+        for t, i in zip(tables_and_indices[::2], tables_and_indices[1::2], strict=True)
+    )
 
 
 def _window(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Each query against itself and the 31 keys before it; what is before the first key is masked."""
+    """Attend from each query to its own key and the 31 before it. Keys before the first are masked."""
     _, length, size = q.shape
     keys = functional.pad(k, (0, 0, 31, 0)).unfold(1, 32, 1)
     scores = torch.matmul(q.unsqueeze(2), keys).squeeze(2) * size**-0.5
@@ -83,8 +89,8 @@ _CONV = """def conv(float(N,G,C,H,W) I, float(G,F,C,KH,KW) W1, float(G,F) B) -> 
 
 def _grouped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     groups = weight.shape[0]
-    found = functional.conv2d(x.flatten(1, 2), weight.flatten(0, 1), bias.flatten(), groups=groups)
-    return found.reshape(found.shape[0], groups, -1, *found.shape[2:])
+    result = functional.conv2d(x.flatten(1, 2), weight.flatten(0, 1), bias.flatten(), groups=groups)
+    return result.reshape(result.shape[0], groups, -1, *result.shape[2:])
 
 
 _MLP1 = """def mlp1(float(B,M) I, float(N,M) W, float(N) b) -> (O) {
@@ -153,4 +159,4 @@ KERNELS: dict[str, Kernel] = {
         ours=True,
     ),
 }
-"""By name; the last three are our own."""
+"""Kernels by name. The last three are felixlike's own."""

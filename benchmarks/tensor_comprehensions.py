@@ -1,8 +1,9 @@
-"""Tensor comprehensions: python -m benchmarks.tensor_comprehensions [--rounds 20] [--only NAME …].
+"""Measure tensor comprehensions: python -m benchmarks.tensor_comprehensions [--rounds 20] [--only NAME …].
 
-The kernels of the slides and three operators of our own (tc_kernels.py): as they are compiled at the first call, tuned,
-in PyTorch, and in torch.compile; interleaved, each in a process of its own with as many threads. The quickest call, the
-median, and what nine of ten calls stay below. Writes docs/results/tensor_comprehensions.json and .md.
+The kernels of the slides and three additional operators (tc_kernels.py) are timed as compiled at the first call,
+tuned, in PyTorch, and with torch.compile. Timings are interleaved, each side in its own process with as many threads.
+The benchmark reports the minimum, the median and the 90th percentile. It writes
+docs/results/tensor_comprehensions.json and .md.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SIDES = ("PyTorch eager", "torch.compile", "default", "tuned")
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="of tuning each kernel")
     parser.add_argument("--only", nargs="*", choices=list(KERNELS), help="measure these again; other rows stay")
@@ -28,15 +29,15 @@ def main() -> None:
 
     from benchmarks.results import of_this_machine, write_for_this_machine
 
-    found = {row["kernel"]: row for row in of_this_machine("tensor_comprehensions").get("rows", [])}
+    rows_by_name = {row["kernel"]: row for row in of_this_machine("tensor_comprehensions").get("rows", [])}
     for name in arguments.only or KERNELS:
-        found[name] = _measure(name, arguments.rounds)
-        rows = [found[name] for name in KERNELS if name in found]
+        rows_by_name[name] = _measure(name, arguments.rounds)
+        rows = [rows_by_name[name] for name in KERNELS if name in rows_by_name]
         write_for_this_machine("tensor_comprehensions", {"rows": rows}, _text(rows))
 
 
 def tuned(name: str, folder: str) -> Callable[[], object]:
-    """A kernel as the compilation cache in a folder has it."""
+    """Return a call of a kernel that is loaded from the compilation cache in a folder."""
     import felixlike as fx
 
     os.environ["XDG_CACHE_HOME"] = folder
@@ -46,12 +47,12 @@ def tuned(name: str, folder: str) -> Callable[[], object]:
 
 
 def eager(name: str) -> Callable[[], object]:
-    """PyTorch as it is."""
+    """Return a call of PyTorch eager."""
     return _inference(KERNELS[name].eager, KERNELS[name].tensors())
 
 
 def compiled(name: str) -> Callable[[], object]:
-    """torch.compile, which compiles in the first call."""
+    """Return a call of torch.compile, which compiles in the first call."""
     import torch
 
     return _inference(torch.compile(KERNELS[name].eager, dynamic=False), KERNELS[name].tensors())

@@ -1,10 +1,10 @@
-"""What each step of looking at a candidate costs: python -m benchmarks.throughput.
+"""Measure the cost of each step of evaluating a candidate: python -m benchmarks.throughput.
 
-On the sketches of a 512×512×512 product and of a 3×3 convolution: sampling valid points, exact features, smooth
-features with gradients, beside TVM's own sampling and PerStoreFeature on the same candidates; from a cold sketch to
-compiled formulas, and from the cache; and preparing every task of a network. One thread, in one
-process; the search computes smooth features in float32, and so does this. Writes
-docs/results/throughput.json and .md.
+On the sketches of a 512×512×512 matrix product and of a 3×3 convolution, the benchmark times sampling of valid
+points, exact features, and smooth features with gradients, and compares with TVM's sampling and PerStoreFeature on
+the same candidates. It also times compiling the formulas of a new sketch, loading them from the cache, and preparing
+every task of a network. Everything runs on one thread in one process. Smooth features are float32, as in the search.
+It writes docs/results/throughput.json and .md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TVM_SAMPLES = 20
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sketch. Seconds a candidate, but for `cold` and `cached`: seconds for the sketch."""
+    """One sketch. Values are seconds per candidate, except that `cold` and `cached` are seconds for the sketch."""
 
     sketch: str
     variables: int
@@ -52,10 +52,10 @@ class Row:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     rows: list[Row] = []
     with one_thread(), tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder  # nothing is in the cache of smooth formulas
+        os.environ["XDG_CACHE_HOME"] = folder  # an empty cache of smooth formulas
         for name in ("matmul", "conv2d_3x3"):
             for target in ("cpu", "sm_90"):
                 for sketch in sketches(OPERATORS[name](), target):
@@ -67,33 +67,33 @@ def main() -> None:
 
 def _measure(name: str, sketch: Sketch) -> Row:
     root = (-1,) * len(sketch.location_columns)
-    cold, (found, relaxed) = _timed(lambda: _compiled(sketch, root))
-    cached, _ = _timed(lambda: relax(found, dtype=torch.float32).of_structure(root))
+    cold, (exact_formulas, relaxed) = _timed(lambda: _compiled(sketch, root))
+    cached, _ = _timed(lambda: relax(exact_formulas, dtype=torch.float32).of_structure(root))
     points = sketch.sample(BATCH, seed=0)
     points[:, sketch.location_columns] = -1
     seconds = _best(lambda: sketch.sample(BATCH, seed=1, paths=1)) / BATCH
     log_x = relaxed.log_points(points[:GRADIENT_BATCH])
-    some = points[sketch.valid(points)][:TVM_SAMPLES]
+    tvm_points = points[sketch.valid(points)][:TVM_SAMPLES]
     return Row(
         sketch=name,
         variables=len(sketch.variables),
-        stores=len(found.stores),
+        stores=len(exact_formulas.stores),
         sample=seconds,
         tvm_sample=_timed(lambda: sketch.sampler.by_tvm(TVM_SAMPLES, np.random.default_rng(0)))[0] / TVM_SAMPLES,
-        exact=_best(lambda: found.evaluate(points)) / BATCH,
+        exact=_best(lambda: exact_formulas.evaluate(points)) / BATCH,
         smooth=_best(lambda: _gradients(relaxed, log_x)) / GRADIENT_BATCH,
-        tvm_features=_tvm_features(sketch, some),
+        tvm_features=_tvm_features(sketch, tvm_points),
         cold=cold,
         cached=cached,
     )
 
 
 def _compiled(sketch: Sketch, locations: tuple[int, ...]) -> tuple[Formulas, Relaxed]:
-    """Formulas and their torch code, from a sketch that nobody has looked at."""
-    found = formulas(sketch)
-    relaxed = relax(found, dtype=torch.float32)
+    """Return the formulas of a sketch and their torch code, computed without a cache."""
+    exact_formulas = formulas(sketch)
+    relaxed = relax(exact_formulas, dtype=torch.float32)
     relaxed.of_structure(locations)
-    return found, relaxed
+    return exact_formulas, relaxed
 
 
 def _gradients(relaxed: Relaxed, log_x: torch.Tensor) -> torch.Tensor:
@@ -103,7 +103,7 @@ def _gradients(relaxed: Relaxed, log_x: torch.Tensor) -> torch.Tensor:
 
 
 def _tvm_features(sketch: Sketch, points: Any) -> float:
-    """Seconds PerStoreFeature takes for a scheduled candidate."""
+    """Return the seconds that PerStoreFeature takes for a scheduled candidate."""
     context = metaschedule.tune_context(sketch.task.module, sketch.task.target)
     candidates = [_tvm.ms.MeasureCandidate(sketch.schedule(p), []) for p in points.tolist()]
     extractor = _tvm.ms.feature_extractor.PerStoreFeature()
@@ -111,7 +111,9 @@ def _tvm_features(sketch: Sketch, points: Any) -> float:
 
 
 def _prepare_network() -> dict[str, float]:
-    """Seconds from tasks to compiled formulas for all tasks of a network, cold; BERT's 12 layers are the largest."""
+    """Return the seconds from tasks to compiled formulas for all tasks of a network without a cache. BERT's 12 layers
+    are the largest.
+    """
     seconds: dict[str, float] = {}
     networks = {
         "resnet18": models.resnet18(),
@@ -139,7 +141,7 @@ def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _best(run: Callable[[], Any]) -> float:
-    """Median seconds of five runs after a first one."""
+    """Return the median seconds of five runs after a warm-up."""
     run()
     return statistics.median(_timed(run)[0] for _ in range(5))
 

@@ -1,8 +1,9 @@
-"""Operators that the space was not made for: python -m benchmarks.unseen [--trials 8] [--rows FILE] [--only NAME].
+"""Measure operators that the space was not designed for: python -m benchmarks.unseen [--trials 8] [--rows FILE]
+[--only NAME].
 
-Layers of common networks in sizes other than those of `subgraphs.py`, odd ones among them, against PyTorch eager: whole
-calls on one core, interleaved, each side in a process of its own. Rows are noted in a file; a run that finds some there
-goes on after them. Writes docs/results/unseen.json and .md.
+Layers of common networks in sizes other than those of `subgraphs.py`, some of them odd, are compared with PyTorch
+eager: whole calls on one core, interleaved, each side in its own process. Rows are appended to a file, and a run
+skips the rows that the file has. The benchmark writes docs/results/unseen.json and .md.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=8, help="candidates a task")
     parser.add_argument("--rows", type=Path, help="where finished rows are kept, one JSON object a line")
@@ -40,8 +41,8 @@ def main() -> None:
                 rows[name] = _row(name, arguments.trials, sides)
                 keep(arguments.rows, rows[name])
                 print(json.dumps(rows[name]), flush=True)
-    found = sorted(rows.values(), key=_ratio)
-    ratios = [_ratio(row) for row in found]
+    sorted_rows = sorted(rows.values(), key=_ratio)
+    ratios = [_ratio(row) for row in sorted_rows]
     text = "\n".join(
         [
             "Microseconds of a call on one core, median / mean, in interleaved turns; ratios of medians, above 1 ours",
@@ -52,7 +53,7 @@ def main() -> None:
             *(
                 f"| {r['operator']} | {_cell(r, 'eager')} | {_cell(r, 'ours')} | {_ratio(r):.2f} "
                 f"| {r['tuning']:.0f} | {r['error']:.1e} |"
-                for r in found
+                for r in sorted_rows
             ),
             "",
             f"eager ÷ ours, geometric mean: **{geometric_mean(ratios):.2f}**; "
@@ -62,7 +63,7 @@ def main() -> None:
     if arguments.only:
         print(text)
     else:
-        write_for_this_machine("unseen", {"rows": found}, text, command=f"unseen --trials {arguments.trials}")
+        write_for_this_machine("unseen", {"rows": sorted_rows}, text, command=f"unseen --trials {arguments.trials}")
 
 
 def _ratio(row: dict[str, Any]) -> float:
@@ -70,13 +71,13 @@ def _ratio(row: dict[str, Any]) -> float:
 
 
 def _cell(row: dict[str, Any], side: str) -> str:
-    """Median / mean in µs; rows of earlier versions have no means."""
-    found = [row[side], *([row["mean"][side]] if "mean" in row else [])]
-    return " / ".join(f"{seconds * 1e6:.0f}" for seconds in found)
+    """Format median / mean in µs. Rows of earlier versions have no mean."""
+    values = [row[side], *([row["mean"][side]] if "mean" in row else [])]
+    return " / ".join(f"{seconds * 1e6:.0f}" for seconds in values)
 
 
 def operator(name: str) -> Any:
-    """A module of `_operators` and its inputs, seeded."""
+    """Return a module of `_operators` and its inputs, seeded."""
     import torch
 
     torch.manual_seed(0)
@@ -108,7 +109,7 @@ def _row(name: str, trials: int, sides: Sides) -> dict[str, Any]:
 
 
 def _operators() -> dict[str, Callable[[], Any]]:
-    """Name → a function that makes the module and the shapes of its inputs."""
+    """Return a dict from names to functions that make a module and the shapes of its inputs."""
     import torch
     from support.models import Apply
     from torch import nn

@@ -1,9 +1,10 @@
-"""Nothing measured: python -m benchmarks.zero_shot [--only NAME] [--runs 3] [--stores FOLDER].
+"""Measure optimization without measurements: python -m benchmarks.zero_shot [--only NAME] [--runs 3] [--stores
+FOLDER].
 
-`optimize(model, inputs, trials=0)` on ResNet-18, MobileNet-v2 (1×3×224×224) and a BERT encoder of 2 layers: seconds of
-the call in fresh processes that have PyTorch and the model loaded, with an empty cache and with what the first run kept
-there; and latency of a call beside that of the model tuned with a round a task, which are 16 candidates where there are
-so many, interleaved, each in a process of its own. Writes docs/results/zero_shot.json and .md.
+`optimize(model, inputs, trials=0)` runs on ResNet-18, MobileNet-v2 (1×3×224×224) and a BERT encoder of 2 layers. The
+benchmark times the call in fresh processes that have loaded PyTorch and the model, with an empty cache and with the
+cache of the first run. It compares the latency with that of the model tuned for one round per task, up to 16
+candidates each, interleaved, each side in its own process. It writes docs/results/zero_shot.json and .md.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NAMES = ("resnet18", "mobilenet_v2", "bert")
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="how often each call is timed")
     parser.add_argument("--only", choices=NAMES, help="measure this one again; the rows of the others stay")
@@ -38,11 +39,11 @@ def main() -> None:
     from benchmarks.results import of_this_machine, write_for_this_machine
 
     earlier = of_this_machine("zero_shot").get("rows", []) if arguments.only else []
-    found = {row["network"]: row for row in earlier}
+    rows_by_name = {row["network"]: row for row in earlier}
     for name in NAMES:
         if arguments.only in (None, name):
-            found[name] = _measure(name, arguments.runs, arguments.stores)
-    rows = [found[name] for name in NAMES if name in found]
+            rows_by_name[name] = _measure(name, arguments.runs, arguments.stores)
+    rows = [rows_by_name[name] for name in NAMES if name in rows_by_name]
     write_for_this_machine("zero_shot", {"rows": rows}, _text(rows))
 
 
@@ -56,7 +57,7 @@ def _measure(name: str, runs: int, stores: Path | None) -> dict[str, Any]:
     make = getattr(models, name)
     with tempfile.TemporaryDirectory(prefix="felixlike-zero-") as folder:
         files = {side: Path(folder) / f"{side}.flx" for side in ("predicted", "tuned")}
-        times = [_apart(name, files["predicted"], Path(folder) / f"cache{run}") for run in range(runs)]
+        times = [_time_in_new_processes(name, files["predicted"], Path(folder) / f"cache{run}") for run in range(runs)]
         model, inputs = make()
         tasks = len(fx.extract_tasks(model, inputs))
         store = None if stores is None else stores / f"{name}.sqlite"
@@ -72,22 +73,22 @@ def _measure(name: str, runs: int, stores: Path | None) -> dict[str, Any]:
         "again": [again for _, again in times],
         "trials": tuned.report.trials + tuned.report.recalled,
         "error": error,
-        "latency": {side: found.seconds for side, found in latencies.items()},
-        "quartiles": {side: [found.low, found.high] for side, found in latencies.items()},
+        "latency": {side: timing.seconds for side, timing in latencies.items()},
+        "quartiles": {side: [timing.low, timing.high] for side, timing in latencies.items()},
     }
 
 
-def _apart(name: str, file: Path, cache: Path) -> tuple[float, float]:
-    """Seconds of the call in a fresh process, with an empty cache and then with what is in it."""
+def _time_in_new_processes(name: str, file: Path, cache: Path) -> tuple[float, float]:
+    """Return the seconds of the call in a new process with an empty cache, and in another one with the filled cache."""
     command = (sys.executable, "-m", "benchmarks.zero_shot", "--call", name, str(file))
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-    said = [subprocess.run(command, env=environment, capture_output=True, check=True, text=True) for _ in range(2)]
-    cold, again = (float(json.loads(run.stdout.splitlines()[-1])) for run in said)
-    return cold, again
+    completed = [subprocess.run(command, env=environment, capture_output=True, check=True, text=True) for _ in range(2)]
+    cold, cached = (float(json.loads(run.stdout.splitlines()[-1])) for run in completed)
+    return cold, cached
 
 
 def _call(name: str, file: str) -> None:
-    """Time one call, keep the model, print the seconds."""
+    """Time one call, save the model, and print the seconds."""
     from support import models
 
     import felixlike as fx

@@ -1,4 +1,4 @@
-"""What all tests share: a machine for which schedules are made, golden texts, a cache of their own."""
+"""Share fixtures among all tests: the machine that schedules target, golden texts, and a temporary cache."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from felixlike._util import cache, user_folders
 from felixlike.hardware.presets import IMITATED, imitated
 from felixlike.measure.local.fork_client import ForkServer
 
-# Before anything asks for them: tests must not use, nor fill, the user's own folders.
+# Set these before any import reads them: tests must neither use nor fill the user's folders.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 
-os.environ.pop("COLUMNS", None)  # what is printed must not depend on where the tests are run
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background, and inherited
+os.environ.pop("COLUMNS", None)  # printed tables must not depend on the terminal's width
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited from a background process of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -39,45 +39,48 @@ _GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--update-golden rewrites the expected texts; --device makes all tests those of a described machine."""
+    """Add --update-golden, which rewrites the expected texts, and --device, which selects a described machine for all
+    tests.
+    """
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/*.txt")
     parser.addoption("--device", help="make schedules for this machine in all tests, as zen4 or zen4:8 (cores)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Schedules are made for the machine of --device from here on, also in processes that tests start."""
+    """Select the machine of --device for schedules, also in subprocesses of tests."""
     if config.getoption("--device"):
         os.environ[IMITATED] = config.getoption("--device")
-    if (found := imitated()) is not None:
-        os.environ["TVM_NUM_THREADS"] = str(found[1].cores)
+    if (imitated_machine := imitated()) is not None:
+        os.environ["TVM_NUM_THREADS"] = str(imitated_machine[1].cores)
 
 
 def pytest_collection_finish() -> None:
-    """What torch, TVM and the tests consist of stays until the end: no collection of garbage goes through it again."""
+    """Exclude torch, TVM and the tests from garbage collection, since they live until the end of the run."""
     gc.freeze()
 
 
 _FIXED = "zen4"
-"""For whom schedules are made in rooms that have nothing to do with the machine that runs the tests."""
+"""The machine that schedules target in tests that do not depend on the host."""
 
 _ABOUT_THE_HOST = ("_tvm", "_util", "hardware", "measure", "records", "tuning", "runtime", "cli", "usage")
-"""Rooms where schedules are made for the machine that runs them, and the tests of whole runs beside them."""
+"""Test folders in which schedules target the host, including the tests of whole runs."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def machine_of_schedules(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What decides about schedules does not depend on who runs the tests: code is for this machine, all else is as for
-    a described one."""
-    room = request.path.relative_to(Path(__file__).parent).parts[0]
+    """Target a described machine with schedules, so that tests do not depend on the host. Code is compiled for the
+    host.
+    """
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
     with pytest.MonkeyPatch.context() as patch:
-        if imitated() is None and room not in _ABOUT_THE_HOST and not room.endswith(".py"):
+        if imitated() is None and folder not in _ABOUT_THE_HOST and not folder.endswith(".py"):
             patch.setenv(IMITATED, _FIXED)
         yield
 
 
 @pytest.fixture(scope="session")
 def loopback() -> Iterator[Loopback]:
-    """A tracker with two servers under the key cpu, and two under mortal, which a test may kill."""
+    """Start a tracker with two servers under the key cpu and two under the key mortal, which a test can kill."""
     pytest.importorskip("tornado", reason="TVM's tracker needs tornado")
     with Loopback() as opened:
         opened.start(cpu=2, mortal=2)
@@ -86,7 +89,7 @@ def loopback() -> Iterator[Loopback]:
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    """Where fork servers come from in all rooms but the one that is about them."""
+    """Start the process that forks fork servers for all tests except those of the fork servers."""
     opened = Nursery()
     yield opened
     opened.close()
@@ -94,17 +97,17 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_servers(request: pytest.FixtureRequest, nursery: Nursery) -> Iterator[None]:
-    """Pools are ready without loading TVM once more; servers are tested as they are in measure/."""
-    room = request.path.relative_to(Path(__file__).parent).parts[0]
+    """Start pools without loading TVM again. Tests in measure/ use regular servers."""
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
     with pytest.MonkeyPatch.context() as patch:
-        if room != "measure" and hasattr(os, "pidfd_open"):
+        if folder != "measure" and hasattr(os, "pidfd_open"):
             patch.setattr(ForkServer, "_spawned", lambda server, control, log: nursery.spawned(server, control, log))
         yield
 
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The test's own cache folder, in a process that has not warned that it cannot be used."""
+    """Return the test's cache folder, and forget earlier warnings of the process about the cache."""
     monkeypatch.setattr(user_folders, "_told", False)
     monkeypatch.setattr(user_folders, "_waiting", "")
     monkeypatch.setattr(cache, "_memory", {})
@@ -114,7 +117,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """golden(name, text): text must equal tests/golden/<name>.txt."""
+    """Return a function golden(name, text) that compares text with tests/golden/<name>.txt."""
 
     def check(name: str, text: str) -> None:
         path = _GOLDEN / f"{name}.txt"

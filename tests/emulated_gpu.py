@@ -1,9 +1,8 @@
-"""CUDA source run on a CPU, thread by thread: what a GPU would compute, tensor cores and copies that nobody waits for
-included.
+"""Run CUDA source on a CPU thread by thread, including tensor cores and asynchronous copies.
 
-A kernel's threads take turns, each until it waits for the others of its block, or of its warp. What an instruction of
-tensor cores does is written down from NVIDIA's tables (PTX ISA, Matrix fragments for mma.m16n8k8 and .m16n8k16), apart
-from the package. An asynchronous copy is made only when its thread waits for it: whoever reads too early finds NaN.
+Each thread of a kernel runs until it waits for the other threads of its block or warp. The tensor core instructions
+follow NVIDIA's tables (PTX ISA, matrix fragments for mma.m16n8k8 and .m16n8k16) and share no code with the package.
+An asynchronous copy is made only when its thread waits for it, so that code that reads too early reads NaN.
 """
 
 from __future__ import annotations
@@ -153,9 +152,10 @@ static void run(int blocks, int count, void (*what)()) {
 
 
 def emulated(module: Any, target: Any, arguments: list[Any], folder: Path) -> list[Any]:
-    """All arguments of a scheduled "main" after its CUDA code has run.  folder: for what g++ compiles.
+    """Run the CUDA code of a scheduled "main" and return all its arguments.
 
-    Copies that no thread has waited for are never made."""
+    `folder` is where g++ compiles. Copies that no thread waits for are never made.
+    """
     source = source_of(module, target)
     main = module["main"]
     names = [str(p.name) for p in main.params]
@@ -169,11 +169,11 @@ def emulated(module: Any, target: Any, arguments: list[Any], folder: Path) -> li
     blocks = _blocks(main)
     assert len(kernels) == len(blocks), (code[-3000:], blocks)
     for (name, parameters), (grid, threads) in zip(kernels, blocks, strict=True):
-        given = [re.search(r"(\w+)_ptr$", p.strip()) for p in parameters.split(",")]
-        named = [g[1] for g in given if g is not None]
+        pointers = [re.search(r"(\w+)_ptr$", p.strip()) for p in parameters.split(",")]
+        pointer_names = [g[1] for g in pointers if g is not None]
         casts = ", ".join(
             f"({p.rsplit(' ', 1)[0].replace('__restrict__', '')})given[{list(buffers).index(n)}]"
-            for p, n in zip((p.strip() for p in parameters.split(",")), named, strict=True)
+            for p, n in zip((p.strip() for p in parameters.split(",")), pointer_names, strict=True)
         )
         calls += f"  run({grid}, {threads}, [] {{ {name}({casts}); }});\n"
     program = (
@@ -201,14 +201,14 @@ def emulated(module: Any, target: Any, arguments: list[Any], folder: Path) -> li
 
 
 def source_of(module: Any, target: Any) -> str:
-    """The CUDA source of a scheduled module."""
+    """Return the CUDA source of a scheduled module."""
     lowered = lower(module, target)
     with asynchronous_copies(lowered):
         return cuda_source(_tvm.tvm.compile(lowered, target=_tvm.with_host(target)))
 
 
 def _on_host(source: str) -> str:
-    """CUDA source as C++ for the machine above."""
+    """Translate CUDA source to C++ for the emulator."""
     kernels = source[source.index("#define ushort unsigned short\n#endif") :].partition("#endif")[2]
     kernels = re.sub(r"(ptx_cp_async_legacy\w*?_c[ag]_(\d+)\w*)\(([^)]*)\) \{.*?\n\}", _copy, kernels, flags=re.DOTALL)
     kernels = re.sub(r'asm volatile\("cp\.async\.commit_group;"[^)]*\);', "commit();", kernels)
@@ -233,7 +233,7 @@ def _without_qualifiers(code: str) -> str:
 
 
 def _copy(match: re.Match[str]) -> str:
-    """An asynchronous copy; where a condition does not hold, zeros that are there at once."""
+    """Translate an asynchronous copy. If its condition is false, zeros are written immediately."""
     name, size, parameters = match.groups()
     later = f"copy_later((uint8_t*)dst + dst_off * 4, (uint8_t*)src + src_off * 4, {size});"
     if "predicate" in parameters:
@@ -242,21 +242,21 @@ def _copy(match: re.Match[str]) -> str:
 
 
 def _instruction(match: re.Match[str]) -> str:
-    """An instruction of tensor cores as a call, its operands in their order."""
+    """Translate a tensor core instruction to a call with its operands in order."""
     shape, kind, operands = match.groups()
     return f"mma_{shape}_{kind}({', '.join(_operands(operands))});\n"
 
 
 def _operands(text: str) -> list[str]:
-    """What stands in the parentheses of an asm statement's operands."""
-    found = []
+    """Split the operands of an asm statement and return what is in their parentheses."""
+    operands = []
     for start in re.finditer(r'"\+?[rf]"\(', text):
         depth, at = 1, start.end()
         while depth:
             depth += {"(": 1, ")": -1}.get(text[at], 0)
             at += 1
-        found.append(text[start.end() : at - 1])
-    return found
+        operands.append(text[start.end() : at - 1])
+    return operands
 
 
 def _rounding(match: re.Match[str]) -> str:
@@ -265,13 +265,13 @@ def _rounding(match: re.Match[str]) -> str:
 
 
 def _blocks(main: Any) -> list[tuple[int, int]]:
-    """Blocks, and threads of each, of the kernels of a function."""
+    """Return (blocks, threads per block) of each kernel of a function."""
     body = main.body.block.body
-    found = []
+    launches = []
     for statement in body.seq if type(body).__name__ == "SeqStmt" else [body]:
         bound: dict[str, int] = {}
         for loop in _tvm.found(statement, _tvm.tirx.For):
             if loop.thread_binding is not None:
                 bound[str(loop.thread_binding.thread_tag)] = int(loop.extent)
-        found.append((bound.get("blockIdx.x", 1), bound.get("threadIdx.x", 1)))
-    return found
+        launches.append((bound.get("blockIdx.x", 1), bound.get("threadIdx.x", 1)))
+    return launches

@@ -1,10 +1,10 @@
-"""What torch works out anew in every export, worked out once: tests export more than a thousand small models.
+"""Cache the work that torch repeats in every export, because tests export more than a thousand small models.
 
-`ExportedProgram.run_decompositions` asks the dispatcher for all composite operators once for each namespace that there
-is, and then gives each of some hundred operators a dozen kernels, by functions whose annotations are evaluated at every
-call: two thirds of the time in which a small model is imported. Here operators are asked for once a run, and the
-kernels that torch itself gave to an operator are given to it again as long as it comes with the same ones of its own.
-`frontend/test_exports.py` compares what comes out.
+`ExportedProgram.run_decompositions` asks the dispatcher for all composite operators once for each namespace. It then
+gives each of about a hundred operators a dozen kernels, through functions whose annotations are evaluated at every
+call. Both take two thirds of the time of importing a small model. This module asks for the operators once a run and
+reuses the kernels that torch gave an operator while the operator's own kernels stay the same.
+`frontend/test_exports.py` compares the results with torch's.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch._subclasses.fake_impls import op_implementations_dict as fake_rules
 from torch.export import decomp_utils, exported_program
 
 COLLECTING: tuple[Any, ...] = (utils, decomp_utils, exported_program)
-"""Where torch has its function that collects composite operators."""
+"""Modules in which torch binds its function that collects composite operators."""
 
 collected_by_torch = utils._collect_all_valid_cia_ops
 given_by_torch = exported_program._override_composite_implicit_decomp
 
 
 class _Given(NamedTuple):
-    """What torch made of an operator: how it is decomposed, what it had of its own, and what it has during a run."""
+    """State of an operator: how torch decomposes it, its own kernels and rule, and those during a run."""
 
     how: Any
     own: dict[Any, Any]
@@ -35,7 +35,7 @@ class _Given(NamedTuple):
     rule: Any
 
     def suits(self, how: Any, own: dict[Any, Any], own_rule: Any) -> bool:
-        """Whether torch would make the same of it."""
+        """Return whether torch would produce the same kernels."""
         return (how, own, own_rule) == (self.how, self.own, self.own_rule)
 
 
@@ -43,51 +43,55 @@ _KNOWN: dict[Any, _Given] = {}
 
 
 def once_a_run() -> None:
-    """From here on exports of this process do without what they have done before."""
+    """Patch torch so that exports of this process reuse earlier work."""
     for module in COLLECTING:
-        module._collect_all_valid_cia_ops = _collected
-    exported_program._override_composite_implicit_decomp = _given  # type: ignore[assignment]
+        module._collect_all_valid_cia_ops = _collect_operators
+    exported_program._override_composite_implicit_decomp = _override_decompositions  # type: ignore[assignment]
 
 
 def known() -> set[Any]:
-    """Operators that have had their kernels from torch once."""
+    """Return the operators whose kernels are cached."""
     return set(_KNOWN)
 
 
-def _collected() -> Any:
-    """All composite operators, for which the dispatcher is asked once and not again for each namespace."""
+def _collect_operators() -> Any:
+    """Return all composite operators, asking the dispatcher once instead of once for each namespace."""
     materialize = utils._materialize_cpp_cia_ops
     materialize()
-    utils._materialize_cpp_cia_ops = _nothing
+    utils._materialize_cpp_cia_ops = _do_nothing
     try:
         return collected_by_torch()
     finally:
         utils._materialize_cpp_cia_ops = materialize
 
 
-def _nothing() -> None:
-    """The dispatcher has been asked."""
+def _do_nothing() -> None:
+    """Replace the call to the dispatcher, which has already run."""
 
 
 @contextlib.contextmanager
-def _given(wanted: dict[Any, Callable[..., Any]]) -> Iterator[None]:
-    """Every operator has the kernels that decompose it, or leave it as it is, and afterwards its own again."""
-    before = {op: (dict(op.py_kernels), fake_rules.get(op)) for op in wanted}
-    known = {op: _KNOWN[op] for op, how in wanted.items() if op in _KNOWN and _KNOWN[op].suits(_kind(how), *before[op])}
-    with given_by_torch({op: how for op, how in wanted.items() if op not in known}):
-        for op in wanted.keys() - known.keys():
-            _KNOWN[op] = _Given(_kind(wanted[op]), *before[op], dict(op.py_kernels), fake_rules.get(op))
+def _override_decompositions(decompositions: dict[Any, Callable[..., Any]]) -> Iterator[None]:
+    """Give each operator its decomposing kernels during the block and restore its own kernels afterwards."""
+    before = {op: (dict(op.py_kernels), fake_rules.get(op)) for op in decompositions}
+    known = {
+        op: _KNOWN[op]
+        for op, how in decompositions.items()
+        if op in _KNOWN and _KNOWN[op].suits(_kind(how), *before[op])
+    }
+    with given_by_torch({op: how for op, how in decompositions.items() if op not in known}):
+        for op in decompositions.keys() - known.keys():
+            _KNOWN[op] = _Given(_kind(decompositions[op]), *before[op], dict(op.py_kernels), fake_rules.get(op))
         try:
-            for op, given in known.items():
-                _set(op, given.kernels, given.rule)
+            for op, cached in known.items():
+                _set(op, cached.kernels, cached.rule)
             yield
         finally:
-            for op, given in known.items():
-                _set(op, given.own, None)  # torch leaves no rule behind, whether the operator had one or not
+            for op, cached in known.items():
+                _set(op, cached.own, None)  # torch leaves no rule behind, whether or not the operator had one
 
 
 def _kind(how: Any) -> Any:
-    """What two ways to decompose one operator are compared by: torch makes the functions anew each time."""
+    """Return a key that compares two decompositions of an operator. torch creates the functions anew each time."""
     return how.func.__code__ if isinstance(how, functools.partial) else how
 
 

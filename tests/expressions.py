@@ -1,4 +1,4 @@
-"""What TVM's expressions are worth."""
+"""Evaluate TVM expressions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from felixlike import _tvm
 
 
 def number(expression: Any, values: Mapping[str, int]) -> int:
-    """The value of an expression; values: of all its variables, by name."""
+    """Return the value of an expression. `values` maps the names of all its variables to numbers."""
     named = {variable: values[str(variable.name)] for variable in _tvm.found(expression, _tvm.tirx.Var)}
     return int(_tvm.simplify(_tvm.substituted(expression, named)))

@@ -1,4 +1,4 @@
-"""A store of a made-up machine, for tests: several products with candidates whose times follow from their features."""
+"""Write a record store of a synthetic machine for tests: products whose times are a function of their features."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ SIZES = ((32, 48, 40), (24, 64, 32), (40, 40, 64), (16, 96, 48), (64, 32, 32))
 
 
 def tasks() -> list[Task]:
-    """Products, and another operator."""
+    """Return several products and one other operator."""
     target = resolve_target("cpu")
     products = [make_task(matmul(*size), target, name="matmul") for size in SIZES]
     return [*products, *(make_task(conv1d(4, size, 6), target, name="conv1d") for size in (12, 16, 24))]
 
 
 def seconds(sketch: Sketch, points: np.ndarray) -> list[float]:
-    """What the machine takes: a microsecond for every hundred lines from L1 and moves."""
+    """Return the synthetic seconds: 1 µs for every hundred lines from L1 and moves."""
     features = formulas(sketch).evaluate(points)
     work = features[:, :, NAMES.index("traffic_l1")].sum(axis=1) / 64 + features[:, :, NAMES.index("moves")].sum(axis=1)
-    found: list[float] = (1e-8 * (1.0 + work)).tolist()
-    return found
+    result: list[float] = (1e-8 * (1.0 + work)).tolist()
+    return result
 
 
 def known_sketches(task: Task) -> tuple[Sketch, ...]:
-    """Two of MetaSchedule's sketches of a task."""
+    """Return two of MetaSchedule's sketches of a task."""
     return sketches(task)[:2]
 
 
 def write(path: Path, *, count: int = 20, device: str = "") -> None:
-    """Measure `count` random candidates of some sketches."""
+    """Store times of `count` random candidates of some sketches."""
     with records.open(path) as store:
         for task in tasks():
             for sketch in known_sketches(task):

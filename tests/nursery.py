@@ -1,8 +1,8 @@
-"""Measuring processes without loading TVM for each of them: they are forked from one that has loaded it for all tests.
+"""Fork measuring processes from one process that has loaded TVM for all tests.
 
-A tuned model has a fork server of its own, and the suite tunes some hundred models: a second of work each before the
-first candidate. `measure/` tests servers as users have them, and commands that run in processes of their own do, too;
-all other tests are given servers that differ in this alone.
+Each tuned model has its own fork server, which takes a second to start, and the suite tunes about a hundred models.
+Tests of `measure/` and commands that run in their own processes use regular servers. All other tests use these
+servers, which differ only in how they start.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _BYTES = 200_000
 
 
 class Born(NamedTuple):
-    """A process that is not ours to wait for, used as a Popen is."""
+    """A process that is not a child of this process, with the interface of Popen."""
 
     pid: int
     descriptor: int
 
     def poll(self) -> int | None:
-        """Something if it has ended."""
+        """Return a number if the process has ended, else None."""
         return self.wait(0)
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Until it has ended, or the time is over."""
+        """Wait until the process has ended or `seconds` have passed."""
         ended, _, _ = select.select([self.descriptor], [], [], seconds)
         return 0 if ended else None
 
 
 class Nursery:
-    """A process with TVM loaded that forks fork servers; started when the first is wanted."""
+    """Fork fork servers from a process that has TVM loaded. The process starts at the first request."""
 
     def __init__(self) -> None:
         self._control: socket.socket | None = None
@@ -48,19 +48,19 @@ class Nursery:
         self._lock = threading.Lock()
 
     def spawned(self, server: Any, control: socket.socket, log: IO[bytes]) -> Born:
-        """In place of `ForkServer._spawned`."""
+        """Replace `ForkServer._spawned`."""
         with self._lock:
             if self._control is None:
                 self._control = self._started(server)
             request = {"directory": str(server._directory), "at": os.getcwd(), "environment": server._environment()}
             socket.send_fds(self._control, [json.dumps(request).encode()], [control.fileno(), log.fileno()])
             pid, descriptors, _, _ = socket.recv_fds(self._control, 100, 1)
-            found = Born(int(pid), descriptors[0])
-            self._born.append(found)
-        return found
+            process = Born(int(pid), descriptors[0])
+            self._born.append(process)
+        return process
 
     def close(self) -> None:
-        """No more are born; those that are live on."""
+        """Stop forking. Forked servers continue."""
         if self._control is not None:
             self._control.close()
         if self._process is not None:
@@ -85,26 +85,26 @@ class Nursery:
 
 
 def main(control: socket.socket) -> None:
-    """Fork a server for each request until the tests are over."""
+    """Fork a server for each request until the tests end."""
     sys.modules["torch"] = None  # type: ignore[assignment]  # as in felixlike.measure.child.fork_server
     from felixlike import _tvm
     from felixlike.measure.child import trial_process  # noqa: F401  loaded here once
 
     _tvm.load()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for
     with contextlib.suppress(OSError):
         while True:
             data, descriptors, _, _ = socket.recv_fds(control, _BYTES, 2)
             if not data:
                 return
-            ready, told = os.pipe()
+            ready, write_end = os.pipe()
             pid = os.fork()
             if not pid:
                 os.setsid()
-                os.close(told)  # who is born may be ended at once, by its group
+                os.close(write_end)  # the process has its own group now and can be killed through it
                 control.close()
                 _serve(json.loads(data), *descriptors)
-            os.close(told)
+            os.close(write_end)
             os.read(ready, 1)
             os.close(ready)
             descriptor = os.pidfd_open(pid)
@@ -114,7 +114,7 @@ def main(control: socket.socket) -> None:
 
 
 def _serve(request: dict[str, Any], control: int, log: int) -> None:
-    """Be the fork server that `ForkServer` would have started."""
+    """Run the fork server that `ForkServer` would have started."""
     from felixlike.measure.child import fork_server
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

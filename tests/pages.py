@@ -1,16 +1,19 @@
-"""Pages read as a browser would: elements, texts, what they would load from elsewhere."""
+"""Parse HTML pages: elements, texts and external links."""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
 
 _ALONE = {"meta", "link", "line", "circle", "path", "br"}
-"""Elements that hold nothing."""
+"""Elements without content."""
 
 
 class Read(HTMLParser):
-    """A page or a part of one.  tags: elements with their attributes, in order.  text: what is shown, a line an
-    element.  wrong: elements that end where they should not."""
+    """A page or a part of one.
+
+    `tags` lists elements with their attributes in order. `text` is the displayed text with a line for each element.
+    `wrong` lists unmatched end tags.
+    """
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -43,10 +46,10 @@ class Read(HTMLParser):
         return "\n".join(self._texts)
 
     def count(self, tag: str, class_: str = "") -> int:
-        """Elements of a name, of a class."""
+        """Count the elements of a name and a class."""
         return sum(name == tag and (not class_ or class_ in (at.get("class") or "").split()) for name, at in self.tags)
 
     def elsewhere(self) -> list[str]:
-        """What a browser would load."""
+        """Return the addresses that a browser would load."""
         links = [at.get(name) for _, at in self.tags for name in ("src", "href", "data", "action")]
         return [link for link in links if link and not link.startswith(("#", "data:"))]

@@ -1,4 +1,4 @@
-"""What all tests of schedule rules do: run schedules, replay them, compare formulas with counts."""
+"""Share helpers of schedule rule tests: run schedules, replay them, compare formulas with counts."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from felixlike.symbolic import Sketch, concrete_nest
 
 
 def as_module(func: Any) -> Any:
-    """A task's module.  To be kept while its schedules live: TVM changes in place what only a schedule still holds."""
+    """Return a task's module.
+
+    Keep a reference while its schedules live: TVM changes a module in place if only a schedule refers to it.
+    """
     return _tvm.IRModule({"main": func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)})
 
 
 def run(module: Any, arguments: list[Any]) -> list[Any]:
-    """All arguments after the function has run."""
+    """Run the function and return all its arguments."""
     tensors = [_tvm.runtime.tensor(argument) for argument in arguments]
     codegen.compile_primfuncs(module, _tvm.Target("llvm")).jit()["main"](*tensors)
     return [tensor.numpy() for tensor in tensors]
 
 
 def comes_back(sketch: Any, module: Any) -> None:
-    """A schedule is what its stored trace makes of the module."""
+    """Check that replaying the stored trace on the module reproduces the schedule."""
     stored = _tvm.Schedule(module)
     written = _tvm.ir.save_json(sketch.trace.as_json())
     _tvm.Trace.apply_json_to_schedule(_tvm.ir.load_json(written), stored)
@@ -35,35 +38,38 @@ def comes_back(sketch: Any, module: Any) -> None:
 
 
 def decided_anew(sketch: Any, module: Any) -> list[Any]:
-    """The modules that a schedule's trace makes with two other sets of decisions."""
-    found = []
+    """Replay a schedule's trace with two other sets of decisions and return the modules."""
+    modules = []
     for seed in (1, 2):
         replayed = _tvm.Schedule(module, seed=seed)
         _tvm.Trace(sketch.trace.insts, {}).apply_to_schedule(replayed, remove_postproc=False)
-        found.append(replayed.mod)
-    return found
+        modules.append(replayed.mod)
+    return modules
 
 
 def equal_counts(sketch: Sketch, points: Any) -> int:
-    """Formulas are what is counted in every store and column, 0 where nothing is stored; how many were compared."""
-    found = formulas(sketch, oracles.SMALL_CACHES)
+    """Check that formulas equal the counts in every buffer store and column, and 0 for inlined stores.
+
+    Return the number of compared stores.
+    """
+    store_formulas = formulas(sketch, oracles.SMALL_CACHES)
     checked = 0
-    for point, rows in zip(points.tolist(), found.evaluate(points), strict=True):
+    for point, rows in zip(points.tolist(), store_formulas.evaluate(points), strict=True):
         assert sketch.accepts(point)
         counted = oracles.count(sketch, tuple(point), oracles.SMALL_CACHES)
-        inlined = set(found.stores) - set(counted)
-        assert set(counted) <= set(found.stores)
-        assert not any(rows[found.stores.index(block)].any() for block in inlined)
+        inlined = set(store_formulas.stores) - set(counted)
+        assert set(counted) <= set(store_formulas.stores)
+        assert not any(rows[store_formulas.stores.index(block)].any() for block in inlined)
         for block, columns in counted.items():
-            ours = dict(zip(NAMES, rows[found.stores.index(block)], strict=True))
+            computed = dict(zip(NAMES, rows[store_formulas.stores.index(block)], strict=True))
             for column, value in columns.items():
-                assert np.isclose(ours[column], value, rtol=1e-9), (point, block, column, ours[column], value)
+                assert np.isclose(computed[column], value, rtol=1e-9), (point, block, column, computed[column], value)
                 checked += 1
     return checked
 
 
 def equal_to_tvms(sketch: Sketch, points: Any) -> None:
-    """Loop nests are those of TVM's schedules, and features, where they are known, those of its extractor."""
+    """Check that loop nests equal those of TVM's schedules, and known features those of TVM's extractor."""
     names = [v.name for v in sketch.variables]
     for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
         schedule = sketch.schedule(point)
@@ -75,10 +81,11 @@ def equal_to_tvms(sketch: Sketch, points: Any) -> None:
 
 
 def without_threads(module: Any, *, twice: bool = False) -> Any:
-    """A GPU's function as a CPU can run it, if slowly: every thread in turn does all that its block shares.
+    """Convert a GPU function so that a CPU runs it: every thread in turn runs the whole block.
 
-    twice: each thread runs a second time, when what others left for it in shared memory is there.
-    Software pipelines stay, without their note, or the statements, that copies are asynchronous."""
+    With `twice` each thread runs a second time, after other threads have written shared memory. Software pipelines
+    stay, without the annotation or statements for asynchronous copies.
+    """
 
     def serial(loop: Any) -> Any:
         dropped = ("software_pipeline_async_stages", "pragma_unroll_explicit")
@@ -87,8 +94,8 @@ def without_threads(module: Any, *, twice: bool = False) -> Any:
         kind = _tvm.tirx.ForKind.SERIAL if bound else loop.kind
         extent, body = loop.extent, loop.body
         if twice and bound and str(loop.thread_binding.thread_tag).startswith("threadIdx"):
-            own = _tvm.tirx.floormod(loop.loop_var, extent)
-            extent, body = 2 * extent, _tvm.substituted(body, {loop.loop_var: own})
+            thread = _tvm.tirx.floormod(loop.loop_var, extent)
+            extent, body = 2 * extent, _tvm.substituted(body, {loop.loop_var: thread})
         return _tvm.tirx.For(loop.loop_var, loop.min, extent, kind, body, None, notes)
 
     def bare(note: Any) -> Any:

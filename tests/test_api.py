@@ -1,4 +1,4 @@
-"""optimize, load and extract_tasks as users call them, on small models with small budgets."""
+"""Test `optimize`, `load` and `extract_tasks` with small models and small budgets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tuned(model: nn.Module, x: torch.Tensor, tmp_path_factory: pytest.TempPathFa
     return fx.optimize(model, x, trials=24, space="all", store=store, progress=False)
 
 
-def test_the_answer_is_the_models(tuned: fx.Optimized, model: nn.Module, x: torch.Tensor) -> None:
+def test_outputs_equal_the_models_outputs(tuned: fx.Optimized, model: nn.Module, x: torch.Tensor) -> None:
     y = tuned(x)
     assert isinstance(y, torch.Tensor)
     with torch.no_grad():
@@ -55,7 +55,7 @@ def test_the_answer_is_the_models(tuned: fx.Optimized, model: nn.Module, x: torc
     model.float()
 
 
-def test_the_report_tells_how_it_came_about(tuned: fx.Optimized, tmp_path: Path) -> None:
+def test_the_report_has_its_history(tuned: fx.Optimized, tmp_path: Path) -> None:
     report = tuned.report
     steps = ("importing", "proposing", "measuring", "choosing", "compiling", "comparing")
     assert all(report.spent[step] >= 0 for step in steps)
@@ -74,7 +74,7 @@ def test_the_report_tells_how_it_came_about(tuned: fx.Optimized, tmp_path: Path)
     assert (tmp_path / "page.html").read_text() == (tmp_path / "own.html").read_text()
 
 
-def test_servers_measure_instead(loopback: Loopback, model: nn.Module, x: torch.Tensor) -> None:
+def test_candidates_are_measured_on_servers(loopback: Loopback, model: nn.Module, x: torch.Tensor) -> None:
     measured = fx.optimize(model, x, trials=6, space="all", tracker=loopback.where, key="cpu", progress=False)
     assert measured.report.trials == 6
     assert not any(task.failures for task in measured.report.tasks)
@@ -84,7 +84,7 @@ def test_servers_measure_instead(loopback: Loopback, model: nn.Module, x: torch.
 
 
 @pytest.mark.parametrize(("given", "missing"), [("tracker", "key"), ("key", "tracker")])
-def test_a_tracker_goes_with_a_key(model: nn.Module, x: torch.Tensor, given: str, missing: str) -> None:
+def test_a_tracker_without_a_key_raises(model: nn.Module, x: torch.Tensor, given: str, missing: str) -> None:
     with pytest.raises(InvalidOption, match=rf"there is a {given} but no {missing}\. give both or neither"):
         fx.optimize(model, x, progress=False, **{given: "127.0.0.1:9190"})  # type: ignore[arg-type]
 
@@ -104,14 +104,14 @@ def test_the_report_names_every_task(tuned: fx.Optimized) -> None:
         assert (task.seconds > 0) == (task.trials > 0)
 
 
-def test_saved_models_come_back_with_their_report(tuned: fx.Optimized, x: torch.Tensor, tmp_path: Path) -> None:
+def test_saved_models_are_loaded_with_their_report(tuned: fx.Optimized, x: torch.Tensor, tmp_path: Path) -> None:
     tuned.save(tmp_path / "model.flx")
-    again = fx.load(tmp_path / "model.flx")
-    torch.testing.assert_close(again(x), tuned(x))
-    assert str(again.report) == str(tuned.report)
+    loaded = fx.load(tmp_path / "model.flx")
+    torch.testing.assert_close(loaded(x), tuned(x))
+    assert str(loaded.report) == str(tuned.report)
 
 
-def test_wrong_inputs_are_refused(tuned: fx.Optimized, x: torch.Tensor) -> None:
+def test_invalid_inputs_raise(tuned: fx.Optimized, x: torch.Tensor) -> None:
     with pytest.raises(InputMismatch, match=r"has shape \(5, 32\)"):
         tuned(torch.randn(5, 32))
     with pytest.raises(InputMismatch, match=r"torch.float64, compiled for torch.float32"):
@@ -120,10 +120,10 @@ def test_wrong_inputs_are_refused(tuned: fx.Optimized, x: torch.Tensor) -> None:
         tuned(x, x)
 
 
-def test_no_budget_at_all_still_gives_checked_schedules(
+def test_schedules_are_verified_without_a_budget(
     model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The best predicted, each built and checked once; another time what was chosen is known."""
+    """The best predicted candidates are built and verified once. A second run reuses the selection."""
     begun, begin = list[Any](), Builder.begin
 
     def counted(workshop: Builder, index: int, candidate: Any, memory: int, **extra: Any) -> Any:
@@ -145,13 +145,13 @@ def test_no_budget_at_all_still_gives_checked_schedules(
     assert again.report.error <= 1e-4
 
 
-def test_a_primfunc_is_a_function_of_its_inputs() -> None:
+def test_a_primfunc_is_called_with_its_inputs() -> None:
     a, b = torch.randn(12, 10), torch.randn(10, 18)
     tuned = fx.optimize(workloads.matmul(12, 10, 18), rounds=1, progress=False)
     torch.testing.assert_close(tuned(a, b), a @ b, rtol=1e-4, atol=1e-4)
 
 
-def test_a_search_on_a_simulated_cpu_gives_code_for_this_one(tmp_path: Path) -> None:
+def test_a_search_on_a_simulated_cpu_compiles_for_the_host(tmp_path: Path) -> None:
     a, b = torch.randn(12, 10), torch.randn(10, 18)
     store = tmp_path / "runs.sqlite"
     tuned = fx.optimize(
@@ -235,29 +235,29 @@ def test_tasks_are_extracted_heaviest_first(model: nn.Module, x: torch.Tensor) -
         ({"store": "/nowhere/at/all.sqlite"}, StoreError, "there is no directory"),
     ],
 )
-def test_bad_input_is_named_before_any_work(
+def test_invalid_options_raise_before_any_work(
     options: dict[str, Any], error: type[Exception], words: str, model: nn.Module, x: torch.Tensor
 ) -> None:
-    given: dict[str, Any] = {"model": model, "shapes": x, "progress": False, "rounds": 1} | options
+    arguments: dict[str, Any] = {"model": model, "shapes": x, "progress": False, "rounds": 1} | options
     with pytest.raises(error, match=words):
-        fx.optimize(given.pop("model"), given.pop("shapes"), **given)
+        fx.optimize(arguments.pop("model"), arguments.pop("shapes"), **arguments)
 
 
-def test_sizes_that_calls_decide_are_computed_in_float32(model: nn.Module) -> None:
-    """Where there are tensor cores to ask for: without a GPU, the device is missed first."""
+def test_dynamic_sizes_refuse_tensor_core_precisions(model: nn.Module) -> None:
+    """Without a GPU the error about the missing device comes first."""
     target = with_precision(resolve_target("sm_90"), "tf32")
     with pytest.raises(InvalidOption, match="products of tf32 are for models whose sizes are known"):
         api._dynamic(model, (fx.Dim("n", range(1, 9)), 64), None, {}, target=target)
 
 
-def test_numbers_of_numpy_are_numbers(model: nn.Module, x: torch.Tensor) -> None:
+def test_numpy_numbers_are_accepted_as_options(model: nn.Module, x: torch.Tensor) -> None:
     tuned = fx.optimize(model, x, np.int64(0), seed=np.int32(3), seconds=np.float32(60), progress=False)  # type: ignore[arg-type]
     assert tuned.report.seed == 3
     assert type(tuned.report.to_json()["seed"]) is int
 
 
-def test_nothing_is_said_without_progress(x: torch.Tensor, capfd: pytest.CaptureFixture[str]) -> None:
-    """Nor by TVM, on file descriptors: pooling asks for rules that nobody has."""
+def test_nothing_is_printed_without_progress(x: torch.Tensor, capfd: pytest.CaptureFixture[str]) -> None:
+    """TVM prints nothing to file descriptors either, although pooling requests rules that are not registered."""
     image = torch.randn(1, 2, 8, 8)
     fx.optimize(nn.Sequential(nn.Conv2d(2, 4, 3), nn.MaxPool2d(2)), image, trials=1, space="all", progress=False)
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""A model is compared with what the user gave, however it was given: mistakes of the importer and of rewrites show."""
+"""Test that outputs are compared with the source model, so that errors of the importer and of rewrites are detected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REFERENCES = {
     "Relax": "TVM's own build of the module as given",
     "PrimFunc": "TVM's own build of the module as given",
 }
-"""What each kind of model is compared with."""
+"""The reference that each kind of model is compared with."""
 
 
 def program() -> Any:
@@ -49,8 +49,8 @@ def proto() -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def given(kind: str, folder: Path) -> tuple[Any, Any]:
-    """A model that adds, and shapes."""
+def model_and_shapes(kind: str, folder: Path) -> tuple[Any, Any]:
+    """Return a model that adds, and its shapes."""
     if kind == "module":
         return Apply(lambda x: x + 1.5), (SHAPE,)
     if kind == "program":
@@ -74,8 +74,8 @@ def given(kind: str, folder: Path) -> tuple[Any, Any]:
     return builder.get(), None
 
 
-def mistaken(module: Any, target: Any) -> Any:
-    """What the passes make of a module, with subtractions for additions."""
+def passes_with_an_error(module: Any, target: Any) -> Any:
+    """Run the passes on a module and replace additions by subtractions."""
     tirx = _tvm.tirx
 
     def subtract(node: Any) -> Any:
@@ -91,18 +91,18 @@ FUSE = pipeline.fuse
 
 
 @pytest.mark.parametrize("kind", REFERENCES)
-def test_a_mistake_of_ours_shows(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, shapes = given(kind, tmp_path)
+def test_an_error_in_the_passes_is_detected(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, shapes = model_and_shapes(kind, tmp_path)
     tuned = fx.optimize(model, shapes, 0, progress=False)
     assert tuned.report.reference == REFERENCES[kind]
     assert tuned.report.error < 1e-6
-    monkeypatch.setattr(importer, "fuse", mistaken)
+    monkeypatch.setattr(importer, "fuse", passes_with_an_error)
     with pytest.raises(VerificationFailed, match="does not compute what the original does"):
         fx.optimize(model, shapes, 0, progress=False)
 
 
-def test_randomness_of_a_file(tmp_path: Path) -> None:
-    """TVM's importer makes nothing of dropout, which is right for no call."""
+def test_a_model_with_dropout_is_reported_as_random(tmp_path: Path) -> None:
+    """TVM's importer removes dropout, which is wrong in every call."""
     x = torch.randn(SHAPE)
     model = Apply(lambda x: nn.functional.dropout(x + 1.5, training=True))
     torch.export.save(torch.export.export(model, (x,)), tmp_path / "model.pt2")
@@ -111,7 +111,7 @@ def test_randomness_of_a_file(tmp_path: Path) -> None:
     assert max_relative_error(without, original, (x,)).verdict is Verdict.RANDOM
 
 
-def test_an_exported_program_is_left_as_it_was() -> None:
+def test_an_exported_program_is_not_changed() -> None:
     exported = program()
     before = str(exported)
     imported = import_model(exported)
@@ -119,7 +119,7 @@ def test_an_exported_program_is_left_as_it_was() -> None:
     assert str(exported) == before
 
 
-def test_what_nothing_else_can_run_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_without_a_reference_are_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     from onnx.reference import ReferenceEvaluator
 
     def refuse(*_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Errors say what, where and what to do, and cross process borders."""
+"""Test that errors state what happened, where and what to do, and can be pickled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_messages_can_be_printed_anywhere(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     print(error)
     assert str(error) == "a size is 0. give sizes >= 1."
-    assert str(OutputNotWritable("permission is denied")) == "permission is denied."  # it is an OSError, too
+    assert str(OutputNotWritable("permission is denied")) == "permission is denied."  # also an OSError
 
 
 def test_errors_survive_pickling() -> None:

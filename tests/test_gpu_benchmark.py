@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu` up to the last line that needs a GPU."""
+"""Test `python -m benchmarks.gpu` up to the first line that needs a GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def part_of(name: str, row: Callable[[Bench, str, float], Row]) -> Part:
     return Part(name, 0.5, lambda: ("one", "two", "three"), row)
 
 
-def test_parts_are_in_the_order_that_was_asked_for() -> None:
+def test_parts_are_in_the_requested_order() -> None:
     names = ["points", "subgraphs", "precision", "networks", "search", "dynamic", "collecting"]
     assert [part.name for part in PARTS] == names
     assert len(PARTS[1].names()) == 10
@@ -51,9 +51,9 @@ def test_parts_are_in_the_order_that_was_asked_for() -> None:
     ],
 )
 def test_every_part_rehearses(part: str, name: str, keys: set[str], tmp_path: Path) -> None:
-    (found,) = (p for p in PARTS if p.name == part)
+    (selected,) = (p for p in PARTS if p.name == part)
     bench = bench_in(tmp_path)
-    command.run_part(bench, replace(found, least=0.0), name)
+    command.run_part(bench, replace(selected, least=0.0), name)
     row = bench.journal.rows(part)[name]
     assert "failed" not in row
     assert keys <= row.keys()
@@ -61,14 +61,14 @@ def test_every_part_rehearses(part: str, name: str, keys: set[str], tmp_path: Pa
     assert part in write_page(bench.journal, tmp_path, rehearsal=True).read_text()
 
 
-def test_points_are_also_of_sketches_that_pack_constant_weights(tmp_path: Path) -> None:
+def test_points_include_sketches_that_pack_constant_weights(tmp_path: Path) -> None:
     bench = bench_in(tmp_path)
     assert len(packing_sketches(bench.target, OPERATORS["conv1d"]())) >= 3
-    assert not packing_sketches(bench.target, OPERATORS["conv2d_nhwc"]())  # it lies as threads copy it
+    assert not packing_sketches(bench.target, OPERATORS["conv2d_nhwc"]())  # weights are in copy order already
     assert not packing_sketches(bench.target, OPERATORS["softmax_3d"]())
 
 
-def test_what_is_done_is_not_done_again_and_errors_are_rows(tmp_path: Path) -> None:
+def test_finished_rows_are_skipped_and_errors_are_recorded(tmp_path: Path) -> None:
     done: list[str] = []
 
     def row(_: Bench, name: str, seconds: float) -> Row:
@@ -90,12 +90,12 @@ def test_what_is_done_is_not_done_again_and_errors_are_rows(tmp_path: Path) -> N
     assert journal.unfinished("made up") == ("", 0.0)
 
 
-def test_without_time_nothing_begins(tmp_path: Path) -> None:
+def test_no_row_starts_without_time(tmp_path: Path) -> None:
     command.run_part(bench_in(tmp_path, seconds=0.0), part_of("made up", lambda *_: {}))
     assert not (tmp_path / "journal.jsonl").exists()
 
 
-def test_a_row_that_ends_or_holds_its_process_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crashed_and_hanging_rows_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.begin("made up", "one", 0.1)
     crashed = subprocess.Popen([sys.executable, "-c", "import os; os._exit(3)"])
@@ -106,8 +106,8 @@ def test_a_row_that_ends_or_holds_its_process_is_noted(tmp_path: Path, monkeypat
     assert hung.returncode is not None
 
 
-def test_the_command_goes_on_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three processes: the second row ends the first one."""
+def test_the_command_continues_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three processes run. The second row crashes the first process."""
     script = tmp_path / "child.py"
     script.write_text(
         "import sys, os, pathlib\n"
@@ -134,22 +134,32 @@ def test_the_command_goes_on_after_a_crash(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_whole_command_rehearses(tmp_path: Path) -> None:
-    given = ["--rehearse", "--folder", str(tmp_path), "--only", "search", "--names", "softmax, stock", "--minutes", "3"]
-    told = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", *given],
+    arguments = [
+        "--rehearse",
+        "--folder",
+        str(tmp_path),
+        "--only",
+        "search",
+        "--names",
+        "softmax, stock",
+        "--minutes",
+        "3",
+    ]
+    completed = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", *arguments],
         check=True,
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[1],
         env=None,
     )
-    assert "search: softmax, stock: done" in told.stdout
+    assert "search: softmax, stock: done" in completed.stdout
     page = json.loads((tmp_path / "page.json").read_text())
     assert page["machine"]["name"].startswith("no GPU: a rehearsal")
     assert list(page["parts"]["search"]) == ["softmax, stock"]
 
 
-def test_sides_that_cannot_be_called_say_so(tmp_path: Path) -> None:
+def test_sides_that_cannot_be_called_record_the_error(tmp_path: Path) -> None:
     import torch
 
     def broken() -> Callable[[], object]:
@@ -161,8 +171,7 @@ def test_sides_that_cannot_be_called_say_so(tmp_path: Path) -> None:
     assert row["errors"] == {"broken": "RuntimeError: CUDA error: out of memory"}
 
 
-def test_sides_are_timed_against_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, but for the GPU."""
+def test_sides_are_timed_interleaved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -194,7 +203,7 @@ def test_the_page_has_ratios_and_failures() -> None:
     assert "| dense | 2 | 1 | 1 | 1.00 | 3.0e-07 | a; b |" in text
 
 
-def test_the_page_says_how_far_off_each_precision_is() -> None:
+def test_the_page_lists_the_error_of_each_precision() -> None:
     off = {"eager": 2e-7, "eager TF32": 3e-4, "tuned": 2.5e-4}
     row: Row = {"eager TF32": 2e-5, "tuned": 1e-5, "off": off, "on tensor cores": ["dense"], "errors": {}}
     text = page_text({"name": "A GPU"}, {"precision": {"dense, tf32": row}})

@@ -1,4 +1,4 @@
-"""`import felixlike` is light, and the public names are there."""
+"""Test that `import felixlike` is fast and that the public names exist."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_importing_loads_neither_torch_nor_tvm() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_what_only_shows_loads_neither_torch_nor_tvm() -> None:
-    """So that `felixlike show` is quick, and `felixlike doctor` can say what is wrong with them."""
+def test_show_and_doctor_load_neither_torch_nor_tvm() -> None:
+    """`felixlike show` starts fast, and `felixlike doctor` can report broken installations."""
     code = (
         "import sys, felixlike.cli.doctor, felixlike.cli.show, felixlike.report.layout, felixlike.records\n"
         "print([m for m in ('torch', 'tvm', 'egglog') if m in sys.modules])"
@@ -26,7 +26,7 @@ def test_what_only_shows_loads_neither_torch_nor_tvm() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_rooms_that_use_tvm_do_not_load_it_before_they_need_it() -> None:
+def test_packages_load_tvm_only_when_they_use_it() -> None:
     code = (
         "import sys, felixlike.codegen, felixlike.frontend, felixlike.spaces, felixlike.symbolic\n"
         "print([m for m in ('torch', 'tvm', 'egglog') if m in sys.modules])"
@@ -45,8 +45,8 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = felixlike.optimise
 
 
-def test_no_module_imports_itself_through_others() -> None:
-    """Imports for type checkers included."""
+def test_there_are_no_import_cycles() -> None:
+    """Imports for type checkers are included."""
     grimp = pytest.importorskip("grimp", reason="import-linter brings it")
     graph = grimp.build_graph("felixlike")
     order = TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules})

@@ -1,4 +1,4 @@
-"""Optimized as an object: copied, pickled, sent to other processes, asked what it is."""
+"""Test `Optimized` objects: copies, pickling, use in other processes and inspection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scale(nn.Module):
 
 
 class Scaled(Dataset[Tensor], Sized):
-    """A data set whose elements a tuned model makes."""
+    """A data set whose elements a tuned model computes."""
 
     def __init__(self, optimized: fx.Optimized) -> None:
         self.optimized = optimized
@@ -50,7 +50,7 @@ def inputs() -> tuple[Tensor, Tensor]:
     return torch.randn(4, 20), torch.randn(20)
 
 
-def test_copies_give_the_same_answers(optimized: fx.Optimized) -> None:
+def test_copies_give_equal_outputs(optimized: fx.Optimized) -> None:
     x, by = inputs()
     want = optimized(x, by)["product"]
     shallow, deep = copy.copy(optimized), copy.deepcopy({"model": optimized})["model"]
@@ -62,7 +62,7 @@ def test_copies_give_the_same_answers(optimized: fx.Optimized) -> None:
         assert other.outputs == optimized.outputs
 
 
-def test_what_is_pickled_is_checked(optimized: fx.Optimized) -> None:
+def test_invalid_pickles_raise(optimized: fx.Optimized) -> None:
     data = bytearray(pickle.dumps(optimized))
     data[len(data) // 2] ^= 0xFF
     with pytest.raises(InvalidArtefact, match="a pickled model: the file is damaged"):
@@ -79,13 +79,13 @@ def test_pickling_needs_a_compiler_once(optimized: fx.Optimized, monkeypatch: py
     copy.deepcopy(optimized)
 
 
-def test_spawned_workers(optimized: fx.Optimized) -> None:
+def test_spawned_workers_give_equal_outputs(optimized: fx.Optimized) -> None:
     batches = DataLoader(Scaled(optimized), batch_size=3, num_workers=1, multiprocessing_context="spawn")
     (batch,) = batches
     assert torch.equal(batch, torch.arange(3.0)[:, None, None].expand(3, 4, 20))
 
 
-def test_what_it_takes_and_gives(optimized: fx.Optimized) -> None:
+def test_inputs_and_outputs_are_described(optimized: fx.Optimized) -> None:
     assert [str(spec) for spec in optimized.inputs] == ["x: float32[4, 20]", "by: float32[20]"]
     assert str(optimized.outputs["product"]) == "output['product']: float32[4, 20]"
     total, nothing = optimized.outputs["rest"]
@@ -97,7 +97,7 @@ def test_what_it_takes_and_gives(optimized: fx.Optimized) -> None:
     assert callable(optimized)
 
 
-def test_it_goes_when_nobody_holds_it(optimized: fx.Optimized) -> None:
+def test_unreferenced_models_are_freed(optimized: fx.Optimized) -> None:
     other = copy.deepcopy(optimized)
     other(*inputs())
     gone = weakref.ref(other)

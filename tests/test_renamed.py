@@ -1,4 +1,4 @@
-"""Names of before version 0.1.0: they work, and say what they are called now."""
+"""Test that names from before version 0.1.0 work and warn with their new names."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("old", MOVED)
-def test_moved_modules(old: str) -> None:
-    """In a process of their own: a module warns once."""
+def test_moved_modules_warn_and_have_the_same_names(old: str) -> None:
+    """Each module is imported in its own process, because it warns only once."""
     code = f"""
 import importlib, warnings
 with warnings.catch_warnings(record=True) as told:
@@ -33,18 +33,18 @@ assert names and all(getattr(before, name) is getattr(now, name) for name in nam
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_modules_below_moved_packages() -> None:
+def test_modules_in_moved_packages_have_the_same_classes() -> None:
     with pytest.warns(DeprecationWarning, match="has moved to"):
         before = importlib.import_module("felixlike.algebra.expression")
     assert before.Expr is importlib.import_module("felixlike.symbolic.expr.expression").Expr
 
 
-def test_modules_that_never_were() -> None:
+def test_unknown_modules_raise() -> None:
     with pytest.raises(ModuleNotFoundError), pytest.warns(DeprecationWarning, match="has moved to"):
         importlib.import_module("felixlike.deploy.nothing")
 
 
-def test_the_former_package_of_oracles() -> None:
+def test_the_former_testing_package_imports() -> None:
     code = "import felixlike.testing.tvm_view as view; assert view.tvm_view"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
 
@@ -62,21 +62,21 @@ def test_the_former_package_of_oracles() -> None:
         "SuspiciousName",
     ],
 )
-def test_renamed_warnings(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match="is now") as told:
+def test_old_names_of_warnings_warn_and_return_the_new_classes(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match="is now") as caught:
         warning = getattr(errors, name)
     assert issubclass(warning, errors.FelixlikeWarning)
-    assert warning.__name__ in str(told[0].message)
-    assert told[0].filename == __file__
+    assert warning.__name__ in str(caught[0].message)
+    assert caught[0].filename == __file__
 
 
-def test_renamed_observations() -> None:
+def test_the_old_name_of_observations_warns() -> None:
     with pytest.warns(DeprecationWarning, match="Observations"):
         known = felixlike.search.Known
     assert known is felixlike.search.Observations
 
 
-def test_names_that_never_were() -> None:
+def test_unknown_names_raise() -> None:
     assert not hasattr(errors, "Nothing")
 
 
@@ -85,7 +85,7 @@ def test_the_page_has_every_error_and_warning() -> None:
     rows = " ".join(line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `"))
     classes = {
         name
-        for name, found in vars(errors).items()
-        if isinstance(found, type) and issubclass(found, errors.FelixlikeError | errors.FelixlikeWarning)
+        for name, member in vars(errors).items()
+        if isinstance(member, type) and issubclass(member, errors.FelixlikeError | errors.FelixlikeWarning)
     }
     assert set(re.findall(r"`(\w+)`", rows)) == classes - {"FelixlikeError", "FelixlikeWarning", "TCError"}

@@ -1,4 +1,4 @@
-"""Several threads may optimize, compile and import at a time: each result is right, and PyTorch is left as it was."""
+"""Test that several threads can optimize, compile and import concurrently and that PyTorch's state is restored."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from felixlike.errors import FelixlikeWarning
 COUNT = 4
 
 
-def _together(work: Callable[[int], object]) -> None:
-    """Run work(0), work(1), … in a thread each; raise what one of them raises."""
+def _run_in_threads(work: Callable[[int], object]) -> None:
+    """Run work(0), work(1), … in one thread each, and raise the first exception."""
     errors: list[BaseException] = []
     barrier = threading.Barrier(COUNT)
 
@@ -44,8 +44,8 @@ def _together(work: Callable[[int], object]) -> None:
 
 def _models() -> list[tuple[nn.Module, Tensor]]:
     torch.manual_seed(0)
-    made = [nn.Sequential(nn.Linear(9 + i, 16), nn.ReLU(), nn.Linear(16, 4)).eval() for i in range(COUNT)]
-    return [(model, torch.randn(3, 9 + i)) for i, model in enumerate(made)]
+    modules = [nn.Sequential(nn.Linear(9 + i, 16), nn.ReLU(), nn.Linear(16, 4)).eval() for i in range(COUNT)]
+    return [(model, torch.randn(3, 9 + i)) for i, model in enumerate(modules)]
 
 
 def _state() -> tuple[Any, ...]:
@@ -61,7 +61,7 @@ def _state() -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("way", ["optimize", "torch.compile"])
-def test_threads_that_begin_together(way: str, tmp_path: Path) -> None:
+def test_concurrent_threads_get_correct_outputs(way: str, tmp_path: Path) -> None:
     models = _models()
     options: dict[str, Any] = {"seconds": 0, "store": str(tmp_path / "store.sqlite")}
     torch._dynamo.reset()
@@ -74,7 +74,7 @@ def test_threads_that_begin_together(way: str, tmp_path: Path) -> None:
             fast = fx.optimize(model, (x,), trials=0, progress=False) if way == "optimize" else compiled[index]
             torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
 
-    _together(work)
+    _run_in_threads(work)
     assert _state() == before
     other = torch.compile(lambda x: x.sin() + 1, backend="eager", fullgraph=True)
     torch.testing.assert_close(other(torch.ones(3)), torch.ones(3).sin() + 1)
@@ -99,17 +99,17 @@ def test_the_last_block_restores_a_setting() -> None:
         assert (users, value[0]) == (7, 1)
         thread.start()
         assert inside.wait(30)
-    assert value == [1]  # the other block still runs
+    assert value == [1]  # the other block is still active
     outside.set()
     thread.join()
     assert (value, seen) == ([7], [7, 1])
 
 
-def test_a_block_inside_of_what_the_users_code_has_set() -> None:
+def test_a_block_restores_a_setting_of_the_user() -> None:
     value = [7]
     setting = SharedSetting(lambda: value[0], lambda new: value.__setitem__(0, new), 1)
     with setting.held():
-        value[0] = 7  # the user's own code runs
+        value[0] = 7  # the user's code changes the setting
         with setting.held():
             assert value == [1]
         assert value == [7]
@@ -125,11 +125,11 @@ def test_once_calls_a_function_once() -> None:
         calls.append(1)
         return 5
 
-    _together(lambda _: make())
+    _run_in_threads(lambda _: make())
     assert (make(), calls) == (5, [1])
 
 
-def test_one_thread_at_a_time_is_alone() -> None:
+def test_alone_admits_one_thread_at_a_time() -> None:
     inside = 0
 
     def work(_: int) -> None:
@@ -140,4 +140,4 @@ def test_one_thread_at_a_time_is_alone() -> None:
                 assert inside == 1
                 inside -= 1
 
-    _together(work)
+    _run_in_threads(work)

@@ -1,4 +1,4 @@
-"""The wheel: it holds what the package reads, and the quick start runs from it, away from the checkout."""
+"""Test that the wheel contains the package's data files and that the quick start runs from it outside the checkout."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ print(fx.__file__)
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
-    if "hatchling" in made.stderr and "No matching distribution" in made.stderr:
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    if "hatchling" in completed.stderr and "No matching distribution" in completed.stderr:
         pytest.skip("pip has nowhere to get hatchling from, which makes the wheel")
-    assert made.returncode == 0, made.stderr
-    (found,) = folder.glob("felixlike-*.whl")
-    return found
+    assert completed.returncode == 0, completed.stderr
+    (path,) = folder.glob("felixlike-*.whl")
+    return path
 
 
-def test_it_holds_what_the_package_reads(wheel: Path) -> None:
+def test_the_wheel_contains_the_data_files(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
@@ -54,14 +54,14 @@ def test_it_holds_what_the_package_reads(wheel: Path) -> None:
     assert there == {name for name in names if ".dist-info/" not in name}
     data = ("py.typed", "costmodel/data/cpu.pt", "costmodel/data/cuda.pt", "hardware/machines.toml", "tc/grammar.lark")
     assert {f"felixlike/{name}" for name in data} <= names
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    required_python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     stated = next(line for line in metadata.splitlines() if line.startswith("Requires-Python: "))
-    assert set(stated.removeprefix("Requires-Python: ").split(",")) == set(wanted.split(","))
+    assert set(stated.removeprefix("Requires-Python: ").split(",")) == set(required_python.split(","))
     assert "felixlike = felixlike.cli:main" in entries
     assert "[torch_dynamo_backends]" in entries
 
 
-def test_the_quick_start_runs_from_it(wheel: Path, tmp_path: Path) -> None:
+def test_the_quick_start_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "XDG_CACHE_HOME": str(tmp_path / "cache")}

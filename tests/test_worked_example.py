@@ -1,4 +1,4 @@
-"""The worked examples in the docs do what they say: their code is run in order, and prints what stands below it."""
+"""Test that the worked examples in the docs run in order and print the output shown below them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _FENCE = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def _blocks() -> list[list[str]]:
-    """[code, what it prints] for each block of code in the example."""
-    found: list[list[str]] = []
+    """Return [code, expected output] for each block of code in the example."""
+    blocks: list[list[str]] = []
     for match in _FENCE.finditer(EXAMPLE.read_text(encoding="utf-8")):
         kind, body = match.groups()
         if kind == "python":
-            found.append([body, ""])
+            blocks.append([body, ""])
         else:
-            found[-1][1] = body
-    return found
+            blocks[-1][1] = body
+    return blocks
 
 
 def _with_outputs(outputs: list[str]) -> str:
-    """The example's text with these in the places of what its code prints."""
+    """Return the example's text with its outputs replaced."""
     printed = iter(outputs)
 
     def filled(match: re.Match[str]) -> str:
@@ -38,7 +38,7 @@ def _with_outputs(outputs: list[str]) -> str:
 
 
 def _run(blocks: list[list[str]]) -> Iterator[str]:
-    """What each block prints, all in one namespace, which is nobody's module."""
+    """Yield what each block prints. All blocks share one namespace that belongs to no module."""
     names: dict[str, object] = {"__name__": "worked_example"}
     for code, _ in blocks:
         printed = io.StringIO()
@@ -47,7 +47,7 @@ def _run(blocks: list[list[str]]) -> Iterator[str]:
         yield printed.getvalue()
 
 
-def test_the_example_prints_what_it_says(request: pytest.FixtureRequest) -> None:
+def test_the_example_prints_its_shown_output(request: pytest.FixtureRequest) -> None:
     blocks = _blocks()
     outputs = list(_run(blocks))
     if request.config.getoption("--update-golden"):
@@ -59,8 +59,8 @@ def test_the_example_prints_what_it_says(request: pytest.FixtureRequest) -> None
         assert printed == expected, f"printed by:\n{code}\nif wanted: pytest --update-golden"
 
 
-def test_the_package_is_as_it_was() -> None:
-    """The example changes a rule for itself alone."""
+def test_the_package_is_unchanged() -> None:
+    """The example changes a rule only within itself."""
     from felixlike.spaces.cpu import register_tile
 
     before = register_tile._tile

@@ -1,4 +1,4 @@
-"""What a pass or a rewrite does to a module, as a text that people read."""
+"""Print a module before and after a pass or a rewrite."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def before_and_after(title: str, before: Any, after: Any) -> str:
-    """A title, and TVM's texts of a module before and after, without what follows from the rest."""
+    """Return a title and TVM's text of a module before and after, without redundant lines."""
     return "\n".join([title, "", "---- before", *_lines(before), "", "---- after", *_lines(after)])
 
 
 _LEFT_OUT = ("#", "@I.ir_module", "T.reads(", "T.writes(", 'T.func_attr({"tirx.noalias": True})')
-"""Imports, what blocks read and write, and what all functions have."""
+"""Omitted lines: imports, reads and writes of blocks, and attributes of all functions."""
 
 
 def _lines(module: Any) -> list[str]:

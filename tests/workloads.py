@@ -1,4 +1,4 @@
-"""Small and middling operators as PrimFuncs, written in TVM's tensor expressions."""
+"""Define small and medium operators as PrimFuncs in TVM's tensor expressions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ te, topi = _tvm.te, _tvm.topi
 
 
 def matmul(n: int = 128, k: int = 64, m: int = 96, *, relu: bool = False) -> Any:
-    """C = A · B, with ReLU if wanted."""
+    """C = A · B, optionally with ReLU."""
     a, b = te.placeholder((n, k), name="A"), te.placeholder((k, m), name="B")
     r = te.reduce_axis((0, k), name="k")
     c = te.compute((n, m), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), name="C")
@@ -27,7 +27,7 @@ def matmul(n: int = 128, k: int = 64, m: int = 96, *, relu: bool = False) -> Any
 def conv2d(
     channels: int = 16, size: int = 14, filters: int = 32, kernel: int = 3, stride: int = 1, padding: int = 1
 ) -> Any:
-    """A 2-D convolution in NCHW with bias-free ReLU; padding is a block of its own."""
+    """A 2-D convolution in NCHW with bias-free ReLU. Padding is a separate block."""
     x = te.placeholder((1, channels, size, size), name="X")
     w = te.placeholder((filters, channels, kernel, kernel), name="W")
     c = topi.nn.conv2d_nchw(x, w, stride, padding, 1)
@@ -42,7 +42,7 @@ def depthwise(channels: int = 24, size: int = 14, kernel: int = 3) -> Any:
 
 
 def by_phases(channels: int = 8, size: int = 6, filters: int = 16) -> Any:
-    """A transposed convolution, 4×4 with stride 2, of weights that are laid out by phase."""
+    """A transposed convolution, 4×4 with stride 2, with weights laid out by phase."""
     x = te.placeholder((1, channels, size, size), name="X")
     w = te.placeholder((2, 2, filters, channels, 2, 2), name="W")
     dimension = Dimension(size=size, output=2 * size, taps=4, stride=2, padding=1)
@@ -62,21 +62,21 @@ def row_sum(rows: int = 12, columns: int = 60) -> Any:
 
 
 def max_pool(channels: int = 8, size: int = 14) -> Any:
-    """3×3 maximum with stride 2 and padding 1; two of its three sketches fuse the window and split it anew."""
+    """3×3 maximum with stride 2 and padding 1. Two of its three sketches fuse the window and split it again."""
     x = te.placeholder((1, channels, size, size), name="X")
     pooled = topi.nn.pool2d(x, (3, 3), (2, 2), (1, 1), (1, 1, 1, 1), "max")
     return te.create_prim_func([x, pooled])
 
 
 def average(channels: int = 4, size: int = 8) -> Any:
-    """2×2 means; on GPUs one of its sketches computes sums inside a loop that threads share unevenly."""
+    """2×2 means. On GPUs one of its sketches computes sums inside a loop that threads share unevenly."""
     x = te.placeholder((1, channels, size, size), name="X")
     pooled = topi.nn.pool2d(x, (2, 2), (2, 2), (1, 1), (0, 0, 0, 0), "avg")
     return te.create_prim_func([x, pooled])
 
 
 def large_sum(rows: int = 1024, columns: int = 1024) -> Any:
-    """The sum of everything; two of its three sketches fuse both loops, and these have more values than are tried."""
+    """The sum of all elements. Two of its three sketches fuse both loops, which have more values than are tried."""
     x = te.placeholder((rows, columns), name="X")
     return te.create_prim_func([x, topi.sum(x)])
 

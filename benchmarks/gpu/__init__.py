@@ -1,1 +1,1 @@
-"""What a GPU is good for, in one command with one time limit: python -m benchmarks.gpu --minutes 25."""
+"""Run all GPU benchmarks in one command with a time limit: python -m benchmarks.gpu --minutes 25."""

@@ -1,7 +1,9 @@
-"""What the parts need: the target, a pool, time, tuned models, and sides timed against each other.
+"""Provide the parts with a target, a measuring pool, the time left, tuned models, and interleaved timing of several
+sides.
 
-In a rehearsal everything happens up to the last line that needs a GPU: searches ask the simulated H100, models and
-kernels are compiled for sm_90 (to machine code where NVRTC is), PyTorch's sides are called once on the CPU.
+A rehearsal executes everything up to the first line that needs a GPU. Searches use the simulated H100, models and
+kernels are compiled for sm_90 (to machine code if NVRTC is installed), and PyTorch's sides are called once on the
+CPU.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ Call = Callable[[], object]
 
 @dataclass
 class Bench:
-    """folder: of the journal and of stores.  rehearsal: whether there is no GPU.  end: by time.monotonic.  points: a
-    sketch's.  errors: what went wrong with sides of the row under way."""
+    """The state of a run.
+
+    `folder` has the journal and the stores. `rehearsal` is true without a GPU. `end` is a time of time.monotonic.
+    `points` is the number of points per sketch. `errors` are those of the current row's sides.
+    """
 
     folder: Path
     rehearsal: bool
@@ -31,22 +36,22 @@ class Bench:
 
     @property
     def journal(self) -> Journal:
-        """Of this folder."""
+        """Return the journal of the folder."""
         return Journal(self.folder / "journal.jsonl")
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Return the seconds left."""
         return max(0.0, self.end - time.monotonic())
 
     @property
     def device(self) -> str:
-        """PyTorch's name of where sides run."""
+        """Return PyTorch's name of the device of the sides."""
         return "cpu" if self.rehearsal else "cuda"
 
     @cached_property
     def target(self) -> Any:
-        """What everything is compiled for. Raises UnknownTarget without a GPU, unless rehearsing."""
+        """Return the compilation target. Raises UnknownTarget without a GPU, except in a rehearsal."""
         from felixlike.hardware import device_name, resolve_target
 
         target = resolve_target("simulated:h100" if self.rehearsal else "cuda")
@@ -55,26 +60,27 @@ class Bench:
         return target
 
     def pool(self, target: Any = None) -> Any:
-        """What measures candidates.  target: in place of the bench's own."""
+        """Return a measuring pool. `target` replaces the bench's target."""
         from felixlike.measure import MeasurePool, SimulatedPool
 
         target = self.target if target is None else target
         return SimulatedPool(target) if self.rehearsal else MeasurePool(target)
 
     def tuned(self, model: Any, inputs: tuple[Any, ...], seconds: float) -> tuple[Call | None, Row]:
-        """A call of a model tuned for some seconds, with inputs on the GPU, and what the tuning took; no call in a
-        rehearsal."""
+        """Tune a model for some seconds. Return a call with inputs on the GPU (None in a rehearsal) and a row about
+        the tuning.
+        """
         return self._rehearsed(model, inputs, seconds) if self.rehearsal else self._tuned(model, inputs, seconds)
 
     def _tuned(self, model: Any, inputs: tuple[Any, ...], seconds: float) -> tuple[Call, Row]:
         import felixlike as fx
 
         store = self.folder / "models.sqlite"
-        found = fx.optimize(model, inputs, seconds=seconds, target="cuda", store=str(store), progress=False)
-        given = tuple(tensor.cuda() for tensor in inputs)
-        report = found.report
+        optimized = fx.optimize(model, inputs, seconds=seconds, target="cuda", store=str(store), progress=False)
+        gpu_inputs = tuple(tensor.cuda() for tensor in inputs)
+        report = optimized.report
         row = {"trials": report.trials, "error": report.error, "tuning_seconds": report.total_seconds}
-        return lambda: found(*given), row
+        return lambda: optimized(*gpu_inputs), row
 
     def _rehearsed(self, model: Any, inputs: tuple[Any, ...], seconds: float) -> tuple[None, Row]:
         from felixlike import codegen, records
@@ -96,12 +102,12 @@ class Bench:
                 model=model_of_costs,
                 pool=pool,
                 store=store,
-                space=SpaceName.DEFAULT,  # what the simulated device knows
+                space=SpaceName.DEFAULT,  # the simulated device supports only this space
             )
             session.run(Budget(seconds=seconds, trials=4 * len(imported.tasks)))
             trials = store.count()
         best = {state.task.key: state.best for state in session.states if state.best is not None}
-        schedules = {key: found[1].sketch.schedule(found[1].point) for key, found in best.items()}
+        schedules = {key: winner[1].sketch.schedule(winner[1].point) for key, winner in best.items()}
         _, executable = lowered_model(imported, schedules)
         row: Row = {"trials": trials, "simulated_seconds": sum(s for s, _ in best.values())}
         if codegen.cuda_toolchain():
@@ -111,10 +117,11 @@ class Bench:
         return None, row
 
     def timed(self, sides: Mapping[str, Callable[[], Call]], *, seconds_a_side: float = 2.0) -> Row:
-        """Seconds of a call of each side, interleaved, with quartiles. A side that cannot be made, or called, is left
-        out, and its row says why.
+        """Return seconds of a call of each side, interleaved, with quartiles.
 
-        sides: what makes the calls, which leave their results on the GPU."""
+        A side that cannot be made or called is omitted, and the row has its error. `sides` are functions that make
+        calls whose results stay on the GPU.
+        """
         from felixlike.bench.timing import interleaved, timer
 
         self.errors = {}
@@ -129,13 +136,13 @@ class Bench:
         if self.rehearsal:
             return {"called": sorted(calls), "errors": self.errors}
         times = interleaved({name: timer(call) for name, call in calls.items()}, seconds_a_side=seconds_a_side)
-        row: Row = {name: found.seconds for name, found in times.items()}
-        row["quartiles"] = {name: [found.low, found.high] for name, found in times.items()}
+        row: Row = {name: timing.seconds for name, timing in times.items()}
+        row["quartiles"] = {name: [timing.low, timing.high] for name, timing in times.items()}
         return {**row, "errors": self.errors}
 
 
 def synchronised(call: Call, *, rehearsal: bool) -> Call:
-    """A call that ends when the GPU has ended."""
+    """Return a call that ends when the GPU has finished."""
     import torch
 
     def whole() -> object:
@@ -148,20 +155,22 @@ def synchronised(call: Call, *, rehearsal: bool) -> Call:
 
 
 def torch_sides(model: Any, inputs: tuple[Any, ...], *, device: str, compiled: bool) -> dict[str, Callable[[], Call]]:
-    """PyTorch's: eager in float32 and with TF32 (cuBLAS and cuDNN), compiled, and compiled with CUDA graphs.
+    """Return PyTorch's sides: eager in float32 and with TF32 (cuBLAS and cuDNN), compiled, and compiled with CUDA
+    graphs.
 
-    compiled: whether to compile; a rehearsal does not, which would need a C++ compiler."""
+    A rehearsal does not compile (`compiled`), which would need a C++ compiler.
+    """
     import torch
 
     model = model.to(device)
-    given = tuple(tensor.to(device) for tensor in inputs)
+    device_inputs = tuple(tensor.to(device) for tensor in inputs)
 
     def side(run: Any, *, tf32: bool) -> Callable[[], Call]:
         def call() -> object:
             torch.backends.cuda.matmul.allow_tf32 = tf32
             torch.backends.cudnn.allow_tf32 = tf32
             with torch.inference_mode():
-                return run(*given)
+                return run(*device_inputs)
 
         return lambda: call
 

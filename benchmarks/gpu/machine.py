@@ -1,4 +1,4 @@
-"""The GPU that figures are of: its name, driver, clocks, and the versions of everything around it."""
+"""Describe the GPU of the results: name, driver, clocks, and the versions of the software."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _ASKED = {
 
 
 def facts(*, rehearsal: bool) -> dict[str, Any]:
-    """For the page of a device."""
+    """Return the facts for the page of a device."""
     import torch
 
     from felixlike import __version__
     from felixlike.codegen import cuda_toolchain, nvrtc
 
-    found: dict[str, Any] = {"date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")}
-    found |= {"name": "no GPU: a rehearsal with the simulated H100"} if rehearsal else _smi()
+    properties: dict[str, Any] = {"date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")}
+    properties |= {"name": "no GPU: a rehearsal with the simulated H100"} if rehearsal else _smi()
     compiler = f"NVRTC {nvrtc.version()}" if cuda_toolchain() == "nvrtc" else cuda_toolchain() or "none"
-    found |= {"CUDA source compiled by": compiler, "Python": platform.python_version()}
-    found |= {"torch": torch.__version__, "torch's CUDA": torch.version.cuda or "none"}
+    properties |= {"CUDA source compiled by": compiler, "Python": platform.python_version()}
+    properties |= {"torch": torch.__version__, "torch's CUDA": torch.version.cuda or "none"}
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    found |= {"cuDNN": str(cudnn or "none")}
-    found |= {"apache-tvm": metadata.version("apache-tvm"), "felixlike": __version__}
-    return found
+    properties |= {"cuDNN": str(cudnn or "none")}
+    properties |= {"apache-tvm": metadata.version("apache-tvm"), "felixlike": __version__}
+    return properties
 
 
 def _smi() -> dict[str, str]:

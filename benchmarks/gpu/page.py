@@ -1,6 +1,7 @@
-"""The page of a device: a chapter for each part, from the journal.
+"""Write the page of a device with a chapter for each part, from the journal.
 
-In: rows. Out: Markdown and JSON. Ratios are others' seconds by ours: above 1 we are faster.
+Input: rows. Outputs: Markdown and JSON. Ratios are the other side's seconds ÷ felixlike's; above 1 felixlike is
+faster.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SIDES = ("eager", "eager TF32", "torch.compile", "reduce-overhead", "default", 
 
 
 def write_page(journal: Journal, folder: Path, *, rehearsal: bool) -> Path:
-    """Write both files; where the page is."""
+    """Write both files and return the path of the page."""
     facts = machine.facts(rehearsal=rehearsal)
     rows = {part.name: journal.rows(part.name) for part in PARTS}
     name = "gpu_" + re.sub(r"[^a-z0-9]+", "_", str(facts["name"]).lower()).strip("_")
@@ -35,14 +36,14 @@ def write_page(journal: Journal, folder: Path, *, rehearsal: bool) -> Path:
 
 
 def page_text(facts: Mapping[str, Any], rows: Mapping[str, Mapping[str, Row]]) -> str:
-    """Markdown."""
+    """Return the page as Markdown."""
     lines = [f"# {facts['name']}", "", "; ".join(f"{key}: {value}" for key, value in facts.items()) + "."]
     lines += ["", "Made by `python -m benchmarks.gpu`. Times are medians of calls that end when the GPU has ended."]
-    for part, found in rows.items():
-        if found:
-            failed = {name: row["failed"] for name, row in found.items() if "failed" in row}
-            right = {name: row for name, row in found.items() if "failed" not in row}
-            lines += ["", f"## {part}", "", *_TABLES[part](right)]
+    for part, part_rows in rows.items():
+        if part_rows:
+            failed = {name: row["failed"] for name, row in part_rows.items() if "failed" in row}
+            succeeded = {name: row for name, row in part_rows.items() if "failed" not in row}
+            lines += ["", f"## {part}", "", *_TABLES[part](succeeded)]
             lines += ["", *(f"- {name} failed: {words}" for name, words in failed.items())] if failed else []
     return "\n".join(lines) + "\n"
 
@@ -51,13 +52,13 @@ def _points(rows: Mapping[str, Row]) -> list[str]:
     lines = _table("operator", "sketches", "understood", "points", "right", "others", "largest error", "spilling")
     total = Counter[str]()
     for name, row in rows.items():
-        found = Counter[str](row["outcomes"])
-        total.update(found)
-        others = ", ".join(f"{n} {outcome}" for outcome, n in found.items() if outcome != "ok") or "–"
+        outcome_counts = Counter[str](row["outcomes"])
+        total.update(outcome_counts)
+        others = ", ".join(f"{n} {outcome}" for outcome, n in outcome_counts.items() if outcome != "ok") or "–"
         error = f"{row['error']:.1e}" if row["error"] is not None else "–"
         kernels = [kernel for of_point in row["kernels"] for kernel in of_point]
         spilling = f"{sum(k['local_bytes'] > 0 for k in kernels)} of {len(kernels)}" if kernels else "–"
-        counts = (row["sketches"], row["understood"], row["points"], found["ok"])
+        counts = (row["sketches"], row["understood"], row["points"], outcome_counts["ok"])
         lines.append(_line(name, *counts, others, error, spilling))
     built = sorted(seconds for row in rows.values() for seconds in row["build_seconds"])
     median = f" A candidate was built in {built[len(built) // 2]:.2f} s in the median." if built else ""
@@ -66,16 +67,16 @@ def _points(rows: Mapping[str, Row]) -> list[str]:
 
 
 def _sides(rows: Mapping[str, Row]) -> list[str]:
-    there = [side for side in _SIDES if any(side in row for row in rows.values())]
-    others = [side for side in there if side != "tuned"]
-    lines = _table("", *(f"{side}, ms" for side in there), *(f"{side} ÷ tuned" for side in others), "trials")
+    present_sides = [side for side in _SIDES if any(side in row for row in rows.values())]
+    others = [side for side in present_sides if side != "tuned"]
+    lines = _table("", *(f"{side}, ms" for side in present_sides), *(f"{side} ÷ tuned" for side in others), "trials")
     for name, row in rows.items():
-        times = [f"{row[side] * 1e3:.4f}" if side in row else "–" for side in there]
+        times = [f"{row[side] * 1e3:.4f}" if side in row else "–" for side in present_sides]
         lines.append(_line(name, *times, *(_ratio(row, side) for side in others), row.get("trials", "–")))
     for side in others:
-        found = [row[side] / row["tuned"] for row in rows.values() if side in row and "tuned" in row]
-        if found:
-            lines += ["", f"{side} ÷ tuned, geometric mean of {len(found)}: **{geometric_mean(found):.2f}**."]
+        ratios = [row[side] / row["tuned"] for row in rows.values() if side in row and "tuned" in row]
+        if ratios:
+            lines += ["", f"{side} ÷ tuned, geometric mean of {len(ratios)}: **{geometric_mean(ratios):.2f}**."]
     simulated = {name: row["simulated_seconds"] for name, row in rows.items() if "simulated_seconds" in row}
     if simulated:
         lines += ["", "Simulated, ms: " + ", ".join(f"{n} {s * 1e3:.4f}" for n, s in simulated.items()) + "."]
@@ -105,18 +106,18 @@ def _search(rows: Mapping[str, Row]) -> list[str]:
     lines = _table("subgraph", "who", "candidates", "best, µs", "s to 95 % of the best known", "s to 99 %")
     names = dict.fromkeys(name.partition(", ")[0] for name in rows)
     for name in names:
-        mine = {who: rows[f"{name}, {who}"] for who in ("ours", STOCK) if f"{name}, {who}" in rows}
-        known = min((s for row in mine.values() for s in row["seconds"] if s), default=math.inf)
-        for who, row in mine.items():
+        rows_by_side = {side: rows[f"{name}, {side}"] for side in ("ours", STOCK) if f"{name}, {side}" in rows}
+        known = min((s for row in rows_by_side.values() for s in row["seconds"] if s), default=math.inf)
+        for side, row in rows_by_side.items():
             best = min((s for s in row["seconds"] if s), default=math.inf)
             reached = (_reached(row, known / share) for share in (0.95, 0.99))
-            lines.append(_line(name, who, len(row["seconds"]), f"{best * 1e6:.1f}", *reached))
+            lines.append(_line(name, side, len(row["seconds"]), f"{best * 1e6:.1f}", *reached))
     return lines
 
 
 def _reached(row: Row, seconds: float) -> str:
     pairs = zip(row["seconds"], row["elapsed"], strict=True)
-    return next((f"{elapsed:.1f}" for found, elapsed in pairs if found and found <= seconds), "never")
+    return next((f"{elapsed:.1f}" for latency, elapsed in pairs if latency and latency <= seconds), "never")
 
 
 def _dynamic(rows: Mapping[str, Row]) -> list[str]:

@@ -1,7 +1,8 @@
-"""The parts of the benchmark, in the order in which they run: what each has rows of, and how a row is made.
+"""Define the parts of the benchmark in the order in which they run: the names of their rows and how a row is
+computed.
 
-In: a Bench and a row's name. Out: numbers as JSON. A part's share is of the whole time; what a part leaves is for those
-after it. A name's most: seconds without a row after which its process is ended, as by a kernel that hangs.
+Input: a Bench and a row's name. Output: numbers as JSON. A part has a share of the whole time, and unused time goes
+to the parts after it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from benchmarks.gpu.precision import PRECISIONS, layer_on_tensor_cores, names
 SEARCHED = ("conv2d 3×3", "dense+bias+relu", "batch matmul", "softmax")
 STOCK = "stock"
 _ROUNDED = ("matmul", "matmul_odd", "dense_bias_relu", "batch_matmul", "conv2d_3x3", "conv2d_1x1", "conv2d_nhwc")
-"""Operators whose random points on tensor cores are compared, too."""
+"""Operators whose random points on tensor cores are also compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """name: of the part.  share: of the whole time.  names: of its rows.  row: makes one within some seconds.
-    least: seconds that a row needs at least."""
+    """A part of the benchmark.
+
+    `share` is its share of the whole time. `names` returns the names of its rows. `row` computes one within some
+    seconds. `least` is the minimum number of seconds that a row needs.
+    """
 
     name: str
     share: float
@@ -35,8 +39,11 @@ class Part:
 
 
 def points(bench: Bench, name: str, seconds: float) -> Row:
-    """Random valid points of every sketch of an operator, compared with float64; also of those sketches of ours that
-    lay a constant weight out anew.  Of a precision, those that round: simulated devices know none."""
+    """Compare random valid points of every sketch of an operator with float64.
+
+    Sketches of felixlike that repack a constant weight are included. With a precision in the name, only sketches that
+    round to it are compared. Simulated devices support none of these.
+    """
     from support.operators import OPERATORS
 
     from felixlike import codegen
@@ -49,19 +56,22 @@ def points(bench: Bench, name: str, seconds: float) -> Row:
     func, exact = OPERATORS[operator](), not precision
     target = bench.target if exact or not bench.rehearsal else resolve_target("sm_90")
     target = with_precision(target, precision or FLOAT32.name)
-    found = [sketches(func, target, space="all"), packing_sketches(target, func)]
-    found = [tuple(s for s in some if exact or s.precision == precision) for some in found]
-    drawn = [[(s, tuple(p)) for s in some for p in s.sample(bench.points, seed=7).tolist()] for some in found]
+    sketch_groups = [sketches(func, target, space="all"), packing_sketches(target, func)]
+    sketch_groups = [tuple(s for s in group if exact or s.precision == precision) for group in sketch_groups]
+    drawn = [[(s, tuple(p)) for s in group for p in s.sample(bench.points, seed=7).tolist()] for group in sketch_groups]
     measured = []
     if exact or not bench.rehearsal:
         with bench.pool(target) as pool:
             for pairs in filter(None, drawn):
                 measured += pool.measure(pairs[0][0].task, [Candidate(s, p, math.nan, "random") for s, p in pairs])
-    known, tried = [s for some in found for s in some], [pair for pairs in drawn for pair in pairs]
+    all_sketches, all_points = (
+        [s for group in sketch_groups for s in group],
+        [pair for pairs in drawn for pair in pairs],
+    )
     row: Row = {
-        "sketches": len(known),
-        "understood": sum(sketch.understood for sketch in known),
-        "points": len(tried),
+        "sketches": len(all_sketches),
+        "understood": sum(sketch.understood for sketch in all_sketches),
+        "points": len(all_points),
         "outcomes": dict(Counter(m.status.value for m in measured)),
         "error": max((m.error for m in measured if m.error is not None), default=None),
         "fastest": min((m.seconds for m in measured), default=None),
@@ -71,14 +81,14 @@ def points(bench: Bench, name: str, seconds: float) -> Row:
     }
     if bench.rehearsal and codegen.cuda_toolchain():
         arch = str(target.attrs["arch"])
-        kernels = [cut(sketch.schedule(point).mod["main"])[0] for sketch, point in tried]
+        kernels = [cut(sketch.schedule(point).mod["main"])[0] for sketch, point in all_points]
         binaries = [codegen.cuda_binary(_module(kernel), target) for kernel in kernels]
         row["kernels"] = [[kernel.told() for kernel in codegen.kernels_of(binary, arch)] for binary in binaries]
     return row
 
 
 def packing_sketches(target: Any, func: Any) -> Sequence[Any]:
-    """Sketches of an operator whose second input is constant, if they pack it."""
+    """Return the sketches that pack the second input of an operator, if it is constant."""
     from felixlike.frontend import make_task
     from felixlike.frontend.constants import PACKING
     from felixlike.symbolic import sketches
@@ -96,7 +106,7 @@ def _module(func: Any) -> Any:
 
 
 def subgraph(bench: Bench, name: str, seconds: float) -> Row:
-    """A layer tuned, against PyTorch."""
+    """Tune a layer and compare with PyTorch."""
     from benchmarks.subgraphs import LAYERS
 
     model, inputs = LAYERS[name]()
@@ -104,7 +114,7 @@ def subgraph(bench: Bench, name: str, seconds: float) -> Row:
 
 
 def network(bench: Bench, name: str, seconds: float) -> Row:
-    """A network tuned, and as TVM's default schedules have it, against PyTorch."""
+    """Tune a network and compare with TVM's default schedules and PyTorch."""
     from felixlike.bench import networks
     from felixlike.frontend import import_model
     from felixlike.runtime import compile_model
@@ -116,8 +126,8 @@ def network(bench: Bench, name: str, seconds: float) -> Row:
         lowered_model(imported)
         return _against_torch(bench, model, inputs, seconds)
     plain = compile_model(imported)
-    given = tuple(tensor.cuda() for tensor in inputs)
-    return _against_torch(bench, model, inputs, seconds, default=lambda: lambda: plain(*given))
+    gpu_inputs = tuple(tensor.cuda() for tensor in inputs)
+    return _against_torch(bench, model, inputs, seconds, default=lambda: lambda: plain(*gpu_inputs))
 
 
 def _against_torch(
@@ -135,17 +145,17 @@ def _against_torch(
 
 
 def search(bench: Bench, name: str, seconds: float) -> Row:
-    """Gradient search of a subgraph, or stock MetaSchedule's; both compile CUDA source in the same way."""
+    """Run gradient search or stock MetaSchedule on a subgraph. Both compile CUDA source in the same way."""
     from benchmarks.search import search as searched
     from benchmarks.search_tables import Run
     from benchmarks.stock import stock
     from benchmarks.subgraphs import SUBGRAPHS
     from felixlike.frontend import make_task
 
-    task_name, _, who = name.partition(", ")
-    run = Run("default" if bench.rehearsal else "best", task_name, 0, "gradient" if who != STOCK else STOCK)
-    if who == STOCK:
-        if bench.rehearsal:  # it has no simulated device; what it would run is there
+    task_name, _, side = name.partition(", ")
+    run = Run("default" if bench.rehearsal else "best", task_name, 0, "gradient" if side != STOCK else STOCK)
+    if side == STOCK:
+        if bench.rehearsal:  # MetaSchedule has no simulated device; the row has what it would run
             task = make_task(SUBGRAPHS[task_name](), bench.target, name=task_name)
             return {"seconds": [], "elapsed": [], "instructions": len(str(task.module))}
         run.seconds, run.elapsed = stock(task_name, 512, 0, target="cuda", limit=seconds)
@@ -157,8 +167,10 @@ def search(bench: Bench, name: str, seconds: float) -> Row:
 
 
 def dynamic(bench: Bench, name: str, seconds: float) -> Row:
-    """One kernel for every T of 1 … 128, compared with float64 and timed against cuBLAS at each: several calls between
-    two waits for the GPU, into memory that is there already."""
+    """Compare one kernel for every T of 1 … 128 with float64, and time it against cuBLAS at each T.
+
+    Several calls are timed between two synchronizations, and write to preallocated memory.
+    """
     import torch
 
     import felixlike as fx
@@ -184,17 +196,17 @@ def dynamic(bench: Bench, name: str, seconds: float) -> Row:
     if bench.rehearsal and codegen.cuda_toolchain():
         arch = str(bench.target.attrs["arch"])
         binary = codegen.compile_source(codegen.cuda_source(kernel.library), arch)
-        row["kernels"] = [found.told() for found in codegen.kernels_of(binary, arch)]
+        row["kernels"] = [info.told() for info in codegen.kernels_of(binary, arch)]
     sizes = (1, 64, 128) if bench.rehearsal else cpu.SIZES
     for t in sizes:
-        given = tuple(tensor.to(bench.device) for tensor in cpu.inputs(name, t))
-        sides = {"cuBLAS": _repeated(cpu.reference(name), given)}
+        device_inputs = tuple(tensor.to(bench.device) for tensor in cpu.inputs(name, t))
+        sides = {"cuBLAS": _repeated(cpu.reference(name), device_inputs)}
         if not bench.rehearsal:
-            wide = cpu.reference(name)(*(tensor.double() for tensor in given))
-            found = kernel(*given)
-            error = float((found - wide).abs().max() / wide.abs().max())
+            expected = cpu.reference(name)(*(tensor.double() for tensor in device_inputs))
+            output = kernel(*device_inputs)
+            error = float((output - expected).abs().max() / expected.abs().max())
             row["error"] = max(error, row["error"] or 0.0)
-            sides["ours"] = _repeated(kernel.library["main"], (*given, torch.empty_like(found)))
+            sides["ours"] = _repeated(kernel.library["main"], (*device_inputs, torch.empty_like(output)))
         timed = bench.timed(sides, seconds_a_side=max(0.02, seconds / len(sizes) / 8))
         for side in ("ours", "cuBLAS"):
             row[side][t] = timed[side] / _CALLS if side in timed else None
@@ -202,35 +214,35 @@ def dynamic(bench: Bench, name: str, seconds: float) -> Row:
 
 
 _CALLS = 20
-"""Between two waits for the GPU."""
+"""Calls between two synchronizations."""
 
 
-def _repeated(function: Callable[..., object], given: tuple[object, ...]) -> Callable[[], Callable[[], object]]:
+def _repeated(function: Callable[..., object], arguments: tuple[object, ...]) -> Callable[[], Callable[[], object]]:
     def calls() -> object:
         for _ in range(_CALLS):
-            result = function(*given)
+            result = function(*arguments)
         return result
 
     return lambda: calls
 
 
 def collecting(bench: Bench, name: str, seconds: float) -> Row:
-    """Records of the workloads that the cost model learns from, in the time that is left."""
+    """Record measurements of the cost model's training workloads in the remaining time."""
     from felixlike import records
     from felixlike.training.collect import Wanted, collect, open_pool
     from felixlike.training.workloads import shipped_lines
 
     lines = shipped_lines()[: 1 if bench.rehearsal else None]
-    wanted = Wanted(
+    settings = Wanted(
         candidates=6 if bench.rehearsal else 64, seconds=seconds, space="default" if bench.rehearsal else "all"
     )
     ended = Counter[str]()
     with records.open(bench.folder / "records.sqlite") as store:
         with bench.pool() if bench.rehearsal else open_pool(bench.target) as pool:
-            found = collect([(line.text, line.make) for line in lines], store, pool, bench.target, wanted)
-        for task in found:
+            collected = collect([(line.text, line.make) for line in lines], store, pool, bench.target, settings)
+        for task in collected:
             ended.update(task.ended)
-        return {"tasks": len(found), "ended": dict(ended), "records": store.count()}
+        return {"tasks": len(collected), "ended": dict(ended), "records": store.count()}
 
 
 def _operators() -> Sequence[str]:
@@ -261,4 +273,4 @@ PARTS = (
     Part("dynamic", 0.1, _dynamic, dynamic, 5.0),
     Part("collecting", 1.0, lambda: ("records",), collecting, 5.0),
 )
-"""A rehearsal has the same ones."""
+"""A rehearsal has the same parts."""

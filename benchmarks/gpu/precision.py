@@ -1,7 +1,8 @@
-"""Layers on tensor cores: felixlike with `precision=` against cuBLAS and cuDNN, and how far off each of them is.
+"""Measure layers on tensor cores: felixlike with `precision=` against cuBLAS and cuDNN, with the error of each.
 
-In: a Bench and a row's name, a layer's and a precision's. Out: seconds of all sides and their errors against float64,
-relative to the largest value; which tasks came to tensor cores. PyTorch's sides are TF32 (allow_tf32) and autocast.
+Input: a Bench and a row's name, which has the layer and the precision. Outputs: seconds of all sides, their errors
+against float64 relative to the largest value, and the tasks that use tensor cores. PyTorch's sides are TF32
+(allow_tf32) and autocast.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ LAYERS = (
     *("dense+bias+relu", "batch matmul", "matmul"),
     *("conv2d 3×3", "conv2d 1×1", "conv3d 3×3×3", "conv2d transpose 4×4 s2"),
 )
-"""Of the ten subgraphs, those that are contractions with the sizes for tensor cores."""
+"""The subgraphs that are contractions with sizes for tensor cores."""
 
 PRECISIONS = ("tf32", "float16", "bfloat16")
 _POOL = 256
-"""Points of each sketch that a rehearsal chooses among."""
+"""Number of points per sketch among which a rehearsal chooses."""
 
 
 def names() -> list[str]:
-    """Of the rows."""
+    """Return the names of the rows."""
     return [f"{layer}, {precision}" for layer in LAYERS for precision in PRECISIONS[:2]]
 
 
 def layer_on_tensor_cores(bench: Bench, name: str, seconds: float) -> Row:
-    """One layer in one precision."""
+    """Compare one layer in one precision."""
     from benchmarks.subgraphs import LAYERS as EVERY
 
     layer, _, precision = name.partition(", ")
@@ -51,18 +52,22 @@ def _tuned(bench: Bench, model: Any, inputs: Any, precision: str, seconds: float
     import felixlike as fx
 
     store = str(bench.folder / "models.sqlite")
-    found = fx.optimize(
+    optimized = fx.optimize(
         model, inputs, seconds=seconds, target=bench.target, store=store, progress=False, precision=precision
     )
-    given = tuple(tensor.cuda() for tensor in inputs)
-    report = found.report
+    gpu_inputs = tuple(tensor.cuda() for tensor in inputs)
+    report = optimized.report
     row = {"trials": report.trials, "tuning_seconds": report.total_seconds}
-    return lambda: found(*given), {**row, "on tensor cores": [t.name for t in report.tasks if t.precision == precision]}
+    return lambda: optimized(*gpu_inputs), {
+        **row,
+        "on tensor cores": [t.name for t in report.tasks if t.precision == precision],
+    }
 
 
 def _rehearsed(bench: Bench, model: Any, inputs: Any, precision: str) -> Row:
-    """What would be measured: the schedule on tensor cores that the cost model likes best, compiled for sm_90.  The
-    simulated device has not measured any."""
+    """Compile the tensor core schedule with the best prediction for sm_90, since simulated devices do not support
+    tensor cores.
+    """
     from felixlike import codegen
     from felixlike.frontend import import_model
     from felixlike.hardware import resolve_target, with_precision
@@ -70,7 +75,7 @@ def _rehearsed(bench: Bench, model: Any, inputs: Any, precision: str) -> Row:
 
     target = with_precision(resolve_target("sm_90"), precision)
     imported = import_model(model, inputs, target)
-    chosen = {task.key: found for task in imported.tasks if (found := _predicted(task)) is not None}
+    chosen = {task.key: schedule for task in imported.tasks if (schedule := _predicted(task)) is not None}
     _, executable = lowered_model(imported, chosen)
     source = codegen.cuda_source(executable)
     row: Row = {"on tensor cores": [t.name for t in imported.tasks if t.key in chosen]}
@@ -81,7 +86,7 @@ def _rehearsed(bench: Bench, model: Any, inputs: Any, precision: str) -> Row:
 
 
 def _predicted(task: Any) -> Any | None:
-    """The scheduled task; None where it has no sketch for tensor cores."""
+    """Return the scheduled task, or None if it has no sketch for tensor cores."""
     from felixlike.costmodel import load
     from felixlike.features import formulas
     from felixlike.hardware import FLOAT32, kind_of
@@ -101,18 +106,18 @@ def _predicted(task: Any) -> Any | None:
 
 
 def _torch_sides(model: Any, inputs: Any, device: str) -> dict[str, Callable[[], Call]]:
-    """Eager in float32, TF32 and, by autocast, float16."""
+    """Return PyTorch eager in float32, in TF32 and, by autocast, in float16."""
     import torch
 
     model = model.to(device)
-    given = tuple(tensor.to(device) for tensor in inputs)
+    device_inputs = tuple(tensor.to(device) for tensor in inputs)
 
     def side(*, tf32: bool, half: bool) -> Callable[[], Call]:
         def call() -> object:
             torch.backends.cuda.matmul.allow_tf32 = tf32
             torch.backends.cudnn.allow_tf32 = tf32
             with torch.inference_mode(), torch.autocast(device, torch.float16, enabled=half):
-                return model(*given)
+                return model(*device_inputs)
 
         return lambda: call
 
@@ -133,12 +138,12 @@ def _exact(model: Any, inputs: Any) -> Any:
 
 
 def _errors(sides: Mapping[str, Callable[[], Call]], exact: Any) -> dict[str, float]:
-    """Largest differences from float64, relative to the largest value; of sides that can be called."""
-    found = {}
+    """Return the largest differences from float64 relative to the largest value, for sides that can be called."""
+    errors = {}
     for name, make in sides.items():
         try:
             got: Any = make()()
-            found[name] = float((got.cpu().double() - exact).abs().max() / exact.abs().max())
-        except Exception:  # what `Bench.timed` has in its errors
+            errors[name] = float((got.cpu().double() - exact).abs().max() / exact.abs().max())
+        except Exception:  # `Bench.timed` has recorded the error
             continue
-    return found
+    return errors

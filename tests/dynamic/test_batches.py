@@ -1,4 +1,6 @@
-"""Models with convolutions, for every batch size: cut into parts, right at all of them, saved and loaded."""
+"""Test models with convolutions and a dynamic batch size: splitting into parts, outputs at all sizes, saving and
+loading.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _N = fx.Dim("N", range(1, 8))
 
 
 class _Net(torch.nn.Module):
-    """An image and a vector for each sample, and a vector for all; two outputs."""
+    """A model with two inputs that have a batch axis, one without, and two outputs."""
 
     def __init__(self, channels: int = 4) -> None:
         super().__init__()
@@ -36,15 +38,15 @@ class _Net(torch.nn.Module):
 
 
 class _Mixed(torch.nn.Module):
-    """What comes of a sample depends on the others."""
+    """A model in which each sample's output depends on the other samples."""
 
     def __init__(self) -> None:
         super().__init__()
         self.convolution = torch.nn.Conv2d(3, 4, 3)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.convolution(image)
-        return found - found.mean(0, keepdim=True)
+        result: torch.Tensor = self.convolution(image)
+        return result - result.mean(0, keepdim=True)
 
 
 def _inputs(size: int) -> tuple[torch.Tensor, ...]:
@@ -69,7 +71,7 @@ def _parts(optimized: Any) -> Chunked:
     return compiled
 
 
-def test_a_model_serves_every_batch_size(optimized: fx.Optimized) -> None:
+def test_outputs_are_correct_at_every_batch_size(optimized: fx.Optimized) -> None:
     parts = _parts(optimized)
     assert list(parts.parts) == [1, 4]
     for size in range(1, 8):
@@ -84,7 +86,7 @@ def test_a_model_serves_every_batch_size(optimized: fx.Optimized) -> None:
     assert optimized.report.error < 1e-5
 
 
-def test_it_is_saved_loaded_pickled_and_copied(optimized: fx.Optimized, tmp_path: Path) -> None:
+def test_saved_pickled_and_copied_models_give_equal_outputs(optimized: fx.Optimized, tmp_path: Path) -> None:
     optimized.save(tmp_path / "model.fx")
     others = fx.load(tmp_path / "model.fx"), pickle.loads(pickle.dumps(optimized)), copy.deepcopy(optimized)
     for other in others:
@@ -110,70 +112,72 @@ def test_it_is_saved_loaded_pickled_and_copied(optimized: fx.Optimized, tmp_path
         (lambda chunks: chunks.update(dim=["N", 0, 7]), "sizes are out of range"),
     ],
 )
-def test_edited_files_are_refused(
+def test_files_with_invalid_metadata_raise(
     optimized: fx.Optimized, change: Callable[[Any], object], words: str, tmp_path: Path
 ) -> None:
     optimized.save(tmp_path / "model.fx")
-    _edited(tmp_path / "model.fx", lambda meta, _: change(meta["chunks"]))
+    _edit_archive(tmp_path / "model.fx", lambda meta, _: change(meta["chunks"]))
     with pytest.raises(InvalidArtefact, match=words):
         fx.load(tmp_path / "model.fx")
 
 
-def test_a_part_of_another_model_is_refused(optimized: fx.Optimized, tmp_path: Path) -> None:
+def test_a_part_of_another_model_raises(optimized: fx.Optimized, tmp_path: Path) -> None:
     other = fx.optimize(torch.nn.Conv2d(3, 4, 3), ((4, 3, 7, 7),), rounds=0, progress=False)
     optimized.save(tmp_path / "model.fx")
     other.save(tmp_path / "other.fx")
-    _edited(
+    _edit_archive(
         tmp_path / "model.fx", lambda _, files: files.update({"part-4.felix": (tmp_path / "other.fx").read_bytes()})
     )
     with pytest.raises(InvalidArtefact, match="called in different ways"):
         fx.load(tmp_path / "model.fx")
 
 
-def _edited(path: Path, change: Callable[[Any, dict[str, bytes]], object]) -> None:
+def _edit_archive(path: Path, change: Callable[[Any, dict[str, bytes]], object]) -> None:
     with zipfile.ZipFile(path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     meta = json.loads(files.pop("meta.json"))
     change(meta, files)
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for name, own in {"meta.json": json.dumps(meta).encode(), **files}.items():
-            archive.writestr(name, own)
-    path.write_bytes(content.getvalue())
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in {"meta.json": json.dumps(meta).encode(), **files}.items():
+            archive.writestr(name, content)
+    path.write_bytes(buffer.getvalue())
 
 
-def test_a_program_with_a_dynamic_batch() -> None:
+def test_an_exported_program_with_a_dynamic_batch_is_split_into_parts() -> None:
     dynamic = {"image": {0: torch.export.Dim("B", min=1, max=5)}, "more": {0: torch.export.Dim("B", min=1, max=5)}}
     program = torch.export.export(_net(), _inputs(3), dynamic_shapes={**dynamic, "all_": None})
-    found = fx.optimize(program, rounds=0, progress=False)
-    assert list(_parts(found).parts) == [1, 4]
+    optimized_program = fx.optimize(program, rounds=0, progress=False)
+    assert list(_parts(optimized_program).parts) == [1, 4]
     for size in (1, 3, 5):
-        torch.testing.assert_close(found(*_inputs(size))["seen"], _net()(*_inputs(size))["seen"], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            optimized_program(*_inputs(size))["seen"], _net()(*_inputs(size))["seen"], rtol=1e-5, atol=1e-5
+        )
 
 
-def test_limits_are_shared_and_parts_are_timed(tmp_path: Path) -> None:
+def test_budgets_are_divided_among_parts_and_parts_are_timed(tmp_path: Path) -> None:
     store = tmp_path / "runs.sqlite"
     shapes = ((fx.Dim("N", [2, 3]), 3, 9, 9),)
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()).eval()
-    found = fx.optimize(model, shapes, trials=7, store=store, progress=False)
-    parts = _parts(found)
+    optimized_model = fx.optimize(model, shapes, trials=7, store=store, progress=False)
+    parts = _parts(optimized_model)
     assert list(parts.parts) == [1, 2, 3]
-    assert found.report.trials <= 7
-    assert all(0 < own < 1 for own in parts.seconds.values())
+    assert optimized_model.report.trials <= 7
+    assert all(0 < seconds < 1 for seconds in parts.seconds.values())
     assert parts.seconds[1] != 1.0
     for size in (2, 3):
         x = torch.randn(size, 3, 9, 9)
-        torch.testing.assert_close(found(x), model(x), rtol=1e-5, atol=1e-5)
-    assert [own["trials"] for own in shared({"trials": 7, "seconds": 6.0, "rounds": None}, 3)] == [2, 2, 3]
-    assert [own["seconds"] for own in shared({"trials": 7, "seconds": 6.0, "rounds": None}, 3)] == [2.0] * 3
+        torch.testing.assert_close(optimized_model(x), model(x), rtol=1e-5, atol=1e-5)
+    assert [limits["trials"] for limits in shared({"trials": 7, "seconds": 6.0, "rounds": None}, 3)] == [2, 2, 3]
+    assert [limits["seconds"] for limits in shared({"trials": 7, "seconds": 6.0, "rounds": None}, 3)] == [2.0] * 3
 
 
-def test_samples_that_depend_on_each_other_stay_together() -> None:
-    found = fx.optimize(_Mixed().eval(), ((_N, 3, 6, 6),), rounds=0, progress=False)
-    assert not isinstance(found._compiled, Chunked)
+def test_batches_with_dependent_samples_are_not_split() -> None:
+    optimized_model = fx.optimize(_Mixed().eval(), ((_N, 3, 6, 6),), rounds=0, progress=False)
+    assert not isinstance(optimized_model._compiled, Chunked)
 
 
-def test_parts_that_do_not_cover_a_range_are_refused(optimized: fx.Optimized) -> None:
+def test_parts_that_do_not_cover_a_range_raise(optimized: fx.Optimized) -> None:
     parts = _parts(optimized)
     assert Chunked(parts.parts, {1: 1.0, 4: 9.0}, ("N", 1, 7)).steps(7) == [1] * 7
     assert Chunked(parts.parts, {1: 1.0, 4: 2.0}, ("N", 1, 7)).steps(7) == [4, 1, 1, 1]

@@ -1,4 +1,4 @@
-"""Scores, predictions, and the tree that is made of them."""
+"""Test scores, predicted times, and the decision trees fitted to them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_scores_weigh_three_metrics() -> None:
         ((1, float("inf"), 1), "inf is not a weight"),
     ],
 )
-def test_bad_weights_are_refused(weights: Any, words: str) -> None:
+def test_invalid_weights_raise(weights: Any, words: str) -> None:
     with pytest.raises(InvalidOption, match=words):
         read_sia(weights)
 
@@ -53,21 +53,21 @@ def test_bad_weights_are_refused(weights: Any, words: str) -> None:
 def test_weights_are_fitted_to_measurements() -> None:
     rng = np.random.default_rng(0)
     cmr, pad, occ = rng.random((3, 50))
-    found = fitted(cmr, pad, occ, 0.5 * cmr + 0.25 * occ + 0.1)
-    assert [found.c0, found.c1, found.c2] == pytest.approx([0.5, 0, 0.25], abs=1e-9)
+    weights = fitted(cmr, pad, occ, 0.5 * cmr + 0.25 * occ + 0.1)
+    assert [weights.c0, weights.c1, weights.c2] == pytest.approx([0.5, 0, 0.25], abs=1e-9)
     assert fitted(cmr[:2], pad[:2], occ[:2], cmr[:2]) == Sia()
 
 
 def test_two_timings_predict_all_sizes() -> None:
-    """What costs α a share and τ a tile is found again, and summed up for combinations."""
+    """Two timings recover the cost per share α and the cost per tile τ, which predict the time of combinations."""
     waves, lines = Waves(columns=32, cores=2, base=1e-6), {7: Line(3e-9, 2e-9), 8: Line(5e-9, 2.5e-9)}
-    for height, wanted in lines.items():
+    for height, expected in lines.items():
         one, many = Workload(1, height, 320, 64), Workload(1, 6 * height, 320, 64)
         timings = [
             Timing(predict(lines, Combination(height, w.i // height), w, waves), w, w.i // height) for w in (one, many)
         ]
-        found = line(timings[0], timings[1], waves)
-        assert [found.alpha, found.tau] == pytest.approx([wanted.alpha, wanted.tau])
+        fitted_line = line(timings[0], timings[1], waves)
+        assert [fitted_line.alpha, fitted_line.tau] == pytest.approx([expected.alpha, expected.tau])
     workload = Workload(3, 53, 320, 64)
     seconds = predict(lines, Combination(8, 4, 7, 3), workload, waves)
     assert seconds == pytest.approx(1e-6 + 15 * 64 * (5e-9 + 4 * 2.5e-9 + 3 * 2e-9))
@@ -75,7 +75,7 @@ def test_two_timings_predict_all_sizes() -> None:
     assert matrix(lines, rows, [workload], waves).tolist() == [[seconds], [np.inf]]
 
 
-def test_labels_need_few_programs() -> None:
+def test_labels_prefer_few_programs() -> None:
     seconds = np.asarray([[1.0, 1.0, 1.0, 9.0], [0.99, 1.01, 0.99, 1.0], [5.0, 5.0, 0.98, 5.0]])
     assert labels(seconds, [0.25] * 4) == [1, 1, 1, 1]
     assert labels(seconds, [0.25] * 4, near=0.0) == [1, 0, 2, 1]
@@ -90,35 +90,35 @@ def test_a_tree_chooses_what_it_was_fitted_to(chosen: list[int]) -> None:
     assert programs_of(tree) == {programs[number] for number in chosen}
 
 
-def test_a_tree_may_choose_another_program_at_each_size() -> None:
+def test_a_tree_can_choose_a_different_program_at_each_size() -> None:
     programs = [Program(1 + n, 0, 2) for n in range(30)]
     tree = fit([(n,) for n in range(30)], list(range(30)), [1.0] * 30, programs)
     assert [choose(tree, (n,)) for n in range(30)] == programs
 
 
-def test_a_tree_of_two_sizes_is_nested_ifs() -> None:
+def test_a_tree_over_two_dimensions_is_described_as_nested_ifs() -> None:
     sizes = [(b, t) for b in (1, 2) for t in (1, 2, 3)]
     tree = fit(sizes, [0, 0, 1, 2, 2, 2], [1.0] * 6, [_A, _B, _C])
     assert [choose(tree, size) for size in sizes] == [_A, _A, _B, _C, _C, _C]
     assert describe(tree, ["B", "T"]).startswith("if B <= 1:\n    if T <= 2:\n        even ≤ 4 × 2v\n    else:")
 
 
-def test_repairs_change_nothing_else() -> None:
+def test_repairs_change_only_the_listed_sizes() -> None:
     tree = Branch(0, 10, Leaf(_A), Leaf(_B))
-    better = repaired(tree, {(5,): _C, (10,): _B})
+    repaired_tree = repaired(tree, {(5,): _C, (10,): _B})
     for size in range(1, 20):
-        wanted = {5: _C, 10: _B}.get(size, choose(tree, [size]))
-        assert choose(better, [size]) == wanted
+        expected = {5: _C, 10: _B}.get(size, choose(tree, [size]))
+        assert choose(repaired_tree, [size]) == expected
 
 
-def test_kendalls_tau() -> None:
+def test_kendalls_tau_of_equal_and_reversed_rankings() -> None:
     first = np.asarray([1.0, 2.0, 3.0, np.inf])
     assert kendall(first, first) == 1
     assert kendall(first, -first) == -1
     assert kendall(first[:1], first[:1]) == 1
 
 
-def test_measurements_correct_their_neighbours() -> None:
+def test_measurements_correct_predictions_of_neighbouring_sizes() -> None:
     corrected = Corrected(np.asarray([[1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 2.0, 2.0, 2.0, 2.0]]))
     for place, seconds in ((0, (1.5, 2.0)), (4, (5.0, np.inf))):
         for program, each in enumerate(seconds):
@@ -130,8 +130,8 @@ def test_measurements_correct_their_neighbours() -> None:
     np.testing.assert_allclose(corrected.seconds()[1], [2.0, 2.0, 4.0, 4.0, 2.0])
 
 
-def test_the_tree_is_timed_where_it_may_lose() -> None:
-    """Predictions know nothing of the sizes at which one program is slow: timing between known sizes finds them."""
+def test_sizes_between_measured_ones_are_timed_again() -> None:
+    """Timing between measured sizes finds the sizes at which a program is slower than predicted."""
     sizes = [(size,) for size in range(1, 129)]
     workloads = [Workload(1, size, 64, 64) for (size,) in sizes]
     programs = [_A, _B, _C]
@@ -147,6 +147,6 @@ def test_the_tree_is_timed_where_it_may_lose() -> None:
         for place in range(0, 128, 21):
             corrected.note(program, place, float(truth[program, place]))
     tree, changed = search._timed_again(_Clock(), 0, programs, corrected)  # type: ignore[arg-type]
-    taken = np.asarray([truth[programs.index(choose(tree, size)), size[0] - 1] for size in sizes])
-    assert (taken <= 1.05 * truth.min(axis=0)).mean() > 0.95
+    seconds_chosen = np.asarray([truth[programs.index(choose(tree, size)), size[0] - 1] for size in sizes])
+    assert (seconds_chosen <= 1.05 * truth.min(axis=0)).mean() > 0.95
     assert changed

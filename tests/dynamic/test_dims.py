@@ -1,4 +1,4 @@
-"""Dimensions say their sizes and weights, or what is wrong with them."""
+"""Test the sizes and weights of dimensions, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def test_sizes_are_ascending_and_weights_add_up() -> None:
         ("T", [1, 2], "ab", "are no weights"),
     ],
 )
-def test_bad_dimensions_are_refused(name: Any, sizes: Any, weights: Any, words: str) -> None:
+def test_invalid_dimensions_raise(name: Any, sizes: Any, weights: Any, words: str) -> None:
     with pytest.raises(InvalidDim, match=words):
         fx.Dim(name, sizes, weights=weights)
 
 
-def test_sets_of_dimensions_are_checked() -> None:
+def test_invalid_lists_of_dimensions_raise() -> None:
     five = [fx.Dim(name, [1, 2]) for name in "ABCDE"]
     with pytest.raises(InvalidDim, match=r"there are 5: A, B, C, D, E\. at most 4"):
         check_dims(five)
@@ -61,7 +61,7 @@ def test_sets_of_dimensions_are_checked() -> None:
     assert check_dims(five[0]) == (five[0],)
 
 
-def test_a_size_out_of_range_is_named() -> None:
+def test_a_size_out_of_range_raises() -> None:
     dim = fx.Dim("T", [4, 128])
     dim.check(77, where="x")
     for size in (0, 3, 129):
@@ -69,9 +69,9 @@ def test_a_size_out_of_range_is_named() -> None:
             dim.check(size, where="x")
 
 
-def test_instances_keep_the_ends_of_every_dimension() -> None:
+def test_instances_include_the_ends_of_every_dimension() -> None:
     dims = [fx.Dim("A", range(1, 1001)), fx.Dim("B", range(10, 21))]
-    found = instances(dims, most=64)
-    assert len(found) <= 64
-    assert {(sizes["A"], sizes["B"]) for sizes, _ in found} >= {(1, 10), (1, 20), (1000, 10), (1000, 20)}
-    assert sum(weight for _, weight in found) == pytest.approx(1)
+    sampled = instances(dims, most=64)
+    assert len(sampled) <= 64
+    assert {(sizes["A"], sizes["B"]) for sizes, _ in sampled} >= {(1, 10), (1, 20), (1000, 10), (1000, 20)}
+    assert sum(weight for _, weight in sampled) == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""Kernels are right at every size, primes included, and write nothing outside of their buffers."""
+"""Test that kernels are correct at every size, primes included, and do not write outside their buffers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Run = Callable[..., torch.Tensor]
 
 
 def _tree(vectors: int, highest: int) -> Tree[Program]:
-    """One in which all kinds of programs occur, also some that cannot cover all sizes they are chosen for."""
+    """Return a tree with all kinds of programs, including programs that cannot cover every size that selects them."""
     pair = Program(highest, max(1, highest - 2), vectors)
     return Branch(0, 9, Leaf(Program(highest, 0, vectors)), Branch(0, 30, Leaf(pair), Leaf(Program(2, 2, vectors))))
 
 
-def _built(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree[Program]) -> Run:
-    """A function of inputs and the output's shape, which looks at what lies behind the output."""
+def _compiled(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree[Program]) -> Run:
+    """Compile a function of the inputs and the output's shape that checks that no memory after the output changes."""
     operator = read_operator(func)
     assert operator is not None
     pool = Pool(tuple(tiles), lanes)
@@ -44,31 +44,31 @@ def _built(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree[Progr
     for packing in packings:
         functions["pack"] = packing.function.with_attr("global_symbol", "pack")
     library = codegen.compile_primfuncs(_tvm.IRModule(functions), resolve_target("cpu")).jit()
-    run = library["main"]
+    main = library["main"]
 
     def call(*inputs: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-        given = list(inputs)
+        arguments = list(inputs)
         for packing in packings:
-            given[packing.parameter] = torch.full(packing.shape, torch.nan, dtype=inputs[0].dtype)
-            library["pack"](inputs[packing.parameter], given[packing.parameter])
+            arguments[packing.parameter] = torch.full(packing.shape, torch.nan, dtype=inputs[0].dtype)
+            library["pack"](inputs[packing.parameter], arguments[packing.parameter])
         size = torch.Size(shape).numel()
         memory = torch.full((size + _GUARD,), 7.5, dtype=inputs[0].dtype)
         output = memory[:size].view(shape)
-        run(*given, output)
+        main(*arguments, output)
         assert bool((memory[size:] == 7.5).all()), "it wrote behind its output"
         return output
 
     return call
 
 
-def _close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return bool((found - wanted).abs().max() <= 1e-5 * max(1.0, float(wanted.abs().max())))
+def _close(result: torch.Tensor, expected: torch.Tensor) -> bool:
+    return bool((result - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max())))
 
 
 @pytest.mark.parametrize(("n", "vectors"), [(48, 1), (50, 2), (64, 2), (7, 1)])
-def test_dense_layers_are_right_at_every_size(n: int, vectors: int) -> None:
+def test_dense_layers_are_correct_at_every_size(n: int, vectors: int) -> None:
     func = operators.dense(24, n, activation=_tvm.topi.nn.relu)
-    call = _built(func, [(rows, vectors) for rows in range(1, 8)], 16, _tree(vectors, 7))
+    call = _compiled(func, [(rows, vectors) for rows in range(1, 8)], 16, _tree(vectors, 7))
     generator = torch.Generator().manual_seed(0)
     w, b = torch.randn(n, 24, generator=generator), torch.randn(n, generator=generator)
     for t in range(1, 129):
@@ -77,11 +77,11 @@ def test_dense_layers_are_right_at_every_size(n: int, vectors: int) -> None:
 
 
 @pytest.mark.parametrize("k", [16, 11])
-def test_scores_are_right_at_every_size(k: int) -> None:
-    """Columns are dynamic, too; the operand lies across, once fit for squares and once not."""
+def test_attention_scores_are_correct_at_every_size(k: int) -> None:
+    """Columns are dynamic as well, and the second operand is transposed, both with and without whole square tiles."""
     tiles = [(rows, vectors) for vectors in (1, 2) for rows in range(1, 6)]
     tree = Branch(0, 20, _tree(1, 5), _tree(2, 5))
-    call = _built(operators.scores(3, k), sorted(tiles), 16, tree)
+    call = _compiled(operators.scores(3, k), sorted(tiles), 16, tree)
     generator = torch.Generator().manual_seed(0)
     for t in range(1, 129):
         a, b = torch.randn(3, t, k, generator=generator), torch.randn(3, t, k, generator=generator)
@@ -89,24 +89,24 @@ def test_scores_are_right_at_every_size(k: int) -> None:
 
 
 @pytest.mark.parametrize("n", [32, 20])
-def test_sums_over_a_dynamic_axis_are_right_at_every_size(n: int) -> None:
-    call = _built(operators.mixed(3, n), [(rows, 2) for rows in range(1, 6)], 16, _tree(2, 5))
+def test_sums_over_a_dynamic_axis_are_correct_at_every_size(n: int) -> None:
+    call = _compiled(operators.mixed(3, n), [(rows, 2) for rows in range(1, 6)], 16, _tree(2, 5))
     generator = torch.Generator().manual_seed(0)
     for t in range(1, 129):
         a, b = torch.randn(3, t, t, generator=generator), torch.randn(3, t, n, generator=generator)
         assert _close(call(a, b, shape=(3, t, n)), a.double() @ b.double()), t
 
 
-def test_three_dynamic_axes() -> None:
-    call = _built(operators.product(), [(rows, 1) for rows in range(1, 5)], 16, _tree(1, 4))
+def test_products_with_three_dynamic_axes_are_correct() -> None:
+    call = _compiled(operators.product(), [(rows, 1) for rows in range(1, 5)], 16, _tree(1, 4))
     generator = torch.Generator().manual_seed(0)
     for m, n, k in [(1, 1, 1), (2, 3, 5), (17, 33, 7), (53, 16, 1), (5, 31, 64), (128, 1, 2)]:
         a, b = torch.randn(m, k, generator=generator), torch.randn(k, n, generator=generator)
         assert _close(call(a, b, shape=(m, n)), a.double() @ b.double()), (m, n, k)
 
 
-def test_doubles_have_half_the_lanes() -> None:
-    call = _built(operators.dense(24, 24, dtype="float64"), [(rows, 1) for rows in range(1, 4)], 8, _tree(1, 3))
+def test_float64_products_with_half_the_lanes_are_correct() -> None:
+    call = _compiled(operators.dense(24, 24, dtype="float64"), [(rows, 1) for rows in range(1, 4)], 8, _tree(1, 3))
     generator = torch.Generator().manual_seed(0)
     w = torch.randn(24, 24, generator=generator, dtype=torch.float64)
     for t in (1, 13, 53):
@@ -114,18 +114,18 @@ def test_doubles_have_half_the_lanes() -> None:
         assert torch.allclose(call(x, w, b, shape=(t, 24)), x @ w.T, atol=1e-12)
 
 
-def test_what_is_no_contraction_is_none() -> None:
+def test_read_operator_returns_none_without_a_contraction() -> None:
     assert read_operator(operators.row_sums(8)) is None
 
 
 @pytest.fixture(scope="module")
 def kernel() -> dynamic.DynamicKernel:
-    """Of a dense layer in a batch: two dynamic sizes, an input after the product, one that is packed."""
+    """Compile a batched dense layer: two dynamic sizes, an input used after the product, and a packed weight."""
     dims = [fx.Dim("B", [1, 2, 4]), fx.Dim("T", range(1, 65))]
     return dynamic.compile(operators.dense_of_batch(16, 40), dims)
 
 
-def test_a_kernel_serves_sizes_that_were_listed_and_others(kernel: dynamic.DynamicKernel) -> None:
+def test_a_kernel_accepts_listed_sizes_and_sizes_between_them(kernel: dynamic.DynamicKernel) -> None:
     w = torch.randn(40, 16)
     for b, t in [(1, 1), (2, 53), (3, 17), (4, 64)]:
         x, r = torch.randn(b, t, 16), torch.randn(b, t, 40)
@@ -136,7 +136,7 @@ def test_a_kernel_serves_sizes_that_were_listed_and_others(kernel: dynamic.Dynam
     assert kernel.report.stages[0].name == "HardwareAlign"
 
 
-def test_constants_are_packed_again_only_when_they_change(kernel: dynamic.DynamicKernel) -> None:
+def test_weights_are_repacked_only_when_they_change(kernel: dynamic.DynamicKernel) -> None:
     x, r, w = torch.randn(1, 5, 16), torch.zeros(1, 5, 40), torch.randn(40, 16)
     first = kernel(x, w, r)
     packed = kernel._pack(w)
@@ -158,12 +158,12 @@ def test_constants_are_packed_again_only_when_they_change(kernel: dynamic.Dynami
         (((1, 3, 16), (40, 16)), "2 inputs are given, 3 needed"),
     ],
 )
-def test_inputs_that_do_not_fit_are_named(kernel: dynamic.DynamicKernel, shapes: Any, words: str) -> None:
+def test_inputs_of_invalid_shapes_raise(kernel: dynamic.DynamicKernel, shapes: Any, words: str) -> None:
     with pytest.raises(InputMismatch, match=words):
         kernel(*(torch.zeros(shape) for shape in shapes))
 
 
-def test_other_inputs_are_refused(kernel: dynamic.DynamicKernel) -> None:
+def test_inputs_of_invalid_types_raise(kernel: dynamic.DynamicKernel) -> None:
     good = [torch.zeros(1, 3, 16), torch.zeros(40, 16), torch.zeros(1, 3, 40)]
     with pytest.raises(InputMismatch, match=r"input 'X' is torch\.float64"):
         kernel(good[0].double(), *good[1:])
@@ -182,23 +182,23 @@ def test_other_inputs_are_refused(kernel: dynamic.DynamicKernel) -> None:
         ({"sia": (1, 2)}, InvalidOption, "no three weights"),
     ],
 )
-def test_bad_requests_are_refused(changes: dict[str, Any], error: type[Exception], words: str) -> None:
-    given: dict[str, Any] = {"task": operators.dense_of_batch(16, 40), "dims": [fx.Dim("B", [1]), fx.Dim("T", [1])]}
-    given |= changes
-    if inspect.isfunction(given["task"]):
-        given |= {"task": given["task"](8), "dims": fx.Dim("T", [1, 2])}
+def test_invalid_arguments_of_compile_raise(changes: dict[str, Any], error: type[Exception], words: str) -> None:
+    arguments: dict[str, Any] = {"task": operators.dense_of_batch(16, 40), "dims": [fx.Dim("B", [1]), fx.Dim("T", [1])]}
+    arguments |= changes
+    if inspect.isfunction(arguments["task"]):
+        arguments |= {"task": arguments["task"](8), "dims": fx.Dim("T", [1, 2])}
     with pytest.raises(error, match=words):
-        dynamic.compile(**given)
+        dynamic.compile(**arguments)
 
 
-def test_a_static_operator_has_no_dimensions() -> None:
+def test_a_static_operator_raises() -> None:
     te = _tvm.te
     x = te.placeholder((4, 8), name="X")
     with pytest.raises(InvalidDim, match="no size of its buffers is symbolic"):
         dynamic.compile(te.create_prim_func([x, te.compute((4, 8), lambda i, j: x[i, j] + 1)]), fx.Dim("T", [1]))
 
 
-def test_a_device_may_be_described_and_nothing_measured(tmp_path: Path) -> None:
+def test_compiling_for_a_described_device_without_measuring(tmp_path: Path) -> None:
     text = Path(fx.hardware.presets.__file__).with_name("machines.toml").read_text()
     entry = text[text.index("[graviton2]") :].partition("\n\n")[0]
     path = tmp_path / "mine.toml"

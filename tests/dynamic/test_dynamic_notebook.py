@@ -1,4 +1,4 @@
-"""The notebook on dynamic shapes runs from its first cell to its last, on a small setting."""
+"""Test that the notebook on dynamic shapes runs from the first cell to the last, with few and small sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 
-def test_figures_of_ftuner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_draws_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="the notebook draws pictures")
     monkeypatch.setenv("DYNAMIC_FOLDER", str(tmp_path))
     monkeypatch.setenv("DYNAMIC_SIZES", "13 53")

@@ -1,4 +1,4 @@
-"""Kernels of thread blocks: right at every size with their threads made serial, and what the CUDA compiler says."""
+"""Test GPU kernels: outputs at every size with serialized threads, and what the CUDA compiler reports."""
 
 from __future__ import annotations
 
@@ -32,16 +32,18 @@ _GUARD = 256
 
 
 def _tree(stages: int) -> Tree[BlockProgram]:
-    """One whose programs cover sizes exactly, and others with padding in the last block."""
-    alone = BlockProgram(BlockTile(8, 16, 8, 2, 4, stages))
+    """Return a tree with programs that cover sizes exactly and programs that pad the last block."""
+    single = BlockProgram(BlockTile(8, 16, 8, 2, 4, stages))
     pair = BlockProgram(BlockTile(16, 16, 8, 4, 4, stages), BlockTile(4, 16, 16, 1, 4, 2))
     odd = BlockProgram(BlockTile(24, 16, 8, 6, 4, stages), BlockTile(12, 16, 8, 3, 4, 1))
-    return Branch(0, 20, Leaf(alone), Branch(0, 64, Leaf(pair), Leaf(odd)))
+    return Branch(0, 20, Leaf(single), Branch(0, 64, Leaf(pair), Leaf(odd)))
 
 
-def _built(func: Any, tree: Tree[BlockProgram], *, twice: bool = False) -> Callable[..., torch.Tensor]:
-    """A function of inputs and the output's shape, which looks at what lies behind the output.  twice: as
-    `without_threads` has it."""
+def _compiled(func: Any, tree: Tree[BlockProgram], *, twice: bool = False) -> Callable[..., torch.Tensor]:
+    """Compile a function of the inputs and the output's shape that checks that no memory after the output changes.
+
+    `twice` is passed to `without_threads`.
+    """
     operator = read_operator(func)
     assert operator is not None
     module = _tvm.IRModule({"main": emit_blocks(operator, tree).with_attr("global_symbol", "main")})
@@ -57,14 +59,14 @@ def _built(func: Any, tree: Tree[BlockProgram], *, twice: bool = False) -> Calla
     return call
 
 
-def _close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return bool((found - wanted).abs().max() <= 1e-5 * max(1.0, float(wanted.abs().max())))
+def _close(result: torch.Tensor, expected: torch.Tensor) -> bool:
+    return bool((result - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max())))
 
 
 @pytest.mark.parametrize(("k", "n", "stages"), [(24, 48, 1), (24, 48, 2), (24, 50, 3), (22, 7, 3), (16, 2, 2)])
-def test_dense_layers_are_right_at_every_size(k: int, n: int, stages: int) -> None:
-    """Columns in whole vectors, in parts of them, and fewer than a tile has; reductions that end inside of a step."""
-    call = _built(operators.dense(k, n, activation=_tvm.topi.nn.relu), _tree(stages))
+def test_dense_layers_are_correct_at_every_size(k: int, n: int, stages: int) -> None:
+    """Cases: columns in whole vectors, in partial vectors, fewer than a tile; reductions that end inside a step."""
+    call = _compiled(operators.dense(k, n, activation=_tvm.topi.nn.relu), _tree(stages))
     generator = torch.Generator().manual_seed(0)
     w, b = torch.randn(n, k, generator=generator), torch.randn(n, generator=generator)
     for t in _SIZES:
@@ -72,10 +74,10 @@ def test_dense_layers_are_right_at_every_size(k: int, n: int, stages: int) -> No
         assert _close(call(x, w, b, shape=(t, n)), torch.relu(x.double() @ w.double().T + b)), t
 
 
-def test_dynamic_columns_sums_and_batches() -> None:
+def test_dynamic_columns_sums_and_batches_are_correct() -> None:
     generator = torch.Generator().manual_seed(0)
-    scores, mixed = (_built(func, _tree(3)) for func in (operators.scores(3, 11), operators.mixed(3, 20)))
-    whole, batch = _built(operators.product(), _tree(2)), _built(operators.dense_of_batch(16, 40), _tree(2))
+    scores, mixed = (_compiled(func, _tree(3)) for func in (operators.scores(3, 11), operators.mixed(3, 20)))
+    whole, batch = _compiled(operators.product(), _tree(2)), _compiled(operators.dense_of_batch(16, 40), _tree(2))
     for t in _SIZES:
         a, b = torch.randn(3, t, 11, generator=generator), torch.randn(3, t, 11, generator=generator)
         assert _close(scores(a, b, shape=(3, t, t)), a.double() @ b.double().transpose(1, 2)), t
@@ -88,13 +90,13 @@ def test_dynamic_columns_sums_and_batches() -> None:
         assert _close(batch(x, w, r, shape=(2, t, 40)), x.double() @ w.double().T + r), t
 
 
-def test_several_threads_sum_up_an_output() -> None:
-    """Each has its share of every step; the first adds what the others leave in shared memory."""
-    alone = BlockProgram(BlockTile(8, 16, 16, 4, 4, 2, 4))
+def test_outputs_summed_by_several_threads_are_correct() -> None:
+    """Each thread sums its share of every step, and the first thread adds the partial sums in shared memory."""
+    single = BlockProgram(BlockTile(8, 16, 16, 4, 4, 2, 4))
     pair = BlockProgram(BlockTile(16, 16, 16, 4, 4, 3, 2), BlockTile(8, 16, 8, 4, 4, 1, 4))
-    assert alone.threads == 32
+    assert single.threads == 32
     assert pair.threads == 32
-    call = _built(operators.dense(22, 40), Branch(0, 20, Leaf(alone), Leaf(pair)), twice=True)
+    call = _compiled(operators.dense(22, 40), Branch(0, 20, Leaf(single), Leaf(pair)), twice=True)
     generator = torch.Generator().manual_seed(0)
     w, b = torch.randn(40, 22, generator=generator), torch.randn(40, generator=generator)
     for t in (1, 17, 40):
@@ -102,15 +104,15 @@ def test_several_threads_sum_up_an_output() -> None:
         assert _close(call(x, w, b, shape=(t, 40)), x.double() @ w.double().T + b), t
 
 
-def test_doubles_are_copied_two_at_a_time() -> None:
+def test_float64_elements_are_copied_two_at_a_time() -> None:
     func = operators.mixed(2, 8)
-    wide = te_mixed("float64")
-    operator, narrow = read_operator(wide), read_operator(func)
+    float64_func = te_mixed("float64")
+    operator, narrow = read_operator(float64_func), read_operator(func)
     assert operator is not None
     assert narrow is not None
     assert [o.lanes for o in operands_of(operator)] == [1, 2]
     assert [o.lanes for o in operands_of(narrow)] == [1, 4]
-    call = _built(wide, _tree(2))
+    call = _compiled(float64_func, _tree(2))
     for t in (1, 17, 33):
         a, b = torch.randn(2, t, t, dtype=torch.float64), torch.randn(2, t, 8, dtype=torch.float64)
         torch.testing.assert_close(call(a, b, shape=(2, t, 8)), a @ b)
@@ -123,8 +125,8 @@ def te_mixed(dtype: str) -> Any:
     return te.create_prim_func([a, b, te.compute((2, t, 8), lambda m, i, j: te.sum(a[m, i, r] * b[m, r, j], axis=r))])
 
 
-def test_vectors_begin_at_vectors_behind_tiles_of_any_height() -> None:
-    """The operand of the rows lies along them: behind 6 rows a vector of four would not be aligned, nor at the end."""
+def test_vectors_are_aligned_after_tiles_of_any_height() -> None:
+    """The row operand is contiguous along rows, where a vector of four after 6 rows, or at the end, is not aligned."""
     te, t = _tvm.te, operators.symbol()
     a, b = te.placeholder((10, 24), name="A"), te.placeholder((10, t), name="B")
     r = te.reduce_axis((0, 10), name="r")
@@ -132,7 +134,7 @@ def test_vectors_begin_at_vectors_behind_tiles_of_any_height() -> None:
     for large, small in ((6, 12), (12, 8), (16, 8)):
         low, high = sorted((large, small))
         tiles = [BlockTile(rows, 16, 8, rows // 2, 8, 2) for rows in (high, low)]
-        call = _built(func, Leaf(BlockProgram(*tiles)))
+        call = _compiled(func, Leaf(BlockProgram(*tiles)))
         for size in (1, 17, 40):
             x, y = torch.randn(10, 24), torch.randn(10, size)
             assert _close(call(x, y, shape=(24, size)), x.double().T @ y.double()), (large, small, size)
@@ -147,13 +149,13 @@ def test_programs_cover_all_rows(first: int, second: int, size: int) -> None:
     if large == small:
         return
     two = BlockProgram(BlockTile(large, 8, 8, large, 1), BlockTile(small, 8, 8, small, 1))
-    found = two.at(size)
-    assert 0 <= found.size - size < small
+    combination = two.at(size)
+    assert 0 <= combination.size - size < small
     many, few = covers([two], [size])
-    assert (many.item(), few.item()) == (found.many, found.few)
+    assert (many.item(), few.item()) == (combination.many, combination.few)
 
 
-def test_what_a_block_takes() -> None:
+def test_threads_sums_and_shared_bytes_of_a_block() -> None:
     tile = BlockTile(64, 32, 16, 4, 4, 3)
     assert tile.threads == 128
     assert tile.sums == 16
@@ -169,8 +171,10 @@ def compiler() -> None:
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
-def test_threads_wait_for_copies_and_for_each_other(stages: int) -> None:
-    """Twice a step: until a tile is there, and until nobody reads the one that is to be written; of either uKernel."""
+def test_threads_synchronize_twice_a_step(stages: int) -> None:
+    """Threads of both uKernels wait until a tile is copied, and again until all have read the tile that is
+    overwritten next.
+    """
     target = resolve_target("sm_90")
     pair = BlockProgram(BlockTile(32, 32, 16, 4, 4, stages), BlockTile(16, 32, 16, 2, 4, stages))
     module = _tvm.IRModule({"main": _emitted(operators.dense(64, 96), Leaf(pair)).with_attr("global_symbol", "main")})
@@ -193,10 +197,10 @@ def test_chosen_kernels_do_not_spill(name: str, arch: str) -> None:
     module = _tvm.IRModule({"main": _emitted(func[name], kernel.tree).with_attr("global_symbol", "main")})
     kernels = codegen.kernels_of(codegen.cuda_binary(module, target), arch)
     assert len(kernels) == len(programs_of(kernel.tree)) <= 6
-    for found in kernels:
-        assert found.local_bytes == 0, found
-        assert found.shared_bytes <= 48 * 2**10
-    assert {found.threads for found in kernels} == {program.threads for program in programs_of(kernel.tree)}
+    for compiled in kernels:
+        assert compiled.local_bytes == 0, compiled
+        assert compiled.shared_bytes <= 48 * 2**10
+    assert {compiled.threads for compiled in kernels} == {program.threads for program in programs_of(kernel.tree)}
 
 
 def _emitted(func: Any, tree: Tree[BlockProgram]) -> Any:
@@ -205,7 +209,7 @@ def _emitted(func: Any, tree: Tree[BlockProgram]) -> Any:
     return emit_blocks(operator, tree)
 
 
-def test_a_kernel_without_a_gpu_is_there_to_be_looked_at() -> None:
+def test_a_kernel_can_be_inspected_without_a_gpu() -> None:
     task = make_task(operators.dense(64, 96), resolve_target("sm_90"), name="dense")
     dim = fx.Dim("T", range(1, 65))
     kernel = dynamic.compile(task, dim, measure=False)

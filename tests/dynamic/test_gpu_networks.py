@@ -1,5 +1,7 @@
-"""Whole models with dynamic sizes for GPUs, as far as one gets without a GPU: right with threads made serial, compiled,
-described, refused where a driver is needed."""
+"""Test models with dynamic sizes for GPUs as far as possible without a GPU.
+
+Threads are serialized to check outputs. Models are compiled and reported, and calls that need a driver raise errors.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _SM_90 = resolve_target("sm_90")
 
 
 class _Block(torch.nn.Module):
-    """A layer of a transformer: a lookup, dense layers, products of two dynamic sizes, softmax, a norm."""
+    """A transformer layer: a lookup, dense layers, products with two dynamic sizes, softmax and a layer norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +57,7 @@ def _program() -> Any:
     return torch.export.export(_model(), (torch.randint(0, 20, (1, 9)),), dynamic_shapes=dynamic)
 
 
-def test_a_model_is_right_at_every_size_with_its_threads_made_serial() -> None:
+def test_a_model_is_correct_at_every_size_with_serialized_threads() -> None:
     source, dims = read_network(_program(), None)
     module = fuse_dynamic(source.module, _SM_90)
     module, parts, pieces = network._planned(module, dims, target_device(_SM_90), _SM_90, measure=False)
@@ -69,12 +71,12 @@ def test_a_model_is_right_at_every_size_with_its_threads_made_serial() -> None:
     for size in (1, 2, 17, 32):
         ids = torch.randint(0, 20, (1, size))
         with torch.no_grad():
-            wanted = _model().double()(ids)
-        assert (run(ids) - wanted).abs().max() < 1e-5, size
+            expected = _model().double()(ids)
+        assert (run(ids) - expected).abs().max() < 1e-5, size
 
 
 def _serial(func: Any) -> Any:
-    """A kernel of ours with its threads made serial, which leave each other sums; others, which do not, as they are."""
+    """Serialize the threads of a scheduled kernel, which exchange sums, and return other functions unchanged."""
     if "tirx.is_scheduled" not in (func.attrs or {}):
         return func
     return without_threads(_tvm.IRModule({"main": func}), twice=True)["main"]
@@ -97,11 +99,11 @@ def test_a_model_compiles_without_spills(lowered: network.Lowered) -> None:
     kernels = codegen.kernels_of(binary, "sm_90")
     assert len(kernels) >= len(lowered.parts)
     assert not [kernel for kernel in kernels if kernel.local_bytes]
-    assert "cuda_graph" not in str(lowered.module["main"])  # a call decides sizes
+    assert "cuda_graph" not in str(lowered.module["main"])  # sizes are known only at the call
 
 
-def test_a_saved_model_needs_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is saved here is read where there is a GPU; here it says what is missing."""
+def test_loading_a_gpu_model_without_a_gpu_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU model can be saved on this machine but loaded only where there is a GPU."""
     if gpu_at_hand() is not None:
         pytest.skip("there is a GPU here")
     monkeypatch.setattr("felixlike.runtime.callable.Compiled._virtual_machine", lambda _: {"main": None})
@@ -121,7 +123,7 @@ def _report(compiled: Any) -> Any:
 
 
 class _NoMachine:
-    """Stands for a virtual machine on a GPU that is not there."""
+    """A virtual machine on a GPU that does not exist."""
 
     def __getitem__(self, name: str) -> Any:
         def run(*_: Any) -> Any:
@@ -130,8 +132,10 @@ class _NoMachine:
         return run
 
 
-def test_optimize_does_all_but_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if there were a GPU: planned, compiled, and reported; that nothing could be compared is said."""
+def test_optimize_compiles_and_reports_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a simulated GPU, the model is planned, compiled and reported, and a warning says that outputs were not
+    compared.
+    """
     if gpu_at_hand() is not None:
         pytest.skip("there is a GPU here")
     monkeypatch.setattr("felixlike.hardware.gpu.gpu_at_hand", lambda: ("made up", "sm_90"))
@@ -145,15 +149,15 @@ def test_optimize_does_all_but_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert optimized.inputs[0].shape == (1, 32)
 
 
-def test_without_a_gpu_models_are_refused() -> None:
+def test_optimizing_for_a_gpu_without_one_raises() -> None:
     if gpu_at_hand() is not None:
         pytest.skip("there is a GPU here")
-    for ask in (
+    for optimize in (
         lambda: network.compile_network(_model(), ((1, _T),), "sm_90"),
         lambda: fx.optimize(_program(), target="cuda", rounds=0, progress=False),
     ):
         with pytest.raises(NoGPU, match="no GPU was found"):
-            ask()
+            optimize()
 
 
 class _Net(torch.nn.Module):
@@ -162,29 +166,29 @@ class _Net(torch.nn.Module):
         self.convolution, self.dense = torch.nn.Conv2d(3, 8, 3), torch.nn.Linear(8, 5)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.dense(torch.relu(self.convolution(image)).mean((2, 3)))
-        return found
+        result: torch.Tensor = self.dense(torch.relu(self.convolution(image)).mean((2, 3)))
+        return result
 
 
 @pytest.mark.usefixtures("compiler")
 def test_parts_of_a_batch_compile() -> None:
-    """A network with convolutions is compiled for a few batch sizes, whatever it is compiled for."""
+    """A network with convolutions is compiled for a few batch sizes on GPUs as well."""
     model = _Net().eval()
     source, dims = read_network(model, ((fx.Dim("N", range(1, 7)), 3, 9, 9),))
     batch = batch_of(model, source, dims)
     assert batch is not None
     assert batch.sizes == (1, 4)
     for size in batch.sizes:
-        given, inputs = batch.fixed(size)
-        _, executable = lowered_model(import_model(given, inputs, _SM_90))
+        fixed_model, inputs = batch.fixed(size)
+        _, executable = lowered_model(import_model(fixed_model, inputs, _SM_90))
         binary = codegen.compile_source(codegen.cuda_source(executable), "sm_90")
         assert codegen.kernels_of(binary, "sm_90")
 
 
-def test_parts_of_a_batch_are_timed_where_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU a call has ended only when the GPU has."""
-    ended: list[Any] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", ended.append)
+def test_timing_parts_on_a_gpu_synchronizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call on a GPU ends only when the GPU has finished."""
+    synchronized: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronized.append)
 
     class Part:
         def __init__(self, device: str) -> None:
@@ -196,4 +200,4 @@ def test_parts_of_a_batch_are_timed_where_they_run(monkeypatch: pytest.MonkeyPat
     source, _ = read_network(_Net().eval(), ((fx.Dim("N", range(1, 7)), 3, 9, 9),))
     for device in ("cpu", "meta"):
         _whole(source.signature, Part(device), [torch.zeros(1)])  # type: ignore[arg-type]
-    assert ended == [torch.device("meta")]
+    assert synchronized == [torch.device("meta")]

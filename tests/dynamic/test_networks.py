@@ -1,4 +1,4 @@
-"""Whole models for every size: right at all of them, saved and loaded, and errors that name what is wrong."""
+"""Test models with dynamic sizes: outputs at all sizes, saving and loading, and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _T = fx.Dim("T", range(1, 33))
 
 
 class _Block(torch.nn.Module):
-    """A layer of a transformer: dense layers, products of two dynamic sizes, softmax, a norm."""
+    """A transformer layer: dense layers, products with two dynamic sizes, softmax and a layer norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,15 +46,15 @@ def optimized() -> fx.Optimized:
     return fx.optimize(_model(), ((1, _T, 16),), rounds=0, progress=False)
 
 
-def _right(found: torch.Tensor, x: torch.Tensor) -> bool:
+def _is_correct(output: torch.Tensor, x: torch.Tensor) -> bool:
     with torch.no_grad():
-        return bool((found - _model().double()(x.double())).abs().max() < 1e-5)
+        return bool((output - _model().double()(x.double())).abs().max() < 1e-5)
 
 
-def test_a_model_serves_every_size(optimized: fx.Optimized) -> None:
+def test_outputs_are_correct_at_every_size(optimized: fx.Optimized) -> None:
     for size in range(1, 33):
         x = torch.randn(1, size, 16)
-        assert _right(optimized(x), x), size
+        assert _is_correct(optimized(x), x), size
     assert optimized.inputs[0].shape == (1, 32, 16)
     assert optimized.report.error < 1e-4
     assert "T in 1…32" in optimized.report.stopped
@@ -62,7 +62,7 @@ def test_a_model_serves_every_size(optimized: fx.Optimized) -> None:
     assert str(optimized.report)
 
 
-def test_it_is_saved_loaded_pickled_and_copied(optimized: fx.Optimized, tmp_path: Path) -> None:
+def test_saved_and_pickled_models_give_equal_outputs(optimized: fx.Optimized, tmp_path: Path) -> None:
     path = tmp_path / "model.fx"
     optimized.save(path)
     for other in (fx.load(path), pickle.loads(pickle.dumps(optimized))):
@@ -82,17 +82,17 @@ def test_it_is_saved_loaded_pickled_and_copied(optimized: fx.Optimized, tmp_path
         ((5, 16), r"has shape \(5, 16\)"),
     ],
 )
-def test_sizes_that_do_not_fit_are_named(optimized: fx.Optimized, shape: tuple[int, ...], words: str) -> None:
+def test_inputs_of_invalid_sizes_raise(optimized: fx.Optimized, shape: tuple[int, ...], words: str) -> None:
     with pytest.raises(InputMismatch, match=words):
         optimized(torch.zeros(shape))
 
 
-def test_under_torch_compile_sizes_are_not_known(optimized: fx.Optimized) -> None:
+def test_calls_with_fake_tensors_raise(optimized: fx.Optimized) -> None:
     with pytest.raises(WrongContext, match="known only when it is called"), torch._subclasses.FakeTensorMode():
         optimized(torch.empty(1, 4, 16))
 
 
-def test_two_inputs_must_agree() -> None:
+def test_inputs_that_share_a_dimension_must_agree() -> None:
     dim = fx.Dim("N", [2, 3, 9])
     both = fx.optimize(_Sum(), {"x": (dim, 8), "y": (dim, 8)}, rounds=0, progress=False)
     for n in (2, 7, 9):
@@ -105,52 +105,52 @@ def test_two_inputs_must_agree() -> None:
 
 
 class _Rest(torch.nn.Module):
-    """Any number of inputs; places, of which one is of NaN."""
+    """A model with any number of inputs, which returns a sum and the indices of extremes along the dynamic axis."""
 
     def forward(self, first: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (torch.stack([first, *rest]).sum(0), first.argmax(1), first.argmin(1, keepdim=True))
 
 
-def test_any_number_of_inputs_and_places_along_a_dynamic_size() -> None:
-    found = fx.optimize(_Rest().eval(), ((2, _T, 3),) * 3, rounds=0, progress=False)
+def test_variadic_inputs_and_argmax_along_a_dynamic_axis() -> None:
+    optimized_model = fx.optimize(_Rest().eval(), ((2, _T, 3),) * 3, rounds=0, progress=False)
     for size in (1, 8, 31):
         tensors = [torch.randn(2, size, 3) for _ in range(3)]
         tensors[0][0, size // 2, 1] = torch.nan
-        for got, want in zip(found(*tensors), _Rest()(*tensors), strict=True):
+        for got, want in zip(optimized_model(*tensors), _Rest()(*tensors), strict=True):
             torch.testing.assert_close(got, want, equal_nan=True)
 
 
-def test_a_layer_of_pytorchs_own() -> None:
-    """Its weights are the same for all of a batch."""
+def test_a_transformer_encoder_layer_with_two_dynamic_sizes() -> None:
+    """The weights are shared by all samples of a batch."""
     torch.manual_seed(0)
     model = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
-    found = fx.optimize(model, ((fx.Dim("N", range(1, 4)), _T, 16),), rounds=0, progress=False)
+    optimized_model = fx.optimize(model, ((fx.Dim("N", range(1, 4)), _T, 16),), rounds=0, progress=False)
     for shape in ((1, 1, 16), (3, 17, 16), (2, 32, 16)):
         x = torch.randn(shape)
-        torch.testing.assert_close(found(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(optimized_model(x), model(x).detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_program_with_dynamic_shapes() -> None:
+def test_an_exported_program_with_dynamic_shapes_is_correct_in_its_range() -> None:
     dynamic = {"x": {1: torch.export.Dim("T", min=2, max=20)}}
     program = torch.export.export(_model(), (torch.randn(1, 5, 16),), dynamic_shapes=dynamic)
-    found = fx.optimize(program, rounds=0, progress=False)
+    optimized_program = fx.optimize(program, rounds=0, progress=False)
     for size in (2, 13, 20):
         x = torch.randn(1, size, 16)
-        assert _right(found(x), x)
+        assert _is_correct(optimized_program(x), x)
     with pytest.raises(InputMismatch, match="is 21 in input 'x', out of its range 2 to 20"):
-        found(torch.zeros(1, 21, 16))
+        optimized_program(torch.zeros(1, 21, 16))
 
 
 @pytest.mark.parametrize("dim", [torch.export.Dim("T"), torch.export.Dim.AUTO])
-def test_a_program_whose_sizes_have_no_bounds(dim: Any) -> None:
+def test_an_exported_program_without_size_bounds_raises(dim: Any) -> None:
     program = torch.export.export(_model(), (torch.randn(1, 5, 16),), dynamic_shapes={"x": {1: dim}})
     words = r'dimension 1 of x has no upper bound. export it with one: .*{"x": {1: torch.export.Dim\("N", max=64\)}}'
     with pytest.raises(InvalidDim, match=words):
         fx.optimize(program, rounds=0, progress=False)
 
 
-def test_sizes_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention has a tensor of length × length."""
+def test_sizes_that_exceed_memory_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention has a tensor of length × length elements."""
 
     class Attention(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -171,14 +171,14 @@ def test_sizes_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> N
         (_Sum, (tuple(fx.Dim(n, [2, 3]) for n in "ABC"), tuple(fx.Dim(n, [2, 3]) for n in "DE")), InvalidDim, "5"),
     ],
 )
-def test_bad_requests_are_refused(model: Any, shapes: Any, error: Any, words: str) -> None:
-    given = object() if model == "relax" else model().eval()
+def test_invalid_models_and_shapes_raise(model: Any, shapes: Any, error: Any, words: str) -> None:
+    source = object() if model == "relax" else model().eval()
     with pytest.raises(error, match=words):
-        fx.optimize(given, shapes, rounds=0, progress=False)
+        fx.optimize(source, shapes, rounds=0, progress=False)
 
 
 class _Encoder(torch.nn.Module):
-    """BERT or GPT-2, small: what they do with masks and positions depends on the length, too."""
+    """A small BERT or GPT-2, whose masks and positions depend on the length."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -200,15 +200,15 @@ class _Encoder(torch.nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_transformers_of_every_length(kind: str) -> None:
+def test_transformers_are_correct_at_every_length(kind: str) -> None:
     pytest.importorskip("transformers", reason="the models come from there")
     torch.manual_seed(0)
     model = _Encoder(kind).eval()
     ids = torch.randint(0, 50, (1, 128))
     dynamic = {"ids": {1: torch.export.Dim("T", min=1, max=128)}}
     program = torch.export.export(model, (ids[:, :9],), dynamic_shapes=dynamic)
-    fast, wide = fx.optimize(program, rounds=0, progress=False), model.double()
+    optimized_model, float64_model = fx.optimize(program, rounds=0, progress=False), model.double()
     with torch.no_grad():
         for length in (1, 2, 31, 97, 128):
-            wanted = wide(ids[:, :length])
-            assert (fast(ids[:, :length]) - wanted).abs().max() <= 1e-4 * wanted.abs().max(), length
+            expected = float64_model(ids[:, :length])
+            assert (optimized_model(ids[:, :length]) - expected).abs().max() <= 1e-4 * expected.abs().max(), length

@@ -1,4 +1,4 @@
-"""PrimFuncs, Relax and ONNX models with symbolic sizes, given to `optimize`."""
+"""Test `optimize` with PrimFuncs, Relax modules and ONNX models that have symbolic sizes."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from felixlike.errors import EmptyModel, FelixlikeError, InputMismatch, InvalidD
 _T = fx.Dim("T", range(1, 41))
 
 
-def _right(got: torch.Tensor, want: torch.Tensor) -> None:
+def _assert_close(got: torch.Tensor, want: torch.Tensor) -> None:
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_a_primfunc_serves_every_size(tmp_path: Path) -> None:
-    found = fx.optimize(operators.dense(24, 40), ((_T, 24), (40, 24), (40,)), rounds=0, progress=False)
+def test_a_primfunc_is_correct_at_every_size(tmp_path: Path) -> None:
+    optimized = fx.optimize(operators.dense(24, 40), ((_T, 24), (40, 24), (40,)), rounds=0, progress=False)
     w, b = torch.randn(40, 24), torch.randn(40)
-    found.save(tmp_path / "dense.fx")
-    for model in (found, fx.load(tmp_path / "dense.fx")):
+    optimized.save(tmp_path / "dense.fx")
+    for model in (optimized, fx.load(tmp_path / "dense.fx")):
         for t in (1, 7, 16, 23, 40):
             x = torch.randn(t, 24)
-            _right(model(x, w, b), x @ w.T + b)
+            _assert_close(model(x, w, b), x @ w.T + b)
         with pytest.raises(InputMismatch, match="T is 41"):
             model(torch.zeros(41, 24), w, b)
-    assert found.report.reference == "TVM's own build of the module as given"
-    assert any("uKernels in code" in task.note for task in found.report.tasks)
+    assert optimized.report.reference == "TVM's own build of the module as given"
+    assert any("uKernels in code" in task.note for task in optimized.report.tasks)
 
 
-def test_a_size_that_stands_in_two_buffers() -> None:
-    found = fx.optimize(operators.scores(3, 8), {"A": (3, _T, 8), "B": (3, _T, 8)}, rounds=0, progress=False)
+def test_a_size_shared_by_two_buffers() -> None:
+    optimized = fx.optimize(operators.scores(3, 8), {"A": (3, _T, 8), "B": (3, _T, 8)}, rounds=0, progress=False)
     a, b = torch.randn(3, 13, 8), torch.randn(3, 13, 8)
-    _right(found(a, b), a @ b.mT)
+    _assert_close(optimized(a, b), a @ b.mT)
 
 
 def _relax() -> Any:
-    """relu(x) · w + softmax of the sums of its rows."""
+    """Return a Relax module of relu(x) · w and the softmax over its row sums."""
     relax, t = _tvm.relax, _tvm.tirx.Var("rows", "int64")
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([t, 12], "float32"))
@@ -56,14 +56,14 @@ def _relax() -> Any:
     return builder.get()
 
 
-def test_a_relax_module_serves_every_size() -> None:
-    found = fx.optimize(_relax(), ((_T, 12), (12, 20)), rounds=0, progress=False)
+def test_a_relax_module_is_correct_at_every_size() -> None:
+    optimized = fx.optimize(_relax(), ((_T, 12), (12, 20)), rounds=0, progress=False)
     w = torch.randn(12, 20)
     for t in (1, 19, 40):
         x = torch.randn(t, 12)
-        product, sums = found(x, w)
-        _right(product, torch.relu(x) @ w)
-        _right(sums, torch.softmax((torch.relu(x) @ w).sum(-1), 0))
+        product, sums = optimized(x, w)
+        _assert_close(product, torch.relu(x) @ w)
+        _assert_close(sums, torch.softmax((torch.relu(x) @ w).sum(-1), 0))
 
 
 def _onnx() -> tuple[torch.nn.Module, Any]:
@@ -76,22 +76,22 @@ def _onnx() -> tuple[torch.nn.Module, Any]:
     constants = [numpy_helper.from_array(np.array(value.detach().numpy()), name) for name, value in weights.items()]
     nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["h"], transB=1), helper.make_node("Tanh", ["h"], ["y"])]
     value = helper.make_tensor_value_info
-    given = [value("x", TensorProto.FLOAT, ["batch", 12])]
-    graph = helper.make_graph(nodes, "net", given, [value("y", TensorProto.FLOAT, ["batch", 20])], constants)
+    inputs = [value("x", TensorProto.FLOAT, ["batch", 12])]
+    graph = helper.make_graph(nodes, "net", inputs, [value("y", TensorProto.FLOAT, ["batch", 20])], constants)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     return torch.nn.Sequential(dense, torch.nn.Tanh()).eval(), proto
 
 
-def test_an_onnx_model_serves_every_size(tmp_path: Path) -> None:
+def test_an_onnx_model_is_correct_at_every_size(tmp_path: Path) -> None:
     import onnx
 
     model, proto = _onnx()
     onnx.save(proto, str(tmp_path / "net.onnx"))
-    for given in (proto, tmp_path / "net.onnx"):
-        found = fx.optimize(given, {"x": (_T, 12)}, rounds=0, progress=False)
+    for source in (proto, tmp_path / "net.onnx"):
+        optimized = fx.optimize(source, {"x": (_T, 12)}, rounds=0, progress=False)
         for t in (1, 8, 33):
             x = torch.randn(t, 12)
-            _right(found(x), model(x).detach())
+            _assert_close(optimized(x), model(x).detach())
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_an_onnx_model_serves_every_size(tmp_path: Path) -> None:
         (lambda: _tvm.IRModule({"f": operators.dense(4, 4)}), ((_T, 4),), InvalidModel, "no Relax function main"),
     ],
 )
-def test_bad_requests_are_named(make: Any, shapes: Any, error: type[FelixlikeError], words: str) -> None:
+def test_invalid_shapes_and_modules_raise(make: Any, shapes: Any, error: type[FelixlikeError], words: str) -> None:
     with pytest.raises(error, match=words):
         fx.optimize(make(), shapes, rounds=0, progress=False)
 
 
-def test_a_primfunc_of_scalars_is_refused() -> None:
+def test_a_primfunc_without_buffers_raises() -> None:
     tirx = _tvm.tirx
     func = _tvm.PrimFunc([tirx.Var("n", "int64")], tirx.Evaluate(tirx.const(0)))
     with pytest.raises(EmptyModel, match="no buffers, or scalars"):

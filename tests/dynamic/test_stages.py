@@ -1,4 +1,4 @@
-"""FTuner's compile stage: each stage by its formula, and what is left when thresholds leave nothing."""
+"""Test FTuner's compile stage: the formula of each stage, and how thresholds are relaxed."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_primes_take_the_factors_of_their_neighbours() -> None:
     assert row_tiles(53, _CPU) == [1, 2, 3, 4, 6, 9, 13, 18, 26, 27]
     assert row_tiles(12, _CPU) == [1, 2, 3, 4, 6, 12]
     assert row_tiles(2, _CPU) == [1, 2]
-    assert row_tiles(64, _CPU)[-1] == 32  # as many as there are registers
+    assert row_tiles(64, _CPU)[-1] == 32  # limited by the number of registers
 
 
-def test_tiles_suit_vectors_and_transactions() -> None:
+def test_tiles_are_multiples_of_vectors_and_transactions() -> None:
     assert column_tiles(40, _CPU, 4) == [16, 32, 48]
     assert column_tiles(40, _CPU, 8) == [8, 16, 24, 32, 40]
     assert all(depth % 8 == 0 for depth in depth_tiles(768, 4))
@@ -54,29 +54,31 @@ def test_factors_divide(number: int) -> None:
 @settings(deadline=None, max_examples=30)
 @given(_WORKLOAD)
 def test_aligned_tiles_grow_from_register_tiles(workload: Workload) -> None:
-    found = hardware_align([workload], _CPU)
-    assert len(found) > 0
-    assert len(np.unique(np.concatenate([found.reg, found.smem], axis=1), axis=0)) == len(found)
-    assert not (found.smem[:, :2] % found.reg).any()
-    assert not (workload.k % found.smem[:, 2]).any()
+    candidates = hardware_align([workload], _CPU)
+    assert len(candidates) > 0
+    assert len(np.unique(np.concatenate([candidates.reg, candidates.smem], axis=1), axis=0)) == len(candidates)
+    assert not (candidates.smem[:, :2] % candidates.reg).any()
+    assert not (workload.k % candidates.smem[:, 2]).any()
 
 
 @settings(deadline=None, max_examples=30)
 @given(_WORKLOAD)
-def test_padding_and_occupancy_are_what_they_are_called(workload: Workload) -> None:
-    """Eq. 2 and 3, counted out."""
-    found = hardware_align([workload], _CPU)
-    pad, occ = padding_threshold(found, [workload])[:, 0], usage_eff(found, [workload], _CPU)[:, 0]
-    for row in range(0, len(found), max(1, len(found) // 7)):
-        i, j, k = (-(-e // t) * t for e, t in zip((workload.i, workload.j, workload.k), found.smem[row], strict=True))
+def test_padding_and_occupancy_equal_their_definitions(workload: Workload) -> None:
+    """The values equal Eq. 2 and 3, computed by counting."""
+    candidates = hardware_align([workload], _CPU)
+    pad, occ = padding_threshold(candidates, [workload])[:, 0], usage_eff(candidates, [workload], _CPU)[:, 0]
+    for row in range(0, len(candidates), max(1, len(candidates) // 7)):
+        i, j, k = (
+            -(-e // t) * t for e, t in zip((workload.i, workload.j, workload.k), candidates.smem[row], strict=True)
+        )
         base = workload.i * workload.k + workload.j * workload.k + workload.i * workload.j
         assert pad[row] == pytest.approx(base / (i * k + j * k + i * j))
-        blocks = workload.batch * (i // found.smem[row, 0]) * (j // found.smem[row, 1])
+        blocks = workload.batch * (i // candidates.smem[row, 0]) * (j // candidates.smem[row, 1])
         assert occ[row] == pytest.approx(blocks / (-(-blocks // _CPU.cores) * _CPU.cores))
     assert ((pad > 0) & (pad <= 1) & (occ > 0) & (occ <= 1)).all()
 
 
-def test_the_steps_of_cross_pick() -> None:
+def test_cross_pick_moves_its_thresholds_in_46_steps() -> None:
     steps = Stride().pairs()
     assert steps[0] == (0.5, 0.95)
     assert steps[1] == (0.51, 0.949)
@@ -86,27 +88,27 @@ def test_the_steps_of_cross_pick() -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(_WORKLOAD, min_size=1, max_size=3))
-def test_cross_pick_takes_who_passes_a_step(workloads: list[Workload]) -> None:
+def test_cross_pick_keeps_tiles_that_pass_a_step(workloads: list[Workload]) -> None:
     device = replace(_CPU, cores=7)
     aligned = hardware_align(workloads, device)
     picked = cross_pick(aligned, workloads, device)
-    wanted = np.zeros(picked.fits.shape, dtype=np.bool_)
+    expected = np.zeros(picked.fits.shape, dtype=np.bool_)
     for epsilon, lam in Stride().pairs():
-        wanted |= (picked.pad >= epsilon) & (picked.occ >= lam)
-    assert (picked.fits == wanted).all()
+        expected |= (picked.pad >= epsilon) & (picked.occ >= lam)
+    assert (picked.fits == expected).all()
     assert picked.fits.any(axis=1).all()
 
 
-def test_tiles_that_overflow_are_left_out() -> None:
+def test_tiles_that_overflow_the_cache_are_filtered_out() -> None:
     small = replace(_CPU, l2_bytes=16 * 2**10)
-    found = cross_pick(hardware_align([Workload(1, 64, 768, 768)], small), [Workload(1, 64, 768, 768)], small)
-    i, j, k = found.smem.T
-    assert len(found) > 0
+    picked = cross_pick(hardware_align([Workload(1, 64, 768, 768)], small), [Workload(1, 64, 768, 768)], small)
+    i, j, k = picked.smem.T
+    assert len(picked) > 0
     assert ((i * k + j * k) * 4 <= 8 * 2**10).all()
 
 
 def test_registers_bound_tiles() -> None:
-    """Eq. 4: 14 × 2 vectors and 3 more are 31 registers, 15 × 2 too many."""
+    """Eq. 4: 14 × 2 vectors and 3 more need 31 registers, and 15 × 2 vectors exceed the limit."""
     kernels = _kernels((14, 32, 14, 32, 64), (15, 32, 15, 32, 64), (1, 128, 1, 128, 64))
     assert registers_in_block(kernels, _CPU, 4).tolist() == [31, 33, 17]
     assert set_bound(kernels, [Workload(1, 128, 768, 64)], _CPU).reg.tolist() == [[14, 32], [1, 128]]
@@ -119,7 +121,7 @@ def test_registers_of_a_gpu_are_shared_by_its_threads() -> None:
     assert set_bound(kernels, [Workload(1, 4096, 4096, 768)], gpu).reg.tolist() == [[8, 8]]
 
 
-def test_analysis_asks_for_blocks_and_arithmetic() -> None:
+def test_analysis_filters_by_blocks_and_arithmetic() -> None:
     device = replace(_CPU, cores=8)
     workload = Workload(1, 64, 256, 768)
     kernels = _kernels((8, 32, 64, 256, 768), (8, 32, 8, 32, 768))
@@ -131,7 +133,7 @@ def test_analysis_asks_for_blocks_and_arithmetic() -> None:
     assert (compute_eff(kernels, workload, slower) < compute_eff(kernels, workload, device)).all()
 
 
-def test_all_stages_are_counted() -> None:
+def test_all_stages_count_their_kernels() -> None:
     workloads = [Workload(1, t, 2304, 768) for t in (1, 5, 53, 128)]
     kernels, stages = compile_stage(workloads, _CPU)
     assert [stage.name for stage in stages] == ["HardwareAlign", "CrossPick", "SetBound", "Analysis"]
@@ -146,8 +148,8 @@ def test_all_stages_are_counted() -> None:
     assert "pad 1.00" in str(max(listed, key=lambda k: k.padding_threshold))
 
 
-def test_thresholds_are_relaxed_where_nothing_is_left() -> None:
-    """One row of few columns fills no eight cores, and waits for memory."""
+def test_thresholds_are_relaxed_if_no_kernel_passes() -> None:
+    """One row of few columns does not fill eight cores and is limited by memory bandwidth."""
     device = replace(_CPU, cores=8, memory_bandwidth=1e8)
     kernels, stages = compile_stage([Workload(1, 1, 16, 768), Workload(1, 128, 4096, 768)], device)
     assert [stage.relaxed for stage in stages] == [0, 1, 0, 2]
@@ -155,17 +157,17 @@ def test_thresholds_are_relaxed_where_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize(("changes", "stage"), [({"l2_bytes": 8}, "CrossPick"), ({"register_bytes": 64}, "SetBound")])
-def test_a_device_without_room_is_named_with_the_stage(changes: dict[str, int], stage: str) -> None:
+def test_a_stage_without_candidates_is_named_in_the_error(changes: dict[str, int], stage: str) -> None:
     device: Device = replace(_CPU, **changes)  # type: ignore[arg-type]
     with pytest.raises(NoUKernels, match=f"{stage} filtered all uKernels away"):
         compile_stage([Workload(1, 64, 768, 768)], device)
 
 
-def test_gpus_have_their_uKernels_too() -> None:  # noqa: N802  the paper's word
+def test_gpus_have_uKernels() -> None:  # noqa: N802  the paper's word
     kernels, stages = compile_stage([Workload(1, 64, 2304, 768)], target_device(resolve_target("sm_90")))
     assert len(kernels) == stages[-1].kernels > 0
 
 
-def test_the_share_of_padding() -> None:
+def test_padding_share_is_the_padded_fraction() -> None:
     assert padding_share((53, 48), (1, 16)) == 0
     assert padding_share((53, 50), (53, 16)) == pytest.approx(1 - 50 / 64)

@@ -1,4 +1,4 @@
-"""The cases of tests/tc/cases: programs with inputs, and what is to come of them."""
+"""Read the cases of tests/tc/cases: programs with their inputs and expected outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _SPEC = re.compile(r"(\w+): (\w+)\[([\d, ]*)\](?: from (\S+) to (\S+))?")
 
 @dataclass(frozen=True)
 class Spec:
-    """A tensor.  low, high: of its values; None: standard normal, integers from 0 to 9."""
+    """A tensor of a case.
+
+    `low` and `high` bound its values. Without bounds floats are standard normal and integers are 0 to 9.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -29,7 +32,7 @@ class Spec:
     high: float | None
 
     def contents(self, random: np.random.Generator) -> Array:
-        """Random values."""
+        """Return random values of the tensor's shape and dtype."""
         if self.dtype.startswith("float"):
             if self.low is None or self.high is None:
                 return np.asarray(random.standard_normal(self.shape), self.dtype)
@@ -39,34 +42,34 @@ class Spec:
 
 
 def spec(text: str) -> Spec:
-    """Of a text like "A: float32[2, 3] from 0 to 1"."""
-    found = _SPEC.fullmatch(text)
-    assert found, text
-    name, dtype, sizes, low, high = found.groups()
+    """Parse a text like "A: float32[2, 3] from 0 to 1"."""
+    match = _SPEC.fullmatch(text)
+    assert match, text
+    name, dtype, sizes, low, high = match.groups()
     shape = tuple(int(size) for size in sizes.split(",") if size.strip())
     return Spec(name, shape, dtype, None if low is None else float(low), None if high is None else float(high))
 
 
 def cases(name: str) -> list[dict[str, Any]]:
-    """The cases of a file."""
+    """Return the cases of a file."""
     with (_FOLDER / f"{name}.toml").open("rb") as file:
-        found: list[dict[str, Any]] = tomllib.load(file)["case"]
-    return found
+        result: list[dict[str, Any]] = tomllib.load(file)["case"]
+    return result
 
 
 def contents(case: dict[str, Any], *fields: str) -> dict[str, Array]:
-    """Random contents of the tensors that are listed in fields of a case, always the same."""
+    """Return random contents of the tensors listed in fields of a case. The seed is the case's name."""
     random = np.random.default_rng(zlib.crc32(case["name"].encode()))
-    return {found.name: found.contents(random) for field in fields for found in map(spec, case.get(field, ()))}
+    return {parsed.name: parsed.contents(random) for field in fields for parsed in map(spec, case.get(field, ()))}
 
 
-def expected(case: dict[str, Any], given: dict[str, Array]) -> dict[str, Array]:
-    """What numpy gives for the inputs of a case."""
+def expected(case: dict[str, Any], inputs: dict[str, Array]) -> dict[str, Array]:
+    """Compute the expected outputs of a case with NumPy."""
     out: dict[str, Array] = {}
-    exec(case["expected"], {"np": np, "x": given, "out": out})
+    exec(case["expected"], {"np": np, "x": inputs, "out": out})
     return out
 
 
 def tensor(array: Array) -> torch.Tensor:
-    """A copy as a torch tensor."""
+    """Copy an array into a torch tensor."""
     return torch.from_numpy(array.copy())

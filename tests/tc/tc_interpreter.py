@@ -1,7 +1,7 @@
-"""The language as NumPy has it: what programs must give.
+"""Interpret programs with NumPy to obtain their expected outputs.
 
-In: a checked program, its ranges, arrays. Out: an array for each output. Every statement is computed at once over the
-grid of all its indices, as the language defines it; nothing of how programs are lowered is used.
+Inputs: a checked program, its ranges, and arrays. Output: an array for each output of the program. Each statement is
+computed at once over the grid of all its indices, as the language defines it. No lowering code is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ Array = Any
 def interpret(
     program: Program, sizes: Mapping[str, int], ranges: Ranges, given: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """The outputs.  given: parameters, and outputs that are accumulated into, by name; these stay as they are."""
+    """Return the outputs by name.
+
+    `given` maps names to arrays of the parameters and of the outputs that are accumulated into. They are not changed.
+    """
     tensors = {name: np.array(array) for name, array in given.items()}
     with np.errstate(all="ignore"):
         for number, step in enumerate(program.steps):
@@ -30,7 +33,7 @@ def interpret(
 
 
 class _Statement:
-    """One statement."""
+    """Evaluate one statement."""
 
     def __init__(
         self,
@@ -84,13 +87,15 @@ class _Statement:
                 return _FUNCTIONS[value.function](*map(self._value, value.arguments)).astype(value.dtype)
 
     def _read(self, read: Read) -> Array:
-        """What stands outside is only read where the result is not used."""
+        """Read elements, with subscripts clipped to the bounds; elements outside are only read where the result is
+        unused.
+        """
         bounds = self._ranges.bounds[read.tensor]
-        places = tuple(
+        positions = tuple(
             np.clip(self._value(s).astype(np.int64), low, high) - low
             for s, (low, high) in zip(read.subscripts, bounds, strict=True)
         )
-        return self._tensors[read.tensor][places]
+        return self._tensors[read.tensor][positions]
 
     def _binary(self, value: Binary) -> Array:
         left, right = self._value(value.left), self._value(value.right)
@@ -98,8 +103,8 @@ class _Statement:
             return np.divide(left, right)
         if value.operator in ("/", "%") and "float" not in value.dtype:
             safe = np.where(right == 0, np.ones_like(right), right)
-            found = (np.floor_divide if value.operator == "/" else np.remainder)(left, safe)
-            return np.where(right == 0, np.zeros_like(found), found)
+            quotient = (np.floor_divide if value.operator == "/" else np.remainder)(left, safe)
+            return np.where(right == 0, np.zeros_like(quotient), quotient)
         return _OPERATORS[value.operator](left, right)
 
 
@@ -168,4 +173,4 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "sinpi": lambda x: np.sin(np.pi * x.astype(np.float64)),
     "tgamma": _each(math.gamma),
 }
-"""Those that NumPy and the math module have."""
+"""Functions provided by NumPy and the math module."""

@@ -1,7 +1,8 @@
-"""Random programs of the language, for hypothesis.
+"""Generate random programs of the language for hypothesis.
 
-Out: texts with the shapes of their inputs. Most are right, some are not: subscripts may leave tensors, ranges may be
-empty or unsolved, types may not fit. What they have to be is answered by our own errors or by the interpreter.
+Output: program texts with the shapes of their inputs. Most programs are valid. In others subscripts leave tensors,
+ranges are empty or unsolved, or types do not match. Tests compare valid programs with the interpreter and expect
+errors for the others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _SIZES = {"N": 3, "M": 4, "K": 2}
 
 @dataclass
 class Known:
-    """What may be used in a statement.  tensors: (type, sizes) by name.  indices: those that may be used."""
+    """Names that a statement can use: `tensors` maps names to (type, sizes), `indices` lists indices."""
 
     tensors: dict[str, tuple[str, tuple[str, ...]]]
     indices: list[str]
@@ -26,7 +27,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Made:
-    """A program.  inputs: (type, shape) of each parameter; given: whether its first statement accumulates."""
+    """A program. `inputs` has the (type, shape) of each parameter."""
 
     source: str
     inputs: tuple[tuple[str, tuple[int, ...]], ...]
@@ -34,7 +35,7 @@ class Made:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Made:
-    """A definition of one to three statements."""
+    """Draw a definition of one to three statements."""
     tensors: dict[str, tuple[str, tuple[str, ...]]] = {}
     tensors["A"] = draw(st.sampled_from(("float", "float", "double", "int32"))), ("N", "M", "K")
     for name in ("B", "C", "D")[: draw(st.integers(0, 3))]:
@@ -46,8 +47,8 @@ def programs(draw: st.DrawFn) -> Made:
     written: list[str] = []
     statements: list[str] = []
     for number in range(draw(st.integers(1, 3))):
-        again: bool = draw(st.booleans())
-        name = draw(st.sampled_from(written)) if written and again else f"O{number}"
+        reuse_name: bool = draw(st.booleans())
+        name = draw(st.sampled_from(written)) if written and reuse_name else f"O{number}"
         statements.append(draw(_statements(name, tensors, rewrites=name in written)))
         if name not in written:
             written.append(name)
@@ -57,7 +58,7 @@ def programs(draw: st.DrawFn) -> Made:
 
 
 def _left(statement: str) -> tuple[str, ...]:
-    """One size for each index on the left: what the sizes are does not matter here."""
+    """Return one size for each index on the left. Which size does not matter here."""
     left = statement.partition("=")[0]
     return ("N",) * (left.count(",") + 1) if "(" in left else ()
 
@@ -91,7 +92,7 @@ def _statements(draw: st.DrawFn, name: str, tensors: dict[str, tuple[str, tuple[
 
 @st.composite
 def _numbers(draw: st.DrawFn, known: Known, depth: int) -> str:
-    """An expression that is a number."""
+    """Draw a numeric expression."""
     if depth <= 0:
         return draw(_leaves(known))
     form = draw(st.integers(0, 11))
@@ -117,7 +118,7 @@ def _numbers(draw: st.DrawFn, known: Known, depth: int) -> str:
 
 @st.composite
 def _tests(draw: st.DrawFn, known: Known, depth: int) -> str:
-    """An expression that is a bool."""
+    """Draw a boolean expression."""
     form = draw(st.integers(0, 4))
     if depth > 0 and form == 0:
         operator = draw(st.sampled_from(("&&", "||")))
@@ -152,7 +153,7 @@ def _accesses(draw: st.DrawFn, known: Known) -> str:
 
 @st.composite
 def _subscripts(draw: st.DrawFn, known: Known, depth: int) -> str:
-    """An integer expression, most often an index."""
+    """Draw an integer expression, most often an index."""
     form = draw(st.integers(0, 19))
     if not known.indices:
         return draw(st.sampled_from(("0", "1", "N - 1")))

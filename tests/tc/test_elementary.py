@@ -1,4 +1,4 @@
-"""The built-in functions compute what their names say."""
+"""Test the values of the built-in functions."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ _DOMAINS = {
     "erfcinv": (0.02, 1.98),
     "normcdfinv": (0.02, 0.98),
 }
-"""Where functions are defined; elsewhere -3.3 to 3.3."""
+"""Domains of functions; the domain of all others is -3.3 to 3.3."""
 
 _INVERSE = {"erfinv": "erf", "erfcinv": "erfc", "normcdfinv": "normcdf"}
-"""Functions that are checked by the one that undoes them."""
+"""Functions that are tested by applying their inverse to the result."""
 
 
 def _series(order: int, x: float, sign: float) -> float:
-    """J_n (sign -1) or I_n (sign 1) of x, n = order."""
+    """Compute J_n(x) (sign -1) or I_n(x) (sign 1) for n = order."""
     return math.fsum(
         sign**k * (x / 2) ** (2 * k + order) / (math.factorial(k) * math.factorial(k + order)) for k in range(60)
     )
 
 
 def _y(order: int, x: float) -> float:
-    """Y_n(x) by its integral: (1/π) ∫ sin(x sin t - n t) dt - (1/π) ∫ (e^{nt} + (-1)^n e^{-nt}) e^{-x sinh t} dt."""
+    """Compute Y_n(x) by its integral: (1/π) ∫ sin(x sin t - n t) dt - (1/π) ∫ (e^{nt} + (-1)^n e^{-nt}) e^{-x sinh t}
+    dt.
+    """
     t = np.linspace(0, math.pi, 20_001)
     first = np.trapezoid(np.sin(x * np.sin(t) - order * t), t)
     u = np.linspace(0, 8, 200_001)
@@ -55,7 +57,7 @@ _MORE = {
 
 
 @pytest.mark.parametrize("dtype", ["float", "double"])
-def test_built_in_functions_compute_what_they_are_named_for(dtype: str) -> None:
+def test_built_in_functions_equal_reference_implementations(dtype: str) -> None:
     random = np.random.default_rng(3)
     kind = {"float": "float32", "double": "float64"}[dtype]
     outputs: list[str] = []
@@ -71,22 +73,22 @@ def test_built_in_functions_compute_what_they_are_named_for(dtype: str) -> None:
         written = ", ".join(f"X_{name}_{place}(i)" for place in range(arity))
         statements.append(f"O_{name}(i) = {name}({written})")
     source = f"def f({', '.join(parameters)}) -> ({', '.join(outputs)}) {{ {' '.join(statements)} }}"
-    found = fx.tc.define(source)(*map(torch.from_numpy, inputs))
-    tolerance = {"float": 3e-6, "double": 3e-7}[dtype]  # the Bessel functions are good to 2e-7
-    given = iter(inputs)
-    for (name, arity), output in zip(ARITY.items(), found, strict=True):
-        arguments = [next(given).astype(np.float64) for _ in range(arity)]
+    results = fx.tc.define(source)(*map(torch.from_numpy, inputs))
+    tolerance = {"float": 3e-6, "double": 3e-7}[dtype]  # Bessel functions have an error below 2e-7
+    remaining_inputs = iter(inputs)
+    for (name, arity), output in zip(ARITY.items(), results, strict=True):
+        arguments = [next(remaining_inputs).astype(np.float64) for _ in range(arity)]
         result = output.numpy().astype(np.float64)
         if name == "nextafter":
-            wanted = np.nextafter(*(argument.astype(kind) for argument in arguments)).astype(np.float64)
+            expected = np.nextafter(*(argument.astype(kind) for argument in arguments)).astype(np.float64)
         elif name in _INVERSE:
-            wanted, result = arguments[0], KNOWN[_INVERSE[name]](result)
+            expected, result = arguments[0], KNOWN[_INVERSE[name]](result)
         else:
-            wanted = (KNOWN.get(name) or _MORE[name])(*arguments)
-        np.testing.assert_allclose(result, wanted, rtol=tolerance, atol=tolerance, err_msg=name)
+            expected = (KNOWN.get(name) or _MORE[name])(*arguments)
+        np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-def test_extremes_of_numbers_and_nan_are_those_of_c() -> None:
+def test_fmax_and_fmin_treat_nan_as_in_c() -> None:
     source = "def f(float(N) A, float(N) B) -> (O, P) { O(i) = fmax(A(i), B(i)) P(i) = fmin(A(i), B(i)) }"
     nan = math.nan
     a, b = torch.tensor([1.0, nan, 2.0, nan]), torch.tensor([nan, 1.0, 3.0, nan])

@@ -1,4 +1,6 @@
-"""Programs become functions in forms that our schedule rules know: the same sketches as for operators of models."""
+"""Test that programs become functions that the schedule rules recognize and that have the sketches of model
+operators.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ from felixlike.tc.instance import imported, instance
 
 
 def _tasks(source: str, *shapes: tuple[int, ...]) -> tuple[Task, ...]:
-    made = instance(read(source), [Given(shape, "float32") for shape in shapes])
-    return imported(made, resolve_target("cpu")).tasks
+    program_instance = instance(read(source), [Given(shape, "float32") for shape in shapes])
+    return imported(program_instance, resolve_target("cpu")).tasks
 
 
 def _variables(task: Task) -> list[list[tuple[str, int, tuple[int, ...]]]]:
-    """The variables of each sketch of our own, without their names."""
-    found = sketches(task, space="own")
-    return [[(str(v.kind), v.extent, v.choices) for v in sketch.variables] for sketch in found]
+    """Return the variables of each sketch of felixlike's own space, without their names."""
+    own_sketches = sketches(task, space="own")
+    return [[(str(v.kind), v.extent, v.choices) for v in sketch.variables] for sketch in own_sketches]
 
 
-def test_a_product_is_a_matmul() -> None:
+def test_a_product_has_the_sketches_of_a_matmul() -> None:
     (task,) = _tasks(
         "def f(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }", (128, 256), (256, 512)
     )
@@ -35,7 +37,7 @@ def test_a_product_is_a_matmul() -> None:
     assert task.flops == other.flops
 
 
-def test_factors_signs_and_what_was_there_make_an_epilogue() -> None:
+def test_factors_signs_and_accumulation_become_an_epilogue() -> None:
     source = """def f(float s, float(M,K) A, float(K,N) B, float(N) b) -> (C) {
         C(m, n) = b(n) where m in 0:M
         C(m, n) += -s * A(m, k) * B(k, n) / 2.0
@@ -47,7 +49,7 @@ def test_factors_signs_and_what_was_there_make_an_epilogue() -> None:
         "def f(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }", (128, 256), (256, 512)
     )
     assert _variables(task) == _variables(plain)
-    assert str(task.module.script()).count("T.sblock(") == 5  # the root, b, the sum, what adds up, the maximum
+    assert str(task.module.script()).count("T.sblock(") == 5  # the root, b, the sum, the accumulation, the maximum
 
 
 def test_a_convolution_is_tiled_in_registers() -> None:
@@ -55,9 +57,9 @@ def test_a_convolution_is_tiled_in_registers() -> None:
         O(n, f, h, w) +=! I(n, c, h + kh, w + kw) * K(f, c, kh, kw)
     }"""
     (task,) = _tasks(source, (1, 64, 58, 58), (64, 64, 3, 3))
-    found = sketches(task, space="own")
-    assert found
-    assert all(sketch.understood for sketch in found)
+    own_sketches = sketches(task, space="own")
+    assert own_sketches
+    assert all(sketch.understood for sketch in own_sketches)
 
 
 def test_softmax_is_one_function_of_rows() -> None:
@@ -67,12 +69,12 @@ def test_softmax_is_one_function_of_rows() -> None:
         O(n, d) = exp(I(n, d) - mx(n)) / den(n)
     }"""
     (task,) = _tasks(source, (512, 1024))
-    own, default = sketches(task, space="own"), sketches(task, space="default")
-    assert len(own) == 2
-    assert len(default) > 2
+    own_sketches, default_sketches = sketches(task, space="own"), sketches(task, space="default")
+    assert len(own_sketches) == 2
+    assert len(default_sketches) > 2
     x = torch.randn(512, 1024)
-    largest, total, found = fx.tc.define(source)(x)
-    torch.testing.assert_close(found, torch.softmax(x, 1), rtol=1e-5, atol=1e-6)
+    largest, total, result = fx.tc.define(source)(x)
+    torch.testing.assert_close(result, torch.softmax(x, 1), rtol=1e-5, atol=1e-6)
     assert torch.equal(largest, x.amax(1))
     torch.testing.assert_close(total, torch.exp(x - x.amax(1, keepdim=True)).sum(1), rtol=1e-5, atol=1e-6)
 
@@ -87,7 +89,7 @@ def test_a_layer_norm_is_one_function_of_rows() -> None:
     assert sketches(task, space="own")
 
 
-def test_layers_are_functions_of_their_own() -> None:
+def test_layers_become_separate_functions() -> None:
     source = """def f(float(B,N) I, float(M,N) W, float(M) b, float(P,M) V) -> (H, O) {
         H(i, m) +=! I(i, n) * W(m, n)
         H(i, m) = fmax(H(i, m) + b(m), 0.0)

@@ -1,4 +1,4 @@
-"""Random programs: refused with an error of ours, or computed as the interpreter computes them."""
+"""Test that random programs either raise an error of felixlike or compute what the interpreter computes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from felixlike.tc.scalars import canonical
 from felixlike.tc.source import Source
 
 EXAMPLES = int(os.environ.get("FELIXLIKE_FUZZ", "150"))
-"""Programs of each test, always the same; a long run sets more, which --hypothesis-seed decides on."""
+"""Examples of each test, always the same. A longer run sets more examples and takes its seed from --hypothesis-seed."""
 
 _settings = settings(
     max_examples=EXAMPLES,
@@ -36,59 +36,61 @@ _settings = settings(
 )
 
 
-def _contents(made: Instance) -> dict[str, Any]:
+def _contents(program_instance: Instance) -> dict[str, Any]:
     random = np.random.default_rng(0)
-    found: dict[str, Any] = {}
-    for name, shape, dtype in inputs(made):
+    arrays: dict[str, Any] = {}
+    for name, shape, dtype in inputs(program_instance):
         if dtype.startswith("float"):
-            found[name] = np.asarray(random.integers(-8, 9, shape) / 4, dtype)
+            arrays[name] = np.asarray(random.integers(-8, 9, shape) / 4, dtype)
         else:
-            found[name] = np.asarray(random.integers(0, 2 if dtype == "bool" else 3, shape), dtype)
-    return found
+            arrays[name] = np.asarray(random.integers(0, 2 if dtype == "bool" else 3, shape), dtype)
+    return arrays
 
 
 def _instance(made: Made) -> Instance | None:
-    """None where the program is refused, which it must be by an error of ours with a place."""
+    """Return None if the program is refused. The error must have a location."""
     try:
         program = read(made.source)
         return instance(program, [Given(shape, canonical(dtype)) for dtype, shape in made.inputs])
     except TCError as error:
-        _look_at(error)
+        _check_error(error)
         return None
 
 
 @_settings
 @given(programs())
-def test_programs_are_refused_or_right(made: Made) -> None:
-    found = _instance(made)
-    if found is None:
+def test_programs_raise_or_equal_the_interpreter(made: Made) -> None:
+    program_instance = _instance(made)
+    if program_instance is None:
         return
-    arrays = _contents(found)
+    arrays = _contents(program_instance)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        compiled = runtime.compile_model(imported(found, resolve_target("cpu")))
+        compiled = runtime.compile_model(imported(program_instance, resolve_target("cpu")))
     results = compiled(*(torch.from_numpy(array.copy()) for array in arrays.values()))
     results = results if isinstance(results, tuple) else (results,)
-    outputs = found.program.outputs
+    outputs = program_instance.program.outputs
     if any(int(flag) for flag in results[len(outputs) :]):
-        return  # an access would have left its tensor
-    wanted = interpret(found.program, found.sizes, found.ranges, arrays)
+        return  # an access outside its tensor raised an error
+    expected = interpret(program_instance.program, program_instance.sizes, program_instance.ranges, arrays)
     for output, result in zip(outputs, results, strict=False):
-        right = wanted[output.name]
-        assert (result.shape, str(result.dtype)) == (right.shape, f"torch.{right.dtype}"), made.source
-        if not _is_close(result.numpy(), right):
-            raise AssertionError(f"{made.source}\n{output.name}: {result.numpy()}\nnot {right}")
+        expected_output = expected[output.name]
+        assert (result.shape, str(result.dtype)) == (expected_output.shape, f"torch.{expected_output.dtype}"), (
+            made.source
+        )
+        if not _is_close(result.numpy(), expected_output):
+            raise AssertionError(f"{made.source}\n{output.name}: {result.numpy()}\nnot {expected_output}")
 
 
-def _is_close(found: Any, right: Any) -> bool:
-    """Sums of floats may be taken in any order; what is infinite or NaN in between may differ."""
-    if right.dtype.kind != "f":
-        return bool(np.array_equal(found, right))
-    finite = np.isfinite(right)
-    largest = float(np.abs(right[finite]).max(initial=1.0))
+def _is_close(result: Any, expected: Any) -> bool:
+    """Compare within the rounding of sums in any order. Infinite and NaN intermediate values may differ."""
+    if expected.dtype.kind != "f":
+        return bool(np.array_equal(result, expected))
+    finite = np.isfinite(expected)
+    largest = float(np.abs(expected[finite]).max(initial=1.0))
     if largest > 1e12 or not finite.all():
         return True
-    return bool(np.allclose(found, right, rtol=1e-4, atol=1e-4 * largest))
+    return bool(np.allclose(result, expected, rtol=1e-4, atol=1e-4 * largest))
 
 
 _TOKENS = [
@@ -132,36 +134,36 @@ _TOKENS = [
 
 @_settings
 @given(st.lists(st.sampled_from(_TOKENS), max_size=40).map(" ".join))
-def test_any_tokens_are_refused_or_read(source: str) -> None:
+def test_random_tokens_raise_or_parse(source: str) -> None:
     _read(source)
 
 
 @_settings
 @given(programs(), st.data())
-def test_programs_with_a_token_changed_are_refused_or_read(made: Made, data: st.DataObject) -> None:
-    words = made.source.replace("(", " ( ").replace(")", " ) ").replace(",", " , ").split()
-    place = data.draw(st.integers(0, len(words) - 1))
-    words[place : place + data.draw(st.integers(0, 2))] = [data.draw(st.sampled_from(_TOKENS))]
-    _instance(Made(" ".join(words), made.inputs)) if _read(" ".join(words)) == 1 else None
+def test_programs_with_a_changed_token_raise_or_parse(made: Made, data: st.DataObject) -> None:
+    tokens = made.source.replace("(", " ( ").replace(")", " ) ").replace(",", " , ").split()
+    position = data.draw(st.integers(0, len(tokens) - 1))
+    tokens[position : position + data.draw(st.integers(0, 2))] = [data.draw(st.sampled_from(_TOKENS))]
+    _instance(Made(" ".join(tokens), made.inputs)) if _read(" ".join(tokens)) == 1 else None
 
 
 @_settings
 @given(st.text(max_size=60))
-def test_any_text_is_refused_or_read(source: str) -> None:
+def test_random_text_raises_or_parses(source: str) -> None:
     _read(source)
 
 
 def _read(source: str) -> int:
-    """The number of definitions; 0 where the text is refused with an error of ours."""
+    """Return the number of definitions, or 0 if the text raises an error of felixlike."""
     try:
         return len(parse(Source(source)))
     except TCError as error:
-        _look_at(error)
+        _check_error(error)
         return 0
 
 
-def _look_at(error: TCError) -> None:
-    """Every error says where, and what is wrong."""
+def _check_error(error: TCError) -> None:
+    """Check that the error has a location and a message."""
     assert error.line >= 1
     assert error.excerpt
     assert error.reason

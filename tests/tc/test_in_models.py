@@ -1,4 +1,4 @@
-"""Comprehensions as parts of models: exported, compiled by PyTorch, optimized."""
+"""Test comprehensions in models: exported, compiled by PyTorch, and optimized."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOOK_UP = fx.tc.define("def look(float(E,D) T, int32(L) I) -> (O) { O(l, d) = T
 
 
 class _Model(nn.Module):
-    """A layer of PyTorch's, one of ours, and two outputs of one of ours."""
+    """A model with a PyTorch layer, a comprehension, and a comprehension with two outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,39 +46,39 @@ def _model() -> tuple[nn.Module, torch.Tensor, Any]:
     return model, x, (torch.tanh(y) + y[0] + 1, 2 * (y[0] + 1))
 
 
-def _check(found: Any, wanted: Any) -> None:
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+def _assert_outputs_close(outputs: Any, expected: Any) -> None:
+    for output, expected_output in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(output, expected_output, rtol=1e-5, atol=1e-5)
 
 
 def test_models_with_comprehensions_run() -> None:
-    model, x, wanted = _model()
-    _check(model(x), wanted)
+    model, x, expected = _model()
+    _assert_outputs_close(model(x), expected)
 
 
-def test_they_are_exported_as_one_operator_with_its_text() -> None:
-    model, x, wanted = _model()
+def test_comprehensions_are_exported_as_one_operator_with_their_text() -> None:
+    model, x, expected = _model()
     program = torch.export.export(model, (x,))
     assert str(program.graph).count("torch.ops.felixlike.comprehension.default") == 2
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
-    _check(torch.export.load(file).module()(x), wanted)
+    _assert_outputs_close(torch.export.load(file).module()(x), expected)
 
 
-def test_they_are_compiled_by_pytorch_without_a_graph_break() -> None:
-    model, x, wanted = _model()
-    _check(torch.compile(model, fullgraph=True, backend="aot_eager")(x), wanted)
+def test_comprehensions_compile_in_pytorch_without_a_graph_break() -> None:
+    model, x, expected = _model()
+    _assert_outputs_close(torch.compile(model, fullgraph=True, backend="aot_eager")(x), expected)
 
 
-def test_they_are_optimized_with_the_model() -> None:
-    model, x, wanted = _model()
+def test_comprehensions_are_optimized_with_the_model() -> None:
+    model, x, expected = _model()
     optimized = fx.optimize(model, (x,), trials=0, progress=False)
-    _check(optimized(x), wanted)
+    _assert_outputs_close(optimized(x), expected)
     assert any("dense" in task.name for task in optimized.report.tasks)
 
 
-def test_a_lookup_in_an_optimized_model_stays_in_its_table() -> None:
+def test_a_lookup_in_an_optimized_model_clamps_indices() -> None:
     class Model(nn.Module):
         def forward(self, table: torch.Tensor, indices: torch.Tensor) -> Any:
             return torch.relu(_LOOK_UP(table, indices))
@@ -90,18 +90,18 @@ def test_a_lookup_in_an_optimized_model_stays_in_its_table() -> None:
     torch.testing.assert_close(outside, torch.relu(table[torch.tensor([0, 6, 3])]))
 
 
-def test_what_is_accumulated_into_is_given_in_graphs_too() -> None:
+def test_accumulation_into_an_out_tensor_works_in_graphs() -> None:
     class Model(nn.Module):
         def forward(self, a: torch.Tensor, o: torch.Tensor) -> Any:
             return _ADD(a, out={"O": o.clone()})
 
     a, o = torch.randn(3, 5), torch.randn(3)
-    wanted = o + a.sum(1)
-    torch.testing.assert_close(torch.compile(Model(), fullgraph=True, backend="aot_eager")(a, o), wanted)
-    torch.testing.assert_close(torch.export.export(Model(), (a, o)).module()(a, o), wanted)
+    expected = o + a.sum(1)
+    torch.testing.assert_close(torch.compile(Model(), fullgraph=True, backend="aot_eager")(a, o), expected)
+    torch.testing.assert_close(torch.export.export(Model(), (a, o)).module()(a, o), expected)
 
 
-def test_wrong_shapes_are_refused_while_tracing() -> None:
+def test_wrong_shapes_raise_while_tracing() -> None:
     class Model(nn.Module):
         def forward(self, a: torch.Tensor) -> Any:
             return _PAIR(a)[0]
@@ -122,18 +122,18 @@ def test_gradients_stop_with_a_warning() -> None:
             assert program(x).tolist() == [3, 3, 3]
 
 
-def test_they_may_be_copied_sent_and_mapped() -> None:
+def test_comprehensions_support_copies_pickling_and_vmap() -> None:
     program = fx.tc.define("def f(float(N) A) -> (O) { O(i) = A(i) * 3.0 }")
     x = torch.randn(3, 5)
-    for again in (copy.copy(program), copy.deepcopy(program), pickle.loads(pickle.dumps(program))):
-        assert torch.equal(again(x[0]), 3 * x[0])
+    for copied in (copy.copy(program), copy.deepcopy(program), pickle.loads(pickle.dumps(program))):
+        assert torch.equal(copied(x[0]), 3 * x[0])
     assert torch.equal(torch.vmap(program)(x), 3 * x)
     assert torch.equal(torch.vmap(program, in_dims=1)(x), 3 * x.T)
     with pytest.raises(WrongContext, match="no derivatives"):
         torch.func.grad(lambda a: program(a).sum())(x[0])
 
 
-def test_a_model_may_hold_one() -> None:
+def test_a_model_with_a_comprehension_as_attribute_is_optimized() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""The compilation cache: found by later processes, safe with damaged entries and several processes at once."""
+"""Test the compilation cache of comprehensions: reuse by later processes, damaged entries and concurrent processes."""
 
 from __future__ import annotations
 
@@ -50,86 +50,88 @@ def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _call() -> torch.Tensor:
-    found: torch.Tensor = fx.tc.define(_SOURCE)(torch.arange(5.0), torch.ones(5))
-    return found
+    result: torch.Tensor = fx.tc.define(_SOURCE)(torch.arange(5.0), torch.ones(5))
+    return result
 
 
-def _no_compiling(*_: object) -> None:
+def _fail_if_compiled(*_: object) -> None:
     raise AssertionError("it was compiled again")
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_what_is_compiled_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = _call()
+def test_compiled_programs_are_loaded_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = _call()
     assert len(_entries()) == 1
-    monkeypatch.setattr(Comprehension, "_made_now", _no_compiling)
-    assert torch.equal(_call(), wanted)
+    monkeypatch.setattr(Comprehension, "_made_now", _fail_if_compiled)
+    assert torch.equal(_call(), expected)
     renamed = "# the same\ndef g(float(M) X, float(M) Y) -> (Z) {\n  Z(k) = X(k) + 2.0 * u where u = Y(k)\n}"
-    assert torch.equal(fx.tc.define(renamed)(torch.arange(5.0), torch.ones(5)), wanted)
+    assert torch.equal(fx.tc.define(renamed)(torch.arange(5.0), torch.ones(5)), expected)
 
 
-def test_entries_differ_by_what_matters() -> None:
+def test_keys_differ_by_shape_program_options_and_target() -> None:
     target = resolve_target("cpu")
-    given = [Given((5,), "float32"), Given((5,), "float32")]
-    key = kept.key_of(read(_SOURCE), given, target, "")
-    other = [Given((6,), "float32"), Given((6,), "float32")]
+    inputs = [Given((5,), "float32"), Given((5,), "float32")]
+    key = kept.key_of(read(_SOURCE), inputs, target, "")
+    larger_inputs = [Given((6,), "float32"), Given((6,), "float32")]
     swapped = _SOURCE.replace("A(i) + 2.0 * B(i)", "2.0 * B(i) + A(i)")
     doubles = _SOURCE.replace("float(N)", "double(N)")
     keys = {
-        kept.key_of(read(_SOURCE), other, target, ""),
-        kept.key_of(read(swapped), given, target, ""),
-        kept.key_of(read(doubles), given, target, ""),
-        kept.key_of(read(_SOURCE), given, target, "hints"),
-        kept.key_of(read(_SOURCE), given, "another target", ""),
+        kept.key_of(read(_SOURCE), larger_inputs, target, ""),
+        kept.key_of(read(swapped), inputs, target, ""),
+        kept.key_of(read(doubles), inputs, target, ""),
+        kept.key_of(read(_SOURCE), inputs, target, "hints"),
+        kept.key_of(read(_SOURCE), inputs, "another target", ""),
     }
     assert key not in keys
     assert len(keys) == 5
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_damaged_entries_are_made_again() -> None:
-    wanted = _call()
+def test_damaged_entries_are_compiled_again() -> None:
+    expected = _call()
     (entry,) = _entries()
     whole = entry.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], whole.replace(b"float32", b"float64"), os.urandom(200)):
         entry.write_bytes(damaged)
-        assert torch.equal(_call(), wanted)
+        assert torch.equal(_call(), expected)
         assert len(entry.read_bytes()) > 1000
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_the_faster_version_is_kept() -> None:
+def test_the_faster_version_stays_in_the_cache() -> None:
     _call()
     (entry,) = _entries()
     compiled, note = runtime.load(entry)
     assert note == {"seconds": None}
-    for seconds, left in ((2e-6, 2e-6), (3e-6, 2e-6), (None, 2e-6), (1e-6, 1e-6)):
+    for seconds, stored_seconds in ((2e-6, 2e-6), (3e-6, 2e-6), (None, 2e-6), (1e-6, 1e-6)):
         kept.store(entry.stem, compiled, {"seconds": seconds})
-        assert runtime.read_report(entry) == {"seconds": left}
+        assert runtime.read_report(entry) == {"seconds": stored_seconds}
 
 
-def _refused(number: int) -> Callable[..., Any]:
+def _raising(number: int) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(number, os.strerror(number))
 
     return refuse
 
 
-def test_memory_where_nothing_can_be_written(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_cache_folder_warns_once_and_the_process_caches_in_memory(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own_cache.touch()
-    with pytest.warns(StorageWarning, match=r"tc cannot be used \((Not a directory|File exists)\)") as said:
+    with pytest.warns(StorageWarning, match=r"tc cannot be used \((Not a directory|File exists)\)") as caught:
         assert _call().tolist() == [2, 3, 4, 5, 6]
-    assert len(said) == 1
-    assert said[0].filename == __file__
-    monkeypatch.setattr(Comprehension, "_made_now", _no_compiling)
-    assert _call().tolist() == [2, 3, 4, 5, 6]  # another comprehension of this process, and no second warning
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    monkeypatch.setattr(Comprehension, "_made_now", _fail_if_compiled)
+    assert _call().tolist() == [2, 3, 4, 5, 6]  # a new comprehension in this process, without a second warning
 
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
-def test_a_disk_that_takes_nothing(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(os, "replace", _refused(number))
-    monkeypatch.setattr(Path, "replace", _refused(number))
+def test_a_full_or_read_only_disk_warns_and_stores_nothing(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(os, "replace", _raising(number))
+    monkeypatch.setattr(Path, "replace", _raising(number))
     with pytest.warns(StorageWarning):
         assert _call().tolist() == [2, 3, 4, 5, 6]
     assert _entries() == []
@@ -137,37 +139,38 @@ def test_a_disk_that_takes_nothing(monkeypatch: pytest.MonkeyPatch, number: int)
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EACCES])
-def test_a_file_system_without_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr("fcntl.flock", _refused(number))
+def test_a_file_system_without_locks_warns_and_stores_the_entry(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr("fcntl.flock", _raising(number))
     with pytest.warns(StorageWarning, match=os.strerror(number)):
         assert _call().tolist() == [2, 3, 4, 5, 6]
     assert len(_entries()) == 1
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_a_warning_that_is_an_error_costs_no_second_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fcntl.flock", _refused(errno.ENOLCK))
+def test_a_warning_raised_as_an_error_does_not_lose_the_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcntl.flock", _raising(errno.ENOLCK))
     program = fx.tc.define(_SOURCE)
     with pytest.raises(StorageWarning):  # warnings are errors in tests
         program(torch.arange(5.0), torch.ones(5))
-    monkeypatch.setattr(Comprehension, "_made_now", _no_compiling)
+    monkeypatch.setattr(Comprehension, "_made_now", _fail_if_compiled)
     assert program(torch.arange(5.0), torch.ones(5)).tolist() == [2, 3, 4, 5, 6]
 
 
-def test_no_room_to_load_leaves_the_entry(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made again, and the entry serves the next process."""
+def test_a_disk_too_full_to_load_an_entry_leaves_the_entry(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program is compiled again, and the entry stays for the next process."""
     _call()
     (entry,) = _entries()
     before = entry.stat().st_ino
-    monkeypatch.setattr(Path, "write_bytes", _refused(errno.ENOSPC))
-    monkeypatch.setattr(runtime, "to_bytes", _refused(errno.ENOSPC))
+    monkeypatch.setattr(Path, "write_bytes", _raising(errno.ENOSPC))
+    monkeypatch.setattr(runtime, "to_bytes", _raising(errno.ENOSPC))
     with pytest.warns(StorageWarning):
         assert _call().tolist() == [2, 3, 4, 5, 6]
     assert entry.stat().st_ino == before
 
 
-def test_a_process_that_holds_a_lock_for_long(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its work is done here, too."""
+def test_compiling_continues_if_another_process_holds_the_lock(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(user_folders, "LOCK_SECONDS", 0.1)
     _call()
     (entry,) = _entries()
@@ -177,8 +180,10 @@ def test_a_process_that_holds_a_lock_for_long(own_cache: Path, monkeypatch: pyte
     assert len(_entries()) == 1
 
 
-def test_a_folder_that_may_not_be_entered(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Path.is_file raises there; root may enter any."""
+def test_a_folder_without_permission_warns(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Path.is_file raises without permission to enter the folder. The error is simulated because root can enter any
+    folder.
+    """
     stat = Path.stat
 
     def refuse(path: Path, **options: Any) -> os.stat_result:
@@ -194,33 +199,33 @@ def test_a_folder_that_may_not_be_entered(own_cache: Path, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("kept_open", ["entry", "folder", "root"])
-def test_code_that_others_could_have_written_is_not_loaded(monkeypatch: pytest.MonkeyPatch, kept_open: str) -> None:
-    wanted = _call()
+def test_code_in_paths_writable_by_others_is_not_loaded(monkeypatch: pytest.MonkeyPatch, kept_open: str) -> None:
+    expected = _call()
     (entry,) = _entries()
     path = {"entry": entry, "folder": entry.parent, "root": entry.parent.parent}[kept_open]
     path.chmod(0o777)
     loaded: list[Any] = []
     monkeypatch.setattr(runtime, "load", loaded.append)
-    with pytest.warns(StorageWarning, match=r"other users may write to it \(mode 777\)") as said:
-        assert torch.equal(_call(), wanted)
-    assert len(said) == 1
+    with pytest.warns(StorageWarning, match=r"other users may write to it \(mode 777\)") as caught:
+        assert torch.equal(_call(), expected)
+    assert len(caught) == 1
     assert not loaded
 
 
-def test_processes_at_once_compile_once(own_cache: Path) -> None:
+def test_concurrent_processes_compile_once(own_cache: Path) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(own_cache.parent)}
     command = [sys.executable, "-c", _CHILD, _SOURCE]
     children = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) for _ in range(2)
     ]
     printed = [child.communicate(timeout=240)[0] for child in children]
-    found = [json.loads(text) for text in printed]
-    assert [numbers for numbers, _ in found] == [[2, 3, 4, 5, 6]] * 2
-    assert sum(made for _, made in found) == 1
+    results = [json.loads(text) for text in printed]
+    assert [numbers for numbers, _ in results] == [[2, 3, 4, 5, 6]] * 2
+    assert sum(made for _, made in results) == 1
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_tuning_is_kept() -> None:
+def test_tuned_code_is_cached_with_its_seconds() -> None:
     program = fx.tc.define("def mm(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }")
     a, b = torch.randn(16, 16), torch.randn(16, 32)
     assert program.tune(a, b, trials=2) is program

@@ -1,4 +1,4 @@
-"""The language, fact by fact: tokens, precedence, scopes, types, ranges, what is refused."""
+"""Test the language of tensor comprehensions: tokens, precedence, scopes, types, ranges and errors."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from felixlike.errors import (
 )
 
 
-def _run(source: str, *inputs: Any, **given: Any) -> Any:
+def _run(source: str, *inputs: Any, **options: Any) -> Any:
     tensors = [torch.tensor(value) if not isinstance(value, torch.Tensor) else value for value in inputs]
-    return fx.tc.define(source)(*tensors, **given)
+    return fx.tc.define(source)(*tensors, **options)
 
 
-def _refused(kind: type[TCError], words: str, source: str, *inputs: Any, **given: Any) -> TCError:
-    with pytest.raises(kind, match=words) as caught:
-        _run(source, *inputs, **given)
+def _expect_error(error_class: type[TCError], pattern: str, source: str, *inputs: Any, **options: Any) -> TCError:
+    with pytest.raises(error_class, match=pattern) as caught:
+        _run(source, *inputs, **options)
     return caught.value
 
 
-def _of_body(body: str, returned: str = "O") -> str:
-    return f"def f(float(N) A, float(N,M) B, int32(N) I) -> ({returned}) {{ {body} }}"
+def _program_with_body(body: str, output: str = "O") -> str:
+    return f"def f(float(N) A, float(N,M) B, int32(N) I) -> ({output}) {{ {body} }}"
 
 
 _A = torch.tensor([1.0, -2.0, 3.0, -4.0])
@@ -43,8 +43,8 @@ _B = torch.arange(12, dtype=torch.float32).reshape(4, 3)
 _I = torch.tensor([3, 1, 2, 0], dtype=torch.int32)
 
 
-def _body(body: str) -> Any:
-    return fx.tc.define(_of_body(body))(_A, _B, _I)
+def _run_body(body: str) -> Any:
+    return fx.tc.define(_program_with_body(body))(_A, _B, _I)
 
 
 @pytest.mark.parametrize(
@@ -82,19 +82,19 @@ def _body(body: str) -> Any:
         ("I(i) == 2 ? A(i) : 0.0", lambda a: torch.where(_I == 2, a, 0.0)),
     ],
 )
-def test_expressions_mean_what_the_language_says(expression: str, value: Any) -> None:
+def test_expressions_have_the_values_of_the_language_definition(expression: str, value: Any) -> None:
     source = f"def f(float(N) A, int32(N) I) -> (O) {{ O(i) = {expression} where exists A(i) }}"
     if "/ 0" in expression:
         source = source.replace("/ 0", "/ z").replace("% 0", "% z").replace("I) ->", "I, int32 z) ->")
-        found = fx.tc.define(source)(_A, _I, 0)
+        result = fx.tc.define(source)(_A, _I, 0)
     else:
-        found = fx.tc.define(source)(_A, _I)
-    wanted = value(_A)
-    assert found.dtype is wanted.dtype
-    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+        result = fx.tc.define(source)(_A, _I)
+    expected = value(_A)
+    assert result.dtype is expected.dtype
+    torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_whitespace_comments_and_lines_only_separate() -> None:
+def test_whitespace_comments_and_line_breaks_are_separators() -> None:
     source = """# a comment → of any signs
     def f ( float ( N ) A )->(O,P){O(i)=A(i)#so
     +1.0 P(i)=O(i)*2.0}"""
@@ -110,7 +110,7 @@ def test_names_may_begin_with_reserved_words() -> None:
     assert torch.equal(_run(source, _A, _A), 2 * _A)
 
 
-def test_a_comment_at_the_end_and_windows_lines() -> None:
+def test_trailing_comments_and_windows_line_endings() -> None:
     assert torch.equal(_run("def f(float(N) A) -> (O) {\r\n O(i) = A(i)\r\n}\r\n# the end", _A), _A)
 
 
@@ -140,8 +140,8 @@ def test_a_comment_at_the_end_and_windows_lines() -> None:
         ("def f(float(float) A) -> (O) { O(i) = A(i) }", "reserved"),
     ],
 )
-def test_what_is_no_program_is_a_syntax_error(source: str, words: str) -> None:
-    error = _refused(TCSyntaxError, words, source)
+def test_malformed_programs_raise_syntax_errors(source: str, words: str) -> None:
+    error = _expect_error(TCSyntaxError, words, source)
     assert isinstance(error, ValueError)
     assert isinstance(error, FelixlikeError)
 
@@ -196,12 +196,12 @@ def test_what_is_no_program_is_a_syntax_error(source: str, words: str) -> None:
         ("def f(float(N) A) -> (O) { O(i) = abs(A(i)) }", "write fabs\\(x\\)"),
     ],
 )
-def test_what_does_not_fit_is_a_semantic_error(source: str, words: str) -> None:
+def test_inconsistent_programs_raise_semantic_errors(source: str, words: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         if words:
-            _refused(TCSemanticError, words, source)
-        else:  # bool and int match: it is legal, if not what was meant
+            _expect_error(TCSemanticError, words, source)
+        else:  # bool and int are promoted to int: the program is valid, although probably not intended
             assert fx.tc.define(source) is not None
 
 
@@ -238,10 +238,10 @@ def test_what_does_not_fit_is_a_semantic_error(source: str, words: str) -> None:
         ("O(i) = N where N = A(i)", (4,), lambda: _A),
     ],
 )
-def test_ranges_are_as_wide_as_accesses_allow(body: str, shape: tuple[int, ...], wanted: Any) -> None:
-    found = _body(body)
-    assert tuple(found.shape) == shape
-    torch.testing.assert_close(found, wanted())
+def test_ranges_are_the_largest_that_keep_accesses_in_bounds(body: str, shape: tuple[int, ...], wanted: Any) -> None:
+    result = _run_body(body)
+    assert tuple(result.shape) == shape
+    torch.testing.assert_close(result, wanted())
 
 
 @pytest.mark.parametrize(
@@ -268,22 +268,22 @@ def test_ranges_are_as_wide_as_accesses_allow(body: str, shape: tuple[int, ...],
         ("O(i, j) = B(i, j) O(i, j) = B(j, i)", "incompatible ranges"),
     ],
 )
-def test_what_has_no_range_is_a_range_error(body: str, words: str) -> None:
+def test_unsolvable_or_out_of_bounds_ranges_raise_range_errors(body: str, words: str) -> None:
     with pytest.raises(TCRangeError, match=words) as caught:
-        _body(body)
+        _run_body(body)
     assert caught.value.line == 1
     assert caught.value.excerpt
 
 
-def test_a_test_guards_a_gather() -> None:
+def test_a_condition_guards_a_gather() -> None:
     source = "def f(float(N) A, int32(M) I) -> (O) { O(i) = (I(i) >= 0 && I(i) < N) ? A(I(i)) : -1.0 }"
-    found = _run(source, _A, torch.tensor([0, -1, 9, 3], dtype=torch.int32))
-    assert torch.equal(found, torch.tensor([1.0, -1.0, -1.0, -4.0]))
+    result = _run(source, _A, torch.tensor([0, -1, 9, 3], dtype=torch.int32))
+    assert torch.equal(result, torch.tensor([1.0, -1.0, -1.0, -4.0]))
 
 
-def test_names_shadow_in_the_order_of_the_language() -> None:
-    found = _run("def f(float(N) A) -> (O) { O(i) = u + float(N) where u = A(i) }", _A)
-    assert torch.equal(found, _A + 4)
+def test_let_variables_and_sizes_are_both_in_scope() -> None:
+    result = _run("def f(float(N) A) -> (O) { O(i) = u + float(N) where u = A(i) }", _A)
+    assert torch.equal(result, _A + 4)
 
 
 def test_scalars_may_be_numbers() -> None:
@@ -291,13 +291,13 @@ def test_scalars_may_be_numbers() -> None:
     assert torch.equal(fx.tc.define("def f(float a, float(N) X) -> (O) { O(i) = a * X(i) }")(3, _A), 3 * _A)
 
 
-def test_an_element_is_numbered_from_the_lowest_index() -> None:
+def test_outputs_are_indexed_from_the_lowest_value_of_the_index() -> None:
     first, second = _run("def f(float(N) A) -> (P, O) { P(i) = A(i - 2) O(i) = P(i) * float(i) }", _A)
     assert torch.equal(first, _A)
     assert torch.equal(second, _A * torch.arange(2, 6))
 
 
-def test_extremes_begin_below_and_above_all_numbers() -> None:
+def test_max_reductions_start_from_the_lowest_value_of_the_type() -> None:
     low = torch.full((2, 3), -3.4e38)
     assert torch.equal(_run("def f(float(N,M) A) -> (O) { O(i) max=! A(i, k) }", low), low[:, 0])
     bytes_ = torch.tensor([[-128, -128]], dtype=torch.int8)
@@ -319,13 +319,13 @@ def test_extremes_begin_below_and_above_all_numbers() -> None:
         ("int16", "int32", "int32"),
     ],
 )
-def test_types_match_as_the_language_says(left: str, right: str, wanted: str) -> None:
+def test_types_are_promoted_as_the_language_defines(left: str, right: str, wanted: str) -> None:
     program = fx.tc.define(f"def f({left}(N) A, {right}(N) B) -> (O) {{ O(i) = A(i) + B(i) }}")
     names = {"float": "float32", "double": "float64"}
     inputs = [torch.ones(3).to(getattr(torch, names.get(name, name))) for name in (left, right)]
-    found = program(*inputs)
-    assert found.dtype is getattr(torch, wanted)
-    assert found.tolist() == [2, 2, 2]
+    result = program(*inputs)
+    assert result.dtype is getattr(torch, wanted)
+    assert result.tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -344,25 +344,25 @@ def test_types_match_as_the_language_says(left: str, right: str, wanted: str) ->
         ((torch.ones(3), None), "no tensor"),
     ],
 )
-def test_calls_with_other_tensors_are_refused(inputs: Any, words: str) -> None:
+def test_calls_with_mismatched_tensors_raise(inputs: Any, words: str) -> None:
     program = fx.tc.define("def f(float(N) A, float(N) B) -> (O) { O(i) = A(i) + B(i) }")
     with pytest.raises(TCCallError, match=words):
         program(*inputs)
     assert program(torch.ones(3), torch.ones(3)).tolist() == [2, 2, 2]
-    with pytest.raises(TCCallError, match=words):  # and after a call that was right
+    with pytest.raises(TCCallError, match=words):  # the same error is raised after a valid call
         program(*inputs)
 
 
-def test_given_outputs_are_changed_and_returned() -> None:
+def test_out_tensors_are_written_and_returned() -> None:
     program = fx.tc.define("def f(float(N,M) A) -> (O, P) { O(i) += A(i, j) P(i) = O(i) * 2.0 }")
-    given = torch.ones(4)
-    first, second = program(_B, out={"O": given})
-    assert first is given
-    torch.testing.assert_close(given, 1 + _B.sum(1))
-    torch.testing.assert_close(second, 2 * given)
+    accumulator = torch.ones(4)
+    first, second = program(_B, out={"O": accumulator})
+    assert first is accumulator
+    torch.testing.assert_close(accumulator, 1 + _B.sum(1))
+    torch.testing.assert_close(second, 2 * accumulator)
     both = {"O": torch.zeros(4), "P": torch.zeros(4)}
     assert program(_B, out=both)[1] is both["P"]
-    wrong: list[tuple[Any, str]] = [
+    invalid_outputs: list[tuple[Any, str]] = [
         ({"O": torch.ones(5)}, "expected size"),
         ({"O": torch.ones(4, 1)}, "expected 1 dimensions but found tensor with 2 dimensions"),
         ({"O": torch.ones(4).int()}, "expected type float but found int32"),
@@ -370,24 +370,24 @@ def test_given_outputs_are_changed_and_returned() -> None:
         ({"P": torch.ones(4)}, "reduction without initialization"),
         ([torch.ones(4)], "out is a list"),
     ]
-    for out, words in wrong:
+    for out, words in invalid_outputs:
         with pytest.raises(TCCallError, match=words):
             program(_B, out=out)
 
 
-def test_tensors_that_are_not_contiguous_are_read_right() -> None:
+def test_non_contiguous_tensors_are_read_correctly() -> None:
     program = fx.tc.define("def f(float(N,M) A) -> (O) { O(j, i) = A(i, j) }")
     assert torch.equal(program(_B.T), _B)
     assert torch.equal(program(torch.ones(1, 3).expand(4, 3)), torch.ones(3, 4))
 
 
-def test_every_shape_is_compiled_for_itself() -> None:
+def test_each_shape_is_compiled_separately() -> None:
     program = fx.tc.define("def f(float(N) A) -> (O) { O(i) = A(i) * N }")
     for size in (1, 4, 7, 4):
         assert torch.equal(program(torch.ones(size)), torch.full((size,), float(size)))
 
 
-def test_one_definition_of_several_is_meant() -> None:
+def test_name_selects_one_of_several_definitions() -> None:
     source = "def f(float(N) A) -> (O) { O(i) = A(i) } def g(float(N) A) -> (O) { O(i) = Q(i) }"
     assert torch.equal(fx.tc.define(source, name="f")(_A), _A)
     with pytest.raises(InvalidOption, match="2 definitions: f, g"):
@@ -398,32 +398,34 @@ def test_one_definition_of_several_is_meant() -> None:
         fx.tc.define(3)  # type: ignore[arg-type]
 
 
-def test_a_slip_in_an_index_is_warned_of() -> None:
+def test_a_likely_typo_in_an_index_warns() -> None:
     with pytest.warns(SuspiciousNameWarning, match="`kk` is an index that is reduced over, once; is it `k`"):
         fx.tc.define("def mm(float(M,K) A, float(K,N) B) -> (C) { C(i, j) +=! A(i, kk) * B(k, j) }")
 
 
-def test_errors_cross_processes() -> None:
-    error = _refused(TCSemanticError, "undefined", "def f(float(N) A) -> (O) {\n  O(i) = A(i) + Q(i)\n}")
+def test_errors_pickle_with_their_location() -> None:
+    error = _expect_error(TCSemanticError, "undefined", "def f(float(N) A) -> (O) {\n  O(i) = A(i) + Q(i)\n}")
     assert (error.line, error.column, error.underlined) == (2, 17, "Q")
     assert error.excerpt.splitlines()[1].index("^") == error.excerpt.splitlines()[0].index("Q")
-    again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.line, again.reason) == (str(error), 2, error.reason)
+    unpickled = pickle.loads(pickle.dumps(error))
+    assert (str(unpickled), unpickled.line, unpickled.reason) == (str(error), 2, error.reason)
 
 
-def test_what_is_nested_too_deeply_is_refused() -> None:
+def test_programs_nested_too_deeply_raise() -> None:
     deep = "def f(float(N) A) -> (O) { O(i) = " + "+".join(["A(i)"] * 5000) + " }"
-    _refused(TCSyntaxError, "nested more than 150 deep", deep)
-    _refused(TCSyntaxError, "nested more than 150 deep", "def f(float(N) A) -> (O) { O(i) = " + "-" * 5000 + "A(i) }")
+    _expect_error(TCSyntaxError, "nested more than 150 deep", deep)
+    _expect_error(
+        TCSyntaxError, "nested more than 150 deep", "def f(float(N) A) -> (O) { O(i) = " + "-" * 5000 + "A(i) }"
+    )
     assert torch.equal(_run("def f(float(N) A) -> (O) { O(i) = " + "(" * 100 + "A(i)" + ")" * 100 + " }", _A), _A)
     lets = ", ".join(f"u{i} = u{i - 1} * u{i - 1}" for i in range(1, 40))
-    _refused(
+    _expect_error(
         TCSemanticError, "too large once its lets", f"def f(float(N) A) -> (O) {{ O(i) = u39 where u0 = A(i), {lets} }}"
     )
 
 
 @pytest.mark.parametrize("function", ["tanh", "exp"])
-def test_functions_within_functions_are_not_written_out_over_and_over(function: str) -> None:
+def test_nested_function_calls_do_not_duplicate_code(function: str) -> None:
     source = "def f(float(N) A) -> (O) {{ O(i) = {} }}"
     once = fx.tc.define(source.format(f"{function}(A(i))"))
     thrice = _run(source.format(f"{function}({function}({function}(A(i) * 0.1)))"), _A)
@@ -432,26 +434,26 @@ def test_functions_within_functions_are_not_written_out_over_and_over(function: 
     assert torch.isfinite(_run(source.format(many), _A)).all()
 
 
-def test_formulas_stand_by_themselves() -> None:
+def test_formula_functions_cannot_take_function_calls_as_arguments() -> None:
     source = "def f(float(N) A) -> (O) {{ O(i) = {} }}"
-    _refused(TCSemanticError, "`erfinv` is a formula", source.format("erfinv(tanh(A(i)))"))
-    found = _run(source.format("tanh(erfinv(A(i) * 0.1))"), _A)
-    torch.testing.assert_close(found, torch.tanh(torch.erfinv(_A * 0.1)), rtol=1e-5, atol=1e-6)
+    _expect_error(TCSemanticError, "`erfinv` is a formula", source.format("erfinv(tanh(A(i)))"))
+    result = _run(source.format("tanh(erfinv(A(i) * 0.1))"), _A)
+    torch.testing.assert_close(result, torch.tanh(torch.erfinv(_A * 0.1)), rtol=1e-5, atol=1e-6)
 
 
-def test_remainders_within_remainders_are_bounded() -> None:
+def test_nested_float_remainders_are_limited() -> None:
     source = "def f(float(N) A) -> (O) {{ O(i) = {} }}"
-    found = _run(source.format("A(i) % 3.0 % 2.5 % 2.0"), _A)
-    torch.testing.assert_close(found, torch.remainder(torch.remainder(torch.remainder(_A, 3.0), 2.5), 2.0))
-    _refused(TCSemanticError, "too large", source.format("A(i)" + " % 2.0" * 20))
+    result = _run(source.format("A(i) % 3.0 % 2.5 % 2.0"), _A)
+    torch.testing.assert_close(result, torch.remainder(torch.remainder(torch.remainder(_A, 3.0), 2.5), 2.0))
+    _expect_error(TCSemanticError, "too large", source.format("A(i)" + " % 2.0" * 20))
 
 
-def test_a_statement_reads_what_was_there_before_it() -> None:
-    found = _run("def f(float(N,M) A) -> (S, O) { S(i) +=! A(i, j) O(i) = S(i) S(i) = S(i) * 2.0 O(i) += S(i) }", _B)
-    torch.testing.assert_close(found[0], 2 * _B.sum(1))
-    torch.testing.assert_close(found[1], 3 * _B.sum(1))
+def test_a_statement_reads_values_of_earlier_statements() -> None:
+    results = _run("def f(float(N,M) A) -> (S, O) { S(i) +=! A(i, j) O(i) = S(i) S(i) = S(i) * 2.0 O(i) += S(i) }", _B)
+    torch.testing.assert_close(results[0], 2 * _B.sum(1))
+    torch.testing.assert_close(results[1], 3 * _B.sum(1))
 
 
-def test_the_annotation_of_a_library_call_is_ignored() -> None:
-    found = _run("def f(float(N) A) -> (O) { O(i) = A(i) + 1.0 <=> lib(A) where i in 0:3 }", _A)
-    assert torch.equal(found, _A[:3] + 1)
+def test_library_call_annotations_are_ignored() -> None:
+    result = _run("def f(float(N) A) -> (O) { O(i) = A(i) + 1.0 <=> lib(A) where i in 0:3 }", _A)
+    assert torch.equal(result, _A[:3] + 1)

@@ -1,4 +1,4 @@
-"""Programs in the language give what numpy gives, and wrong ones are refused at the right place."""
+"""Test that programs compute what NumPy computes, and that errors of invalid programs have the right location."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ _KINDS = {"parse": TCSyntaxError, "sema": TCSemanticError, "range": TCRangeError
 
 
 @pytest.mark.parametrize("case", cases("valid"), ids=lambda case: str(case["name"]))
-def test_programs_give_what_numpy_gives(case: dict[str, Any]) -> None:
+def test_programs_equal_numpy(case: dict[str, Any]) -> None:
     arrays = contents(case, "inputs", "given")
     inputs = [tensor(arrays[spec(text).name]) for text in case["inputs"]]
-    given = {spec(text).name: tensor(arrays[spec(text).name]) for text in case["given"]}
-    found = fx.tc.define(case["program"], name=case["entry"])(*inputs, out=given or None)
-    found = found if isinstance(found, tuple) else (found,)
-    wanted = expected(case, arrays)
-    for output, result in zip(map(spec, case["outputs"]), found, strict=True):
+    accumulators = {spec(text).name: tensor(arrays[spec(text).name]) for text in case["given"]}
+    outputs = fx.tc.define(case["program"], name=case["entry"])(*inputs, out=accumulators or None)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    expected_outputs = expected(case, arrays)
+    for output, result in zip(map(spec, case["outputs"]), outputs, strict=True):
         assert (tuple(result.shape), str(result.dtype)) == (output.shape, f"torch.{output.dtype}")
-        right = np.asarray(wanted[output.name]).astype(np.float64)
-        error = np.abs(result.numpy().astype(np.float64) - right).max()
-        assert error <= 2e-5 * max(1.0, np.abs(right).max())
-        if output.name in given:
-            assert result is given[output.name]
+        expected_output = np.asarray(expected_outputs[output.name]).astype(np.float64)
+        error = np.abs(result.numpy().astype(np.float64) - expected_output).max()
+        assert error <= 2e-5 * max(1.0, np.abs(expected_output).max())
+        if output.name in accumulators:
+            assert result is accumulators[output.name]
 
 
 @pytest.mark.parametrize("case", cases("valid"), ids=lambda case: str(case["name"]))
-def test_the_interpreter_gives_what_numpy_gives(case: dict[str, Any]) -> None:
+def test_the_interpreter_equals_numpy(case: dict[str, Any]) -> None:
     arrays = contents(case, "inputs", "given")
     program = read(case["program"], case["entry"])
-    made = instance(program, [Given(spec(text).shape, spec(text).dtype) for text in case["inputs"]])
-    found = interpret(program, made.sizes, made.ranges, arrays)
-    wanted = expected(case, arrays)
+    program_instance = instance(program, [Given(spec(text).shape, spec(text).dtype) for text in case["inputs"]])
+    outputs = interpret(program, program_instance.sizes, program_instance.ranges, arrays)
+    expected_outputs = expected(case, arrays)
     for output in map(spec, case["outputs"]):
-        assert str(found[output.name].dtype) == output.dtype
-        np.testing.assert_allclose(found[output.name], wanted[output.name], rtol=2e-5, atol=2e-5)
+        assert str(outputs[output.name].dtype) == output.dtype
+        np.testing.assert_allclose(outputs[output.name], expected_outputs[output.name], rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("case", cases("malformed"), ids=lambda case: str(case["name"]))
-def test_wrong_programs_are_refused(case: dict[str, Any]) -> None:
+def test_invalid_programs_raise_errors_with_their_location(case: dict[str, Any]) -> None:
     if "inputs" in case:
         defined = fx.tc.define(case["program"], name=case["entry"])
         with pytest.raises(TCError) as caught:
@@ -67,7 +67,7 @@ def test_wrong_programs_are_refused(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", cases("valid"), ids=lambda case: str(case["name"]))
-def test_programs_are_explained(case: dict[str, Any]) -> None:
+def test_explain_lists_the_outputs(case: dict[str, Any]) -> None:
     defined = fx.tc.define(case["program"], name=case["entry"])
     assert defined.explain().startswith(f"def {case['entry']}(")
     text = defined.explain(*map(tensor, contents(case, "inputs").values()))

@@ -1,4 +1,4 @@
-"""The notebook on tensor comprehensions runs from its first cell to its last, on a small setting."""
+"""Test that the notebook on tensor comprehensions runs from the first cell to the last, with small settings."""
 
 from __future__ import annotations
 

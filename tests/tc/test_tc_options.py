@@ -1,4 +1,4 @@
-"""Hints for schedules are checked where they are given."""
+"""Test the hints of `Options` and the errors for invalid hints."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from felixlike.tc.hints import hinted_points
 from felixlike.tc.instance import imported, instance
 
 
-def test_hints_add_up() -> None:
+def test_hints_accumulate() -> None:
     options = fx.tc.Options().tile(32, 8).unroll(4).map_to_blocks(16).map_to_threads(8, 8).fuse("Min")
     assert (options.tiles, options.unrolled, options.blocks, options.threads) == ((32, 8), 4, (16,), (8, 8))
     assert not options.fuses
 
 
-def test_wrong_hints_are_named() -> None:
+def test_invalid_hints_raise() -> None:
     with pytest.raises(InvalidOption, match="tile: 0 is no positive integer"):
         fx.tc.Options().tile(32, 0)
     with pytest.raises(InvalidOption, match="map_to_threads: 4 numbers are given"):
@@ -34,12 +34,12 @@ def test_wrong_hints_are_named() -> None:
 
 def _sketch() -> Sketch:
     program = read("def mm(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }")
-    made = instance(program, [Given((64, 128), "float32"), Given((128, 96), "float32")])
-    (task,) = imported(made, resolve_target("cpu")).tasks
+    program_instance = instance(program, [Given((64, 128), "float32"), Given((128, 96), "float32")])
+    (task,) = imported(program_instance, resolve_target("cpu")).tasks
     return sketches(task, space="default")[0]
 
 
-def test_hints_fix_what_they_name() -> None:
+def test_hints_fix_the_variables_they_name() -> None:
     sketch = _sketch()
     names = [variable.name for variable in sketch.variables]
     points = hinted_points(sketch, fx.tc.Options().tile(16, 32).unroll(64), seed=0)
@@ -54,7 +54,7 @@ def test_hints_fix_what_they_name() -> None:
     assert hinted_points(sketch, fx.tc.Options().map_to_threads(32), seed=0) is None
 
 
-def test_hints_are_kept_to_by_a_search() -> None:
+def test_tuning_follows_hints() -> None:
     options = fx.tc.Options().tile(16, 32)
     program = "def mm(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }"
     kernel = fx.tc.define(program, options=options)
@@ -68,17 +68,17 @@ def test_hints_are_kept_to_by_a_search() -> None:
         if place not in ("", "0"):
             sizes[loop] = sizes.get(loop, 1) * value
     assert sizes["i0"] == 16
-    assert sizes["i1"] in (2, 4, 8, 32)  # in vectors, where those are taken out of the loop before
+    assert sizes["i1"] in (2, 4, 8, 32)  # counted in vectors if the vector loop is split off first
     torch.testing.assert_close(kernel(a, b), a @ b, rtol=1e-5, atol=1e-4)
 
 
-def test_statements_may_be_kept_apart() -> None:
+def test_fuse_min_compiles_statements_separately() -> None:
     program = "def f(float(N,D) A) -> (M, O) { M(n) max=! A(n, d) O(n, d) = A(n, d) - M(n) }"
     a = torch.randn(4, 6)
-    together, apart = fx.tc.define(program), fx.tc.define(program, options=fx.tc.Options().fuse("Min"))
-    assert together.explain(a).count("@T.prim_func") == 1
-    assert apart.explain(a).count("@T.prim_func") == 2
-    for one, other in zip(together(a), apart(a), strict=True):
-        assert torch.equal(one, other)
+    fused, separate = fx.tc.define(program), fx.tc.define(program, options=fx.tc.Options().fuse("Min"))
+    assert fused.explain(a).count("@T.prim_func") == 1
+    assert separate.explain(a).count("@T.prim_func") == 2
+    for fused_output, separate_output in zip(fused(a), separate(a), strict=True):
+        assert torch.equal(fused_output, separate_output)
     with pytest.raises(InvalidOption, match="options: a dict is given"):
         fx.tc.define(program, options={})  # type: ignore[arg-type]
