@@ -64,7 +64,7 @@ def main() -> None:
 
 def _paths(name: str, space: Space, model: CostModel, pool: MeasurePool, count: int) -> list[Path]:
     """Return paths from points of the sketch with the most variables."""
-    sketch = max(space.understood, key=lambda s: len(s.variables))
+    sketch = max(space.symbolic, key=lambda s: len(s.variables))
     rng = np.random.default_rng(0)
     seeds = sketch.sample(count, 0, paths=1)
     options = Descent(steps=_STEPS, keep_every=_EVERY)

@@ -171,7 +171,7 @@ def _error_rates(target: str, only: str, points: int) -> None:
     """Compare felixlike's constraints with TVM's verdicts, workload by workload."""
     rows = []
     symbolic_sketches = [
-        (name, [s for size in make() for s in size if s.understood]) for name, make in _workloads(target, only)
+        (name, [s for size in make() for s in size if s.is_symbolic]) for name, make in _workloads(target, only)
     ]
     points_a_sketch = max(1, math.ceil(points / sum(len(members) for _, members in symbolic_sketches) / 2))
     for name, members in symbolic_sketches:
@@ -240,7 +240,7 @@ def _rates_text(rows: list[Row], total: dict[str, list[int]]) -> str:
 
 def _check(row: Row, sketch: Sketch, points: int) -> None:
     row.sketches += 1
-    if not sketch.understood:
+    if not sketch.is_symbolic:
         row.opaque[sketch.index] = sketch.reason
         return
     _compare_nests(row, sketch, points)
@@ -306,7 +306,7 @@ def _group(entry: int) -> str:
 
 def _count(row: Row, sketch: Sketch, points: int) -> None:
     """Compare formulas with counts over every iteration."""
-    if not sketch.understood:
+    if not sketch.is_symbolic:
         return
     sketch_formulas = formulas(sketch, oracles.SMALL_CACHES)
     drawn = sketch.sample(points, seed=11)

@@ -68,7 +68,7 @@ def _rows(device: str, count: int) -> list[Row]:
 
 
 def _drawn(task: Task, space: str, count: int) -> list[Candidate]:
-    sketches = Space(task, space).understood
+    sketches = Space(task, space).symbolic
     return [
         Candidate(sketch, tuple(point), float("nan"), "random")
         for sketch in sketches

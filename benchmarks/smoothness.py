@@ -65,7 +65,7 @@ def _measure(name: str, target: str, points: int, by_feature: dict[str, list[Any
     errors: list[Any] = []
     structures = unsaturated = infinite = 0
     for sketch in sketches(OPERATORS[name](), target):
-        if not sketch.understood:
+        if not sketch.is_symbolic:
             continue
         relaxed = relax(formulas(sketch))
         drawn = sketch.sample(points, seed=4)

@@ -128,7 +128,7 @@ def _prepare_network() -> dict[str, float]:
         started = time.perf_counter()
         for task in tasks:
             for sketch in sketches(task):
-                if sketch.understood:
+                if sketch.is_symbolic:
                     _compiled(sketch, (-1,) * len(sketch.location_columns))
         seconds[name] = time.perf_counter() - started
     return seconds

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import operators
 
 import felixlike
-from felixlike import errors
+from felixlike import errors, symbolic
 from felixlike._util.moved_modules import MOVED
 
 ROOT = Path(__file__).parents[1]
@@ -89,3 +90,9 @@ def test_the_page_has_every_error_and_warning() -> None:
         if isinstance(member, type) and issubclass(member, errors.FelixlikeError | errors.FelixlikeWarning)
     }
     assert set(re.findall(r"`(\w+)`", rows)) == classes - {"FelixlikeError", "FelixlikeWarning", "TCError"}
+
+
+def test_renamed_property_of_sketches() -> None:
+    (sketch, *_) = symbolic.sketches(operators.matmul(8, 8, 8), "cpu")
+    with pytest.warns(DeprecationWarning, match="is_symbolic"):
+        assert sketch.understood == sketch.is_symbolic

@@ -70,7 +70,7 @@ def points(bench: Bench, name: str, seconds: float) -> Row:
     )
     row: Row = {
         "sketches": len(all_sketches),
-        "understood": sum(sketch.understood for sketch in all_sketches),
+        "understood": sum(sketch.is_symbolic for sketch in all_sketches),
         "points": len(all_points),
         "outcomes": dict(Counter(m.status.value for m in measured)),
         "error": max((m.error for m in measured if m.error is not None), default=None),

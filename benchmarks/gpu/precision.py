@@ -95,7 +95,7 @@ def _predicted(task: Any) -> Any | None:
     model = load(kind_of(task.target).device)
     best: tuple[float, Any] = (-math.inf, None)
     for sketch in sketches(task, space="own"):
-        if sketch.precision == FLOAT32.name or not sketch.understood:
+        if sketch.precision == FLOAT32.name or not sketch.is_symbolic:
             continue
         points = np.unique(sketch.sample(_POOL, 0), axis=0)
         scores = model.predict(formulas(sketch).evaluate(points), task.key)

@@ -233,6 +233,6 @@ def _design_space() -> str:
     c = te.compute((16, 16), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
     started = time.perf_counter()
     candidates = sketches(te.create_prim_func([a, b, c]))
-    symbolic = sum(s.understood for s in candidates)
+    symbolic = sum(s.is_symbolic for s in candidates)
     seconds = time.perf_counter() - started
     return f"{counted(len(candidates), 'sketch', 'sketches')} of a product, {symbolic} understood, {seconds:.2f} s"

@@ -61,7 +61,7 @@ def _scored(space: Space, model: CostModel, rng: np.random.Generator) -> list[Ca
     """Sample points of the symbolic sketches and score them by the exact formulas."""
     cores = target_device(space.task.target).cores if kind_of(space.task.target).on_host else 1
     candidates: list[Candidate] = []
-    for sketch in space.understood:
+    for sketch in space.symbolic:
         late = space.deadline.passed
         if late and candidates:
             break

@@ -36,8 +36,8 @@ class Space:
 
     Attributes:
         sketches: All usable sketches.
-        understood: The symbolic sketches.
-        opaque: The non-symbolic sketches, which are tuned by sampling.
+        symbolic: The symbolic sketches.
+        non_symbolic: The non-symbolic sketches, which are tuned by sampling.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class Space:
         self._on_error = on_error
         self._exact = True
         self.sketches: tuple[Sketch, ...] = self._usable(space)
-        self.understood = tuple(s for s in self.sketches if s.understood)
-        self.opaque = tuple(s for s in self.sketches if not s.understood)
+        self.symbolic = tuple(s for s in self.sketches if s.is_symbolic)
+        self.non_symbolic = tuple(s for s in self.sketches if not s.is_symbolic)
         self._formulas: dict[str, Formulas] = {}
         self._relaxed: dict[str, Relaxed] = {}
 
@@ -80,7 +80,7 @@ class Space:
         Returns:
             float64[n, stores, columns]; None if the sketch, or the structure of a point, is not symbolic.
         """
-        if not self._exact or not sketch.understood:
+        if not self._exact or not sketch.is_symbolic:
             return None
         try:
             return self.formulas(sketch).evaluate(np.asarray(points, dtype=np.int64))
@@ -112,8 +112,8 @@ class Space:
         """Drop all formulas after an internal error, so that sketches are sampled; drop all sketches at the next call.
 
         Return whether any sketches are left."""
-        self.opaque = self.sketches = self.sketches if self._exact else ()
-        self.understood, self._exact = (), False
+        self.non_symbolic = self.sketches = self.sketches if self._exact else ()
+        self.symbolic, self._exact = (), False
         return bool(self.sketches)
 
     def _usable(self, space: str) -> tuple[Sketch, ...]:

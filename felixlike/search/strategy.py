@@ -140,18 +140,18 @@ def aside(space: Space, known: Observations, count: int, rng: np.random.Generato
 
     Their part equals their share among the sketches, at least 1/2 if one of them is the fastest, and at most 1/8 if a
     symbolic one is."""
-    if not space.opaque or not count:
+    if not space.non_symbolic or not count:
         return []
-    share = len(space.opaque) / len(space.sketches)
+    share = len(space.non_symbolic) / len(space.sketches)
     if known.best:
-        leads = not known.best[0][1].sketch.understood
+        leads = not known.best[0][1].sketch.is_symbolic
         share = max(share, 0.5) if leads else min(share, 0.125)
     number = max(1, round(share * count))
     candidates: dict[Key, Candidate] = {}
     for _ in range(4 * number):
         if len(candidates) >= number:
             break
-        sketch = space.opaque[int(rng.integers(len(space.opaque)))]
+        sketch = space.non_symbolic[int(rng.integers(len(space.non_symbolic)))]
         point = tuple(sketch.sample(1, int(rng.integers(2**31)))[0].tolist())
         candidate = Candidate(sketch, point, float("nan"), "sampled")
         if candidate.key not in known.seen:

@@ -51,11 +51,11 @@ class Structures:
         Returns:
             (sketch, int64[n, variables]) for each sketch.
         """
-        sketches = {sketch.key: sketch for sketch in space.understood}
+        sketches = {sketch.key: sketch for sketch in space.symbolic}
         if not self.rounds:
             new = [(sketch, path) for sketch in sketches.values() for path in _paths(space, sketch, first, rng)]
         else:
-            turn = [space.understood[(self.rounds * fresh + i) % len(space.understood)] for i in range(fresh)]
+            turn = [space.symbolic[(self.rounds * fresh + i) % len(space.symbolic)] for i in range(fresh)]
             new = [(sketch, _paths(space, sketch, 1, rng)[0]) for sketch in turn]
         self.rounds += 1
         best = sorted(self.kept, key=lambda structure: -self.kept[structure])[:live]

@@ -135,7 +135,7 @@ class Variations:
     """The moves of all symbolic sketches of a space."""
 
     def __init__(self, space: Space) -> None:
-        self._by_sketch = {sketch.key: Variation(sketch) for sketch in space.understood}
+        self._by_sketch = {sketch.key: Variation(sketch) for sketch in space.symbolic}
 
     def of(self, candidate: Candidate) -> Variation:
         """Return the moves of a candidate's sketch, of this space or, for stored candidates, of another one."""

@@ -153,7 +153,7 @@ def _collect_task(task: Task, store: Store, pool: MeasurePool, wanted: Wanted, e
     result.had = len(known.seen)
     while (missing := wanted.candidates - len(known.seen)) > 0 and time.monotonic() < end:
         rng = np.random.default_rng([wanted.seed, int(task.key[:15], 16), len(known.seen)])
-        batch = _batch(space.understood, known, min(_BATCH, missing), rng)
+        batch = _batch(space.symbolic, known, min(_BATCH, missing), rng)
         if not batch:
             result.problem = "there are no more candidates"
             break

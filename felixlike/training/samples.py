@@ -250,7 +250,7 @@ def _part(
     if sketch is None:
         left_out["sketch cannot be read"] += len(members)
         return None
-    if not sketch.understood:
+    if not sketch.is_symbolic:
         left_out["sketch not understood symbolically"] += len(members)
         return None
     width = len(sketch.variables)

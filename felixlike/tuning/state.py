@@ -98,7 +98,7 @@ class TaskState:
     @property
     def sampled(self) -> dict[str, str]:
         """Return the index of each non-symbolic sketch, and the reason."""
-        return {str(s.index): s.reason or "its formulas failed" for s in self.space.opaque}
+        return {str(s.index): s.reason or "its formulas failed" for s in self.space.non_symbolic}
 
     def fault(self, error: Exception) -> None:
         """Record an internal error."""

@@ -37,7 +37,7 @@ SMALL: dict[str, Callable[[], Any]] = {
 def test_formulas_equal_brute_force_counts(name: str, target: str) -> None:
     checked = 0
     for sketch in sketches(SMALL[name](), target):
-        if not sketch.understood:
+        if not sketch.is_symbolic:
             continue
         features_of_sketch = formulas(sketch, oracles.SMALL_CACHES)
         points = sketch.sample(6 if target == "cpu" else 3, seed=11)

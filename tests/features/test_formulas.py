@@ -59,7 +59,7 @@ def test_work_does_not_depend_on_the_schedule() -> None:
 
 
 def test_a_non_symbolic_sketch_is_refused() -> None:
-    non_symbolic = next(s for s in sketches(workloads.large_sum()) if not s.understood)
+    non_symbolic = next(s for s in sketches(workloads.large_sum()) if not s.is_symbolic)
     with pytest.raises(UnsupportedSketch, match="more than 1000000 values"):
         formulas(non_symbolic)
 

@@ -33,7 +33,7 @@ def task_for(device: str, func: Any = None, *, constants: tuple[int, ...] = ()) 
 
 
 def sampled(task: Task, count: int, *, space: str = "default") -> list[Candidate]:
-    sketch = max(Space(task, space).understood, key=lambda s: len(s.variables))
+    sketch = max(Space(task, space).symbolic, key=lambda s: len(s.variables))
     return [Candidate(sketch, tuple(point), math.nan, "random") for point in sketch.sample(count, 0).tolist()]
 
 

@@ -81,7 +81,7 @@ def _seconds(space: Space, candidates: Sequence[Candidate]) -> np.ndarray:
 
 def _by_sketch(space: Space, candidates: Sequence[Candidate]) -> Iterator[tuple[list[int], FeatureArray]]:
     """Yield the indices and the features of the candidates of each sketch."""
-    for sketch in space.understood:
+    for sketch in space.symbolic:
         members = [i for i, c in enumerate(candidates) if c.sketch.key == sketch.key]
         if members:
             features = space.features(sketch, np.array([candidates[i].point for i in members]))
@@ -176,7 +176,7 @@ def test_gradient_search_finds_better_points_than_random_sampling(
 
 def test_descent_improves_the_score(product: Space) -> None:
     model, _ = _trained(product)
-    sketch = product.understood[1]
+    sketch = product.symbolic[1]
     relaxed = product.relaxed(sketch)
     seeds = sketch.sample(16, seed=5)
     (visited,) = descend([Start(relaxed, seeds, np.zeros(seeds.shape))], model, Descent(steps=40))
@@ -193,7 +193,7 @@ def test_descent_improves_the_score(product: Space) -> None:
 
 def test_a_gradient_of_nan_is_a_warning_and_does_not_affect_other_seeds(product: Space) -> None:
     model, _ = _trained(product)
-    sketch = product.understood[1]
+    sketch = product.symbolic[1]
     seeds = sketch.sample(4, seed=5)
 
     class Broken:
@@ -222,7 +222,7 @@ def test_a_gradient_of_nan_is_a_warning_and_does_not_affect_other_seeds(product:
 
 
 def test_rounding_restores_points_and_gives_exact_factors(convolution: Space) -> None:
-    sketch = convolution.understood[0]
+    sketch = convolution.symbolic[0]
     points = sketch.sample(50, seed=2)
     log_x = convolution.relaxed(sketch).log_points(points).numpy()
     np.testing.assert_array_equal(round_points(sketch, log_x), points)
@@ -245,15 +245,15 @@ def test_a_task_without_choices_is_proposed_once() -> None:
 
 def test_non_symbolic_sketches_get_a_share() -> None:
     space = Space(make_task(workloads.large_sum(), resolve_target("cpu"), name="large_sum"), "default")
-    assert len(space.opaque) == 2
+    assert len(space.non_symbolic) == 2
     model, known = CostModel(), Observations()
-    features = space.features(space.understood[0], space.understood[0].sample(4, seed=0))
+    features = space.features(space.symbolic[0], space.symbolic[0].sample(4, seed=0))
     assert features is not None
     model.remember("t", features, [1e-3, 2e-3, 3e-3, 4e-3])
     proposed = _begun(Gradient(pool=16), model).propose(space, known, 12, np.random.default_rng(0))
-    origins = {c.sketch.understood for c in proposed}
+    origins = {c.sketch.is_symbolic for c in proposed}
     assert origins == {True, False}
-    assert all(c.origin == "sampled" for c in proposed if not c.sketch.understood)
+    assert all(c.origin == "sampled" for c in proposed if not c.sketch.is_symbolic)
 
 
 def test_an_unknown_strategy_is_an_error() -> None:
@@ -298,10 +298,10 @@ def test_the_expected_gain_is_per_second() -> None:
 
 def test_a_sketch_without_relaxed_variables_is_not_moved(product: Space) -> None:
     space = _space("chain")
-    sketch = space.understood[0]
+    sketch = space.symbolic[0]
     seeds = sketch.sample(3, seed=0)
     fixed = Start(space.relaxed(sketch), seeds, np.zeros(seeds.shape))
-    product_sketch = product.understood[1]
+    product_sketch = product.symbolic[1]
     points = product_sketch.sample(4, seed=5)
     moving = Start(product.relaxed(product_sketch), points, np.zeros(points.shape))
     model = CostModel(seed=0)

@@ -22,7 +22,7 @@ _STEP = 1e-5
 @pytest.mark.parametrize(("name", "space"), [("matmul_relu", "default"), ("conv2d", "default"), ("matmul_relu", "own")])
 def test_gradients_of_the_score_agree_with_finite_differences(name: str, space: str) -> None:
     task = make_task(workloads.ALL[name](), resolve_target("cpu"), name=name)
-    sketch = next(s for s in sketches(task, space=space) if s.understood and s.variables)
+    sketch = next(s for s in sketches(task, space=space) if s.is_symbolic and s.variables)
     relaxed = relax(formulas(sketch), dtype=torch.float64)
     network = load("cpu").network.double()
     coordinates = _Coordinates(sketch, relaxed.log_points(sketch.sample(4, 0, paths=1)))

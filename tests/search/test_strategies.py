@@ -126,7 +126,7 @@ def test_a_strategy_forgets_an_earlier_run(product: Space) -> None:
 @pytest.mark.parametrize("name", ["conv2d", "softmax"])
 def test_mutation_and_crossover_stay_on_the_lattice(name: str, request: pytest.FixtureRequest) -> None:
     space, rng = _space(name), np.random.default_rng(0)
-    for sketch in space.understood:
+    for sketch in space.symbolic:
         points = sketch.sample(200, seed=1)
         moves = Variation(sketch)
         for children in (moves.mutated(points, rng), moves.crossed(points, points[::-1], 0.5, rng)):
@@ -269,7 +269,7 @@ def test_a_batch_is_spread_over_dissimilar_points() -> None:
 
 def test_an_untrained_model_gives_a_covariance_of_points(convolution: Space) -> None:
     model = CostModel(seed=0)
-    sampled = [(s, s.sample(8, seed=1)) for s in convolution.understood[:2]]
+    sampled = [(s, s.sample(8, seed=1)) for s in convolution.symbolic[:2]]
     features = [convolution.features(s, points) for s, points in sampled]
     symbolic = [f for f in features if f is not None]
     mean, covariance = model.joint(symbolic, convolution.task.key)

@@ -33,7 +33,7 @@ def _own_sketches(task: Task) -> tuple[Sketch, ...]:
     own_sketches = sketches(task, space="own")
     assert own_sketches
     for sketch in own_sketches:
-        assert sketch.understood, sketch.reason
+        assert sketch.is_symbolic, sketch.reason
     return own_sketches
 
 

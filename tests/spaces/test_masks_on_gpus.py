@@ -43,7 +43,7 @@ def test_masked_rows_are_correct_and_compile(kind: str) -> None:
     own_sketches = _sketches(kind)
     assert own_sketches
     for sketch in own_sketches:
-        assert sketch.understood, sketch.reason
+        assert sketch.is_symbolic, sketch.reason
         module = sketch.task.module
         rng = np.random.default_rng(0)
         arguments = [rng.uniform(-1, 1, [int(e) for e in p.shape]) for p in module["main"].params]

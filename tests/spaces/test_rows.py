@@ -208,7 +208,7 @@ _SYMBOLIC: dict[str, Callable[[], Any]] = {
 def _sketches(name: str) -> tuple[Sketch, ...]:
     own_sketches = sketches(make_task(_SYMBOLIC[name](), _AVX512, name=name), space="own")
     assert own_sketches
-    assert all(sketch.understood for sketch in own_sketches), [sketch.reason for sketch in own_sketches]
+    assert all(sketch.is_symbolic for sketch in own_sketches), [sketch.reason for sketch in own_sketches]
     return own_sketches
 
 

@@ -40,7 +40,7 @@ def test_interleaving_epilogues_run_in_the_order_of_the_phases(name: str) -> Non
     model, x, source = imported(*LAYERS[name])
     (task,) = source.tasks
     sketch = own_sketch(task)
-    assert sketch.understood, sketch.reason
+    assert sketch.is_symbolic, sketch.reason
     for point in sketch.sample(3, seed=2).tolist():
         schedule = sketch.schedule(point)
         values = dict(zip([v.name for v in sketch.variables], point, strict=True))
@@ -87,7 +87,7 @@ def test_activations_that_reuse_their_input_are_one_epilogue(name: str, kind: st
     source = import_model(model, (x,))
     (task,) = source.tasks
     sketch = own_sketch(task)
-    assert sketch.understood, sketch.reason
+    assert sketch.is_symbolic, sketch.reason
     (point,) = sketch.sample(1, seed=1).tolist()
     schedule = sketch.schedule(point)
     values = dict(zip([v.name for v in sketch.variables], point, strict=True))
@@ -111,5 +111,5 @@ def test_operands_with_equal_names_are_padded_separately() -> None:
     names = [str(parameter.name) for parameter in task.module["main"].params]
     assert len(set(names)) == 3
     sketch = own_sketch(task)
-    assert sketch.understood, sketch.reason
+    assert sketch.is_symbolic, sketch.reason
     assert len(sketch.sample(4, seed=0)) == 4

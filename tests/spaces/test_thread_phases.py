@@ -61,7 +61,7 @@ def test_results_and_formulas_are_correct(name: str) -> None:
     single = [argument.astype("float32") for argument in arguments]
     assert _sketches(name)
     for sketch in _sketches(name):
-        assert sketch.understood, sketch.reason
+        assert sketch.is_symbolic, sketch.reason
         points = sketch.sample(1, seed=1)
         scheduled = sketch.schedule(points[0]).mod
         assert len(cut(scheduled["main"])[1]) == 1
@@ -77,7 +77,7 @@ def test_reductions_are_split_if_outputs_are_few(name: str) -> None:
 def test_points_are_valid_exactly_where_they_are_accepted() -> None:
     refused = 0
     for sketch in _sketches(LARGE):
-        assert sketch.understood, sketch.reason
+        assert sketch.is_symbolic, sketch.reason
         drawn = np.concatenate([sketch.sample(2, seed=1), sketch.sampler.any.draw(8, np.random.default_rng(2))])
         valid = sketch.valid(drawn)
         assert valid[:2].all()

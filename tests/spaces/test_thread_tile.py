@@ -79,7 +79,7 @@ def test_results_are_correct(name: str) -> None:
 @pytest.mark.parametrize("name", [*SMALL, "split"])
 def test_formulas_equal_brute_force_counts(name: str) -> None:
     for sketch in _sketches(name):
-        assert sketch.understood, sketch.reason
+        assert sketch.is_symbolic, sketch.reason
         assert equal_counts(sketch, sketch.sample(2, seed=5)) > 50
 
 

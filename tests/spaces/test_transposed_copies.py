@@ -27,14 +27,14 @@ def _permuted(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str = "float
 
 def test_program_and_exact_formulas(golden: Callable[[str, str], None]) -> None:
     (sketch,) = sketches(make_task(_permuted((2, 4, 8, 48), (0, 3, 1, 2)), AVX512, name="transposed"), space="own")
-    assert sketch.understood, sketch.reason
+    assert sketch.is_symbolic, sketch.reason
     golden("programs/own_transposed_copy", str(sketch.program))
     assert equal_counts(sketch, sketch.sample(4, seed=5)) > 0
 
 
 def test_formulas_are_exact_for_blocks_that_do_not_divide() -> None:
     (sketch,) = sketches(make_task(_permuted((2, 7, 7, 100), (0, 3, 1, 2)), AVX512, name="transposed"), space="own")
-    assert sketch.understood, sketch.reason
+    assert sketch.is_symbolic, sketch.reason
     assert equal_counts(sketch, sketch.sample(4, seed=5)) > 0
 
 

@@ -117,7 +117,7 @@ def test_instructions_are_correct(name: str, precision: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_formulas_equal_brute_force_counts(name: str) -> None:
     for sketch in _sketches(name):
-        assert sketch.understood, sketch.reason
+        assert sketch.is_symbolic, sketch.reason
         points = sketch.sample(1, seed=5)
         assert equal_counts(sketch, points) > 50
         (point,) = points.tolist()

@@ -43,7 +43,7 @@ def test_loop_nests_equal_tvms(name: str, target: str) -> None:
     """At random valid points, TVM accepts the point and lowers it to the loops of the symbolic program."""
     compared = 0
     for sketch in sketches(workloads.ALL[name](), target):
-        if not sketch.understood:
+        if not sketch.is_symbolic:
             continue
         names = [v.name for v in sketch.variables]
         for point in sketch.sample(6, seed=3).tolist():
@@ -142,7 +142,7 @@ def test_groups_in_shared_memory_are_symbolic() -> None:
 def test_groups_of_many_channels_are_symbolic(channels: int, size: int, groups: int) -> None:
     """Such loops have so many splits that only some are evaluated for each block size."""
     for sketch in sketches(grouped(channels, size, channels, groups), "sm_90"):
-        assert sketch.understood, sketch.reason
+        assert sketch.is_symbolic, sketch.reason
         names = [v.name for v in sketch.variables]
         for point in sketch.sample(8, seed=4).tolist():
             nest = concrete_nest(sketch.program, dict(zip(names, point, strict=True)))

@@ -76,7 +76,7 @@ def test_errors_in_callbacks_are_not_refusals(kind: type[Exception]) -> None:
 def test_errors_in_replays_are_raised(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRIMITIVES, "Split", Primitive(_raising(kind)))
     with pytest.raises(kind, match="ours"):
-        _ = sketches(_task("matmul"), space="default")[0].understood
+        _ = sketches(_task("matmul"), space="default")[0].is_symbolic
 
 
 def test_refusals_in_replays_are_unsupported_sketches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def task_of(name: str) -> Task:
 
 
 def symbolic_sketches_of(name: str) -> list[Sketch]:
-    symbolic_sketches = [sketch for sketch in sketches(task_of(name)) if sketch.understood]
+    symbolic_sketches = [sketch for sketch in sketches(task_of(name)) if sketch.is_symbolic]
     assert symbolic_sketches
     return symbolic_sketches
 
@@ -131,9 +131,9 @@ def test_unsupported_layouts_are_refused() -> None:
     task = make_task(func, resolve_target("cpu"), name="product", constants=[1])
     assert task.layout_free == ("w",)
     all_sketches = sketches(task)
-    reasons = [sketch.reason for sketch in all_sketches if not sketch.understood]
+    reasons = [sketch.reason for sketch in all_sketches if not sketch.is_symbolic]
     assert any("w has a free layout, but loops do not walk through its dimensions one by one" in r for r in reasons)
-    assert any(sketch.understood for sketch in all_sketches)
+    assert any(sketch.is_symbolic for sketch in all_sketches)
     with pytest.raises(UnsupportedSketch, match="layout: w has a free layout"):
-        next(sketch for sketch in all_sketches if not sketch.understood).structure(())
+        next(sketch for sketch in all_sketches if not sketch.is_symbolic).structure(())
     assert all(len(sketch.sample(2, seed=0)) == 2 for sketch in all_sketches)

@@ -44,8 +44,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, ...]]:
 def test_a_space_with_one_point_is_scheduled_once(shape: tuple[int, int], asked: Counter[tuple[int, ...]]) -> None:
     """The space is of a layer with one row, whose columns are a single tile."""
     space = _space(torch.nn.Linear(*shape), 1, shape[0])
-    (sketch,) = space.opaque
-    assert not space.understood
+    (sketch,) = space.non_symbolic
+    assert not space.symbolic
     asked.clear()
     candidates = Random().propose(space, Observations(), 6, np.random.default_rng(0))
     assert [candidate.point for candidate in candidates] == [(1, 1, 10)]
@@ -56,7 +56,7 @@ def test_a_space_with_one_point_is_scheduled_once(shape: tuple[int, int], asked:
 
 def test_points_of_non_symbolic_sketches_are_accepted_by_tvm(asked: Counter[tuple[int, ...]]) -> None:
     space = _space(_Rows(), 65, 65, dtype=torch.bfloat16)
-    (sketch,) = space.opaque
+    (sketch,) = space.non_symbolic
     points = sketch.sample(20, seed=3)
     np.testing.assert_array_equal(points, sketch.sample(20, seed=3))
     assert max(asked.values()) == 1
@@ -67,7 +67,7 @@ def test_points_of_non_symbolic_sketches_are_accepted_by_tvm(asked: Counter[tupl
 def test_few_points_are_tried_if_tvm_refuses_all(
     monkeypatch: pytest.MonkeyPatch, asked: Counter[tuple[int, ...]]
 ) -> None:
-    (sketch,) = _space(_Rows(), 65, 65, dtype=torch.bfloat16).opaque
+    (sketch,) = _space(_Rows(), 65, 65, dtype=torch.bfloat16).non_symbolic
     monkeypatch.setattr(Sketch, "accepts", lambda self, point: bool(asked.update([tuple(point)])))
     points = sketch.sample(1000, seed=0)
     assert points.shape == (1000, len(sketch.variables))

@@ -18,7 +18,7 @@ from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
 def test_loop_nests_equal_tvms(name: str) -> None:
     """At random valid points, TVM accepts the point unchanged and lowers it to the loops of the symbolic program."""
     for sketch in sketches(workloads.ALL[name]()):
-        if not sketch.understood:
+        if not sketch.is_symbolic:
             continue
         for point in sketch.sample(15, seed=3).tolist():
             schedule = sketch.schedule(point)
@@ -201,7 +201,7 @@ def test_replaying_does_not_change_the_task(product: Sketch) -> None:
 
 def test_non_symbolic_sketches_are_sampled_by_tvm() -> None:
     all_sketches = sketches(workloads.large_sum())
-    non_symbolic = [s for s in all_sketches if not s.understood]
+    non_symbolic = [s for s in all_sketches if not s.is_symbolic]
     assert len(non_symbolic) == 2
     for sketch in non_symbolic:
         assert "more than 1000000 values" in sketch.reason

@@ -59,7 +59,7 @@ def test_a_convolution_is_tiled_in_registers() -> None:
     (task,) = _tasks(source, (1, 64, 58, 58), (64, 64, 3, 3))
     own_sketches = sketches(task, space="own")
     assert own_sketches
-    assert all(sketch.understood for sketch in own_sketches)
+    assert all(sketch.is_symbolic for sketch in own_sketches)
 
 
 def test_softmax_is_one_function_of_rows() -> None:

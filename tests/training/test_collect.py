@@ -38,15 +38,15 @@ def pool() -> Iterator[MeasurePool]:
 
 def test_random_candidates_are_new_and_cover_every_sketch(space: Space) -> None:
     rng = np.random.default_rng(0)
-    first = at_random(space.understood, Observations(), 24, rng)
+    first = at_random(space.symbolic, Observations(), 24, rng)
     assert len({c.key for c in first}) == 24
-    assert {c.sketch.key for c in first} == {s.key for s in space.understood}
-    more = at_random(space.understood, Observations({c.key for c in first}), 24, rng)
+    assert {c.sketch.key for c in first} == {s.key for s in space.symbolic}
+    more = at_random(space.symbolic, Observations({c.key for c in first}), 24, rng)
     assert not {c.key for c in first} & {c.key for c in more}
 
 
 def test_a_small_space_is_exhausted_without_an_error(space: Space) -> None:
-    sketch = min(space.understood, key=lambda s: math.prod(len(v.choices) for v in s.variables))
+    sketch = min(space.symbolic, key=lambda s: math.prod(len(v.choices) for v in s.variables))
     candidates = at_random([sketch], Observations(), 10**4, np.random.default_rng(0))
     assert 0 < len(candidates) < 10**4
     assert not at_random([sketch], Observations({c.key for c in candidates}), 4, np.random.default_rng(1))
@@ -55,10 +55,10 @@ def test_a_small_space_is_exhausted_without_an_error(space: Space) -> None:
 def test_offspring_are_valid_new_and_faster_than_the_median(space: Space) -> None:
     rng = np.random.default_rng(0)
     known = Observations()
-    for candidate in at_random(space.understood, known, 48, rng):
+    for candidate in at_random(space.symbolic, known, 48, rng):
         (seconds,) = made_up.seconds(candidate.sketch, np.array([candidate.point]))
         known.add(candidate, seconds)
-    offspring = near_best(space.understood, known, 24, rng)
+    offspring = near_best(space.symbolic, known, 24, rng)
     assert len({c.key for c in offspring}) == len(offspring) == 24
     assert not {c.key for c in offspring} & known.seen
     times = []
@@ -70,7 +70,7 @@ def test_offspring_are_valid_new_and_faster_than_the_median(space: Space) -> Non
 
 
 def test_there_are_no_offspring_without_observations(space: Space) -> None:
-    assert near_best(space.understood, Observations(), 4, np.random.default_rng(0)) == []
+    assert near_best(space.symbolic, Observations(), 4, np.random.default_rng(0)) == []
 
 
 def test_collecting_resumes_from_a_store(pool: MeasurePool, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_the_workloads_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_observed_candidates_are_not_sampled(space: Space) -> None:
-    sketch = space.understood[0]
+    sketch = space.symbolic[0]
     candidate = Candidate(sketch, tuple(sketch.sample(1, 0)[0].tolist()), float("nan"), "random")
     candidates = at_random([sketch], Observations({candidate.key}), 12, np.random.default_rng(0))
     assert candidate.key not in {c.key for c in candidates}

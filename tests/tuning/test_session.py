@@ -448,7 +448,7 @@ def test_after_the_deadline_one_structure_is_scored(monkeypatch: pytest.MonkeyPa
         space = Space(task, "default", deadline=deadline)
         scored.clear()
         proposals[late] = Predicted(model).propose(space, Observations(), 6, np.random.default_rng(0))
-        assert len(scored) == (1 if late else len(space.understood))
+        assert len(scored) == (1 if late else len(space.symbolic))
         assert all(structures == 1 for _, structures in scored) or not late
     assert all(not math.isnan(candidate.score) for candidate in proposals[True])
 
@@ -523,8 +523,8 @@ def test_without_formulas_tasks_are_sampled(tasks: tuple[Task, ...], monkeypatch
     for state in session.states:
         assert state.faults == ["TypeError: ours"]
         assert state.best is not None
-        assert state.space.understood == ()
-        assert state.space.opaque == state.space.sketches != ()
+        assert state.space.symbolic == ()
+        assert state.space.non_symbolic == state.space.sketches != ()
     assert len(pool.measured) > 3 * 16
 
 

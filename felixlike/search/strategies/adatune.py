@@ -57,7 +57,7 @@ class AdaTune(Sampled):
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """Return candidates; see `Strategy.propose`. They are random before `first` measurements, or for few points."""
         samples = self.samples(space)
-        if len(samples.rows) < self.first or not known.best or not space.understood or space.size() <= count:
+        if len(samples.rows) < self.first or not known.best or not space.symbolic or space.size() <= count:
             return draw(space, count, known.seen, rng, origin="random")
         forest = _Forest(samples, self.trees, int(rng.integers(2**31)))
         opaque = aside(space, known, count, rng)
@@ -71,9 +71,9 @@ class AdaTune(Sampled):
         self, space: Space, forest: _Forest, known: Observations, rng: np.random.Generator
     ) -> tuple[list[Candidate], float]:
         """Return the unmeasured points that the chains visit, scored by their EI, and the mean σ of them."""
-        best = [c for _, c in known.best if c.sketch.understood][: self.chains // 4]
+        best = [c for _, c in known.best if c.sketch.is_symbolic][: self.chains // 4]
         fresh = draw(space, self.chains - len(best), frozenset(), rng, origin="annealed")
-        chains = [c for c in (*best, *fresh) if c.sketch.understood]
+        chains = [c for c in (*best, *fresh) if c.sketch.is_symbolic]
         variations = Variations(space)
         gains, spreads = forest.improvement(space, chains)
         passed: dict[Key, Candidate] = {}

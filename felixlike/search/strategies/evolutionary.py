@@ -84,10 +84,10 @@ class Evolutionary(ModelGuided):
 
     def _first(self, space: Space, model: CostModel, known: Observations, rng: np.random.Generator) -> list[Candidate]:
         """Return the first population: the best measured points and random ones, scored."""
-        elite = [c for _, c in known.best if c.sketch.understood][: round(self.measured * self.population)]
-        share = -(-(self.population - len(elite)) // len(space.understood))
+        elite = [c for _, c in known.best if c.sketch.is_symbolic][: round(self.measured * self.population)]
+        share = -(-(self.population - len(elite)) // len(space.symbolic))
         candidates: list[Candidate] = []
-        for sketch in space.understood:
+        for sketch in space.symbolic:
             points = sketch.sample(share, int(rng.integers(2**31)), paths=self.paths)
             candidates += self.scored(space, model, sketch, points, "random")
         for sketch, places in by_sketch(elite):

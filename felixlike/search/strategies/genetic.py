@@ -53,7 +53,7 @@ class Genetic(Strategy):
 
     def _brood(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> dict[Key, Candidate]:
         """Return up to `count` new children of the fastest measured points."""
-        parents = [(s, c) for s, c in known.best if c.sketch.understood][: self.population]
+        parents = [(s, c) for s, c in known.best if c.sketch.is_symbolic][: self.population]
         candidates: dict[Key, Candidate] = {}
         if not parents:
             return candidates

@@ -155,7 +155,7 @@ class Gradient(ModelGuided):
         drawn = structures.draw(space, self.pool, rng, first=self.paths, fresh=self.fresh, live=self.structures)
         for sketch, points in drawn:
             candidates += self.scored(space, model, sketch, points, "random", optimism=self.optimism)
-        usable = {sketch.key for sketch in space.understood}
+        usable = {sketch.key for sketch in space.symbolic}
         structures.keep(candidates, [c for _, c in known.best[: self.elite] if c.sketch.key in usable][:_LEADERS])
         return sorted(candidates, key=lambda c: -c.score)
 
@@ -192,7 +192,7 @@ class Gradient(ModelGuided):
 
     def _elite(self, space: Space, model: CostModel, known: Observations) -> list[Candidate]:
         """Return the best measured points with current scores."""
-        elite = [c for _, c in known.best[: self.elite] if c.sketch.understood]
+        elite = [c for _, c in known.best[: self.elite] if c.sketch.is_symbolic]
         candidates: list[Candidate] = []
         for sketch, places in by_sketch(elite):
             points = np.array([elite[i].point for i in places], dtype=np.int64)
@@ -222,7 +222,7 @@ class Gradient(ModelGuided):
 
     def _starts(self, pool: Sequence[Candidate], known: Observations) -> list[tuple[Sketch, Points, Points]]:
         """Return (sketch, seeds, noise flags) per structure: the best measured points, then the best of the pool."""
-        elite = [c for _, c in known.best[: self.elite] if c.sketch.understood]
+        elite = [c for _, c in known.best[: self.elite] if c.sketch.is_symbolic]
         starts: dict[Structure, list[tuple[Candidate, bool]]] = {}
         total = 0
         for candidate, noisy in [*((c, True) for c in elite), *((c, False) for c in pool)]:

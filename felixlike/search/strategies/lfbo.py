@@ -53,7 +53,7 @@ class LFBO(Sampled):
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """Return candidates; see `Strategy.propose`. They are random before `first` measurements, or for few points."""
         samples = self.samples(space)
-        if len(samples.rows) < self.first or not known.best or not space.understood or space.size() <= count:
+        if len(samples.rows) < self.first or not known.best or not space.symbolic or space.size() <= count:
             return draw(space, count, known.seen, rng, origin="random")
         opaque = aside(space, known, count, rng)
         near = self._neighbours(space, known, rng)
@@ -68,7 +68,7 @@ class LFBO(Sampled):
         """Return unmeasured points, each at most `radius` moves from one of the best."""
         candidates: dict[Key, Candidate] = {}
         variations = Variations(space)
-        for _, centre in [pair for pair in known.best if pair[1].sketch.understood][: self.copies]:
+        for _, centre in [pair for pair in known.best if pair[1].sketch.is_symbolic][: self.copies]:
             points = np.tile(np.array(centre.point, dtype=np.int64), (self.neighbours, 1))
             moves = rng.integers(1, self.radius + 1, size=(self.neighbours, 1))
             for move in range(self.radius):

@@ -63,7 +63,7 @@ class ModelGuided(Strategy):
     def knows(self, space: Space, count: int) -> CostModel | None:
         """Return the updated model; None if it is untrained or cannot score, or the space has only `count` points."""
         model = self.model
-        if model is None or not space.understood or space.size() <= count:
+        if model is None or not space.symbolic or space.size() <= count:
             return None
         self._learn(space)
         return model if model.trained else None

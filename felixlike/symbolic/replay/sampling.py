@@ -47,7 +47,7 @@ class Sampler:
 
     def sample(self, count: int, rng: np.random.Generator, *, paths: int) -> Points:
         """Implement `Sketch.sample` for checked options."""
-        if not self._sketch.understood:
+        if not self._sketch.is_symbolic:
             return self._accepted(count, rng)
         if not self._sketch.location_columns:
             return self.among([()], count, rng)

@@ -8,6 +8,7 @@ and `reason` says why.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -105,9 +106,15 @@ class Sketch:
         return ""
 
     @property
-    def understood(self) -> bool:
+    def is_symbolic(self) -> bool:
         """Return whether the sketch has a symbolic program, and therefore formulas."""
         return not self.reason
+
+    @property
+    def understood(self) -> bool:
+        """Return `is_symbolic`, with a DeprecationWarning."""
+        warnings.warn("Sketch.understood is now Sketch.is_symbolic", DeprecationWarning, stacklevel=2)
+        return self.is_symbolic
 
     @property
     def wrong(self) -> bool:
@@ -129,7 +136,7 @@ class Sketch:
 
         The constraint on compute locations is the `gate` of each structure.
         """
-        return (*tile_constraints(self.variables), *(self.structure(()).limits if self.understood else ()))
+        return (*tile_constraints(self.variables), *(self.structure(()).limits if self.is_symbolic else ()))
 
     def structure(self, locations: Sequence[int]) -> Structure:
         """Return the structure for chosen compute locations.
@@ -242,7 +249,7 @@ class Sketch:
         points = self.checked(points)
         good = all_in_range(points, self.variables)
         good[good] = self.source_limits.short(points[good])
-        if self.understood:
+        if self.is_symbolic:
             for locations, rows in self.by_structure(points):
                 good[rows] &= self._placed(points[rows], locations)
         return good

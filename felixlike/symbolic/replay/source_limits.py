@@ -41,7 +41,7 @@ class SourceLimits:
             bool[n].
         """
         good = np.ones(len(points), dtype=bool)
-        if self._sketch.understood and kind_of(self._sketch.task.target).binds_threads:
+        if self._sketch.is_symbolic and kind_of(self._sketch.task.target).binds_threads:
             for locations, rows in self._sketch.by_structure(points):
                 graph = self._graph(locations)
                 if graph is not None:

@@ -58,7 +58,7 @@ def test_an_activation_is_fused_with_the_norm() -> None:
     (task,) = fx.extract_tasks(model, (torch.randn(1, 32, 24, 24),))
     task_sketches = sketches(task)
     assert task_sketches
-    assert all(sketch.understood for sketch in task_sketches)
+    assert all(sketch.is_symbolic for sketch in task_sketches)
 
 
 def test_with_channels_last_only_the_result_is_large() -> None:
@@ -67,4 +67,4 @@ def test_with_channels_last_only_the_result_is_large() -> None:
     sums = [task for name, task in tasks.items() if name.startswith(("channel_", "group_"))]
     assert len(sums) == 4
     assert all([int(e) for e in task.module["main"].params[-1].shape] == [1, 32] for task in sums)
-    assert all(sketch.understood for task in sums for sketch in sketches(task))
+    assert all(sketch.is_symbolic for task in sums for sketch in sketches(task))
