@@ -33,8 +33,8 @@ from felixlike import runtime
 from felixlike.tc.comprehension import Comprehension
 
 made = []
-plain = Comprehension._made_now
-Comprehension._made_now = lambda *arguments: made.append(1) or plain(*arguments)
+plain = Comprehension._compile
+Comprehension._compile = lambda *arguments: made.append(1) or plain(*arguments)
 found = fx.tc.define(sys.argv[1])(torch.arange(5.0), torch.ones(5))
 print(json.dumps([found.tolist(), len(made)]))
 """
@@ -62,7 +62,7 @@ def _fail_if_compiled(*_: object) -> None:
 def test_compiled_programs_are_loaded_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = _call()
     assert len(_entries()) == 1
-    monkeypatch.setattr(Comprehension, "_made_now", _fail_if_compiled)
+    monkeypatch.setattr(Comprehension, "_compile", _fail_if_compiled)
     assert torch.equal(_call(), expected)
     renamed = "# the same\ndef g(float(M) X, float(M) Y) -> (Z) {\n  Z(k) = X(k) + 2.0 * u where u = Y(k)\n}"
     assert torch.equal(fx.tc.define(renamed)(torch.arange(5.0), torch.ones(5)), expected)
@@ -123,7 +123,7 @@ def test_an_unusable_cache_folder_warns_once_and_the_process_caches_in_memory(
         assert _call().tolist() == [2, 3, 4, 5, 6]
     assert len(caught) == 1
     assert caught[0].filename == __file__
-    monkeypatch.setattr(Comprehension, "_made_now", _fail_if_compiled)
+    monkeypatch.setattr(Comprehension, "_compile", _fail_if_compiled)
     assert _call().tolist() == [2, 3, 4, 5, 6]  # a new comprehension in this process, without a second warning
 
 
@@ -152,7 +152,7 @@ def test_a_warning_raised_as_an_error_does_not_lose_the_compiled_code(monkeypatc
     program = fx.tc.define(_SOURCE)
     with pytest.raises(StorageWarning):  # warnings are errors in tests
         program(torch.arange(5.0), torch.ones(5))
-    monkeypatch.setattr(Comprehension, "_made_now", _fail_if_compiled)
+    monkeypatch.setattr(Comprehension, "_compile", _fail_if_compiled)
     assert program(torch.arange(5.0), torch.ones(5)).tolist() == [2, 3, 4, 5, 6]
 
 
