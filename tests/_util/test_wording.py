@@ -29,7 +29,7 @@ class FailingRepr:
         (np.int64(3), "np.int64(3)"),
         (torch.zeros(2, 2), "tensor([[0., 0.], [0., 0.]])"),
         ("x" * 100, "'" + "x" * 58 + "…"),
-        (FailingRepr(), "a Rude"),
+        (FailingRepr(), "a FailingRepr"),
     ],
 )
 def test_values_are_shown_on_one_short_line(value: Any, text: str) -> None:

@@ -438,7 +438,7 @@ def test_a_nondeterministic_model_is_a_warning(x: Tensor) -> None:
     expected = torch.rand(1)
     torch.manual_seed(5)
     with pytest.warns(
-        NondeterministicModelWarning, match=r"Dropped: it is random: it gives something else at every call"
+        NondeterministicModelWarning, match=r"RandomScale: it is random: it gives something else at every call"
     ) as caught:
         tuned = fx.optimize(RandomScale(), x, trials=1, progress=False)
     assert caught[0].message.optimized is tuned  # type: ignore[union-attr]
