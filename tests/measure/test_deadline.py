@@ -64,6 +64,17 @@ def test_the_deadline_ends_a_stream_after_the_finished_measurements(pool: Measur
     assert not pool._builder.processes.under_way
 
 
+def test_candidates_that_are_built_but_not_run_at_the_deadline_are_left_out(
+    pool: MeasurePool, deadline: Deadline
+) -> None:
+    deadline.move(5.0)
+    with pytest.raises(OutOfTime):
+        pool.measure(TASK, [HANGING, tiled(tile=8)])
+    assert not pool._builder.processes.under_way
+    deadline.move(300.0)
+    assert pool.measure(TASK, [tiled(tile=8)])[0].status is Status.OK
+
+
 def test_each_of_several_checks_has_its_own_result(pool: MeasurePool, deadline: Deadline) -> None:
     deadline.move(0.0, least=4.0)
     answers = dict(pool.checks([(TASK, HANGING), (TASK, tiled())]))

@@ -55,12 +55,12 @@ class Builds:
         self._selector.close()
 
     def begin_batch(self) -> bool:
-        """Start to build the next batch; return False if there are no more candidates."""
+        """Start to build the next batch; return False if there are no more candidates or the deadline has passed."""
         alive = {trial.index for trial in (*self._building, *self._built)}
         self._orders = {index: order for index, order in self._orders.items() if index in alive}
         self._begun, self._taken = len(alive), 0
         self._begin(self._builder.workers)
-        return bool(self._building or self._built or self._failed)
+        return not self.late and bool(self._building or self._built or self._failed)
 
     def next(self) -> Generator[tuple[int, Measurement], None, Trial | None]:
         """Yield failed candidates until one is built, and return that one; return None at the end of the batch."""
