@@ -10,7 +10,7 @@ JOBS ?= 2
 help: ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-demo: $(STAMP) ## tune ResNet-18 for a few minutes and compare it with PyTorch and untuned TVM
+demo: $(STAMP) ## optimize ResNet-18 in two minutes and compare it with PyTorch
 	$(BIN)/python -m benchmarks.demo
 
 test: $(STAMP) ## pass the tests; the slowest are listed at the end
