@@ -34,6 +34,12 @@ assert names and all(getattr(before, name) is getattr(now, name) for name in nam
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+def test_the_warning_of_a_moved_module_names_the_import_statement() -> None:
+    code = "import felixlike.deploy"
+    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True)
+    assert "<string>:1: DeprecationWarning: felixlike.deploy has moved to felixlike.runtime" in done.stderr
+
+
 def test_modules_in_moved_packages_have_the_same_classes() -> None:
     with pytest.warns(DeprecationWarning, match="has moved to"):
         before = importlib.import_module("felixlike.algebra.expression")

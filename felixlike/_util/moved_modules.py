@@ -39,20 +39,11 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         name = new_name(module.__name__)
         assert name is not None
-        warnings.warn(f"{module.__name__} has moved to {name}", DeprecationWarning, stacklevel=_importers_level())
+        # Python does not count the frames of its import system, so the next one is that of the import statement.
+        warnings.warn(f"{module.__name__} has moved to {name}", DeprecationWarning, stacklevel=2)
         moved = importlib.import_module(name)
         module.__dict__.update({key: value for key, value in vars(moved).items() if not key.startswith("__")})
         module.__dict__.update(__doc__=moved.__doc__, __path__=[], __getattr__=lambda key: getattr(moved, key))
-
-
-def _importers_level() -> int:
-    """Return the stack level of the import statement, outside Python's import system and this module."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and (
-        "importlib" in frame.f_code.co_filename or frame.f_code.co_filename == __file__
-    ):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 class _Finder(importlib.abc.MetaPathFinder):

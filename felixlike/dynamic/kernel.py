@@ -17,7 +17,7 @@ from felixlike.dynamic.dispatch import Tree, choose, describe
 from felixlike.dynamic.stages import Stage
 from felixlike.errors import InputMismatch
 from felixlike.hardware.placement import pin_threads
-from felixlike.runtime.serial_copy import on_this_thread
+from felixlike.runtime.serial_copy import contiguous_copy
 
 if TYPE_CHECKING:
     import torch
@@ -113,8 +113,7 @@ class DynamicKernel:
         output = self.buffers[-1]
         shape = [self._size(size, sizes) for size in output.shape]
         result = torch.empty(shape, dtype=getattr(torch, output.dtype), device=self.device)
-        with on_this_thread():
-            arguments = [tensor.contiguous() for tensor in tensors]
+        arguments = [tensor if tensor.is_contiguous() else contiguous_copy(tensor) for tensor in tensors]
         for index in self.constants:
             arguments[index] = self._pack(arguments[index])
         if self.device == "cpu":

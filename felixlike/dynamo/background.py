@@ -193,15 +193,7 @@ _worker = _Worker()
 
 
 def tune(compiled: CompiledGraph, module: Any, examples: tuple[Any, ...], options: Options, store: str) -> Tuning:
-    """Queue a graph for tuning.
-
-    Args:
-        compiled: The compiled graph that receives the result.
-        module: The part of the graph that is compiled.
-        examples: Example inputs of the module.
-        options: The options.
-        store: Path of the record store.
-    """
+    """Queue a graph for tuning; for the arguments see `Tuning`."""
     tuning = Tuning(compiled, module, examples, options, store)
     _worker.add(tuning)
     return tuning

@@ -22,7 +22,7 @@ from felixlike.frontend.signature.nesting import quoted
 from felixlike.hardware.faults import fault_of
 from felixlike.hardware.placement import pin_threads
 from felixlike.runtime import torch_operator
-from felixlike.runtime.serial_copy import on_this_thread
+from felixlike.runtime.serial_copy import contiguous_copy
 from felixlike.runtime.shared_library import Library
 from felixlike.runtime.stream_serializer import StreamSerializer
 from felixlike.runtime.tensor_guards import likeness, never
@@ -128,8 +128,8 @@ class Compiled:
         self._alignments = tuple(dtype.itemsize if unaligned else ALIGNMENT for _, dtype in self._expected)
         self._warned = False
         # Functions of torch and TVM that calls use, looked up once.
-        self._tensor, self._dense, self._contiguous = torch.Tensor, torch.strided, torch.contiguous_format
-        self._data_ptr, self._clone = torch.Tensor.data_ptr, torch.Tensor.clone
+        self._tensor, self._dense = torch.Tensor, torch.strided
+        self._data_ptr = torch.Tensor.data_ptr
         self._forward_mode, self._modes = forward_ad, torch._C._len_torch_dispatch_stack
         self._is_compiling = torch.compiler.is_dynamo_compiling
         self._array_item, self._from_dlpack = _tvm.array_item, torch.utils.dlpack.from_dlpack
@@ -318,7 +318,7 @@ class Compiled:
                 raise self._mismatch(index, "has no memory any more", "give a tensor whose storage was not resized")
             if place % self._alignments[index] or not place or index in spread:
                 detached = tensor.detach() if tensor.requires_grad else tensor
-                ready[index] = self._copy(detached)
+                ready[index] = contiguous_copy(detached)
         self._pin_threads(self.threads)
         main = getattr(self._here, "main", None) or self._main_of_thread()
         try:
@@ -329,12 +329,7 @@ class Compiled:
 
     def at_hand(self, index: int, tensor: Any) -> Any:
         """Return a contiguous tensor, or its copy if the code cannot read it at its address."""
-        return self._copy(tensor) if self._data_ptr(tensor) % self._alignments[index] else tensor
-
-    def _copy(self, tensor: Any) -> Any:
-        """Return a contiguous, aligned copy, made by the calling thread."""
-        with on_this_thread():
-            return self._clone(tensor, memory_format=self._contiguous)
+        return contiguous_copy(tensor) if self._data_ptr(tensor) % self._alignments[index] else tensor
 
     def _explained(self, error: Exception) -> Exception:
         """Return the error to raise for an error in a call: on a GPU, the meaning of CUDA's error."""

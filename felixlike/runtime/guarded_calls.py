@@ -17,6 +17,7 @@ from felixlike.frontend.signature.arguments import arguments
 from felixlike.measure.check.guarded_buffers import Buffers
 from felixlike.runtime.batch_buckets import Chunked
 from felixlike.runtime.callable import Compiled
+from felixlike.runtime.serial_copy import contiguous_copy
 
 _RUN, _SKIP = 0, 1
 """Return values of an instrument that make TVM's virtual machine run or skip the call (VMInstrumentReturnKind)."""
@@ -39,7 +40,7 @@ def damage_by_kernels(compiled: Compiled, tensors: Sequence[Any]) -> str:
     machine = compiled._virtual_machine()
     instrument = _Instrument(compiled.lowered)
     machine.set_instrument(instrument)
-    machine["main"](*[tensor.clone(memory_format=compiled._contiguous) for tensor in tensors])
+    machine["main"](*[contiguous_copy(tensor) for tensor in tensors])
     return instrument.words
 
 

@@ -11,6 +11,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -25,6 +26,14 @@ def on_this_thread() -> Iterator[None]:
         yield
     finally:
         put(count)
+
+
+def contiguous_copy(tensor: Any) -> Any:
+    """Return a contiguous, aligned copy of a tensor, made by the calling thread."""
+    import torch
+
+    with on_this_thread():
+        return torch.Tensor.clone(tensor, memory_format=torch.contiguous_format)
 
 
 @functools.cache

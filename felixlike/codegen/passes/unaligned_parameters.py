@@ -18,16 +18,12 @@ def unaligned_parameters(module: Module) -> Module:
 
 def _unaligned(func: Func) -> Func:
     """Return a function with its parameters aligned to their elements."""
-    changed = {parameter: _aligned_to_elements(parameter) for parameter in func.params if _is_buffer(parameter)}
+    buffers = filter(_tvm.tirx.is_buffer_var, func.params)
+    changed = {buffer: _aligned_to_elements(buffer) for buffer in buffers}
     if not changed:
         return func
     params = [changed.get(parameter, parameter) for parameter in func.params]
     return _tvm.PrimFunc(params, _tvm.substituted(func.body, changed), func.ret_type, func.attrs)
-
-
-def _is_buffer(parameter: Any) -> bool:
-    """Return whether a parameter is a buffer."""
-    return bool(_tvm.tirx.is_buffer_var(parameter))
 
 
 def _aligned_to_elements(buffer: Any) -> Any:
