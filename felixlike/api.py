@@ -6,39 +6,24 @@ docs/architecture.md.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from felixlike import costmodel, hardware, records, runtime
-from felixlike._util import option_checks, user_folders
-from felixlike._util.deadline import Deadline
-from felixlike._util.interrupts import joined
+from felixlike import runtime
+from felixlike._util import user_folders
 from felixlike._util.torch_modes import default_modes
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
-from felixlike.errors import InvalidOption
 from felixlike.frontend import Task, import_model
-from felixlike.hardware import device_name, kind_of, require_real, require_runnable, resolve_target, simulated
-from felixlike.hardware.placement import pin_threads
-from felixlike.measure import MeasurePool, Pool, RpcPool, SimulatedPool
-from felixlike.measure.rpc.tracker import check_servers
-from felixlike.report import Report, RunLog, make_progress
-from felixlike.search import Strategy, make_strategy
-from felixlike.symbolic import SpaceName, check_space
-from felixlike.tuning import Budget, Event, Session, one_thread
-from felixlike.tuning.finish import About, Finish, closing, tell, versions
+from felixlike.report import Report
+from felixlike.search import Strategy
+from felixlike.symbolic import SpaceName
+from felixlike.tuning.config import RunConfig, check_threads
+from felixlike.tuning.run import tune
+from felixlike.tuning.verifying import tell
 
 if TYPE_CHECKING:
     import torch
-
-
-_MOST_THREADS = 1024
-"""Upper limit on threads per call. Chosen by hand."""
 
 
 class Optimized:
@@ -72,7 +57,7 @@ class Optimized:
 
     @threads.setter
     def threads(self, count: int | None) -> None:
-        self._compiled.threads = _threads(count)
+        self._compiled.threads = check_threads(count) or 0
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         """Run the model.
@@ -156,15 +141,10 @@ def load(path: str | Path, *, threads: int | None = None) -> Optimized:
         InvalidArtefact: The file is damaged, or was made by an incompatible version or for another machine.
         InvalidOption: `threads` is not a whole number from 1 to 1024.
     """
-    count = _threads(threads)
+    count = check_threads(threads)
     loaded = _optimized(*runtime.load(path))
-    loaded.threads = count or None
+    loaded.threads = count
     return loaded
-
-
-def _threads(count: int | None) -> int:
-    """Return a number of threads as `Compiled.threads` stores it: 0 for None. Raise InvalidOption."""
-    return 0 if count is None else option_checks.whole(count, "threads", least=1, most=_MOST_THREADS, otherwise="None")
 
 
 def _unpickled(content: bytes) -> Optimized:
@@ -291,119 +271,25 @@ def optimize(
         >>> y = fast(x)
         >>> fast.save("model.flx")
     """
-    started = time.monotonic()
-    budget = Budget(rounds, trials, seconds, started=started)
-    search, reporter = make_strategy(strategy), make_progress(progress)
-    seed, space, count = option_checks.seed(seed), check_space(space), _threads(threads)
-    target = hardware.with_precision(resolve_target(target), precision)
-    require_runnable(target)
-    device = device_name(target)  # raises if the required GPU is missing
-    kind = kind_of(target)
-    if kind.on_host:
-        pin_threads()  # raises if the calling thread cannot run the result
-    if is_dynamic(model, shapes, example_inputs):
-        limits = {"rounds": rounds, "trials": trials, "seconds": seconds}
-        same = {
-            "target": target,
-            "strategy": strategy,
-            "space": space,
-            "store": store,
-            "seed": seed,
-            "weights": weights,
-        }
-        dynamic = _dynamic(model, shapes, example_inputs, limits, **same, progress=progress, tracker=tracker, key=key)
-        dynamic.threads = count or None
-        return dynamic
-    deadline = Deadline()
-    pool_of = _pool_of(target, tracker, key, deadline)
-    predictor = costmodel.load(kind.device, weights, seed=seed)
-    problems: list[str] = []
-    with (
-        joined() as interrupts,
-        closing(records.open(store), problems) as opened,
-        closing(reporter, problems),
-        closing(RunLog(store), problems) as log,
-        contextlib.ExitStack() as opening,
-    ):
-        # The pool's processes start while the model is imported.
-        pool = opening.enter_context(closing(pool_of(target), problems))
-        reporter.say("importing the model")
-        imported = import_model(model, shapes, target, example_inputs=example_inputs)
-        budget.with_default(len(imported.tasks))
-        about = {"model": imported.name, "target": str(target), "device": device, "seed": seed, "versions": versions()}
-        log.write(
-            "start",
-            **about,
-            tracker=tracker,
-            budget={"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds},
-            tasks={task.key: task.name for task in imported.tasks},
-            calls={task.key: task.weight for task in imported.tasks},
-        )
-
-        def observe(event: Event) -> None:
-            for listener in (reporter.event, log.event):
-                with contextlib.suppress(Exception):  # a failing reporter or log must not end the run
-                    listener(event)
-            interrupts.check()
-
-        with opening.pop_all(), one_thread():
-            session = Session(
-                imported.tasks,
-                strategy=search,
-                model=predictor,
-                pool=pool,
-                store=opened,
-                seed=seed,
-                space=space,
-                observe=observe,
-                deadline=deadline,
-            )
-            spent = session.spent
-            finish = Finish(imported, session, budget, interrupts=interrupts, problems=problems)
-            finish.search()
-            tuned = budget.elapsed()
-            devices = ", ".join(sorted(pool.devices))
-            again = "; Ctrl-C again leaves out what is still to be checked" if interrupts.ended else ""
-            reporter.say(f"choosing and compiling the best schedules{again}")
-            with spent.on("choosing"):
-                finish.choose(predictor, pool, seed=seed)
-        with spent.on("compiling"):
-            compiled = finish.compile()
-        with spent.on("comparing"):
-            finish.verify(compiled, run := About(device=devices, seed=seed, started=started, tuned=tuned))
-        report = finish.report(run, log)
-        optimized = Optimized(compiled, report)
-        optimized.threads = count or None
-    finish.tell(optimized)
-    return optimized
-
-
-def _dynamic(model: Any, shapes: Any, example_inputs: Any, limits: Mapping[str, Any], **same: Any) -> Optimized:
-    """Optimize a model with dynamic sizes under these limits and options."""
-    target = require_real(same["target"], where="dynamic shapes")  # dynamic kernels are measured on this machine
-    hardware.require_float32(target)
-
-    def fixed(part: Any, part_shapes: Any, part_limits: Mapping[str, Any]) -> tuple[runtime.Compiled, Report]:
-        result = optimize(part, part_shapes, **part_limits, **same)
-        return result._compiled, result.report
-
-    compiled, report, verification, warned = optimize_dynamic(
-        model, shapes, example_inputs, target, fixed, limits, seed=same["seed"]
+    config = RunConfig.checked(
+        target=target,
+        precision=precision,
+        rounds=rounds,
+        trials=trials,
+        seconds=seconds,
+        store=store,
+        strategy=strategy,
+        space=space,
+        weights=weights,
+        seed=seed,
+        progress=progress,
+        tracker=tracker,
+        key=key,
+        threads=threads,
     )
-    optimized = Optimized(compiled, report)
-    tell(verification, report.model, optimized, warned)
+    run = optimize_dynamic if is_dynamic(model, shapes, example_inputs) else tune
+    result = run(model, shapes, example_inputs, config)
+    optimized = Optimized(result.compiled, result.report)
+    optimized.threads = config.threads
+    tell(result.verification, result.report.model, optimized, result.warnings)
     return optimized
-
-
-def _pool_of(
-    target: Any, tracker: str | None, key: str | None, deadline: Deadline
-) -> Callable[[Any], AbstractContextManager[Pool]]:
-    """Return the function that opens a pool for a target: local, on a tracker's servers, or simulated."""
-    if tracker is None and key is None:
-        return partial(MeasurePool if simulated(target) is None else SimulatedPool, deadline=deadline)
-    require_real(target, where="tracker")
-    if tracker is None or key is None:
-        missing, given = ("tracker", "key") if tracker is None else ("key", "tracker")
-        raise InvalidOption(f"there is a {given} but no {missing}", where=missing, remedy="give both or neither")
-    check_servers(tracker, key)  # fail before the model is imported
-    return partial(RpcPool, tracker=tracker, key=key, deadline=deadline)

@@ -14,8 +14,9 @@ from support.loopback import Loopback
 from torch import nn
 
 import felixlike as fx
-from felixlike import api, records
+from felixlike import records
 from felixlike.cli import main
+from felixlike.dynamic.optimize import optimize_dynamic
 from felixlike.errors import (
     InputMismatch,
     InvalidBudget,
@@ -28,6 +29,7 @@ from felixlike.errors import (
 )
 from felixlike.hardware import host_device, resolve_target, with_precision
 from felixlike.measure.local.builder import Builder
+from felixlike.tuning.config import RunConfig
 
 
 @pytest.fixture(scope="module")
@@ -245,9 +247,9 @@ def test_invalid_options_raise_before_any_work(
 
 def test_dynamic_sizes_refuse_tensor_core_precisions(model: nn.Module) -> None:
     """Without a GPU the error about the missing device comes first."""
-    target = with_precision(resolve_target("sm_90"), "tf32")
-    with pytest.raises(InvalidOption, match="products of tf32 are for models whose sizes are known"):
-        api._dynamic(model, (fx.Dim("n", range(1, 9)), 64), None, {}, target=target)
+    config = RunConfig(with_precision(resolve_target("sm_90"), "tf32"), "a GPU")
+    with pytest.raises(InvalidOption, match="tf32"):
+        optimize_dynamic(model, (fx.Dim("n", range(1, 9)), 64), None, config)
 
 
 def test_numpy_numbers_are_accepted_as_options(model: nn.Module, x: torch.Tensor) -> None:

@@ -97,8 +97,9 @@ def test_an_error_in_the_passes_is_detected(kind: str, tmp_path: Path, monkeypat
     assert tuned.report.reference == REFERENCES[kind]
     assert tuned.report.error < 1e-6
     monkeypatch.setattr(importer, "fuse", passes_with_an_error)
-    with pytest.raises(VerificationFailed, match="does not compute what the original does"):
+    with pytest.raises(VerificationFailed) as raised:
         fx.optimize(model, shapes, 0, progress=False)
+    assert raised.value.optimized.report.error > 1e-3
 
 
 def test_a_model_with_dropout_is_reported_as_random(tmp_path: Path) -> None:

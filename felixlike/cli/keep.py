@@ -42,13 +42,13 @@ class FirstCopy:
         self._saved = False
 
     def __enter__(self) -> Self:
-        from felixlike.tuning.finish import before_comparing
+        from felixlike.tuning.verifying import before_comparing
 
         self._token = before_comparing.set(None if self._path is None else self._save)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        from felixlike.tuning.finish import before_comparing
+        from felixlike.tuning.verifying import before_comparing
 
         before_comparing.reset(self._token)
         if error is not None and self._saved:

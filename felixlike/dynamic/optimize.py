@@ -7,8 +7,9 @@ is the only dynamic size of a model with convolutions, the model is optimized fo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from felixlike import runtime
@@ -17,14 +18,17 @@ from felixlike.dynamic.memory import check_memory
 from felixlike.dynamic.network import Network, Part, compile_source
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
 from felixlike.dynamic.sources import read_network
-from felixlike.errors import FelixlikeWarning, first_line
+from felixlike.errors import first_line
 from felixlike.frontend.imported import warnings_of
 from felixlike.frontend.importers.input_shapes import either
-from felixlike.hardware import device_name, kind_of
+from felixlike.hardware import device_name, kind_of, require_float32, require_real
 from felixlike.report import Report
 from felixlike.report.report_data import TaskReport
 from felixlike.runtime.verification import Verdict, Verification, max_relative_error
-from felixlike.tuning.finish import hand_over, versions
+from felixlike.tuning.config import RunConfig
+from felixlike.tuning.reporting import verification_note, versions
+from felixlike.tuning.run import Result, tune
+from felixlike.tuning.verifying import hand_over, verification_warnings
 
 
 def is_dynamic(model: Any, shapes: Any, example_inputs: Any) -> bool:
@@ -36,57 +40,58 @@ _UNCOMPARED = Verification(float("nan"), "")
 """A verification that has not run yet."""
 
 
-Fixed = Callable[[Any, Any, Mapping[str, Any]], tuple[runtime.Compiled, Report]]
-"""Optimizes a model for fixed sizes, given example inputs and limits."""
-
-
-def optimize_dynamic(
-    model: Any,
-    shapes: Any,
-    example_inputs: Any,
-    target: Any,
-    fixed: Fixed,
-    limits: Mapping[str, Any],
-    *,
-    seed: int,
-) -> tuple[runtime.Compiled, Report, Verification, list[FelixlikeWarning]]:
+def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Result:
     """Compile a model with dynamic sizes.
 
     Args:
         model: As for `optimize`.
         shapes: As for `optimize`; some sizes are `Dim`s.
         example_inputs: Another name for `shapes`.
-        target: The TVM target.
-        fixed: Optimizes a model for fixed sizes; used for parts of a batch.
-        limits: "rounds", "trials" and "seconds" of the whole run. If rounds or trials is 0, nothing is timed.
-        seed: Recorded in the report.
+        config: The run's options. If rounds or trials is 0, nothing is timed.
 
     Returns:
-        The compiled model, its report, the verification, and warnings that `fixed` has not issued.
+        The compiled model, its report and what there is to tell about it.
 
     Raises:
-        FelixlikeError: As for `compile_network`, and whatever `fixed` raises.
+        FelixlikeError: As for `compile_network`, and as for `tune` if parts of a batch are tuned.
     """
-    started = time.monotonic()
-    measure = 0 not in (limits["rounds"], limits["trials"])
+    require_real(config.target, where="dynamic shapes")  # dynamic kernels are measured on this machine
+    require_float32(config.target)
+    measure = 0 not in (config.rounds, config.trials)
     source, dims = read_network(model, either(shapes, example_inputs))
     check_memory(source, dims)
     if (batch := batch_of(model, source, dims)) is not None:
-        parts = {
-            size: fixed(*batch.fixed(size), run_limits)
-            for size, run_limits in zip(batch.sizes, shared(limits, len(batch.sizes)), strict=True)
-        }
-        compiled = in_parts(batch, {size: part for size, (part, _) in parts.items()}, measure=measure)
-        reports = {size: report for size, (_, report) in parts.items()}
-        hand_over(compiled, _merged(batch, reports, compiled, _UNCOMPARED, started))
-        sizes = dict.fromkeys((batch.dim.least, (batch.dim.least + batch.dim.most) // 2, batch.dim.most))
-        verification = _compared(compiled, source.original, map(batch.examples, sizes))
-        return compiled, _merged(batch, reports, compiled, verification, started), verification, []
-    network = compile_source(source, dims, target, measure=measure)
-    hand_over(network.compiled, _report(network, _UNCOMPARED, started=started, seed=seed))
+        return _optimize_batch(batch, config, measure=measure)
+    network = compile_source(source, dims, config.target, measure=measure)
+    report = partial(_report, network, config)
+    hand_over(network.compiled, lambda: report(_UNCOMPARED))
     verification = _compared(network.compiled, source.original, network.examples())
-    report = _report(network, verification, started=started, seed=seed)
-    return network.compiled, report, verification, warnings_of(source)
+    return Result(network.compiled, report(verification), verification, tuple(warnings_of(source)))
+
+
+def _optimize_batch(batch: Batch, config: RunConfig, *, measure: bool) -> Result:
+    """Tune a model for a few batch sizes, which share the limits, and serve all others with parts of these sizes.
+
+    If the model of one size computes something else than the original, it is the result.
+    """
+    limits = {"rounds": config.rounds, "trials": config.trials, "seconds": config.seconds}
+    parts: dict[int, Result] = {}
+    for size, part_limits in zip(batch.sizes, shared(limits, len(batch.sizes)), strict=True):
+        part_config = replace(config, started=time.monotonic(), **part_limits)
+        parts[size] = part = tune(*batch.fixed(size), None, part_config)
+        if part.verification.verdict is Verdict.WRONG:
+            return part
+    compiled = in_parts(batch, {size: part.compiled for size, part in parts.items()}, measure=measure)
+    report = partial(_merged, batch, {size: part.report for size, part in parts.items()}, compiled, config.started)
+    hand_over(compiled, lambda: report(_UNCOMPARED))
+    sizes = dict.fromkeys((batch.dim.least, (batch.dim.least + batch.dim.most) // 2, batch.dim.most))
+    verification = _compared(compiled, batch.source.original, map(batch.examples, sizes))
+    pending = {
+        (type(warning), str(warning)): warning
+        for part in parts.values()
+        for warning in (*part.warnings, *verification_warnings(part.verification, part.report.model))
+    }
+    return Result(compiled, report(verification), verification, tuple(pending.values()))
 
 
 def shared(limits: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
@@ -120,7 +125,7 @@ def _compared(compiled: runtime.Compiled, model: Any, examples: Iterable[tuple[A
 
 
 def _merged(
-    batch: Batch, reports: Mapping[int, Report], compiled: runtime.Chunked, verification: Verification, started: float
+    batch: Batch, reports: Mapping[int, Report], compiled: runtime.Chunked, started: float, verification: Verification
 ) -> Report:
     """Merge the reports of all parts into one."""
     first = next(iter(reports.values()))
@@ -129,8 +134,7 @@ def _merged(
         replace(task, name=f"{task.name}, {name}={size}") for size, report in reports.items() for task in report.tasks
     )
     notes = [note for note in (batch.source.note, *(report.note for report in reports.values())) if note]
-    if verification.verdict is not Verdict.RIGHT:
-        notes.append(f"The whole model was not verified: {verification.words}.")
+    notes.append(verification_note(verification))
     spent: dict[str, float] = {}
     for report in reports.values():
         for step, seconds in report.spent.items():
@@ -148,7 +152,7 @@ def _merged(
         reference=verification.reference,
         stopped=f"{first.stopped}; {parts}",
         recalled=sum(report.recalled for report in reports.values()),
-        note=" ".join(dict.fromkeys(notes)),
+        note=" ".join(filter(None, dict.fromkeys(notes))),
         spent=spent,
     )
 
@@ -158,28 +162,25 @@ def _sum(steps: list[int]) -> str:
     return " + ".join(f"{steps.count(size)} × {size}" for size in dict.fromkeys(steps))
 
 
-def _report(network: Network, verification: Verification, *, started: float, seed: int) -> Report:
+def _report(network: Network, config: RunConfig, verification: Verification) -> Report:
     """Return the report of a compiled network."""
     plain = "TVM's default schedule" if kind_of(network.compiled.target).binds_threads else "row by row"
     tasks = tuple(_task(part, plain) for part in network.parts)
-    notes = [network.source.note] if network.source.note else []
-    if verification.verdict is not Verdict.RIGHT:
-        notes.append(f"The whole model was not verified: {verification.words}.")
     return Report(
         model=network.source.name,
         tasks=tasks,
         trials=sum(task.trials for task in tasks),
         rounds=0,
         seconds=network.seconds,
-        total_seconds=time.monotonic() - started,
+        total_seconds=time.monotonic() - config.started,
         error=verification.error,
         reference=verification.reference,
         stopped=f"one module for {', '.join(map(str, network.dims))}",
         device=device_name(network.compiled.target),
         target=str(network.compiled.target),
         versions=versions(),
-        seed=seed,
-        note=" ".join(notes),
+        seed=config.seed,
+        note=" ".join(filter(None, (network.source.note, verification_note(verification)))),
     )
 
 

@@ -20,7 +20,8 @@ from felixlike.runtime.compile_model import lowered_model
 from felixlike.search import Candidate
 from felixlike.symbolic import Sketch, sketches
 from felixlike.tuning import Choice, How
-from felixlike.tuning.finish import Finish, _task_report
+from felixlike.tuning.reporting import task_report
+from felixlike.tuning.verifying import product_error
 
 TF32_TARGET = with_precision(resolve_target("sm_90"), "tf32")
 
@@ -88,6 +89,5 @@ def test_the_report_and_tolerance_follow_the_chosen_precision(imported: Any) -> 
     )
     for name, allowed in (("tf32", check_precision("tf32").model_tolerance), ("float32", 0.0), ("", 0.0)):
         choice = _choice(by_precision.get(name))
-        assert _task_report(state, choice).precision == (name or "float32")
-        finish: Any = SimpleNamespace(_imported=imported, _choices=[choice, _choice(None)])
-        assert Finish._rounding(finish) == allowed
+        assert task_report(state, choice).precision == (name or "float32")
+        assert product_error(imported.target, [choice, _choice(None)]) == allowed

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import felixlike as fx
-from felixlike import api, records, runtime
+from felixlike import records, runtime
 from felixlike._util import interrupts
 from felixlike._util.deadline import Deadline
 from felixlike.errors import (
@@ -36,8 +36,8 @@ from felixlike.report import Report, RunLog
 from felixlike.runtime import Verdict, Verification
 from felixlike.search import Candidate
 from felixlike.spaces.design import RULES, Rule
-from felixlike.tuning import Session, choice
-from felixlike.tuning import finish as finish_module
+from felixlike.tuning import Session, choice, config
+from felixlike.tuning import run as run_module
 
 TRIALS = 4
 
@@ -114,8 +114,8 @@ def finish(
             torch.testing.assert_close(tuned(x), model(x), rtol=1e-4, atol=1e-5)
         return tuned, [str(warning.message) for warning in caught]
 
-    monkeypatch.setattr(api, "import_model", lambda *_, **__: imported)
-    monkeypatch.setattr(api, "MeasurePool", Idle)
+    monkeypatch.setattr(run_module, "import_model", lambda *_, **__: imported)
+    monkeypatch.setattr(config, "MeasurePool", Idle)
     before = signal.getsignal(signal.SIGINT)
     yield run
     assert signal.getsignal(signal.SIGINT) is before
@@ -272,7 +272,7 @@ def test_two_interrupts_abort_the_run(impatient: Any, finish: Any, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("where", "what", "how"), [(finish_module, "check_ahead", "untuned"), (choice, "choose", "unmeasured")]
+    ("where", "what", "how"), [(run_module, "check_ahead", "untuned"), (choice, "choose", "unmeasured")]
 )
 def test_a_second_interrupt_skips_checks(
     model: Two,
@@ -342,7 +342,7 @@ def test_an_interrupt_turned_into_an_error_counts_as_an_interrupt(finish: Any, m
 
 
 def test_an_interrupt_before_tuning_is_a_keyboard_interrupt(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "import_model", during(1, import_model))
+    monkeypatch.setattr(run_module, "import_model", during(1, import_model))
     with pytest.raises(KeyboardInterrupt):
         finish()
 
@@ -402,11 +402,11 @@ def test_failures_to_close_log_store_and_pool_are_warnings(finish: Any, monkeypa
 
 
 def test_a_failing_report_is_shortened(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("felixlike.tuning.finish._task_report", failing(KeyError("sketch")))
+    monkeypatch.setattr("felixlike.tuning.reporting.task_report", failing(KeyError("sketch")))
     tuned, problems = finish(FallbackWarning, FallbackWarning)
     assert all("the report failed: 'sketch'" in words for words in problems)
     assert tuned.report.tasks[0].how == "measured"
-    monkeypatch.setattr("felixlike.tuning.finish._bare_task", failing(KeyError("name")))
+    monkeypatch.setattr("felixlike.tuning.reporting._bare_task", failing(KeyError("name")))
     tuned, _ = finish(FallbackWarning)
     assert tuned.report.tasks == ()
 
@@ -469,7 +469,8 @@ def test_a_model_with_wrong_outputs_is_an_error(
     finally:
         model.linear.bias = before
     error = raised.value
-    assert "Two: the tuned model does not compute what the original does (float64): output is off by" in str(error)
+    assert error.where == "Two"
+    assert "(float64): output is off by" in error.what
     assert isinstance(error.optimized, fx.Optimized)
     assert error.optimized.report.error > 0.1
     assert "It is wrong: output is off by" in str(error.optimized.report)

@@ -1,0 +1,195 @@
+"""Make the report of a run.
+
+Inputs: the run's configuration, session and build. Output: `Report`. Parts of a report that fail are left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import metadata
+from typing import Any, TypeVar
+
+from felixlike._util.interrupts import Interrupts
+from felixlike._version import __version__
+from felixlike.errors import first_line
+from felixlike.frontend import Imported
+from felixlike.hardware import FLOAT32, precision_of
+from felixlike.report import Report, TaskReport
+from felixlike.report.task_history import TaskHistory, task_history_of
+from felixlike.runtime import Verdict, Verification
+from felixlike.symbolic.program.tree import loop_tree
+from felixlike.tuning.budget import Budget
+from felixlike.tuning.choice import Choice
+from felixlike.tuning.compiling import Build
+from felixlike.tuning.config import RunConfig
+from felixlike.tuning.session import Session
+from felixlike.tuning.state import TaskState
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The end of a search.
+
+    Attributes:
+        devices: Names of the measuring devices, separated by commas.
+        seconds: Seconds from the start of the run to the end of the search.
+        failure: Why the search failed; empty if it did not.
+    """
+
+    devices: str
+    seconds: float
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Make reports of one run.
+
+    Attributes:
+        config: The run's options.
+        imported: The model.
+        session: The tuning session.
+        budget: The limits and what was spent.
+        searched: The end of the search.
+        build: The compiled model.
+        interrupts: The run's handling of Ctrl-C.
+        note: Called with a description of each part that failed.
+    """
+
+    config: RunConfig
+    imported: Imported
+    session: Session
+    budget: Budget
+    searched: Searched
+    build: Build
+    interrupts: Interrupts
+    note: Callable[[str], None]
+
+    def report(self, verification: Verification) -> Report:
+        """Return the report; without its tasks if these fail."""
+        bare = self._bare(verification)
+        return self._attempt(lambda: replace(bare, tasks=self._tasks(), stopped=self._why_stopped()), bare)
+
+    def _bare(self, verification: Verification) -> Report:
+        """Return the report without its tasks."""
+        return Report(
+            model=self.imported.name,
+            tasks=(),
+            trials=self.budget.new_trials,
+            rounds=self.budget.spent_rounds - self.budget.found_rounds,
+            seconds=self.searched.seconds,
+            total_seconds=time.monotonic() - self.config.started,
+            error=verification.error,
+            reference=verification.reference,
+            stopped="",
+            device=self.searched.devices,
+            target=str(self.imported.target),
+            versions=versions(),
+            seed=self.config.seed,
+            recalled=self.budget.found_trials,
+            precision=precision_of(self.imported.target).name,
+            spent={step: round(seconds, 3) for step, seconds in self.session.spent.seconds.items()},
+            note=" ".join(filter(None, (self.imported.note, verification_note(verification)))),
+        )
+
+    def _tasks(self) -> tuple[TaskReport, ...]:
+        """Return the reports of all tasks."""
+        build = self.build
+        return tuple(map(self._task, self.session.states, build.choices, build.modules))
+
+    def _task(self, state: TaskState, choice: Choice, module: Any | None) -> TaskReport:
+        """Return the report of one task."""
+        bare = _bare_task(state, choice)
+        if self.interrupts.hurried and choice.candidate is None:  # its sketches may not exist yet
+            return bare
+        described = self._attempt(lambda: task_report(state, choice), bare)
+        return self._attempt(lambda: replace(described, story=_history(state, module)), described)
+
+    def _why_stopped(self) -> str:
+        """Return the reason why the search ended."""
+        budget = self.budget
+        if self.searched.failure:
+            return self.searched.failure
+        if self.session.interrupted:
+            return "interrupted"
+        if budget.rounds is not None and budget.spent_rounds >= budget.rounds:
+            return "the rounds were used up"
+        if budget.trials is not None and budget.spent_trials >= budget.trials:
+            return "the trials were used up"
+        if budget.seconds_left() <= 0:
+            return "the time was used up"
+        return "nothing was left to try"
+
+    def _attempt(self, part: Callable[[], _T], otherwise: _T) -> _T:
+        """Return a part of the report; if it fails, note that and return `otherwise`."""
+        try:
+            return part()
+        except KeyboardInterrupt as error:
+            self.interrupts.give_way(error)
+        except Exception as error:
+            self.note(f"the report failed: {first_line(error)}")
+        return otherwise
+
+
+def verification_note(verification: Verification) -> str:
+    """Return the report's remark on a verification that did not succeed; empty if it did."""
+    if verification.verdict is Verdict.RIGHT:
+        return ""
+    summary = "It is wrong" if verification.verdict is Verdict.WRONG else "The whole model was not verified"
+    return f"{summary}: {verification.words}."
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries that results depend on."""
+    packages = ("apache-tvm", "apache-tvm-ffi", "torch", "egglog")
+    return {"felixlike": __version__, **{name: metadata.version(name) for name in packages}}
+
+
+def _history(state: TaskState, module: Any | None) -> TaskHistory:
+    """Return the measurements of a task and its loops before and after tuning."""
+    return task_history_of(
+        state.history,
+        chosen=() if module is None else loop_tree(module["main"].body),
+        untuned=loop_tree(state.task.module["main"].body),
+    )
+
+
+def task_report(state: TaskState, choice: Choice) -> TaskReport:
+    """Return the report of a task with its sketches and its point."""
+    candidate = choice.candidate
+    names = [v.name for v in candidate.sketch.variables] if candidate else []
+    cached = state.kept if candidate and state.kept and candidate is state.kept.candidate else None
+    return replace(
+        _bare_task(state, choice),
+        sketch=candidate.sketch.index if candidate else None,
+        sketches=cached.sketches if cached else len(state.space.sketches),
+        point=dict(zip(names, candidate.point, strict=True)) if candidate else {},
+        sampled=cached.sampled if cached else state.sampled,
+        precision=candidate.sketch.precision if candidate else FLOAT32.name,
+    )
+
+
+def _bare_task(state: TaskState, choice: Choice) -> TaskReport:
+    """Return the part of a task's report that does not need its sketches."""
+    return TaskReport(
+        name=state.task.name,
+        workload=state.task.key,
+        weight=state.task.weight,
+        flops=state.task.flops,
+        how=choice.how.value,
+        sketch=None,
+        sketches=0,
+        seconds=choice.seconds,
+        trials=state.trials,
+        failures=dict(state.failures),
+        recalled=state.recalled,
+        recalled_failures=state.recalled_failures,
+        error=choice.error,
+        point={},
+        sampled={},
+        note="; ".join(filter(None, (choice.note, *(f"a mistake in felixlike: {fault}" for fault in state.faults)))),
+    )

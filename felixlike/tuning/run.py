@@ -1,0 +1,263 @@
+"""Run the tuning of one model with fixed sizes: import, search, choose, compile, verify, report.
+
+Inputs: a model, its shapes, a `RunConfig`. Output: `Result`. If a step after the search fails or is interrupted, the
+next best thing is used (another schedule, the unscheduled function, a model that was not compared), and the report and
+a warning say so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from felixlike import costmodel, records
+from felixlike._util.deadline import Deadline
+from felixlike._util.interrupts import Interrupts, joined
+from felixlike.costmodel import CostModel
+from felixlike.errors import (
+    FallbackWarning,
+    FelixlikeWarning,
+    InternalErrorWarning,
+    SearchFailedWarning,
+    first_line,
+)
+from felixlike.frontend import Imported, import_model
+from felixlike.frontend.imported import warnings_of
+from felixlike.hardware import kind_of
+from felixlike.measure import Pool
+from felixlike.report import Report, RunLog, make_progress
+from felixlike.runtime import Compiled, Verification
+from felixlike.search import make_strategy
+from felixlike.tuning.budget import Budget
+from felixlike.tuning.choice import Choice, check_ahead, choose_safely
+from felixlike.tuning.compiling import compile_chosen
+from felixlike.tuning.config import RunConfig
+from felixlike.tuning.predictions import Predictions
+from felixlike.tuning.reporting import Reporter, Searched, versions
+from felixlike.tuning.session import Event, Session
+from felixlike.tuning.state import TaskState
+from felixlike.tuning.threads import one_thread
+from felixlike.tuning.verifying import UNVERIFIED, hand_over, verify
+
+_T = TypeVar("_T")
+
+_CHOOSING = 2.5
+"""Seconds after the budget during which schedules may be chosen, so that a run ends 5 s after its budget: compiling and
+comparing a model take 1 to 2 s. Builds that do not end are aborted by then."""
+
+_LEAST = 2.5
+"""Minimum time limit in seconds for a check's build, and for its run: five times what nearly all take when idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a run.
+
+    Attributes:
+        compiled: The compiled model.
+        report: The run's report.
+        verification: Result of the comparison with the original.
+        warnings: Warnings that are to be issued with the finished model, see `tell`.
+    """
+
+    compiled: Compiled
+    report: Report
+    verification: Verification
+    warnings: tuple[FelixlikeWarning, ...]
+
+
+def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Result:
+    """Tune a model with fixed sizes.
+
+    Args:
+        model: As for `felixlike.optimize`.
+        shapes: As for `felixlike.optimize`, without `Dim`s.
+        example_inputs: Another name for `shapes`.
+        config: The run's options.
+
+    Returns:
+        The compiled model, its report and what there is to tell about it.
+
+    Raises:
+        FelixlikeError: As for `felixlike.optimize`, except VerificationFailed, which `tell` raises.
+    """
+    budget, deadline, problems = config.budget(), Deadline(), list[str]()
+    open_pool = config.pool_factory(deadline)
+    predictor = costmodel.load(kind_of(config.target).device, config.weights, seed=config.seed)
+    with (
+        joined() as interrupts,
+        closing(records.open(config.store), problems) as store,
+        closing(make_progress(config.progress), problems) as progress,
+        closing(RunLog(config.store), problems) as log,
+    ):
+        with closing(open_pool(), problems) as pool:  # its processes start while the model is imported
+            progress.say("importing the model")
+            imported = import_model(model, shapes, config.target, example_inputs=example_inputs)
+            budget.with_default(len(imported.tasks))
+            log.write("start", **_start(imported, budget, config))
+            with one_thread():
+                session = Session(
+                    imported.tasks,
+                    strategy=make_strategy(config.strategy),
+                    model=predictor,
+                    pool=pool,
+                    store=store,
+                    seed=config.seed,
+                    space=config.space,
+                    observe=_observer((progress.event, log.event), interrupts),
+                    deadline=deadline,
+                )
+                searched = search(session, budget, pool, interrupts)
+                again = "; Ctrl-C again leaves out what is still to be checked" if interrupts.ended else ""
+                progress.say(f"choosing and compiling the best schedules{again}")
+                choices = choose(session, budget, predictor, pool, config.seed, interrupts, problems.append)
+        with session.spent.on("compiling"):
+            build = compile_chosen(imported, session.states, choices, interrupts=interrupts, note=problems.append)
+        reporter = Reporter(config, imported, session, budget, searched, build, interrupts, problems.append)
+        with session.spent.on("comparing"):
+            interrupts.attempt(lambda: hand_over(build.compiled, lambda: reporter.report(UNVERIFIED)), lambda: None)
+            verification = verify(imported, build, interrupts)
+        report = reporter.report(verification)
+        log.write("end", report=report.to_json())
+        if log.lost:
+            problems.append(f"the run's log could not be written: {log.lost}")
+    pending = _warnings(imported, session.states, searched.failure, problems)
+    return Result(build.compiled, report, verification, pending)
+
+
+def search(session: Session, budget: Budget, pool: Pool, interrupts: Interrupts) -> Searched:
+    """Run the search. An error is raised only if no task has a schedule; else the result tells it.
+
+    Args:
+        session: The tuning session.
+        budget: The run's limits.
+        pool: The measuring pool.
+        interrupts: The run's handling of Ctrl-C, which ends the search.
+
+    Returns:
+        The end of the search.
+    """
+    session.spent.add("importing", budget.elapsed())  # everything until now
+    failure = ""
+    try:
+        with interrupts.search():
+            session.run(budget)
+    except Exception as error:
+        if not interrupts.ended:  # other code may turn a KeyboardInterrupt into another exception
+            if not any(state.best for state in session.states):
+                raise
+            failure = f"the search failed: {first_line(error)}"
+    if session.interrupted:
+        interrupts.stop()
+    elif interrupts.ended:  # interrupted before the search began or after it ended
+        if not any(state.best for state in session.states):
+            interrupts.again()
+        session.interrupted = True
+    return Searched(", ".join(sorted(pool.devices)), budget.elapsed(), failure)
+
+
+def choose(
+    session: Session,
+    budget: Budget,
+    model: CostModel,
+    pool: Pool,
+    seed: int,
+    interrupts: Interrupts,
+    note: Callable[[str], None],
+) -> list[Choice]:
+    """Choose a schedule for every task. Choices of a run without measurements are cached for later runs.
+
+    Args:
+        session: The session after the search.
+        budget: The run's limits.
+        model: The cost model.
+        pool: The measuring pool.
+        seed: The run's seed.
+        interrupts: The run's handling of Ctrl-C.
+        note: Called with the description of each failure.
+
+    Returns:
+        The choice of each task.
+    """
+    with session.spent.on("choosing"):
+        session.deadline.move(budget.seconds_to(_CHOOSING), least=_LEAST)
+        cache = Predictions(model, seed=seed) if not (model.learned or budget.new_trials) else None
+        try:
+            interrupts.attempt(lambda: check_ahead(session.states, model, pool, cache), lambda: None)
+        except Exception as error:  # they are checked one by one below
+            note(f"checking schedules together failed: {first_line(error)}")
+        choices: list[Choice] = []
+        for state in session.states:
+            choice, problem = choose_safely(state, model, pool, interrupts, cache)
+            choices.append(choice)
+            if problem:
+                note(problem)
+    return choices
+
+
+@contextlib.contextmanager
+def closing(resource: AbstractContextManager[_T], problems: list[str]) -> Iterator[_T]:
+    """Enter a context manager; after a successful block, append errors of its exit to `problems` instead of raising."""
+    opened = resource.__enter__()
+    try:
+        yield opened
+    except BaseException:
+        if not resource.__exit__(*sys.exc_info()):
+            raise
+    else:
+        try:
+            resource.__exit__(None, None, None)
+        except Exception as error:
+            problems.append(f"closing the {type(resource).__name__} failed: {first_line(error)}")
+
+
+def _start(imported: Imported, budget: Budget, config: RunConfig) -> dict[str, Any]:
+    """Return what the log says about a run at its start."""
+    return {
+        "model": imported.name,
+        "target": str(config.target),
+        "device": config.device,
+        "seed": config.seed,
+        "versions": versions(),
+        "tracker": config.tracker,
+        "budget": {"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds},
+        "tasks": {task.key: task.name for task in imported.tasks},
+        "calls": {task.key: task.weight for task in imported.tasks},
+    }
+
+
+def _observer(listeners: tuple[Callable[[Event], None], ...], interrupts: Interrupts) -> Callable[[Event], None]:
+    """Return the function that passes events to listeners, whose failures do not end the run."""
+
+    def observe(event: Event) -> None:
+        for listener in listeners:
+            with contextlib.suppress(Exception):
+                listener(event)
+        interrupts.check()
+
+    return observe
+
+
+def _warnings(
+    imported: Imported, states: list[TaskState], failure: str, problems: list[str]
+) -> tuple[FelixlikeWarning, ...]:
+    """Return the warnings about a run, except those about its verification."""
+    name, pending = imported.name, list[FelixlikeWarning]()
+    if failure:
+        pending.append(SearchFailedWarning(f"{name}: {failure}. The result is the best one found until then."))
+    pending += warnings_of(imported)
+    pending += [InternalErrorWarning(f"{name}: {_internal_errors(state)}") for state in states if state.faults]
+    pending += [FallbackWarning(f"{name}: {problem}.") for problem in problems]
+    return tuple(pending)
+
+
+def _internal_errors(state: TaskState) -> str:
+    """Describe the internal errors that restricted a task's search."""
+    return (
+        f"the search for schedules of {state.task.name} was cut short by a mistake in felixlike"
+        f" ({'; '.join(state.faults)}). Please report this with the model."
+    )
