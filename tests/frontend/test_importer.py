@@ -42,10 +42,10 @@ def test_an_internal_error_is_not_reported_as_tvm_s(kind: type[Exception], monke
 
     model, (x,) = mlp()
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "REWRITES", [pipeline._ours(fail), *pipeline.REWRITES])
+        patch.setattr(pipeline, "REWRITES", [pipeline.function_pass(fail), *pipeline.REWRITES])
         with pytest.raises(kind, match="ours"):
             import_model(model, x)
-    refused = pipeline._ours(lambda module: module["nothing"])
+    refused = pipeline.function_pass(lambda module: module["nothing"])
     monkeypatch.setattr(pipeline, "REWRITES", [refused, *pipeline.REWRITES])
     with pytest.raises(CompilationFailed, match=r"TVM could not legalise and fuse the model: .*nothing"):
         import_model(model, x)
