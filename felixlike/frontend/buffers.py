@@ -45,7 +45,7 @@ def check_index_width(func: Any, *, where: str) -> None:
             raise InvalidModel(
                 f"buffer {buffer.name} has {count} elements, more than its {bits}-bit sizes can count",
                 where=where,
-                remedy="write its sizes as 64-bit integers, T.int64(…), and the loops too",
+                remedy="declare its sizes and the loops as 64-bit integers: T.int64(…)",
             )
 
 
@@ -54,8 +54,8 @@ def sizes_of(shape: Iterable[Any], *, what: str, where: str) -> tuple[int, ...]:
     sizes = [int(size) if isinstance(size, _tvm.tirx.IntImm) else size for size in shape]
     if not all(isinstance(size, int) for size in sizes):
         raise InvalidShape(
-            f"{what} has shape ({', '.join(map(str, sizes))})",
+            f"{what} has the dynamic shape ({', '.join(map(str, sizes))})",
             where=where,
-            remedy="give every size as a number, or a PrimFunc to felixlike.dynamic.compile",
+            remedy="make every size a number, or pass a PrimFunc to felixlike.dynamic.compile",
         )
     return tuple(sizes)

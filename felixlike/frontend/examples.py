@@ -65,10 +65,12 @@ def drawn(source: Source) -> Source:
     examples = _tried(source, limits)
     if examples is None:
         names = ", ".join(source.signature.names[index] for index in integers)
-        note = f"The model refuses what was drawn for {names}, so it was compared on zeros there."
+        note = f"The model rejects random values of {names}, so it was compared on zeros for them."
         return replace(source, examples=_examples(source, {}, None), note=note)
     unknown = [source.signature.names[index] for index in integers if limits.get(index) == UNKNOWN]
-    note = f"Only zeros are known to be valid for {', '.join(unknown)}, so it was compared on those." if unknown else ""
+    if not unknown:
+        return replace(source, examples=examples)
+    note = f"Only zeros are known to be valid for {', '.join(unknown)}, so the model was compared on zeros."
     return replace(source, examples=examples, note=note)
 
 

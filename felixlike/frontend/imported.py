@@ -129,15 +129,15 @@ def warnings_of(source: Source | Imported) -> list[FelixlikeWarning]:
         parts = f"{', '.join(source.training[:3])}{' and others' if len(source.training) > 3 else ''}"
         warnings.append(
             TrainingModeWarning(
-                f"{source.name} is in training mode, and was optimized in eval mode, where {parts} computes something"
-                " else. Call model.eval() first."
+                f"{source.name} is in training mode but was optimized in eval mode, which changes the outputs of"
+                f" {parts}. Call model.eval() first."
             )
         )
     if source.changed_inputs:
         warnings.append(
             InputUnchangedWarning(
-                f"{source.name} changes {', '.join(source.changed_inputs)} in place. The optimized model gives the same"
-                " outputs, but leaves the caller's tensors as they are."
+                f"{source.name} changes {', '.join(source.changed_inputs)} in place. The optimized model returns the"
+                " same outputs, but does not change the caller's tensors."
             )
         )
     return warnings

@@ -66,7 +66,7 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constan
 
     if not isinstance(func, _tvm.PrimFunc):
         raise InvalidModel(
-            f"{kind_of(func)} is no PrimFunc", where="make_task", remedy="of an IRModule, give module[name]"
+            f"expected a PrimFunc, got {kind_of(func)}", where="make_task", remedy="for an IRModule, pass module[name]"
         )
     constants = _checked(constants, func)
     # A private copy under the one name that traces know, so that equal bodies have equal keys.
@@ -106,8 +106,8 @@ def _checked(constants: Sequence[int], func: Any) -> tuple[int, ...]:
     """Return the indices sorted and without duplicates, or raise InvalidOption for one that is out of range."""
     if not all(0 <= index < len(func.params) - 1 for index in constants):
         raise InvalidOption(
-            f"constants are {list(constants)}, of {len(func.params)} parameters",
+            f"constants {list(constants)} are out of range: the function has {len(func.params)} parameters",
             where="make_task",
-            remedy="give indices of parameters that are inputs",
+            remedy="pass indices of inputs (the last parameter is the output)",
         )
     return tuple(sorted(set(constants)))

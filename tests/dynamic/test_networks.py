@@ -78,7 +78,7 @@ def test_saved_and_pickled_models_give_equal_outputs(optimized: fx.Optimized, tm
     [
         ((1, 33, 16), r"T is 33 in input 'x', out of its range 1 to 32"),
         ((1, 0, 16), r"T is 0 in input 'x'"),
-        ((2, 5, 16), r"has shape \(2, 5, 16\)\. give \(1, T, 16\)"),
+        ((2, 5, 16), r"\(2, 5, 16\)\..*\(1, T, 16\)"),
         ((5, 16), r"has shape \(5, 16\)"),
     ],
 )

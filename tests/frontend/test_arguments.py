@@ -52,12 +52,12 @@ def test_an_index_into_two_dimensions_has_the_smaller_limit() -> None:
 
 def test_dynamic_shapes_are_refused() -> None:
     x = te.placeholder((tirx.Var("n", "int64"), 4), name="X")
-    with pytest.raises(InvalidModel, match=r"parameter X: it is not a buffer of fixed shape"):
+    with pytest.raises(InvalidModel, match=r"^parameter X: .*\bshape\b"):
         arguments(te.create_prim_func([x, topi.nn.relu(x)]))
 
 
 def test_types_without_numpy_are_refused() -> None:
-    with pytest.raises(InvalidModel, match=r"parameter X: values of type float8_e4m3fn"):
+    with pytest.raises(InvalidModel, match=r"^parameter X: .*\bfloat8_e4m3fn\b.*\bfloat32\b"):
         arguments(elementwise(topi.identity, dtype="float8_e4m3fn"))
 
 
@@ -68,5 +68,5 @@ def test_bfloat16_has_two_bytes_an_element() -> None:
 
 def test_a_function_without_output_is_refused() -> None:
     func = matmul(4)
-    with pytest.raises(InvalidModel, match="stores to none of its parameters"):
+    with pytest.raises(InvalidModel, match=r"^PrimFunc: .*\bparameters\."):
         arguments(func.with_body(tirx.Evaluate(0)))

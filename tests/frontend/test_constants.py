@@ -106,9 +106,7 @@ def test_the_task_key_depends_on_constant_weights() -> None:
 @pytest.mark.parametrize("constants", [[3], [-1], [17]])
 def test_constants_must_be_indices_of_inputs(constants: list[int]) -> None:
     func = OPERATORS["dense_bias_relu"](small_size=True)
-    with pytest.raises(
-        InvalidOption, match=r"constants are \[.*\], of 4 parameters.*indices of parameters that are in"
-    ):
+    with pytest.raises(InvalidOption, match=rf"^make_task: constants \[{constants[0]}\] .*\b4 parameters\b"):
         make_task(func, resolve_target("cpu"), name="dense", constants=constants)
 
 

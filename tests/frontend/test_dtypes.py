@@ -96,20 +96,20 @@ def test_mixed_operands_are_promoted(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["complex64", "float8_e4m3fn", "uint16", "uint32", "uint64"])
 def test_other_types_are_refused_by_name(dtype: str) -> None:
     unsupported = torch.zeros(3, 4).to(getattr(torch, dtype))
-    with pytest.raises(InvalidShape, match=f"tensors of type {dtype} are not supported.*float32"):
+    with pytest.raises(InvalidShape, match=rf"^shapes\[0\]: .*\b{dtype}\b.*float32"):
         import_model(Apply(lambda x: x + x), (unsupported,))
     model = Apply(lambda x: x)
     model.register_buffer("table", unsupported)
-    with pytest.raises(InvalidModel, match=f"table is {dtype}.*convert it to one of float32"):
+    with pytest.raises(InvalidModel, match=rf"^Apply: table .*\b{dtype}\..*float32"):
         import_model(model, (torch.zeros(3, 4),))
-    with pytest.raises(UnsupportedOperator, match=rf"aten\._to_copy\.default gives {dtype}.*use one of float32"):
+    with pytest.raises(UnsupportedOperator, match=rf"^Apply: aten\._to_copy\.default .*\b{dtype}\..*float32"):
         import_model(Apply(lambda x: x.to(unsupported.dtype).float()), (torch.zeros(3, 4),))
 
 
 def test_operators_that_tvm_computes_in_float32_only_are_refused() -> None:
     model = nn.Upsample(scale_factor=2, mode="bilinear")
-    with pytest.raises(UnsupportedOperator, match=r"upsample_bilinear2d\.vec of float64 would be computed in float32"):
+    with pytest.raises(UnsupportedOperator, match=r"upsample_bilinear2d\.vec .*float64.*float32"):
         import_model(model, (torch.zeros(1, 1, 4, 4, dtype=torch.float64),))
     places = Apply(lambda x: functional.max_pool2d(x, 2, return_indices=True)[1])
-    with pytest.raises(UnsupportedOperator, match=r"output 1 of aten\.max_pool2d_with_indices\.default gives int64"):
+    with pytest.raises(UnsupportedOperator, match=r"output 1 of aten\.max_pool2d_with_indices\.default .*int64"):
         import_model(places, (torch.zeros(1, 1, 4, 4),))

@@ -100,5 +100,5 @@ def test_a_symbolic_buffer_shape_is_refused(twice: Any) -> None:
     with builder.function("main", [x]):
         call = relax.call_tir(variable, [x], relax.TensorType((4, 8), "float32"))
         builder.emit_func_output(builder.emit(call))
-    with pytest.raises(InvalidShape, match=r"relu: buffer a has shape \(n, 8\)"):
+    with pytest.raises(InvalidShape, match=r"^relu: buffer a .*\(n, 8\)"):
         extract(builder.get(), twice.target)

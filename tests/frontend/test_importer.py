@@ -15,14 +15,14 @@ from felixlike.frontend.rewrites import pipeline
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (3, "an int is not a model that is understood. give a torch.nn.Module"),
-        (None, "None is not a model"),
-        (lambda x: x, "a function is not a model"),
-        (nn.ReLU, r"ReLU is a class, not a model. make one: ReLU\(…\)"),
-        ("model.safetensors", "model.safetensors: .safetensors is not a kind of model file"),
-        ("model", "model: no suffix is not a kind"),
-        (Path("nowhere.onnx"), "nowhere.onnx: there is no such file"),
-        ("nowhere.pt2", "nowhere.pt2: there is no such file"),
+        (3, "^model: an int .*torch.nn.Module"),
+        (None, "^model: None "),
+        (lambda x: x, "^model: a function "),
+        (nn.ReLU, r"^model: ReLU is a class.*ReLU\(…\)"),
+        ("model.safetensors", r"^model\.safetensors: .* \.safetensors .*\.pt2 .*\.onnx"),
+        ("model", r"^model: .*\bno suffix\b.*\.pt2 .*\.onnx"),
+        (Path("nowhere.onnx"), r"^nowhere\.onnx: .*no such file"),
+        ("nowhere.pt2", r"^nowhere\.pt2: .*no such file"),
     ],
 )
 def test_objects_that_are_not_models_are_refused(model: Any, message: str) -> None:
@@ -31,7 +31,7 @@ def test_objects_that_are_not_models_are_refused(model: Any, message: str) -> No
 
 
 def test_an_unknown_target_is_refused_before_the_model_is_read() -> None:
-    with pytest.raises(UnknownTarget, match="'gpu' is not a known target"):
+    with pytest.raises(UnknownTarget, match="'gpu'"):
         import_model(object(), None, "gpu")
 
 
@@ -42,12 +42,12 @@ def test_an_internal_error_is_not_reported_as_tvm_s(kind: type[Exception], monke
 
     model, (x,) = mlp()
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "REWRITES", [pipeline._ours(fail), *pipeline.REWRITES])
+        patch.setattr(pipeline, "REWRITES", [pipeline.function_pass(fail), *pipeline.REWRITES])
         with pytest.raises(kind, match="ours"):
             import_model(model, x)
-    refused = pipeline._ours(lambda module: module["nothing"])
+    refused = pipeline.function_pass(lambda module: module["nothing"])
     monkeypatch.setattr(pipeline, "REWRITES", [refused, *pipeline.REWRITES])
-    with pytest.raises(CompilationFailed, match=r"TVM could not legalise and fuse the model: .*nothing"):
+    with pytest.raises(CompilationFailed, match=r"^Sequential: TVM .*nothing"):
         import_model(model, x)
 
 

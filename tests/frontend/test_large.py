@@ -74,9 +74,7 @@ def test_primfuncs_of_32_bit_sizes_are_refused() -> None:
     """Such PrimFuncs are refused at import, because TVM fails only when it compiles them after the search."""
     x = te.placeholder((ROWS, COLUMNS), name="X")
     func = te.create_prim_func([x, te.compute((ROWS, COLUMNS), lambda i, j: x[i, j] + 1.0, name="Y")])
-    with pytest.raises(
-        InvalidModel, match=r"Y: buffer X has 2800000000 elements, more than its 32-bit sizes can count"
-    ):
+    with pytest.raises(InvalidModel, match=r"^Y: buffer X .*\b2800000000\b.*\b32-bit\b"):
         import_model(func)
 
 
@@ -89,7 +87,7 @@ def outer_product_sums() -> Any:
 
 
 def test_large_intermediate_buffers_are_refused() -> None:
-    with pytest.raises(InvalidModel, match="buffer P has 2800000000 elements"):
+    with pytest.raises(InvalidModel, match=r"buffer P .*\b2800000000\b"):
         import_model(outer_product_sums())
     relax = _tvm.relax
     builder = relax.BlockBuilder()
@@ -100,5 +98,5 @@ def test_large_intermediate_buffers_are_refused() -> None:
             call = relax.call_tir(inner, inputs, relax.TensorType((ROWS,), "float32"))
             result = builder.emit_output(builder.emit(call))
         builder.emit_func_output(result)
-    with pytest.raises(InvalidModel, match="sums: buffer P has 2800000000 elements"):
+    with pytest.raises(InvalidModel, match=r"^sums: buffer P .*\b2800000000\b"):
         import_model(builder.get())

@@ -11,9 +11,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-import felixlike.frontend.importers.onnx
 from felixlike.errors import EmptyModel, InvalidModel, InvalidShape, MissingDependency, UnsupportedOperator
 from felixlike.frontend import import_model
+from felixlike.frontend.importers import onnx as onnx_importer
 from felixlike.runtime import compile_model, max_relative_error
 
 
@@ -80,12 +80,12 @@ def test_several_outputs_and_negative_indices() -> None:
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        (None, r"net: input 'x' has open sizes: \(batch, 12\). give shapes="),
-        ((4, 13), r"input 'x' has shape \(batch, 12\), but \(4, 13\) was given"),
-        ((12,), r"but \(12,\) was given"),
-        ({"y": (4, 12)}, "there is no input 'y'. its inputs are x"),
-        (((4, 12), (4, 12)), "2 inputs are given, but 1 needed"),
-        (torch.ones(4, 12, dtype=torch.int64), "input 'x' is float32, but a int64 tensor was given"),
+        (None, r"^net: input 'x' .*\(batch, 12\)\. .*shapes=\{'x': "),
+        ((4, 13), r"^net: input 'x' .*\(batch, 12\).*\(4, 13\)"),
+        ((12,), r"^net: input 'x' .*\(batch, 12\).*\(12,\)"),
+        ({"y": (4, 12)}, r"^net: .*'y'\. .*inputs are x\."),
+        (((4, 12), (4, 12)), "^net: .*1 input, got 2"),
+        (torch.ones(4, 12, dtype=torch.int64), "^net: input 'x' .*float32.*int64"),
     ],
 )
 def test_mismatching_shapes_are_refused(shapes: Any, message: str) -> None:
@@ -95,31 +95,31 @@ def test_mismatching_shapes_are_refused(shapes: Any, message: str) -> None:
 
 def test_an_unknown_operator_is_refused() -> None:
     source = proto([helper.make_node("RandomNormalLike", ["x"], ["y"])], {"x": [2]}, ["y"])
-    with pytest.raises(UnsupportedOperator, match="net: TVM cannot import RandomNormalLike"):
+    with pytest.raises(UnsupportedOperator, match=r"^net: .*\bRandomNormalLike\b"):
         import_model(source)
 
 
 def test_an_operator_that_tvm_cannot_convert_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     source = proto([helper.make_node("MatMul", ["x", "x"], ["y"])], {"x": [2, 3]}, ["y"])
-    with pytest.raises(UnsupportedOperator, match="net: TVM's importer refused the model"):
+    with pytest.raises(UnsupportedOperator, match=r"^net: TVM's importer .*"):
         import_model(source)
     assert "Error converting" not in capfd.readouterr().out
 
 
 def test_an_invalid_graph_is_refused() -> None:
-    with pytest.raises(InvalidModel, match="ONNX's own checker refuses the model"):
+    with pytest.raises(InvalidModel, match=r"^onnx: .*nowhere"):
         import_model(proto([helper.make_node("Relu", ["nowhere"], ["y"])], {"x": [2]}, ["y"]))
 
 
 def test_an_empty_graph_is_refused() -> None:
-    with pytest.raises(EmptyModel, match="the graph computes nothing"):
+    with pytest.raises(EmptyModel, match=r"^net: .*graph"):
         import_model(proto([], {"x": [2]}, ["x"]))
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.onnx"
     path.write_bytes(b"\xff\xfe not a protobuf")
-    with pytest.raises(InvalidModel, match="the file is not a readable ONNX model"):
+    with pytest.raises(InvalidModel, match=r"bad\.onnx: .*ONNX"):
         import_model(path)
 
 
@@ -134,7 +134,7 @@ def test_a_missing_onnx_package_is_reported(monkeypatch: pytest.MonkeyPatch, tmp
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingDependency, match=r"needs the onnx package. pip install onnx"):
+    with pytest.raises(MissingDependency, match=r"^onnx: .*\. pip install onnx\.$"):
         import_model(path)
 
 
@@ -154,7 +154,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[nn.Module, P
         check(proto_or_path, *more, **named)
 
     monkeypatch.setattr(onnx.checker, "check_model", refuse)
-    monkeypatch.setattr(felixlike.frontend.importers.onnx, "_LARGEST", 2**24)
+    monkeypatch.setattr(onnx_importer, "LARGEST_MESSAGE", 2**24)
     return model, tmp_path / "net.onnx"
 
 
@@ -169,7 +169,7 @@ def test_an_invalid_large_model_is_refused(large: tuple[nn.Module, Path]) -> Non
     damaged = onnx.load(str(large[1]), load_external_data=False)
     damaged.graph.node[0].op_type = "Nothing"
     large[1].write_bytes(damaged.SerializeToString())
-    with pytest.raises(InvalidModel, match="ONNX's own checker refuses the model"):
+    with pytest.raises(InvalidModel, match=r"^onnx: .*Nothing"):
         import_model(large[1], {"x": (4, 12)})
 
 
@@ -197,5 +197,5 @@ def test_quantised_models_are_refused_by_name(kind: str) -> None:
         ],
     }
     model = proto(nodes[kind], {"x": [4, 4]}, ["y"], weights)
-    with pytest.raises(UnsupportedOperator, match=rf"net: the model is quantised \({kind}\).*give the float model"):
+    with pytest.raises(UnsupportedOperator, match=rf"^net: .*\({kind}\)"):
         import_model(model)

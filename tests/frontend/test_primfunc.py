@@ -45,21 +45,21 @@ def test_layouts_of_inputs_are_not_free() -> None:
 
 def test_shapes_must_agree() -> None:
     import_model(dense_relu(), {"a": (4, 8), "w": (8, 6)})
-    with pytest.raises(InvalidShape, match=r"input 'a' has shape \(4, 8\), but \(5, 8\) was given"):
+    with pytest.raises(InvalidShape, match=r"^matmul_NN_compute: input 'a' .*\(4, 8\).*\(5, 8\)"):
         import_model(dense_relu(), ((5, 8), (8, 6)))
 
 
 def test_a_symbolic_size_is_refused() -> None:
-    with pytest.raises(InvalidShape, match=r"buffer a has shape \(n, 8\).*give every size as a number"):
+    with pytest.raises(InvalidShape, match=r"^matmul_NN_compute: buffer a .*\(n, 8\).*felixlike\.dynamic\.compile"):
         import_model(dense_relu(tirx.Var("n", "int64")))
 
 
 def test_a_scalar_parameter_is_refused() -> None:
     func = dense_relu()
-    with pytest.raises(InvalidModel, match=r"parameter k is a scalar. make every parameter a T.Buffer"):
+    with pytest.raises(InvalidModel, match=r"^matmul_NN_compute: parameter k .*T\.Buffer"):
         import_model(_tvm.PrimFunc([tirx.Var("k", "int32"), *func.params], func.body))
 
 
 def test_a_function_without_buffers_is_refused() -> None:
-    with pytest.raises(EmptyModel, match="the PrimFunc has no buffers"):
+    with pytest.raises(EmptyModel, match=r"^primfunc: .*no buffers"):
         import_model(_tvm.PrimFunc([], tirx.Evaluate(0)))

@@ -79,7 +79,7 @@ def test_a_pickled_weight_is_refused(good: Path, tmp_path: Path) -> None:
         change = edit_json("weights_config.json", lambda c: c["config"]["0.weight"].update(use_pickle=True))
         return change(name, data)
 
-    with pytest.raises(InvalidModel, match=r"could run code from it: weight 0.weight is pickled. if you trust"):
+    with pytest.raises(InvalidModel, match=r"run code .*: weight 0\.weight is pickled\. .*torch\.export\.load"):
         open_pt2(rewrite(good, edit))
     assert not (tmp_path / "mark").exists()
 
@@ -88,7 +88,7 @@ def test_pickled_sample_inputs_are_refused(good: Path, tmp_path: Path) -> None:
     def edit(name: str, data: bytes) -> bytes:
         return pickled(tmp_path / "mark") if "sample_inputs" in name else data
 
-    with pytest.raises(InvalidModel, match="its sample inputs are not plain tensors"):
+    with pytest.raises(InvalidModel, match=r"run code .*: .*sample inputs"):
         open_pt2(rewrite(good, edit))
     assert not (tmp_path / "mark").exists()
 
@@ -100,7 +100,7 @@ def test_an_evaluated_expression_is_refused(good: Path, tmp_path: Path) -> None:
         values = program["graph_module"]["graph"]["tensor_values"]
         values["input"]["sizes"][0] = {"as_expr": {"expr_str": code, "hint": None}}
 
-    with pytest.raises(InvalidModel, match="it has symbolic sizes"):
+    with pytest.raises(InvalidModel, match=r"run code .*: .*symbolic sizes"):
         open_pt2(rewrite(good, edit_json("model.json", change)))
     assert not (tmp_path / "mark").exists()
 
@@ -116,19 +116,19 @@ def _signature(program: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda p: _graph(p)["nodes"][0].update(target="torch.os.system"), "it calls 'torch.os.system', which is not"),
-        (lambda p: p.update(guards_code=["x"]), "it has guards code"),
-        (lambda p: _graph(p).update(custom_obj_values={"a": {}}), "it has custom obj values"),
-        (lambda p: p.update(range_constraints={"s0": {}}), "it has range constraints"),
+        (lambda p: _graph(p)["nodes"][0].update(target="torch.os.system"), "'torch.os.system'"),
+        (lambda p: p.update(guards_code=["x"]), "guards_code"),
+        (lambda p: _graph(p).update(custom_obj_values={"a": {}}), "custom_obj_values"),
+        (lambda p: p.update(range_constraints={"s0": {}}), "range_constraints"),
         (
             lambda p: _signature(p).update(out_spec='[1, {"type": "collections.defaultdict"}]'),
-            "nested in collections.defaultdict",
+            "collections.defaultdict",
         ),
-        (lambda p: _signature(p).update(out_spec='[1, {"x": "__enum__"}]'), "enumeration members"),
+        (lambda p: _signature(p).update(out_spec='[1, {"x": "__enum__"}]'), "enumeration"),
     ],
 )
 def test_other_ways_to_run_code_are_refused(good: Path, change: Callable[[Any], None], message: str) -> None:
-    with pytest.raises(InvalidModel, match=message):
+    with pytest.raises(InvalidModel, match=f"run code .*: .*{message}"):
         open_pt2(rewrite(good, edit_json("model.json", change)))
 
 
@@ -136,7 +136,7 @@ def test_unexpected_entries_are_refused(good: Path) -> None:
     path = rewrite(good, lambda name, data: data)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("mlp/data/aotinductor/model/model.so", b"code")
-    with pytest.raises(InvalidModel, match=r"it holds 'data/aotinductor/model/model.so'"):
+    with pytest.raises(InvalidModel, match=r"run code .*: .*'data/aotinductor/model/model\.so'"):
         open_pt2(path)
 
 
@@ -144,7 +144,7 @@ def test_two_archives_in_one_file_are_refused(good: Path) -> None:
     path = rewrite(good, lambda name, data: data)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("other/models/model.json", b"{}")
-    with pytest.raises(InvalidModel, match="it holds 'several archives'"):
+    with pytest.raises(InvalidModel, match=r"run code .*: .*several archives"):
         open_pt2(path)
 
 
@@ -152,17 +152,17 @@ def test_two_archives_in_one_file_are_refused(good: Path) -> None:
 def test_damaged_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.pt2"
     path.write_bytes(content)
-    with pytest.raises(InvalidModel, match=r"bad.pt2: not a readable exported program"):
+    with pytest.raises(InvalidModel, match=r"bad\.pt2: .*\. create the file with torch\.export\.save"):
         open_pt2(path)
 
 
 def test_a_truncated_file_is_refused(good: Path) -> None:
     path = good.with_name("short.pt2")
     path.write_bytes(good.read_bytes()[:-2000])
-    with pytest.raises(InvalidModel, match="not a readable exported program"):
+    with pytest.raises(InvalidModel, match=r"short\.pt2: .*\. create the file with torch\.export\.save"):
         open_pt2(path)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidModel, match="cannot be read: No such file"):
+    with pytest.raises(InvalidModel, match=r"none\.pt2: .*No such file"):
         open_pt2(tmp_path / "none.pt2")

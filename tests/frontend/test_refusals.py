@@ -109,11 +109,11 @@ _SIZES = fx.Dim("T", range(1, 9))
 @pytest.mark.parametrize(
     ("model", "shapes", "words"),
     [
-        (Pairs, ((2, 8),), r"the model returns a Pair, .*call torch\.export\.register_dataclass\(Pair\) once before"),
-        (Recurrent, ((1, _SIZES, 8),), r"T can have no other size than 5.*give 5 in place of T; .*nn\.GRU"),
-        (Fives, ((fx.Dim("T", range(2, 30)), 8),), r"cannot have every size of T.*finds these possible: T = 5"),
-        (Embedded, ((2, _SIZES),), r"for integers \(token ids\) export the model yourself, torch\.export\.export\("),
-        (Embedded, ((2, 3),), r"for integers \(token ids\) give an example tensor\.$"),
+        (Pairs, ((2, 8),), r"\bPair, .*torch\.export\.register_dataclass\(Pair\)"),
+        (Recurrent, ((1, _SIZES, 8),), r"\bT .*\b5\. use 5 instead of T; .*nn\.GRU"),
+        (Fives, ((fx.Dim("T", range(2, 30)), 8),), r"\bT\. .*T = 5"),
+        (Embedded, ((2, _SIZES),), r"token ids, .*torch\.export\.export\(.*torch\.export\.Dim\("),
+        (Embedded, ((2, 3),), r"token ids, .*\bexample tensor\.$"),
     ],
 )
 def test_export_errors_name_a_remedy(model: type[nn.Module], shapes: Any, words: str) -> None:
@@ -144,7 +144,7 @@ def test_quantised_layers_are_refused_by_name() -> None:
     quantised = torch.ao.quantization.quantize_dynamic(  # type: ignore[no-untyped-call]
         model, {nn.Linear}, dtype=torch.qint8
     )
-    with pytest.raises(InvalidModel, match=r"1 is quantised \(Linear of torch\.ao\)\. give the model as it was before"):
+    with pytest.raises(InvalidModel, match=r"^Sequential: 1 .*\(Linear of torch\.ao\)"):
         fx.optimize(quantised, ((2, 16),), 0, progress=False)
 
 

@@ -38,13 +38,13 @@ def test_operators_are_legalised_and_outputs_stay_nested() -> None:
 
 def test_a_symbolic_input_is_refused() -> None:
     module = build(lambda builder, x: builder.emit(relax.op.exp(x)), rows=_tvm.tirx.Var("n", "int64"))
-    with pytest.raises(InvalidShape, match=r"x has shape \(n, 6\).*give every size as a number"):
+    with pytest.raises(InvalidShape, match=r"^main: x .*\(n, 6\).*felixlike\.dynamic\.compile"):
         import_model(module)
 
 
 def test_a_module_without_main_is_refused() -> None:
     module = build(lambda builder, x: builder.emit(relax.op.exp(x)), name="other")
-    with pytest.raises(InvalidModel, match="no Relax function main, only other"):
+    with pytest.raises(InvalidModel, match=r"^model: .*\bmain\b.*\bother\b"):
         import_model(module)
 
 
@@ -53,10 +53,10 @@ def test_inputs_that_are_not_tensors_are_refused() -> None:
     x = relax.Var("x", relax.ShapeType([2, 3]))
     with builder.function("main", [x]):
         builder.emit_func_output(relax.const(1.0))
-    with pytest.raises(InvalidModel, match=r"x is .*, not a tensor"):
+    with pytest.raises(InvalidModel, match=r"^main: x is .*R\.Shape"):
         import_model(builder.get())
 
 
 def test_a_module_that_computes_nothing_is_refused() -> None:
-    with pytest.raises(EmptyModel, match="returns its inputs or constants"):
+    with pytest.raises(EmptyModel, match=r"^main: .*nothing"):
         import_model(build(lambda builder, x: x))

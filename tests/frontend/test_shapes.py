@@ -1,6 +1,5 @@
 """Tests for parsing shapes and example inputs, and for the errors of invalid ones."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -57,23 +56,23 @@ def test_no_shapes_give_none() -> None:
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ((1, 0, 3), "shapes: size 0 is not positive.*or as a Dim"),
-        (((2, -1),), r"shapes\[0\]: size -1 is not positive"),
-        ({"x": (1, 2.5)}, r"shapes\['x'\]: 2.5 is not a size"),
-        ({"x": (True, 2)}, "True is not a size"),
-        ({3: (1, 2)}, "3 is not the name of an input"),
-        ({"x": "1x2"}, "'1x2' is neither a tensor nor a tuple of sizes"),
-        ("1x2", "'1x2' is not a description of shapes"),
-        (7, "7 is not a description of shapes.*give example tensors"),
-        ([(1, 2), object], r"shapes\[1\]: <class 'object'> is neither"),
-        ([(1, 2), {"a": [torch.ones(2), "3x4"]}], r"shapes\[1\]\['a'\]\[1\]: '3x4' is neither"),
-        ([(1, 2), object()], r"shapes\[1\]: an object is neither .*register_dataclass"),
-        ([np.array(["a"])], r"shapes\[0\]: arrays of type <U1 are not supported"),
-        (torch.ones(1, dtype=torch.complex64), "tensors of type complex64 are not supported"),
-        (torch.ones(2, 0), "size 0 is not positive"),
-        (torch.ones(2, device="meta"), "is torch.strided on meta"),
-        ((2, "n"), "shapes: 'n' is not a size"),
-        ((None, 3), "shapes: None is not a size. give every size as a positive integer"),
+        ((1, 0, 3), r"^shapes: size 0 .*\bDim\b"),
+        (((2, -1),), r"^shapes\[0\]: size -1\b"),
+        ({"x": (1, 2.5)}, r"^shapes\['x'\]: .*\b2\.5\b"),
+        ({"x": (True, 2)}, r"^shapes\['x'\]: .*\bTrue\b"),
+        ({3: (1, 2)}, r"^shapes: .*\bname .*\b3\b"),
+        ({"x": "1x2"}, r"^shapes\['x'\]: .*'1x2'"),
+        ("1x2", r"^shapes: .*'1x2'"),
+        (7, r"^shapes: .*\b7\b.*shapes=\(\("),
+        ([(1, 2), object], r"^shapes\[1\]: .*<class 'object'>"),
+        ([(1, 2), {"a": [torch.ones(2), "3x4"]}], r"^shapes\[1\]\['a'\]\[1\]: .*'3x4'"),
+        ([(1, 2), object()], r"^shapes\[1\]: .*\ban object\b.*register_dataclass"),
+        ([np.array(["a"])], r"^shapes\[0\]: .*<U1"),
+        (torch.ones(1, dtype=torch.complex64), r"^shapes: .*\bcomplex64\b"),
+        (torch.ones(2, 0), r"^shapes: size 0\b"),
+        (torch.ones(2, device="meta"), r"torch\.strided .*\bmeta\b"),
+        ((2, "n"), r"^shapes: .*'n'"),
+        ((None, 3), r"^shapes: .*\bNone\b.*positive integer"),
     ],
 )
 def test_invalid_shapes_are_refused(shapes: Any, message: str) -> None:
@@ -106,14 +105,14 @@ def test_shapes_of_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["x=1x0"], "x=1x0: size 0 is not positive"),
-        (["x=1x-2"], "size -2 is not positive"),
-        (["x=axb"], "'axb' is not a list of sizes"),
-        (["x=1.5x2"], "is not a list of sizes"),
-        (["x="], "'x=' is not a shape.*write x=1x3x224x224"),
-        (["x=1:int4"], "'int4' is not a type.*float32"),
-        (["x=1", "2"], "some inputs are named and some are not"),
-        (["x=1", "x=2"], "input 'x' is given twice"),
+        (["x=1x0"], r"^x=1x0: size 0\b"),
+        (["x=1x-2"], r"^x=1x-2: size -2\b"),
+        (["x=axb"], r"^x=axb: .*'axb'"),
+        (["x=1.5x2"], r"^x=1\.5x2: .*'1\.5x2'"),
+        (["x="], "'x='.*x=1x3x224x224"),
+        (["x=1:int4"], "^x=1:int4: .*'int4'.*float32"),
+        (["x=1", "2"], "^shapes: .* named .*x=1x3x224x224"),
+        (["x=1", "x=2"], "^shapes: input 'x' .*twice"),
     ],
 )
 def test_invalid_shapes_of_the_command_line_are_refused(texts: list[str], message: str) -> None:
@@ -131,15 +130,15 @@ def test_match_known_takes_sizes_types_and_tensors() -> None:
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ([(2, 3)], "m: 1 inputs are given, but 2 needed. its inputs are x, ids"),
-        ({"x": (2, 3), "y": (4,)}, "m: there is no input 'y'. its inputs are x, ids"),
-        ({"x": (2, 3)}, "m: nothing is given for input 'ids'"),
-        ([(2, 4), (4,)], r"input 'x' has shape (2, 3), but (2, 4) was given"),
-        ([(2, 3), torch.ones(4)], "input 'ids' is int64, but a float32 tensor was given"),
+        ([(2, 3)], "^m: .*2 inputs, got 1. .*x, ids;"),
+        ({"x": (2, 3), "y": (4,)}, "^m: .*'y'. .*x, ids"),
+        ({"x": (2, 3)}, "^m: input 'ids' is missing"),
+        ([(2, 4), (4,)], r"^m: input 'x' .*\(2, 3\).*\(2, 4\)"),
+        ([(2, 3), torch.ones(4)], "^m: input 'ids' .*int64.*float32"),
     ],
 )
 def test_match_known_refuses_mismatches(shapes: Any, message: str) -> None:
-    with pytest.raises(InvalidShape, match=re.escape(message)):
+    with pytest.raises(InvalidShape, match=message):
         match_known(read_shapes(shapes), SPECS, where="m")
 
 
@@ -177,22 +176,20 @@ def test_tokenizer_outputs_and_output_classes() -> None:
 
 
 def test_models_that_take_plain_tensors_refuse_others() -> None:
-    with pytest.raises(
-        InvalidShape, match=r"input 'ids': it is a dict, neither a tensor nor a tuple of sizes\. give a"
-    ):
+    with pytest.raises(InvalidShape, match=r"^input 'ids': .*\ba dict\b"):
         match_known(read_shapes([(2, 3), {"a": torch.ones(4)}]), SPECS, where="m")
-    with pytest.raises(InvalidShape, match="input 'x': it is an int, neither"):
+    with pytest.raises(InvalidShape, match=r"^input 'x': .*\ban int\b"):
         match_known(read_shapes({"x": 3, "ids": (4,)}), SPECS, where="m")
 
 
 def test_shapes_and_example_inputs_exclude_each_other() -> None:
     assert either(None, (1, 2)) == either((1, 2), None) == (1, 2)
     assert either(None, None) is None
-    with pytest.raises(InvalidOption, match=r"example_inputs: shapes and example_inputs are both given\. give one"):
+    with pytest.raises(InvalidOption, match=r"^example_inputs: shapes and example_inputs "):
         either((1, 2), torch.ones(1))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_are_refused() -> None:
-    with pytest.raises(InvalidShape, match="the example tensor is a nested one"):
+    with pytest.raises(InvalidShape, match=r"^shapes\[0\]: .*\bnested\b"):
         read_shapes((torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),))

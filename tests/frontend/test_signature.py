@@ -64,56 +64,57 @@ def test_the_call_is_rebuilt_from_tensors() -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        ((A,), {"extra": D}, "m: input 'scale' is missing. it takes …"),
+        ((A,), {"extra": D}, "^m: input 'scale' is missing. it takes …"),
         (
             (A,),
             {"scale": (B, 3), "extra": D},
-            "input scale[1] is an int, compiled for a dict of 'h', 'c'. nest the inputs",
+            r"^m: input scale\[1\] is an int, .*\ba dict\b.*'h', 'c'\.",
         ),
-        ((A,), {"scale": (B,), "extra": D}, "input 'scale' is a tuple of 1, compiled for a tuple of 2"),
-        ((A,), {"scale": B, "extra": D}, "input 'scale' is an object, compiled for a tuple of 2"),
+        ((A,), {"scale": (B,), "extra": D}, r"^m: input 'scale' is a tuple .*\b1, .*\ba tuple .*\b2\b"),
+        ((A,), {"scale": B, "extra": D}, r"^m: input 'scale' is an object, .*\ba tuple .*\b2\b"),
         (
             (A,),
             {"scale": (B, {"h": [C, 3]}), "extra": D},
-            "input scale[1] is a dict of 'h', compiled for a dict of 'h', 'c'",
+            r"^m: input scale\[1\] is a dict .*'h', .*\ba dict .*'h', 'c'\.",
         ),
         (
             (A,),
             {"scale": (B, {"h": [C, 4], "c": None}), "extra": D},
-            "input scale[1]['h'][1] is 4, compiled for scale[1]['h'][1]=3. optimize the model with this value",
+            r"^m: input scale\[1\]\['h'\]\[1\] is 4, .*scale\[1\]\['h'\]\[1\]=3\. optimize",
         ),
         (
             (A,),
             {"scale": (B, {"h": [C, 3], "c": None}), "extra": D, "flag": True},
-            "input 'flag' is True, compiled for flag=False. leave it out, or optimize the model with this value",
+            r"^m: input 'flag' is True, .*flag=False\. omit it, or optimize",
         ),
-        ((A, B), {"extra": D}, "input 'scale' is missing"),
+        ((A, B), {"extra": D}, "^m: input 'scale' is missing"),
         (
             (A, B, (B, {"h": [C, 3], "c": None})),
             {"extra": D},
-            "input 'mask' is given, compiled without it (mask=None). leave it out, or optimize the model with it among",
+            r"^m: input 'mask' is given, .*\(mask=None\)\. omit it, or optimize",
         ),
         (
             (A, None, (B, {"h": [C, 3], "c": None})),
             {"extra": D, "ring": []},
-            "input 'ring' is given, compiled without it. leave it out",
+            r"^m: input 'ring' is given, [^(]*\. omit it",
         ),
-        ((A,), {"x": A}, "input 'x' is given twice"),
-        ((A,), {"other": A}, "there is no input 'other'. it takes …"),
+        ((A,), {"x": A}, "^m: input 'x' is given twice"),
+        ((A,), {"other": A}, "^m: .*'other'. it takes …"),
     ],
 )
 def test_mismatches_are_named_by_position(args: Any, kwargs: Any, message: str) -> None:
-    with pytest.raises(InputMismatch) as caught:
+    with pytest.raises(InputMismatch, match=message):
         flatten(NESTED, *args, **kwargs)
-    assert message in str(caught.value)
 
 
 def test_namedtuples_and_output_classes() -> None:
     signature = signature_of(lambda pair, output: None, Pair(A, B), BaseModelOutput(last_hidden_state=C))
     assert flatten(signature, Pair(A, B), BaseModelOutput(last_hidden_state=C)) == (A, B, C)
-    with pytest.raises(InputMismatch, match="input 'pair' is a tuple, compiled for a Pair of 2"):
+    with pytest.raises(InputMismatch, match=r"^m: input 'pair' is a tuple, .*\ba Pair .*\b2\b"):
         flatten(signature, (A, B), C)
-    with pytest.raises(InputMismatch, match="input 'output' is an object, compiled for a BaseModelOutput of 'last_"):
+    with pytest.raises(
+        InputMismatch, match=r"^m: input 'output' is an object, .* a BaseModelOutput .*'last_hidden_state'"
+    ):
         flatten(signature, Pair(A, B), C)
 
 
@@ -143,9 +144,9 @@ def test_equal_names_get_a_suffix() -> None:
 def test_variable_positional_arguments() -> None:
     signature = signature_of(forward, A, None, 1.0, B, C)
     assert flatten(signature, A, None, 1.0, B, C) == (A, B, C)
-    with pytest.raises(InputMismatch, match="input 'rest' is a tuple of 1, compiled for a tuple of 2"):
+    with pytest.raises(InputMismatch, match=r"^m: input 'rest' is a tuple .*\b1, .*\ba tuple .*\b2\b"):
         flatten(signature, A, None, 1.0, B)
-    with pytest.raises(InputMismatch, match="3 inputs are given, at most 2 taken by position"):
+    with pytest.raises(InputMismatch, match=r"^m: .*at most 2 .*, got 3"):
         flatten(signature_of(lambda x, y: None, A, (B, C)), A, B, C)
 
 
@@ -184,7 +185,7 @@ def test_signatures_survive_json() -> None:
         again = Signature.from_json(json.loads(json.dumps(signature.to_json())))
         assert again == signature
         assert again.names == signature.names
-    with pytest.raises(InvalidModel, match="input: the model's input cannot be written to a file"):
+    with pytest.raises(InvalidModel, match=r"^input: .*\bcannot be written\b"):
         signature_of(forward, Pair(A, B)).to_json()
 
 
@@ -195,24 +196,24 @@ LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (None, "does not say which parameters"),
-        ({"parameters": {}}, "does not say which parameters"),
-        (PLAIN | {"parameters": [{"name": "x"}]}, "{'name': 'x'} is no parameter"),
-        (PLAIN | {"parameters": [{"name": "x", "kind": "ANY", "default": None}]}, "is no parameter"),
-        (PLAIN | {"parameters": [{"name": "x", "kind": "VAR_KEYWORD", "default": [{}]}]}, "is no parameter"),
-        (PLAIN | {"parameters": []}, "its arguments do not fit its parameters"),
-        (PLAIN | {"arguments": None}, "its arguments are not a tuple and a dictionary"),
-        (PLAIN | {"arguments": {"tree": [1, LEAF], "constants": []}}, "its arguments are not a tuple and a dictionary"),
-        (PLAIN | {"arguments": {"tree": [1]}}, "the structure of the inputs cannot be read"),
+        (None, "list of parameters"),
+        ({"parameters": {}}, "list of parameters"),
+        (PLAIN | {"parameters": [{"name": "x"}]}, "{'name': 'x'} .*parameter"),
+        (PLAIN | {"parameters": [{"name": "x", "kind": "ANY", "default": None}]}, "'ANY'.* parameter"),
+        (PLAIN | {"parameters": [{"name": "x", "kind": "VAR_KEYWORD", "default": [{}]}]}, "'VAR_KEYWORD'.* parameter"),
+        (PLAIN | {"parameters": []}, "1 arguments for 0 parameters"),
+        (PLAIN | {"arguments": None}, "tuple and a dictionary"),
+        (PLAIN | {"arguments": {"tree": [1, LEAF], "constants": []}}, "tuple and a dictionary"),
+        (PLAIN | {"arguments": {"tree": [1]}}, "structure .*range"),
         (
             PLAIN | {"arguments": {"tree": [1, {**LEAF, "type": "os.path"}], "constants": []}},
-            "the input's class os.path is not known",
+            r"\bos\.path\b.*import the module",
         ),
-        (PLAIN | {"arguments": PLAIN["arguments"] | {"constants": [[4, 1]]}}, "a constant input is out of place"),
+        (PLAIN | {"arguments": PLAIN["arguments"] | {"constants": [[4, 1]]}}, r"constant 1 .*\b4 of \d"),
     ],
 )
 def test_damaged_or_hostile_json_is_refused(data: Any, message: str) -> None:
-    with pytest.raises(InvalidArtefact, match=message):
+    with pytest.raises(InvalidArtefact, match=f"^input: .*{message}"):
         Signature.from_json(data)
 
 

@@ -20,13 +20,13 @@ def test_sizes_survive_json() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ranges": 3}, "no sizes"),
-        ({"ranges": [["B", 1, 4], ["T", 0, 9]]}, "no sizes"),
-        ({"ranges": [["B", 1, 4], [5, 2, 9]]}, "no sizes"),
-        ({"ranges": [["B", 1, 4], ["T", 2, 8]]}, "do not fit"),
-        ({"ranges": [["B", 5, 4], ["T", 2, 9]]}, "do not fit"),
-        ({"inputs": [["B", "T", None]]}, "do not fit"),
-        ({"inputs": [["B", "T", None], [None, "U"]]}, "do not fit"),
+        ({"ranges": 3}, "malformed"),
+        ({"ranges": [["B", 1, 4], ["T", 0, 9]]}, "malformed"),
+        ({"ranges": [["B", 1, 4], [5, 2, 9]]}, "malformed"),
+        ({"ranges": [["B", 1, 4], ["T", 2, 8]]}, "inputs"),
+        ({"ranges": [["B", 5, 4], ["T", 2, 9]]}, "inputs"),
+        ({"inputs": [["B", "T", None]]}, "inputs"),
+        ({"inputs": [["B", "T", None], [None, "U"]]}, "inputs"),
     ],
 )
 def test_invalid_json_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -49,7 +49,7 @@ def test_an_output_class_of_transformers_is_rebuilt() -> None:
 def test_a_namedtuple_is_rebuilt_but_not_saved() -> None:
     structure = structure_of(Pair(A, B))
     assert structure.builder()([A, B]) == Pair(A, B)
-    with pytest.raises(InvalidModel, match="output: the model's output cannot be written to a file"):
+    with pytest.raises(InvalidModel, match=r"^output: .*\bPair\b"):
         structure.to_json()
 
 
@@ -63,15 +63,15 @@ LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (_tree("collections.defaultdict", "{}", []), "an output is a collections.defaultdict"),
-        (_tree("os.path", "null", []), "os.path is not known to torch's pytrees. import the module"),
-        (_tree("transformers.nowhere.Output", "null", []), "transformers.nowhere.Output is not known"),
-        (_tree("builtins.dict", '[{"__enum__": true, "fqn": "os:x"}]', [LEAF]), "enumeration members"),
-        ({"tree": [1]}, "the structure of the outputs cannot be read"),
-        ([], "the structure of the outputs cannot be read"),
-        ({**_tree("builtins.tuple", "null", [LEAF]), "constants": [[5, None]]}, "a constant output is out of place"),
+        (_tree("collections.defaultdict", "{}", []), r"collections\.defaultdict"),
+        (_tree("os.path", "null", []), r"\bos\.path\b.*import the module"),
+        (_tree("transformers.nowhere.Output", "null", []), r"transformers\.nowhere\.Output\b"),
+        (_tree("builtins.dict", '[{"__enum__": true, "fqn": "os:x"}]', [LEAF]), "enumeration"),
+        ({"tree": [1]}, "structure .*range"),
+        ([], "structure .*indices"),
+        ({**_tree("builtins.tuple", "null", [LEAF]), "constants": [[5, None]]}, r"\bNone .*\b5 of 1\b"),
     ],
 )
 def test_damaged_or_hostile_json_is_refused(data: Any, message: str) -> None:
-    with pytest.raises(InvalidArtefact, match=message):
+    with pytest.raises(InvalidArtefact, match=f"^output: .*{message}"):
         Structure.from_json(data)

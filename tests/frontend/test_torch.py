@@ -118,11 +118,11 @@ def test_variable_keyword_arguments() -> None:
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        (None, "Optional: the shapes of the model's inputs are not known. give example tensors, or sizes"),
-        ([], "Optional: 0 inputs are given, but 1 to 2 needed. its inputs are x, scale"),
-        (((2,), (2,), (2,)), "3 inputs are given, but 1 to 2 needed"),
-        ({"y": (2,)}, "there is no input 'y'. its inputs are x, scale, bias"),
-        ({"scale": (2,)}, "nothing is given for input 'x'"),
+        (None, r"^Optional: .*\bshapes\b.*shapes=\(\("),
+        ([], "^Optional: .*1 to 2 inputs, got 0. .*x, scale;"),
+        (((2,), (2,), (2,)), "^Optional: .*1 to 2 inputs, got 3"),
+        ({"y": (2,)}, "^Optional: .*'y'. .*x, scale, bias"),
+        ({"scale": (2,)}, "^Optional: input 'x' is missing"),
     ],
 )
 def test_wrong_inputs_are_refused(shapes: Any, message: str) -> None:
@@ -133,51 +133,51 @@ def test_wrong_inputs_are_refused(shapes: Any, message: str) -> None:
 def test_control_flow_names_the_line() -> None:
     with pytest.raises(DynamicControlFlow, match=r"test_torch.py:\d+ in forward: if x.sum\(\) > 0") as caught:
         import_model(Branch(), (3,))
-    assert "replace the branch by torch.where" in str(caught.value)
+    assert "torch.where" in caught.value.remedy
     assert "\n" not in str(caught.value)
 
 
 def test_a_size_read_from_a_tensor_is_refused() -> None:
-    with pytest.raises(DynamicControlFlow, match="depends on the values of its tensors"):
+    with pytest.raises(DynamicControlFlow, match=r"int\(x\[0\]\.item\(\)\)"):
         import_model(Apply(lambda x: x[: int(x[0].item())]), (3,))
 
 
 def test_wrong_sizes_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ExportFailed, match=r"must have same reduction dim, but got \[3, 3\] X \[4, 5\].*these shapes"):
+    with pytest.raises(ExportFailed, match=r"^Linear: .*\[3, 3\] X \[4, 5\]"):
         import_model(nn.Linear(4, 5), torch.ones(3, 3))
     assert capfd.readouterr().err == ""
 
 
 def test_sizes_for_integers_suggest_a_tensor() -> None:
-    with pytest.raises(ExportFailed, match=r"sizes alone mean float32, so for integers.*give an example tensor"):
+    with pytest.raises(ExportFailed, match=r"^Embedding: .*float32.*\bexample tensor\b"):
         import_model(nn.Embedding(10, 4), (1, 5))
-    with for_the_command(), pytest.raises(ExportFailed, match=r"so for integers.*ids=1x64:int64"):
+    with for_the_command(), pytest.raises(ExportFailed, match=r"float32.*--shape ids=1x64:int64"):
         import_model(nn.Embedding(10, 4), (1, 5))
 
 
 def test_unknown_operators_are_all_named() -> None:
     model = Apply(lambda x: torch.linalg.det(x) + torch.special.i0(x).sum())
-    with pytest.raises(UnsupportedOperator, match=r"Apply: TVM cannot import aten._linalg_det.default, aten.i0"):
+    with pytest.raises(UnsupportedOperator, match=r"^Apply: .*aten\._linalg_det\.default, aten\.i0\b"):
         import_model(model, (3, 3))
 
 
 def test_shapes_that_depend_on_values_are_refused() -> None:
-    with pytest.raises(UnsupportedOperator, match=r"aten.nonzero"):
+    with pytest.raises(UnsupportedOperator, match=r"^Apply: .*\baten\.nonzero\b"):
         import_model(Apply(lambda x: x.nonzero()), (3, 3))
 
 
 def test_a_model_that_changes_its_state_is_refused() -> None:
-    with pytest.raises(InvalidModel, match=r"Counter: the model changes its own state .calls. when called"):
+    with pytest.raises(InvalidModel, match=r"^Counter: .*\(calls\)"):
         import_model(Counter(), (3,))
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: x, "the model computes nothing: it returns its inputs or constants"),
-        (lambda x: x.reshape(-1), "the model computes nothing"),
-        (lambda x: torch.ones(3), "the model computes nothing"),
-        (lambda x: (None, 3), "the model returns no tensor"),
+        (lambda x: x, "^Apply: .*nothing"),
+        (lambda x: x.reshape(-1), "^Apply: .*nothing"),
+        (lambda x: torch.ones(3), "^Apply: .*nothing"),
+        (lambda x: (None, 3), "^Apply: .*no tensor"),
     ],
 )
 def test_models_that_compute_nothing_are_refused(function: Any, message: str) -> None:
@@ -186,12 +186,12 @@ def test_models_that_compute_nothing_are_refused(function: Any, message: str) ->
 
 
 def test_parameters_on_another_device_are_refused() -> None:
-    with pytest.raises(InvalidModel, match=r"Linear: weight is on meta. move the model: model.cpu\(\)"):
+    with pytest.raises(InvalidModel, match=r"^Linear: weight .*\bmeta\b.*\bCPU\b"):
         import_model(nn.Linear(2, 2, device="meta"), (3, 2))
 
 
 def test_uninitialized_layers_are_refused() -> None:
-    with pytest.raises(InvalidModel, match=r"LazyLinear: weight has no size yet\. call the model once"):
+    with pytest.raises(InvalidModel, match=r"^LazyLinear: weight .*\bsize\b"):
         import_model(nn.LazyLinear(4), (2, 3))
 
 
@@ -205,7 +205,7 @@ def test_exported_program_knows_its_inputs() -> None:
 
 def test_an_exported_program_with_other_shapes_is_refused() -> None:
     model, (x,) = mlp()
-    with pytest.raises(InvalidShape, match=r"input 'input' has shape \(8, 128\), but \(9, 128\) was given"):
+    with pytest.raises(InvalidShape, match=r"^ExportedProgram: input 'input' .*\(8, 128\).*\(9, 128\)"):
         import_model(torch.export.export(model, (x,)), (9, 128))
 
 
@@ -220,7 +220,7 @@ def test_exported_program_is_not_changed() -> None:
 def test_an_exported_program_with_dynamic_shapes_is_refused() -> None:
     model, (x,) = mlp()
     dynamic = {"input": {0: torch.export.Dim("batch", min=2, max=64)}}
-    with pytest.raises(InvalidShape, match=r"input 'input' has shape .*some of which a call decides"):
+    with pytest.raises(InvalidShape, match=r"^ExportedProgram: input 'input' .*\(s\d+, 128\).*dynamic_shapes"):
         import_model(torch.export.export(model, (x,), dynamic_shapes=dynamic))
 
 
@@ -229,7 +229,7 @@ def test_exported_program_with_constants() -> None:
     compiled = compile_model(import_model(program))
     assert len(compiled.inputs) == 1
     assert compiled(torch.ones(3), 2).tolist() == [2.0] * 3
-    with pytest.raises(InputMismatch, match=r"is 3, compiled for .*=2"):
+    with pytest.raises(InputMismatch, match=r" is 3, .*=2\b"):
         compiled(torch.ones(3), 3)
 
 
@@ -238,7 +238,7 @@ def test_errors_of_tvms_importer_are_reported(monkeypatch: pytest.MonkeyPatch) -
         raise ValueError("no such layout")
 
     monkeypatch.setitem(CONVERTERS, "addmm.default", refuse)
-    with pytest.raises(UnsupportedOperator, match="Linear: TVM's importer refused the model: no such layout"):
+    with pytest.raises(UnsupportedOperator, match=r"^Linear: TVM's importer .*: no such layout"):
         import_model(nn.Linear(4, 4), torch.ones(2, 4))
 
 

@@ -51,7 +51,9 @@ def test_modules_that_differ_in_training_mode(part: nn.Module, differs: bool) ->
 
 def test_a_model_in_training_mode_is_optimized_with_a_warning() -> None:
     model, x = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout()), torch.randn(4, 8)
-    with pytest.warns(TrainingModeWarning, match=r"1 \(BatchNorm1d\), 2 \(Dropout\).*model.eval\(\)") as caught:
+    with pytest.warns(
+        TrainingModeWarning, match=r"^Sequential .*1 \(BatchNorm1d\), 2 \(Dropout\).*model\.eval\(\)"
+    ) as caught:
         fast = fx.optimize(model, (x,), 0, progress=False)
     assert caught[0].message.optimized is fast  # type: ignore[union-attr]
     assert model.training
@@ -59,7 +61,7 @@ def test_a_model_in_training_mode_is_optimized_with_a_warning() -> None:
 
 
 def test_dynamic_sizes_in_training_mode_warn() -> None:
-    with pytest.warns(TrainingModeWarning, match="Dropout"):
+    with pytest.warns(TrainingModeWarning, match=r"^Sequential .*1 \(Dropout\)"):
         fx.optimize(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), ((fx.Dim("T", range(1, 5)), 8),), 0, progress=False)
 
 
@@ -70,7 +72,7 @@ class Written(nn.Module):
 
 def test_a_model_that_changes_an_input_warns() -> None:
     x, y = torch.randn(4, 8), torch.randn(4, 8)
-    with pytest.warns(InputUnchangedWarning, match="Written changes x in place"):
+    with pytest.warns(InputUnchangedWarning, match=r"^Written .*\bx\b"):
         fast = fx.optimize(Written().eval(), (x, y), 0, progress=False)
     before = x.clone()
     torch.testing.assert_close(fast(x, y), Written()(x.clone(), y), rtol=1e-4, atol=1e-4)

@@ -66,7 +66,7 @@ def test_adaptive_maxima_keep_nan_and_minus_infinity() -> None:
 
 
 def test_indices_of_adaptive_maxima_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedOperator, match=r"places of the maxima of aten\.adaptive_max_pool2d"):
+    with pytest.raises(UnsupportedOperator, match=r"aten\.adaptive_max_pool2d\b.*return_indices"):
         import_model(nn.AdaptiveMaxPool2d(3, return_indices=True), _random(_IMAGE)[0])
 
 
@@ -187,5 +187,5 @@ def test_full_tensors_of_infinities(value: float) -> None:
 def test_shapes_that_differ_from_pytorch_s_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """TVM's importer returned wrong shapes for some indices and for grid_sample."""
     monkeypatch.setitem(CONVERTERS, "cat.default", lambda node, importer: importer.env[node.args[0][0]])
-    with pytest.raises(UnsupportedOperator, match=r"cat.default gives \[4, 3\], which TVM's importer makes \[2, 3\]"):
+    with pytest.raises(UnsupportedOperator, match=r"cat\.default .*\[4, 3\].*\[2, 3\]"):
         import_model(Apply(lambda x: torch.cat([x, x])), torch.ones(2, 3))

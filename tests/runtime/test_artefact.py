@@ -122,7 +122,7 @@ def test_nested_outputs_survive(tmp_path: Path) -> None:
 def test_outputs_without_a_name_are_refused(tmp_path: Path) -> None:
     compiled = compile_model(import_model(Apply(lambda x: Pair(x + 1, x * 2)), (3,)))
     assert isinstance(compiled(torch.ones(3)), Pair)
-    with pytest.raises(InvalidModel, match="output: the model's output cannot be written to a file"):
+    with pytest.raises(InvalidModel, match=r"^output: .*\bPair\b"):
         save(compiled, tmp_path / "m.felix", report={})
     assert not list(tmp_path.iterdir())
 
@@ -215,16 +215,16 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda m: m.update(name="other"), 'name is "other", but of the code "Sequential"'),
     (lambda m: m.update(key=1), "key is 1, not a string"),
     (lambda m: m.update(key="other"), 'key is "other", but of the code "Sequential-'),
-    (lambda m: m.update(structure={"tree": 1}), "structure is wrong: the structure of the outputs cannot be read"),
+    (lambda m: m.update(structure={"tree": 1}), "structure is wrong: the structure of the outputs"),
     (lambda m: m.update(structure=7), "structure is wrong"),
     (lambda m: m.update(structure=NESTED | {"constants": [[float("inf"), 1]]}), "structure is wrong"),
     (lambda m: m.pop("structure"), "structure is missing"),
     (lambda m: m.pop("signature"), "signature is missing"),
-    (lambda m: m.update(signature=7), "signature is wrong: it does not say which parameters there are"),
-    (lambda m: m["signature"]["parameters"][0].update(kind="ANY"), "signature is wrong: .* is no parameter"),
+    (lambda m: m.update(signature=7), "signature is wrong: .*list of parameters"),
+    (lambda m: m["signature"]["parameters"][0].update(kind="ANY"), "signature is wrong: .*'ANY'.* parameter"),
     (lambda m: m["signature"]["parameters"][0].update(default=[None]), "signature is .* but of the code"),
     (lambda m: m["signature"]["parameters"][0].update(name="y"), "signature is .* but of the code"),
-    (lambda m: m["signature"].update(arguments=NESTED), "signature is wrong: its arguments are not a tuple and a dict"),
+    (lambda m: m["signature"].update(arguments=NESTED), "signature is wrong: .*tuple and a dict"),
     (lambda m: m.pop("report"), "report is missing"),
     (lambda m: m.update(report=[]), r"report is \[\], not an object"),
     (lambda m: m.pop("format"), "it is a zip file, but not one of felixlike's"),

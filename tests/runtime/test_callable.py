@@ -51,9 +51,9 @@ def test_repr_lists_the_inputs(scale: Compiled) -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        ((), {}, r"Scale: 0 inputs are given, 2 needed. it takes x: float32\[4, 20\], by: float32\[20\]"),
-        ((torch.ones(4, 20),) * 3, {}, "3 inputs are given, 2 needed"),
-        ((torch.ones(4, 20),), {}, "1 inputs are given, 2 needed"),
+        ((), {}, r"^Scale: .*2 inputs, got 0\. .*x: float32\[4, 20\], by: float32\[20\]"),
+        ((torch.ones(4, 20),) * 3, {}, "2 inputs, got 3"),
+        ((torch.ones(4, 20),), {}, "2 inputs, got 1"),
         ((torch.ones(4, 20),), {"z": torch.ones(20)}, "there is no input 'z'. it takes x"),
         ((torch.ones(4, 20),), {"x": torch.ones(4, 20)}, "input 'x' is given twice"),
         ((), {"x": torch.ones(4, 20)}, "input 'by' is missing"),

@@ -183,7 +183,7 @@ class Counting(nn.Module):
 BAD: dict[str, tuple[Callable[[], Any], Any, type[FelixlikeError], str]] = {
     "nothing": (lambda: None, SIZES, InvalidModel, "None is not a model"),
     "a number": (lambda: 7, SIZES, InvalidModel, "an int is not a model"),
-    "a class": (lambda: nn.ReLU, SIZES, InvalidModel, r"ReLU is a class, not a model.*make one"),
+    "a class": (lambda: nn.ReLU, SIZES, InvalidModel, r"ReLU is a class.*ReLU\(…\)"),
     "a function": (lambda: torch.relu, SIZES, InvalidModel, "is not a model"),
     "a list of layers": (lambda: [nn.ReLU()], SIZES, InvalidModel, "a list is not a model"),
     "weights alone": (lambda: nn.Linear(16, 4).state_dict(), SIZES, InvalidModel, "is not a model"),
@@ -224,18 +224,18 @@ def test_a_tuned_model_is_refused(fast: fx.Optimized, x: torch.Tensor) -> None:
 
 
 def test_a_tuned_part_is_refused(fast: fx.Optimized, x: torch.Tensor) -> None:
-    with Refused(UnsupportedOperator, "a compiled model already"):
+    with Refused(UnsupportedOperator, "compiled by felixlike"):
         fx.optimize(nn.Sequential(fast.module(), nn.ReLU()), (x,), 0, progress=False)
 
 
 FILES: dict[str, tuple[str, type[FelixlikeError], str]] = {
     "missing": ("nowhere.pt2", InvalidModel, "there is no such file"),
     "a folder": ("folder.pt2", InvalidModel, "no such file|directory"),
-    "weights": ("weights.pt", InvalidModel, "not a kind of model file"),
-    "without a suffix": ("model", InvalidModel, "no suffix is not a kind"),
+    "weights": ("weights.pt", InvalidModel, r" \.pt .*\.pt2 .*\.onnx"),
+    "without a suffix": ("model", InvalidModel, r"no suffix\b"),
     "empty": ("empty.pt2", InvalidModel, "."),
     "text": ("text.onnx", InvalidModel, "."),
-    "a tuned model": ("tuned.flx", InvalidModel, "not a kind of model file"),
+    "a tuned model": ("tuned.flx", InvalidModel, r" \.flx .*\.pt2 .*\.onnx"),
 }
 
 
@@ -292,7 +292,7 @@ class Scaling(nn.Module):
 @pytest.mark.parametrize("model", [Dropping(), AlwaysDropping()])
 def test_random_operators_are_refused(model: nn.Module, x: torch.Tensor) -> None:
     """Random operators are refused, because TVM drops dropout and imports noise as constants."""
-    with Refused(RandomOperator, r"it draws random numbers \(dropout\), which compiled code cannot"):
+    with Refused(RandomOperator, r"\(dropout\)"):
         fx.optimize(model, (x,), 0, progress=False)
 
 

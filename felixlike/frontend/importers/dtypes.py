@@ -24,7 +24,9 @@ def check_tensor(tensor: Any, *, what: str, where: str) -> None:
     """Raise InvalidModel for a tensor whose dtype is not one of DTYPES."""
     name = _name(tensor.dtype)
     if name not in DTYPES:
-        raise InvalidModel(f"{what} is {name}", where=where, remedy=f"convert it to one of {_KNOWN}")
+        raise InvalidModel(
+            f"{what} has the unsupported dtype {name}", where=where, remedy=f"convert it to one of {_KNOWN}"
+        )
 
 
 def check_dtypes(program: Any, where: str) -> None:
@@ -37,15 +39,17 @@ def check_dtypes(program: Any, where: str) -> None:
                 check_tensor(value, what=f"{kind} {node.name!r}", where=where)
             elif _name(value.dtype) not in DTYPES:
                 raise UnsupportedOperator(
-                    f"{node.target} gives {_name(value.dtype)}", where=where, remedy=f"use one of {_KNOWN}"
+                    f"{node.target} returns the unsupported dtype {_name(value.dtype)}",
+                    where=where,
+                    remedy=f"use one of {_KNOWN}",
                 )
             elif _name(value.dtype) == "float64" and str(node.target).startswith(
                 tuple(f"aten.{n}" for n in _IMPRECISE)
             ):
                 raise UnsupportedOperator(
-                    f"{node.target} of float64 would be computed in float32",
+                    f"TVM would compute {node.target} of float64 in float32",
                     where=where,
-                    remedy="convert its operand: x.float()",
+                    remedy="convert the operand: x.float()",
                 )
 
 
@@ -83,9 +87,9 @@ def _typed(value: Any, node: Any, importer: Any, where: str) -> Any:
     if "float" not in have or (have == "float64" and want == "float32"):
         return importer.block_builder.emit(_tvm.relax.op.astype(value, want))
     raise UnsupportedOperator(
-        f"{_operator(node)} gives {want}, which TVM's importer computes in {have}",
+        f"{_operator(node)} has dtype {want}, but TVM's importer computes it in {have}",
         where=where,
-        remedy="write that part with other operators, or in float32",
+        remedy="rewrite that part with other operators, or in float32",
     )
 
 
@@ -97,9 +101,9 @@ def _check_sizes(kind: Any, expected: Any, node: Any, where: str) -> None:
     have = [getattr(size, "value", size) for size in getattr(kind.shape, "values", ())]
     if all(isinstance(size, int) for size in have) and have != want:
         raise UnsupportedOperator(
-            f"{_operator(node)} gives {want}, which TVM's importer makes {have}",
+            f"{_operator(node)} has shape {want}, but TVM's importer infers {have}",
             where=where,
-            remedy="write that part with other operators",
+            remedy="rewrite that part with other operators",
         )
 
 

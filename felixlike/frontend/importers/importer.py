@@ -67,13 +67,13 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
         raise CompilationFailed(
             f"TVM could not legalise and fuse the model: {first_line(error)}",
             where=source.name,
-            remedy="write the part it names with other operators",
+            remedy="rewrite that part with other operators",
         ) from error
     if computes_nothing(module):
         raise EmptyModel(
             "the model computes nothing: it returns its inputs or constants",
             where=source.name,
-            remedy="give a model with at least one operator that depends on an input",
+            remedy="pass a model with at least one operator that depends on an input",
         )
     tasks, functions = extract(module, target)
     return Imported(
@@ -122,9 +122,11 @@ def _read(model: Any, shapes: Any) -> Source:
         return onnx.from_onnx(model, shapes)
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
         raise InvalidModel(
-            f"{model.__name__} is a class, not a model", where="model", remedy=f"make one: {model.__name__}(…)"
+            f"{model.__name__} is a class, not a model",
+            where="model",
+            remedy=f"create an instance: {model.__name__}(…)",
         )
-    raise InvalidModel(f"{kind_of(model)} is not a model that is understood", where="model", remedy=f"give {_KINDS}")
+    raise InvalidModel(f"{kind_of(model)} is not a model", where="model", remedy=f"pass {_KINDS}")
 
 
 def _read_file(path: Path, shapes: Any) -> Source:
@@ -134,9 +136,9 @@ def _read_file(path: Path, shapes: Any) -> Source:
 
     if path.suffix not in (".pt2", ".onnx"):
         raise InvalidModel(
-            f"{path.suffix or 'no suffix'} is not a kind of model file that is understood",
+            f"model files with suffix {path.suffix} are not supported" if path.suffix else "the file has no suffix",
             where=str(path),
-            remedy="give a .pt2 file (torch.export.save) or a .onnx file",
+            remedy="pass a .pt2 file (torch.export.save) or a .onnx file",
         )
     if not path.is_file():
         raise InvalidModel("there is no such file", where=str(path), remedy="check the path")

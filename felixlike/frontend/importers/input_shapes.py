@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from felixlike._util.wording import advice, kind_of, shown
+from felixlike._util.wording import advice, counted, kind_of, shown
 from felixlike.errors import InvalidOption, InvalidShape
 from felixlike.frontend.imported import InputSpec
 from felixlike.frontend.signature.nesting import quoted
@@ -22,11 +22,13 @@ from felixlike.hardware.probe import free_memory_bytes
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 """Supported element types of inputs."""
 
-_HOW = "give example tensors, or sizes: shapes=((1, 3, 224, 224),), or by name: shapes={'x': (1, 3, 224, 224)}"
+_DTYPES = ", ".join(DTYPES)
+
+_HOW = "pass example tensors, or sizes: shapes=((1, 3, 224, 224),), or by name: shapes={'x': (1, 3, 224, 224)}"
 """Remedy for wrong shapes in Python. The command builds its shapes from text."""
 _NESTED = (
-    "give tensors, sizes, None, numbers or text, in tuples, lists, dictionaries or classes that torch's pytrees know "
-    "(torch.export.register_dataclass makes it know one)"
+    "pass tensors, sizes, None, numbers or strings, in tuples, lists, dictionaries or classes registered as torch"
+    " pytrees (torch.export.register_dataclass registers a dataclass)"
 )
 _SIZES = re.compile(r"\d+([x×]\d+)+")
 _TEXT = re.compile(r"(?:(?P<name>[^=:]+)=)?(?P<sizes>scalar|[^=:]+)(?::(?P<dtype>[^=:]+))?")
@@ -55,11 +57,11 @@ class Example:
         dtype = getattr(torch, self.dtype)
         size, free = math.prod(self.shape) * dtype.itemsize, free_memory_bytes()
         if free is not None and size > free:
-            room = f"{free / 2**30:.1f} GiB are available"
+            available = f"{free / 2**30:.1f} GiB are available"
             raise InvalidShape(
-                f"an input of shape {self.shape} takes {size / 2**30:.1f} GiB, and {room}",
+                f"an input of shape {self.shape} needs {size / 2**30:.1f} GiB, but only {available}",
                 where="shapes",
-                remedy="give smaller sizes, or optimize the model on a machine with more memory",
+                remedy="use smaller sizes, or optimize the model on a machine with more memory",
             )
         if not dtype.is_floating_point:
             return torch.zeros(self.shape, dtype=dtype)
@@ -81,11 +83,10 @@ class Input:
         """Return the only example.  Raises InvalidShape if there are several examples or constants."""
         if self.structure.spec is None:
             return self.examples[0]
-        what = kind_of(self.value())
         raise InvalidShape(
-            f"it is {what}, neither a tensor nor a tuple of sizes",
+            f"expected a tensor or a tuple of sizes, got {kind_of(self.value())}",
             where=where,
-            remedy="give a tensor: models of this kind take nothing else",
+            remedy="pass a tensor: models of this kind take only tensors",
         )
 
 
@@ -112,9 +113,9 @@ def either(shapes: Any, example_inputs: Any) -> Any:
     """Return whichever of the two aliases was passed.  Raises InvalidOption for both."""
     if shapes is not None and example_inputs is not None:
         raise InvalidOption(
-            "shapes and example_inputs are both given",
+            "shapes and example_inputs are two names for the same argument, but both are given",
             where="example_inputs",
-            remedy="give one of them: they are two names for the same",
+            remedy="pass only one of them",
         )
     return example_inputs if shapes is None else shapes
 
@@ -144,7 +145,7 @@ def read_shapes(shapes: Any) -> Given | None:
         return Given(positional=(_alone(_leaf(shapes, where="shapes")),))
     if isinstance(shapes, Sequence) and not isinstance(shapes, str | bytes):
         return Given(positional=tuple(_input(value, where=f"shapes[{i}]") for i, value in enumerate(shapes)))
-    raise InvalidShape(f"{_show(shapes)} is not a description of shapes", where="shapes", remedy=_HOW)
+    raise InvalidShape(f"expected shapes or example tensors, got {_show(shapes)}", where="shapes", remedy=_HOW)
 
 
 def parse_shapes(texts: Sequence[str]) -> Given | None:
@@ -199,11 +200,11 @@ def match_known(given: Given | None, specs: Sequence[InputSpec], *, where: str) 
             raise InvalidShape(
                 f"input {quoted(spec.name)} has shape {spec.shape}, but {example.shape} was given",
                 where=where,
-                remedy="the model fixes its shapes: leave them out, or export it with the ones you want",
+                remedy="the model has fixed shapes: omit the shapes, or export the model with other ones",
             )
         if example.value is not None and example.dtype != spec.dtype:
             raise InvalidShape(
-                f"input {quoted(spec.name)} is {spec.dtype}, but a {example.dtype} tensor was given", where=where
+                f"input {quoted(spec.name)} has dtype {spec.dtype}, but {example.dtype} was given", where=where
             )
     return tuple(
         example if example.value is not None else Example(spec.shape, spec.dtype)
@@ -220,26 +221,29 @@ def check_names(
         raise InvalidShape(
             f"there is no input {unknown[0]!r}",
             where=where,
-            remedy=f"its inputs are {', '.join(known) or 'none'}{advice(hint, '')}",
+            remedy=f"{input_names(known)}{advice(hint, '')}",
         )
     missing = [name for name in required if name not in given]
     if missing:
-        raise InvalidShape(
-            f"nothing is given for input {missing[0]!r}", where=where, remedy=f"its inputs are {', '.join(known)}"
-        )
+        raise InvalidShape(f"input {missing[0]!r} is missing", where=where, remedy=input_names(known))
 
 
 def check_count(count: int, known: Sequence[str], *, required: int, where: str) -> None:
     """Raise InvalidShape unless the number of entries is between `required` and the number of known inputs."""
     if required <= count <= len(known):
         return
-    expected = str(required) if required == len(known) else f"{required} to {len(known)}"
+    expected = "" if required == len(known) else f"{required} to "
     entry = advice("one entry of shapes", "one --shape")
     raise InvalidShape(
-        f"{count} inputs are given, but {expected} needed",
+        f"expected {expected}{counted(len(known), 'input')}, got {count}",
         where=where,
-        remedy=f"its inputs are {', '.join(known) or 'none'}; give {entry} for each",
+        remedy=f"{input_names(known)}; pass {entry} for each" if known else input_names(known),
     )
+
+
+def input_names(names: Sequence[str]) -> str:
+    """Return the remedy that lists a model's inputs."""
+    return f"the model's inputs are {', '.join(names)}" if names else "the model has no inputs"
 
 
 def _is_single(shapes: Any) -> bool:
@@ -274,7 +278,7 @@ def _is_tensor(value: Any) -> bool:
 def _name(name: Any) -> str:
     """Return an input's name.  Raises InvalidShape unless it is a string."""
     if not isinstance(name, str):
-        raise InvalidShape(f"{_show(name)} is not the name of an input", where="shapes", remedy=_HOW)
+        raise InvalidShape(f"expected the name of an input as key, got {_show(name)}", where="shapes", remedy=_HOW)
     return name
 
 
@@ -308,7 +312,7 @@ def _leaf(value: Any, *, where: str) -> Any:
         return value
     known = isinstance(value, SCALARS)
     raise InvalidShape(
-        f"{_show(value)} is neither a tensor nor a tuple of sizes", where=where, remedy=_HOW if known else _NESTED
+        f"expected a tensor or a tuple of sizes, got {_show(value)}", where=where, remedy=_HOW if known else _NESTED
     )
 
 
@@ -320,23 +324,23 @@ def _tensor_example(value: Any, *, where: str) -> Example:
         value = _from_numpy(value, where=where)
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
-        raise InvalidShape(f"tensors of type {dtype} are not supported", where=where, remedy=f"use {', '.join(DTYPES)}")
+        raise InvalidShape(f"tensors of dtype {dtype} are not supported", where=where, remedy=f"use one of {_DTYPES}")
     if value.device.type == "cuda":
         value = value.cpu()
     if isinstance(value, FakeTensor):
         raise InvalidShape(
             "the example tensor is a FakeTensor, which has no values",
             where=where,
-            remedy=f"give its sizes, {tuple(value.shape)}, or a tensor made outside of FakeTensorMode",
+            remedy=f"pass its sizes, {tuple(value.shape)}, or a tensor created outside of FakeTensorMode",
         )
     if value.device.type != "cpu" or str(value.layout) != "torch.strided":
         raise InvalidShape(
-            f"the example tensor is {value.layout} on {value.device}",
+            f"the example tensor has layout {value.layout} on device {value.device}",
             where=where,
-            remedy="give a dense tensor on the CPU",
+            remedy="pass a dense tensor on the CPU",
         )
     if value.is_nested:
-        raise InvalidShape("the example tensor is a nested one", where=where, remedy="give a dense tensor")
+        raise InvalidShape("the example tensor is a nested tensor", where=where, remedy="pass a dense tensor")
     for size in value.shape:
         _size(int(size), where=where)
     value = value.detach()
@@ -351,14 +355,14 @@ def _from_numpy(array: Any, *, where: str) -> Any:
         return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
     except TypeError:
         raise InvalidShape(
-            f"arrays of type {array.dtype} are not supported", where=where, remedy=f"use {', '.join(DTYPES)}"
+            f"arrays of dtype {array.dtype} are not supported", where=where, remedy=f"use one of {_DTYPES}"
         ) from None
 
 
 def _size(size: Any, *, where: str) -> int:
     """Return a size as an int.  Raises InvalidShape unless it is a positive integer."""
     if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise InvalidShape(f"{_show(size)} is not a size", where=where, remedy=_static())
+        raise InvalidShape(f"expected an integer as size, got {_show(size)}", where=where, remedy=_static())
     number = int(size.__index__())
     if number < 1:
         raise InvalidShape(f"size {number} is not positive", where=where, remedy=_static())
@@ -367,7 +371,7 @@ def _size(size: Any, *, where: str) -> int:
 
 def _static() -> str:
     """Return the remedy for a size that is not a positive integer."""
-    sizes = "give every size as a positive integer"
+    sizes = "pass every size as a positive integer"
     return advice(f"{sizes}, or as a Dim in a tuple of sizes", f"{sizes}: --shape x=1x3x224x224")
 
 
@@ -375,16 +379,18 @@ def _parse(text: str) -> tuple[str | None, Example]:
     """Parse one `--shape` text into a name and an example.  Raises InvalidShape."""
     match = _TEXT.fullmatch(text.strip())
     if match is None:
-        raise InvalidShape(f"{text!r} is not a shape", where="shapes", remedy="write x=1x3x224x224 or ids=1x64:int64")
+        raise InvalidShape(
+            f"cannot parse the shape {text!r}", where="shapes", remedy="write x=1x3x224x224 or ids=1x64:int64"
+        )
     name, sizes, dtype = match["name"], match["sizes"], match["dtype"] or "float32"
     if dtype not in DTYPES:
-        raise InvalidShape(f"{dtype!r} is not a type", where=text, remedy=f"use one of {', '.join(DTYPES)}")
+        raise InvalidShape(f"unknown dtype {dtype!r}", where=text, remedy=f"use one of {_DTYPES}")
     if sizes == "scalar":
         return name, Example((), dtype)
     parts = re.split("[x×]", sizes)
     if not all(re.fullmatch(r"-?\d+", part) for part in parts):
         raise InvalidShape(
-            f"{sizes!r} is not a list of sizes", where=text, remedy="write integers joined by x: 1x3x224x224"
+            f"cannot parse the sizes {sizes!r}", where=text, remedy="write integers separated by x: 1x3x224x224"
         )
     return name, Example(tuple(_size(int(part), where=text) for part in parts), dtype)
 

@@ -67,7 +67,7 @@ def _checked(onnx: Any, model: Any, name: str) -> Any:
     proto = _read(onnx, model)
     if not proto.graph.output or not proto.graph.node:
         raise EmptyModel(
-            "the graph computes nothing", where=name, remedy="give a model with at least one operator and an output"
+            "the graph computes nothing", where=name, remedy="pass a model with at least one operator and an output"
         )
     return proto
 
@@ -91,7 +91,7 @@ def _read(onnx: Any, model: Any) -> Any:
             model_proto = onnx.load(str(model))
         except Exception as error:  # protobuf and onnx raise many kinds
             raise InvalidModel(
-                f"the file is not a readable ONNX model: {first_line(error)}",
+                f"cannot read the ONNX model: {first_line(error)}",
                 where=str(model),
                 remedy="export it again",
             ) from None
@@ -101,22 +101,22 @@ def _read(onnx: Any, model: Any) -> Any:
         _check(onnx, model_proto, model if isinstance(model, str | Path) else None)
     except Exception as error:
         raise InvalidModel(
-            f"ONNX's own checker refuses the model: {first_line(error)}", where="onnx", remedy="export it again"
+            f"onnx.checker rejected the model: {first_line(error)}", where="onnx", remedy="export it again"
         ) from None
     return model_proto
 
 
-_LARGEST = 2**31
+LARGEST_MESSAGE = 2**31
 """Upper limit of a serialised Protocol Buffers message, in bytes. ONNX's checker serialises a ModelProto in memory."""
 
 
 def _check(onnx: Any, proto: Any, path: str | Path | None) -> None:
     """Run ONNX's checker and raise what it raises.  path: the model's file, whose weights may be in other files.
 
-    A model close to `_LARGEST` or larger is checked on disk. Without a file it is not checked; TVM's importer then
-    rejects what it cannot import.
+    A model close to `LARGEST_MESSAGE` or larger is checked on disk. Without a file it is not checked; TVM's importer
+    then rejects what it cannot import.
     """
-    if sum(len(tensor.raw_data) for tensor in proto.graph.initializer) < _LARGEST - 2**24:
+    if sum(len(tensor.raw_data) for tensor in proto.graph.initializer) < LARGEST_MESSAGE - 2**24:
         onnx.checker.check_model(proto)
     elif path is not None:
         onnx.checker.check_model(str(path))
@@ -164,10 +164,10 @@ def _example_of(name: str, sizes: tuple[int | str, ...], dtype: str, example: Ex
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             numbers = "x".join(str(size) for size in sizes)
             raise InvalidShape(
-                f"input {name!r} has open sizes: ({shape})",
+                f"input {name!r} has dynamic sizes: ({shape})",
                 where=where,
                 remedy=advice(
-                    f"give shapes={{{name!r}: (…)}}", f"give --shape {name}={numbers} with numbers for all sizes"
+                    f"pass shapes={{{name!r}: (…)}}", f"pass --shape {name}={numbers} with a number for each size"
                 ),
             )
         return Example(tuple(int(size) for size in sizes), dtype)
@@ -176,11 +176,11 @@ def _example_of(name: str, sizes: tuple[int | str, ...], dtype: str, example: Ex
         raise InvalidShape(
             f"input {name!r} has shape ({shape}), but {example.shape} was given",
             where=where,
-            remedy="give sizes that agree, or export the model with others",
+            remedy="pass matching sizes, or export the model with other sizes",
         )
     if example.value is not None and example.dtype != dtype:
         raise InvalidShape(
-            f"input {name!r} is {dtype}, but a {example.dtype} tensor was given",
+            f"input {name!r} has dtype {dtype}, but {example.dtype} was given",
             where=where,
             remedy=f"convert it: x.to(torch.{dtype})",
         )
@@ -194,18 +194,16 @@ def _imported(proto: Any, shapes: dict[str, list[int]] | None, where: str) -> An
     known = importer._get_convert_map()
     missing = sorted({node.op_type for node in proto.graph.node} - {*known, "If", "Constant"})
     if missing:
-        raise UnsupportedOperator(
-            f"TVM cannot import {', '.join(missing)}", where=where, remedy="write the model with other operators"
-        )
+        raise UnsupportedOperator(f"TVM cannot import {', '.join(missing)}", where=where, remedy="use other operators")
     _refuse_randomness(proto, where)
     with quiet(stdout=True), _tvm.builders_end_their_blocks():
         try:
             return importer.from_onnx(proto, shape_dict=shapes)
         except Exception as error:
             raise UnsupportedOperator(
-                f"TVM's importer refused the model: {first_line(error)}",
+                f"TVM's importer cannot convert the model: {first_line(error)}",
                 where=where,
-                remedy="write the part it names with other operators",
+                remedy="rewrite that part with other operators",
             ) from None
 
 
@@ -223,7 +221,7 @@ def _refuse_quantised(proto: Any, where: str) -> None:
         raise UnsupportedOperator(
             f"the model is quantised ({', '.join(operators)}), and quantised types are not supported",
             where=where,
-            remedy="give the float model that it was made from",
+            remedy="pass the original float model",
         )
 
 
@@ -239,7 +237,7 @@ def _refuse_randomness(proto: Any, where: str) -> None:
         mode = node.input[2] if node.op_type == "Dropout" and len(node.input) > 2 else ""
         if mode and (mode not in values or onnx.numpy_helper.to_array(values[mode]).any()):
             raise RandomOperator(
-                "it drops elements at random (Dropout in training mode), which compiled code cannot",
+                "the model draws random numbers (Dropout in training mode), which compiled code does not support",
                 where=where,
                 remedy="export the model in eval mode",
             )

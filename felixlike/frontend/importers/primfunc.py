@@ -27,7 +27,7 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
     check_index_width(func, where=name)
     specs = buffers_of(func, where=name)
     if not specs:
-        raise EmptyModel("the PrimFunc has no buffers", where=name, remedy="give one with an output")
+        raise EmptyModel("the PrimFunc has no buffers", where=name, remedy="pass a PrimFunc with an output buffer")
     inputs = specs[:-1]
     examples = match_known(read_shapes(shapes), inputs, where=name)
     kinds = [relax.TensorType(spec.shape, spec.dtype) for spec in specs]

@@ -17,9 +17,9 @@ from felixlike._util.torch_modes import alone
 from felixlike._util.wording import advice
 from felixlike.errors import InvalidModel, first_line
 
-_TRUST = "if you trust the file, open it yourself: felixlike.optimize(torch.export.load(path))"
+_TRUST = "if you trust the file, load it yourself: felixlike.optimize(torch.export.load(path))"
 _TRUST_COMMAND = (
-    "if you trust the file, write a Python file with def model(): return torch.export.load(PATH), and name that:"
+    "if you trust the file, write a Python file with def model(): return torch.export.load(PATH), and pass"
     " FILE.py:model"
 )
 
@@ -56,7 +56,9 @@ def open_pt2(path: Path) -> Any:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InvalidModel(f"cannot be read: {error.strerror}", where=str(path), remedy="see who may read it") from None
+        raise InvalidModel(
+            f"cannot read the file: {error.strerror}", where=str(path), remedy="check the path and its permissions"
+        ) from None
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             _check(archive, str(path))
@@ -65,9 +67,9 @@ def open_pt2(path: Path) -> Any:
         raise
     except Exception as error:  # torch and zipfile raise many kinds on damaged files
         raise InvalidModel(
-            f"not a readable exported program: {first_line(error)}",
+            f"cannot read the exported program: {first_line(error)}",
             where=str(path),
-            remedy="write it with torch.export.save",
+            remedy="create the file with torch.export.save",
         ) from None
 
 
@@ -79,7 +81,8 @@ def _check(archive: zipfile.ZipFile, where: str) -> None:
     files = {name.partition("/")[2]: name for name in names}
     unknown = sorted(name for name in files if not _NAMES.fullmatch(name))
     if unknown or len(files) < len(names):
-        raise _unsafe(f"it holds {unknown[0] if unknown else 'several archives'!r}", where)
+        what = f"the unexpected entry {unknown[0]!r}" if unknown else "several archives"
+        raise _unsafe(f"it contains {what}", where)
     program = json.loads(archive.read(files["models/model.json"]))
     for kind in ("weights", "constants"):
         config = json.loads(archive.read(files[f"data/{kind}/model_{kind}_config.json"]))["config"]
@@ -98,7 +101,7 @@ def _check_program(program: Any, where: str) -> None:
         if key in ("expr_str", "as_expr"):
             raise _unsafe("it has symbolic sizes (dynamic shapes are not supported in files)", where)
         if key in _SUSPECT and value:
-            raise _unsafe(f"it has {key.replace('_', ' ')}", where)
+            raise _unsafe(f"its {key} is not empty", where)
         if key in ("in_spec", "out_spec", "treespec") and value:
             for inner, kind in _entries(json.loads(value)):
                 if inner == "type" and kind is not None and not _CONTAINER.fullmatch(kind):

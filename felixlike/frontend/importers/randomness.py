@@ -21,9 +21,9 @@ def refuse_randomness(program: Any, where: str) -> None:
     operators = sorted({_name(node) for node in _calls(program) if draws_random_numbers(node.target, _arguments(node))})
     if operators:
         raise RandomOperator(
-            f"it draws random numbers ({', '.join(operators)}), which compiled code cannot",
+            f"the model draws random numbers ({', '.join(operators)}), which compiled code does not support",
             where=where,
-            remedy="draw them outside of the model and pass them in as an input; export dropout in eval mode",
+            remedy="draw them outside of the model and pass them as an input; export dropout in eval mode",
         )
 
 

@@ -29,9 +29,9 @@ def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = 
     where = ", ".join(part for part in (name, _user_line(error)) if part)
     if isinstance(error, GuardOnDataDependentSymNode) or "data-dependent" in str(error):
         return DynamicControlFlow(
-            f"what the model does depends on the values of its tensors: {first_line(error)}",
+            f"the model's control flow depends on tensor values: {first_line(error)}",
             where=where,
-            remedy="replace the branch by torch.where, and sizes read from tensors by constants",
+            remedy="replace branches with torch.where, and sizes read from tensors with constants",
         )
     for known in (_of_output, _of_dims):
         description = known(str(error))
@@ -39,16 +39,16 @@ def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = 
             return ExportFailed(description[0], where=where, remedy=description[1])
     remedy = "check that the model runs with inputs of these shapes"
     if only_sizes:
-        remedy += f"; sizes alone mean float32, so for integers (token ids) {_typed(dims)}"
-    return ExportFailed(f"torch.export refused the model: {first_line(error)}", where=where, remedy=remedy)
+        remedy += f"; sizes alone imply float32, so for integer inputs such as token ids, {_typed(dims)}"
+    return ExportFailed(f"torch.export failed: {first_line(error)}", where=where, remedy=remedy)
 
 
 def _typed(dims: bool) -> str:
     """Return the remedy that explains how to specify an input's dtype."""
     if dims:
         bounded = "dynamic_shapes={'ids': {1: torch.export.Dim('T', max=128)}}"
-        return f"export the model yourself, torch.export.export(model, (ids,), {bounded}), and give that program"
-    return advice("give an example tensor", "write the type, too: --shape ids=1x64:int64")
+        return f"export the model with torch.export.export(model, (ids,), {bounded}) and pass the program"
+    return advice("pass an example tensor", "add the dtype: --shape ids=1x64:int64")
 
 
 def _of_output(message: str) -> tuple[str, str] | None:
@@ -59,16 +59,16 @@ def _of_output(message: str) -> tuple[str, str] | None:
     if returned[1].endswith("Cache"):
         example = "{'input_ids': ids, 'use_cache': False}"
         return (
-            f"the model returns its cache ({returned[1]}), which torch.export cannot take apart",
+            f"the model returns its cache ({returned[1]}), which torch.export does not support",
             advice(
-                f"give use_cache=False among the inputs: {example}",
-                f"have the function return use_cache=False among the inputs: return model, {example}",
+                f"pass use_cache=False with the inputs: {example}",
+                f"return use_cache=False with the inputs from the function: return model, {example}",
             ),
         )
     return (
-        f"the model returns a {returned[1]}, a class that torch.export cannot take apart",
-        f"if it is a dataclass, call torch.export.register_dataclass({returned[1]}) once before; or return a tuple, a"
-        " dictionary or a named tuple",
+        f"the model returns a {returned[1]}, a class that is not registered with torch.export",
+        f"for a dataclass, call torch.export.register_dataclass({returned[1]}) first, or return a tuple, dictionary or"
+        " named tuple",
     )
 
 
@@ -77,9 +77,9 @@ def _of_dims(message: str) -> tuple[str, str] | None:
     fixed = re.search(r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)", message)
     if fixed is not None:
         return (
-            f"{fixed[1]} can have no other size than {fixed[2]}: the model's code fixes it",
-            f"give {fixed[2]} in place of {fixed[1]}; a sequence's length is fixed where Python's loops go over it,"
-            " and by nn.RNN, nn.GRU and nn.LSTM, which are unrolled",
+            f"dimension {fixed[1]} cannot be dynamic: the model's code fixes it to {fixed[2]}",
+            f"use {fixed[2]} instead of {fixed[1]}; a Python loop over a sequence fixes its length, and so do nn.RNN,"
+            " nn.GRU and nn.LSTM, because they are unrolled",
         )
     violated = re.search(r"Constraints violated \((.*?)\)", message)
     if violated is None:
@@ -87,8 +87,8 @@ def _of_dims(message: str) -> tuple[str, str] | None:
     _, _, fixes = message.partition("Suggested fixes:")
     possible = "; ".join(line.strip() for line in fixes.partition("\n\n")[0].splitlines() if line.strip())
     return (
-        f"the model cannot have every size of {violated[1]}",
-        f"torch.export finds these possible: {possible}" if possible else "give a fixed size",
+        f"the model does not support every size of {violated[1]}",
+        f"torch.export suggests {possible}" if possible else "use a fixed size",
     )
 
 

@@ -37,9 +37,9 @@ def main_of(module: Any) -> Any:
     names = [str(var.name_hint) for var in module.get_global_vars()]
     if "main" not in names or not isinstance(module["main"], _tvm.relax.Function):
         raise InvalidModel(
-            f"the IRModule has no Relax function main, only {', '.join(names) or 'nothing'}",
+            f"the IRModule has no Relax function main (its functions: {', '.join(names) or 'none'})",
             where="model",
-            remedy='name the entry "main", or give the PrimFunc itself',
+            remedy='name the entry "main", or pass the PrimFunc itself',
         )
     return module["main"]
 

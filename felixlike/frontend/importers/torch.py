@@ -31,6 +31,7 @@ from felixlike.frontend.importers.input_shapes import (
     Input,
     check_count,
     check_names,
+    input_names,
     made,
     match_known,
     read_shapes,
@@ -65,9 +66,9 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
             "the shapes of the model's inputs are not known",
             where=name,
             remedy=advice(
-                "give example tensors, or sizes: shapes=((1, 3, 224, 224),)",
-                "give sizes: --shape 1x3x224x224 (--shape NAME=… for each of several inputs); or have the function"
-                " return examples too: return model, (x,)",
+                "pass example tensors, or sizes: shapes=((1, 3, 224, 224),)",
+                "pass sizes: --shape 1x3x224x224 (--shape NAME=… for each of several inputs), or return examples from"
+                " the function: return model, (x,)",
             ),
         )
     _check_kind(model, name)
@@ -123,7 +124,7 @@ def _flat(user_inputs: Given, signature: Signature, where: str) -> Given:
     args = [value.value() for value in user_inputs.positional]
     kwargs = {name: value.value() for name, value in user_inputs.named}
     try:
-        tensors = signature.flatten(args, kwargs, where=where, takes=f"its inputs are {', '.join(signature.names)}")
+        tensors = signature.flatten(args, kwargs, where=where, takes=input_names(signature.names))
     except InputMismatch as error:
         raise InvalidShape(error.what, where=where, remedy=error.remedy) from None
     return read_shapes(tensors) or Given()
@@ -157,7 +158,7 @@ def _bind(
         names = [p.name for p in known]
         extra = [key for key in by_name if key not in names] if "VAR_KEYWORD" in kinds else []
         required = [p.name for p in known if p.default is None]
-        hint = f"; if {names[0]} is to be the dictionary, give it in a tuple: ({{…}},)" if len(names) == 1 else ""
+        hint = f"; if {names[0]} is itself a dictionary, pass it in a tuple: ({{…}},)" if len(names) == 1 else ""
         check_names(by_name, [*names, *extra], required=required, where=where, hint=hint)
         return (), {key: by_name[key] for key in (*names, *extra) if key in by_name}
     if "VAR_POSITIONAL" not in kinds:
@@ -219,13 +220,14 @@ def _convert(
             raise
         except Exception as error:
             raise UnsupportedOperator(
-                f"TVM's importer refused the model: {first_line(error)}",
+                f"TVM's importer cannot convert the model: {first_line(error)}",
                 where=name,
-                remedy="write the part it names with other operators",
+                remedy="rewrite that part with other operators",
             ) from None
     if len(module["main"].params) != len(specs):
         raise InvalidModel(
-            f"{len(module['main'].params) - len(specs)} of its parameters were not bound by TVM's importer", where=name
+            f"TVM's importer left {len(module['main'].params) - len(specs)} of the model's parameters unbound",
+            where=name,
         )
     return Source(
         name,
@@ -254,20 +256,20 @@ def _check_kind(model: Any, where: str) -> None:
     for key, part in model.named_modules():
         if type(part).__module__.startswith(_QUANTISED):
             raise InvalidModel(
-                f"{key or 'it'} is quantised ({type(part).__name__} of torch.ao)",
+                f"{key or 'the model'} is quantised ({type(part).__name__} of torch.ao)",
                 where=where,
-                remedy="give the model as it was before it was quantised",
+                remedy="pass the original model, before quantisation",
             )
         if isinstance(part, torch.jit.ScriptModule):
             raise InvalidModel(
-                f"{key or 'it'} is TorchScript, as torch.jit.trace and torch.jit.script make it",
+                f"{key or 'the model'} is a TorchScript module (from torch.jit.trace or torch.jit.script)",
                 where=where,
-                remedy="give the module that it was made from",
+                remedy="use the original nn.Module",
             )
     for key, tensor in (*model.named_parameters(), *model.named_buffers()):
         if isinstance(tensor, (parameter.UninitializedParameter, parameter.UninitializedBuffer)):
             raise InvalidModel(
-                f"{key} has no size yet", where=where, remedy="call the model once, so that its lazy layers have sizes"
+                f"{key} has no size yet", where=where, remedy="call the model once to initialize its lazy layers"
             )
 
 
@@ -283,7 +285,11 @@ def _check_tensors(model: Any, where: str) -> None:
     """Raise InvalidModel for weights on other devices than the CPU or of unsupported dtypes."""
     for key, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.device.type != "cpu":
-            raise InvalidModel(f"{key} is on {tensor.device}", where=where, remedy="move the model: model.cpu()")
+            raise InvalidModel(
+                f"{key} is on {tensor.device}",
+                where=where,
+                remedy="load the weights on the CPU, for example with model.cpu()",
+            )
         check_tensor(tensor, what=key, where=where)
 
 
@@ -299,14 +305,14 @@ def _check_state(program: Any, where: str) -> None:
             raise InvalidModel(
                 f"{key} is a FakeTensor, which has no values",
                 where=where,
-                remedy="make the model outside of FakeTensorMode",
+                remedy="create the model outside of FakeTensorMode",
             )
     changed = sorted(program.graph_signature.buffers_to_mutate.values())
     if changed:
         raise InvalidModel(
             f"the model changes its own state ({', '.join(changed)}) when called",
             where=where,
-            remedy="export it in eval mode; or pass the state in and return it as an output",
+            remedy="export it in eval mode, or take the state as an input and return it as an output",
         )
 
 
@@ -336,18 +342,16 @@ def _check_operators(program: Any, importer: Any, where: str, *, dynamic: bool) 
     missing = sorted({str(node.target) for node in nodes if node.target.__name__ not in known})
     if "felixlike.run.default" in missing:
         raise UnsupportedOperator(
-            "a part of it is a compiled model already", where=where, remedy="put in the model that part was made from"
+            "a part of the model is already compiled by felixlike", where=where, remedy="use the original of that part"
         )
     if missing:
-        raise UnsupportedOperator(
-            f"TVM cannot import {', '.join(missing)}", where=where, remedy="write the model with other operators"
-        )
+        raise UnsupportedOperator(f"TVM cannot import {', '.join(missing)}", where=where, remedy="use other operators")
     for node in nodes:
         if _is_dynamic(node.meta.get("val"), unless_decided=dynamic):
             raise UnsupportedOperator(
-                f"the shape of what {node.target} gives depends on the values of tensors",
+                f"the output shape of {node.target} depends on tensor values",
                 where=where,
-                remedy="write it so that sizes follow from those of the inputs",
+                remedy="rewrite the model so that all sizes follow from the input shapes",
             )
 
 
@@ -431,13 +435,13 @@ def _program_inputs(program: Any, where: str, *, dynamic: bool = False) -> tuple
             raise InvalidModel(
                 f"input {name!r} is neither a tensor nor a constant",
                 where=where,
-                remedy="export the model with tensors, numbers and text as its only inputs",
+                remedy="export the model with only tensors, numbers and strings as inputs",
             )
         if _is_dynamic(value) and not dynamic:
             raise InvalidShape(
-                f"input {name!r} has shape {tuple(map(str, value.shape))}, some of which a call decides",
+                f"input {name!r} has dynamic sizes: ({', '.join(map(str, value.shape))})",
                 where=where,
-                remedy="give it to felixlike.optimize, or export the model without dynamic_shapes",
+                remedy="pass the program to felixlike.optimize, or export the model without dynamic_shapes",
             )
         specs.append(InputSpec(name, tuple(value.shape), str(value.dtype).removeprefix("torch.")))
     return tuple(specs)

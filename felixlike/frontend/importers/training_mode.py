@@ -15,7 +15,7 @@ def differing_parts(model: Any) -> tuple[str, ...]:
     PyTorch's layers are judged by their settings, others by whether their forward reads `self.training`.
     """
     return tuple(
-        f"{name or 'it'} ({type(part).__name__})"
+        f"{name or 'the model'} ({type(part).__name__})"
         for name, part in model.named_modules()
         if part.training and _differs(part)
     )

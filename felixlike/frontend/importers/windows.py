@@ -17,8 +17,8 @@ def _sizes(node: Any) -> list[int]:
     sizes = [*node.meta["val"].shape]
     if not all(isinstance(size, int) for size in sizes):
         raise UnsupportedOperator(
-            f"{node} has sizes that a call decides, which is not understood of windows",
-            remedy="optimize the model for one shape, or write the part with other operators",
+            f"{node} has dynamic sizes, which operators with windows do not support",
+            remedy="optimize the model for one shape, or rewrite that part with other operators",
         )
     return sizes
 
@@ -118,7 +118,7 @@ def _adaptive_maxima(node: Any, importer: Any) -> Any:
         getattr(user.target, "__name__", "") == "getitem" and user.args[1] == 1 and user.users for user in node.users
     ):
         raise UnsupportedOperator(
-            f"TVM cannot import the places of the maxima of {node.target}", remedy="do without return_indices=True"
+            f"TVM cannot import the indices that {node.target} returns", remedy="set return_indices=False"
         )
     op, emit = _tvm.relax.op, importer.block_builder.emit
     data, sizes = importer.env[node.args[0]], node.args[1]

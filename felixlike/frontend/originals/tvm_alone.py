@@ -35,7 +35,7 @@ class RelaxOriginal:
     def outputs(self, inputs: Sequence[Any], *, wide: bool = False, moved: int | None = None) -> Any:
         """Evaluate the module. Its constants are not perturbed.  Raises ValueError for float64, which TVM cannot do."""
         if wide:
-            raise ValueError("a Relax module is evaluated in its own precision")
+            raise ValueError("a Relax module cannot be evaluated in float64")
         tensors = [tensor.clone() for tensor in inputs]
         if moved is not None:
             moved_by_a_rounding(tensors, moved)

@@ -28,7 +28,7 @@ from felixlike.frontend.rewrites.rewriting import (
 from felixlike.frontend.rewrites.sink_reshapes import BINARY, UNARY
 from felixlike.frontend.rewrites.winograd import LAYOUTS, Plan, plan_of
 
-_AFFORDED = 0.25
+MOST_MOVED = 0.25
 """Upper limit of the additional elements that permutations move, per element that convolutions write.
 
 Chosen by hand: no benchmark compares other values.
@@ -57,7 +57,7 @@ def with_channels_last(module: Any) -> Any:
     counted = rewritten(module, _counted_from_the_front)
     converted = settled(_tvm.relax.transform.ConvertLayout(layouts)(counted), _sunk)
     _, after = _written(converted)
-    return converted if after - before <= _AFFORDED * convolved + _saved(converted) / _MOVING else module
+    return converted if after - before <= MOST_MOVED * convolved + _saved(converted) / _MOVING else module
 
 
 def _counted_from_the_front(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:

@@ -54,7 +54,7 @@ class Rewrite:
     static: bool = False
 
 
-def _ours(
+def function_pass(
     rewrite: Callable[..., Any], *kinds: str, of: Callable[[Any], list[Any]] | None = None, static: bool = False
 ) -> Rewrite:
     """Return the pass of one of our functions from module to module.
@@ -71,7 +71,7 @@ def _ours(
     return Rewrite(rewrite.__name__, make, kinds, static)
 
 
-def _tvms(name: str, place: str = "transform") -> Rewrite:
+def relax_pass(name: str, place: str = "transform") -> Rewrite:
     """Return a pass of Relax.  place: the module that defines it."""
     return Rewrite(name, lambda _: getattr(getattr(_tvm.relax, place), name)())
 
@@ -80,63 +80,63 @@ _CPU = ("llvm",)
 
 REWRITES = [
     # Sorting and argmax treat NaN as larger than all numbers.
-    _ours(with_total_order),
+    function_pass(with_total_order),
     # TVM has no norms in float64.
-    _ours(with_wide_norms),
+    function_pass(with_wide_norms),
     # Sampling, sorting and scans have no legalisation of their own: TVM's kernels for them, as in its CPU pipeline.
-    _tvms("DispatchSampling", "backend"),
-    _tvms("DispatchSortScan", "backend"),
-    _ours(with_safe_indices),
+    relax_pass("DispatchSampling", "backend"),
+    relax_pass("DispatchSortScan", "backend"),
+    function_pass(with_safe_indices),
     # Zero padding becomes the padding of the convolution that reads it.
-    _ours(with_absorbed_pads),
+    function_pass(with_absorbed_pads),
     # A batch norm after a convolution becomes that convolution's weight and bias: no task, no memory traffic.
-    _ours(with_folded_batch_norms),
+    function_pass(with_folded_batch_norms),
     # The batch norms left over become arithmetic, dropout becomes nothing.
-    _tvms("DecomposeOpsForInference"),
+    relax_pass("DecomposeOpsForInference"),
     # Copies of variables and unused tuples hide equal expressions and constants from the next two passes.
-    _tvms("CanonicalizeBindings"),
-    _tvms("EliminateCommonSubexpr"),
+    relax_pass("CanonicalizeBindings"),
+    relax_pass("EliminateCommonSubexpr"),
     # Transposed convolutions become the plain ones that their output is interleaved from.
-    _ours(in_phases),
+    function_pass(in_phases),
     # A matrix that multiplies a whole batch stays one.
-    _ours(with_shared_factors),
+    function_pass(with_shared_factors),
     # Compute folded batch norms, weights by phase and transposed weights now instead of in every call.
-    _tvms("FoldConstant"),
+    relax_pass("FoldConstant"),
     # Convolutions of a chain read and write vectors of channels.
-    _ours(with_channels_last, *_CPU, static=True),
+    function_pass(with_channels_last, *_CPU, static=True),
     # Convolutions with small windows become products of transformed tiles.
-    _ours(with_fast_convolutions, *_CPU, static=True),
+    function_pass(with_fast_convolutions, *_CPU, static=True),
     # Group norms become reductions of rows, or of channels, that schedule rules support.
-    _ours(with_group_norms_in_two_passes, *_CPU, static=True),
+    function_pass(with_group_norms_in_two_passes, *_CPU, static=True),
     # Queries, keys and values become one product. The weights of all three are constants by now.
-    _ours(with_joint_projections),
+    function_pass(with_joint_projections),
     # Elementwise operators join a contraction even if a reshape is between them.
-    _ours(with_late_reshapes),
+    function_pass(with_late_reshapes),
     # Products read transposed factors in place.
-    _tvms("CanonicalizeBindings"),
-    _ours(with_transposed_factors, static=True),
+    relax_pass("CanonicalizeBindings"),
+    function_pass(with_transposed_factors, static=True),
     # Convolutions whose channels or columns do not fill vectors are padded.
-    _ours(with_room, *_CPU, of=lambda target: [target_device(target).unit], static=True),
+    function_pass(with_room, *_CPU, of=lambda target: [target_device(target).unit], static=True),
     # Operators become PrimFuncs. Some leave constants behind (masks, index tensors): fold again.
-    _tvms("LegalizeOps"),
+    relax_pass("LegalizeOps"),
     # Max pooling pads with -inf.
-    _ours(with_infinite_padding),
-    _tvms("FoldConstant"),
+    function_pass(with_infinite_padding),
+    relax_pass("FoldConstant"),
     # Patterns (elementwise, injective, reduction, out-fusable …) tell FuseOps which functions may be fused.
-    _tvms("AnnotateTIROpPattern"),
+    relax_pass("AnnotateTIROpPattern"),
     # The stack of all steps is not fused with the computation of the last step.
-    _ours(with_stacks_apart),
+    function_pass(with_stacks_apart),
     # A gate that is broadcast to a larger tensor is computed before it.
-    _ours(with_gates_apart),
-    _tvms("FuseOps"),
+    function_pass(with_gates_apart),
+    relax_pass("FuseOps"),
     # Consecutive kernels that take no longer than their launch become one kernel with several outputs.
-    _ours(with_joined_small_kernels, *_CPU, static=True),
-    _tvms("FuseTIR"),
-    _ours(with_simple_indices),
+    function_pass(with_joined_small_kernels, *_CPU, static=True),
+    relax_pass("FuseTIR"),
+    function_pass(with_simple_indices),
     # A reshape alone is a view of its input at run time; as a PrimFunc it would be a copy and a task.
-    _tvms("RewriteDataflowReshape"),
+    relax_pass("RewriteDataflowReshape"),
     # Remove the PrimFuncs that were fused into others.
-    _tvms("DeadCodeElimination"),
+    relax_pass("DeadCodeElimination"),
 ]
 """All passes, in the order in which they run."""
 

@@ -51,7 +51,7 @@ _OUTPUT = 0.5
 Chosen by hand.
 """
 
-_GAIN = 1.2
+LEAST_SPEEDUP = 1.2
 """Minimum estimated speed-up.
 
 Chosen by hand. `felixlike bench networks` and the row "conv2d 3×3" of `benchmarks.space` show the effect of the
@@ -238,7 +238,7 @@ def plan_of(call: Any) -> Plan | None:
     ]
     plans = [Plan(batch, inputs, outputs, windows, tiled) for tiled in tilings]
     best = min(plans, key=lambda plan: plan.cost, default=None)
-    return best if best is not None and best.cost * _GAIN <= best.direct_cost else None
+    return best if best is not None and best.cost * LEAST_SPEEDUP <= best.direct_cost else None
 
 
 def transformed_weights(weights: Any, plan: Plan) -> Any:

@@ -76,9 +76,9 @@ def arguments(func: Any) -> tuple[Argument, ...]:
     )
     if not any(argument.written for argument in result):
         raise InvalidModel(
-            "the function stores to none of its parameters",
+            "the function does not write to any of its parameters",
             where="PrimFunc",
-            remedy="give the output as a parameter, the last one",
+            remedy="add the output as the last parameter",
         )
     return result
 
@@ -168,7 +168,7 @@ def _shape(buffer: Any) -> tuple[int, ...]:
         return tuple(int(extent) for extent in buffer.shape)
     except (TypeError, AttributeError, ValueError):
         raise InvalidModel(
-            "it is not a buffer of fixed shape",
+            "the parameter is not a buffer of static shape",
             where=f"parameter {getattr(buffer, 'name', buffer)}",
             remedy="measure a static instance of the function, with buffers as its only parameters",
         ) from None
@@ -178,7 +178,7 @@ def _checked(argument: Argument) -> Argument:
     """Return the argument, or raise InvalidModel for an unsupported dtype."""
     if argument.dtype not in _DTYPES:
         raise InvalidModel(
-            f"values of type {argument.dtype} cannot be made up or compared",
+            f"values of dtype {argument.dtype} cannot be generated or compared",
             where=f"parameter {argument.name}",
             remedy="use one of " + ", ".join(sorted(_DTYPES)),
         )

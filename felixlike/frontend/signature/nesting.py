@@ -7,7 +7,7 @@ and depends on the order of keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +82,10 @@ class Node:
         """Raise InputMismatch unless the value equals the constant."""
         if not same(value, self.constant):
             raise InputMismatch(
-                f"input {quoted(self.place)} is {said(value)}, compiled for {self.place}={shown(self.constant)}",
+                f"input {quoted(self.place)} is {said(value)}, but the model was compiled for"
+                f" {self.place}={shown(self.constant)}",
                 where=where,
-                remedy="leave it out, or optimize the model with this value"
+                remedy="omit it, or optimize the model with this value"
                 if self.place.isidentifier()
                 else "optimize the model with this value",
             )
@@ -95,13 +96,13 @@ class Node:
             if not isinstance(value, tuple | list):
                 raise self._otherwise(kind_of(value), where)
             if len(value) != len(self.children):
-                raise self._otherwise(f"{kind_of(value)} of {len(value)}", where)
+                raise self._otherwise(f"{kind_of(value)} of length {len(value)}", where)
             return value
         if self.keys or self.kind is dict:
             if not isinstance(value, Mapping):
                 raise self._otherwise(kind_of(value), where)
             if set(value) != set(self.keys):
-                raise self._otherwise(f"{kind_of(value)} of {', '.join(map(repr, value)) or 'nothing'}", where)
+                raise self._otherwise(f"{kind_of(value)} with {_keys(value)}", where)
             return [value[key] for key in self.keys]
         return self._parts_of_class(value, where)
 
@@ -114,7 +115,7 @@ class Node:
             raise self._otherwise(kind_of(value), where)
         parts, context = _pytree.SUPPORTED_NODES[node_type(value)].flatten_fn(value)
         if len(parts) != len(self.children) or context != self.context:
-            raise self._otherwise(f"{kind_of(value)} of other parts", where)
+            raise self._otherwise(f"{kind_of(value)} with other fields", where)
         return parts
 
     def _otherwise(self, what: str, where: str) -> InputMismatch:
@@ -122,13 +123,13 @@ class Node:
         assert self.kind is not None
         name = self.kind.__name__
         if self.keys:
-            expected = f"a {name} of {', '.join(map(repr, self.keys))}"
+            expected = f"a {name} with {_keys(self.keys)}"
         else:
-            expected = f"a {name} of {len(self.children)}"
+            expected = f"a {name} of length {len(self.children)}"
         return InputMismatch(
-            f"input {quoted(self.place)} is {what}, compiled for {expected}",
+            f"input {quoted(self.place)} is {what}, but the model was compiled for {expected}",
             where=where,
-            remedy="nest the inputs as the examples were",
+            remedy="nest the inputs like the examples",
         )
 
 
@@ -168,6 +169,11 @@ def same(value: Any, constant: Any) -> bool:
     if not isinstance(value, SCALARS) or isinstance(value, bool) is not isinstance(constant, bool):
         return False
     return bool(value == constant or (value != value and constant != constant))
+
+
+def _keys(keys: Collection[Any]) -> str:
+    """Return the keys of a mapping for a message."""
+    return f"keys {', '.join(map(repr, keys))}" if keys else "no keys"
 
 
 def said(value: Any) -> str:

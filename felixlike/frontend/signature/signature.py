@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any
 
-from felixlike._util.wording import shown
+from felixlike._util.wording import counted, shown
 from felixlike.errors import InputMismatch, InvalidArtefact
 from felixlike.frontend.signature.nesting import TENSOR, Node, node_of, quoted, same
 from felixlike.frontend.signature.structure import SCALARS, Structure, structure_from_leaves
@@ -180,16 +180,16 @@ class Signature:
     def from_json(cls, data: Any) -> Signature:
         """Restore a signature from the data of `to_json`.  Raises InvalidArtefact for other data."""
         if not isinstance(data, dict) or not isinstance(data.get("parameters"), list):
-            raise InvalidArtefact("it does not say which parameters there are", where="input")
+            raise InvalidArtefact("the list of parameters is missing", where="input")
         parameters = tuple(_parameter(entry) for entry in data["parameters"])
         structure = Structure.from_json(data.get("arguments"), "input")
         outer = [] if structure.spec is None else structure.spec.children()
         if [child.type for child in outer] != [tuple, dict] or structure.spec.type is not tuple:
-            raise InvalidArtefact("its arguments are not a tuple and a dictionary", where="input")
+            raise InvalidArtefact("the arguments are not a tuple and a dictionary", where="input")
         try:
             return cls(parameters, structure)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise InvalidArtefact(f"its arguments do not fit its parameters: {error}", where="input") from None
+            raise InvalidArtefact(f"the arguments do not match the parameters: {error}", where="input") from None
 
     def _nodes(self) -> Iterator[tuple[str, Node]]:
         """Yield (parameter's name, node) of each argument that the model was exported with, in order of the call."""
@@ -204,7 +204,7 @@ class Signature:
         if len(args) > len(positional):
             rest = next((p.name for p in self.parameters if p.kind == "VAR_POSITIONAL"), None)
             if rest is None:
-                raise ValueError(f"{len(args)} arguments, {len(positional)} parameters")
+                raise ValueError(f"{len(args)} arguments for {len(positional)} parameters")
             further = zip(args[len(positional) :], specs[len(positional) :], strict=True)
             nodes = tuple(node_of(v, child, leaves, f"{rest}[{i}]") for i, (v, child) in enumerate(further))
             yield rest, Node(rest, tuple, None, (), nodes, None)
@@ -224,7 +224,7 @@ class Signature:
                 raise InputMismatch(f"there is no input {name!r}", where=where, remedy=takes)
             if name in by_name:
                 raise InputMismatch(
-                    f"input {name!r} is given twice", where=where, remedy="give it by position or by name"
+                    f"input {name!r} is given twice", where=where, remedy="pass it by position or by name"
                 )
             by_name[name] = value
         return by_name
@@ -232,18 +232,18 @@ class Signature:
     def _miscounted(self, count: int, where: str, takes: str) -> InputMismatch:
         """Return the error for a wrong number of inputs."""
         most = len(self._positional)
-        needed = f"{len(self.names)} needed" if self.by_position else f"at most {most} taken by position"
-        return InputMismatch(f"{count} inputs are given, {needed}", where=where, remedy=takes)
+        expected = counted(len(self.names), "input") if self.by_position else f"at most {most} by position"
+        return InputMismatch(f"expected {expected}, got {count}", where=where, remedy=takes)
 
     def _check_left_out(self, name: str, value: Any, where: str) -> None:
         """Raise InputMismatch unless a parameter that the model was compiled without has its default."""
         default = next((p.default for p in self.parameters if p.name == name), None)
         if not default or not same(value, default[0]):
-            as_if = f" ({name}={shown(default[0])})" if default else ""
+            value_text = f" ({name}={shown(default[0])})" if default else ""
             raise InputMismatch(
-                f"input {name!r} is given, compiled without it{as_if}",
+                f"input {name!r} is given, but the model was compiled without it{value_text}",
                 where=where,
-                remedy="leave it out, or optimize the model with it among the examples",
+                remedy="omit it, or optimize the model with an example of it",
             )
 
 
@@ -266,4 +266,4 @@ def _parameter(entry: Any) -> Parameter:
         valid = default is None or (isinstance(default, list) and len(default) < 2)
         if isinstance(name, str) and kind in _KINDS and valid and all(isinstance(v, SCALARS) for v in default or ()):
             return Parameter(name, kind, None if default is None else tuple(default))
-    raise InvalidArtefact(f"{shown(entry)} is no parameter", where="input")
+    raise InvalidArtefact(f"{shown(entry)} is not a parameter", where="input")

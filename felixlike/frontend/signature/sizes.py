@@ -49,7 +49,9 @@ class Sizes:
             actual = tuple(tensor.shape)
             if len(actual) != len(fixed) or any(f is not None and f != a for f, a in zip(fixed, actual, strict=True)):
                 text = ", ".join(place or str(size) for place, size in zip(places, shape, strict=True))
-                raise InputMismatch(f"input {input_name!r} has shape {actual}", where=where, remedy=f"give ({text})")
+                raise InputMismatch(
+                    f"input {input_name!r} has shape {actual}", where=where, remedy=f"pass a tensor of shape ({text})"
+                )
             for place, size in zip(places, actual, strict=True):
                 if place is None:
                     continue
@@ -58,14 +60,14 @@ class Sizes:
                     raise InputMismatch(
                         f"{place} is {known} in input {first!r} and {size} in input {input_name!r}",
                         where=where,
-                        remedy=f"give inputs that agree about {place}",
+                        remedy=f"pass inputs with equal {place}",
                     )
                 least, most = ranges[place]
                 if not least <= size <= most:
                     raise InputMismatch(
                         f"{place} is {size} in input {input_name!r}, out of its range {least} to {most}",
                         where=where,
-                        remedy="give a size in that range, or optimize the model for more sizes",
+                        remedy="pass a size in that range, or optimize the model for more sizes",
                     )
 
     def to_json(self) -> dict[str, Any]:
@@ -90,7 +92,7 @@ class Sizes:
             ranges = tuple((_text(name), _size(least), _size(most)) for name, least, most in data["ranges"])
             inputs = tuple(tuple(None if p is None else _text(p) for p in places) for places in data["inputs"])
         except (KeyError, TypeError, ValueError):
-            raise InvalidArtefact("they are no sizes that a call decides") from None
+            raise InvalidArtefact("the dynamic sizes are malformed") from None
         most_of: Mapping[str, int] = {name: most for name, _, most in ranges}
         matches = len(inputs) == len(shapes) and all(
             len(places) == len(shape)
@@ -98,19 +100,19 @@ class Sizes:
             for places, shape in zip(inputs, shapes, strict=False)
         )
         if not matches or any(least > most for _, least, most in ranges):
-            raise InvalidArtefact("they do not fit the inputs")
+            raise InvalidArtefact("the dynamic sizes do not match the inputs")
         return Sizes(ranges, inputs)
 
 
 def _text(value: Any) -> str:
     """Return a string.  Raises ValueError for other values."""
     if not isinstance(value, str):
-        raise ValueError("no name")
+        raise ValueError("expected a string")
     return value
 
 
 def _size(value: Any) -> int:
     """Return a positive int.  Raises ValueError for other values."""
     if type(value) is not int or value < 1:
-        raise ValueError("no size")
+        raise ValueError("expected a positive integer")
     return value

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike._util.torch_modes import alone
+from felixlike._util.wording import counted, shown
 from felixlike.errors import InvalidArtefact, InvalidModel
 
 _PLAIN = ("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict")
@@ -102,7 +103,7 @@ class Structure:
                 raise InvalidModel(
                     f"the model's {where} cannot be written to a file: {error}",
                     where=where,
-                    remedy="have tensors in tuples, lists or dicts, or register the class with torch's pytrees",
+                    remedy="use tuples, lists or dictionaries of tensors, or register the class as a torch pytree",
                 ) from None
         return {"tree": tree, "constants": [list(pair) for pair in self.constants]}
 
@@ -120,8 +121,10 @@ class Structure:
                 spec = _pytree.treespec_loads(json.dumps(data["tree"]))
             except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, NotImplementedError) as error:
                 raise InvalidArtefact(f"the structure of the {where}s cannot be read: {error}", where=where) from None
-        if any(not isinstance(value, SCALARS) or not 0 <= index < spec.num_leaves for index, value in constants):
-            raise InvalidArtefact(f"a constant {where} is out of place", where=where)
+        for index, value in constants:
+            if not isinstance(value, SCALARS) or not 0 <= index < spec.num_leaves:
+                leaves = counted(spec.num_leaves, "leaf", "leaves")
+                raise InvalidArtefact(f"invalid constant {shown(value)} at index {index} of {leaves}", where=where)
         return cls(spec, constants)
 
 
@@ -160,7 +163,7 @@ def _require_class(kind: str, where: str) -> None:
     from torch.utils import _pytree
 
     if kind.startswith("collections."):
-        raise InvalidArtefact(f"an {where} is a {kind}", where=where)
+        raise InvalidArtefact(f"an {where} is a {kind}, which is not supported", where=where)
     if kind in _pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
         return
     if kind.startswith(_LIBRARIES):
@@ -168,9 +171,9 @@ def _require_class(kind: str, where: str) -> None:
             importlib.import_module(kind.rpartition(".")[0])
     if kind not in _pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
         raise InvalidArtefact(
-            f"the {where}'s class {kind} is not known to torch's pytrees",
+            f"the {where}'s class {kind} is not registered as a torch pytree",
             where=where,
-            remedy="import the module that defines it first",
+            remedy="import the module that registers it first",
         )
 
 

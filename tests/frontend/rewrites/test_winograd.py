@@ -36,8 +36,8 @@ CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use fast convolutions regardless of their cost."""
-    monkeypatch.setattr(winograd, "_GAIN", 0.0)
-    monkeypatch.setattr(channels_last, "_AFFORDED", 1e9)
+    monkeypatch.setattr(winograd, "LEAST_SPEEDUP", 0.0)
+    monkeypatch.setattr(channels_last, "MOST_MOVED", 1e9)
 
 
 def _is_fast(model: nn.Module, *shape: int, target: str = "cpu") -> bool:
