@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -62,24 +63,24 @@ def test_a_failing_network_does_not_stop_the_others(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["vgg"], "there is no network 'vgg'"),
+        (["vgg"], "network 'vgg'"),
         (["lstn"], "did you mean 'lstm'"),
-        (["mlp", "--batch", "0"], "batch is 0"),
-        (["mlp", "--seconds", "-1"], "seconds is -1"),
-        (["mlp", "--against", "eager,tensorflow"], "'tensorflow' is no side"),
-        (["mlp", "--output", "nowhere/networks.json"], "there is no directory"),
+        (["mlp", "--batch", "0"], r"batch.* 0\b"),
+        (["mlp", "--seconds", "-1"], "seconds.* -1"),
+        (["mlp", "--against", "eager,tensorflow"], "--against: unknown side 'tensorflow'"),
+        (["mlp", "--output", "nowhere/networks.json"], "nowhere/networks.json: "),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "networks", *arguments]) == 1
-    assert words in " ".join(capsys.readouterr().err.split())
+    assert re.search(words, " ".join(capsys.readouterr().err.split()))
 
 
 def test_a_file_with_other_content_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "other.json"
     file.write_text('{"rows": 1}')
     assert main(["bench", "networks", "mlp", "--output", str(file)]) == 1
-    assert "holds something else" in capsys.readouterr().err
+    assert f"felixlike: {file}: " in capsys.readouterr().err
     assert file.read_text() == '{"rows": 1}'
 
 

@@ -119,7 +119,7 @@ def test_an_unusable_cache_folder_warns_once_and_the_process_caches_in_memory(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_cache.touch()
-    with pytest.warns(StorageWarning, match=r"tc cannot be used \((Not a directory|File exists)\)") as caught:
+    with pytest.warns(StorageWarning, match=r"/tc .*\((Not a directory|File exists)\)") as caught:
         assert _call().tolist() == [2, 3, 4, 5, 6]
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -206,7 +206,7 @@ def test_code_in_paths_writable_by_others_is_not_loaded(monkeypatch: pytest.Monk
     path.chmod(0o777)
     loaded: list[Any] = []
     monkeypatch.setattr(runtime, "load", loaded.append)
-    with pytest.warns(StorageWarning, match=r"other users may write to it \(mode 777\)") as caught:
+    with pytest.warns(StorageWarning, match="mode 777") as caught:
         assert torch.equal(_call(), expected)
     assert len(caught) == 1
     assert not loaded
