@@ -95,7 +95,7 @@ def test_the_page_lists_failed_sides_and_warnings() -> None:
     assert "| failed | 1 / 1.1 | **2.00** |" in lines["| lstm"]
     assert "| 1 | 2 | – | – | 1 | **2.00** | – |" in lines["| bert"]
     assert "geometric mean: **1.82**" in text
-    assert "the least 1.50" in text
+    assert "minimum 1.50" in text
     assert "Untuned TVM ÷ tuned, geometric mean: **100.0**" in text
     assert "- lstm: ONNX Runtime does not work here (ModuleNotFoundError" in text
     assert "- dcgan, 16: it was not verified" in text

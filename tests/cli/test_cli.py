@@ -61,7 +61,7 @@ def test_a_store_has_a_page(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert not parsed.wrong
     assert not parsed.elsewhere()
     assert "the trials were used up" in parsed.text
-    for words in ("Best latency over time", "The schedule chosen", "Untuned", "proposing"):
+    for words in ("Best latency over time", "The chosen schedule", "Untuned", "proposing"):
         assert words in parsed.text
 
 

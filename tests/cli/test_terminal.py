@@ -217,7 +217,7 @@ def test_an_internal_error_raises(monkeypatch: pytest.MonkeyPatch) -> None:
             r"tune: error: .*--sed=3 \(did you mean --seed\?\)",
         ),
         (["tune", "m.py:f", "--rounds", "x"], "argument --rounds: invalid int value: 'x'"),
-        (["show", "a", "b"], "show: error: .* b$"),
+        (["show", "a", "b"], "show: error: .* b "),
         (["--colour"], "the following arguments are required: COMMAND"),
     ],
 )
