@@ -34,7 +34,7 @@ def test_a_side_is_stopped_outside_its_turns() -> None:
         with pytest.raises(SideFailed, match=r"FileNotFoundError: .*nowhere"):
             side.load(partial(open, "/nowhere"))  # type: ignore[arg-type]
         side.load(partial(partial, time.sleep, 0))  # the process continues after the error
-        with pytest.raises(SideFailed, match="process"):
+        with pytest.raises(SideFailed, match=r"^its process"):
             side.load(partial(os._exit, 1))
     assert not side._process.is_alive()
     assert dict(os.environ) == before
