@@ -102,10 +102,10 @@ def _checked_graph(text: str) -> str:
     for place, node in enumerate(nodes):
         kind = node.get("type") if isinstance(node, dict) else None
         if not isinstance(kind, str) or kind not in _TYPES:
-            raise NotAllowed(f"node {place} is of type {str(kind)[:60]}")
+            raise NotAllowed(f"node {place} has the type {str(kind)[:60]}, which is not allowed")
         references = list(_references(node))
         if any(not 0 <= reference < place for reference in references):
-            raise NotAllowed(f"node {place} refers to one that does not come before it")
+            raise NotAllowed(f"node {place} refers to a node that does not precede it")
         depths.append(1 + max((depths[reference] for reference in references), default=0))
         if depths[-1] > _MOST_DEPTH:
             raise NotAllowed(f"node {place} is more than {_MOST_DEPTH} references deep")
@@ -118,11 +118,11 @@ def _references(node: dict[str, Any]) -> Iterator[int]:
     if kind in _LEAVES:
         return
     if not isinstance(data, list | dict):
-        raise NotAllowed(f"a {kind} has no parts")
+        raise NotAllowed(f"a node of type {kind} has no fields")
     for field, value in data.items() if isinstance(data, dict) else enumerate(data):
         if field in _NUMBERS or (field == "value" and kind in _CONSTANTS):
             continue
         if type(value) is int:
             yield value
         elif isinstance(value, list | dict):
-            raise NotAllowed(f"a {kind} has parts within parts")
+            raise NotAllowed(f"a node of type {kind} has nested fields")

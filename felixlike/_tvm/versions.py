@@ -24,11 +24,11 @@ def check_versions(installed: dict[str, str] | None = None) -> None:
         try:
             actual = metadata.version(package) if installed is None else installed[package]
         except (metadata.PackageNotFoundError, KeyError):
-            actual = "none"
+            actual = ""
         if actual != required and not actual.startswith(required + "."):
             raise VersionMismatch(
-                f"{package} is {actual}, but {required}.* is needed",
+                f"{package} {required}.* is required, but {f'{actual} is' if actual else 'it is not'} installed",
                 where="installed packages",
-                remedy='install what the constraints file names: pip install "apache-tvm==0.27.0.post1" '
+                remedy='install the supported versions: pip install "apache-tvm==0.27.0.post1" '
                 '"apache-tvm-ffi>=0.1.14,<0.1.15"',
             )

@@ -270,7 +270,7 @@ def _transformers() -> Any:
         import transformers
     except ImportError:
         raise MissingDependency(
-            "this network is made from a configuration of transformers",
+            "this network requires transformers",
             where="networks",
             remedy='pip install "felixlike[demo]"',
         ) from None

@@ -39,11 +39,11 @@ def ratio(row: dict[str, Any]) -> float | None:
 def text(rows: Sequence[dict[str, Any]], picture: str = "") -> str:
     """Return the page. picture: name of the picture's file; empty without one."""
     lines = [
-        "Milliseconds of a call, median / mean, in interleaved turns, each side in a process of its own with as",
-        "many threads; eager in the better of two layouts (*: channels last). best ÷ tuned: the best of the first",
-        "three over ours, ratios of medians, above 1 ours is faster. kernels ÷ call: what the kernels took when they",
-        "were measured, over a call of ours. Errors: the largest, relative to the largest value of float64. in all:",
-        "with import, compiling and the final check. –: not measured.",
+        "Milliseconds per call, median / mean. Sides are timed alternately, each in its own process with the same",
+        "number of threads; eager in the faster of two layouts (*: channels last). best ÷ tuned: median of the fastest",
+        "of the first three ÷ median of tuned; above 1 tuned is faster. kernels ÷ call: measured time of the kernels ÷",
+        "time of a tuned call. max error: relative to the largest value of the float64 result. in all s: with import,",
+        "compilation and verification. –: not measured.",
         "",
         "| network | batch | "
         + " | ".join(_COLUMNS)
@@ -56,14 +56,14 @@ def text(rows: Sequence[dict[str, Any]], picture: str = "") -> str:
     ratios = [best for row in rows if (best := ratio(row)) is not None]
     if ratios:
         lines.append(
-            f"Best of the others ÷ tuned, geometric mean: **{geometric_mean(ratios):.2f}** (the goal: {GOAL}); "
-            f"the least {min(ratios):.2f}."
+            f"Best of the others ÷ tuned, geometric mean: **{geometric_mean(ratios):.2f}** (goal: {GOAL}); "
+            f"minimum {min(ratios):.2f}."
         )
     untuned = [row[UNTUNED] / row[TUNED] for row in rows if UNTUNED in row]
     if untuned:
         lines.append(f"Untuned TVM ÷ tuned, geometric mean: **{geometric_mean(untuned):.1f}**.")
     if picture:
-        lines += ["", f"![Best of the others over ours]({picture})"]
+        lines += ["", f"![Best of the others ÷ tuned]({picture})"]
     notes = [note for row in rows for note in _notes(row)]
     return "\n".join([*lines, *([""] if notes else []), *notes])
 
@@ -86,7 +86,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> bool:
     panel.set_yscale("log", base=2)
     panel.yaxis.set_major_formatter("{x:g}×")
     panel.set_xticks([i + width for i in range(len(rows))], [_name(row) for row in rows], rotation=30, ha="right")
-    panel.set_ylabel("their time ÷ ours")
+    panel.set_ylabel("other ÷ tuned")
     panel.legend()
     save_figure(figure, path)
     return True

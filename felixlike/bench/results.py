@@ -89,6 +89,6 @@ def _machines(path: Path) -> list[dict[str, Any]]:
         assert all({"mcpu", "data", "text"} <= set(machine) for machine in machines)
     except (ValueError, KeyError, TypeError, AssertionError):
         raise InvalidOption(
-            "the file holds something else", where=str(path), remedy="give another path, or remove it"
+            "the file has other content than results", where=str(path), remedy="give another path, or remove the file"
         ) from None
     return machines

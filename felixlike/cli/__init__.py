@@ -88,7 +88,7 @@ def _parsed(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.N
         known = [name for action in command._actions for name in action.option_strings]
         near = nearest(unknown[0].partition("=")[0], known)
         hint = f" (did you mean {near}?)" if near else ""
-        command.error(f"{unknown[0]} is not understood{hint}")
+        command.error(f"unknown argument {unknown[0]}{hint}")
     return options
 
 
@@ -105,7 +105,7 @@ def _run_command(options: argparse.Namespace) -> int:
         from felixlike.errors import InvalidModel
 
         raise InvalidModel(
-            f"it ends the program when it runs: sys.exit({'' if error.code is None else repr(error.code)})",
+            f"it calls sys.exit({'' if error.code is None else repr(error.code)}) when it runs",
             where="model",
             remedy="raise an exception instead",
         ) from error
@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     for module in (tune, resume, show, watch, stores, compare, explain, doctor, cache, collect, train, tc, bench):
         module.add_parser(commands)
     for command in _commands(parser).values():
-        command.add_argument("--traceback", action="store_true", help="show where in the code a problem was met")
+        command.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
     return parser
 
 

@@ -59,7 +59,7 @@ def _key() -> bytes:
     with private_files.opened(_folder(), _KEY) as file:
         key = file.read(_KEY_BYTES + 1)
     if len(key) != _KEY_BYTES:
-        raise OSError("it is not a key")
+        raise OSError(f"the key is not {_KEY_BYTES} bytes long")
     return key
 
 

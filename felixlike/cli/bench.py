@@ -18,22 +18,24 @@ def add_parser(commands: Any) -> None:
         "bench",
         help="tune whole networks and compare them",
         description="Tune networks (ResNet-50, MobileNet-v2, R3D-18, DCGAN's generator, ViT-B/16, blocks of LLaMA-7B, "
-        "GPT-2, an LSTM; random weights) and compare them with PyTorch eager, torch.compile and ONNX Runtime, in "
-        "turns, each in a process of its own. After each network the results are written; what they hold already is "
-        "not measured again.",
+        "GPT-2, an LSTM; random weights) and compare them with PyTorch eager, torch.compile and ONNX "
+        "Runtime, timed alternately, each in a separate process. Results are written after each network. Networks that "
+        "the results already contain are not measured again.",
     )
-    parser.add_argument("what", choices=("networks",), help="what is measured")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="networks; all eight if none is named")
-    parser.add_argument("--batch", type=int, action="append", help="how many inputs a call has; may be repeated")
-    parser.add_argument("--seconds", type=float, default=100.0, help="time to tune each in, default 100")
-    parser.add_argument("--output", metavar="FILE", default="networks.json", help="results; the page lies beside it")
+    parser.add_argument("what", choices=("networks",), help="what to measure")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="networks, default all eight")
+    parser.add_argument("--batch", type=int, action="append", help="batch size, default 1; may be repeated")
+    parser.add_argument("--seconds", type=float, default=100.0, help="seconds of tuning per network, default 100")
+    parser.add_argument(
+        "--output", metavar="FILE", default="networks.json", help="JSON file of results; the page is written beside it"
+    )
     parser.add_argument(
         "--against",
         metavar="SIDES",
-        help="what to compare with, by commas: eager, channels-last, compile, onnx, untuned",
+        help="what to compare with, separated by commas: eager, channels-last, compile, onnx, untuned",
     )
-    parser.add_argument("--again", action="store_true", help="measure again what the results hold already")
-    parser.add_argument("--quiet", action="store_true", help="no progress, no page on the screen")
+    parser.add_argument("--again", action="store_true", help="measure networks that the results already contain again")
+    parser.add_argument("--quiet", action="store_true", help="print no progress and no page")
     parser.set_defaults(run=run)
 
 
@@ -95,7 +97,7 @@ def _names(names: list[str]) -> list[str]:
     known = [*NETWORKS, *SMALL]
     for name in names:
         if name not in known:
-            raise InvalidOption(f"there is no network {name!r}", where="bench", remedy=choose_from(name, known))
+            raise InvalidOption(f"unknown network {name!r}", where="bench", remedy=choose_from(name, known))
     return list(dict.fromkeys(names)) or list(NETWORKS)
 
 
@@ -118,5 +120,5 @@ def _against(sides_text: str | None) -> tuple[str, ...]:
     names = [name.strip() for name in sides_text.split(",")]
     for name in names:
         if name not in known:
-            raise InvalidOption(f"{name!r} is no side", where="--against", remedy=choose_from(name, known))
+            raise InvalidOption(f"unknown side {name!r}", where="--against", remedy=choose_from(name, known))
     return tuple(known[name] for name in names)

@@ -21,12 +21,12 @@ def add_parser(commands: Any) -> None:
     """Add the parser of `felixlike cache`."""
     parser = commands.add_parser(
         "cache",
-        help="show or clear what is kept for later processes",
-        description="Show the folder of compiled code, formulas and predictions that later processes use, and "
-        "the store and run logs of torch.compile.",
+        help="show or clear the cache",
+        description="Show the cache folder of compiled code, formulas and predictions, and the store and run logs "
+        "of torch.compile.",
     )
     parser.add_argument(
-        "--clear", action="store_true", help="remove it all, and these run logs; stores with measurements stay"
+        "--clear", action="store_true", help="remove the cache and these run logs, but no store of measurements"
     )
     parser.set_defaults(run=run)
 
@@ -44,12 +44,12 @@ def run(options: argparse.Namespace) -> int:
         return 0
     folder = cache.folder()
     entries = cache.entries()
-    print(f"cache: {folder or 'none, since the home of this user is not known'}")
+    print(f"cache: {folder or 'none, since this user has no known home directory'}")
     for kind in sorted({entry.kind for entry in entries}):
         print(f"  {kind}: {_sized([entry for entry in entries if entry.kind == kind])}")
-    print(f"  in all: {_sized(entries)}")
+    print(f"  total: {_sized(entries)}")
     print(
-        f"  Entries that are not used for {cache.MOST_DAYS} days are removed, and the least recently used ones beyond "
+        f"  Entries unused for {cache.MOST_DAYS} days are removed, and the least recently used ones beyond "
         f"{_bytes(cache.MOST_BYTES)}."
     )
     if store is not None:

@@ -25,24 +25,26 @@ def add_parser(commands: Any) -> None:
     """Add the parser of `felixlike collect`."""
     parser = commands.add_parser(
         "collect",
-        help="measure what a cost model learns from",
-        description="Measure candidates of many workloads, half of them at random, half near the best found, and keep "
-        "them in STORE. May be stopped at any time; the same command goes on.",
+        help="measure training data for a cost model",
+        description="Measure candidates of many workloads, half of them random and half near the best found, and save "
+        "them in STORE. The command can be stopped at any time; the same command continues.",
     )
-    parser.add_argument("store", metavar="STORE", nargs="?", help="made if there is none")
+    parser.add_argument("store", metavar="STORE", nargs="?", help="record store, created if it does not exist")
     parser.add_argument(
         "--workloads",
         metavar="FILE",
-        help='a line each, as "dense rows=64 inputs=512 outputs=256 after=relu"; '
-        "if not given, the layers that the shipped weights were trained on",
+        help='file with one workload per line, such as "dense rows=64 inputs=512 outputs=256 after=relu"; '
+        "default: the layers that the shipped weights were trained on",
     )
-    parser.add_argument("--list", action="store_true", help="print the workloads, measure nothing")
+    parser.add_argument("--list", action="store_true", help="print the workloads and exit")
     parser.add_argument("--part", metavar="I/N", default="1/1", help="only every N-th workload, from the I-th on")
     parser.add_argument("--target", default="cpu")
-    parser.add_argument("--cores", type=int, help="of a CPU that a candidate may use; all if not given")
-    parser.add_argument("--candidates", type=int, default=140, help="of each task, what STORE has of it included")
-    parser.add_argument("--seconds", type=float, help="time to spend in all")
-    parser.add_argument("--space", default="all", help="whose sketches: best, own, default or all")
+    parser.add_argument("--cores", type=int, help="CPU cores that a candidate may use, default all")
+    parser.add_argument(
+        "--candidates", type=int, default=140, help="candidates per task, including those in STORE; default 140"
+    )
+    parser.add_argument("--seconds", type=float, help="total time in seconds")
+    parser.add_argument("--space", default="all", help="design space: best, own, default or all")
     parser.add_argument("--seed", type=int, default=0)
     parser.set_defaults(run=run)
 
@@ -61,7 +63,7 @@ def _collect(options: argparse.Namespace) -> int:
         print("\n".join(line.text for line in lines))
         return 0
     if options.store is None:
-        raise InvalidOption("no store is given", where="collect", remedy="say felixlike collect STORE")
+        raise InvalidOption("STORE is missing", where="collect", remedy="run felixlike collect STORE")
     from felixlike import records
     from felixlike.training.collect import Wanted, collect, open_pool
 
@@ -90,7 +92,8 @@ def _collect(options: argparse.Namespace) -> int:
             ended = ", ".join(f"{count} {status}" for status, count in total.most_common()) or "nothing new"
             print(
                 f"{counted(sum(total.values()), 'candidate')} of {counted(done, 'task')} measured in "
-                f"{time.monotonic() - started:.0f} s: {ended}. {options.store} holds {store.count()}."
+                f"{time.monotonic() - started:.0f} s: {ended}. "
+                f"{options.store} has {counted(store.count(), 'measurement')}."
             )
     return 0
 
@@ -106,10 +109,14 @@ def _lines(path: str | None, part: str) -> list[Any]:
         try:
             lines = parse_lines(Path(file).read_text(), where=str(file))
         except UnicodeDecodeError as error:
-            raise InvalidOption("it is no text", where=str(file), remedy="give a line for each workload") from error
+            raise InvalidOption(
+                "it is not a text file", where=str(file), remedy="give a file with one workload per line"
+            ) from error
     first, slash, count = part.partition("/")
     if not (slash and first.isdigit() and count.isdigit() and 0 < int(first) <= int(count)):
-        raise InvalidOption(f"--part is {part!r}", where="collect", remedy="write I/N, as 1/2 and 2/2 for two halves")
+        raise InvalidOption(
+            f"expected --part I/N, got {part!r}", where="collect", remedy="for example 1/2 and 2/2 for two halves"
+        )
     return lines[int(first) - 1 :: int(count)]
 
 
@@ -123,7 +130,7 @@ def _target(name: str, cores: int | None) -> Any:
         return target
     cores = checks.whole(cores, "--cores", least=1, where="collect")
     if not kind_of(target).on_host:
-        raise InvalidOption("--cores is for CPUs", where="collect", remedy="leave it out")
+        raise InvalidOption("--cores applies only to CPUs", where="collect", remedy="remove the option")
     return _tvm.Target({**target.export(), "num-cores": cores})
 
 

@@ -15,14 +15,14 @@ def add_parser(commands: Any) -> None:
     """Add the parser of `felixlike compare`."""
     parser = commands.add_parser(
         "compare",
-        help="which store found what, and how soon",
-        description="Compare stores task by task: the best latency over candidates and over seconds, and what it took "
-        "to reach 90, 95 and 99 % of the best known of all of them. Devices are kept apart. Packed stores "
-        "(.sqlite.xz) are taken as they are.",
+        help="compare the results of stores",
+        description="Compare stores task by task: the best latency over candidates and over seconds, and the "
+        "candidates and seconds needed to reach 90, 95 and 99 % of the best known. Each device is compared separately. "
+        "STORE may also be a packed store (.sqlite.xz).",
     )
     parser.add_argument("stores", metavar="STORE", nargs="+")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON, curves too")
-    parser.add_argument("--output", metavar="FILE", help="draw the curves (.svg, .png, .pdf)")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, including curves")
+    parser.add_argument("--output", metavar="FILE", help="plot the curves to this file (.svg, .png, .pdf)")
     parser.set_defaults(run=run)
 
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         left_out = sum(len(group.tasks) for group in comparison.groups) - drawn
         if not options.json:
             more = (
-                f"; {left_out} tasks left out, of more than {MOST_DRAWN} or without a right candidate"
+                f"; {left_out} tasks are not drawn: at most {MOST_DRAWN} are, and only those with a valid candidate"
                 if left_out
                 else ""
             )
@@ -66,6 +66,6 @@ def _names(paths: list[str]) -> dict[str, Path]:
     real = [file.expanduser().resolve() for file in files]
     twice = next((str(file) for i, file in enumerate(files) if real[i] in real[:i]), None)
     if twice is not None:
-        raise InvalidOption("the store is given twice", where=twice, remedy="give each once")
+        raise InvalidOption("the store is given twice", where=twice, remedy="give each store once")
     short = [file.name.removesuffix(".xz").removesuffix(".sqlite") or file.name for file in files]
     return {name if short.count(name) == 1 else str(file): file for name, file in zip(short, files, strict=True)}

@@ -38,9 +38,9 @@ _FIRST_PYTHON, _LAST_PYTHON = (3, 11), (3, 14)
 def add_parser(commands: Any) -> None:
     """Add the parser of `felixlike doctor`."""
     parser = commands.add_parser("doctor", help="check versions, compiler, cores, threads, memory, GPU")
-    parser.add_argument("--tracker", metavar="HOST:PORT", help="try the servers of this tracker, too")
-    parser.add_argument("--key", help="only those under this key")
-    parser.add_argument("--target", default="cpu", help="what the servers must be")
+    parser.add_argument("--tracker", metavar="HOST:PORT", help="also check the servers of this tracker")
+    parser.add_argument("--key", help="check only servers with this key")
+    parser.add_argument("--target", default="cpu", help="target of the servers")
     parser.set_defaults(run=run)
 
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     from felixlike.report.layout import stream_width
 
     if options.key is not None and options.tracker is None:
-        raise InvalidOption("there is a key but no tracker", where="--key", remedy="give --tracker HOST:PORT, too")
+        raise InvalidOption("a key requires a tracker", where="--key", remedy="add --tracker HOST:PORT")
     findings = list(examine())
     if options.tracker is not None and not any(f.problem and f.fatal for f in findings):
         findings += examine_servers(options.tracker, options.key, options.target)
@@ -78,7 +78,9 @@ def _python() -> Finding:
     version = platform.python_version()
     allowed = _FIRST_PYTHON <= sys.version_info[:2] <= _LAST_PYTHON
     wrong = "" if allowed else "felixlike supports Python 3.11 to 3.14"
-    return Finding("Python", version, wrong, "Make the virtual environment with one of these, as python3.11.")
+    return Finding(
+        "Python", version, wrong, "Create the virtual environment with one of these, for example python3.11."
+    )
 
 
 def _version(package: str, prefix: str) -> Finding:
@@ -86,14 +88,14 @@ def _version(package: str, prefix: str) -> Finding:
     try:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
-        return Finding(package, "not installed", f"{package} {prefix}* is needed", _install(package, prefix))
-    wrong = "" if version.startswith(prefix) else f"{prefix}* is needed"
+        return Finding(package, "not installed", f"{package} {prefix}* is required", _install(package, prefix))
+    wrong = "" if version.startswith(prefix) else f"{prefix}* is required"
     return Finding(package, version, wrong, _install(package, prefix))
 
 
 def _install(package: str, prefix: str) -> str:
     """Return the remedy for a package of the wrong version."""
-    return f'Install that: pip install "{package}=={prefix.rstrip(".")}.*".'
+    return f'Install it: pip install "{package}=={prefix.rstrip(".")}.*".'
 
 
 _TVM_AGAIN = f'Install TVM again: pip install --force-reinstall "apache-tvm=={_NEEDED["apache-tvm"]}.*".'
@@ -124,8 +126,8 @@ def _allowance() -> Finding:
         parts.append(f"{limits.memory_bytes / 2**30:.1f} GiB of memory")
     wrong = ""
     if limits.cores is not None and limits.cores < _LEAST_CORES:
-        wrong = "with less than one core, calls are stopped in every period, and times of candidates vary"
-    return Finding("container", ", ".join(parts) or "no limits", wrong, "Allow a whole core.", fatal=False)
+        wrong = "with less than one core, calls are throttled in every scheduling period and measured times vary"
+    return Finding("container", ", ".join(parts) or "no limits", wrong, "Allow at least one core.", fatal=False)
 
 
 def _memory() -> Finding:
@@ -135,7 +137,7 @@ def _memory() -> Finding:
     free = free_memory_bytes()
     if free is None:
         return Finding("free memory", "unknown")
-    wrong = "" if free >= _LEAST_MEMORY else "measuring processes may be ended for lack of memory"
+    wrong = "" if free >= _LEAST_MEMORY else "measuring processes may be killed for lack of memory"
     return Finding("free memory", f"{free / 2**30:.1f} GiB", wrong, "Close other programs.", fatal=False)
 
 
@@ -151,8 +153,8 @@ def _cache() -> Finding:
             writable = os.access(folder, os.W_OK | os.X_OK)
         except OSError:
             writable = False
-    wrong = "" if writable else "it cannot be written, so formulas and predictions are made anew by every process"
-    where = "the user's home is not known" if folder is None else str(folder)
+    wrong = "" if writable else "it is not writable, so every process recomputes formulas and predictions"
+    where = "the user's home directory is unknown" if folder is None else str(folder)
     return Finding("cache", where, wrong, "Make it writable, or set XDG_CACHE_HOME.", fatal=False)
 
 
@@ -173,7 +175,7 @@ def _tvm_versions() -> Iterator[Finding]:
     yield Finding("LLVM", f"{_tvm.llvm_version()}, generating code for {device.mcpu}")
     vectors = f"{device.vector_bits}-bit vectors"
     caches = f"L1 {device.l1_bytes // 1024} KiB, L2 {device.l2_bytes // 1024} KiB"
-    stands_in = f", which stands in for {preset[0]}" if (preset := imitated()) else ""
+    stands_in = f", imitating {preset[0]}" if (preset := imitated()) else ""
     cores = counted(device.cores, "core")
     yield Finding("processor", f"{device.name}{stands_in}: {cores}, {vectors}, {caches}")
     yield _threads()
@@ -188,23 +190,29 @@ def _threads() -> Finding:
     try:
         threads = placement.placed()
     except FelixlikeError as error:
-        return Finding("threads", f"{requested} a call", str(error), fatal=False)
+        return Finding("threads", f"{requested} per call", str(error), fatal=False)
     settings = [f"{name}={os.environ[name]}" for name in _OF_THREADS if name in os.environ]
-    value = f"{len(threads)} a call, on processors {_listed([share.processors for share in threads])}"
-    value += f"; {cores} of {everywhere} cores may be used" + "".join(f", {setting}" for setting in settings)
+    value = f"{len(threads)} per call, on processors {_listed([share.processors for share in threads])}"
+    value += f"; {cores} of {everywhere} cores usable" + "".join(f", {setting}" for setting in settings)
     variable = placement.asked_by()
-    wrong, remedy = "", f"Unset {variable}, or set TVM_NUM_THREADS={cores}, unless this is wanted."
+    wrong, remedy = "", f"Unset {variable}, or set TVM_NUM_THREADS={cores}, unless this is intended."
     if len(threads) < requested:
-        wrong, remedy = f"{requested} threads are wanted", "See how many threads this user may have: ulimit -u."
+        wrong, remedy = (
+            f"only {len(threads)} of {requested} threads started",
+            "Check the user's limit on threads: ulimit -u.",
+        )
     elif requested < cores:
         wrong = f"{variable} leaves {cores - requested} of the cores idle"
     elif requested > cores:
-        wrong = f"{variable} is more than there are cores: threads of a call share some"
+        wrong = f"{variable} exceeds the number of cores, so threads share cores"
     elif not placement.apart(threads):
-        wrong, remedy = "some share a core", "Another program has bound them: see taskset, or the container's cpuset."
+        wrong, remedy = (
+            "some threads share a core",
+            "Another program bound them: check taskset and the container's cpuset.",
+        )
     elif cores < everywhere:
-        wrong = "not all cores may be used"
-        remedy = "See taskset, the container's cpuset and processor time, OMP_PLACES."
+        wrong = "some cores are not usable"
+        remedy = "Check taskset, OMP_PLACES, and the container's cpuset and processor time."
     return Finding("threads", value, wrong, remedy if wrong else "", fatal=False)
 
 
@@ -235,4 +243,4 @@ def _design_space() -> str:
     candidates = sketches(te.create_prim_func([a, b, c]))
     symbolic = sum(s.is_symbolic for s in candidates)
     seconds = time.perf_counter() - started
-    return f"{counted(len(candidates), 'sketch', 'sketches')} of a product, {symbolic} understood, {seconds:.2f} s"
+    return f"{counted(len(candidates), 'sketch', 'sketches')} of a matrix product, {symbolic} symbolic, {seconds:.2f} s"

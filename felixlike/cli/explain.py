@@ -22,18 +22,20 @@ def add_parser(commands: Any) -> None:
     """Add the parser of `felixlike explain`."""
     parser = commands.add_parser(
         "explain",
-        help="a task's symbolic program and formulas",
-        description="Show how a task's schedules look to the optimizer; without TASK, list the model's tasks.",
+        help="show a task's symbolic program and formulas",
+        description="Show the symbolic program and the formulas of a task; without TASK, list the model's tasks.",
     )
     add_model(parser)
-    parser.add_argument("task", nargs="?", metavar="TASK", help="a task's name, or the beginning of its key")
-    parser.add_argument("--pipeline", action="store_true", help="only what models undergo for this kind of target")
-    parser.add_argument("--space", default="best", help="whose sketches: best, own, default or all")
-    parser.add_argument("--sketch", type=int, default=0, help="which of the task's sketches")
-    parser.add_argument("--store", help="which block's formulas (default: the one with most work)")
+    parser.add_argument("task", nargs="?", metavar="TASK", help="name of a task, or the start of its key")
+    parser.add_argument(
+        "--pipeline", action="store_true", help="only list the rewrites and passes for this kind of target"
+    )
+    parser.add_argument("--space", default="best", help="design space: best, own, default or all")
+    parser.add_argument("--sketch", type=int, default=0, help="index of the task's sketch")
+    parser.add_argument("--store", help="block whose formulas are shown (default: the one that runs most often)")
     parser.add_argument("--column", action="append", default=[], help="a feature to show; may be repeated")
-    parser.add_argument("--plot", metavar="FILE", help="draw exact against smooth along one variable")
-    parser.add_argument("--variable", help="the variable to draw along")
+    parser.add_argument("--plot", metavar="FILE", help="plot exact and smooth formulas along one variable")
+    parser.add_argument("--variable", help="variable of the plot's x axis")
     parser.set_defaults(run=run)
 
 
@@ -59,7 +61,11 @@ def run(options: argparse.Namespace) -> int:
     all_sketches = sketches(task, space=options.space)
     if not 0 <= options.sketch < len(all_sketches):
         count = counted(len(all_sketches), "sketch", "sketches")
-        raise InvalidOption(f"sketch is {options.sketch}", where=task.name, remedy=f"it has {count}, from 0 on")
+        raise InvalidOption(
+            f"sketch {options.sketch} is out of range",
+            where=task.name,
+            remedy=f"the task has {count}, numbered from 0",
+        )
     explanation = explain(
         all_sketches[options.sketch], store=options.store, columns=tuple(options.column) or DEFAULT_COLUMNS
     )
@@ -76,7 +82,7 @@ def _task(tasks: Sequence[Task], options: argparse.Namespace) -> Task:
     matches = matches or [t for t in tasks if options.task and t.key.startswith(options.task)]
     if not matches:
         raise InvalidOption(
-            f"there is no task {options.task!r}", where=options.model, remedy=choose_from(options.task, _names(tasks))
+            f"unknown task {options.task!r}", where=options.model, remedy=choose_from(options.task, _names(tasks))
         )
     if len(matches) > 1:
         raise InvalidOption(

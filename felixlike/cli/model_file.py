@@ -39,7 +39,7 @@ def model_from(text: str) -> tuple[Any, Any]:
     if not colon or not path.endswith(".py"):
         if text.endswith(".py"):
             raise InvalidModel(
-                "the file alone does not say which model", where=text, remedy=f"name a function in it: {text}:factory"
+                "the name of a function is missing", where=text, remedy=f"name a function in it: {text}:factory"
             )
         return text, None
     return _call_factory(
@@ -81,9 +81,9 @@ def _imported(folder: Path, name: str) -> ModuleType:
         missing = getattr(error.__cause__, "name", None)
         if isinstance(error.__cause__, ModuleNotFoundError) and missing and f"{name}.".startswith(f"{missing}."):
             raise InvalidModel(
-                f"Python finds no module {missing}",
+                f"Python cannot find the module {missing}",
                 where=name,
-                remedy="run the command where it is, set PYTHONPATH to where it is, or give a file: file.py:factory",
+                remedy="run the command in its folder, add its folder to PYTHONPATH, or give a file: file.py:factory",
             ) from None
         raise
 
@@ -93,12 +93,12 @@ def _call_factory(factory: Callable[[], Any], text: str, path: str) -> tuple[Any
     with _explained(path, "calling the function"):
         model = factory()
     if model is None:
-        raise InvalidModel("the function returns nothing", where=text, remedy="end it with: return model")
+        raise InvalidModel("the function returns None", where=text, remedy="end it with: return model")
     if not isinstance(model, tuple):
         return model, None
     if len(model) != 2:
         raise InvalidModel(
-            f"the function returns a tuple of {len(model)}",
+            f"the function returns a tuple of length {len(model)}",
             where=text,
             remedy="return the model, or the model and its example inputs: return model, (x, y)",
         )
@@ -109,19 +109,19 @@ def _factory(module: ModuleType, name: str, path: str) -> Callable[[], Any]:
     """Return the function of this name, which must be callable without arguments. Raise InvalidModel."""
     if not hasattr(module, name):
         known = [key for key, value in vars(module).items() if _is_factory(value, module)]
-        remedy = choose_from(name, known) if known else "define a function there that returns the model"
-        raise InvalidModel(f"there is no {name!r} in the file", where=path, remedy=remedy)
+        remedy = choose_from(name, known) if known else "define a function in it that returns the model"
+        raise InvalidModel(f"the file does not define {name!r}", where=path, remedy=remedy)
     factory = getattr(module, name)
     if not callable(factory):
         raise InvalidModel(
-            f"{name} is {kind_of(factory)}, not a function", where=path, remedy="name a function that gives the model"
+            f"{name} is {kind_of(factory)}, not a function", where=path, remedy="name a function that returns the model"
         )
     needed = _required(factory)
     if needed:
         raise InvalidModel(
             f"{name} needs {counted(len(needed), 'argument')}: {', '.join(needed)}",
             where=path,
-            remedy=f"name a function that needs none, as def model(): return {name}(…)",
+            remedy=f"name a function without required arguments, for example def model(): return {name}(…)",
         )
     return factory  # type: ignore[no-any-return]
 
@@ -173,7 +173,7 @@ def _explained(path: str, doing: str) -> Iterator[None]:
 def _error_text(error: BaseException) -> str:
     """Describe an exception of the user's code."""
     if isinstance(error, SystemExit):
-        return f"ends the program: sys.exit({'' if error.code is None else repr(error.code)})"
+        return f"calls sys.exit({'' if error.code is None else repr(error.code)})"
     message = (error.msg if isinstance(error, SyntaxError) else "") or first_line(error)
     kind = type(error).__name__
     return f"raises {kind}" if message == kind else f"raises {kind}: {message}"
@@ -194,9 +194,9 @@ def _line(error: BaseException, path: str) -> str:
 def _remedy(error: BaseException) -> str:
     """Return what to do about an exception of the user's code."""
     if isinstance(error, ModuleNotFoundError):
-        return f"install it for {sys.executable}, or set PYTHONPATH to where it is"
+        return f"install it for {sys.executable}, or add its folder to PYTHONPATH"
     if isinstance(error, SyntaxError):
-        return "correct it"
+        return "fix the syntax error"
     if isinstance(error, SystemExit):
-        return 'raise an exception instead; what only a script does belongs under: if __name__ == "__main__"'
-    return "correct it; --traceback shows how it came to it"
+        return 'raise an exception instead, and put code for scripts under: if __name__ == "__main__"'
+    return "fix the error; --traceback shows the full traceback"

@@ -20,7 +20,7 @@ from felixlike._util.wording import kind_of
 from felixlike.cli import authorship, tune
 from felixlike.errors import StoreError, UnconfirmedCommand
 
-_AGAIN = "give the model again: felixlike tune MODEL --store STORE, or optimize(model, store=…)"
+_AGAIN = "start a new run: felixlike tune MODEL --store STORE, or optimize(model, store=…)"
 """Remedy for a store without a usable command."""
 
 
@@ -28,17 +28,17 @@ def add_parser(commands: Any) -> None:
     """Add the parser of `felixlike resume`."""
     parser = commands.add_parser(
         "resume",
-        help="go on with an interrupted run",
-        description="Repeat the latest `felixlike tune` that used the store; what it holds is not done again. The "
-        "command is shown first, and run after a yes, unless you gave it on this machine.",
+        help="continue an interrupted run",
+        description="Repeat the latest `felixlike tune` that used the store; candidates in the store are not measured "
+        "again. Unless you entered the command on this machine, it is shown first and needs confirmation.",
     )
     parser.add_argument("store", metavar="STORE")
-    parser.add_argument("--rounds", type=int, help="a new limit in place of the run's own; see tune")
+    parser.add_argument("--rounds", type=int, help="replaces the run's limits; see tune")
     parser.add_argument("--trials", type=int)
     parser.add_argument("--seconds", type=float)
-    parser.add_argument("--output", metavar="PATH", help="where to save the tuned model, if elsewhere")
-    parser.add_argument("--yes", action="store_true", help="do not ask before running a command of somebody else's")
-    parser.add_argument("--quiet", action="store_true", help="no progress, no report")
+    parser.add_argument("--output", metavar="PATH", help="path of the tuned model, if it differs from the run's")
+    parser.add_argument("--yes", action="store_true", help="run the stored command without confirmation")
+    parser.add_argument("--quiet", action="store_true", help="print no progress and no report")
     parser.set_defaults(run=run)
 
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         commands, path = store.commands(), store.path
     if not commands or path is None:
         raise StoreError(
-            "no `felixlike tune` has used it",
+            "it contains no `felixlike tune` command",
             where=options.store,
             remedy=_AGAIN,
         )
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     merged |= {name: value for name, value in overrides.items() if value is not None}
     command = shlex.join(["felixlike", "tune", *_arguments(merged), "--store", options.store])
     if not command.isprintable():  # the user must see exactly what runs
-        raise StoreError("its latest command holds signs that cannot be shown", where=options.store, remedy=_AGAIN)
+        raise StoreError("its latest command contains unprintable characters", where=options.store, remedy=_AGAIN)
     if not (options.yes or authorship.is_ours(mark, path, stored)):
         _confirm(command, options.store)
     return tune.run(argparse.Namespace(**merged, store=options.store, quiet=options.quiet, in_background_of=None))
@@ -83,7 +83,7 @@ def _read(text: str, where: str) -> dict[str, Any]:
             if not isinstance(value, kinds) or isinstance(value, bool):
                 raise TypeError(f"{name} is {kind_of(value)}")
         if not all(isinstance(shape, str) for shape in stored["shape"]):
-            raise TypeError("a shape is no text")
+            raise TypeError("shape is not a list of str")
         return {name: value for name, value in stored.items() if name in (*tune.KEPT, tune.MARK)}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"its latest command cannot be read ({error})", where=where, remedy=_AGAIN) from error
@@ -100,7 +100,7 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
 
 def _confirm(command: str, where: str) -> None:
     """Ask whether to run a command. Raise UnconfirmedCommand unless the answer is yes."""
-    why = "this command in the store was not given by you on this machine"
+    why = "the store contains a command that you did not enter on this machine"
     answer = ""
     if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
         print(
@@ -112,5 +112,5 @@ def _confirm(command: str, where: str) -> None:
         answer = sys.stdin.readline().strip().lower()
     if answer not in ("y", "yes"):
         raise UnconfirmedCommand(
-            f"{why}: {command}", where=where, remedy="run it yourself, or add --yes to resume, once you trust it"
+            f"{why}: {command}", where=where, remedy="if you trust it, run it yourself or add --yes to resume"
         )

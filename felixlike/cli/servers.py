@@ -54,9 +54,9 @@ def _sessions() -> Iterator[Finding]:
 
     missing = sandbox.missing()
     if missing:
-        problem = f"for a hostile server this machine lacks {'; '.join(missing)}"
-        remedy = "See Security in docs/rpc.md."
-        yield Finding("sessions", "with some of your rights", problem, remedy, fatal=False)
+        problem = f"this machine lacks protections against hostile servers: {'; '.join(missing)}"
+        remedy = "See the section Security in docs/rpc.md."
+        yield Finding("sessions", "run with some of your permissions", problem, remedy, fatal=False)
 
 
 def _key(tracker: str, key: str, servers: Servers, target: Any) -> Iterator[Finding]:
@@ -69,7 +69,7 @@ def _key(tracker: str, key: str, servers: Servers, target: Any) -> Iterator[Find
         with RpcPool(target, tracker=tracker, key=key, patience=_PATIENCE_SECONDS) as pool:
             probes = pool.survey(_product(target))
     except FelixlikeError as error:
-        yield Finding(f"servers of {key}", "not tried", error.what, _sentence(error.remedy))
+        yield Finding(f"servers of {key}", "not checked", error.what, _sentence(error.remedy))
         return
     some_fit = any(not _problem(probe)[0] for probe in probes)
     for probe in probes:
@@ -82,9 +82,9 @@ def _key(tracker: str, key: str, servers: Servers, target: Any) -> Iterator[Find
     for address in sorted(set(servers.addresses) - {probe.address for probe in probes}):
         yield Finding(
             f"server {as_text(address)}",
-            "not tried",
+            "not checked",
             "it is registered but not free",
-            "It may be at work for somebody; if it stays so, start it again.",
+            "Another client may be using it; restart it if it stays busy.",
             fatal=False,
         )
 
@@ -94,11 +94,11 @@ def _problem(probe: Seen) -> tuple[str, str]:
     if probe.problem:
         return probe.problem, "" if "TVM_NUM_THREADS" in probe.problem else "See docs/rpc.md for what a server needs."
     if probe.version not in (_tvm.version(), "unknown"):
-        return f"here TVM is {_tvm.version()}", "Install the same version on both machines."
+        return f"TVM on this machine is {_tvm.version()}", "Install the same version on both machines."
     if probe.measurement is not None and probe.measurement.message:
         return (
-            f"a small product: {probe.measurement.status}, {probe.measurement.message}",
-            "See what the server printed.",
+            f"measuring a small product failed: {probe.measurement.status}, {probe.measurement.message}",
+            "Check the output of the server.",
         )
     return "", ""
 

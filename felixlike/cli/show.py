@@ -22,9 +22,9 @@ _SQLITE = b"SQLite format 3\x00"
 
 def add_parser(commands: Any) -> None:
     """Add the parser of `felixlike show`."""
-    parser = commands.add_parser("show", help="a readable report of an artefact or a store")
+    parser = commands.add_parser("show", help="print a report of an artefact or a store")
     parser.add_argument("path", metavar="PATH")
-    parser.add_argument("--html", metavar="PAGE", help="write a page with pictures, for browsers, beside")
+    parser.add_argument("--html", metavar="PAGE", help="also write an HTML page with pictures")
     parser.set_defaults(run=run)
 
 
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
 
     path = checks.path(options.path, "show", error=InvalidArtefact)
     if not path.is_file():
-        what = "it is a directory" if path.is_dir() else "there is no such file"
+        what = "expected a file, got a directory" if path.is_dir() else "there is no such file"
         raise InvalidArtefact(what, where=str(path), remedy="give the path of a saved model or of a store")
     with path.open("rb") as file:
         is_store = file.read(len(_SQLITE)) == _SQLITE
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         from felixlike.report.page import write_page
 
         write_page(_page(path, is_store=is_store), options.html)
-        print(f"\nThe page is {options.html}.")
+        print(f"\nPage written to {options.html}.")
     return 0
 
 
@@ -55,7 +55,9 @@ def _check_page(page: str, path: Path) -> None:
     from felixlike._util.atomic_files import check_writable
 
     if check_writable(page) == path.resolve():
-        raise OutputNotWritable("it is the file that is shown", where=page, remedy="give the page another name")
+        raise OutputNotWritable(
+            "the page would overwrite the file that is shown", where=page, remedy="give the page another name"
+        )
 
 
 def _page(path: Path, *, is_store: bool) -> Page:

@@ -21,9 +21,9 @@ def add_parser(commands: Any) -> None:
     """Add the parsers of `felixlike merge`, `export`, `import` and `compact`."""
     merge_parser = commands.add_parser(
         "merge",
-        help="add what other stores hold to a store",
-        description="Add the measurements of other stores to STORE, which is made if there is none; none is there "
-        "twice afterwards. Of damaged files what can be read is taken; those of which nothing can be are named.",
+        help="merge other stores into a store",
+        description="Add the measurements of other stores to STORE, which is created if it does not exist. Duplicates "
+        "are added once. Readable rows of damaged files are recovered; files without any are skipped and listed.",
     )
     merge_parser.add_argument("store", metavar="STORE")
     merge_parser.add_argument("sources", metavar="SOURCE", nargs="+")
@@ -31,19 +31,21 @@ def add_parser(commands: Any) -> None:
 
     export_parser = commands.add_parser(
         "export",
-        help="write a database for MetaSchedule",
-        description="Write a store's right measurements of one target and device as MetaSchedule's JSON database.",
+        help="export measurements to a MetaSchedule database",
+        description="Write a store's valid measurements of one target and device as MetaSchedule's JSON database.",
     )
     export_parser.add_argument("store", metavar="STORE")
     export_parser.add_argument("folder", metavar="FOLDER")
-    export_parser.add_argument("--best", type=int, default=0, metavar="N", help="only the N fastest of each workload")
+    export_parser.add_argument(
+        "--best", type=int, default=0, metavar="N", help="only the N fastest of each workload; 0: all"
+    )
     _add_place(export_parser)
     export_parser.set_defaults(run=run_export)
 
     import_parser = commands.add_parser(
         "import",
-        help="take measurements over from MetaSchedule",
-        description="Add what MetaSchedule has measured (a folder with its JSON database) to STORE.",
+        help="import measurements from a MetaSchedule database",
+        description="Add the measurements of MetaSchedule (a folder with its JSON database) to STORE.",
     )
     import_parser.add_argument("folder", metavar="FOLDER")
     import_parser.add_argument("store", metavar="STORE")
@@ -52,8 +54,8 @@ def add_parser(commands: Any) -> None:
 
     compact_parser = commands.add_parser(
         "compact",
-        help="make a store's file smaller",
-        description="Check every row of a store and give the disk back what it does not need; measurements stay.",
+        help="reduce the size of a store's file",
+        description="Check every row of a store and free unused space in its file. No measurement is removed.",
     )
     compact_parser.add_argument("store", metavar="STORE")
     compact_parser.set_defaults(run=run_compact)
@@ -61,8 +63,8 @@ def add_parser(commands: Any) -> None:
 
 def _add_place(parser: Any) -> None:
     """Add the options that select a target and a device."""
-    parser.add_argument("--target", default="cpu", help="whose measurements")
-    parser.add_argument("--device", metavar="NAME", help="where they were made; this machine's if not given")
+    parser.add_argument("--target", default="cpu", help="target of the measurements")
+    parser.add_argument("--device", metavar="NAME", help="device of the measurements, default this machine's")
 
 
 def run_merge(options: argparse.Namespace) -> int:
@@ -77,9 +79,9 @@ def run_merge(options: argparse.Namespace) -> int:
                 print(f"{source}: {_merged(records.merge(store, source))}")
             except SourceLeftOut as error:
                 left_out += 1
-                print(f"felixlike: left out: {error}", file=sys.stderr)
+                print(f"felixlike: skipped: {error}", file=sys.stderr)
         if left_out:
-            total = f"{left_out} of {len(options.sources)} files left out"
+            total = f"skipped {left_out} of {len(options.sources)} files"
             print(f"felixlike: {total}; {options.store} has {store.count()} measurements.", file=sys.stderr)
     return 1 if left_out else 0
 
@@ -91,7 +93,9 @@ def run_export(options: argparse.Namespace) -> int:
     from felixlike.records.metaschedule import export_database
 
     if options.best < 0:
-        raise InvalidOption(f"best is {options.best}", where="export", remedy="give a whole number, 0 for all")
+        raise InvalidOption(
+            f"expected --best of at least 0, got {options.best}", where="export", remedy="give 0 for all"
+        )
     with records.open(options.store, read_only=True) as store:
         exported = export_database(
             store, options.folder, target=options.target, device=options.device, best=options.best
@@ -127,10 +131,10 @@ def _merged(merged: Merged) -> str:
     """Return the outcome of merging one source as text."""
     text = f"{counted(merged.added, 'new measurement')}, {merged.known} known."
     if merged.damage:
-        lost = "no measurement is known to be lost"
+        lost = "no lost measurement was found"
         if merged.lost:
             lost = f"at least {counted(merged.lost, 'measurement')} {'is' if merged.lost == 1 else 'are'} lost"
-        text += f" The file is not sound: {merged.damage}; what can be read was taken, {lost}."
+        text += f" The file is damaged ({merged.damage}); readable rows were merged, {lost}."
     return text
 
 
@@ -142,4 +146,4 @@ def _exchanged(exchanged: Exchanged, what: str) -> str:
 def _passed_over(exchanged: Exchanged) -> str:
     """Return the skipped records as text, by reason."""
     parts = [f"{count} {reason}" for reason, count in exchanged.passed_over.items()]
-    return f"; passed over: {', '.join(parts)}" if parts else ""
+    return f"; skipped: {', '.join(parts)}" if parts else ""

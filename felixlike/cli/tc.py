@@ -21,24 +21,24 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "tc",
         help="run a tensor comprehension on random inputs",
-        description="Run a tensor comprehension on random inputs and show the time of a call. What is compiled, and "
-        "what tuning finds, is kept for later runs and for felixlike.tc.define.",
+        description="Run a tensor comprehension on random inputs and show the time of a call. Compiled code and "
+        "the results of tuning are cached for later runs and for felixlike.tc.define.",
     )
-    parser.add_argument("file", metavar="FILE", help="a file with definitions")
-    parser.add_argument("--name", help="which definition; needed if there are several")
+    parser.add_argument("file", metavar="FILE", help="text file with definitions")
+    parser.add_argument("--name", help="name of the definition; required if there are several")
     parser.add_argument(
-        "--size", action="append", default=[], metavar="N=128", help=f"a size; others are {_SIZE}; may be repeated"
+        "--size", action="append", default=[], metavar="N=128", help=f"a size, default {_SIZE}; may be repeated"
     )
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--explain", action="store_true", help="print ranges and functions first")
     parser.add_argument("--tune", action="store_true", help="tune, and show the time before and after")
     parser.add_argument("--rounds", type=int, help="with --tune: rounds of one task each")
-    parser.add_argument("--trials", type=int, help="with --tune: candidates measured in all")
-    parser.add_argument("--seconds", type=float, help="with --tune: time to spend on tuning")
-    parser.add_argument("--store", metavar="PATH", help="with --tune: keep every measurement in this file")
+    parser.add_argument("--trials", type=int, help="with --tune: total number of measured candidates")
+    parser.add_argument("--seconds", type=float, help="with --tune: seconds of tuning")
+    parser.add_argument("--store", metavar="PATH", help="with --tune: save every measurement in this file")
     parser.add_argument("--strategy", default="gradient")
-    parser.add_argument("--seed", type=int, default=0, help="of inputs and of the search")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the inputs and of the search")
+    parser.add_argument("--quiet", action="store_true", help="print no progress")
     parser.set_defaults(run=run)
 
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         source = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise InvalidModel("it is no text", where=str(path), remedy="give a file with definitions") from None
+        raise InvalidModel("it is not a text file", where=str(path), remedy="give a file with definitions") from None
     defined = define(source, options.name, options.target)
     inputs, out_tensors = random_inputs(defined.program, _sizes(options.size), _SIZE, seed=checks.seed(options.seed))
     if options.explain:
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     outputs = result if isinstance(result, tuple) else (result,)
     for output, tensor in zip(defined.program.outputs, outputs, strict=True):
         print(f"{output.name}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}")
-    print(f"{defined.name}: {_shown(seconds_of(defined, inputs, out_tensors))} a call")
+    print(f"{defined.name}: {_shown(seconds_of(defined, inputs, out_tensors))} per call")
     if options.tune:
         defined.tune(
             *inputs,
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
             progress=not options.quiet,
         )
         print(defined.report)
-        print(f"{defined.name}: {_shown(seconds_of(defined, inputs, out_tensors))} a call, tuned")
+        print(f"{defined.name}: {_shown(seconds_of(defined, inputs, out_tensors))} per call, tuned")
     return 0
 
 
@@ -89,6 +89,8 @@ def _sizes(texts: list[str]) -> dict[str, int]:
     for text in texts:
         name, equals, number = text.partition("=")
         if not equals or not name.isidentifier() or not number.isdecimal() or not int(number):
-            raise InvalidOption(f"{text!r} is no size", where="--size", remedy="write it as N=128")
+            raise InvalidOption(
+                f"expected NAME=SIZE with a positive size, got {text!r}", where="--size", remedy="for example N=128"
+            )
         sizes[name] = int(number)
     return sizes

@@ -21,32 +21,36 @@ def add_parser(commands: Any) -> None:
     """Add the parsers of `felixlike train` and `evaluate`."""
     train = commands.add_parser(
         "train",
-        help="train the cost model on what was measured",
-        description="Train weights of the cost model on all measurements of the stores. They are judged on a fifth of "
-        "the workloads, and on each operator, by networks that have not seen these; then trained on all.",
+        help="train the cost model on measurements",
+        description="Train weights of the cost model on all measurements of the stores. They are evaluated on a fifth "
+        "of the workloads, and on each operator, by networks that were not trained on these; then trained on all.",
     )
     _add_common(train)
-    train.add_argument("--output", required=True, metavar="PATH", help="where the weights go, for optimize(weights=…)")
-    train.add_argument("--steps", type=int, default=800, help="of training, at most")
+    train.add_argument("--output", required=True, metavar="PATH", help="file of the weights, for optimize(weights=…)")
+    train.add_argument("--steps", type=int, default=800, help="maximum number of training steps, default 800")
     train.add_argument("--seed", type=int, default=0)
-    train.add_argument("--no-operators", action="store_true", help="do not judge on operators left out")
+    train.add_argument("--no-operators", action="store_true", help="do not evaluate on left-out operators")
     train.set_defaults(run=run_train)
 
     evaluate = commands.add_parser(
         "evaluate",
-        help="judge weights of the cost model on what was measured",
-        description="How well weights order the measured candidates of each workload of the stores. Workloads that "
-        "they were trained on say little: the card of the weights tells how many these are.",
+        help="evaluate weights of the cost model on measurements",
+        description="Show how well weights order the measured candidates of each workload of the stores. Scores on "
+        "workloads that they were trained on mean little; the card of the weights says how many these are.",
     )
     _add_common(evaluate)
-    evaluate.add_argument("--weights", metavar="PATH", help="those shipped for the stores' kind of target if not given")
+    evaluate.add_argument(
+        "--weights", metavar="PATH", help="file of weights, default: the shipped weights for the stores' kind of target"
+    )
     evaluate.set_defaults(run=run_evaluate)
 
 
 def _add_common(parser: Any) -> None:
     """Add the arguments of both commands."""
-    parser.add_argument("stores", metavar="STORE", nargs="+", help="also one packed as NAME.sqlite.xz")
-    parser.add_argument("--kind", choices=("cpu", "cuda"), help="of target; needed where the stores hold several")
+    parser.add_argument("stores", metavar="STORE", nargs="+", help="a store, or one packed as NAME.sqlite.xz")
+    parser.add_argument(
+        "--kind", choices=("cpu", "cuda"), help="kind of target; required if the stores contain several"
+    )
 
 
 def run_train(options: argparse.Namespace) -> int:
@@ -103,13 +107,13 @@ def _samples(options: argparse.Namespace) -> Samples:
     where = ", ".join(options.stores)
     for reason, count in samples.left_out.items():
         if count:
-            _say(f"left out: {counted(count, 'candidate')}: {reason}")
+            _say(f"skipped {counted(count, 'candidate')}: {reason}")
     if not samples.workloads:
         raise nothing_to_learn(where)
     kinds = sorted({workload.kind for workload in samples.workloads})
     if len(kinds) > 1:
         raise InvalidOption(
-            f"the measurements are for {' and '.join(kinds)}", where=where, remedy=f"say --kind {kinds[0]}"
+            f"the measurements are for {' and '.join(kinds)}", where=where, remedy=f"add --kind {kinds[0]}"
         )
     return samples
 

@@ -27,28 +27,30 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "tune",
         help="tune a model and save the result",
-        description="Tune a model. MODEL is file.py:factory or package.module:factory (a function giving a module, or "
-        "a module and example inputs), a .pt2 file or a .onnx file.",
+        description="Tune a model. MODEL is file.py:factory or package.module:factory (a function that returns a "
+        "module, or a module and example inputs), a .pt2 file or a .onnx file.",
     )
     add_model(parser)
     parser.add_argument(
         "--rounds", type=int, help="rounds of one task each; limits are totals over all runs with a store"
     )
-    parser.add_argument("--trials", type=int, help="candidates measured in all")
-    parser.add_argument("--seconds", type=float, help="time to spend on tuning")
-    parser.add_argument("--output", metavar="PATH", help="where to save the tuned model")
+    parser.add_argument("--trials", type=int, help="total number of measured candidates")
+    parser.add_argument("--seconds", type=float, help="seconds of tuning")
+    parser.add_argument("--output", metavar="PATH", help="path of the tuned model")
     parser.add_argument(
-        "--store", metavar="PATH", help="keep every measurement in this file, and go on from what it holds"
+        "--store", metavar="PATH", help="save every measurement in this file, and continue from its measurements"
     )
     parser.add_argument("--strategy", default="gradient")
-    parser.add_argument("--space", default="best", help="whose sketches are searched: best, own, default or all")
+    parser.add_argument("--space", default="best", help="design space: best, own, default or all")
     parser.add_argument(
-        "--precision", default="float32", help="of products: float32; on a GPU's tensor cores tf32, float16, bfloat16"
+        "--precision",
+        default="float32",
+        help="precision of products: float32; on a GPU's tensor cores also tf32, float16, bfloat16",
     )
     parser.add_argument("--tracker", metavar="HOST:PORT", help="measure on the servers of this tracker")
-    parser.add_argument("--key", help="the key of these servers")
+    parser.add_argument("--key", help="key of these servers")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quiet", action="store_true", help="no progress, no report")
+    parser.add_argument("--quiet", action="store_true", help="print no progress and no report")
     parser.add_argument("--in-background-of", type=int, metavar="PID", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
@@ -63,7 +65,7 @@ def add_model(parser: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=1x3x224x224[:DTYPE]",
-        help="an input's sizes; once for each input",
+        help="sizes of an input; repeat for each input",
     )
     parser.add_argument("--target", default="cpu", help="cpu, cuda, sm_80, sm_90, simulated:cpu (docs/simulated.md)")
 
@@ -126,7 +128,7 @@ def _tune(options: argparse.Namespace) -> int:
     if failure:
         complain(
             f"{failure}. "
-            + ("Nothing was saved." if saved_path is None else f"It is saved to {saved_path} all the same.")
+            + ("Nothing was saved." if saved_path is None else f"The model is saved to {saved_path} anyway.")
         )
     if not options.quiet:
         print(tuned.report)

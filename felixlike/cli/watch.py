@@ -19,13 +19,12 @@ def add_parser(commands: Any) -> None:
     """Add the parser of `felixlike watch`."""
     parser = commands.add_parser(
         "watch",
-        help="a live page of what a run does, for the browser",
-        description="Serve a page of STORE that renews itself while a run writes it, to browsers on this machine "
-        "alone, until Ctrl-C. The address that is printed holds a token, without which nobody is answered. A store "
-        "that does not exist yet is waited for.",
+        help="serve a live page of a run",
+        description="Serve a page of STORE to browsers on this machine until Ctrl-C. The page updates while a run "
+        "writes to STORE, which need not exist yet. The printed address contains a token that grants access.",
     )
     parser.add_argument("store", metavar="STORE")
-    parser.add_argument("--port", type=int, default=PORT, help=f"of the page, default {PORT}; 0: any that is free")
+    parser.add_argument("--port", type=int, default=PORT, help=f"port of the page, default {PORT}; 0: any free port")
     parser.set_defaults(run=run)
 
 
@@ -39,12 +38,12 @@ def run(options: argparse.Namespace) -> int:
     port = checks.whole(options.port, "port", most=65535, where="watch")
     path = records.path_of(options.store)
     if path is None:
-        raise StoreError("it is in memory of another process", where=options.store, remedy="give the path of a file")
+        raise StoreError("a store in memory cannot be watched", where=options.store, remedy="give the path of a file")
     exists = _checked(path)
     watch = Watch(path, port)
     try:
-        waiting = "" if exists else " as soon as there is one"
-        print(f"{watch.url} shows {path}{waiting}. Ctrl-C ends it.", flush=True)
+        waiting = "" if exists else " once it exists"
+        print(f"{watch.url} shows {path}{waiting}. Press Ctrl-C to stop.", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             watch.serve()
     finally:
@@ -61,5 +60,5 @@ def _checked(path: Path) -> bool:
         records.open(path, read_only=True).close()
         return True
     if not path.parent.is_dir():
-        raise StoreError(f"there is no directory {path.parent}", where=str(path), remedy="make it, or check the path")
+        raise StoreError(f"there is no directory {path.parent}", where=str(path), remedy="create it, or check the path")
     return False

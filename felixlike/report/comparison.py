@@ -159,7 +159,7 @@ def compare(stores: Mapping[str, Store]) -> Comparison:
     for store, opened in stores.items():
         series_by_task = _series(opened.measurements())
         if not series_by_task:
-            raise InvalidOption("there is no measurement in it", where=store, remedy="tune something with it first")
+            raise InvalidOption("it contains no measurements", where=store, remedy="tune a model with it first")
         names |= {workload.task: workload.name for workload in opened.workloads()}
         for (device, task), series in series_by_task.items():
             by_device.setdefault(device, {}).setdefault(task, {})[store] = series
@@ -168,7 +168,7 @@ def compare(stores: Mapping[str, Store]) -> Comparison:
         raise InvalidOption(
             f"the stores {', '.join(stores)} have no task in common",
             where="compare",
-            remedy="give stores of runs of one model, for one target, in the same space of sketches",
+            remedy="give stores of runs of the same model, target and design space",
         )
     return Comparison(groups, tuple(_notes(groups)))
 
@@ -208,11 +208,11 @@ def _notes(groups: Sequence[Group]) -> list[str]:
     notes = []
     if len(groups) > 1:
         parts = "; ".join(f"{group.device}: {', '.join(group.stores)}" for group in groups)
-        notes.append(f"Times of different devices do not compare, so each has a table of its own ({parts}).")
+        notes.append(f"Times of different devices are not comparable, so each device has its own table ({parts}).")
     for group in groups:
         if group.tasks and group.alone:
             what = counted(group.alone, "task")
-            notes.append(f"{what} on {group.device} left out, measured in one store only.")
+            notes.append(f"{what} on {group.device} omitted: measured in one store only.")
         elif not group.tasks:
             notes.append(f"No task on {group.device} was measured in two of {', '.join(group.stores)}.")
     return notes

@@ -49,8 +49,13 @@ def comparison_text(comparison: Comparison, *, width: int | None = None) -> str:
         if group.tasks:
             lines += [*_group_lines(group, width), ""]
     shares = ", ".join(f"{share:.0%}" for share in QUALITIES)
-    meaning = f"To {shares}: candidates measured (and seconds spent on the task) until the best was that good, against "
-    return "\n".join([*lines, *paragraph(meaning + "the best known of all stores of the table; –: never.", width)])
+    meaning = f"To {shares}: candidates measured (and seconds spent on the task) until the best latency reached "
+    return "\n".join(
+        [
+            *lines,
+            *paragraph(meaning + "that share of the best known in all stores of the table; –: not reached.", width),
+        ]
+    )
 
 
 def _group_lines(group: Group, width: int | None) -> list[str]:

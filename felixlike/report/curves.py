@@ -77,7 +77,9 @@ class Series:
         self.elapsed: Numbers = np.fromiter(elapsed, dtype=np.float64)
         latencies = np.fromiter(latency, dtype=np.float64)
         if len(self.elapsed) != len(latencies):
-            raise ValueError(f"{len(self.elapsed)} times for {len(latencies)} latencies")
+            raise ValueError(
+                f"expected one time per latency, got {len(self.elapsed)} times and {len(latencies)} latencies"
+            )
         self.latency: Numbers = np.where(np.isnan(latencies), np.inf, latencies)
         self.best_so_far: Numbers = np.minimum.accumulate(self.latency)
 

@@ -192,7 +192,7 @@ class Explanation:
             if self.sketch.variables[column].name == name:
                 return column
         raise InvalidOption(
-            f"{shown(name)} is not a variable to draw along",
+            f"cannot plot along {shown(name)}",
             where=repr(self.sketch),
             remedy=choose_from(name, [self.sketch.variables[c].name for c in candidates]),
         )
@@ -230,9 +230,9 @@ class Explanation:
         tiles = [v.name for v in self.sketch.variables if v.kind is Kind.TILE and not v.fixed and v.position > 0]
         if not tiles:
             raise InvalidOption(
-                "the sketch has no tile factor to draw along",
+                "the sketch has no tile factor to plot along",
                 where=repr(self.sketch),
-                remedy="explain another sketch, or leave the plot out",
+                remedy="explain another sketch, or omit the plot",
             )
         return max(tiles, key=self._changes)
 
@@ -304,13 +304,15 @@ def explain(
         >>> print(explain(symbolic.sketches(task)[0], columns=["vector_extent"]))
     """
     option_checks.of_kind(sketch, Sketch, "sketch", where="explain", remedy="give one of symbolic.sketches(task)")
-    option_checks.of_kind(columns, Iterable, "columns", where="explain", remedy=f"give names, as {DEFAULT_COLUMNS}")
+    option_checks.of_kind(
+        columns, Iterable, "columns", where="explain", remedy=f"give names, for example {DEFAULT_COLUMNS}"
+    )
     columns = (columns,) if isinstance(columns, str) else tuple(columns)
     for column in columns:
         _check_column(column)
     blocks = [s.block for s, _ in sketch.program.stores()]
     if store is not None and store not in blocks:
-        raise InvalidOption(f"there is no block {shown(store)}", where=repr(sketch), remedy=choose_from(store, blocks))
+        raise InvalidOption(f"unknown block {shown(store)}", where=repr(sketch), remedy=choose_from(store, blocks))
     chosen = tuple(sketch.sample(1, seed=0)[0].tolist() if point is None else sketch.checked([point])[0].tolist())
     return Explanation(sketch, store if store is not None else _heaviest(sketch), chosen, columns)
 
@@ -332,9 +334,9 @@ def _check_column(name: Any) -> None:
     likely = nearest(name, NAMES)
     known = near or ([likely] if likely else DEFAULT_COLUMNS)
     raise InvalidOption(
-        f"there is no feature {shown(name)}",
+        f"unknown feature {shown(name)}",
         where="columns",
-        remedy=f"for example {', '.join(known)}; all of them are in felixlike.features.NAMES",
+        remedy=f"for example {', '.join(known)}; felixlike.features.NAMES lists all",
     )
 
 

@@ -85,7 +85,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
     lines = _lines(drawn, _total(sizes) if width is None else width)
     left_out = [column.name for i, column in enumerate(columns) if i not in visible]
     if left_out:
-        text = f"Left out for want of room (of {_total(least)} columns): {', '.join(left_out)}."
+        text = f"Omitted, since the table needs {_total(least)} columns: {', '.join(left_out)}."
         lines += paragraph(text, width)
     return lines
 

@@ -22,7 +22,7 @@ def new_figure(width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingDependency("drawing needs matplotlib", where="plot", remedy="pip install matplotlib") from None
+        raise MissingDependency("plots require matplotlib", where="plot", remedy="pip install matplotlib") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -51,7 +51,7 @@ def image_path(path: str | Path) -> Path:
     """Return the path of an image. Raise OutputNotWritable if its name has no suffix."""
     file = option_checks.path(path, "plot", error=OutputNotWritable)
     if not file.suffix:
-        raise OutputNotWritable("its name does not say which kind of image", where=str(file), remedy=_IMAGES)
+        raise OutputNotWritable("the name of an image needs a suffix", where=str(file), remedy=_IMAGES)
     return file
 
 
@@ -65,5 +65,5 @@ def save_figure(figure: Any, path: Path) -> None:
         ) from error
     except OSError as error:
         raise OutputNotWritable(
-            f"the plot cannot be written: {error.strerror}", where=str(path), remedy="choose another place"
+            f"the plot cannot be written: {error.strerror}", where=str(path), remedy="choose another path"
         ) from error

@@ -30,9 +30,9 @@ def figure_of(report: ReportData) -> Any:
     known = [task for task in report.tasks if task.story.steps]
     if not known:
         raise InvalidOption(
-            "this report knows no curves: nothing was measured in this run, or an earlier version wrote it",
+            "the report has no curves: nothing was measured in this run, or an earlier version wrote it",
             where=report.model,
-            remedy="tune with a larger budget, or draw a store: felixlike compare STORE --output FILE",
+            remedy="tune with a larger budget, or plot a store: felixlike compare STORE --output FILE",
         )
     drawn = sorted(known, key=lambda task: -task.weight * task.story.steps[-1].latency)[:MOST_DRAWN]
     columns = min(_COLUMNS, len(drawn))
@@ -54,6 +54,6 @@ def figure_of(report: ReportData) -> Any:
         panel.set_title(task.name, fontsize="small", parse_math=False)
         panel.set_xlabel("seconds", fontsize="small")
         panel.set_ylabel("µs", fontsize="small")
-    left_out = f"; {len(known) - len(drawn)} tasks left out" if len(known) > len(drawn) else ""
+    left_out = f"; {len(known) - len(drawn)} tasks omitted" if len(known) > len(drawn) else ""
     figure.suptitle(f"{report.model}: best latency over time{left_out}", parse_math=False)
     return for_notebooks(figure)

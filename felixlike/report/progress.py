@@ -118,7 +118,11 @@ def make_progress(wanted: object) -> Reporter:
         InvalidOption: The value is anything else.
     """
     if not isinstance(wanted, bool) and not (isinstance(wanted, str) and wanted == "plain"):
-        raise InvalidOption(f"progress is {shown(wanted)}", where="progress", remedy='give True, False or "plain"')
+        raise InvalidOption(
+            f'expected True, False or "plain", got {shown(wanted)}',
+            where="progress",
+            remedy='give "plain" for plain lines, False for none',
+        )
     stream: TextIO | None = sys.stderr
     if wanted is False or stream is None:
         return Reporter()

@@ -159,13 +159,13 @@ def _read(cls: type[_T], data: Any, place: str) -> _T:
         if kind.startswith("dict["):
             _check_dict(value, kind, name)
         elif kind in _KINDS and (isinstance(value, bool) or not isinstance(value, _KINDS[kind]) or _is_huge(value)):
-            raise damaged(name, f"is {shown(value)}, which is no {kind}")
+            raise damaged(name, f"is {shown(value)}, expected {kind}")
         values[entry.name] = TaskHistory.from_json(value, name) if kind == "TaskHistory" else value
     unknown = sorted(set(data) - {entry.name for entry in dataclasses.fields(cls)})  # type: ignore[arg-type]
     if unknown:
-        raise damaged(f"{place}.{unknown[0]}" if place else unknown[0], "is not known")
+        raise damaged(f"{place}.{unknown[0]}" if place else unknown[0], "is an unknown field")
     if cls is TaskReport and values["seconds"] <= 0:
-        raise damaged(f"{place}.seconds", f"is {values['seconds']}, which no task takes")
+        raise damaged(f"{place}.seconds", f"is {values['seconds']}, expected a positive number")
     return cls(**values)
 
 
@@ -173,7 +173,7 @@ def _check_dict(value: Any, kind: str, name: str) -> None:
     """Raise InvalidArtefact unless a value is a dictionary of strings or of integers, as `kind` says."""
     classes = _KINDS[kind.removeprefix("dict[str, ").removesuffix("]")]
     if not isinstance(value, dict) or any(type(part) not in classes or _is_huge(part) for part in value.values()):
-        raise damaged(name, f"is {shown(value)}, which is no {kind}")
+        raise damaged(name, f"is {shown(value)}, expected {kind}")
 
 
 def _is_huge(value: Any) -> bool:
@@ -184,7 +184,7 @@ def _is_huge(value: Any) -> bool:
 def _of_type(data: Any, field: str, cls: type) -> Any:
     """Return a field of JSON data. Raise InvalidArtefact if its type differs."""
     if not isinstance(data, dict) or not isinstance(data.get(field), cls):
-        raise damaged(field, f"is no {cls.__name__}")
+        raise damaged(field, f"is not a {cls.__name__}")
     return data[field]
 
 

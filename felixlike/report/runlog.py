@@ -3,7 +3,7 @@
 Input: events of the session. Output: `<store>.logs/<UTC time>-<process>.jsonl`, with a number appended if a process
 starts several runs in one second; nothing without a store. The log is for people and their tools; `felixlike watch` and
 `felixlike show --html` read it. If it cannot be written (a full disk), the run continues without it. Starting a log
-removes logs older than `_MOST_DAYS` or beyond `_MOST_BYTES`; the latest `_LATEST` always stay.
+removes logs older than `MOST_DAYS` or beyond `MOST_BYTES`; the latest `LATEST` always stay.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from felixlike.tuning import Event
 
 
-_MOST_DAYS, _MOST_BYTES = 90, 256 * 2**20
+MOST_DAYS, MOST_BYTES = 90, 256 * 2**20
 """Maximum age in days and maximum total size in bytes of the logs beside a store. Chosen by hand."""
 
-_LATEST = 20
+LATEST = 20
 """Number of logs that are never removed, whatever their age and size. Chosen by hand."""
 
 _NAME = re.compile(r"\d{8}T\d{6}-\d+(-\d+)?\.jsonl")
@@ -129,7 +129,7 @@ class RunLog:
 def _remove_old(folder: Path) -> None:
     """Remove logs beyond the limits."""
     logs = sorted(_logs(folder), key=lambda log: -log.used)
-    for log in cache.beyond(logs[_LATEST:], most_bytes=_MOST_BYTES, most_days=_MOST_DAYS):
+    for log in cache.beyond(logs[LATEST:], most_bytes=MOST_BYTES, most_days=MOST_DAYS):
         with contextlib.suppress(OSError):
             log.path.unlink()
 

@@ -145,7 +145,7 @@ def precision_words(report: ReportData) -> str:
         return ""
     on_tensor_cores = [task.name for task in report.tasks if task.precision != "float32"]
     if not on_tensor_cores:
-        return f"{report.precision} was asked for, but all are of float32"
+        return f"{report.precision} was requested, but all are float32"
     return f"{report.precision} on tensor cores in {', '.join(on_tensor_cores)}; float32 elsewhere"
 
 

@@ -88,16 +88,16 @@ class TaskHistory:
             return TaskHistory()
         unknown = sorted(set(data) - set(TaskHistory.__dataclass_fields__))
         if unknown:
-            raise damaged(f"{place}.{unknown[0]}", "is not known")
+            raise damaged(f"{place}.{unknown[0]}", "is an unknown field")
         steps = _rows(data.get("steps"), 3, f"{place}.steps")
         pairs = _rows(data.get("pairs"), 2, f"{place}.pairs")
         for name in ("building", "running"):
             if not is_number(data.get(name)):
-                raise damaged(f"{place}.{name}", f"is {shown(data.get(name))}, which is no number")
+                raise damaged(f"{place}.{name}", f"is {shown(data.get(name))}, expected a number")
         counted = all(count == int(count) >= 0 and 0 <= at <= 1e9 for count, at, _ in steps)
         drawable = all(is_latency(row[-1]) for row in (*steps, *pairs)) and all(is_score(score) for score, _ in pairs)
         if not (counted and drawable):
-            raise damaged(f"{place}.steps", "or its pairs have numbers that none can be")
+            raise damaged(place, "has steps or pairs with numbers out of range")
         return TaskHistory(
             steps=tuple(Step(int(count), at, best) for count, at, best in steps),
             pairs=tuple(Pair(score, latency) for score, latency in pairs),
@@ -151,7 +151,7 @@ def _nodes_json(nodes: Nodes) -> list[Any]:
 def _nodes_from(data: Any, place: str, depth: int) -> Nodes:
     """Create loops from plain data. Raise InvalidArtefact if the data is invalid or nested too deeply."""
     if not isinstance(data, list) or depth < 0:
-        raise damaged(place, f"is {shown(data)}, which are no loops")
+        raise damaged(place, f"is {shown(data)}, expected a list of at most {_DEEPEST} nested loops")
     return tuple(_node_from(node, place, depth) for node in data)
 
 
@@ -164,7 +164,7 @@ def _node_from(data: Any, place: str, depth: int) -> LoopNode | Statement:
         numbers = is_whole(extent) and is_whole(unroll)
         if isinstance(name, str) and isinstance(kind, str) and numbers:
             return LoopNode(name, kind, extent, unroll, _nodes_from(body, place, depth - 1))
-    raise damaged(place, f"has {shown(data)}, which is no loop")
+    raise damaged(place, f"contains {shown(data)}, which is not a loop")
 
 
 def _rows(data: Any, width: int, place: str) -> list[list[float]]:
@@ -173,4 +173,4 @@ def _rows(data: Any, width: int, place: str) -> list[list[float]]:
         isinstance(row, list) and len(row) == width and all(is_number(number) for number in row) for row in data
     ):
         return data
-    raise damaged(place, f"is {shown(data)}, which are no numbers")
+    raise damaged(place, f"is {shown(data)}, expected rows of {width} numbers")

@@ -33,7 +33,7 @@ under its own name.
 _TOKEN_BYTES = 16
 """Random bytes of the token. 128 bits cannot be guessed."""
 
-_LEAST = 2.0
+LEAST_SECONDS = 2.0
 """Minimum seconds between two builds of the page. Drawing schedules takes at most half of that per build. Chosen by
 hand.
 """
@@ -48,7 +48,7 @@ class _Pages:
     def __init__(self, store: Path) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._page = StorePage(store, seconds=_LEAST / 2)
+        self._page = StorePage(store, seconds=LEAST_SECONDS / 2)
         self._built = Page(str(store), (), ())
         self._seen: Any = None
         self._at = -float("inf")
@@ -65,7 +65,7 @@ class _Pages:
                 started = time.monotonic()
                 self._built, self._seen = self._build(), state
                 self._at = time.monotonic()
-                self._least = max(_LEAST, 3 * (self._at - started))  # a large store must not slow down its run
+                self._least = max(LEAST_SECONDS, 3 * (self._at - started))  # a large store must not slow down its run
             return self._built
 
     def _build(self) -> Page:
@@ -73,13 +73,13 @@ class _Pages:
         name = str(self._store)
         try:
             if not self._store.exists() or not self._store.stat().st_size:
-                return Page(name, (), (), state=f"There is no store {name} yet. It is waited for.")
+                return Page(name, (), (), state=f"Waiting for the store {name}, which does not exist yet.")
             return self._page.build()
         except (FelixlikeError, OSError) as error:
-            return Page(name, (), (), state=f"The store cannot be read at the moment: {error}")
+            return Page(name, (), (), state=f"The store cannot be read now: {error}")
         except Exception as error:  # the server continues, as the run does
             words = f"{type(error).__name__}: {first_line(error)}"
-            return Page(name, (), (), state=f"The page could not be made by a mistake in felixlike: {words}")
+            return Page(name, (), (), state=f"The page could not be built because of a bug in felixlike: {words}")
 
     def _state(self) -> list[tuple[str, int, int]]:
         """Return names, times and sizes of the files that a run changes: the store, SQLite's log, the run logs."""
@@ -116,9 +116,9 @@ class Watch:
             self._server = _Server((LOOPBACK, port), _Handler)
         except OSError as error:
             raise InvalidOption(
-                f"port {port} cannot be used: {error.strerror or error}",
+                f"cannot listen on port {port}: {error.strerror or error}",
                 where="watch",
-                remedy="give another one with --port, or 0 for any that is free",
+                remedy="choose another port with --port, or 0 for any free port",
             ) from None
         self._server.pages = _Pages(store)
         self._server.token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -159,12 +159,12 @@ class _Handler(BaseHTTPRequestHandler):
         """Serve the page, or its body for a live update."""
         host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         if host not in _HOSTS:
-            self._answer(HTTPStatus.MISDIRECTED_REQUEST, b"this page is for this machine alone\n", "text/plain")
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, b"this page is available on this machine only\n", "text/plain")
             return
         request = urlsplit(self.path)
         token, _, part = request.path.removeprefix("/").partition("/")
         if not secrets.compare_digest(token.encode(), self.server.token.encode()):
-            words = b"open the address that `felixlike watch` has printed: it ends with a token\n"
+            words = b"open the address that `felixlike watch` printed; it contains the token\n"
             self._answer(HTTPStatus.FORBIDDEN, words, "text/plain")
             return
         if part not in ("", "body"):

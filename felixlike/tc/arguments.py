@@ -51,10 +51,12 @@ class Arguments:
                 dtype = next((p.dtype for p in self.program.parameters if p.name == name), "float32")
                 return Given(tuple(tensor), dtype)
             raise TCCallError(
-                f"`{name}` is {kind_of(tensor)}, no tensor", where=self.program.name, remedy="give torch tensors"
+                f"expected a torch.Tensor for `{name}`, got {kind_of(tensor)}",
+                where=self.program.name,
+                remedy="pass one torch.Tensor per parameter",
             )
         if tensor.is_nested:
-            raise TCCallError(f"`{name}` is a nested tensor", where=self.program.name, remedy="give a dense one")
+            raise TCCallError(f"`{name}` is a nested tensor", where=self.program.name, remedy="pass a dense tensor")
         return Given(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
     def completed(
@@ -98,12 +100,18 @@ class Arguments:
         if out is None:
             return {}
         if not isinstance(out, Mapping):
-            raise TCCallError(f"out is {kind_of(out)}", where=self.program.name, remedy='give a dict: out={"C": c}')
+            raise TCCallError(
+                f"expected a dict for `out`, got {kind_of(out)}",
+                where=self.program.name,
+                remedy='pass output tensors by name: out={"C": c}',
+            )
         names = [output.name for output in self.program.outputs]
         for name in out:
             if name not in names:
                 raise TCCallError(
-                    f"there is no output {name!r}", where=self.program.name, remedy=f"it has {', '.join(names)}"
+                    f"there is no output {name!r}",
+                    where=self.program.name,
+                    remedy=f"the outputs are {', '.join(names)}",
                 )
         return out
 
@@ -113,9 +121,9 @@ class Arguments:
         return self.program.source.error(
             TCCallError,
             step.span,
-            f"reduction without initialization: `{output.name}` is accumulated into, so its first contents must be"
+            f"reduction without initialization: `{output.name}` is accumulated into, so its initial values must be"
             " passed by the caller",
-            f'give out={{"{output.name}": tensor}}, or begin with nothing: write {step.operator}=!',
+            f'pass out={{"{output.name}": tensor}}, or write {step.operator}=! to initialize the reduction',
         )
 
     def _check_outputs(self, made: Instance, out: Mapping[str, Any]) -> None:
@@ -127,7 +135,7 @@ class Arguments:
             shape = made.ranges.shape(output.name)
 
             def error(reason: str, output: Output = output, shape: tuple[int, ...] = shape) -> TCCallError:
-                remedy = f"give a tensor of shape {shape} and type {spoken(output.dtype)}"
+                remedy = f"pass a tensor of shape {shape} and type {spoken(output.dtype)}"
                 return self.program.source.error(TCCallError, output.span, reason, remedy)
 
             if actual.dtype != output.dtype:

@@ -119,7 +119,10 @@ class _Examiner:
         if interval(value.right, self.ranges.domains[self.number].intervals, self.sizes) == (0, 0):
             text = self.source.shown(value.right.span)
             raise self.source.error(
-                TCRangeError, value.span, f"division by zero: `{text}` is always 0", "divide by something else"
+                TCRangeError,
+                value.span,
+                f"division by zero: `{text}` is always 0",
+                "use a divisor that can be other than 0",
             )
 
     def _examine(self, read: Read, tests: _Tests) -> None:
@@ -186,10 +189,10 @@ class _Examiner:
         return self.source.error(
             TCRangeError,
             subscript.span,
-            f"out of bounds access to `{read.tensor}`, dimension {dimension}: `{self.source.shown(subscript.span)}` is"
-            f" from {least} to {greatest}{f' for {ranges}' if ranges else ''}, beyond {low} to {high}, which violates"
-            " the precondition of the access",
-            "narrow the range with `where`, or make the access only where it is within: (i < N) ? A(i) : 0.0",
+            f"out of bounds access to `{read.tensor}`, dimension {dimension}: `{self.source.shown(subscript.span)}`"
+            f" ranges from {least} to {greatest}{f' for {ranges}' if ranges else ''}, but only {low} to {high} is"
+            " valid; this violates the precondition of the access",
+            "narrow the range with `where`, or guard the access with a condition: (i < N) ? A(i) : 0.0",
         )
 
 

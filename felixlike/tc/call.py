@@ -29,7 +29,9 @@ def sizes_of(program: Program, given: Sequence[Given]) -> dict[str, int]:
     if len(given) != count:
         names = ", ".join(_declared(parameter) for parameter in program.parameters) or "none"
         raise TCCallError(
-            f"expected {counted(count, 'input')} but got {len(given)}", where=program.name, remedy=f"it takes {names}"
+            f"expected {counted(count, 'input')} but got {len(given)}",
+            where=program.name,
+            remedy=f"the inputs are {names}",
         )
     sizes: dict[str, int] = {}
     for parameter, tensor in zip(program.parameters, given, strict=True):
@@ -63,7 +65,7 @@ def _match(program: Program, parameter: Tensor, tensor: Given, sizes: dict[str, 
         )
     for number, (dim, size) in enumerate(zip(parameter.dims, tensor.shape, strict=True)):
         if size < 1:
-            raise error(f"dimension {number} of `{name}` has size {size}", "give sizes of at least 1")
+            raise error(f"dimension {number} of `{name}` has size {size}", "all sizes must be at least 1")
         if isinstance(dim, int):
             if size != dim:
                 raise error(

@@ -6,6 +6,7 @@ and are inferred later, in `ranges.py`.
 
 from __future__ import annotations
 
+from felixlike._util.wording import counted
 from felixlike.errors import TCSemanticError
 from felixlike.tc import tree
 from felixlike.tc.functions import ARITY
@@ -49,7 +50,7 @@ class _Checker:
                 raise self._error(
                     result.name.span,
                     f"undefined variable `{name}`: this output is never defined",
-                    f"write it in a statement, as `{name}(…) = …`, or leave it out",
+                    f"write it in a statement, for example `{name}(…) = …`, or remove it from the outputs",
                 )
         outputs = tuple(self._written[name] for name in self._results)
         return Program(
@@ -142,20 +143,22 @@ class _Checker:
             raise self._error(
                 where,
                 f"this statement includes the reduction variable `{reduced[0]}` but does not specify a reduction",
-                f"`{reduced[0]}` is not on the left: put it there, or write +=!, *=!, min=! or max=! instead of =",
+                f"`{reduced[0]}` is not on the left: add it there, or write +=!, *=!, min=! or max=! instead of =",
             )
         if value.dtype == "bool" and operator in ("+", "*"):
             raise self._error(
                 statement.value.span,
                 "arithmetic on bool is not defined",
-                "cast it to a number, as int32(…), or use max=! for any and min=! for all",
+                "cast it to a number, for example int32(…), or use max=! for any and min=! for all",
             )
         fresh = operator == "=" or statement.operator.text.endswith("!")
         first = statement.target.text not in self._written
         self._write(statement, value, fresh=fresh)
         for name, other in slips(value, left, reduced):
             line = self._error(statement.span, "").line
-            self._notes.append(f"line {line}: `{name}` is an index that is reduced over, once; is it `{other}`?")
+            self._notes.append(
+                f"line {line}: index `{name}` is reduced over and occurs in only one access; did you mean `{other}`?"
+            )
         return Step(
             target=statement.target.text,
             indices=left,
@@ -249,7 +252,7 @@ class _Checker:
             raise self._error(
                 index.span,
                 f"undefined variable `{index.text}` used here: it is {kind}, not an index",
-                "ranges are those of indices",
+                "`where` gives ranges to indices only",
             )
 
     def _write(self, statement: tree.Statement, value: Value, *, fresh: bool) -> None:
@@ -264,15 +267,19 @@ class _Checker:
             raise self._error(
                 name.span,
                 f"`{name.text}` has {before.rank} dimensions where it is first written, but {rank} dimensions here",
-                "write it with as many indices everywhere",
+                "use the same number of indices in every statement",
             )
         if before.dtype != dtype:
-            near = "write literals with a point, as 0.0" if {before.dtype, dtype} == {"int32", "float32"} else ""
+            near = (
+                "write literals with a decimal point, for example 0.0"
+                if {before.dtype, dtype} == {"int32", "float32"}
+                else ""
+            )
             raise self._error(
                 statement.value.span,
                 f"type mismatch in an update of `{name.text}`: it is {spoken(before.dtype)} where it is first written,"
                 f" but {spoken(dtype)} here",
-                near or f"cast this: {spoken(before.dtype)}(…)",
+                near or f"cast the value: {spoken(before.dtype)}(…)",
             )
 
     def _check_declared(self, statement: tree.Statement, dtype: str, rank: int) -> None:
@@ -285,7 +292,7 @@ class _Checker:
                 statement.target.span,
                 f"`{statement.target.text}` is a tensor defined with {rank} dimensions but declared as an output with"
                 f" {len(declared.dims)} dimensions",
-                "declare it with as many",
+                f"declare it with {counted(rank, 'dimension')}",
             )
         narrow = canonical(declared.scalar.text)
         if matched(dtype, narrow) != narrow:

@@ -307,10 +307,10 @@ class Comprehension:
                 raise source.error(
                     TCRangeError,
                     subscript.span,
-                    f"out of bounds access to `{check.read.tensor}`, dimension {check.dimension}: the values of"
-                    f" `{source.shown(subscript.span)}` are not all within {low} to {high}, the precondition of the"
-                    " access",
-                    "check the tensor that holds them",
+                    f"out of bounds access to `{check.read.tensor}`, dimension {check.dimension}: some values of"
+                    f" `{source.shown(subscript.span)}` are outside {low} to {high}, which violates the precondition of"
+                    " the access",
+                    "check the tensor that contains the subscripts",
                 )
 
     def _through_operator(self, tensors: Sequence[Any], out: Mapping[str, Any] | None) -> Any:

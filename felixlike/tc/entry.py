@@ -51,7 +51,11 @@ def define(
         c = mm(a, b)
     """
     if options is not None and not isinstance(options, Options):
-        raise InvalidOption(f"{kind_of(options)} is given", where="options", remedy="give felixlike.tc.Options()")
+        raise InvalidOption(
+            f"expected felixlike.tc.Options, got {kind_of(options)}",
+            where="options",
+            remedy="create the options with felixlike.tc.Options()",
+        )
     program = read(source, name)
     prepare()  # once per process, here rather than in the first call
     operator.prepare()
@@ -65,18 +69,24 @@ def read(source: str, name: str | None = None) -> Program:
     from felixlike.tc.parser import parse  # the import reads the grammar
 
     if not isinstance(source, str):
-        raise InvalidOption(f"{kind_of(source)} is given", where="source", remedy="give the text of a definition")
+        raise InvalidOption(
+            f"expected a str, got {kind_of(source)}", where="source", remedy="give the text of a definition"
+        )
     if name is not None and not isinstance(name, str):
-        raise InvalidOption(f"{kind_of(name)} is given", where="name", remedy="give the name of a definition")
+        raise InvalidOption(
+            f"expected a str, got {kind_of(name)}", where="name", remedy="give the name of a definition"
+        )
     if not source.strip():
         raise TCSyntaxError(
-            "expected `def` but found the end of the text (eof)", where=name or "tc", remedy="write one"
+            "expected `def` but found the end of the text (eof)",
+            where=name or "tc",
+            remedy="give the text of a definition",
         )
     definitions = parse(Source(source, name or ""))
     names = [definition.name.text for definition in definitions]
     if name is None and len(names) > 1:
         raise InvalidOption(
-            f"there are {len(names)} definitions: {', '.join(names)}", where="name", remedy=choose_from("", names)
+            f"the text has {len(names)} definitions: {', '.join(names)}", where="name", remedy=choose_from("", names)
         )
     chosen = names[0] if name is None else name
     if chosen not in names:

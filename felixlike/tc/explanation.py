@@ -27,7 +27,7 @@ def explained(program: Program) -> str:
     for number, step in enumerate(program.steps):
         lines.append(f"  {statement_text(step)}")
         for index in (*step.indices, *step.reduced):
-            range_ = ranges[number][index] if ranges else "depends on the sizes: explain(*inputs) tells"
+            range_ = ranges[number][index] if ranges else "depends on the sizes; call explain(*inputs) to see it"
             lines.append(f"    {index} in {range_}{_role(step, index)}")
     return "\n".join([*lines, *(f"  note: {note}" for note in program.notes)])
 
@@ -49,7 +49,7 @@ def explained_for(made: Instance, *, fuse: bool = True) -> str:
         lowest = ", ".join(str(low) for low, _ in ranges.bounds[output.name])
         is_moved = any(low for low, _ in ranges.bounds[output.name])
         moved = f", its first element is {output.name}({lowest})" if is_moved else ""
-        accumulated = ", accumulated into what the caller gives" if output.given else ""
+        accumulated = ", accumulated into the tensor that the caller passes" if output.given else ""
         lines.append(f"  {output.name}: {spoken(output.dtype)}({shape}){moved}{accumulated}")
     for check in made.bounds.checks:
         low, high = check.bounds

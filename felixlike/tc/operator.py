@@ -93,7 +93,7 @@ def _without_gradients(source: str, name: str, inputs: list[Any]) -> list[Any]:
     import torch
 
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-        text = f"{name}: an input needs a gradient, but gradients stop here: tensor comprehensions have none."
+        text = f"{name}: an input requires a gradient, but tensor comprehensions have no gradients; they stop here."
         warnings.warn(NoGradientWarning(text), stacklevel=callers_level())
     with torch._C._AutoDispatchBelowAutograd():
         return run(source, name, [tensor.detach() for tensor in inputs])

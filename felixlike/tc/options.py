@@ -104,7 +104,7 @@ class Options:
         """
         if strategy not in _FUSIONS:
             raise InvalidOption(
-                f"{shown(strategy)} is no strategy of fusion", where="fuse", remedy=choose_from(strategy, _FUSIONS)
+                f"unknown fusion strategy {shown(strategy)}", where="fuse", remedy=choose_from(strategy, _FUSIONS)
             )
         return replace(self, fusion=strategy)
 
@@ -122,8 +122,12 @@ class Options:
 def _positive(name: str, sizes: tuple[int, ...], *, most: int = 8) -> tuple[int, ...]:
     """Return the sizes. Raise InvalidOption unless they are 1 to `most` positive integers."""
     if not 0 < len(sizes) <= most:
-        raise InvalidOption(f"{len(sizes)} numbers are given", where=name, remedy=f"give 1 to {most}")
+        raise InvalidOption(
+            f"expected 1 to {most} sizes, got {len(sizes)}", where=name, remedy=f"for example {name}(8)"
+        )
     for size in sizes:
         if type(size) is not int or size < 1:
-            raise InvalidOption(f"{shown(size)} is no positive integer", where=name, remedy="give positive integers")
+            raise InvalidOption(
+                f"expected a positive integer, got {shown(size)}", where=name, remedy=f"for example {name}(8)"
+            )
     return sizes

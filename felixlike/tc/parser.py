@@ -84,7 +84,7 @@ def parse(source: Source) -> tuple[tree.Definition, ...]:
                 TCSyntaxError,
                 definition.name.span,
                 f"`{definition.name.text}` is already defined",
-                "give each definition a name of its own",
+                "give each definition a different name",
             )
         names.add(definition.name.text)
     return definitions
@@ -100,7 +100,7 @@ def _check_depth(source: Source, parsed: Any) -> None:
                 TCSyntaxError,
                 _span(node),
                 f"expressions are nested more than {DEEPEST} deep",
-                "cut them into several statements, or into lets",
+                "split the expression into several statements or lets",
             )
         stack.extend((child, depth + 1) for child in node.children if isinstance(child, lark.Tree))
 
@@ -115,18 +115,18 @@ def _unexpected(source: Source, error: Any) -> TCSyntaxError:
     names = _expected(expected)
     remedy = ""
     if reserved:
-        remedy = f"{actual} is a reserved word (keyword) and no identifier; choose another name"
+        remedy = f"{actual} is a reserved word (keyword) and cannot be an identifier; choose another name"
     elif token.type == "ID" and "SCALAR" in expected:
         near = _FOREIGN_TYPES.get(str(token)) or nearest(str(token), _TYPES)
         remedy = f"types are {', '.join(_TYPES)}" + (f" (did you mean `{near}`?)" if near else "")
     elif token.type == "COMMA" and expected <= {"RPAR", *_OPERATORS} and _after_extreme(source, span.start):
         remedy = "min and max take exactly 2 arguments"
     elif "ASSIGN" in expected:
-        remedy = "operators are = += *= min= max= +=! *=! min=! max=!, without spaces within"
+        remedy = "assignment operators are = += *= min= max= +=! *=! min=! max=!, written without spaces"
     elif expected <= {"ID", "COMMA", "RPAR"} and token.type in ("NUMBER", *_OPERATORS):
-        remedy = "on the left of an assignment stand plain identifiers: O(i) = A(i - 1), not O(i + 1) = A(i)"
+        remedy = "indices on the left of an assignment must be identifiers: O(i) = A(i - 1), not O(i + 1) = A(i)"
         if source.text.count("{", 0, span.start) == source.text.count("}", 0, span.start):
-            remedy = "sizes are names or numbers"
+            remedy = "sizes must be names or numbers"
     return source.error(TCSyntaxError, span, f"expected {names} but found {actual}", remedy)
 
 
@@ -169,16 +169,16 @@ def _unknown(source: Source, place: int | None) -> TCSyntaxError:
     """Return an error for a character that starts no token."""
     place = place or 0
     sign = source.text[place]
-    remedy = "the language has letters, digits and + - * / % ( ) { } ? : , = < > ! && || only"
+    remedy = "use only letters, digits and + - * / % ( ) { } ? : , = < > ! && ||"
     if sign in "→⟶⇒":
-        remedy = "the arrow is written `->`"
+        remedy = "write the arrow as `->`"
     elif sign in "[]":
-        remedy = "subscripts stand in parentheses: `A(i, j)`"
+        remedy = "write subscripts in parentheses: `A(i, j)`"
     elif sign == ";":
-        remedy = "statements need no separator"
+        remedy = "remove it: statements have no separator"
     elif sign in "^.":
-        remedy = "there is no such operator; powers are pow(x, y)"
-    return source.error(TCSyntaxError, Span(place, place + 1), f"`{sign}` is no valid token", remedy)
+        remedy = "write powers as pow(x, y)"
+    return source.error(TCSyntaxError, Span(place, place + 1), f"invalid token `{sign}`", remedy)
 
 
 def _span(node: Any) -> Span:

@@ -76,7 +76,7 @@ def _check_size(source: Source, step: Step, written: tuple[Interval, ...]) -> No
         elements *= high - low + 1
     if elements > _MOST:
         raise source.error(
-            TCRangeError, step.span, f"`{step.target}` would have {elements} elements", "at most 2^31 - 1 are possible"
+            TCRangeError, step.span, f"`{step.target}` would have {elements} elements", "the limit is 2^31 - 1 elements"
         )
 
 
@@ -86,7 +86,7 @@ def _incompatible(
     return source.error(
         TCRangeError,
         step.span,
-        f"incompatible ranges: `{step.target}` is written for {_boxed(before)} before and for {_boxed(written)} here",
+        f"incompatible ranges: `{step.target}` is written for {_boxed(before)} earlier and for {_boxed(written)} here",
         "write the same range in all statements, with `where`, or use another output",
     )
 
@@ -145,7 +145,7 @@ class _Solver:
             raise self._source.error(TCRangeError, value.span, "the bound of a range divides by zero") from None
         except Unknown:
             raise self._source.error(
-                TCRangeError, value.span, "the bound of a range is too complicated", "use + - * / % min and max"
+                TCRangeError, value.span, "the bound of a range cannot be evaluated", "use only + - * / % min and max"
             ) from None
 
     def _record(self, name: str, interval: Interval, number: int) -> None:
@@ -162,7 +162,7 @@ class _Solver:
 
     def _why_empty(self, name: str, number: int) -> str:
         if number == 0:
-            return "the upper bound must be above the lower one"
+            return "the upper bound must be greater than the lower one"
         return f"no value of `{name}` keeps {self._used(name)} within the tensor"
 
     def _round(self, unsolved: list[str]) -> dict[str, Interval]:
@@ -206,9 +206,11 @@ class _Solver:
         others = f" (nor {', '.join(f'`{other}`' for other in unsolved if other != name)})" if len(unsolved) > 1 else ""
         used = self._used(name)
         if used:
-            why = f"could not infer the range of `{name}`{others}: it is unsolved, since it is only used as {used}"
+            why = (
+                f"could not infer the range of `{name}`{others}: it occurs only in {used}, which does not determine it"
+            )
         else:
-            why = f"could not infer the range of `{name}`{others}: it was not solved, since no subscript has it"
+            why = f"could not infer the range of `{name}`{others}: no subscript contains it"
         return self._source.error(
             TCRangeError, self._step.index_spans.get(name, self._step.span), why, f"add `where {name} in 0:…`"
         )

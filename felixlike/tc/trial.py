@@ -43,9 +43,7 @@ def random_inputs(
 
     for name in sizes:
         if name not in program.sizes:
-            raise InvalidOption(
-                f"there is no size {name!r}", where=program.name, remedy=choose_from(name, program.sizes)
-            )
+            raise InvalidOption(f"unknown size {name!r}", where=program.name, remedy=choose_from(name, program.sizes))
     random = torch.Generator().manual_seed(seed)
     signature = [
         Given(

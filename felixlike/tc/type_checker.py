@@ -81,8 +81,8 @@ class Typist:
         if size > LARGEST or depth > DEEPEST:
             raise self._error(
                 value.span,
-                "the expression is too large once its lets are put in and its functions written out",
-                "make an output of what is used often, in a statement of its own",
+                "the expression is too large after its lets are substituted and its functions are expanded",
+                "compute repeated parts in a separate statement, as another output",
             )
         self._sizes[id(value)] = (size, depth)
 
@@ -107,10 +107,12 @@ class Typist:
         if any(sign in node.text for sign in ".eE"):
             number = float(node.text)
             if abs(number) > _FLOAT_LARGEST:
-                raise self._error(node.span, f"{node.text} is too large for a float", "compute it from smaller ones")
+                raise self._error(node.span, f"{node.text} is too large for a float", "compute it from smaller numbers")
             return Literal(number, "float32", node.span)
         if len(node.text) > 10 or int(node.text) > limits("int32")[1]:
-            raise self._error(node.span, f"{node.text} is too large for an int32", "write it as a float: with a point")
+            raise self._error(
+                node.span, f"{node.text} is too large for an int32", "write it as a float, with a decimal point"
+            )
         return Literal(int(node.text), "int32", node.span)
 
     def _name(self, node: tree.Name) -> Value:
@@ -121,7 +123,7 @@ class Typist:
         if name in names.lets:
             return self._let(name, node.span)
         if name in names.later:
-            raise self._error(node.span, f"`{name}` is used before it is defined", "lets see earlier ones only")
+            raise self._error(node.span, f"`{name}` is used before it is defined", "a let can use only earlier lets")
         if name in names.sizes:
             return Size(name, node.span)
         if name in names.tensors or name in names.unwritten:
@@ -130,7 +132,7 @@ class Typist:
             raise self._error(
                 node.span,
                 f"`{name}` is a built-in function and cannot be redefined as an index",
-                f"call it, as {name}({', '.join('xyzw'[: ARITY[name]])}), or choose another name",
+                f"call it, for example {name}({', '.join('xyzw'[: ARITY[name]])}), or choose another name",
             )
         return self._index(name, node.span)
 
@@ -141,7 +143,7 @@ class Typist:
                 span,
                 f"the bound of a range uses the index variable or undefined name `{name}`, which cannot be used in this"
                 " context",
-                "bounds are made of integers and sizes; for a triangle, sum (j < i) ? … : 0.0 over all j",
+                "use only integers and sizes in bounds; for a triangle, sum (j < i) ? … : 0.0 over all j",
             )
         if name not in self._names.left:
             self._names.reduced.setdefault(name, span)
@@ -162,7 +164,7 @@ class Typist:
         return self._error(
             span,
             "tensor accesses cannot be used in this context: the bound of a range",
-            "bounds are made of integers and sizes; give the range by the size of a parameter",
+            "use only integers and sizes in bounds; give the range by the size of a parameter",
         )
 
     def _access(self, node: tree.Access) -> Value:
@@ -173,18 +175,20 @@ class Typist:
             raise self._error(
                 node.name.span,
                 f"expected a tensor but found a scalar: `{name}` is {kind} here",
-                f"write `{name}` by itself, or choose another name for one of the two",
+                f"write `{name}` without parentheses, or rename one of the two",
             )
         if name in names.tensors or name in names.unwritten:
             return self._element(node.name, node.arguments, node.span, called=True)
         if name in names.sizes:
             raise self._error(
-                node.name.span, f"expected a tensor but found a scalar: `{name}` is a size", f"write `{name}` by itself"
+                node.name.span,
+                f"expected a tensor but found a scalar: `{name}` is a size",
+                f"write `{name}` without parentheses",
             )
         if name in ARITY:
             return self._call(node)
         near = nearest(name, [*names.tensors, *ARITY])
-        remedy = f"did you mean `{near}`" if near else "give it as a parameter; definitions cannot call each other"
+        remedy = f"did you mean `{near}`" if near else "declare it as a parameter; definitions cannot call each other"
         remedy = INSTEAD.get(name, remedy)
         raise self._error(node.name.span, f"undefined variable `{name}` used here", remedy)
 
@@ -197,8 +201,8 @@ class Typist:
         if name.text in self._names.unwritten:
             raise self._error(
                 name.span,
-                f"undefined variable `{name.text}` used here: it is an output that no statement before has written",
-                "write it first, or take it as a parameter of another name",
+                f"undefined variable `{name.text}` used here: it is an output that no earlier statement writes",
+                "write it first, or pass it as a parameter with another name",
             )
         dtype, rank = self._names.tensors[name.text]
         if not called and rank:
@@ -229,8 +233,8 @@ class Typist:
         if name in WRITTEN_OUT and any(isinstance(part, Call) for part in walk(*arguments)):
             raise self._error(
                 node.span,
-                f"`{name}` is a formula, in which other functions cannot stand",
-                "make an output of its argument, in a statement of its own",
+                f"`{name}` is expanded to a formula, so its arguments cannot contain function calls",
+                "compute the argument in a separate statement, as another output",
             )
         dtype = "float32"
         for argument in arguments:
@@ -282,5 +286,5 @@ class Typist:
 
     def _no_arithmetic(self, span: Span) -> TCSemanticError:
         return self._error(
-            span, "arithmetic on bool is not defined", "cast it to a number, as int32(…), or use &&, || and !"
+            span, "arithmetic on bool is not defined", "cast it to a number, for example int32(…), or use &&, || and !"
         )

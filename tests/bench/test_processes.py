@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from array import array
 from functools import partial
@@ -33,7 +34,7 @@ def test_a_side_is_stopped_outside_its_turns() -> None:
         with pytest.raises(SideFailed, match=r"FileNotFoundError: .*nowhere"):
             side.load(partial(open, "/nowhere"))  # type: ignore[arg-type]
         side.load(partial(partial, time.sleep, 0))  # the process continues after the error
-        with pytest.raises(SideFailed, match="its process died"):
+        with pytest.raises(SideFailed, match=r"^its process"):
             side.load(partial(os._exit, 1))
     assert not side._process.is_alive()
     assert dict(os.environ) == before
@@ -44,7 +45,7 @@ def test_failing_sides_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     with Sides() as sides:
         timings = sides.compare(makers, seconds_a_side=0.01, slot=0.001)  # type: ignore[arg-type]
         assert list(timings) == ["good"]
-    assert "bad does not work here: FileNotFoundError" in capsys.readouterr().out
+    assert re.search("bad .*FileNotFoundError", capsys.readouterr().out)
 
 
 def test_interleaved_sides_take_turns() -> None:

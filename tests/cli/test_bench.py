@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -62,24 +63,24 @@ def test_a_failing_network_does_not_stop_the_others(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["vgg"], "there is no network 'vgg'"),
+        (["vgg"], "network 'vgg'"),
         (["lstn"], "did you mean 'lstm'"),
-        (["mlp", "--batch", "0"], "batch is 0"),
-        (["mlp", "--seconds", "-1"], "seconds is -1"),
-        (["mlp", "--against", "eager,tensorflow"], "'tensorflow' is no side"),
-        (["mlp", "--output", "nowhere/networks.json"], "there is no directory"),
+        (["mlp", "--batch", "0"], r"batch.* 0\b"),
+        (["mlp", "--seconds", "-1"], "seconds.* -1"),
+        (["mlp", "--against", "eager,tensorflow"], "--against: .*'tensorflow'"),
+        (["mlp", "--output", "nowhere/networks.json"], "nowhere/networks.json: "),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "networks", *arguments]) == 1
-    assert words in " ".join(capsys.readouterr().err.split())
+    assert re.search(words, " ".join(capsys.readouterr().err.split()))
 
 
 def test_a_file_with_other_content_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "other.json"
     file.write_text('{"rows": 1}')
     assert main(["bench", "networks", "mlp", "--output", str(file)]) == 1
-    assert "holds something else" in capsys.readouterr().err
+    assert f"felixlike: {file}: " in capsys.readouterr().err
     assert file.read_text() == '{"rows": 1}'
 
 
@@ -94,7 +95,7 @@ def test_the_page_lists_failed_sides_and_warnings() -> None:
     assert "| failed | 1 / 1.1 | **2.00** |" in lines["| lstm"]
     assert "| 1 | 2 | – | – | 1 | **2.00** | – |" in lines["| bert"]
     assert "geometric mean: **1.82**" in text
-    assert "the least 1.50" in text
+    assert "minimum 1.50" in text
     assert "Untuned TVM ÷ tuned, geometric mean: **100.0**" in text
     assert "- lstm: ONNX Runtime does not work here (ModuleNotFoundError" in text
     assert "- dcgan, 16: it was not verified" in text

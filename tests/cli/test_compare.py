@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_devices_are_compared_separately(tmp_path: Path, capsys: pytest.CaptureF
     there = fill_store(tmp_path / "there.sqlite", [1e-6], device="simulated CPU")
     assert main(["compare", str(here), str(there)]) == 0
     text = capsys.readouterr().out
-    assert "do not compare, so each has a table of its own (a CPU: here; simulated CPU: there)" in text
+    assert "(a CPU: here; simulated CPU: there)" in text
     assert text.count("100.0%") == 2
     devices = compared(here, there).to_json()["devices"]
     assert [(group["device"], [s["store"] for s in group["tasks"][0]["stores"]]) for group in devices] == [
@@ -110,7 +111,8 @@ def test_tasks_of_one_store_are_skipped_with_a_note(tmp_path: Path) -> None:
     other = fill_store(tmp_path / "other.sqlite", [2e-4])
     comparison = compared(one, other)
     assert [task.name for task in comparison.groups[0].tasks] == ["relu16"]
-    assert comparison.notes == ("1 task on a CPU left out, measured in one store only.",)
+    (note,) = comparison.notes
+    assert "1 task on a CPU " in note
 
 
 def test_tasks_with_the_same_name_are_labelled_by_key(tmp_path: Path) -> None:
@@ -128,16 +130,16 @@ def test_stores_that_cannot_be_compared_are_refused(tmp_path: Path, capsys: pyte
     records.open(empty).close()
     foreign = tmp_path / "foreign.sqlite"
     foreign.write_text("no store")
-    with pytest.raises(InvalidOption, match="the stores one, other have no task in common"):
+    with pytest.raises(InvalidOption, match=r"^compare: .*one, other .*task"):
         compared(one, other)
     for paths, words in (
-        ([one, empty], "empty: there is no measurement in it"),
-        ([one, foreign], "foreign.sqlite"),
-        ([one, tmp_path / "nowhere.sqlite"], "there is no such file"),
-        ([one, tmp_path / "." / "one.sqlite"], "the store is given twice"),
+        ([one, empty], "felixlike: empty: .*measurement"),
+        ([one, foreign], "felixlike: .*foreign.sqlite: "),
+        ([one, tmp_path / "nowhere.sqlite"], "felixlike: .*nowhere.sqlite: "),
+        ([one, tmp_path / "." / "one.sqlite"], "felixlike: .*one.sqlite: .*twice"),
     ):
         assert main(["compare", *map(str, paths)]) == 1
-        assert words in capsys.readouterr().err
+        assert re.search(words, capsys.readouterr().err)
 
 
 def test_stores_with_the_same_name_and_packed_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,9 +165,9 @@ def test_curves_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert draw(compared(one, other), tmp_path / "curves.png") == 1
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert main(["compare", str(one), "--output", str(tmp_path / "curves")]) == 1
-    assert "does not say which kind of image" in capsys.readouterr().err
+    assert re.search(r"/curves: .*\.svg", capsys.readouterr().err)
     assert main(["compare", str(one), "--output", str(tmp_path / "curves.xyz")]) == 1
-    assert "cannot be written" in capsys.readouterr().err
+    assert re.search(r"/curves\.xyz: .*xyz", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("width", [40, 80])

@@ -25,7 +25,8 @@ def findings_with(
 
 def test_a_machine_without_a_driver_has_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     (gpu,) = findings_with(monkeypatch, Driver(), kind="")
-    assert (gpu.value, gpu.problem) == ("none: there is no NVIDIA driver; the CPU is the target", "")
+    assert gpu.value.startswith("none")
+    assert not gpu.problem
 
 
 def test_a_gpu_and_its_compiler_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +39,7 @@ def test_a_gpu_that_tvm_cannot_use_is_a_problem(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(doctor_gpu, "driver", lambda: Driver("13.0", H100))
     monkeypatch.setattr(doctor_gpu, "gpu_at_hand", lambda: None)
     (finding,) = doctor_gpu.seen_by_tvm()
-    assert "CUDA runtime does not load" in finding.problem
+    assert "CUDA runtime" in finding.problem
     assert "libcudart" in finding.remedy
     monkeypatch.setattr(doctor_gpu, "gpu_at_hand", lambda: H100[0])
     (finding,) = doctor_gpu.seen_by_tvm()
@@ -51,12 +52,12 @@ def test_a_gpu_that_tvm_cannot_use_is_a_problem(monkeypatch: pytest.MonkeyPatch)
     ("driver", "given", "problem", "remedy"),
     [
         (Driver("13.0", (), "it sees no GPU"), {}, "it sees no GPU", "CUDA_VISIBLE_DEVICES"),
-        (Driver("13.0"), {}, "it has none", "CUDA_VISIBLE_DEVICES"),
-        (Driver("13.0", H100), {"kind": ""}, "neither NVRTC nor nvcc", r"felixlike[cuda]"),
-        (Driver("13.0", H100), {"kind": "nvcc"}, "each candidate takes seconds", "NVRTC is quicker"),
-        (Driver("13.0", (("A new one", "sm_130"),)), {}, "it knows no sm_130, only up to sm_90", "--upgrade"),
-        (Driver("12.4", H100), {}, "the driver knows CUDA up to 12.4", "newer driver"),
-        (Driver("13.0", H100), {"headers": ""}, "cannot be compiled without cuda_fp16.h", "CUDA_HOME"),
+        (Driver("13.0"), {}, "no GPU", "CUDA_VISIBLE_DEVICES"),
+        (Driver("13.0", H100), {"kind": ""}, "NVRTC nor nvcc", r"felixlike[cuda]"),
+        (Driver("13.0", H100), {"kind": "nvcc"}, "seconds", "felixlike[cuda]"),
+        (Driver("13.0", (("A new one", "sm_130"),)), {}, "sm_130, only architectures up to sm_90", "--upgrade"),
+        (Driver("12.4", H100), {}, "CUDA up to 12.4", "newer driver"),
+        (Driver("13.0", H100), {"headers": ""}, "cuda_fp16.h", "CUDA_HOME"),
     ],
 )
 def test_each_problem_has_a_remedy_and_is_not_fatal(

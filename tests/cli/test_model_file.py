@@ -79,36 +79,36 @@ def test_a_tilde_in_the_path_is_expanded(file: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [
-        ("def f(:", "f", r"model.py:1: importing the file raises SyntaxError: .*\. correct it\."),
-        ("x = 1\0", "f", r"model.py: importing the file raises SyntaxError: source code .* null bytes"),
+        ("def f(:", "f", r"model.py:1: .* SyntaxError: "),
+        ("x = 1\0", "f", r"model.py: .* SyntaxError: source code .* null bytes"),
         (
             "\nimport nowhere_at_all",
             "f",
-            r"model.py:2: .*ModuleNotFoundError: .*\. install it for /.*, or set",
+            r"model.py:2: .*ModuleNotFoundError: .*nowhere_at_all.*PYTHONPATH",
         ),
-        ("raise RuntimeError('no\\nand no')", "f", r"model.py:1: importing the file raises RuntimeError: no\. correct"),
-        ("import sys\nsys.exit(3)", "f", r"model.py:2: importing the file ends the program: sys.exit\(3\)\. raise"),
+        ("raise RuntimeError('no\\nand no')", "f", r"model.py:1: importing .* RuntimeError: no\. "),
+        ("import sys\nsys.exit(3)", "f", r"model.py:2: importing .* sys\.exit\(3\)"),
         ("import sys\ndef f(): sys.exit('bye')", "f", r"model.py:2: calling .* sys.exit\('bye'\)"),
-        ("def f(): raise SystemExit", "f", r"model.py:1: calling the function ends the program: sys.exit\(\)"),
+        ("def f(): raise SystemExit", "f", r"model.py:1: calling .* sys\.exit\(\)"),
         (
             "def g():\n  1 / 0\ndef f():\n  g()",
             "f",
-            r"model.py:2: calling the function raises ZeroDivisionError: div",
+            r"model.py:2: calling .* ZeroDivisionError: div",
         ),
-        ("import json\ndef f():\n  json.loads('x')", "f", r"model.py:3: calling the function raises JSONDecodeError"),
-        ("def f(): raise KeyError", "f", r"model.py:1: calling the function raises KeyError\. correct it; --traceback"),
-        ("def f(): f()", "f", r"model.py:1: calling the function raises RecursionError"),
-        ("class Odd(BaseException): pass\ndef f(): raise Odd('x')", "f", r"model.py:2: calling .* raises Odd: x"),
-        ("def f(): pass", "f", r"model.py:f: the function returns nothing\. end it with: return model"),
-        ("def f(): return 1, 2, 3", "f", r"model.py:f: the function returns a tuple of 3\. return the model, or"),
-        ("def f(n, m): pass", "f", r"model.py: f needs 2 arguments: n, m\. name a function that needs none"),
-        ("f = 3", "f", r"model.py: f is an int, not a function"),
+        ("import json\ndef f():\n  json.loads('x')", "f", r"model.py:3: calling .* JSONDecodeError"),
+        ("def f(): raise KeyError", "f", r"model.py:1: calling .* KeyError\. .*--traceback"),
+        ("def f(): f()", "f", r"model.py:1: calling .* RecursionError"),
+        ("class Odd(BaseException): pass\ndef f(): raise Odd('x')", "f", r"model.py:2: calling .* Odd: x"),
+        ("def f(): pass", "f", r"model.py:f: .* None\. .*return model"),
+        ("def f(): return 1, 2, 3", "f", r"model.py:f: .* tuple .*3\. .*return model, \(x, y\)"),
+        ("def f(n, m): pass", "f", r"model.py: f needs 2 arguments: n, m\. .*return f\("),
+        ("f = 3", "f", r"model.py: f is an int"),
         (
             "def resnet(): pass",
             "resnet18",
-            r"there is no 'resnet18' .* one of resnet \(did you mean 'resnet'\?\)",
+            r"model.py: .*'resnet18'.* one of resnet \(did you mean 'resnet'\?\)",
         ),
-        ("from os import getcwd", "f", r"there is no 'f' in the file\. define a function there that returns the model"),
+        ("from os import getcwd", "f", r"model.py: .*'f'\. define a function"),
     ],
 )
 def test_errors_in_the_file_name_the_line(file: Path, text: str, name: str, words: str) -> None:
@@ -120,7 +120,7 @@ def test_errors_in_the_file_name_the_line(file: Path, text: str, name: str, word
 def test_an_error_in_an_imported_file_names_both_files(file: Path) -> None:
     (file.parent / "part_of_model.py").write_text("x = 1\ndef f(:")
     file.write_text("import torch\nimport part_of_model")
-    with pytest.raises(InvalidModel, match=r"model\.py \(.*part_of_model\.py:2\): .* raises SyntaxError"):
+    with pytest.raises(InvalidModel, match=r"model\.py \(.*part_of_model\.py:2\): .* SyntaxError"):
         model_from(f"{file}:f")
 
 
@@ -135,7 +135,7 @@ def test_the_command_shows_the_traceback_on_request(file: Path, capfd: pytest.Ca
     assert main(["tune", f"{file}:f"]) == 1
     out, err = capfd.readouterr()
     assert out == "hello\n"
-    assert re.fullmatch(r"felixlike: .*model.py:2: calling the function raises ValueError: not today\. .*\n", err)
+    assert re.fullmatch(r"felixlike: .*model.py:2: .* ValueError: not today\. .*\n", err)
     with pytest.raises(InvalidModel) as caught:
         main(["tune", f"{file}:f", "--traceback"])
     assert isinstance(caught.value.__cause__, ValueError)
@@ -144,7 +144,7 @@ def test_the_command_shows_the_traceback_on_request(file: Path, capfd: pytest.Ca
 def test_a_model_that_exits_when_it_runs_is_reported(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(GOOD.replace("return x + 1", "raise SystemExit('enough')"))
     assert main(["explain", f"{file}:with_inputs"]) == 1
-    assert "felixlike: model: it ends the program when it runs: sys.exit('enough')" in capsys.readouterr().err
+    assert re.search(r"felixlike: model: .*sys\.exit\('enough'\)", capsys.readouterr().err)
 
 
 @pytest.fixture
@@ -173,11 +173,11 @@ def test_modules_are_imported_from_packages(package: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("models_here.model_net:nett", "models_here.model_net: there is no 'nett' .*did you mean 'net'"),
-        ("models_here.model_other:net", "Python finds no module models_here.model_other. run the command where it is"),
-        ("model_elsewhere:net", "Python finds no module model_elsewhere. run the command where it is, set PYTHONPATH"),
-        ("models_here.model_bad:net", r"models_here/model_bad.py:2: importing the module raises ZeroDivisionError"),
-        ("models_here.model_lost:net", "importing the module raises ModuleNotFoundError: No module named 'nowhere_to'"),
+        ("models_here.model_net:nett", "models_here.model_net: .*'nett'.*did you mean 'net'"),
+        ("models_here.model_other:net", "models_here.model_other: .*module models_here.model_other. .*PYTHONPATH"),
+        ("model_elsewhere:net", "model_elsewhere: .*module model_elsewhere. .*PYTHONPATH"),
+        ("models_here.model_bad:net", r"models_here/model_bad.py:2: importing .* ZeroDivisionError"),
+        ("models_here.model_lost:net", "importing .* ModuleNotFoundError: No module named 'nowhere_to'"),
     ],
 )
 def test_modules_that_cannot_be_imported_are_reported(package: Path, text: str, words: str) -> None:

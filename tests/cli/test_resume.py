@@ -89,11 +89,10 @@ def test_a_command_of_another_user_is_shown_and_not_run(
     assert main(["resume", str(store), "--quiet"]) == 1
     assert not _ran(file)
     error = capsys.readouterr().err
-    assert (
-        f"{store}: this command in the store was not given by you on this machine: felixlike tune {file}:small" in error
-    )
+    assert error.startswith(f"felixlike: {store}: ")
+    assert f": felixlike tune {file}:small " in error
     assert "--shape=input=2x8 --target=cpu --trials=0" in error
-    assert "add --yes to resume, once you trust it" in error
+    assert "--yes" in error
 
 
 def test_yes_runs_the_command_and_signs_it_for_this_user(store: Path, file: Path) -> None:
@@ -146,10 +145,10 @@ def test_without_a_key_file_the_command_is_not_run(
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a model of another kind": (lambda noted: noted.update(model=["x"]), "model is a list"),
     "trials of another kind": (lambda noted: noted.update(trials=True), "trials is a bool"),
-    "a shape of another kind": (lambda noted: noted.update(shape=[1]), "a shape is no text"),
+    "a shape of another kind": (lambda noted: noted.update(shape=[1]), "shape is "),
     "a name missing": (lambda noted: noted.pop("target"), "'target'"),
-    "hidden text": (lambda noted: noted.update(output="x\x1b[2K"), "signs that cannot be shown"),
-    "turned text": (lambda noted: noted.update(output="x\u202etxt"), "signs that cannot be shown"),
+    "hidden text": (lambda noted: noted.update(output="x\x1b[2K"), "unprintable"),
+    "turned text": (lambda noted: noted.update(output="x\u202etxt"), "unprintable"),
 }
 
 

@@ -31,21 +31,22 @@ def test_servers_without_the_target_are_fatal(loopback: Loopback) -> None:
     assert not key.problem
     assert len(servers) == 2
     for server in servers:
-        assert server.problem == "TVM finds no GPU there"
-        assert server.remedy == "See docs/rpc.md for what a server needs."
+        assert "GPU" in server.problem
+        assert "docs/rpc.md" in server.remedy
         assert server.fatal
 
 
 def test_a_key_without_servers_is_a_problem(loopback: Loopback, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--tracker", loopback.where, "--key", "gpu"]) == 1
     printed = capsys.readouterr().out
-    assert "no server is registered under this key" in printed
+    assert re.search("PROBLEM *key gpu", printed)
     assert f"Start one: python -m tvm.exec.rpc_server --tracker {loopback.where} --key gpu." in printed
 
 
 def test_a_missing_tracker_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
     (finding,) = examine_servers("127.0.0.1:1", None, "cpu")
-    assert "it cannot be reached" in finding.problem
-    assert finding.remedy.startswith("Start one with `python -m tvm.exec.rpc_tracker")
+    assert (finding.name, finding.value) == ("tracker", "127.0.0.1:1")
+    assert finding.problem
+    assert "python -m tvm.exec.rpc_tracker" in finding.remedy
     assert main(["doctor", "--key", "cpu"]) == 1
-    assert "there is a key but no tracker" in capsys.readouterr().err
+    assert re.search("--key: .*--tracker", capsys.readouterr().err)

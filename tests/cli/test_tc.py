@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def test_a_file_is_run_and_tuned(file: Path, capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().out
     assert "C: float32[8, 32]" in printed
     assert "of tuning (" in " ".join(printed.split())
-    assert printed.splitlines()[-1].endswith("a call, tuned")
+    assert printed.splitlines()[-1].endswith("per call, tuned")
 
 
 def test_accumulated_outputs_and_indices_get_generated_inputs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,15 +44,15 @@ def test_accumulated_outputs_and_indices_get_generated_inputs(file: Path, capsys
     [
         (["--name", "wrong"], "undefined variable `Q`"),
         ([], "3 definitions: mm, more, wrong"),
-        (["--name", "mm", "--size", "Q=3"], "there is no size 'Q'"),
-        (["--name", "mm", "--size", "M=0"], "'M=0' is no size"),
+        (["--name", "mm", "--size", "Q=3"], "size 'Q'"),
+        (["--name", "mm", "--size", "M=0"], "--size: .*'M=0'"),
     ],
 )
 def test_errors_of_definitions_and_sizes_are_reported(
     file: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["tc", str(file), *arguments]) == 1
-    assert words in " ".join(capsys.readouterr().err.split())
+    assert re.search(words, " ".join(capsys.readouterr().err.split()))
 
 
 def test_a_missing_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

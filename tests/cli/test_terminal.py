@@ -208,16 +208,16 @@ def test_an_internal_error_raises(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["tun"], r"there is no command 'tun'; use one of tune, .*\(did you mean 'tune'\?\)"),
-        (["frobnicate"], "there is no command 'frobnicate'; use one of tune, resume, show"),
+        (["tun"], r"'tun'.* one of tune, .*\(did you mean 'tune'\?\)"),
+        (["frobnicate"], "'frobnicate'.* one of tune, resume, show"),
         (["tune"], "the following arguments are required: MODEL"),
-        (["tune", "m.py:f", "--quite"], r"tune: error: --quite is not understood \(did you mean --quiet\?\)"),
+        (["tune", "m.py:f", "--quite"], r"tune: error: .*--quite \(did you mean --quiet\?\)"),
         (
             ["tune", "m.py:f", "--output=x", "--sed=3"],
-            r"tune: error: --sed=3 is not understood \(did you mean --seed\?\)",
+            r"tune: error: .*--sed=3 \(did you mean --seed\?\)",
         ),
         (["tune", "m.py:f", "--rounds", "x"], "argument --rounds: invalid int value: 'x'"),
-        (["show", "a", "b"], "show: error: b is not understood"),
+        (["show", "a", "b"], "show: error: .* b "),
         (["--colour"], "the following arguments are required: COMMAND"),
     ],
 )

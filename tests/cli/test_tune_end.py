@@ -87,7 +87,7 @@ def test_a_signal_during_the_search_saves_the_best_so_far(
     process.send_signal(number)
     out, error = process.communicate(timeout=240)
     assert (process.returncode, "Traceback" in error) == (code, False)
-    assert "choosing and compiling the best schedules; Ctrl-C again" in error
+    assert "Ctrl-C again" in error
     assert "Saved to" in out
     report = fx.load(tmp_path / "out" / "model.flx").report
     assert report.stopped == "interrupted"
@@ -117,7 +117,7 @@ def test_the_model_is_saved_before_it_is_verified(given: list[str], tmp_path: Pa
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.unverified.flx"]
     saved = fx.load(tmp_path / "out" / "model.unverified.flx")
     assert saved.report.tasks
-    assert saved.report.note == "The whole model was not verified: it was saved before it was compared."
+    assert "not verified" in saved.report.note
     assert saved(torch.ones(2, 8)).shape == (2, 12)
 
 
@@ -180,9 +180,8 @@ def test_a_removed_output_folder_is_replaced(
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     assert run(lambda: shutil.rmtree(tmp_path / "out")) == 1
     out, error = capsys.readouterr()
-    assert f"felixlike: {tmp_path}/out/model.flx could not be written (" in error
-    assert f"there is no directory {tmp_path}/out" in error
-    assert f"the tuned model is saved to {here}/model-2.flx" in error
+    assert error.startswith(f"felixlike: {tmp_path}/out/model.flx ")
+    assert f"{here}/model-2.flx" in error
     assert f"Saved to {here}/model-2.flx" in out.replace("\n", "")
     assert (here / "model.flx").read_text() == "another one"
     assert isinstance(fx.load(here / "model-2.flx"), fx.Optimized)
@@ -193,7 +192,7 @@ def test_a_removed_output_folder_is_replaced(
         shutil.rmtree(here)
 
     assert run(vanish, "--quiet") == 1
-    assert f"the tuned model is saved to {temporary}/model.flx" in capsys.readouterr().err
+    assert f"{temporary}/model.flx" in capsys.readouterr().err
     assert isinstance(fx.load(temporary / "model.flx"), fx.Optimized)
 
 
@@ -215,7 +214,7 @@ def test_a_link_of_another_user_is_not_followed(
 
     assert run(vanish, "--quiet") == 1
     assert not victim.exists()
-    assert f"the tuned model is saved to {temporary}/model-2.flx" in capsys.readouterr().err
+    assert f"{temporary}/model-2.flx" in capsys.readouterr().err
     assert isinstance(fx.load(temporary / "model-2.flx"), fx.Optimized)
 
 
@@ -250,10 +249,12 @@ def test_a_wrong_model_is_saved_as_unverified(
     assert not output_path.exists()
     if output:
         saved = output_path.with_name("model.unverified.flx")
-        assert error == f"felixlike: it is off by 5.0e-01. It is saved to {saved} all the same.\n"
+        assert error.startswith("felixlike: it is off by 5.0e-01. ")
+        assert str(saved) in error
         assert isinstance(fx.load(saved), fx.Optimized)
     else:
-        assert error == "felixlike: it is off by 5.0e-01. Nothing was saved.\n"
+        assert error.startswith("felixlike: it is off by 5.0e-01. ")
+        assert ".flx" not in error
 
 
 @pytest.mark.parametrize(
@@ -306,7 +307,7 @@ def test_a_missing_compiler_is_reported_before_the_search(
     monkeypatch.setattr(shutil, "which", lambda _: None)
     searched: list[int] = []
     assert run(lambda: searched.append(1)) == 1
-    assert "no C compiler was found to link the model" in capsys.readouterr().err
+    assert "C compiler" in capsys.readouterr().err
     assert not searched
 
 

@@ -39,5 +39,5 @@ def test_series_without_measurements_or_without_successes() -> None:
 
 
 def test_different_numbers_of_times_and_latencies_are_an_error() -> None:
-    with pytest.raises(ValueError, match="2 times for 1 latencies"):
+    with pytest.raises(ValueError, match="2 times and 1 latencies"):
         Series([1.0, 2.0], [1.0])

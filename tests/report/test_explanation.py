@@ -63,13 +63,13 @@ def test_the_unroll_limit_is_a_variable_too(explanation: Explanation) -> None:
 def test_a_plot_is_an_image(explanation: Explanation, tmp_path: Path) -> None:
     explanation.plot(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(OutputNotWritable, match=r"give a \.png"):
+    with pytest.raises(OutputNotWritable, match=r"plot\.doc: .*\.png, \.svg or \.pdf"):
         explanation.plot(tmp_path / "plot.doc")
-    with pytest.raises(OutputNotWritable, match=r"No such file or directory\. choose another place"):
+    with pytest.raises(OutputNotWritable, match=r"nowhere/plot\.png: .*No such file or directory"):
         explanation.plot(tmp_path / "nowhere" / "plot.png")
-    with pytest.raises(OutputNotWritable, match=r"does not say which kind of image\. give a \.png"):
+    with pytest.raises(OutputNotWritable, match=r"/plot: .*\.png, \.svg or \.pdf"):
         explanation.plot(tmp_path / "plot")
-    with pytest.raises(OutputNotWritable, match="plot: 5 is not a path"):
+    with pytest.raises(OutputNotWritable, match=r"^plot: .*\b5\b"):
         explanation.plot(5)  # type: ignore[arg-type]
 
 
@@ -84,19 +84,19 @@ def test_the_locations_of_the_point_are_used() -> None:
 
 
 def test_bad_names_are_errors(sketch: Sketch, explanation: Explanation) -> None:
-    with pytest.raises(InvalidOption, match=r"there is no feature 'vektor'"):
+    with pytest.raises(InvalidOption, match=r"^columns: .*'vektor'"):
         explain(sketch, columns=["vektor"])
-    with pytest.raises(InvalidOption, match=r"there is no block 'E'.*one of C, D"):
+    with pytest.raises(InvalidOption, match=r"'E'.*one of C, D"):
         explain(sketch, store="E")
-    with pytest.raises(InvalidOption, match=r"'x\.1' is not a variable to draw along"):
+    with pytest.raises(InvalidOption, match=r"'x\.1'.*one of "):
         explanation.curve("x.1", "vector_extent")
     with pytest.raises(InvalidPoint):
         explain(sketch, point=[1, 2])
-    with pytest.raises(InvalidOption, match=r"for example vector_extent; all of them are in felixlike.features.NAMES"):
+    with pytest.raises(InvalidOption, match=r"vector_extnt.* vector_extent; .*felixlike\.features\.NAMES"):
         explain(sketch, columns="vector_extnt")
-    with pytest.raises(InvalidOption, match=r"columns is an int\. give names"):
+    with pytest.raises(InvalidOption, match=r"^explain: .*an int.*names"):
         explain(sketch, columns=5)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match=r"sketch is a str\. give one of symbolic\.sketches"):
+    with pytest.raises(InvalidOption, match=r"^explain: .*a str.*symbolic\.sketches"):
         explain("x")  # type: ignore[arg-type]
     with pytest.raises(UnsupportedSketch):
         explain(sketches(workloads.large_sum())[0])

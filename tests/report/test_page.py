@@ -84,15 +84,15 @@ def test_the_page_of_a_report_has_all_its_values() -> None:
         *("4.0e-07, relative, of the whole model against float64", "12.0 of tuning, 15.0 in all", "200 µs", "1 of 3"),
         *("3 (1 build error, 2 wrong)", "100.0%", "3.0e-07", "20.0", "2.0 s, 13%", "9.0 s, 60%", "4.0 s, 27%"),
         *("building", "1.5 s, 75%", "Predicted and checked, not measured, for lack of budget: norm."),
-        "Predicted against measured: of two candidates the right one was predicted to be faster in 33%",
-        "The schedule chosen: i.0 = 4",
+        "predicted in 33%",
+        "The chosen schedule: i.0 = 4",
     ):
         assert words in page.text, words
     assert "width=device-width" in str(page.tags)
     assert page.count("svg") == 2
     assert page.count("circle", "pair") == 3
     assert [page.count("div", kind) for kind in ("parallel", "vector", "serial")] == [1, 1, 1]
-    for words in ("i_fused", "× 8", "parallel", "unroll ≤ 64", "C ⊕= f(A, B)", "Untuned: the function as it came"):
+    for words in ("i_fused", "× 8", "parallel", "unroll ≤ 64", "C ⊕= f(A, B)", "Untuned"):
         assert words in page.text, words
 
 
@@ -101,8 +101,8 @@ def test_reports_of_earlier_versions_have_a_page() -> None:
     del data["tasks"][0]["story"], data["spent"]
     page = Read(page_text(page_of_report(Report.from_json(data))))
     assert not page.wrong
-    assert "The report knows no curves" in page.text
-    assert "The report does not hold its loops" in page.text
+    assert "The report has no curves" in page.text
+    assert "The report does not contain its loops" in page.text
     assert "12.0 s, 80%" in page.text
 
 
@@ -173,9 +173,13 @@ def test_the_page_of_a_store_has_all_devices_and_tasks(tmp_path: Path) -> None:
     assert first.steps == ((1.5, 4e-4), (2.5, 2e-4))  # the time of the first one includes its build
     assert second.steps == ((4.5, 4e-4), (5.5, 2e-4))
     assert first.until == second.until == 5.5
-    assert "does not hold its trace" in first.unseen  # the sketches are made up
+    assert "its trace" in first.unseen  # the sketches are made up
     text = Read(page_text(page)).text
-    for words in ("9, 6 of them right, of 2 workloads", "Times of different devices do not compare", "no log of a run"):
+    for words in (
+        "9, 6 of them valid, of 2 workloads",
+        "Times of different devices",
+        "number of calls per task is unknown",
+    ):
         assert words in text
 
 
@@ -190,7 +194,7 @@ def test_the_page_of_a_store_draws_the_best_schedules(tmp_path: Path) -> None:
     assert task.chosen != task.untuned
     hurried = StorePage(tmp_path / "s.sqlite", seconds=0.0)
     page = hurried.build()
-    assert page.unfinished == (page.groups[0].tasks[0].unseen == "It is drawn the next time.")
+    assert page.unfinished == ("next update" in page.groups[0].tasks[0].unseen)
 
 
 def test_pages_show_predictions_and_calls_from_the_logs(tmp_path: Path) -> None:
@@ -218,14 +222,14 @@ def test_pages_show_predictions_and_calls_from_the_logs(tmp_path: Path) -> None:
     assert page.spent == {"importing": 2.0, "tuning": 4.0}
     assert dict(page.facts)["Limits"] == "9 trials"
     assert dict(page.facts)["Tuning"] == "4 candidates in 6 s"
-    assert "no end in its log" in page.state
+    assert "has no end" in page.state
     log(store, end={"report": report().to_json()})
     ended_page = store_page.build()
     assert not ended_page.state
     assert ended_page.spent == {"importing": 2.0, "measuring": 9.0, "else": 4.0}
     assert dict(ended_page.facts)["Maximum error"].startswith("4.0e-07")
     log(store, "20260102T000000-1.jsonl", start={}, error={"message": "KeyError: x"})
-    assert "ended by an error at 2026-01-01T00:00:00Z: KeyError: x" in store_page.build().state
+    assert "error at 2026-01-01T00:00:00Z: KeyError: x" in store_page.build().state
 
 
 def test_records_are_read_once_unless_the_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +256,7 @@ def test_records_are_read_once_unless_the_file_is_replaced(tmp_path: Path, monke
 def test_a_page_is_written_to_a_file(tmp_path: Path) -> None:
     report().save_html(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text() == page_text(page_of_report(report()))
-    with pytest.raises(OutputNotWritable, match="it is a directory"):
+    with pytest.raises(OutputNotWritable, match=rf"^{tmp_path}: .*directory"):
         write_page(Page("t", (), ()), tmp_path)
 
 
@@ -272,7 +276,7 @@ def test_a_plot_has_a_panel_for_each_task_with_a_curve() -> None:
     assert line.get_xdata().tolist() == [0.0, 2.5, 12.0]
     assert line.get_ydata().tolist() == pytest.approx([400.0, 200.0, 200.0])
     assert figure._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(InvalidOption, match="this report knows no curves"):
+    with pytest.raises(InvalidOption, match=r"^dense: .*felixlike compare"):
         report(story=TaskHistory()).plot()
 
 
@@ -285,20 +289,20 @@ def test_task_histories_round_trip_through_json() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"steps": None}, r"story.steps is None, which are no numbers"),
+        ({"steps": None}, r"story.steps is None"),
         ({"steps": [[1, 2.0]]}, r"story.steps is \[\[1, 2.0\]\]"),
-        ({"steps": [[1, 2.0, -1.0]]}, "story.steps or its pairs"),
-        ({"steps": [[0.5, 2.0, 1.0]]}, "story.steps or its pairs"),
-        ({"steps": [[1, 2.0, 1e300]]}, "story.steps or its pairs"),
-        ({"steps": [[1, -2.0, 1.0]]}, "story.steps or its pairs"),
-        ({"pairs": [[1e300, 1e-3]]}, "story.steps or its pairs"),
-        ({"pairs": [[1.0, 0]]}, "story.steps or its pairs"),
+        ({"steps": [[1, 2.0, -1.0]]}, "story has steps or pairs"),
+        ({"steps": [[0.5, 2.0, 1.0]]}, "story has steps or pairs"),
+        ({"steps": [[1, 2.0, 1e300]]}, "story has steps or pairs"),
+        ({"steps": [[1, -2.0, 1.0]]}, "story has steps or pairs"),
+        ({"pairs": [[1e300, 1e-3]]}, "story has steps or pairs"),
+        ({"pairs": [[1.0, 0]]}, "story has steps or pairs"),
         ({"pairs": [[1.0, None]]}, "story.pairs is"),
-        ({"chosen": 3}, "story.chosen is 3, which are no loops"),
-        ({"untuned": [["i", "serial", 2, 0]]}, "story.untuned has .*, which is no loop"),
-        ({"untuned": [["i", "serial", True, 0, []]]}, "story.untuned has .*, which is no loop"),
-        ({"building": "1"}, "story.building is '1', which is no number"),
-        ({"colour": "red"}, "story.colour is not known"),
+        ({"chosen": 3}, "story.chosen is 3"),
+        ({"untuned": [["i", "serial", 2, 0]]}, r"story.untuned contains \['i', 'serial', 2, 0\]"),
+        ({"untuned": [["i", "serial", True, 0, []]]}, r"story.untuned contains \['i', 'serial', True, 0, \[\]\]"),
+        ({"building": "1"}, "story.building is '1'"),
+        ({"colour": "red"}, "story.colour "),
     ],
 )
 def test_edited_task_histories_are_errors(change: dict[str, Any], words: str) -> None:
@@ -312,9 +316,9 @@ def test_deeply_nested_task_histories_are_errors() -> None:
     nodes: list[Any] = ["C"]
     for _ in range(80):
         nodes = [["i", "serial", 2, 0, nodes]]
-    with pytest.raises(InvalidArtefact, match="which are no loops"):
+    with pytest.raises(InvalidArtefact, match=r"story.chosen is .* 64 "):
         TaskHistory.from_json({**HISTORY.to_json(), "chosen": nodes}, "story")
-    with pytest.raises(InvalidArtefact, match="is 3, not an object"):
+    with pytest.raises(InvalidArtefact, match="story is 3"):
         TaskHistory.from_json(3, "story")
 
 

@@ -128,29 +128,29 @@ def test_reports_round_trip_through_json(report: Report) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda r: r.pop("tasks"), "tasks is no list"),
-        (lambda r: r.update(tasks={}), "tasks is no list"),
+        (lambda r: r.pop("tasks"), "tasks .* list"),
+        (lambda r: r.update(tasks={}), "tasks .* list"),
         (lambda r: r.update(tasks=[{}]), r"tasks\[0\].name is missing"),
-        (lambda r: r.update(tasks=[3]), r"tasks\[0\] is 3, not an object"),
-        (lambda r: r["tasks"][0].update(seconds="1"), r"tasks\[0\].seconds is '1', which is no float"),
-        (lambda r: r["tasks"][0].update(point={"a": "b"}), r"tasks\[0\].point is .*, which is no dict\[str, int\]"),
+        (lambda r: r.update(tasks=[3]), r"tasks\[0\] is 3"),
+        (lambda r: r["tasks"][0].update(seconds="1"), r"tasks\[0\].seconds is '1', expected float"),
+        (lambda r: r["tasks"][0].update(point={"a": "b"}), r"tasks\[0\].point is .*\bdict\[str, int\]"),
         (lambda r: r["tasks"][0].update(failures=[1]), r"tasks\[0\].failures is \[1\]"),
         (lambda r: r["tasks"][0].update(sketch=True), r"tasks\[0\].sketch is True"),
-        (lambda r: r["tasks"][0].update(seconds=0.0), r"tasks\[0\].seconds is 0.0, which no task takes"),
+        (lambda r: r["tasks"][0].update(seconds=0.0), r"tasks\[0\].seconds is 0.0"),
         (lambda r: r["tasks"][0].update(weight=10**400), r"tasks\[0\].weight is 10+"),
         (lambda r: r["tasks"][0].update(flops=10**400), r"tasks\[0\].flops is 10+"),
-        (lambda r: r.update(model=None), "model is None, which is no str"),
-        (lambda r: r.update(trials=1.5), "trials is 1.5, which is no int"),
-        (lambda r: r.update(error=[]), r"error is \[\], which is no float"),
+        (lambda r: r.update(model=None), r"model is None.*\bstr\b"),
+        (lambda r: r.update(trials=1.5), r"trials is 1.5.*\bint\b"),
+        (lambda r: r.update(error=[]), r"error is \[\].*\bfloat\b"),
         (lambda r: r.update(versions={"felixlike": 1}), "versions is"),
         (lambda r: r.pop("device"), "device is missing"),
-        (lambda r: r.update(colour="red"), "colour is not known"),
+        (lambda r: r.update(colour="red"), "colour "),
     ],
 )
 def test_edited_reports_are_errors(report: Report, change: Callable[[dict[str, Any]], Any], words: str) -> None:
     data = json.loads(json.dumps(report.to_json()))
     change(data)
-    with pytest.raises(InvalidArtefact, match=f"report: its report is damaged: {words}"):
+    with pytest.raises(InvalidArtefact, match=f"^report: .*: {words}"):
         Report.from_json(data)
 
 
@@ -230,7 +230,7 @@ def test_progress_that_cannot_be_written_is_ignored(event: Event) -> None:
 def test_progress_is_silent_plain_or_an_error(wanted: Any) -> None:
     assert type(make_progress(False)) is Reporter
     assert type(make_progress("plain")) is LineReporter
-    with pytest.raises(InvalidOption, match=r'progress: progress is .*\. give True, False or "plain"'):
+    with pytest.raises(InvalidOption, match=r'^progress: .*True, False or "plain"'):
         make_progress(wanted)
 
 
@@ -238,7 +238,7 @@ def test_the_precision_of_products_is_reported(report: Report) -> None:
     """The report names the precision only for tasks whose schedules use it."""
     assert "Products" not in report_text(report)
     with_precision = dataclasses.replace(report, precision="tf32")
-    assert "Products: tf32 was asked for, but all are of float32." in report_text(with_precision)
+    assert "Products: tf32 was requested, but all are float32." in report_text(with_precision)
     first, *others = with_precision.tasks
     with_task_precision = dataclasses.replace(
         with_precision, tasks=(dataclasses.replace(first, precision="tf32"), *others)

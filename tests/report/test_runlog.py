@@ -119,7 +119,7 @@ def test_old_logs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         os.utime(path, (time.time() - 86400,) * 2)
     for number in range(30):
         (folder / f"20250102T0000{number:02}-7.jsonl").write_text("x" * 10)
-    monkeypatch.setattr(runlog, "_MOST_BYTES", 125)
+    monkeypatch.setattr(runlog, "MOST_BYTES", 125)
     with RunLog(tmp_path / "store") as log:
         assert log.path is not None
         assert log.path.exists()

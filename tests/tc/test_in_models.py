@@ -106,7 +106,7 @@ def test_wrong_shapes_raise_while_tracing() -> None:
         def forward(self, a: torch.Tensor) -> Any:
             return _PAIR(a)[0]
 
-    with pytest.raises(Exception, match="expected a tensor with 1 dimensions") as caught:
+    with pytest.raises(Exception, match=r"1 dimensions .* 2 dimensions for `A`") as caught:
         torch.export.export(Model(), (torch.ones(3, 4),))
     assert isinstance(caught.value, TCError) or "TCCallError" in str(caught.value) or caught.value.__cause__ is not None
 
@@ -114,7 +114,7 @@ def test_wrong_shapes_raise_while_tracing() -> None:
 def test_gradients_stop_with_a_warning() -> None:
     x = torch.ones(3, requires_grad=True)
     program = fx.tc.define("def f(float(N) A) -> (O) { O(i) = A(i) * 3.0 }")
-    with pytest.warns(NoGradientWarning, match="gradients stop here"):
+    with pytest.warns(NoGradientWarning, match="^f: "):
         assert not program(x).requires_grad
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -115,94 +115,103 @@ def test_trailing_comments_and_windows_line_endings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "underlined", "words"),
     [
-        ("def f(float(N) A) -> (O) { O[i] = A(i) }", "subscripts stand in parentheses"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i); }", "need no separator"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i)^2 }", "pow"),
-        ("def f(float(N) A) -> (O) { O(i) = A.1 }", "found `.1`"),
-        ("def f(float(N) A) -> (O) { O(i) /= A(i) }", "assignment operator"),
-        ("def f(float(N) A) -> O { O(i) = A(i) }", "expected `\\(`"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i,) }", "expression"),
-        ("def f(float(N) A) -> (O) { O(i,) = A(i) }", "identifier"),
-        ("def f(float(N) A) -> (O) { O(i) = 2 A(i) }", "assignment operator but found `}`"),
-        ("def f(A) -> (O) { O(i) = A(i) }", "scalar type"),
-        ("def f(float(N) A) -> (O) { O(i) = min(A(i)) }", "found `\\)`"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) where }", "found `}`"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) where i in 0 }", "expected"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) where i = }", "expression"),
-        ("float(N) A", "expected `def`"),
-        ("   ", "expected `def`"),
-        ("def f(float(N) A) -> (O) { O(i) = 0x10 }", "found `}`"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) } def f(float(N) A) -> (O) { O(i) = A(i) }", "already defined"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) +!= A(i) }", "expression"),
-        ('def f(float(N) A) -> (O) { O(i) = "A" }', "no valid token"),
-        ("def f(float(float) A) -> (O) { O(i) = A(i) }", "reserved"),
+        ("def f(float(N) A) -> (O) { O[i] = A(i) }", "[", "A\\(i, j\\)"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i); }", ";", "token `;`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i)^2 }", "^", "pow\\(x, y\\)"),
+        ("def f(float(N) A) -> (O) { O(i) = A.1 }", ".1", "found `.1`"),
+        ("def f(float(N) A) -> (O) { O(i) /= A(i) }", "/", "\\+=!"),
+        ("def f(float(N) A) -> O { O(i) = A(i) }", "O", "expected `\\(`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i,) }", ")", "expression"),
+        ("def f(float(N) A) -> (O) { O(i,) = A(i) }", ")", "identifier"),
+        ("def f(float(N) A) -> (O) { O(i) = 2 A(i) }", "}", "\\+=!"),
+        ("def f(A) -> (O) { O(i) = A(i) }", "A", "uint16"),
+        ("def f(float(N) A) -> (O) { O(i) = min(A(i)) }", ")", "`,`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where }", "}", "`exists`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where i in 0 }", "}", "`:`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where i = }", "}", "expression"),
+        ("float(N) A", "float", "`def`"),
+        ("   ", "", "`def`"),
+        ("def f(float(N) A) -> (O) { O(i) = 0x10 }", "}", "`\\("),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) } def f(float(N) A) -> (O) { O(i) = A(i) }", "f", "already defined"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) +!= A(i) }", "!=", "expression"),
+        ('def f(float(N) A) -> (O) { O(i) = "A" }', '"', 'token `"`'),
+        ("def f(float(float) A) -> (O) { O(i) = A(i) }", "float", "reserved"),
     ],
 )
-def test_malformed_programs_raise_syntax_errors(source: str, words: str) -> None:
+def test_malformed_programs_raise_syntax_errors(source: str, underlined: str, words: str) -> None:
     error = _expect_error(TCSyntaxError, words, source)
+    assert error.underlined == underlined
     assert isinstance(error, ValueError)
     assert isinstance(error, FelixlikeError)
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "underlined", "words"),
     [
-        ("def f(float(N) N) -> (O) { O(i) = 1.0 where i in 0:N }", "`N` is already defined as a size"),
-        ("def f(float(N) A, float(A) B) -> (O) { O(i) = A(i) }", "`A` is already defined as a tensor"),
-        ("def f(float(N) A) -> (N) { N(i) = A(i) }", "`N` is already defined as a size"),
-        ("def f(float(N) A) -> (O, O) { O(i) = A(i) }", "`O` is already defined as an output"),
-        ("def f(float(N) A) -> (O) { O(i, i) = A(i) }", "`i` is already defined as an index"),
-        ("def f(float(j0) A) -> (O) { O(i) = A(i) }", "`j0` is a built-in"),
-        ("def f(float(N) A) -> (O) { O(y1) = A(y1) }", "`y1` is a built-in"),
-        ("def f(float(N) A) -> (exp) { exp(i) = A(i) }", "`exp` is a built-in"),
-        ("def f(float(N) A) -> (O) { O(i) = u where exp = A(i), u = exp }", "`exp` is a built-in"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) + exp }", "`exp` is a built-in function"),
-        ("def f(float(N) A) -> (O) { O(i) = u where u = A(i), u = A(i) }", "`u` is already defined"),
-        ("def f(float(N) A) -> (O) { O(i) = i where i = A(i) }", "`i` is already defined"),
-        ("def f(float(N) A) -> (O) { O(i) = v where v = u + 1.0, u = A(i) }", "used before it is defined"),
-        ("def f(float(N) A) -> (O) { O(i) = u(i) where u = A(i) }", "expected a tensor but found a scalar"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) + N(i) }", "`N` is a size"),
-        ("def f(float(N) A) -> (O) { A(i) = 1.0 }", "inputs are immutable"),
-        ("def f(float(N) A) -> (O) { O(i) = O(i) + A(i) }", "no statement before has written"),
-        ("def f(float(N) A) -> (O) { O(i) += O(i) * A(i) }", "no statement before has written"),
-        ("def f(float16(N) A) -> (O) { O(i) = A(i) }", "float16 is not supported"),
-        ("def f(float(N) A) -> (O) { O(i) = float16(A(i)) }", "float16 is not supported"),
-        ("def f(float(0) A) -> (O) { O(i) = A(i) }", "size 0"),
-        ("def f(float(2.5) A) -> (O) { O(i) = A(i) }", "integral size"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) && A(i) ? 1 : 0 }", "expected a boolean"),
-        ("def f(int32(N) A) -> (O) { O(i) = A(i) ? 1 : 0 }", "expected a boolean"),
-        ("def f(int32(N) A) -> (O) { O(i) = 1 < A(i) < 3 ? 1 : 0 }", ""),
-        ("def f(float(N) A) -> (O) { O(i) = (A(i) > 0.0) + (A(i) < 1.0) }", "arithmetic on bool"),
-        ("def f(float(N) A) -> (O) { O(i) = -(A(i) > 0.0) }", "arithmetic on bool"),
-        ("def f(float(N,M) A) -> (O) { O(i) +=! A(i, j) > 0.0 }", "arithmetic on bool"),
-        ("def f(float(N) A) -> (O) { O(i) = A(bool(i)) }", "integral"),
+        ("def f(float(N) N) -> (O) { O(i) = 1.0 where i in 0:N }", "N", "`N` is already defined as a size"),
+        ("def f(float(N) A, float(A) B) -> (O) { O(i) = A(i) }", "A", "`A` is already defined as a tensor"),
+        ("def f(float(N) A) -> (N) { N(i) = A(i) }", "N", "`N` is already defined as a size"),
+        ("def f(float(N) A) -> (O, O) { O(i) = A(i) }", "O", "`O` is already defined as an output"),
+        ("def f(float(N) A) -> (O) { O(i, i) = A(i) }", "i", "`i` is already defined as an index"),
+        ("def f(float(j0) A) -> (O) { O(i) = A(i) }", "j0", "`j0` is a built-in"),
+        ("def f(float(N) A) -> (O) { O(y1) = A(y1) }", "y1", "`y1` is a built-in"),
+        ("def f(float(N) A) -> (exp) { exp(i) = A(i) }", "exp", "`exp` is a built-in"),
+        ("def f(float(N) A) -> (O) { O(i) = u where exp = A(i), u = exp }", "exp", "`exp` is a built-in"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) + exp }", "exp", "`exp` is a built-in function"),
+        ("def f(float(N) A) -> (O) { O(i) = u where u = A(i), u = A(i) }", "u", "`u` is already defined"),
+        ("def f(float(N) A) -> (O) { O(i) = i where i = A(i) }", "i", "`i` is already defined"),
+        ("def f(float(N) A) -> (O) { O(i) = v where v = u + 1.0, u = A(i) }", "u", "used before"),
+        ("def f(float(N) A) -> (O) { O(i) = u(i) where u = A(i) }", "u", "`u` is a let"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) + N(i) }", "N", "`N` is a size"),
+        ("def f(float(N) A) -> (O) { A(i) = 1.0 }", "A", "immutable"),
+        ("def f(float(N) A) -> (O) { O(i) = O(i) + A(i) }", "O", "`O` used here: it is an output"),
+        ("def f(float(N) A) -> (O) { O(i) += O(i) * A(i) }", "O", "`O` used here: it is an output"),
+        ("def f(float16(N) A) -> (O) { O(i) = A(i) }", "float16", "float16 is not supported"),
+        ("def f(float(N) A) -> (O) { O(i) = float16(A(i)) }", "float16", "float16 is not supported"),
+        ("def f(float(0) A) -> (O) { O(i) = A(i) }", "0", "size 0"),
+        ("def f(float(2.5) A) -> (O) { O(i) = A(i) }", "2.5", "integral"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) && A(i) ? 1 : 0 }", "A(i)", "bool"),
+        ("def f(int32(N) A) -> (O) { O(i) = A(i) ? 1 : 0 }", "A(i)", "bool"),
         (
-            "def f(float(N) A) -> (O) { O(i) = A(i) O(i, j) = A(i) where j in 0:2 }",
-            "1 dimensions where .* 2 dimensions",
+            "def f(float(N) A) -> (O) { O(i) = (A(i) > 0.0) + (A(i) < 1.0) }",
+            "(A(i) > 0.0) + (A(i) < 1.0)",
+            "arithmetic on bool",
         ),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) O(i) = double(A(i)) }", "type mismatch"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) O(i) += 1 }", "type mismatch"),
-        ("def f(float(N) A) -> (int32(N) O) { O(i) = A(i) }", "narrower type int32"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) where N in 0:3 }", "it is a size, not an index"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) where A in 0:3 }", "it is a tensor, not an index"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) where i in 0:N, i in 0:2 }", "already defined with a range"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) where i in 0:K }", "undefined name `K`"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) where q in 0:3 }", "reduction variable `q`"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) + 3000000000 }", "too large for an int32"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) + 1e39 }", "too large for a float"),
-        ("def f(float(N) A) -> (O) { O(i) = norm3d(A(i), A(i)) }", "expected 3 arguments"),
-        ("def f(float(N) A) -> (O) { O(i) = abs(A(i)) }", "write fabs\\(x\\)"),
+        ("def f(float(N) A) -> (O) { O(i) = -(A(i) > 0.0) }", "A(i) > 0.0", "arithmetic on bool"),
+        ("def f(float(N,M) A) -> (O) { O(i) +=! A(i, j) > 0.0 }", "A(i, j) > 0.0", "arithmetic on bool"),
+        ("def f(float(N) A) -> (O) { O(i) = A(bool(i)) }", "bool(i)", "integral"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) O(i, j) = A(i) where j in 0:2 }", "O", "1 dimension.*2 dimension"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) O(i) = double(A(i)) }", "double(A(i))", "type mismatch.*`O`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) O(i) += 1 }", "1", "type mismatch.*`O`"),
+        ("def f(float(N) A) -> (int32(N) O) { O(i) = A(i) }", "A(i)", "float.*narrower.*int32"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where N in 0:3 }", "N", "a size, not an index"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where A in 0:3 }", "A", "a tensor, not an index"),
+        (
+            "def f(float(N) A) -> (O) { O(i) = A(i) where i in 0:N, i in 0:2 }",
+            "i",
+            "`i` is already defined with a range",
+        ),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where i in 0:K }", "K", "`K`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where q in 0:3 }", "q", "reduction variable `q`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) + 3000000000 }", "3000000000", "int32"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) + 1e39 }", "1e39", "float"),
+        ("def f(float(N) A) -> (O) { O(i) = norm3d(A(i), A(i)) }", "norm3d(A(i), A(i))", "`norm3d`.*3.*2"),
+        ("def f(float(N) A) -> (O) { O(i) = abs(A(i)) }", "abs", "fabs\\(x\\)"),
     ],
 )
-def test_inconsistent_programs_raise_semantic_errors(source: str, words: str) -> None:
+def test_inconsistent_programs_raise_semantic_errors(source: str, underlined: str, words: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        if words:
-            _expect_error(TCSemanticError, words, source)
-        else:  # bool and int are promoted to int: the program is valid, although probably not intended
-            assert fx.tc.define(source) is not None
+        assert _expect_error(TCSemanticError, words, source).underlined == underlined
+
+
+def test_chained_comparisons_are_valid() -> None:
+    """bool and int are promoted to int: the program is valid, although probably not intended."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fx.tc.define("def f(int32(N) A) -> (O) { O(i) = 1 < A(i) < 3 ? 1 : 0 }") is not None
 
 
 @pytest.mark.parametrize(
@@ -245,33 +254,37 @@ def test_ranges_are_the_largest_that_keep_accesses_in_bounds(body: str, shape: t
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "underlined", "words"),
     [
-        ("O(i) +=! A(i + j)", "only used as `A\\(i \\+ j\\)`"),
-        ("O(b, n) = A(n)", "`b`.*was not solved"),
-        ("O(i) = A(i) O(i) += 1.0", "`i`.*was not solved"),
-        ("O(i) = A(max(i, 0))", "only used as"),
-        ("O(i) = A(i * i)", "only used as"),
-        ("O(i) = A(I(0) + i)", "only used as"),
-        ("O(i) = A(i) where i in 2:2", "empty range for `i`: 2:2"),
-        ("O(i) = A(i) where i in 0:N + 1", "out of bounds access to `A`"),
-        ("O(i) = A(4) where i in 0:2", "out of bounds access to `A`"),
-        ("O(i) = A(i) where i in -1:2", "out of bounds"),
-        ("O(i) = (i > 1) ? A(i + 1) : 0.0 where i in 0:N", "out of bounds"),
-        ("O(i) = (i > 0 || A(i - 1) > 0.0) ? 1.0 : 0.0 where i in 0:N", "out of bounds"),
-        ("O(i) = A(I(i) + 1)", "not all within 0 to 3"),
-        ("O(i) = A(I(i) - 1)", "not all within 0 to 3"),
-        ("O(i) = A(I(I(i) + 1))", "not all within"),
-        ("O(i) = A(i) where i in 0:N / (N - N)", "divides by zero"),
-        ("O(i) = A(i) + float(i / (N - N))", "division by zero"),
-        ("O(i) = A(i % 0) where i in 0:N", "division by zero"),
-        ("O(i, j) = B(i, j) O(i, j) = B(j, i)", "incompatible ranges"),
+        ("O(i) +=! A(i + j)", "i", "`i` \\(nor `j`\\).*`A\\(i \\+ j\\)`"),
+        ("O(b, n) = A(n)", "b", "range of `b`"),
+        ("O(i) = A(i) O(i) += 1.0", "i", "range of `i`.*where i in"),
+        ("O(i) = A(max(i, 0))", "i", "`A\\(max\\(i, 0\\)\\)`"),
+        ("O(i) = A(i * i)", "i", "`A\\(i \\* i\\)`"),
+        ("O(i) = A(I(0) + i)", "i", "`A\\(I\\(0\\) \\+ i\\)`"),
+        ("O(i) = A(i) where i in 2:2", "i", "empty range.*2:2"),
+        ("O(i) = A(i) where i in 0:N + 1", "i", "out of bounds access to `A`"),
+        ("O(i) = A(4) where i in 0:2", "4", "out of bounds access to `A`"),
+        ("O(i) = A(i) where i in -1:2", "i", "out of bounds"),
+        ("O(i) = (i > 1) ? A(i + 1) : 0.0 where i in 0:N", "i + 1", "out of bounds"),
+        ("O(i) = (i > 0 || A(i - 1) > 0.0) ? 1.0 : 0.0 where i in 0:N", "i - 1", "out of bounds"),
+        ("O(i) = A(I(i) + 1)", "I(i) + 1", "`A`.*0 to 3"),
+        ("O(i) = A(I(i) - 1)", "I(i) - 1", "`A`.*0 to 3"),
+        ("O(i) = A(I(I(i) + 1))", "I(i) + 1", "`I`.*0 to 3"),
+        ("O(i) = A(i) where i in 0:N / (N - N)", "N / (N - N)", "zero"),
+        ("O(i) = A(i) + float(i / (N - N))", "i / (N - N)", "division by zero"),
+        ("O(i) = A(i % 0) where i in 0:N", "i % 0", "division by zero"),
+        (
+            "O(i, j) = B(i, j) O(i, j) = B(j, i)",
+            "O(i, j) = B(j, i)",
+            "incompatible ranges.*\\(0:4, 0:3\\).*\\(0:3, 0:4\\)",
+        ),
     ],
 )
-def test_unsolvable_or_out_of_bounds_ranges_raise_range_errors(body: str, words: str) -> None:
+def test_unsolvable_or_out_of_bounds_ranges_raise_range_errors(body: str, underlined: str, words: str) -> None:
     with pytest.raises(TCRangeError, match=words) as caught:
         _run_body(body)
-    assert caught.value.line == 1
+    assert (caught.value.line, caught.value.underlined) == (1, underlined)
     assert caught.value.excerpt
 
 
@@ -331,17 +344,17 @@ def test_types_are_promoted_as_the_language_defines(left: str, right: str, wante
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
-        ((), "expected 2 inputs but got 0"),
-        ((torch.ones(3), torch.ones(3), torch.ones(3)), "expected 2 inputs but got 3"),
+        ((), "2 inputs .* 0"),
+        ((torch.ones(3), torch.ones(3), torch.ones(3)), "2 inputs .* 3"),
         (
             (torch.ones(3), torch.ones(4)),
-            "mismatched sizes for dimension 0 of `B`: `N` has the previous value 3 but found 4",
+            "dimension 0 of `B`: `N` .* 3 .* 4",
         ),
-        ((torch.ones(3), torch.ones(3).double()), "expected type float but found float64"),
-        ((torch.ones(3), torch.ones(1, 3)), "expected a tensor with 1 dimensions but found 2 dimensions"),
-        ((torch.ones(0), torch.ones(0)), "size 0"),
-        ((np.ones(3, "float32"), torch.ones(3)), "no tensor"),
-        ((torch.ones(3), None), "no tensor"),
+        ((torch.ones(3), torch.ones(3).double()), "float .* float64 for `B`"),
+        ((torch.ones(3), torch.ones(1, 3)), "1 dimensions .* 2 dimensions for `B`"),
+        ((torch.ones(0), torch.ones(0)), "dimension 0 of `A` .* 0"),
+        ((np.ones(3, "float32"), torch.ones(3)), "`A`, got .* ndarray"),
+        ((torch.ones(3), None), "`B`, got None"),
     ],
 )
 def test_calls_with_mismatched_tensors_raise(inputs: Any, words: str) -> None:
@@ -363,12 +376,12 @@ def test_out_tensors_are_written_and_returned() -> None:
     both = {"O": torch.zeros(4), "P": torch.zeros(4)}
     assert program(_B, out=both)[1] is both["P"]
     invalid_outputs: list[tuple[Any, str]] = [
-        ({"O": torch.ones(5)}, "expected size"),
-        ({"O": torch.ones(4, 1)}, "expected 1 dimensions but found tensor with 2 dimensions"),
-        ({"O": torch.ones(4).int()}, "expected type float but found int32"),
-        ({"Q": torch.ones(4)}, "there is no output 'Q'"),
-        ({"P": torch.ones(4)}, "reduction without initialization"),
-        ([torch.ones(4)], "out is a list"),
+        ({"O": torch.ones(5)}, r"\(4,\) .* \(5,\) for `O`"),
+        ({"O": torch.ones(4, 1)}, "1 dimensions .* 2 dimensions for `O`"),
+        ({"O": torch.ones(4).int()}, "float .* int32 for `O`"),
+        ({"Q": torch.ones(4)}, "output 'Q'"),
+        ({"P": torch.ones(4)}, "reduction without initialization: `O`"),
+        ([torch.ones(4)], "`out`, got a list"),
     ]
     for out, words in invalid_outputs:
         with pytest.raises(TCCallError, match=words):
@@ -390,21 +403,21 @@ def test_each_shape_is_compiled_separately() -> None:
 def test_name_selects_one_of_several_definitions() -> None:
     source = "def f(float(N) A) -> (O) { O(i) = A(i) } def g(float(N) A) -> (O) { O(i) = Q(i) }"
     assert torch.equal(fx.tc.define(source, name="f")(_A), _A)
-    with pytest.raises(InvalidOption, match="2 definitions: f, g"):
+    with pytest.raises(InvalidOption, match=r"^name: .* 2 definitions: f, g"):
         fx.tc.define(source)
-    with pytest.raises(TCSemanticError, match="undefined function"):
+    with pytest.raises(TCSemanticError, match=r"^name: .*`h`"):
         fx.tc.define(source, name="h")
-    with pytest.raises(InvalidOption, match="source: an int is given"):
+    with pytest.raises(InvalidOption, match=r"^source: .* an int"):
         fx.tc.define(3)  # type: ignore[arg-type]
 
 
 def test_a_likely_typo_in_an_index_warns() -> None:
-    with pytest.warns(SuspiciousNameWarning, match="`kk` is an index that is reduced over, once; is it `k`"):
+    with pytest.warns(SuspiciousNameWarning, match="^mm, line 1: .*`kk`.*`k`"):
         fx.tc.define("def mm(float(M,K) A, float(K,N) B) -> (C) { C(i, j) +=! A(i, kk) * B(k, j) }")
 
 
 def test_errors_pickle_with_their_location() -> None:
-    error = _expect_error(TCSemanticError, "undefined", "def f(float(N) A) -> (O) {\n  O(i) = A(i) + Q(i)\n}")
+    error = _expect_error(TCSemanticError, "`Q`", "def f(float(N) A) -> (O) {\n  O(i) = A(i) + Q(i)\n}")
     assert (error.line, error.column, error.underlined) == (2, 17, "Q")
     assert error.excerpt.splitlines()[1].index("^") == error.excerpt.splitlines()[0].index("Q")
     unpickled = pickle.loads(pickle.dumps(error))
@@ -413,14 +426,12 @@ def test_errors_pickle_with_their_location() -> None:
 
 def test_programs_nested_too_deeply_raise() -> None:
     deep = "def f(float(N) A) -> (O) { O(i) = " + "+".join(["A(i)"] * 5000) + " }"
-    _expect_error(TCSyntaxError, "nested more than 150 deep", deep)
-    _expect_error(
-        TCSyntaxError, "nested more than 150 deep", "def f(float(N) A) -> (O) { O(i) = " + "-" * 5000 + "A(i) }"
-    )
+    _expect_error(TCSyntaxError, "nested .* 150", deep)
+    _expect_error(TCSyntaxError, "nested .* 150", "def f(float(N) A) -> (O) { O(i) = " + "-" * 5000 + "A(i) }")
     assert torch.equal(_run("def f(float(N) A) -> (O) { O(i) = " + "(" * 100 + "A(i)" + ")" * 100 + " }", _A), _A)
     lets = ", ".join(f"u{i} = u{i - 1} * u{i - 1}" for i in range(1, 40))
     _expect_error(
-        TCSemanticError, "too large once its lets", f"def f(float(N) A) -> (O) {{ O(i) = u39 where u0 = A(i), {lets} }}"
+        TCSemanticError, "too large .* lets", f"def f(float(N) A) -> (O) {{ O(i) = u39 where u0 = A(i), {lets} }}"
     )
 
 
@@ -436,7 +447,7 @@ def test_nested_function_calls_do_not_duplicate_code(function: str) -> None:
 
 def test_formula_functions_cannot_take_function_calls_as_arguments() -> None:
     source = "def f(float(N) A) -> (O) {{ O(i) = {} }}"
-    _expect_error(TCSemanticError, "`erfinv` is a formula", source.format("erfinv(tanh(A(i)))"))
+    _expect_error(TCSemanticError, "`erfinv` .* function calls", source.format("erfinv(tanh(A(i)))"))
     result = _run(source.format("tanh(erfinv(A(i) * 0.1))"), _A)
     torch.testing.assert_close(result, torch.tanh(torch.erfinv(_A * 0.1)), rtol=1e-5, atol=1e-6)
 

@@ -22,13 +22,13 @@ def test_hints_accumulate() -> None:
 
 
 def test_invalid_hints_raise() -> None:
-    with pytest.raises(InvalidOption, match="tile: 0 is no positive integer"):
+    with pytest.raises(InvalidOption, match=r"^tile: .* got 0"):
         fx.tc.Options().tile(32, 0)
-    with pytest.raises(InvalidOption, match="map_to_threads: 4 numbers are given"):
+    with pytest.raises(InvalidOption, match=r"^map_to_threads: .* 1 to 3 .* got 4"):
         fx.tc.Options().map_to_threads(1, 2, 3, 4)
-    with pytest.raises(InvalidOption, match=r"unroll: 2\.5 is no positive integer"):
+    with pytest.raises(InvalidOption, match=r"^unroll: .* got 2\.5"):
         fx.tc.Options().unroll(2.5)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="fuse: 'Most' is no strategy of fusion"):
+    with pytest.raises(InvalidOption, match=r"^fuse: .*'Most'"):
         fx.tc.Options().fuse("Most")
 
 
@@ -80,5 +80,5 @@ def test_fuse_min_compiles_statements_separately() -> None:
     assert separate.explain(a).count("@T.prim_func") == 2
     for fused_output, separate_output in zip(fused(a), separate(a), strict=True):
         assert torch.equal(fused_output, separate_output)
-    with pytest.raises(InvalidOption, match="options: a dict is given"):
+    with pytest.raises(InvalidOption, match=r"^options: .* a dict"):
         fx.tc.define(program, options={})  # type: ignore[arg-type]

@@ -122,8 +122,8 @@ def test_the_commands_collect_train_and_evaluate(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["collect"], "no store is given"),
-        (["collect", "s.sqlite", "--part", "3/2"], "--part is '3/2'"),
+        (["collect"], "collect: STORE "),
+        (["collect", "s.sqlite", "--part", "3/2"], "--part I/N, got '3/2'"),
         (["collect", "s.sqlite", "--workloads", "absent.txt"], "absent.txt"),
         (["collect", "s.sqlite", "--cores", "0"], "--cores is 0"),
         (["train", "empty.sqlite", "--output", "w.pt"], "no workload with two measured candidates"),

@@ -98,10 +98,10 @@ def test_models_are_tuned_and_shown(way: str, file: str, capsys: pytest.CaptureF
 
 # Arguments of the command, and words of the error message.
 BAD: dict[str, tuple[str, str]] = {
-    "a missing file": ("tune nowhere.py:f", "nowhere.py: there is no such file"),
-    "no function": ("tune model.py", "name a function in it: model.py:factory"),
+    "a missing file": ("tune nowhere.py:f", "nowhere.py: "),
+    "no function": ("tune model.py", "model.py:factory"),
     "a wrong name": ("tune model.py:smal --shape 2x16", "did you mean 'small'"),
-    "no function at all": ("tune model.py:number --shape 2x16", "number is an int, not a function"),
+    "no function at all": ("tune model.py:number --shape 2x16", "number is an int"),
     "one with arguments": ("tune model.py:needs --shape 2x16", "needs 1 argument: size"),
     "one without a result": ("tune model.py:nothing --shape 2x16", "return model"),
     "one that raises": ("tune model.py:raises --shape 2x16", "raises ZeroDivisionError"),
@@ -111,7 +111,7 @@ BAD: dict[str, tuple[str, str]] = {
     "no shape": ("tune model.py:small", "--shape 1x3x224x224"),
     "too few shapes": ("tune model.py:two --shape 2x16", "one --shape for each"),
     "floats for ids": ("tune model.py:ids --shape input=2x4", "--shape ids=1x64:int64"),
-    "a missing package": ("tune nowhere.net:f", "Python finds no module nowhere"),
+    "a missing package": ("tune nowhere.net:f", "module nowhere"),
     "a wrong shape": ("tune model.py:small --shape 2,16", "write "),
     "a shape of nothing": ("tune model.py:small --shape 0x16", "size 0 is not positive"),
     "a shape of another input": ("tune model.py:small --shape y=2x16", "'y'"),
@@ -124,15 +124,15 @@ BAD: dict[str, tuple[str, str]] = {
     "an output that is a folder": ("tune model.py:with_inputs --output .", "it is a directory"),
     "a store that is none": ("tune model.py:with_inputs --store text.flx", "text.flx"),
     "a huge seed": ("tune model.py:with_inputs --seed 99999999999999999999", "seed is 99999999999999999999"),
-    "show nothing": ("show nowhere", "there is no such file"),
+    "show nothing": ("show nowhere", "nowhere: "),
     "show text": ("show text.flx", "."),
-    "show a folder": ("show .", "it is a directory"),
+    "show a folder": ("show .", "directory"),
     "resume nothing": ("resume nowhere.sqlite", "nowhere.sqlite"),
     "merge nothing": ("merge all.sqlite nowhere.sqlite", "nowhere.sqlite"),
     "export nothing": ("export nowhere.sqlite folder", "nowhere.sqlite"),
     "compact nothing": ("compact nowhere.sqlite", "nowhere.sqlite"),
-    "explain no task": ("explain model.py:with_inputs softmax", "there is no task 'softmax'"),
-    "explain no sketch": ("explain model.py:with_inputs fused_matmul_add_relu --sketch 99", "sketch is 99"),
+    "explain no task": ("explain model.py:with_inputs softmax", "task 'softmax'"),
+    "explain no sketch": ("explain model.py:with_inputs fused_matmul_add_relu --sketch 99", "sketch 99 "),
 }
 
 

@@ -57,7 +57,7 @@ class Pictures:
         place = (record.task, record.sketch, record.point)
         if place not in self._drawn:
             if self._seconds is not None and time.monotonic() > self._until:
-                return Picture(words="It is drawn the next time.", later=True)
+                return Picture(words="It will be drawn in the next update.", later=True)
             try:
                 self._drawn[place] = self._draw(store, record)
             except Exception as error:  # the page is built without this picture
@@ -72,7 +72,7 @@ class Pictures:
         untuned = loop_tree(task.module["main"].body)
         sketch = self._sketch(store, task, record.sketch)
         if sketch is None:
-            words = "The loops of its schedule cannot be drawn: the store does not hold its trace."
+            words = "The loops of its schedule cannot be drawn: the store does not contain its trace."
             return Picture(untuned=untuned, words=words)
         return Picture(loop_tree(sketch.schedule(record.point).mod["main"].body), untuned)
 

@@ -41,8 +41,8 @@ LIVE = Live
 """Alias of `Live` for callers outside of this package."""
 
 _LEGEND = (
-    "The boxes are loops, the outermost first, with their extents; parallel: shared out to cores; vector: one "
-    "instruction for all of it; unrolled: written out. ⊕= adds to what is there, f(…) names what is read."
+    "The boxes are loops, the outermost first, with their extents; parallel: distributed over cores; "
+    "vector: one instruction; unrolled: no loop remains. ⊕= accumulates, f(…) lists the tensors that are read."
 )
 """Explanation of the pictures of loops."""
 
@@ -64,7 +64,7 @@ def page_text(page: Page, live: Live | None = None) -> str:
     version = live.version if live is not None else None
     body = element("main", page_body(page), id="page", data_version=version)
     if live is not None:
-        note = "this page renews itself by a script; without it, load it again"
+        note = "a script updates this page; reload the page if scripts are disabled"
         body = joined(
             element("p", note, class_="quiet", id="live"), body, element("script", Markup(SCRIPT), nonce=live.nonce)
         )
@@ -151,11 +151,14 @@ def _seconds(page: Page) -> Markup | None:
     building, running = math.fsum(t.building for t in tasks), math.fsum(t.running for t in tasks)
     parts: list[Markup] = []
     if page.spent:
-        parts += [element("h3", "By the clock, in the latest run" if page.state else "By the clock"), bars(page.spent)]
+        parts += [
+            element("h3", "Wall-clock time of the latest run" if page.state else "Wall-clock time"),
+            bars(page.spent),
+        ]
     if building or running:
-        words = "Processes that measure, side by side"
+        words = "Measuring processes, in parallel"
         parts += [element("h3", words), bars({"building": building, "running": running})]
-    return joined(element("h2", "Where the seconds went"), *parts) if parts else None
+    return joined(element("h2", "Time by activity"), *parts) if parts else None
 
 
 def _pictures(group: Group, number: int, *, several: bool) -> Markup | None:
@@ -180,16 +183,16 @@ def _details(task: PageTask, identity: str, *, is_open: bool) -> Markup:
         panels.append(_figure("Best latency over time", curve(task.steps, task.until)))
     if len(task.pairs) > 1:
         share = in_order(task.pairs)
-        order = f": of two candidates the right one was predicted to be faster in {share:.0%}" * math.isfinite(share)
+        order = f": the faster of two candidates was predicted in {share:.0%} of pairs" * math.isfinite(share)
         panels.append(_figure(f"Predicted against measured{order}", scatter(task.pairs)))
     if task.chosen:
-        panels.append(_figure(f"The schedule chosen{_point(task)}", loops_picture(task.chosen)))
+        panels.append(_figure(f"The chosen schedule{_point(task)}", loops_picture(task.chosen)))
     if task.untuned:
-        panels.append(_figure("Untuned: the function as it came", loops_picture(task.untuned)))
+        panels.append(_figure("Untuned: the original function", loops_picture(task.untuned)))
     words = element("p", task.unseen, class_="quiet") if task.unseen and not task.chosen else None
     notes = [element("p", note) for note in task.notes]
     summary = element("summary", element("b", named(task.name)), " ", element("span", latency(task.best)))
-    nothing = element("p", "No more is known of it.", class_="quiet") if not panels and not task.unseen else None
+    nothing = element("p", "No further data.", class_="quiet") if not panels and not task.unseen else None
     return element(
         "details", summary, *notes, element("div", *panels, class_="panels"), words, nothing, id=identity, open=is_open
     )

@@ -23,7 +23,7 @@ def page_of_report(report: ReportData) -> Page:
     """
     notes = [*task_notes(report), *([report.note] if report.note else [])]
     if not any(task.story.steps for task in report.tasks):
-        notes.append("The report knows no curves: nothing was measured in this run, or an earlier version wrote it.")
+        notes.append("The report has no curves: nothing was measured in this run, or an earlier version wrote it.")
     return Page(
         title=report.model,
         facts=report_facts(report),
@@ -79,7 +79,7 @@ def _group(report: ReportData) -> Group:
 def _task(task: TaskReport, report: ReportData) -> PageTask:
     """Convert the report of a task."""
     history = task.story
-    unseen = "" if history.untuned else "The report does not hold its loops: an earlier version wrote it."
+    unseen = "" if history.untuned else "The report does not contain its loops: an earlier version wrote it."
     return PageTask(
         name=task.name,
         key=task.workload,
@@ -96,7 +96,7 @@ def _task(task: TaskReport, report: ReportData) -> PageTask:
         pairs=history.pairs,
         chosen=history.chosen,
         untuned=history.untuned,
-        unseen=unseen if history.chosen or unseen else "It was compiled as it came, without a schedule.",
+        unseen=unseen if history.chosen or unseen else "It was compiled without a schedule.",
         point=task.point,
         building=history.building,
         running=history.running,

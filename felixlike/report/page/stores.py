@@ -33,8 +33,9 @@ _PAIRS = 256
 _SILENT = 300.0
 """Seconds since the last log line after which a run may have been killed. Chosen by hand."""
 
-_NO_SCORES = "No predictions are known: they are in the logs of runs, which are not beside the store, or of strategies \
-that predict nothing."
+_NO_SCORES = (
+    "No predictions were found: the logs of runs are not beside the store, or the strategies make no predictions."
+)
 """Remark on a page without predictions."""
 
 
@@ -150,7 +151,7 @@ class StorePage:
         right = sum(
             len(t.latency) - t.failures.total() for tasks in self._measurements.values() for t in tasks.values()
         )
-        counts = f"{self._read}, {right} of them right, of {counted(workloads, 'workload')}"
+        counts = f"{self._read}, {right} of them valid, of {counted(workloads, 'workload')}"
         facts = [("Measurements", counts)]
         if runs:
             facts.append(("Runs", f"{counted(len(runs), 'log')}; the latest is {runs[-1].path.name}"))
@@ -165,11 +166,11 @@ class StorePage:
         """Return remarks on what the store does not tell."""
         notes = []
         if len(groups) > 1:
-            notes.append("Times of different devices do not compare, so each has a table of its own.")
+            notes.append("Times of different devices are not comparable, so each device has its own table.")
         tasks = [task for group in groups for task in group.tasks]
         if tasks and all(task.calls is None for task in tasks):
             notes.append(
-                "How often models call each task is not known: no log of a run says so. So there are no shares."
+                "The number of calls per task is unknown because no run log contains it, so shares are not shown."
             )
         if tasks and not any(task.pairs for task in tasks):
             notes.append(_NO_SCORES)
@@ -204,7 +205,7 @@ def _task(
         pairs=pairs,
         chosen=picture.chosen,
         untuned=picture.untuned,
-        unseen=picture.words if best is not None else "None of its candidates was right so far.",
+        unseen=picture.words if best is not None else "No candidate was valid so far.",
         building=measurements.building,
         running=measurements.running,
     )
@@ -249,16 +250,17 @@ def _state(runs: Sequence[RunRead]) -> str:
         return ""
     run = runs[-1]
     if run.error:
-        return f"The latest run was ended by an error at {run.time}: {run.error}"
+        return f"The latest run ended with an error at {run.time}: {run.error}"
     if not run.time:
-        return "A run has begun."
+        return "A run has started."
     age = 0.0
     with suppress(ValueError):
         age = time.time() - calendar.timegm(time.strptime(run.time, "%Y-%m-%dT%H:%M:%SZ"))
     if age > _SILENT:
-        return f"The latest run has no end in its log, whose last line is of {run.time}: it was ended from outside, or \
-waits for something long."
-    return f"A run goes on; the last it did was at {run.time}."
+        return (
+            f"The log of the latest run has no end; its last line is from {run.time}. The run was killed or is waiting."
+        )
+    return f"A run is in progress; its last event was at {run.time}."
 
 
 def _spent(runs: Sequence[RunRead]) -> dict[str, float]:
