@@ -126,12 +126,12 @@ def test_the_commands_collect_train_and_evaluate(tmp_path: Path, capsys: pytest.
         (["collect", "s.sqlite", "--part", "3/2"], "--part is '3/2'"),
         (["collect", "s.sqlite", "--workloads", "absent.txt"], "absent.txt"),
         (["collect", "s.sqlite", "--cores", "0"], "--cores is 0"),
-        (["train", "empty.sqlite", "--output", "w.pt"], "no workload with two measured candidates"),
+        (["train", "empty.sqlite", "--output", "w.pt"], "train: no workload has two"),
         (["train", "absent.sqlite", "--output", "w.pt"], "absent.sqlite"),
         (["train", "empty.sqlite", "--output", "no/such/folder.pt"], "there is no directory"),
         (["train", "text.sqlite", "--output", "w.pt"], "text.sqlite"),
-        (["evaluate", "empty.sqlite", "--weights", "absent.pt"], "there is no such file"),
-        (["evaluate", "empty.sqlite", "--weights", "text.sqlite"], "no file of weights"),
+        (["evaluate", "empty.sqlite", "--weights", "absent.pt"], "absent.pt: there is no such file"),
+        (["evaluate", "empty.sqlite", "--weights", "text.sqlite"], "text.sqlite"),
     ],
 )
 def test_bad_input_is_an_error(
