@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from felixlike._util.torch_modes import alone, default_modes
-from felixlike._util.wording import shown
+from felixlike._util.wording import kind_of, shown
 from felixlike.costmodel.boosted_trees import Trees
 from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.summary import ROW
@@ -104,11 +104,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise InvalidWeights(
             "the file does not contain weights, or is damaged", where=str(path), remedy=_GIVE
         ) from error
-    stored_format = stored.get("format") if isinstance(stored, dict) else None
-    if stored_format != FORMAT:
-        raise InvalidWeights(
-            f"expected weights in format {FORMAT}, got {shown(stored_format)}", where=str(path), remedy=_RETRAIN
-        )
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        received = shown(stored.get("format")) if isinstance(stored, dict) else kind_of(stored)
+        raise InvalidWeights(f"expected weights in format {FORMAT}, got {received}", where=str(path), remedy=_RETRAIN)
     if stored.get("features") != VERSION:
         raise InvalidWeights(
             f"expected weights for features of version {VERSION}, got version {stored.get('features')}",

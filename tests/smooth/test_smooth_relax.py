@@ -125,7 +125,7 @@ def test_points_of_another_shape_are_refused() -> None:
     rejected = [(None, "nan"), ("x", "'x'"), (5, "5"), (points[0], "(11,)"), (points[:, :2], "(3, 2)")]
     for wrong, received in rejected:
         with pytest.raises(InvalidPoint, match="points") as caught:
-            relaxed.log_points(wrong)  # type: ignore[arg-type]
+            relaxed.log_points(wrong)
         assert caught.value.where == "relax"
         assert received in caught.value.what
     with pytest.raises(InvalidPoint, match="a ndarray") as caught:
