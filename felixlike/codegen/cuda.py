@@ -65,11 +65,13 @@ def require_toolchain() -> str:
     """
     toolchain = cuda_toolchain()
     if not toolchain:
-        chosen = f"{_MODE}={os.environ[_MODE]} asks for one that is not there" if os.environ.get(_MODE) else ""
+        selected = os.environ.get(_MODE)
         raise MissingCompiler(
-            chosen or "neither NVRTC nor nvcc is on this machine, so CUDA code cannot be compiled",
+            f"the CUDA compiler selected by {_MODE}={selected} was not found"
+            if selected
+            else "neither NVRTC nor nvcc was found, so CUDA code cannot be compiled",
             where="target",
-            remedy='pip install "felixlike[cuda]", which has NVRTC, or put nvcc into PATH',
+            remedy='run pip install "felixlike[cuda]", which includes NVRTC, or add nvcc to PATH',
         )
     return toolchain
 
@@ -95,9 +97,9 @@ def compile_source(code: str, arch: str) -> bytes:
         options += [f"-I{headers}", f"-I{headers}/cccl"]
     elif re.search(r"#include <cuda_(fp16|bf16|fp8)", source):
         raise MissingCompiler(
-            "NVRTC is here, but not the headers of half types (cuda_fp16.h)",
+            "NVRTC was found, but not the CUDA headers for float16 and bfloat16 (cuda_fp16.h)",
             where="target",
-            remedy='pip install "felixlike[cuda]", which has them, or set CUDA_HOME',
+            remedy='run pip install "felixlike[cuda]", which includes them, or set CUDA_HOME',
         )
     return nvrtc.compiled(_PREAMBLE + functions + source, options)
 
@@ -111,7 +113,7 @@ def _by_nvcc(code: str, arch: str) -> bytes:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode or not cubin.is_file():
             errors = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line.lower()]
-            raise CompilationFailed(f"nvcc refused it: {(errors or ['no reason given'])[0][:300]}", where="CUDA source")
+            raise CompilationFailed(f"nvcc failed: {(errors or ['no error message'])[0][:300]}", where="CUDA source")
         return cubin.read_bytes()
 
 

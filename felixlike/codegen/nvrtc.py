@@ -90,7 +90,7 @@ def compiled(source: str, options: list[str]) -> bytes:
         failed = loaded.nvrtcCompileProgram(program, len(options), option_array)
         if failed:
             log = _text(loaded, program, "ProgramLog")
-            raise CompilationFailed(f"NVRTC {version()} refused it: {_error(log)}", where="CUDA source")
+            raise CompilationFailed(f"NVRTC {version()} failed: {_error(log)}", where="CUDA source")
         return _bytes(loaded, program, "CUBIN")
     finally:
         loaded.nvrtcDestroyProgram(ctypes.byref(program))

@@ -53,13 +53,13 @@ from felixlike.hardware import kind_of
 class Invariant(Enum):
     """Properties of functions between passes."""
 
-    DIMENSIONS = "buffers of marked functions have the dimensions that they were declared with"
-    ROWS = "tiles of sums that were too large for the stack are buffers of a row each"
-    WHOLE_TILES = "a loop that sums up a tile writes one buffer, in unrolled loops"
-    NAMELESS = "no value has a name, on which TVM's own conversions of bfloat16 could depend"
-    EXTREMES = "maxima and minima are TVM's, and inequalities those of the workload"
-    PADDING = "copies that pad do so under the conditions that the workload has"
-    DIVISIONS = "divisions are written as the workload has them"
+    DIMENSIONS = "buffers of annotated functions have their declared dimensions"
+    ROWS = "accumulator tiles that were too large for the stack are split into one buffer per row"
+    WHOLE_TILES = "a loop that accumulates a tile writes one buffer, in unrolled loops"
+    NAMELESS = "no value is bound to a name, on which TVM's own bfloat16 conversions could depend"
+    EXTREMES = "maxima and minima are TVM's operators, and comparisons are those of the workload"
+    PADDING = "padding copies have the conditions of the workload"
+    DIVISIONS = "divisions are those of the workload"
     CALLS = "elementary functions are calls"
 
 
@@ -165,11 +165,11 @@ def out_of_order(passes: Sequence[Pass]) -> Iterator[str]:
     for number, one in enumerate(passes):
         for invariant in one.needs:
             if invariant not in holds:
-                yield f"{one.name} needs that {invariant.value}"
+                yield f"{one.name} requires that {invariant.value}"
         holds = (holds | set(one.gives)) - set(one.ends)
         for mark in one.marks:
             late = [other.name for other in passes[number + 1 :] if mark in other.puts]
-            yield from (f"{name} puts {mark.__name__} after {one.name} has looked for it" for name in late)
+            yield from (f"{name} adds {mark.__name__} after {one.name}, which reads it" for name in late)
         for mark in one.takes:
             later = [other.name for other in passes[number + 1 :] if mark in other.marks]
-            yield from (f"{one.name} takes {mark.__name__}, which {name} looks for after it" for name in later)
+            yield from (f"{one.name} removes {mark.__name__}, which {name} reads later" for name in later)

@@ -19,6 +19,9 @@ _ARRAYS = ("feature", "threshold", "left", "right", "value", "roots")
 _NUMBERS = ("threshold", "value")
 """Arrays of floats; the others hold indices of nodes and columns."""
 
+_DEEPEST = 64
+"""Upper limit of the depth of a tree read from a file; chosen by hand."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trees:
@@ -87,19 +90,28 @@ class Trees:
             ValueError: An array is malformed, a node's child precedes it, or an index is out of range.
         """
         arrays = {array: np.asarray(getattr(self, array)) for array in _ARRAYS}
-        if any(a.ndim != 1 or a.dtype.kind != ("f" if n in _NUMBERS else "i") for n, a in arrays.items()):
-            raise ValueError("these are no arrays of trees")
-        count = len(self.feature)
-        inner = self.feature >= 0
-        same = all(len(array) == count for array in (self.threshold, self.left, self.right, self.value))
-        forward = same and bool((self.left[inner] > np.flatnonzero(inner)).all())
-        forward = forward and bool((self.right[inner] > np.flatnonzero(inner)).all())
-        places = [self.left[inner], self.right[inner], self.roots]
-        inside = (
-            all(bool(((p >= 0) & (p < count)).all()) for p in places) and int(self.feature.max(initial=-1)) < columns
-        )
-        if not (forward and inside and 0 <= self.depth <= 64 and np.isfinite([*self.value, self.base]).all()):
-            raise ValueError("these are no trees of such rows")
+        count = arrays["feature"].size
+        for name, array in arrays.items():
+            if array.ndim != 1 or array.dtype.kind != ("f" if name in _NUMBERS else "i"):
+                raise ValueError(f"{name} has shape {array.shape} and dtype {array.dtype}")
+            if name != "roots" and len(array) != count:
+                raise ValueError(f"{name} has {len(array)} nodes, expected {count}")
+        (inner,) = np.nonzero(self.feature >= 0)
+        for name, nodes, least in (
+            ("left", self.left[inner], inner + 1),
+            ("right", self.right[inner], inner + 1),
+            ("roots", self.roots, 0),
+        ):
+            outside = nodes[(nodes < least) | (nodes >= count)]
+            if len(outside):
+                raise ValueError(f"{name} has the invalid node index {outside[0]} ({count} nodes)")
+        largest = int(self.feature.max(initial=-1))
+        if largest >= columns:
+            raise ValueError(f"feature index {largest} is out of range ({columns} features)")
+        if not 0 <= self.depth <= _DEEPEST:
+            raise ValueError(f"depth is {self.depth}, expected 0 to {_DEEPEST}")
+        if not np.isfinite([*self.value, self.base]).all():
+            raise ValueError("some leaf values or the base are NaN or infinite")
 
     def to_arrays(self, name: str) -> dict[str, Any]:
         """Return arrays for np.savez, with keys that start with `name`."""

@@ -237,6 +237,6 @@ def load(target: str = "cpu", path: str | Path | None = None, *, seed: int = 0) 
     if path is None:
         file = shipped(target)
     else:
-        file = option_checks.path(path, "weights", error=InvalidWeights, otherwise="None for those shipped")
+        file = option_checks.path(path, "weights", error=InvalidWeights, otherwise="None for the shipped weights")
     network = Network(seed=seed) if file is None else load_weights(file)
     return CostModel(network, seed=seed, pretrained=file is not None)

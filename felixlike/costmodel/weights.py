@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from felixlike._util.torch_modes import alone, default_modes
+from felixlike._util.wording import kind_of, shown
 from felixlike.costmodel.boosted_trees import Trees
 from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.summary import ROW
-from felixlike.errors import InvalidWeights
+from felixlike.errors import InvalidWeights, first_line
 from felixlike.features import NAMES, VERSION
 
 SHIPPED = Path(__file__).parent / "data"
@@ -28,9 +29,9 @@ FORMAT = 3
 
 
 _TREES = "trees"
-_SHIPPED = "leave weights out for those that are shipped"
-_GIVE = f"give what felixlike train wrote, or {_SHIPPED}"
-_ANEW = f"train them anew (felixlike train), or {_SHIPPED}"
+_SHIPPED = "omit weights to use the shipped ones"
+_GIVE = f"pass a file written by felixlike train, or {_SHIPPED}"
+_RETRAIN = f"retrain them with felixlike train, or {_SHIPPED}"
 
 
 @default_modes()
@@ -71,9 +72,10 @@ def load_weights(path: Path) -> Network:
         network.trees = _as_trees(stored.get("trees"))
         finite = all(bool(tensor.isfinite().all()) for tensor in network.state_dict().values())
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise InvalidWeights("the weights are for another network", where=str(path), remedy=_ANEW) from error
+        what = f"the weights do not match the network: {type(error).__name__}: {first_line(error)}"
+        raise InvalidWeights(what, where=str(path), remedy=_RETRAIN) from error
     if not finite:
-        raise InvalidWeights("some weights are no numbers", where=str(path), remedy=_ANEW)
+        raise InvalidWeights("some weights are NaN or infinite", where=str(path), remedy=_RETRAIN)
     return network
 
 
@@ -99,17 +101,20 @@ def _read(path: Path) -> dict[str, Any]:
             "there is no such file", where=str(path), remedy=f"check the path, or {_SHIPPED}"
         ) from error
     except Exception as error:  # torch's reader may raise anything for a foreign file
-        raise InvalidWeights("the file is no file of weights, or damaged", where=str(path), remedy=_GIVE) from error
+        raise InvalidWeights(
+            "the file does not contain weights, or is damaged", where=str(path), remedy=_GIVE
+        ) from error
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-        raise InvalidWeights("the file is of another format", where=str(path), remedy=_ANEW)
+        received = shown(stored.get("format")) if isinstance(stored, dict) else kind_of(stored)
+        raise InvalidWeights(f"expected weights in format {FORMAT}, got {received}", where=str(path), remedy=_RETRAIN)
     if stored.get("features") != VERSION:
         raise InvalidWeights(
-            f"the weights are for features of version {stored.get('features')}, these are version {VERSION}",
+            f"expected weights for features of version {VERSION}, got version {stored.get('features')}",
             where=str(path),
-            remedy=_ANEW,
+            remedy=_RETRAIN,
         )
     if stored.get("columns") != list(NAMES):
-        raise InvalidWeights("the weights are for other features", where=str(path), remedy=_ANEW)
+        raise InvalidWeights("the weights were trained on other feature columns", where=str(path), remedy=_RETRAIN)
     return stored
 
 
@@ -130,7 +135,7 @@ def _as_trees(stored: Any) -> Trees | None:
 def _count(value: Any) -> int:
     """Check a size read from a file. Raise ValueError unless it is 1 to 4096; a huge network would fill the memory."""
     if not isinstance(value, int) or not 1 <= value <= 4096:
-        raise ValueError(f"{value!r} is no size of a network")
+        raise ValueError(f"expected a network size from 1 to 4096, got {shown(value)}")
     return value
 
 

@@ -128,10 +128,10 @@ def formulas(sketch: Sketch, device: Device | None = None) -> Formulas:
         >>> sketch = sketches(task)[0]
         >>> formulas(sketch).evaluate(sketch.sample(8, seed=0)).shape  # (points, stores, columns)
     """
-    remedy = "give one of what felixlike.symbolic.sketches(task) returns"
+    remedy = "pass a sketch returned by felixlike.symbolic.sketches(task)"
     sketch = option_checks.of_kind(sketch, Sketch, "sketch", where="formulas", remedy=remedy)
     if device is not None:
-        option_checks.of_kind(device, Device, "device", where="formulas", remedy="give a felixlike.Device, or None")
+        option_checks.of_kind(device, Device, "device", where="formulas", remedy="pass a felixlike.Device or None")
     return Formulas(sketch, device)
 
 

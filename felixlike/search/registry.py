@@ -60,7 +60,9 @@ def make_strategy(strategy: Any) -> Strategy:
         return strategy
     if isinstance(strategy, type) and issubclass(strategy, Strategy):
         raise InvalidOption(
-            f"{strategy.__name__} is a class", where="strategy", remedy=f"make one: {strategy.__name__}()"
+            f"expected an instance, got the class {strategy.__name__}",
+            where="strategy",
+            remedy=f"pass {strategy.__name__}()",
         )
     name = option_checks.one_of(strategy, "strategy", strategy_names(), what="a strategy")
     return STRATEGIES[name]() if name in STRATEGIES else _made(_registered()[name])
@@ -78,14 +80,14 @@ def _made(point: EntryPoint) -> Strategy:
         instance = point.load()()
     except Exception as error:  # another package's code may raise anything
         raise InvalidOption(
-            f"it cannot be made: {type(error).__name__}: {first_line(error)}",
+            f"the strategy cannot be created: {type(error).__name__}: {first_line(error)}",
             where=where,
-            remedy="mend or uninstall the package that registers it",
+            remedy="fix or uninstall the package that registers it",
         ) from error
     if not isinstance(instance, Strategy):
         raise InvalidOption(
-            f"it is {kind_of(instance)}, no strategy",
+            f"expected a felixlike.search.Strategy, got {kind_of(instance)}",
             where=where,
-            remedy="make it a subclass of felixlike.search.Strategy",
+            remedy="register a subclass of felixlike.search.Strategy",
         )
     return instance

@@ -66,9 +66,9 @@ class SmoothGraph:
             roots = tuple(int(r) for r in data["roots"])
             saturated = bool(data["saturated"])
         except (KeyError, TypeError, ValueError) as error:
-            raise InvalidGraph("a stored smooth program is damaged", where=type(error).__name__) from error
+            raise InvalidGraph(f"a cached program is damaged: {error!r}", where="smooth cache") from error
         if any(a >= i or a < 0 for i, node in enumerate(nodes) for a in node.args) or any(
             not 0 <= r < len(nodes) for r in roots
         ):
-            raise InvalidGraph("a stored smooth program refers to nodes it does not have", where="smooth cache")
+            raise InvalidGraph("a cached program refers to a missing node", where="smooth cache")
         return SmoothGraph(nodes, roots, saturated)

@@ -33,7 +33,7 @@ WIDTH = 0.05
 """Default width of smooth gates, maxima and minima, in log units (0.05 is 5 %); chosen by hand."""
 
 
-_ROWS = "give one row a point, one column a variable of the sketch"
+_ROWS = "pass one row per point and one column per variable of the sketch"
 
 
 class Relaxed(nn.Module):
@@ -78,7 +78,9 @@ class Relaxed(nn.Module):
             InvalidPoint: If `log_x` is not a tensor, or has another shape.
         """
         if not isinstance(log_x, Tensor):
-            raise InvalidPoint(f"it is {kind_of(log_x)}, no tensor", where="relax", remedy="give log_points(points)")
+            raise InvalidPoint(
+                f"expected a torch.Tensor, got {kind_of(log_x)}", where="relax", remedy="pass log_points(points)"
+            )
         self._check_width(log_x)
         stores, columns = len(self.formulas.stores), len(NAMES)
         width = self.width if width is None else width
@@ -122,8 +124,8 @@ class Relaxed(nn.Module):
         """Raise InvalidPoint unless the points have one column per variable."""
         shape = tuple(getattr(points, "shape", ()))
         if len(shape) != 2 or shape[1] != len(self._columns):
-            what = f"have shape {shape}" if shape else f"are {shown(points)}"
-            raise InvalidPoint(f"points {what}, not [count, {len(self._columns)}]", where="relax", remedy=_ROWS)
+            expected, received = f"[count, {len(self._columns)}]", f"shape {shape}" if shape else shown(points)
+            raise InvalidPoint(f"expected points of shape {expected}, got {received}", where="relax", remedy=_ROWS)
 
     def _by_structure(self, log_x: Tensor) -> list[tuple[tuple[int, ...], Tensor]]:
         """Return the choices of compute locations, each with the rows that made it."""
@@ -152,7 +154,9 @@ class Relaxed(nn.Module):
         try:
             values = np.asarray(points, dtype=np.float64)
         except (TypeError, ValueError) as error:
-            raise InvalidPoint(f"points are {shown(points)}", where="relax", remedy=_ROWS) from error
+            raise InvalidPoint(
+                f"expected points as numbers, got {shown(points)}", where="relax", remedy=_ROWS
+            ) from error
         self._check_width(values)
         columns = [v.log(values[:, i]) for i, v in enumerate(self.formulas.sketch.variables)]
         return torch.from_numpy(np.stack(columns, axis=1) if columns else values)
@@ -203,7 +207,7 @@ def relax(formulas: Formulas, *, width: float = WIDTH, dtype: torch.dtype = torc
         >>> features = module(module.log_points(sketch.sample(8, seed=0)))
     """
     formulas = option_checks.of_kind(
-        formulas, Formulas, "formulas", where="relax", remedy="give what felixlike.features.formulas(sketch) returns"
+        formulas, Formulas, "formulas", where="relax", remedy="pass the result of felixlike.features.formulas(sketch)"
     )
     width = option_checks.real(width, "width", positive=True, where="relax")
     if dtype not in (torch.float32, torch.float64):

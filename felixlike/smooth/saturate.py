@@ -113,10 +113,11 @@ def _extract(nodes: dict[str, dict[str, object]], count: int, saturated: bool) -
     missing = [i for i in range(count) if roots.get(i) not in best]
     if missing:
         raise NoSmoothForm(
-            f"{'no rule smooths' if saturated else 'rewriting stopped at its limit before it smoothed'} "
-            f"formula {missing[0]}",
+            f"no smoothing rule covers formula {missing[0]}"
+            if saturated
+            else f"rewriting reached its limit before formula {missing[0]} was smooth",
             where="smooth",
-            remedy="report this as a bug" if saturated else "raise SaturationLimits",
+            remedy="report this as a bug" if saturated else "increase SaturationLimits",
         )
     return _graph(best, [roots[i] for i in range(count)], saturated)
 

@@ -93,10 +93,10 @@ def _blocks_after(schedule: Schedule, block: BlockRef) -> list[Any] | None:
 def _inline_producer(schedule: Schedule, block: BlockRef) -> list[Any]:
     """Inline a block's producers, and the block too unless it has calls. Return the blocks that stay."""
     if not elementwise(schedule, block):
-        raise _NoPlace("a block sums up")
+        raise _NoPlace("a block contains a reduction")
     for producer in schedule.get_producers(block):
         if _inline_producer(schedule, producer):
-            raise _NoPlace("two blocks pad, one after the other")
+            raise _NoPlace("two consecutive blocks pad")
     if costs(schedule, block):
         return [block]
     schedule.compute_inline(block)

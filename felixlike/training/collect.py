@@ -155,7 +155,7 @@ def _collect_task(task: Task, store: Store, pool: MeasurePool, wanted: Wanted, e
         rng = np.random.default_rng([wanted.seed, int(task.key[:15], 16), len(known.seen)])
         batch = _batch(space.symbolic, known, min(_BATCH, missing), rng)
         if not batch:
-            result.problem = "there are no more candidates"
+            result.problem = "no new candidates are left"
             break
         _measure(task, batch, store, pool, known, result, seed=wanted.seed)
         result.best = known.best[0][0] if known.best else math.inf

@@ -40,7 +40,7 @@ def opened(path: str | Path) -> Iterator[Store]:
                 shutil.copyfileobj(source, target)
         except (lzma.LZMAError, EOFError) as error:
             raise StoreError(
-                "it cannot be unpacked: it is damaged, or no xz file", where=str(source_path), remedy="get it anew"
+                "the file is damaged or not an xz file", where=str(source_path), remedy="copy or download it again"
             ) from error
         with records.open(plain, read_only=True) as store:
             yield store

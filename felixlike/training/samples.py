@@ -102,7 +102,9 @@ class Samples:
 def nothing_to_learn(where: str) -> InvalidOption:
     """Return the InvalidOption for samples without any workload; `where` is their source."""
     return InvalidOption(
-        "there is no workload with two measured candidates", where=where, remedy="collect some: felixlike collect"
+        "no workload has two measured candidates",
+        where=where,
+        remedy="collect measurements with felixlike collect",
     )
 
 

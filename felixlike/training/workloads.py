@@ -80,7 +80,7 @@ def _line(words: list[str], where: str) -> Line:
     operator, *options = words
     known = OPERATORS.get(operator)
     if known is None:
-        raise InvalidOption(f"there is no operator {operator!r}", where=where, remedy=choose_from(operator, OPERATORS))
+        raise InvalidOption(f"unknown operator {operator!r}", where=where, remedy=choose_from(operator, OPERATORS))
     sizes, after = dict(known.sizes), ""
     for option in options:
         name, sign, value = option.partition("=")
@@ -90,9 +90,10 @@ def _line(words: list[str], where: str) -> Line:
             sizes[name] = int(value)
         else:
             raise InvalidOption(
-                f"{option!r} is no size of {operator}",
+                f"invalid option {option!r} of {operator}",
                 where=where,
-                remedy=f"write NAME=NUMBER, NAME one of {', '.join(known.sizes)}, or after= one of {', '.join(_AFTER)}",
+                remedy=f"use SIZE=NUMBER, where SIZE is one of {', '.join(known.sizes)}, "
+                f"or after=OPERATION, where OPERATION is one of {', '.join(_AFTER)}",
             )
     return Line(" ".join(words), operator, sizes, after)
 

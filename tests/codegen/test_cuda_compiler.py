@@ -98,14 +98,15 @@ def test_float16_and_bfloat16_compile(dtype: str) -> None:
 @NVRTC
 def test_float16_without_headers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "header_folder", lambda: None)
-    with pytest.raises(MissingCompiler, match=r"cuda_fp16\.h.*felixlike\[cuda\]"):
+    with pytest.raises(MissingCompiler, match=r"cuda_fp16\.h") as caught:
         codegen.compile_source("#include <cuda_fp16.h>\n" + KERNEL, "sm_90")
+    assert "felixlike[cuda]" in caught.value.remedy
 
 
 @NVRTC
 def test_refused_source_quotes_the_error_and_not_the_warnings() -> None:
     wrong = KERNEL.replace("float own[64];", "float own[64]; int unused; nonsense;")
-    with pytest.raises(CompilationFailed, match=r'NVRTC .* refused it.*identifier "nonsense" is undefined'):
+    with pytest.raises(CompilationFailed, match=r'NVRTC .*identifier "nonsense" is undefined'):
         codegen.compile_source(wrong, "sm_90")
 
 
@@ -131,7 +132,7 @@ def test_tvms_callback_is_replaced_and_restored() -> None:
         binary = _tvm.tvm_ffi.get_global_func(name)(KERNEL)
     assert bytes(binary).startswith(b"\x7fELF")
     assert [kernel.name for kernel in kernels] == ["sums"]
-    with cuda_compiler(target), pytest.raises(CompilationFailed, match=r"NVRTC .* refused it"):
+    with cuda_compiler(target), pytest.raises(CompilationFailed, match=r"NVRTC .*nonsense|NVRTC .*error"):
         _tvm.tvm_ffi.get_global_func(name)("nonsense")
     with target, pytest.raises(RuntimeError):  # TVM's own compiler needs headers, a package, or nvcc
         _tvm.tvm_ffi.get_global_func(name)(KERNEL)
@@ -142,10 +143,11 @@ def test_a_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(nvrtc, "library", lambda: None)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert codegen.cuda_toolchain() == ""
-    with pytest.raises(MissingCompiler, match=r"neither NVRTC nor nvcc.*pip install .felixlike\[cuda\]"):
+    with pytest.raises(MissingCompiler, match=r"NVRTC .*nvcc") as caught:
         codegen.compile_source(KERNEL, "sm_90")
+    assert 'pip install "felixlike[cuda]"' in caught.value.remedy
     monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
-    with pytest.raises(MissingCompiler, match="TVM_CUDA_COMPILE_MODE=nvcc asks for one that is not there"):
+    with pytest.raises(MissingCompiler, match="TVM_CUDA_COMPILE_MODE=nvcc"):
         codegen.require_toolchain()
 
 
@@ -159,7 +161,7 @@ def test_nvcc_is_used_without_nvrtc(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert codegen.cuda_toolchain() == "nvcc"
     assert codegen.compile_source(KERNEL, "sm_80").split() == [b"-cubin", b"-O3", b"-arch", b"sm_80"]
     nvcc.write_text('#!/bin/sh\necho "kernels.cu(3): error: no such thing" >&2\nexit 1\n')
-    with pytest.raises(CompilationFailed, match=r"nvcc refused it.*no such thing"):
+    with pytest.raises(CompilationFailed, match=r"nvcc .*no such thing"):
         codegen.compile_source(KERNEL, "sm_80")
 
 

@@ -119,21 +119,21 @@ def test_a_warp_computes_the_product(rows: int, columns: int, warps: int) -> Non
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"steps": 8}, "it has 8, 2, 2 steps, rows and columns"),
-        ({"rows": 8}, "it has 16, 8, 2 steps, rows and columns"),
-        ({"threads": (8, 2)}, "16 threads are no warps"),
-        ({"threads": (4, 8)}, "rows and columns are not those of its operands"),
-        ({"transposed": True}, "rows and columns are not those of its operands"),
-        ({"bound": False}, "not one loop over threadIdx.x is around it"),
-        ({"dtype": "float64"}, "does not sum up products of float32 numbers"),
-        ({"dtype": "int32"}, "does not sum up products of float32 numbers"),
-        ({"length": 40}, "only done where"),
+        ({"steps": 8}, "8, 2, 2"),
+        ({"rows": 8}, "16, 8, 2"),
+        ({"threads": (8, 2)}, "threads, 16"),
+        ({"threads": (4, 8)}, "operands"),
+        ({"transposed": True}, "operands"),
+        ({"bound": False}, "threadIdx.x"),
+        ({"dtype": "float64"}, "float32"),
+        ({"dtype": "int32"}, "float32"),
+        ({"length": 40}, "predicate .*40"),
     ],
 )
 def test_unsupported_loops_are_errors(changed: dict[str, Any], words: str) -> None:
-    with pytest.raises(CompilationFailed, match=words) as caught:
+    # TVM passes an error of a callback on with its class and message, without its fields.
+    with pytest.raises(CompilationFailed, match=f"^tensor cores: .*{words}.*report it"):
         tensor_cores(_scheduled(**changed).mod)
-    assert "mistake of felixlike" in str(caught.value)
 
 
 def test_annotated_loops_without_a_product_are_errors() -> None:
@@ -144,7 +144,7 @@ def test_annotated_loops_without_a_product_are_errors() -> None:
     thread, step = schedule.split(loop, [1, 16])
     schedule.bind(thread, "threadIdx.x")
     TensorCores(1).put(schedule, step)
-    with pytest.raises(CompilationFailed, match="there are not two loops in it"):
+    with pytest.raises(CompilationFailed, match="two nested loops"):
         tensor_cores(schedule.mod)
 
 

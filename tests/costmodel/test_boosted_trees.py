@@ -51,20 +51,20 @@ def test_predictions_equal_those_of_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "words"),
     [
-        {"feature": np.array([2, -1, 1, -1, -1, -1], dtype=np.int16)},  # no such column
-        {"feature": np.zeros(6)},  # not integers
-        {"left": np.array([0, 0, 3, 0, 0, 0], dtype=np.int32)},  # a node that is its own child
-        {"right": np.array([2, 0, 6, 0, 0, 0], dtype=np.int32)},  # a child that does not exist
-        {"roots": np.array([-1], dtype=np.int32)},
-        {"value": np.full(6, np.nan, dtype=np.float32)},
-        {"value": np.zeros(5, dtype=np.float32)},
-        {"base": float("inf")},
-        {"depth": 1000},
+        ({"feature": np.array([2, -1, 1, -1, -1, -1], dtype=np.int16)}, "feature index 2 .*2 features"),
+        ({"feature": np.zeros(6)}, "feature .*float64"),
+        ({"left": np.array([0, 0, 3, 0, 0, 0], dtype=np.int32)}, "left .*0"),  # a node that is its own child
+        ({"right": np.array([2, 0, 6, 0, 0, 0], dtype=np.int32)}, "right .*6"),  # a child that does not exist
+        ({"roots": np.array([-1], dtype=np.int32)}, "roots .*-1"),
+        ({"value": np.full(6, np.nan, dtype=np.float32)}, "values .*NaN"),
+        ({"value": np.zeros(5, dtype=np.float32)}, "value .*5"),
+        ({"base": float("inf")}, "base .*infinite"),
+        ({"depth": 1000}, "depth .*1000"),
     ],
 )
-def test_invalid_trees_are_errors(changed: dict[str, Any]) -> None:
+def test_invalid_trees_are_errors(changed: dict[str, Any], words: str) -> None:
     two_trees().check(columns=2)
-    with pytest.raises(ValueError, match=r"no (trees of such rows|arrays of trees)"):
+    with pytest.raises(ValueError, match=words):
         replace(two_trees(), **changed).check(columns=2)

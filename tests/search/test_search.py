@@ -213,7 +213,7 @@ def test_a_gradient_of_nan_is_a_warning_and_does_not_affect_other_seeds(product:
         (points,) = descend([Start(product.relaxed(sketch), seeds, np.zeros(seeds.shape))], scorer, options)
         return points.reshape(-1, *seeds.shape)
 
-    with pytest.warns(RuntimeWarning, match="the gradients of 1 of 4 seeds were not finite at some step"):
+    with pytest.warns(RuntimeWarning, match="1 of 4 seeds"):
         broken = visited(Broken())
     np.testing.assert_array_equal(broken[:, :-1], visited(model)[:, :-1])
     np.testing.assert_array_equal(broken[0, -1], broken[1, -1])
@@ -257,7 +257,7 @@ def test_non_symbolic_sketches_get_a_share() -> None:
 
 
 def test_an_unknown_strategy_is_an_error() -> None:
-    with pytest.raises(InvalidOption, match=r"'simplex' is not a strategy. use one of gradient, evolutionary, adatune"):
+    with pytest.raises(InvalidOption, match=r"strategy: .*'simplex'.*gradient, evolutionary, adatune"):
         make_strategy("simplex")
 
 

@@ -176,22 +176,22 @@ def test_strategies_are_made_by_name_or_used_unchanged() -> None:
     strategy = Gradient(seeds=64)
     assert make_strategy(strategy) is strategy
     assert isinstance(make_strategy("lfbo"), LFBO)
-    with pytest.raises(InvalidOption, match=r"Gradient is a class.*make one: Gradient\(\)"):
+    with pytest.raises(InvalidOption, match=r"strategy: .*class Gradient.*Gradient\(\)"):
         make_strategy(Gradient)
-    with pytest.raises(InvalidOption, match="3 is not a strategy"):
+    with pytest.raises(InvalidOption, match=r"strategy: .*\b3\b"):
         make_strategy(3)
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "text"),
     [
-        (Gradient, {"seeds": 0}, "seeds is 0.*whole number ≥ 1"),
-        (Gradient, {"explore": 1.5}, "explore is 1.5.*number from 0 to 1"),
-        (Gradient, {"noise": -1.0}, "noise is -1.0"),
-        (Evolutionary, {"population": True}, "population is True"),
-        (AdaTune, {"trees": 1}, "trees is 1"),
-        (LFBO, {"quantile": "half"}, "quantile is 'half'"),
-        (Genetic, {"mutation": math.nan}, "mutation is nan"),
+        (Gradient, {"seeds": 0}, "Gradient: .*seeds.* 0\\b.*≥ 1"),
+        (Gradient, {"explore": 1.5}, "Gradient: .*explore.*1.5.* 0 to 1\\b"),
+        (Gradient, {"noise": -1.0}, "Gradient: .*noise.*-1.0"),
+        (Evolutionary, {"population": True}, "Evolutionary: .*population.*True"),
+        (AdaTune, {"trees": 1}, "AdaTune: .*trees.* 1\\b"),
+        (LFBO, {"quantile": "half"}, "LFBO: .*quantile.*'half'"),
+        (Genetic, {"mutation": math.nan}, "Genetic: .*mutation.*nan"),
     ],
 )
 def test_options_out_of_range_are_named(kind: Any, options: dict[str, Any], text: str) -> None:
@@ -215,25 +215,24 @@ def _registered(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
 def test_other_packages_can_register_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
     _registered(monkeypatch, "mine", Mine.__name__)
     assert type(make_strategy("mine")).__name__ == "Mine"
-    with pytest.raises(InvalidOption, match=r"'mine2' is not a strategy.*mine"):
+    with pytest.raises(InvalidOption, match=r"'mine2'.*, mine"):
         make_strategy("mine2")
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(_fails.__name__, "cannot be made: RuntimeError: no licence"), ("dict", "it is a dict, no strategy")],
+    ("value", "text"), [(_fails.__name__, "RuntimeError: no licence"), ("dict", "search.Strategy, .*a dict")]
 )
 def test_a_broken_registered_strategy_is_an_error(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
     if value == "dict":
         monkeypatch.setattr(sys.modules[__name__], "dict", dict, raising=False)
     _registered(monkeypatch, "broken", value)
-    with pytest.raises(InvalidOption, match=f"strategy 'broken'.*{text}"):
+    with pytest.raises(InvalidOption, match=f"strategy 'broken' .*: .*{text}"):
         make_strategy("broken")
 
 
 def test_metaschedule_needs_xgboost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xgboost", None)
-    with pytest.raises(MissingDependency, match="pip install xgboost"):
+    with pytest.raises(MissingDependency, match=r"strategy metaschedule: xgboost.*pip install xgboost"):
         MetaSchedule()
 
 

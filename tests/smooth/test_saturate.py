@@ -74,10 +74,10 @@ def test_a_shifted_variable_may_be_zero() -> None:
 
 def test_reaching_a_limit_is_reported() -> None:
     expression = ex.add(A * n + B / n for n in range(2, 9))
-    with pytest.raises(NoSmoothForm, match="stopped at its limit before it smoothed formula 0"):
-        saturate([expression], limits=SaturationLimits(iterations=1))
-    with pytest.raises(NoSmoothForm, match="stopped at its limit"):
-        saturate([expression], limits=SaturationLimits(nodes=1))
+    for limits in (SaturationLimits(iterations=1), SaturationLimits(nodes=1)):
+        with pytest.raises(NoSmoothForm, match="formula 0") as caught:
+            saturate([expression], limits=limits)
+        assert "SaturationLimits" in caught.value.remedy
     saturated = []
     for iterations in range(2, 31):
         with contextlib.suppress(NoSmoothForm):
@@ -96,7 +96,7 @@ def test_the_threshold_of_a_gate_is_between_the_integers(k: int) -> None:
 def test_graphs_are_plain_data() -> None:
     graph = saturate([A * B + 1])
     assert SmoothGraph.from_json(graph.to_json()) == graph
-    with pytest.raises(InvalidGraph, match="is damaged"):
+    with pytest.raises(InvalidGraph, match=r"TypeError|KeyError"):
         SmoothGraph.from_json({"nodes": 3})
-    with pytest.raises(InvalidGraph, match="refers to nodes it does not have"):
+    with pytest.raises(InvalidGraph, match="missing node"):
         SmoothGraph.from_json({"nodes": [["Plus", [0, 5], 0.0, ""]], "roots": [0], "saturated": True})

@@ -70,15 +70,15 @@ def test_a_few_combinations_of_each_kind_are_evaluated() -> None:
 
 def test_too_many_combinations_without_a_quantity_are_refused() -> None:
     many = [*factors("f", 960, 5), *factors("g", 60, 3)]
-    with pytest.raises(UnsupportedSketch, match="more than 200 combinations"):
+    with pytest.raises(UnsupportedSketch, match="200 combinations"):
         by_cases(many, lambda values: (values["f.2"] * values["g.1"],), [many[0]])
 
 
 def test_other_variables_are_refused() -> None:
-    with pytest.raises(UnsupportedSketch, match="the values of n are not told apart"):
+    with pytest.raises(UnsupportedSketch, match=r"\bn\b"):
         by_cases((var("n", 1, 8),), lambda _: (0,))
     many = [var(f"k{n}.0", 1, 360, Group(f"k{n}", 360, 2)) for n in range(2)]
-    with pytest.raises(UnsupportedSketch, match="more than 200 combinations"):
+    with pytest.raises(UnsupportedSketch, match="200 combinations"):
         by_cases(many, lambda _: (0,))
 
 

@@ -18,5 +18,7 @@ def test_indices_survive_a_round_trip_through_tvm() -> None:
     for theirs in (i * t * 3 + j - 2, _tvm.tirx.floordiv(i * t + j, 4) * 4, _tvm.tirx.min(i * t, j) + t):
         ours = to_expr(theirs, table)
         assert to_expr(from_expr(ours, names, i), table) is ours
-    with pytest.raises(UnsupportedSketch, match="no place in an affine index"):
-        from_expr(at_least(table[i], 3), names, i)
+    gate = at_least(table[i], 3)
+    with pytest.raises(UnsupportedSketch) as caught:
+        from_expr(gate, names, i)
+    assert str(gate) in caught.value.what

@@ -137,9 +137,9 @@ def test_floor_division() -> None:
 
 
 def test_other_expressions_have_no_value_and_no_name() -> None:
-    with pytest.raises(TypeError, match="is not a constant"):
+    with pytest.raises(TypeError, match=r"a \+ b.*constant"):
         _ = (A + B).value
-    with pytest.raises(TypeError, match="is not a variable"):
+    with pytest.raises(TypeError, match=r"a \+ b.*variable"):
         _ = (A + B).name
 
 

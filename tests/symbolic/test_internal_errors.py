@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -83,8 +84,9 @@ def test_refusals_in_replays_are_unsupported_sketches(monkeypatch: pytest.Monkey
     refused = Primitive(lambda state, *_: state.schedule.get_sblock("nothing"))
     monkeypatch.setitem(PRIMITIVES, "Split", refused)
     sketch = sketches(_task("matmul"), space="default")[0]
-    with pytest.raises(UnsupportedSketch, match="TVM refused Split on symbolic loops"):
+    with pytest.raises(UnsupportedSketch, match=r"TVM .*Split") as caught:
         _ = sketch.program
+    assert caught.value.where.startswith("step ")
 
 
 @pytest.mark.parametrize("kind", ERROR_KINDS)
@@ -108,7 +110,7 @@ def test_errors_in_schedules_are_raised(kind: type[Exception], monkeypatch: pyte
             sketch.schedule(point)
     refused = _tvm.Schedule(sketch.task.module)
     monkeypatch.setattr(sketch_file, "point_of", lambda *_: refused.get_sblock("nothing"))
-    with pytest.raises(InvalidSchedule, match="TVM refused the point"):
+    with pytest.raises(InvalidSchedule, match=f"TVM .*{re.escape(str(tuple(point.tolist())))}"):
         sketch.schedule(point)
 
 
@@ -126,10 +128,10 @@ def test_errors_in_postprocessors_are_raised(kind: type[Exception], monkeypatch:
 
 
 def test_errors_in_row_schedules_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_scheduled", _raising(RuntimeError))
+    monkeypatch.setattr(_tvm.Schedule, "split", _raising(RuntimeError))
     with pytest.raises(RuntimeError, match="ours"):
         rows.row_by_row(_tvm.Schedule(OPERATORS["softmax"]()), 8)
-    monkeypatch.setattr(rows, "_scheduled", lambda schedule, *_: schedule.get_sblock("nothing"))
+    monkeypatch.setattr(_tvm.Schedule, "split", lambda schedule, *_, **__: schedule.get_sblock("nothing"))
     assert rows.row_by_row(_tvm.Schedule(OPERATORS["softmax"]()), 8) == []
 
 
@@ -137,10 +139,10 @@ def test_errors_in_row_schedules_are_raised(monkeypatch: pytest.MonkeyPatch) -> 
 def test_errors_in_scheduling_surroundings_are_raised(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = _tvm.Schedule(OPERATORS["dense_bias_relu"]())
     block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
-    monkeypatch.setattr(surroundings, "_follow", _raising(kind))
+    monkeypatch.setattr(_tvm.Schedule, "compute_inline", _raising(kind))
     with pytest.raises(kind, match="ours"):
         surroundings.settle_surroundings(schedule, block)
-    monkeypatch.setattr(surroundings, "_follow", lambda *_: schedule.get_sblock("nothing"))
+    monkeypatch.setattr(_tvm.Schedule, "compute_inline", lambda schedule, _: schedule.get_sblock("nothing"))
     schedule = _tvm.Schedule(OPERATORS["dense_bias_relu"]())
     block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
     assert surroundings.settle_surroundings(schedule, block) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 import workloads
 from support import oracles
 
+from felixlike._util.wording import kind_of, shown
 from felixlike.errors import InvalidModel, InvalidOption, InvalidPoint, InvalidSchedule, UnsupportedSketch
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
 
@@ -71,7 +73,7 @@ def test_constraints_hold_at_valid_points_only(product: Sketch) -> None:
     assert (graph.evaluate(product.values(points), len(points)) <= 0).all()
     assert (graph.evaluate(product.values(broken), len(broken)) > 0).any(axis=1).all()
     assert not product.valid(broken).any()
-    assert any("must multiply to 128" in c.reason for c in product.constraints)
+    assert any("128" in c.reason for c in product.constraints)
 
 
 def test_a_location_that_tvm_would_move_is_not_valid(convolution: Sketch) -> None:
@@ -82,8 +84,11 @@ def test_a_location_that_tvm_would_move_is_not_valid(convolution: Sketch) -> Non
     trivial = moved[moved[:, 4] == 1]
     assert len(trivial)
     assert not convolution.valid(trivial).any()
-    with pytest.raises(InvalidSchedule, match="TVM replaced the point"):
-        convolution.schedule(trivial[0])
+    point = tuple(trivial[0].tolist())
+    other_point = rf"{re.escape(str(point))}\D*\(\d"
+    with pytest.raises(InvalidSchedule, match=other_point) as caught:
+        convolution.schedule(point)
+    assert caught.value.where == repr(convolution)
 
 
 def test_a_location_deeper_than_the_nest_is_not_valid(convolution: Sketch) -> None:
@@ -137,25 +142,33 @@ def test_points_and_traces_convert_both_ways(convolution: Sketch) -> None:
 
 def test_a_foreign_trace_is_refused(product: Sketch, convolution: Sketch) -> None:
     trace = convolution.schedule(convolution.sample(1, seed=0)[0]).trace
-    with pytest.raises(InvalidPoint, match="instructions are not this sketch's"):
+    with pytest.raises(InvalidPoint) as caught:
         product.point(trace)
+    assert caught.value.where == repr(product)
+    assert "instructions" in caught.value.what
 
 
 def test_points_of_the_wrong_width_are_refused(product: Sketch) -> None:
-    with pytest.raises(InvalidPoint, match=r"points have shape \(3, 4\), not whole numbers \[count, 11\]"):
+    with pytest.raises(InvalidPoint) as caught:
         product.valid(np.ones((3, 4), dtype=np.int64))
-    with pytest.raises(InvalidPoint, match="it has 3 numbers, not 11 whole numbers"):
+    assert caught.value.where == repr(product)
+    assert all(shape in caught.value.what for shape in ("(3, 4)", "[count, 11]"))
+    with pytest.raises(InvalidPoint) as caught:
         product.schedule((1, 2, 3))
+    assert caught.value.where == f"point of {product!r}"
+    assert all(number in caught.value.what for number in ("3 numbers", "11 whole numbers"))
     assert not product.in_range((1, 2, 3))
 
 
 @pytest.mark.parametrize("points", [None, "abc", [[1.5] * 11], [["a"] * 11], [[2**70] * 11], [[1], [1, 2]]])
 def test_points_of_other_types_are_refused(product: Sketch, points: Any) -> None:
-    with pytest.raises(InvalidPoint, match=r"points are .*, not whole numbers \[count, 11\]"):
+    with pytest.raises(InvalidPoint) as caught:
         product.valid(points)
+    assert all(text in caught.value.what for text in ("[count, 11]", shown(points)))
     point = points[0] if isinstance(points, list) and len(points) == 1 else points
-    with pytest.raises(InvalidPoint, match="not 11 whole numbers"):
+    with pytest.raises(InvalidPoint) as caught:
         product.schedule(point)
+    assert all(text in caught.value.what for text in ("11 whole numbers", shown(point)))
     assert not product.in_range(point)
 
 
@@ -166,30 +179,35 @@ def test_points_may_be_arrays_lists_and_tensors(product: Sketch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "name"),
     [
-        ({"count": -1, "seed": 0}, "count is -1"),
-        ({"count": 2.5, "seed": 0}, "count is 2.5"),
-        ({"count": 2**40, "seed": 0}, "count is 1099511627776. give a whole number from 0 to 100000000"),
-        ({"count": 1, "seed": -1}, "seed is -1"),
-        ({"count": 1, "seed": None}, "seed is None"),
-        ({"count": 1, "seed": 0, "paths": 0}, "paths is 0"),
+        ({"count": -1, "seed": 0}, "count"),
+        ({"count": 2.5, "seed": 0}, "count"),
+        ({"count": 2**40, "seed": 0}, "count"),
+        ({"count": 1, "seed": -1}, "seed"),
+        ({"count": 1, "seed": None}, "seed"),
+        ({"count": 1, "seed": 0, "paths": 0}, "paths"),
     ],
 )
-def test_options_of_sampling_are_checked(product: Sketch, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidOption, match=f"Sketch.sample: {words}"):
+def test_options_of_sampling_are_checked(product: Sketch, options: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidOption, match=f"{name}.*{options[name]}") as caught:
         product.sample(**options)
+    assert caught.value.where == "Sketch.sample"
+    assert ("100000000" in str(caught.value)) is (name == "count")
 
 
 def test_a_schedule_instead_of_a_trace_is_refused(product: Sketch) -> None:
-    with pytest.raises(InvalidPoint, match=r"it is a Schedule, not a trace. give the trace of a schedule"):
+    with pytest.raises(InvalidPoint, match="a Schedule") as caught:
         product.point(product.schedule(product.sample(1, seed=0)[0]))
+    assert "s.trace" in caught.value.remedy
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "x", workloads.matmul])
 def test_sketches_refuses_other_types(wrong: Any) -> None:
-    with pytest.raises(InvalidModel, match=r"is neither a task nor a PrimFunc. give one of felixlike.extract_tasks"):
+    with pytest.raises(InvalidModel, match=kind_of(wrong)) as caught:
         sketches(wrong)
+    assert caught.value.where == "sketches"
+    assert "felixlike.extract_tasks" in caught.value.remedy
 
 
 def test_replaying_does_not_change_the_task(product: Sketch) -> None:
@@ -204,7 +222,7 @@ def test_non_symbolic_sketches_are_sampled_by_tvm() -> None:
     non_symbolic = [s for s in all_sketches if not s.is_symbolic]
     assert len(non_symbolic) == 2
     for sketch in non_symbolic:
-        assert "more than 1000000 values" in sketch.reason
+        assert "1000000 values" in sketch.reason
         points = sketch.sample(5, seed=1)
         np.testing.assert_array_equal(points, sketch.sample(5, seed=1))
         for point in points.tolist():
@@ -215,7 +233,7 @@ def test_sketches_that_tvm_lowers_to_other_programs_are_wrong() -> None:
     """Padding that is moved into the tiles of its consumer loses its border."""
     all_sketches = sketches(workloads.padded_product())
     assert [s.wrong for s in all_sketches] == [False, True, True]
-    assert "TVM computes only 12 of 13 elements along an axis of pad" in all_sketches[1].reason
+    assert re.search("12 of 13 .*pad", all_sketches[1].reason)
 
 
 def test_a_task_without_choices_has_one_point() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,16 +123,16 @@ def test_the_commands_collect_train_and_evaluate(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["collect"], "collect: STORE "),
-        (["collect", "s.sqlite", "--part", "3/2"], "--part I/N, got '3/2'"),
+        (["collect"], "collect: .*STORE"),
+        (["collect", "s.sqlite", "--part", "3/2"], "--part .*3/2"),
         (["collect", "s.sqlite", "--workloads", "absent.txt"], "absent.txt"),
-        (["collect", "s.sqlite", "--cores", "0"], "--cores is 0"),
-        (["train", "empty.sqlite", "--output", "w.pt"], "no workload with two measured candidates"),
+        (["collect", "s.sqlite", "--cores", "0"], r"--cores .*\b0\b"),
+        (["train", "empty.sqlite", "--output", "w.pt"], "empty.sqlite: .*two measured"),
         (["train", "absent.sqlite", "--output", "w.pt"], "absent.sqlite"),
-        (["train", "empty.sqlite", "--output", "no/such/folder.pt"], "there is no directory"),
+        (["train", "empty.sqlite", "--output", "no/such/folder.pt"], "no/such"),
         (["train", "text.sqlite", "--output", "w.pt"], "text.sqlite"),
-        (["evaluate", "empty.sqlite", "--weights", "absent.pt"], "there is no such file"),
-        (["evaluate", "empty.sqlite", "--weights", "text.sqlite"], "no file of weights"),
+        (["evaluate", "empty.sqlite", "--weights", "absent.pt"], "absent.pt: "),
+        (["evaluate", "empty.sqlite", "--weights", "text.sqlite"], "text.sqlite: .*weights"),
     ],
 )
 def test_bad_input_is_an_error(
@@ -141,7 +142,7 @@ def test_bad_input_is_an_error(
     records.open("empty.sqlite").close()
     Path("text.sqlite").write_text("not a store")
     assert main(command) == 1
-    assert words in capsys.readouterr().err
+    assert re.search(words, capsys.readouterr().err)
     assert not Path("w.pt").exists()
 
 

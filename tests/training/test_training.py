@@ -181,8 +181,10 @@ def test_labels_are_relative_to_the_device(samples: Samples) -> None:
 
 
 def test_fitting_without_workloads_is_an_error() -> None:
-    with pytest.raises(InvalidOption, match="no workload with two measured candidates"):
+    with pytest.raises(InvalidOption, match="two measured candidates") as caught:
         fit([])
+    assert caught.value.where == "fit"
+    assert "felixlike collect" in caught.value.remedy
 
 
 def test_the_pipeline_evaluates_and_trains_on_all_samples(samples: Samples) -> None:

@@ -37,12 +37,12 @@ def test_making_a_workload_does_not_change_the_random_state() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("dens rows=3", r"here, line 1: there is no operator 'dens'.*did you mean 'dense'"),
-        ("\ndense row=3", r"here, line 2: 'row=3' is no size of dense.*rows, inputs, outputs, bias"),
-        ("dense rows=0", "'rows=0' is no size"),
-        ("dense rows=-4", "'rows=-4' is no size"),
-        ("dense rows=x", "'rows=x' is no size"),
-        ("dense after=sigmoid", "after= one of relu, gelu"),
+        ("dens rows=3", "here, line 1: .*'dens'.*'dense'"),
+        ("\ndense row=3", "here, line 2: .*'row=3'.*rows, inputs, outputs, bias"),
+        ("dense rows=0", "'rows=0' of dense"),
+        ("dense rows=-4", "'rows=-4' of dense"),
+        ("dense rows=x", "'rows=x' of dense"),
+        ("dense after=sigmoid", "'after=sigmoid'.*relu, gelu"),
     ],
 )
 def test_a_wrong_line_is_an_error(text: str, words: str) -> None:

@@ -63,7 +63,7 @@ def _changed(func: Func) -> Func:
         id(loop): [other for other in loops if _binds_threads(other) and _contains(other, loop)] for loop in marked
     }
     if any(len(own_threads) != 1 for own_threads in thread_loops.values()):
-        raise _unlike("not one loop over threadIdx.x is around it")
+        raise _unlike("it is not inside exactly one loop over threadIdx.x")
     threads = [(loop.loop_var, thread_loops[id(loop)][0]) for loop in marked]
 
     def change(loop: Loop) -> Stmt:
@@ -91,9 +91,9 @@ def _contains(outer: Loop, inner: Loop) -> bool:
 def _unlike(why: str) -> CompilationFailed:
     """Return the error for an annotated loop of another form."""
     return CompilationFailed(
-        f"a loop is marked for tensor cores, but {why}",
+        f"a loop is annotated for tensor cores, but {why}",
         where="tensor cores",
-        remedy='this is a mistake of felixlike: please report it, and use precision="float32" meanwhile',
+        remedy='this is a bug in felixlike; report it, and use precision="float32" until it is fixed',
     )
 
 
@@ -177,13 +177,13 @@ def _read(loop: Loop, threads: Loop) -> tuple[_Tile, Any]:
     product = getattr(getattr(store, "value", None), "b", None)
     factors: list[Any] = [getattr(product, "a", None), getattr(product, "b", None)]
     if any(type(one).__name__ != "TensorLoad" or str(one.ty.dtype) != "float32" for one in factors):
-        raise _unlike("does not sum up products of float32 numbers")
+        raise _unlike("it does not sum products of float32 numbers")
     if type(store.value).__name__ != "Add" or type(product).__name__ != "Mul":
-        raise _unlike("does not sum up products")
+        raise _unlike("it does not sum products")
     dtype = str(threads.loop_var.ty.dtype)
     warp, g, t = (_tvm.tirx.Var(name, dtype) for name in ("warp", "g", "t"))
     if int(threads.extent) % WARP:
-        raise _unlike(f"{int(threads.extent)} threads are no warps")
+        raise _unlike(f"its number of threads, {int(threads.extent)}, is not a multiple of {WARP}")
     analyzer = _tvm.sym.Analyzer()
     extents = {warp: int(threads.extent) // WARP, g: ROWS, t: COLUMNS}
     extents |= {one_loop.loop_var: int(one_loop.extent) for one_loop in (row, column, loop)}
@@ -203,7 +203,7 @@ def _read(loop: Loop, threads: Loop) -> tuple[_Tile, Any]:
     tile = _Tile(g, t, row, column, loop.loop_var, known(store, store.buffer), left, right)
     strange = {tile.left: (t, column.loop_var), tile.right: (g, row.loop_var), tile.sums: (loop.loop_var,)}
     if any(_uses(load, variable) for load, variables in strange.items() for variable in variables):
-        raise _unlike("rows and columns are not those of its operands")
+        raise _unlike("its rows and columns do not match its operands")
     return tile, realize.block
 
 
@@ -212,11 +212,11 @@ def _nest(loop: Loop) -> tuple[Any, Any, Any]:
     nest = [loop, loop.body, getattr(loop.body, "body", None)]
     realize: Any = getattr(nest[-1], "body", None)
     if any(type(one).__name__ != "For" or int(one.min) for one in nest) or type(realize).__name__ != "SBlockRealize":
-        raise _unlike("there are not two loops in it, and a block in these")
+        raise _unlike("it does not contain two nested loops around a block")
     if int(loop.extent) != STEPS or any(int(one.extent) not in (2, 4) for one in nest[1:]):
-        raise _unlike(f"it has {', '.join(str(int(one.extent)) for one in nest)} steps, rows and columns")
+        raise _unlike(f"its steps, rows and columns are {', '.join(str(int(one.extent)) for one in nest)}")
     if not _tvm.structural_equal(realize.predicate, _tvm.tirx.const(True, "bool")):
-        raise _unlike(f"only done where {realize.predicate}")
+        raise _unlike(f"its block has the predicate {realize.predicate}")
     return nest[1], nest[2], realize
 
 

@@ -153,7 +153,7 @@ def _cases(variables: Sequence[Expr], most: int) -> tuple[list[Expr], list[tuple
     for variable in variables:
         group = group_of(variable)
         if group is None:
-            raise UnsupportedSketch(f"the values of {variable} are not told apart", where="indices")
+            raise UnsupportedSketch(f"the values of {variable} cannot be enumerated", where="indices")
         groups.setdefault(group, []).append(variable)
     distinguishing: list[Expr] = []
     choices: list[list[tuple[Case, dict[str, int]]]] = []
@@ -171,7 +171,7 @@ def _cases(variables: Sequence[Expr], most: int) -> tuple[list[Expr], list[tuple
 
 def _too_many() -> UnsupportedSketch:
     """Return the error for too many combinations."""
-    return UnsupportedSketch(f"more than {_MOST} combinations of tile factors to tell apart", where="indices")
+    return UnsupportedSketch(f"more than {_MOST} combinations of tile factors to distinguish", where="indices")
 
 
 def _distinguishing(group: Group, members: Sequence[Expr]) -> Sequence[Expr]:
@@ -184,7 +184,7 @@ def _of_group(group: Group, members: Sequence[Expr]) -> Iterator[tuple[Case, dic
     whole = len(members) == group.size
     splits = list(islice(_splits(group.product, members, whole=whole), _MOST_SPLITS + 1))
     if len(splits) > _MOST_SPLITS:
-        raise UnsupportedSketch(f"too many ways to split {group.name} to tell them apart", where="indices")
+        raise UnsupportedSketch(f"{group.name} can be split in more than {_MOST_SPLITS} ways", where="indices")
     for values in splits:
         yield values[1:] if whole else values, {m.name: v for m, v in zip(members, values, strict=True)}
 

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-_TABLE_LIMIT = 200_000
+TABLE_LIMIT = 200_000
 """Maximum number of factorisations that are listed; above it, they are sampled prime by prime. Chosen by hand."""
 
 
@@ -28,7 +28,7 @@ def factorisations(extent: int, parts: int, largest_last: int) -> npt.NDArray[np
     rows = [((), extent)]  # type: list[tuple[tuple[int, ...], int]]
     for _ in range(parts - 1):
         rows = [((*head, d), rest // d) for head, rest in rows for d in divisors(rest)]
-        if len(rows) > _TABLE_LIMIT:
+        if len(rows) > TABLE_LIMIT:
             return None
     table = [(*head, rest) for head, rest in rows if rest <= largest_last]
     return np.array(table, dtype=np.int64).reshape(-1, parts)

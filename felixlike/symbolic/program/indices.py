@@ -170,7 +170,7 @@ class Index:
             elif stride.high <= 0:
                 low = low + change
             else:
-                raise UnsupportedSketch("the direction of an access depends on the tiles", where=str(self.expression))
+                raise UnsupportedSketch("the sign of a stride depends on the tile factors", where=str(self.expression))
         for floor in straight.floors:
             inner = floor.inner.span(extents)
             low, high = low + floor.of(expand(inner[0])), high + floor.of(expand(inner[1]))

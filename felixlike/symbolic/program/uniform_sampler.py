@@ -29,7 +29,7 @@ from felixlike.symbolic.program.variables import Kind, Variable, groups
 
 Integers = npt.NDArray[np.int64]
 
-_LONGEST = 1 << 18
+MOST_COMBINATIONS = 1 << 18
 """Maximum number of combinations of classes that are tried for one test.
 
 Trying them takes about 50 ms once, and storing the accepted ones takes a few MB.
@@ -153,7 +153,7 @@ class UniformSampler:
         names = frozenset().union(*(entry.names for entry in related))
         tested_names = {v.name for v in variables([test])}
         points = math.prod(entry.size for entry in related)
-        if not tested_names <= names or _combinations(related) > _LONGEST or points > _NUMBERS:
+        if not tested_names <= names or _combinations(related) > MOST_COMBINATIONS or points > _NUMBERS:
             self._rejection_tests.append(test)
             return
         grid = np.indices([len(entry.classes) for entry in related]).reshape(len(related), -1)

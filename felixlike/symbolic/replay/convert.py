@@ -57,7 +57,7 @@ def from_expr(expression: Expr, table: Mapping[Expr, Any], like: Any) -> Any:
             a, b = (from_expr(argument, table, like) for argument in expression.args)
             make = {Op.FLOORDIV: _tvm.tirx.floordiv, Op.MIN: _tvm.tirx.min, Op.MAX: _tvm.tirx.max}
             return make[expression.op](a, b)
-    raise UnsupportedSketch(f"{expression} has no place in an affine index", where="index expression")
+    raise UnsupportedSketch(f"{expression} cannot be converted to an affine index", where="index expression")
 
 
 def _convert(node: TirExpr, table: Mapping[Any, Expr]) -> Expr:
@@ -69,7 +69,7 @@ def _convert(node: TirExpr, table: Mapping[Any, Expr]) -> Expr:
         case "Var" | "PrimVar" | "SizeVar":
             if node in table:
                 return table[node]
-            raise UnsupportedSketch(f"the variable {node} is bound nowhere", where="index expression")
+            raise UnsupportedSketch(f"unknown variable {node}", where="index expression")
         case "Cast":
             return _convert(node.value, table)
         case "Add" | "Sub" | "Mul" | "Min" | "Max" | "FloorDiv" | "FloorMod":
@@ -81,14 +81,14 @@ def _convert(node: TirExpr, table: Mapping[Any, Expr]) -> Expr:
         case "Select":
             gate = _comparison(node.condition, table)
             return select(gate, _convert(node.true_value, table), _convert(node.false_value, table))
-    raise UnsupportedSketch(f"{kind} has no place in an affine index", where=str(node)[:80])
+    raise UnsupportedSketch(f"unsupported operator {kind} in an affine index", where=str(node)[:80])
 
 
 def _comparison(node: TirExpr, table: Mapping[Any, Expr]) -> Expr:
     """Return the gate of a TVM comparison."""
     kind = type(node).__name__
     if kind not in ("GE", "GT", "LE", "LT"):
-        raise UnsupportedSketch(f"a condition of kind {kind} is not understood", where=str(node)[:80])
+        raise UnsupportedSketch(f"unsupported comparison {kind}", where=str(node)[:80])
     a, b = _convert(node.a, table), _convert(node.b, table)
     difference = expand(a - b if kind in ("GE", "GT") else b - a)
     return at_least(difference, 0 if kind in ("GE", "LE") else 1)

@@ -28,11 +28,11 @@ def rows_of(points: npt.ArrayLike, variables: Sequence[Variable], *, where: str)
     """
     rows = _whole_numbers(points)
     if rows is None or rows.ndim != 2 or rows.shape[1] != len(variables):
-        what = f"are {shown(points)}" if rows is None else f"have shape {rows.shape}"
+        received = shown(points) if rows is None else f"shape {rows.shape}"
         raise InvalidPoint(
-            f"points {what}, not whole numbers [count, {len(variables)}]",
+            f"expected points as whole numbers of shape [count, {len(variables)}], got {received}",
             where=where,
-            remedy="give one row a point, one column a variable of Sketch.variables",
+            remedy="pass one row per point and one column per variable of Sketch.variables",
         )
     return rows
 
@@ -45,11 +45,11 @@ def row_of(point: npt.ArrayLike, variables: Sequence[Variable], *, where: str) -
     """
     row = _whole_numbers(point)
     if row is None or row.shape != (len(variables),):
-        what = f"it is {shown(point)}" if row is None or row.ndim != 1 else f"it has {counted(len(row), 'number')}"
+        received = shown(point) if row is None or row.ndim != 1 else counted(len(row), "number")
         raise InvalidPoint(
-            f"{what}, not {counted(len(variables), 'whole number')}",
+            f"expected {counted(len(variables), 'whole number')}, got {received}",
             where=f"point of {where}",
-            remedy="give one number a variable of Sketch.variables",
+            remedy="pass one number per variable of Sketch.variables",
         )
     return tuple(row.tolist())
 

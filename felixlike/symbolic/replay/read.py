@@ -125,7 +125,7 @@ class Reader:
                 return (self._store(stmt),)
             case "SeqStmt":
                 return self._sequence(stmt.seq)
-        raise UnsupportedSketch(f"a statement of kind {type(stmt).__name__} is not understood", where="main")
+        raise UnsupportedSketch(f"unsupported statement {type(stmt).__name__}", where="main")
 
     def _sequence(self, statements: Sequence[Any]) -> tuple[Loop | Store, ...]:
         """Return the loops and stores of consecutive statements."""
@@ -227,9 +227,9 @@ class Reader:
         block = realize.block
         where = f"block {block.name_hint}"
         if block.alloc_buffers or block.match_buffers:
-            raise UnsupportedSketch("blocks with buffers of their own are not understood", where=where)
+            raise UnsupportedSketch("blocks that allocate or match buffers are not supported", where=where)
         if type(block.body).__name__ != "BufferStore":
-            raise UnsupportedSketch(f"its body is a {type(block.body).__name__}, not one store", where=where)
+            raise UnsupportedSketch(f"expected a BufferStore as its body, got {type(block.body).__name__}", where=where)
         outer = dict(self._table)
         for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
             self._loops_in[iterator.var] = self._named(value)

@@ -44,7 +44,7 @@ def replay(
         name = str(instruction.kind.name)
         primitive = PRIMITIVES.get(name)
         if primitive is None:
-            raise UnsupportedSketch(f"the instruction {name} is not understood symbolically", where=f"step {index}")
+            raise UnsupportedSketch(f"unsupported instruction {name}", where=f"step {index}")
         if primitive.needs_regions:
             state.settle()
         try:

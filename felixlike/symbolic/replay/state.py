@@ -113,7 +113,7 @@ class ReplayState:
         """Set the values of random variables of the trace."""
         if len(variables) != len(values):
             raise UnsupportedSketch(
-                f"a step gives {len(values)} results where the trace names {len(variables)}", where="trace"
+                f"an instruction returned {len(values)} values, but the trace expects {len(variables)}", where="trace"
             )
         self._values.update(zip(map(_tvm.identity, variables), values, strict=True))
 

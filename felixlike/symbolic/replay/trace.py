@@ -109,7 +109,7 @@ def with_point(trace: Trace, variables: Sequence[Variable], point: Sequence[int]
         ValueError: If a value is not among its variable's choices.
     """
     if len(point) != len(variables):
-        raise InvalidPoint(f"{counted(len(point), 'number')} for {counted(len(variables), 'variable')}", where="point")
+        raise InvalidPoint(f"expected {counted(len(variables), 'number')}, got {len(point)}", where="point")
     decisions: dict[Any, Any] = {}
     for group, members in groups(variables):
         instruction = trace.insts[group]
@@ -120,7 +120,8 @@ def with_point(trace: Trace, variables: Sequence[Variable], point: Sequence[int]
             case Kind.UNROLL | Kind.FETCH | Kind.THREADS:
                 choices = [int(c) for c in instruction.attrs[0]]
                 if values[0] not in choices:
-                    raise ValueError(f"{variables[members[0]].name} is one of {', '.join(map(str, choices))}")
+                    name, expected = variables[members[0]].name, ", ".join(map(str, choices))
+                    raise ValueError(f"{name} is {values[0]}, expected one of {expected}")
                 decisions[instruction] = choices.index(values[0])
             case Kind.LOCATION:
                 decisions[instruction] = values[0]
@@ -165,7 +166,7 @@ def point_of_json(
                 case Kind.TILE:
                     if len(decision) != len(members):
                         raise InvalidPoint(
-                            f"{counted(len(decision), 'factor')} for {counted(len(members), 'loop')}", where="trace"
+                            f"expected {counted(len(members), 'factor')}, got {len(decision)}", where="trace"
                         )
                     point += [int(f) for f in decision]
                 case Kind.UNROLL | Kind.FETCH | Kind.THREADS:

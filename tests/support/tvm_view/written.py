@@ -60,7 +60,7 @@ def from_tvm(node: Any) -> Written:
     elif kind == "Cast":
         inner = (node.value,)
     else:
-        raise UnsupportedSketch(f"{kind} has no place in an index", where=str(node)[:80])
+        raise UnsupportedSketch(f"unsupported operator {kind} in an index", where=str(node)[:80])
     args = tuple(map(from_tvm, inner))
     ends = _ends(str(node.ty.dtype)) if kind in ("TensorLoad", "Cast") else (0, 0)
     return Written(kind, args, atoms=frozenset[str]().union(*(arg.atoms for arg in args)), ends=ends)

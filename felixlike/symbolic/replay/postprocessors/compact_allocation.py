@@ -48,7 +48,10 @@ def compact_allocation(program: Program) -> Program:
         mixed = list(_mixed(accesses, outer))
         windows = any(isinstance(floor, Remainder) for _, _, floor in mixed)
         if windows and buffer.scope == "shared":  # the size of the allocation is limited
-            raise UnsupportedSketch(f"{buffer.name} holds windows that begin between outer loops", where="allocation")
+            raise UnsupportedSketch(
+                f"an index of shared buffer {buffer.name} is a remainder of loops inside and outside its allocation",
+                where="allocation",
+            )
         fits += [1 - carry(floor, outer, extents) for _, _, floor in mixed if windows]
         shape = _shape(buffer, accesses, outer, whole, extents, fits)
         loose_dimensions = _loose(mixed, outer, extents) if buffer.scope == "shared" else ()
@@ -161,7 +164,8 @@ def _together(fixed: Expr, base: Expr, buffer: Buffer, extents: dict[Expr, Expr]
     gate = at_least(low, 0) * at_most(high, 0)
     if gate.is_const and not gate.value:
         raise UnsupportedSketch(
-            f"{buffer.name} is accessed at places that move apart between outer loops", where="allocation"
+            f"the loops around the allocation of {buffer.name} move its accesses by different distances",
+            where="allocation",
         )
     return gate
 

@@ -44,7 +44,7 @@ def _share(store: Store, path: tuple[Loop, ...], members: tuple[Loop, ...], vect
     """Return the split of one copy."""
     bound = [loop.extent for loop in path if loop.thread == "threadIdx.x"]
     if not bound:
-        raise UnsupportedSketch("a copy that no threads share", where=f"block {store.block}")
+        raise UnsupportedSketch("the copy is not inside a loop bound to threadIdx.x", where=f"block {store.block}")
     threads, total = mul(bound), mul(loop.extent for loop in members)
     if max(access.buffer.item_bytes for access in store.accesses) > _WIDEST:
         vector = const(1)

@@ -40,10 +40,12 @@ def gpu_constraints(program: Program, target: Any, lowest: Mapping[str, int]) ->
         block_threads = threads_of(path)
         reasons[block_threads - threads] = f"a block has at most {threads} threads"
         reasons[lowest.get(store.block, 1) - block_threads] = "a block has at least as many threads as a warp"
-        reasons[_gathers_too_many(store, path)] = "a vector of elements that lie apart has at most 4 of them"
+        reasons[_gathers_too_many(store, path)] = (
+            f"a vector of elements that are not contiguous has at most {_MOST_INDICES} elements"
+        )
         if any(loop.thread == PIPELINE for loop in path):
             reasons[2 - extent_of(path, PIPELINE)] = "a software pipeline has at least two steps"
-    reasons[expand(shared_bytes(program)) - shared] = f"shared memory of a block is {shared} bytes"
+    reasons[expand(shared_bytes(program)) - shared] = f"a block uses at most {shared} bytes of shared memory"
     return tuple(Constraint(f, reason) for f, reason in reasons.items() if f.high > 0)
 
 

@@ -56,7 +56,7 @@ def modelled(program: Program, replay: ReplayState, task: Task, names: Sequence[
     """
     unknown = [name for name in names if name not in MODELS]
     if unknown:
-        raise UnsupportedSketch(f"the postprocessor {unknown[0]} is not understood", where="postprocessors")
+        raise UnsupportedSketch(f"unsupported postprocessor {unknown[0]}", where="postprocessors")
     models = [MODELS[name] for name in names]
     for model in models:
         program = program if model.loops is None else model.loops(program, replay, task)

@@ -31,7 +31,7 @@ def rewrite_layout(program: Program, free: Collection[str]) -> Program:
         if not uses:
             continue  # a block that runs once already packs it
         if len(uses) != 1 or uses[0][0] in program.blankets:
-            raise UnsupportedSketch(f"{name} has a free layout but not one reader", where="layout")
+            raise UnsupportedSketch(f"{name} has a free layout, but is not read exactly once", where="layout")
         store, path, access = uses[0]
         packed[store] = _packed(access, path)
     if not packed:
@@ -58,7 +58,7 @@ def _packed(access: Access, path: tuple[Loop, ...]) -> Access:
     for index, extent in zip(access.indices, access.buffer.shape, strict=True):
         _check_digits(access.buffer, index, extent, [loop for loop in moving_loops if loop.variable in index.variables])
     if sum(len(index.variables) for index in access.indices) != len(moving_loops):
-        raise UnsupportedSketch(f"a loop moves two dimensions of {access.buffer.name}", where="layout")
+        raise UnsupportedSketch(f"a loop variable indexes two dimensions of {access.buffer.name}", where="layout")
     strides = [mul(loop.extent for loop in moving_loops[place + 1 :]) for place in range(len(moving_loops))]
     index = Index(const(0), tuple((loop.variable, step) for loop, step in zip(moving_loops, strides, strict=True)))
     buffer = replace(
@@ -82,7 +82,8 @@ def _check_digits(buffer: Buffer, index: Index, extent: Expr, loops: list[Loop])
         covered = covered * loop.extent
     if not is_mixed_radix or expand(covered - extent) is not const(0):
         raise UnsupportedSketch(
-            f"{buffer.name} has a free layout, but loops do not walk through its dimensions one by one", where="layout"
+            f"{buffer.name} has a free layout, but its loops do not traverse its dimensions one after the other",
+            where="layout",
         )
 
 

@@ -34,10 +34,10 @@ def thread_bounds(replay: ReplayState, program: Program) -> tuple[Constraint, ..
         tile = mul([const(1), *outputs, *(loop.extent for loop in path if loop.thread == VIRTUAL)])
         most, registers = counted(bounds.accumulators, "accumulator"), counted(bounds.registers, "register")
         constraints += [
-            Constraint(tile - bounds.accumulators, f"a thread has at most {most} of {name}"),
+            Constraint(tile - bounds.accumulators, f"a thread holds at most {most} of {name}"),
             Constraint(
                 registers_of(tile, extent_of(path, "threadIdx.x")) - 4 * bounds.registers,
-                f"the threads of {name} share {registers}",
+                f"the threads of {name} use at most {registers}",
             ),
             Constraint(mul([tile, *steps]) - bounds.steps, f"{name} unrolls at most {counted(bounds.steps, 'step')}"),
         ]

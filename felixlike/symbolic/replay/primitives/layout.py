@@ -18,7 +18,7 @@ def _transform(state: ReplayState, instruction: Instruction, _: int) -> None:
     block, mapping = instruction.inputs
     index, kind, padding, injective = instruction.attrs
     if padding is not None:
-        raise UnsupportedSketch("a layout that pads is not understood", where="TransformLayout")
+        raise UnsupportedSketch("layouts with padding are not supported", where="TransformLayout")
     state.schedule.transform_layout(
         state.get(block), (_KINDS[int(kind)], int(index)), mapping, assume_injective_transform=bool(injective)
     )

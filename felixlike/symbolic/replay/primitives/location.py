@@ -15,6 +15,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, Instruction
+from felixlike._util.wording import counted
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.expr.comparison import at_least
 from felixlike.symbolic.expr.expression import Expr, const, var
@@ -39,7 +40,10 @@ def _sample(state: ReplayState, instruction: Instruction, _: int) -> None:
     state.locations.append(Location(str(state.schedule.get(block).name_hint), tuple(candidates)))
     decision = state.next_location()
     if not INLINE <= decision < len(loops):
-        raise UnsupportedSketch(f"there is no loop {decision} to compute it under", where=state.locations[-1].block)
+        raise UnsupportedSketch(
+            f"compute location {decision} does not exist ({counted(len(loops), 'loop')})",
+            where=state.locations[-1].block,
+        )
     state.put(instruction.outputs, [loops[decision] if decision >= 0 else decision])
 
 
@@ -129,7 +133,7 @@ def _reverse_compute_at(state: ReplayState, instruction: Instruction, _: int) ->
 def _inner(loop: Any) -> Any:
     """Return the loop itself, or the innermost of loops recorded as fused."""
     if isinstance(loop, Part):
-        raise UnsupportedSketch("a block is computed inside a loop that is split in name", where="ComputeAt")
+        raise UnsupportedSketch("a block is computed inside a loop whose split is only recorded", where="ComputeAt")
     return members(loop)[-1]
 
 

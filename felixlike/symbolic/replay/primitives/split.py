@@ -68,7 +68,7 @@ def _off(state: ReplayState, loop: Any, factors: list[Any], unit_loops: bool) ->
     """Split by constants, all but the first."""
     outer, *sizes = factors
     if any(isinstance(f, Expr) or f is None for f in sizes) or isinstance(outer, Expr):
-        raise UnsupportedSketch("a split by something else than numbers or a perfect tile", where="Split")
+        raise UnsupportedSketch("a loop is split by neither constants nor a perfect tile", where="Split")
     state.settle()
     numbers = [int(f) for f in sizes]
     if state.numbers:
@@ -81,7 +81,7 @@ def _off(state: ReplayState, loop: Any, factors: list[Any], unit_loops: bool) ->
     if not exact and extent.is_const and outer is None:
         return _guarded(state, loop, [None, *map(const, numbers)], preserve_unit_iters=unit_loops)
     if not exact or (outer is not None and not (left.is_const and left.value == int(outer))):
-        raise UnsupportedSketch(f"{size} need not divide the loop of {extent}", where="Split")
+        raise UnsupportedSketch(f"{size} does not always divide the loop extent {extent}", where="Split")
     parts = [None, *numbers]
     return list(state.schedule.split(loop, parts, preserve_unit_iters=unit_loops, disable_predication=True))
 
