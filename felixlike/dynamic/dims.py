@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike._util.wording import shown
+from felixlike._util.wording import counted, shown
 from felixlike.errors import InputMismatch, InvalidDim
 
 MOST_DIMS = 4
@@ -55,7 +55,9 @@ class Dim:
         """
         if not (isinstance(name, str) and str.isidentifier(name)):
             raise InvalidDim(
-                f"{shown(name)} is not a name", where="Dim", remedy='give one as in Dim("T", range(1, 129))'
+                f"expected a Python identifier as the name, got {shown(name)}",
+                where="Dim",
+                remedy='give a name as in Dim("T", range(1, 129))',
             )
         numbers = _sizes(sizes, where=f"Dim {name!r}")
         normalized = _weights(numbers, weights, where=f"Dim {name!r}")
@@ -110,16 +112,20 @@ def check_dims(dims: Any) -> tuple[Dim, ...]:
     checked = (dims,) if isinstance(dims, Dim) else tuple(dims) if isinstance(dims, Iterable) else (dims,)
     for dim in checked:
         if not isinstance(dim, Dim):
-            raise InvalidDim(f"{shown(dim)} is not a Dim", where="dims", remedy='give fx.Dim("T", range(1, 129))')
+            raise InvalidDim(
+                f"expected a Dim, got {shown(dim)}", where="dims", remedy='give fx.Dim("T", range(1, 129))'
+            )
     names = [dim.name for dim in checked]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InvalidDim(f"{twice[0]!r} is given twice", where="dims", remedy="give each dimension once")
     if not checked:
-        raise InvalidDim("there is none", where="dims", remedy='give fx.Dim("T", range(1, 129))')
+        raise InvalidDim("expected at least one Dim, got none", where="dims", remedy='give fx.Dim("T", range(1, 129))')
     if len(checked) > MOST_DIMS:
         raise InvalidDim(
-            f"there are {len(checked)}: {', '.join(names)}", where="dims", remedy=f"at most {MOST_DIMS} are supported"
+            f"expected at most {MOST_DIMS} dimensions, got {len(checked)}: {', '.join(names)}",
+            where="dims",
+            remedy="make fewer sizes dynamic",
         )
     return checked
 
@@ -149,21 +155,23 @@ def _spread(dim: Dim, most: int) -> list[tuple[int, float]]:
 
 def _sizes(sizes: Any, *, where: str) -> list[int]:
     """Return checked sizes in the given order. Raise InvalidDim."""
-    how = "give a range or a list of integers from 1 on"
+    how = "give a range or a list of positive integers"
     if isinstance(sizes, str | bytes) or not isinstance(sizes, Iterable):
-        raise InvalidDim(f"{shown(sizes)} are no sizes", where=where, remedy=how)
+        raise InvalidDim(f"expected a range or a list of sizes, got {shown(sizes)}", where=where, remedy=how)
     listed = list(itertools.islice(sizes, _MOST_SIZES + 1))
     if not listed:
-        raise InvalidDim("it has no sizes", where=where, remedy=how)
+        raise InvalidDim("expected at least one size, got none", where=where, remedy=how)
     if len(listed) > _MOST_SIZES:
         raise InvalidDim(
-            f"it has more than {_MOST_SIZES} sizes", where=where, remedy="list fewer: all between are served"
+            f"expected at most {_MOST_SIZES} sizes, got more",
+            where=where,
+            remedy="list fewer sizes: those between them are supported too",
         )
     for size in listed:
         if isinstance(size, bool) or not hasattr(size, "__index__"):
-            raise InvalidDim(f"{shown(size)} is not a size", where=where, remedy=how)
+            raise InvalidDim(f"expected integers as sizes, got {shown(size)}", where=where, remedy=how)
         if size < 1:
-            raise InvalidDim(f"size {size} is not positive", where=where, remedy=how)
+            raise InvalidDim(f"expected positive sizes, got {size}", where=where, remedy=how)
     numbers = [int(size.__index__()) for size in listed]
     if len(set(numbers)) < len(numbers):
         twice = next(size for size in numbers if numbers.count(size) > 1)
@@ -178,20 +186,24 @@ def _weights(sizes: list[int], weights: Any, *, where: str) -> list[float]:
     if isinstance(weights, Mapping):
         unknown = [size for size in weights if size not in sizes]
         if unknown:
-            raise InvalidDim(f"there is a weight for {shown(unknown[0])}, which is no size", where=where)
+            raise InvalidDim(f"got a weight for {shown(unknown[0])}, which is not among the sizes", where=where)
         weights = [weights.get(size, 0.0) for size in sizes]
     if isinstance(weights, str | bytes) or not isinstance(weights, Iterable):
-        raise InvalidDim(f"{shown(weights)} are no weights", where=where, remedy="give a number for each size")
+        raise InvalidDim(
+            f"expected a weight for each size, got {shown(weights)}", where=where, remedy="give a number for each size"
+        )
     listed = list(weights)
     if len(listed) != len(sizes):
         raise InvalidDim(
-            f"there are {len(listed)} weights for {len(sizes)} sizes", where=where, remedy="give one for each"
+            f"expected {counted(len(sizes), 'weight')}, got {len(listed)}",
+            where=where,
+            remedy="give one weight for each size",
         )
     for weight in listed:
         number = not isinstance(weight, bool) and hasattr(weight, "__float__")
         if not number or not 0 <= float(weight) < math.inf:
-            raise InvalidDim(f"weight {shown(weight)} is not a number from 0 on", where=where)
+            raise InvalidDim(f"expected weights of at least 0, got {shown(weight)}", where=where)
     total = math.fsum(map(float, listed))
     if not 0 < total < math.inf:
-        raise InvalidDim("all weights are zero", where=where, remedy="give one above zero")
+        raise InvalidDim("all weights are zero", where=where, remedy="give at least one weight above 0")
     return [float(weight) / total for weight in listed]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from felixlike._util.wording import kind_of
+from felixlike._util.wording import counted, kind_of
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.dispatch import Tree, choose, describe
 from felixlike.dynamic.stages import Stage
@@ -137,7 +137,7 @@ class DynamicKernel:
 
         inputs = self.buffers[:-1]
         if len(tensors) != len(inputs):
-            raise InputMismatch(f"{len(tensors)} inputs are given, {len(inputs)} needed", where=self.name)
+            raise InputMismatch(f"expected {counted(len(inputs), 'input')}, got {len(tensors)}", where=self.name)
         seen: dict[str, tuple[int, str]] = {}
         for buffer, tensor in zip(inputs, tensors, strict=True):
             if not isinstance(tensor, torch.Tensor):
@@ -161,7 +161,7 @@ class DynamicKernel:
             raise InputMismatch(
                 f"{name} is {previous} in input {where!r} and {size} in input {buffer.name!r}",
                 where=self.name,
-                remedy=f"give inputs that agree about {name}",
+                remedy=f"give inputs with the same {name}",
             )
         self._by_name[name].check(size, where=f"{self.name}: input {buffer.name!r}")
 

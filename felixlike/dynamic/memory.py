@@ -25,10 +25,10 @@ def check_memory(source: Source, dims: dict[str, Dim]) -> None:
     if ends + between > memory_bytes():
         at = ", ".join(f"{dim.name} = {dim.most}" for dim in dict.fromkeys(dims.values()))
         raise InvalidDim(
-            f"at {at} its inputs and outputs take {_shown(ends)} and its largest other tensor {_shown(between)}, but"
+            f"at {at} the inputs and outputs take {_shown(ends)} and the largest other tensor {_shown(between)}, but"
             f" this machine has {_shown(memory_bytes())} of memory",
             where=source.name,
-            remedy="give dimensions with smaller sizes",
+            remedy="use smaller sizes",
         )
 
 

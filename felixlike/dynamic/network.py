@@ -173,7 +173,7 @@ def lowered_source(
         raise CompilationFailed(
             f"TVM could not compile the model for all sizes: {first_line(error)}",
             where=source.name,
-            remedy="write the part it names with other operators, or optimize it for fixed sizes",
+            remedy="rewrite the part that the message names with other operators, or optimize for fixed sizes",
         ) from error
 
 

@@ -139,7 +139,7 @@ def _function_of(task: Any) -> tuple[Any, str, Any]:
     if isinstance(task, _tvm.PrimFunc):
         symbol = task.attrs["global_symbol"] if task.attrs and "global_symbol" in task.attrs else "operator"
         return task, str(symbol), resolve_target("cpu")
-    raise InvalidModel(f"{shown(task)} is no operator", where="task", remedy="give a Task or a PrimFunc")
+    raise InvalidModel(f"expected an operator, got {shown(task)}", where="task", remedy="give a Task or a PrimFunc")
 
 
 def device_of(device: Any, target: Any) -> Device:
@@ -153,13 +153,17 @@ def device_of(device: Any, target: Any) -> Device:
     elif isinstance(device, str):
         description = described(device)
     else:
-        raise InvalidDevice(f"{shown(device)} is no device", where="device", remedy="give a Device, a name or a file")
+        raise InvalidDevice(
+            f"expected a hardware description, got {shown(device)}",
+            where="device",
+            remedy="give a Device, a name or a file",
+        )
     check_device(description)
     if description.kind != kind_of(target).device:
         raise InvalidDevice(
-            f"{description.name} is a {description.kind}, and the target is {target.kind.name}",
+            f"{description.name} is a {description.kind}, but the target is {target.kind.name}",
             where="device",
-            remedy="describe a device of the target's kind, or leave it out",
+            remedy="describe a device of the target's kind, or omit device",
         )
     return description
 
@@ -169,15 +173,17 @@ def matched(func: Any, dims: Sequence[Dim], *, where: str) -> tuple[Dim, ...]:
     names = [str(symbol.name) for symbol in symbols_of(func)]
     by_name = {dim.name: dim for dim in dims}
     if not names:
-        raise InvalidDim("no size of its buffers is symbolic", where=where, remedy="optimize it as it is")
+        raise InvalidDim(
+            "the operator has no symbolic sizes", where=where, remedy="use felixlike.optimize, without dimensions"
+        )
     if len(names) == 1 == len(dims):
         return (dims[0],)
     missing = [name for name in names if _plain(name) not in by_name and name not in by_name]
     if missing:
         raise InvalidDim(
-            f"nothing is said of its size {missing[0]!r}",
+            f"no Dim is given for the symbolic size {missing[0]!r}",
             where=where,
-            remedy=f"its symbolic sizes are {', '.join(names)}: give a Dim for each",
+            remedy=f"give a Dim for each symbolic size: {', '.join(names)}",
         )
     return tuple(by_name.get(name) or by_name[_plain(name)] for name in names)
 
@@ -222,9 +228,9 @@ def plan_operator(
     operator = read_operator(func)
     if operator is None:
         raise InvalidModel(
-            "it is no contraction with an elementwise epilogue",
+            "expected a contraction with an elementwise epilogue",
             where=where,
-            remedy="felixlike.optimize takes models whose other operators have dynamic sizes",
+            remedy="use felixlike.optimize, which supports other operators with dynamic sizes",
         )
     if kind_of(target).binds_threads:
         return _plan_blocks(operator, dims, device, target, sia or Sia(), started, pool)
@@ -330,7 +336,7 @@ def pools_of(operator: Operator, kernels: UKernels, sia: Sia, workloads: list[Wo
     widths = sorted(sorted(set(by_width) & set(_WIDTHS), key=lambda width: -by_width[width])[:_MOST_WIDTHS])
     widths = widths or sorted(by_width)[:1]
     if not widths:
-        raise NoUKernels("no register tile is left", where=device.name, remedy="describe a device with more registers")
+        raise NoUKernels("no register tile fits", where=device.name, remedy="describe a device with more registers")
     if operator.constant is not None:
         return [Pool(tuple(tiles(width)), lanes) for width in widths]
     joint = sorted(tile for width in widths for tile in tiles(width))

@@ -62,9 +62,9 @@ def _entry(entry: Any, dims: dict[str, Dim], *, where: str) -> tuple[Any, dict[i
         return entry, {}
     if not isinstance(entry, Sequence) or isinstance(entry, str | bytes):
         raise InvalidShape(
-            f"{entry!r} is not a tuple of sizes",
+            f"expected a tuple of sizes, got {entry!r}",
             where=where,
-            remedy="where a size is a Dim, give tuples of sizes or tensors for all inputs",
+            remedy="if a size is a Dim, give a tuple of sizes or a tensor for every input",
         )
     sizes, places = [], {}
     for place, size in enumerate(entry):
@@ -72,9 +72,9 @@ def _entry(entry: Any, dims: dict[str, Dim], *, where: str) -> tuple[Any, dict[i
             previous = dims.setdefault(size.name, size)
             if previous != size:
                 raise InvalidDim(
-                    f"{size.name!r} is two different dimensions",
+                    f"two different dimensions have the name {size.name!r}",
                     where=where,
-                    remedy="give both the same sizes and weights, or names of their own",
+                    remedy="give them the same sizes and weights, or different names",
                 )
             places[place] = size.name
             sizes.append(example_size(size))
@@ -101,7 +101,7 @@ def dims_of_program(program: Any) -> tuple[Dim, ...]:
             raise InvalidDim(
                 f"dimension {place} of {name} has no upper bound",
                 where="ExportedProgram",
-                remedy=f"export it with one: {bounded}; or optimize the module itself, with fx.Dim in its shapes",
+                remedy=f"export it with a bound: {bounded}; or optimize the module itself, with fx.Dim in its shapes",
             )
         dims.append(Dim(str(symbol), range(max(1, int(span.lower)), int(span.upper) + 1)))
     return check_dims(dims)

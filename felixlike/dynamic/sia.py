@@ -39,11 +39,11 @@ def read_sia(weights: Any) -> Sia:
         return weights
     how = "give three numbers, as in sia=(1, 1, 1): the weights of CMR, padding and occupancy"
     if isinstance(weights, str | bytes) or not isinstance(weights, Sequence) or len(weights) != 3:
-        raise InvalidOption(f"{shown(weights)} are no three weights", where="sia", remedy=how)
+        raise InvalidOption(f"expected three weights, got {shown(weights)}", where="sia", remedy=how)
     for weight in weights:
         number = not isinstance(weight, bool) and isinstance(weight, int | float | np.number)
         if not number or not np.isfinite(weight):
-            raise InvalidOption(f"{shown(weight)} is not a weight", where="sia", remedy=how)
+            raise InvalidOption(f"expected finite numbers as weights, got {shown(weight)}", where="sia", remedy=how)
     if not any(weights):
         raise InvalidOption("all three weights are zero", where="sia", remedy=how)
     return Sia(*map(float, weights))

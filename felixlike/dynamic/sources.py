@@ -14,7 +14,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._util import option_checks
-from felixlike._util.wording import kind_of
+from felixlike._util.wording import counted, kind_of
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.shapes import DynamicShapes, dims_of_program, read_dynamic_shapes
 from felixlike.errors import EmptyModel, InvalidDim, InvalidModel, InvalidShape
@@ -58,7 +58,7 @@ def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
     if isinstance(model, _tvm.IRModule):
         return _of_relax(("main", model, model), read)
     raise InvalidModel(
-        f"{kind_of(model)} cannot have dynamic sizes here",
+        f"dynamic sizes are not supported for {kind_of(model)}",
         where="model",
         remedy="give an nn.Module, an ExportedProgram, an ONNX model, a Relax IRModule or a PrimFunc",
     )
@@ -87,9 +87,9 @@ def _of_module(model: Any, read: DynamicShapes) -> tuple[Source, dict[str, Dim]]
             symbol = parameter.ty.shape.values[place]
             if not isinstance(symbol, _tvm.tirx.Var):
                 raise InvalidModel(
-                    f"{name} can have no other size than {symbol}",
+                    f"the model fixes the size of {name} to {symbol}",
                     where=source.name,
-                    remedy="see what in the model fixes it, or give that size",
+                    remedy=f"find the operation that fixes it, or give {symbol} instead of a Dim",
                 )
             dims[str(symbol.name)] = _named(read, name)
     return source, dims
@@ -135,12 +135,14 @@ def _in_order(values: Any, names: Sequence[str], where: str) -> list[Any]:
     if isinstance(values, Mapping):
         if set(values) != set(names):
             raise InvalidShape(
-                f"shapes are given for {', '.join(values)}", where=where, remedy=f"its inputs are {', '.join(names)}"
+                f"shapes are given for {', '.join(values)}", where=where, remedy=f"the inputs are {', '.join(names)}"
             )
         return [values[name] for name in names]
     if len(values) != len(names):
         raise InvalidShape(
-            f"{len(values)} shapes are given", where=where, remedy=f"its inputs are {', '.join(names) or 'none'}"
+            f"expected {counted(len(names), 'shape')}, got {len(values)}",
+            where=where,
+            remedy=f"the inputs are {', '.join(names) or 'none'}",
         )
     return list(values)
 
@@ -160,25 +162,37 @@ def _example(
 
     name, kind = str(parameter.name), parameter.ty
     if not isinstance(kind, _tvm.relax.TensorType) or not isinstance(kind.shape, _tvm.relax.ShapeExpr):
-        raise InvalidModel(f"{name} is {kind}, no tensor of a known rank", where=where, remedy="take tensors only")
+        raise InvalidModel(
+            f"expected a tensor of known rank as input {name!r}, got {kind}",
+            where=where,
+            remedy="use a model whose inputs are tensors",
+        )
     sizes = list(kind.shape.values)
     shape = tuple(shape_or_tensor.shape) if isinstance(shape_or_tensor, torch.Tensor) else tuple(shape_or_tensor)
     expected = f"({', '.join(str(s.name) if isinstance(s, _tvm.tirx.Var) else str(int(s)) for s in sizes)})"
     if len(shape) != len(sizes):
-        raise InvalidShape(f"input {name!r} has shape {expected}, not {len(shape)} sizes", where=where)
+        raise InvalidShape(f"input {name!r} has shape {expected}, but got {counted(len(shape), 'size')}", where=where)
     for place, (size, actual) in enumerate(zip(sizes, shape, strict=True)):
         if isinstance(size, _tvm.tirx.Var):
             if place not in dynamic:
                 raise InvalidShape(
-                    f"size {size} of input {name!r} is open, but {actual} is given",
+                    f"size {size} of input {name!r} is dynamic, but {actual} was given",
                     where=where,
-                    remedy=f'give fx.Dim("{size}", …) with the sizes that it may have',
+                    remedy=f'give fx.Dim("{size}", …) with the sizes to support',
                 )
             dim = dims.setdefault(str(size.name), _named(read, dynamic[place]))
             if dim.name != dynamic[place]:
-                raise InvalidDim(f"{dim.name} and {dynamic[place]} are one size, {size}", where=where)
+                raise InvalidDim(
+                    f"size {size} is given as both {dim.name} and {dynamic[place]}",
+                    where=where,
+                    remedy="use one Dim for it",
+                )
         elif place in dynamic or int(size) != actual:
-            raise InvalidShape(f"input {name!r} has shape {expected}", where=where, remedy="give sizes that agree")
+            raise InvalidShape(
+                f"input {name!r} has shape {expected}, but size {place} was given as {dynamic.get(place, actual)}",
+                where=where,
+                remedy="give sizes that match",
+            )
     return shape_or_tensor if isinstance(shape_or_tensor, torch.Tensor) else Example(shape, str(kind.dtype)).tensor()
 
 
@@ -191,7 +205,11 @@ def _symbolic(func: Any) -> Any:
     relax, name = _tvm.relax, name_of(func)
     buffers = list(func.params)
     if not buffers or any(getattr(buffer, "shape", None) is None for buffer in buffers):
-        raise EmptyModel("the PrimFunc has no buffers, or scalars", where=name, remedy="give one of buffers alone")
+        raise EmptyModel(
+            "the PrimFunc has no buffers, or it has scalar parameters",
+            where=name,
+            remedy="give a PrimFunc whose parameters are all buffers",
+        )
     fresh = {v: _tvm.tirx.Var(str(v.name), str(v.ty.dtype)) for b in buffers for v in _symbols(b)}
     kinds = [relax.TensorType([_tvm.substituted(s, fresh) for s in b.shape], str(b.dtype)) for b in buffers]
     return called(func, name, [str(b.name) for b in buffers[:-1]], kinds)

@@ -86,9 +86,9 @@ def _stage(name: str, kernels: UKernels, relaxed: int = 0) -> Stage:
 
 def _none_left(stage: str, device: Device) -> NoUKernels:
     return NoUKernels(
-        f"{stage} filtered all uKernels away",
+        f"{stage} removed all uKernels",
         where=device.name,
-        remedy="check the device's description: registers and caches may be too small for any tile",
+        remedy="check the hardware description: registers or caches may be too small for every tile",
     )
 
 

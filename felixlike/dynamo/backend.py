@@ -65,8 +65,8 @@ def _warn_of_gradients() -> None:
     if not _warned_of_gradients:
         _warned_of_gradients = True
         _warn(
-            "a graph runs as before: gradients are enabled, and compiled code has none. For inference, call the model"
-            " under torch.no_grad() or torch.inference_mode()"
+            "PyTorch runs a graph: gradients are enabled, but compiled code computes none. For inference, call the"
+            " model under torch.no_grad() or torch.inference_mode()"
         )
 
 
@@ -145,7 +145,8 @@ class _CapturedGraph:
                 return None
             elif len(self._compiled) + len(self._refused_sizes) >= max(1, self._options.sizes):
                 self._is_full = True
-                self._refuse(f"it was called with more than {self._options.sizes} sizes; option sizes= allows more")
+                most = counted(self._options.sizes, "set")
+                self._refuse(f"it was called with more than {most} of sizes; increase the option sizes")
                 return None
             try:
                 self._compiled[sizes] = CompiledGraph(self._graph, self._static, inputs, self._options)
@@ -159,7 +160,7 @@ class _CapturedGraph:
     def _refuse(self, why: str) -> None:
         """Warn that PyTorch runs the graph. Versions compiled for other sizes stay in use."""
         self._refused = not self._compiled
-        _warn(f"a graph of {len(self._graph.graph.nodes)} nodes runs as before: {why}")
+        _warn(f"PyTorch runs a graph of {len(self._graph.graph.nodes)} nodes: {why}")
 
 
 class CompiledGraph:
@@ -200,7 +201,7 @@ class CompiledGraph:
                 raise InvalidModel(
                     f"it changes {counted(len(imported.changed_inputs), 'input')} in place",
                     where="graph",
-                    remedy="return what was changed as an output",
+                    remedy="return the changed values as outputs",
                 )
             self.call: Callable[..., Any] = optimize(imported, store=store, progress=False, **limits)
         self._tuning: background.Tuning | None = None
@@ -221,12 +222,12 @@ def _check_state_of_pytorch(inputs: Sequence[Any]) -> None:
     """Raise InvalidModel if autocast is enabled or an input is not on the CPU."""
     if torch.is_autocast_enabled("cpu"):
         raise InvalidModel(
-            "autocast is enabled, and compiled code has the types of the graph",
+            "autocast is enabled, but compiled code uses the graph's dtypes",
             where="graph",
-            remedy="call it outside of torch.autocast",
+            remedy="call the model outside of torch.autocast",
         )
     for x in inputs:
         if isinstance(x, Tensor) and x.device.type != "cpu":
             raise InvalidModel(
-                f"an input is on {x.device}; the backend compiles for the CPU", where="graph", remedy="move it: x.cpu()"
+                f"expected all inputs on the CPU, got one on {x.device}", where="graph", remedy="move it: x.cpu()"
             )

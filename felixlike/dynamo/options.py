@@ -65,7 +65,7 @@ def read_options(given: dict[str, Any], environment: Mapping[str, str]) -> Optio
     names = [field.name for field in fields(Options)]
     for name in given:
         if name not in names:
-            raise InvalidOption(f"there is no option {name!r}", where=_WHERE, remedy=choose_from(name, names))
+            raise InvalidOption(f"unknown option {name!r}", where=_WHERE, remedy=choose_from(name, names))
     texts = {name: environment.get(f"FELIXLIKE_{name.upper()}") for name in names}
     values: dict[str, Any] = {name: _parsed(name, text) for name, text in texts.items() if text}
     values |= given
@@ -77,7 +77,9 @@ def read_options(given: dict[str, Any], environment: Mapping[str, str]) -> Optio
         values["sizes"] = checks.whole(values["sizes"], "sizes", where=_WHERE)
     for name in _SWITCHES:
         if not isinstance(values.get(name, True), bool):
-            raise InvalidOption(f"{name} is {values[name]!r}", where=_WHERE, remedy="give True or False")
+            raise InvalidOption(
+                f"expected a bool for {name}, got {values[name]!r}", where=_WHERE, remedy="use True or False"
+            )
     if values.get("store") is not None:
         values["store"] = str(checks.path(values["store"], "store", error=InvalidOption))
     return Options(**values)

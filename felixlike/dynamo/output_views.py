@@ -111,9 +111,9 @@ def _bases(graph: fx.GraphModule, outputs: Sequence[Any]) -> dict[fx.Node, fx.No
     }
     if any(base.op != "placeholder" for base in bases.values()) and any(map(_writes, graph.graph.nodes)):
         raise InvalidModel(
-            "its outputs share memory that it also changes in place",
+            "outputs of the graph share memory that it changes in place",
             where="graph",
-            remedy="return clones of the outputs, or avoid operators that work in place",
+            remedy="return clones of the outputs, or avoid in-place operators",
         )
     return bases
 
@@ -159,7 +159,7 @@ def _views(graph: fx.GraphModule, views: Sequence[fx.Node], roots: Sequence[fx.N
         storage = _storage(node)
         if (storage is not None and storage not in memory) or node.op == "get_attr":
             raise InvalidModel(
-                f"its view {views[0].name} depends on values that it computes",
+                f"the view {views[0].name} depends on values that the graph computes",
                 where="graph",
                 remedy="return a clone of the view",
             )

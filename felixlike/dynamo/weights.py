@@ -21,8 +21,8 @@ from typing import Any
 _PIECE = 2**18
 """Bytes per checksum, which takes 0.2 ms."""
 
-_SHARE = 0.01
-"""Share of the time that checksums may take. Chosen by hand."""
+CHECKSUM_SHARE = 0.01
+"""Upper limit on the share of the time that checksums take, from 0 to 1. Chosen by hand."""
 
 _WORDS = 4
 """Number of words of a weight that are compared, one per call in turn. Chosen by hand."""
@@ -91,7 +91,7 @@ class WeightGuard:
             compared += size
             if compared >= _PIECE:
                 break
-        self._due = time.monotonic() + (time.thread_time() - started) / _SHARE
+        self._due = time.monotonic() + (time.thread_time() - started) / CHECKSUM_SHARE
         return same
 
 

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike._util.wording import counted
+
 _DIGITS = {"float32": 2.0**-15}
 """Allowed error relative to the largest value of a slice, by dtype; the square root of machine epsilon for other
 dtypes. The largest such error of nine networks and the operators of `support.models` was 4.6e-6."""
@@ -91,8 +93,8 @@ def agreement(
     """
     tensors = [_tensors(nested) for nested in (got, want, *samples)]
     if len({len(leaves) for leaves in tensors}) > 1:
-        counts = f"{len(tensors[0])} outputs instead of {len(tensors[1])}"
-        return Agreement(math.inf, wrong=f"it gives {counts}")
+        counts = f"expected {counted(len(tensors[1]), 'output')}, got {len(tensors[0])}"
+        return Agreement(math.inf, wrong=counts)
     if len(names) != len(tensors[0]):
         names = [f"output {index}" for index in range(len(tensors[0]))]
     each = [_of_output(a, b, noisy, name, exact, products) for a, b, *noisy, name in zip(*tensors, names, strict=True)]
@@ -115,13 +117,13 @@ def _tensors(nested: Any) -> list[Any]:
 def _of_output(got: Any, want: Any, samples: list[Any], name: str, exact: bool, products: float) -> Agreement:
     """Compare one output."""
     if got.shape != want.shape:
-        return Agreement(math.inf, wrong=f"{name} has shape {tuple(got.shape)}, not {tuple(want.shape)}")
+        return Agreement(math.inf, wrong=f"{name} has shape {tuple(got.shape)}, expected {tuple(want.shape)}")
     if not want.is_floating_point():
         return _of_integers(got, want, samples, name)
     fields = _Fields(got, want, samples)
     blind = (name,) if fields.nan > _BLIND else ()
     if not fields.comparable:
-        words = f"{name} has NaN or infinite values where there are none, or none where there are"
+        words = f"{name} has NaN or infinite values at other positions than the original"
         return Agreement(math.inf, wrong=words, blind=blind)
     limits = _Limits.of(got, fields, known=exact or bool(samples), products=products)
     unsure = ""
@@ -132,9 +134,9 @@ def _of_output(got: Any, want: Any, samples: list[Any], name: str, exact: bool, 
         words = f"{slice_name} is off by {difference / (scale or 1.0):.1e} of its largest value"
         usual = limits.usual(scale, noise)
         if difference > usual:
-            words += f", where {usual / (scale or 1.0):.1e} can be expected"
+            words += f", expected at most {usual / (scale or 1.0):.1e}"
             return Agreement(fields.error, wrong=words, blind=blind)
-        unsure = unsure or f"{words}, and so may be what PyTorch gives: the model magnifies rounding errors"
+        unsure = unsure or f"{words}; the model magnifies rounding errors, so PyTorch may be off as much"
     return Agreement(fields.error, unsure=unsure, blind=blind)
 
 
@@ -255,9 +257,9 @@ def _of_integers(got: Any, want: Any, samples: list[Any], name: str) -> Agreemen
     number, size = int(differ.sum()), differ.numel()
     if not number:
         return Agreement(0.0)
-    words = f"{number} of the {size} values of {name} are not the original's"
+    words = f"{number} of the {size} values of {name} differ from the original"
     if number <= max(_FEW * size, _TIMES_NOISE * usual):
         return Agreement(
-            0.0, unsure=f"{words}, as it happens where numbers that are compared or rounded are nearly equal"
+            0.0, unsure=f"{words}; this can happen where the model compares or rounds nearly equal numbers"
         )
     return Agreement(_Fields(got, want, []).error, wrong=words)

@@ -83,9 +83,9 @@ def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
     check_writable(path)
     if isinstance(compiled, Chunked):
         raise CompilationFailed(
-            f"there is a library for each of the batch sizes {', '.join(map(str, compiled.parts))}",
+            f"the model has one library per batch size: {', '.join(map(str, compiled.parts))}",
             where="export_library",
-            remedy="optimize the model for one of them and export that, or save the model for felixlike.load",
+            remedy="optimize the model for one batch size and export it, or save the model for felixlike.load",
         )
     library = _library(compiled, artefact_description.describe(compiled))
     with written_whole(path) as file:
@@ -164,7 +164,7 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
         raise CompilationFailed(
             f"linking with {compiler} failed: {first_line(error)}",
             where="save",
-            remedy="see that the compiler works and that there is room for temporary files (TMPDIR)",
+            remedy="check that the compiler works and that the disk has space for temporary files (TMPDIR)",
         ) from error
 
 
@@ -179,7 +179,7 @@ def linker() -> str:
         raise CompilationFailed(
             f"no C compiler was found to link the model ({', '.join(COMPILERS)})",
             where="save",
-            remedy="install gcc, or name a compiler in the environment variable CC",
+            remedy="install gcc, or set the environment variable CC to a compiler",
         )
     return compiler
 
@@ -192,13 +192,14 @@ def _opened(source: Source) -> Iterator[tuple[IO[bytes], str]]:
         return
     path = option_checks.path(source, "load", error=InvalidArtefact)
     if not path.is_file():
-        kind = "it is not a file" if path.exists() else "there is no such file"
-        raise InvalidArtefact(kind, where=str(path), remedy="check the path")
+        kind = "a directory" if path.is_dir() else "a device or a pipe"
+        what = f"expected a file, got {kind}" if path.exists() else "there is no such file"
+        raise InvalidArtefact(what, where=str(path), remedy="check the path")
     try:
         with path.open("rb") as file:
             yield file, str(path)
     except PermissionError:
-        raise InvalidArtefact("permission is denied", where=str(path), remedy="see who may read it") from None
+        raise InvalidArtefact("permission denied", where=str(path), remedy="check the file's permissions") from None
 
 
 def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tuple[Compiled, dict[str, Any]]:
@@ -228,7 +229,7 @@ def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tu
         if not isinstance(error, OSError) and not _tvm.raised_in_tvm(error):
             raise
         raise InvalidArtefact(
-            f"its compiled code cannot be opened: {first_line(error)}",
+            f"the compiled code cannot be loaded: {first_line(error)}",
             where=where,
             remedy="save the model again, or optimize it again",
         ) from None
@@ -242,15 +243,15 @@ def _open_chunks(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str
 
     def part(size: int) -> Compiled:
         if artefact_file.part_name(size) not in files:
-            raise ValueError(f"its part for {size} is missing")
+            raise ValueError(f"the part for batch size {size} is missing")
         part_meta, code = artefact_file.read(io.BytesIO(files[artefact_file.part_name(size)]), where)
         if "chunks" in part_meta:
-            raise ValueError(f"its part for {size} has parts itself")
+            raise ValueError(f"the part for batch size {size} consists of parts")
         return _open(part_meta, code, where)[0]
 
     try:
         return from_description(meta["chunks"], part)
     except ValueError as error:
         raise InvalidArtefact(
-            f"its description is wrong: {error}", where=where, remedy="save the model again, or optimize it again"
+            f"invalid description: {error}", where=where, remedy="save the model again, or optimize it again"
         ) from None

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from felixlike import _tvm
+from felixlike._util.wording import counted
 from felixlike._version import __version__
 from felixlike.errors import InvalidArtefact, NoGPU, UnknownTarget, WrongArchitecture, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
@@ -94,10 +95,12 @@ def read(meta: Mapping[str, Any], where: str) -> Description:
     )
     signature = _nested(meta, "signature", Signature.from_json, where)
     if len(signature.names) != len(inputs):
-        raise _wrong("signature", f"has {len(signature.names)} tensors, inputs {len(inputs)}", where)
+        raise _wrong("signature", f"has {counted(len(signature.names), 'tensor')}, but inputs has {len(inputs)}", where)
     structure = _nested(meta, "structure", Structure.from_json, where)
     if len(structure.places()) != len(outputs):
-        raise _wrong("structure", f"has {len(structure.places())} tensors, outputs {len(outputs)}", where)
+        raise _wrong(
+            "structure", f"has {counted(len(structure.places()), 'tensor')}, but outputs has {len(outputs)}", where
+        )
     parallel = _flag(meta, "parallel", where)
     unaligned = "unaligned" in meta and _flag(meta, "unaligned", where)  # earlier versions did not write it
     name, key = _text(meta, "name", where), _text(meta, "key", where)
@@ -121,7 +124,7 @@ def _sizes(meta: Mapping[str, Any], inputs: tuple[InputSpec, ...], where: str) -
     try:
         return Sizes.from_json(meta["sizes"], [spec.shape for spec in inputs])
     except InvalidArtefact as error:
-        raise _wrong("sizes", f"are wrong: {error.what}", where) from None
+        raise _wrong("sizes", f"is invalid: {error.what}", where) from None
 
 
 def read_report(meta: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -139,10 +142,10 @@ def compare(meta: Mapping[str, Any], own: str | None, where: str) -> None:
     except ValueError:
         truth = None
     if not isinstance(truth, dict):
-        raise InvalidArtefact("its code does not say what it is", where=where, remedy=_AGAIN)
+        raise InvalidArtefact("the compiled code contains no description", where=where, remedy=_AGAIN)
     for field, value in truth.items():
         if _canonical(meta.get(field)) != _canonical(value):
-            raise _wrong(field, f"is {_shown(meta.get(field))}, but of the code {_shown(value)}", where)
+            raise _wrong(field, f"is {_shown(meta.get(field))}, but the compiled code has {_shown(value)}", where)
 
 
 def _canonical(value: Any) -> str:
@@ -155,9 +158,9 @@ def check_versions(meta: Mapping[str, Any], where: str) -> None:
     version, writer = _field(meta, "format", where), _text(meta, "felixlike", where)
     if type(version) is not int or version not in FORMATS:
         raise InvalidArtefact(
-            f"it has format {_shown(version)}, this version reads {' and '.join(map(str, FORMATS))}",
+            f"expected file format {' or '.join(map(str, FORMATS))}, got {_shown(version)}",
             where=where,
-            remedy=f"load it with the felixlike that wrote it ({writer}), or optimize the model again",
+            remedy=f"load it with felixlike {writer}, which saved it, or optimize the model again",
         )
 
 
@@ -166,9 +169,9 @@ def _check_compiler(meta: Mapping[str, Any], where: str) -> None:
     made = _text(meta, "tvm", where)
     if made != _tvm.version():
         raise InvalidArtefact(
-            f"it was compiled by TVM {made}, but {_tvm.version()} is installed",
+            f"the model was compiled by TVM {made}, but TVM {_tvm.version()} is installed",
             where=where,
-            remedy="install that version, or optimize the model again",
+            remedy=f"install TVM {made}, or optimize the model again",
         )
 
 
@@ -178,7 +181,7 @@ def _check_machine(meta: Mapping[str, Any], where: str) -> None:
     machine = _texts(meta, "machine", where)
     if machine != here:
         raise InvalidArtefact(
-            f"it was made for {' '.join(machine)}, this is {' '.join(here)}",
+            f"the model was compiled for {' '.join(machine)}, but this machine is {' '.join(here)}",
             where=where,
             remedy="optimize the model on this machine",
         )
@@ -186,7 +189,9 @@ def _check_machine(meta: Mapping[str, Any], where: str) -> None:
     missing = [feature for feature in _texts(meta, "instructions", where) if feature not in host]
     if missing:
         raise InvalidArtefact(
-            f"it needs a processor with {', '.join(missing)}", where=where, remedy="optimize the model on this machine"
+            f"this processor lacks instructions that the model needs: {', '.join(missing)}",
+            where=where,
+            remedy="optimize the model on this machine",
         )
 
 
@@ -213,7 +218,7 @@ def _nested(meta: Mapping[str, Any], field: str, read: Callable[[Any], _Nested],
     try:
         return read(_field(meta, field, where))
     except InvalidArtefact as error:
-        raise _wrong(field, f"is wrong: {error.what}", where, error.remedy) from None
+        raise _wrong(field, f"is invalid: {error.what}", where, error.remedy) from None
 
 
 def _tensors(meta: Mapping[str, Any], field: str, where: str) -> list[dict[str, Any]]:
@@ -226,11 +231,11 @@ def _tensors(meta: Mapping[str, Any], field: str, where: str) -> list[dict[str, 
         shape = _list(spec, "shape", where, _is_size, "positive integers", place)
         dtype = _text(spec, "dtype", where, place)
         if not isinstance(getattr(torch, dtype, None), torch.dtype):
-            raise _wrong(f"{place}.dtype", f"is {_shown(dtype)}, which is no type of tensors", where)
+            raise _wrong(f"{place}.dtype", f"is {_shown(dtype)}, not a torch dtype", where)
         specs.append({"name": _text(spec, "name", where, place), "shape": tuple(shape), "dtype": dtype})
     names = [spec["name"] for spec in specs]
-    if len(set(names)) < len(names):
-        raise _wrong(field, "has a name twice", where)
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise _wrong(field, f"has the name {_shown(twice[0])} twice", where)
     return specs
 
 
@@ -240,7 +245,7 @@ def _order(spec: Mapping[str, Any], rank: int, place: str, where: str) -> tuple[
         return ()
     order = _list(spec, "order", where, lambda value: type(value) is int, "integers", place)
     if sorted(order) != list(range(rank)):
-        raise _wrong(f"{place}.order", f"is {_shown(order)}, not an order of {rank} dimensions", where)
+        raise _wrong(f"{place}.order", f"is {_shown(order)}, not a permutation of {counted(rank, 'dimension')}", where)
     return tuple(order)
 
 
@@ -281,7 +286,7 @@ def _list(
 
 def _wrong(field: str, what: str, where: str, remedy: str = "") -> InvalidArtefact:
     """Return the error for a field."""
-    return InvalidArtefact(f"its description is wrong: {field} {what}", where=where, remedy=remedy or _AGAIN)
+    return InvalidArtefact(f"invalid description: {field} {what}", where=where, remedy=remedy or _AGAIN)
 
 
 def _shown(value: Any) -> str:

@@ -34,7 +34,7 @@ _MOST_META_BYTES = 2**28
 """Maximum size of the description in bytes. A report has 1–4 KB per task, an unnamed input some hundred bytes. Chosen
 by hand."""
 
-_GIVE = "give a file that felixlike saved, or save the model again"
+_GIVE = "give a file saved by felixlike, or save the model again"
 
 
 def pack(file: IO[bytes], meta: Mapping[str, Any], contents: Mapping[str, bytes]) -> None:
@@ -77,7 +77,7 @@ def _read(file: IO[bytes], where: str, *, with_contents: bool) -> tuple[dict[str
     except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, RuntimeError, OSError) as error:
         # RuntimeError: encrypted, or nested too deeply
         raise InvalidArtefact(
-            f"the file is damaged or of another kind: {first_line(error)}", where=where, remedy=_GIVE
+            f"the file is damaged or not a saved model: {first_line(error)}", where=where, remedy=_GIVE
         ) from None
     if not isinstance(meta, dict) or "format" not in meta or (CODE in names) == ("chunks" in meta):
         raise _not_ours(where)
@@ -90,20 +90,22 @@ def _members(archive: zipfile.ZipFile, size: int) -> list[str]:
     Raise ValueError unless the members are those of a saved model, uncompressed and not larger than the file."""
     members = archive.infolist()
     names = [member.filename for member in members]
-    if len(members) > _MOST_MEMBERS or len(set(names)) < len(names):
-        raise ValueError("it holds more files than a saved model")
+    if len(members) > _MOST_MEMBERS:
+        raise ValueError(f"expected at most {_MOST_MEMBERS} members, got {len(members)}")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"member {twice[0][:60]!r} occurs twice")
     for member in members:
         if member.filename not in (META, CODE) and not _PART.fullmatch(member.filename):
-            raise ValueError(f"it holds {member.filename[:60]!r}, which a saved model does not")
+            raise ValueError(f"unexpected member {member.filename[:60]!r}")
         if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
-            raise ValueError(f"its {member.filename} is compressed")
+            raise ValueError(f"member {member.filename} is compressed")
     if sum(member.file_size for member in members) > size:
-        raise ValueError("its members are larger than the file")
+        raise ValueError("the members are larger than the file")
     if archive.getinfo(META).file_size > _MOST_META_BYTES:
-        raise ValueError(f"its {META} has more than {_MOST_META_BYTES:,} bytes")
+        raise ValueError(f"member {META} has more than {_MOST_META_BYTES:,} bytes")
     return [name for name in names if name != META]
 
 
 def _not_ours(where: str) -> InvalidArtefact:
     """Return the error for a zip file of another kind."""
-    return InvalidArtefact("it is a zip file, but not one of felixlike's", where=where, remedy=_GIVE)
+    return InvalidArtefact("the file is a zip archive, but not a saved model", where=where, remedy=_GIVE)

@@ -119,7 +119,7 @@ def _last_steps(seconds: Mapping[int, float], least: int, most: int) -> list[int
     """Return the size of one part of the fastest cover of each batch size. Raise ValueError if one has no cover."""
     last = _least_time(seconds, most)
     if not 1 <= least <= most or not all(last[least:]):
-        raise ValueError(f"parts of {', '.join(map(str, seconds))} do not cover {least} to {most}")
+        raise ValueError(f"parts for batch sizes {', '.join(map(str, seconds))} do not cover {least} to {most}")
     return last
 
 
@@ -146,10 +146,10 @@ def _batched(parts: Mapping[int, Compiled]) -> list[bool]:
 
     Raise ValueError unless all outputs have it, and everything else is the same in all parts."""
     if len(parts) < 2 or min(parts) < 1:
-        raise ValueError("there are not two parts")
+        raise ValueError(f"expected parts for two or more positive batch sizes, got {', '.join(map(str, parts))}")
     first, *others = parts.values()
     if any(_kind(part) != _kind(first) for part in others):
-        raise ValueError("its parts are called in different ways")
+        raise ValueError("the parts differ in inputs, outputs or target")
     cut = [len({part.inputs[place].shape for part in parts.values()}) > 1 for place in range(len(first.inputs))]
     for size, part in parts.items():
         specs: list[tuple[TensorSpec, TensorSpec, bool]] = [
@@ -157,9 +157,9 @@ def _batched(parts: Mapping[int, Compiled]) -> list[bool]:
             *((spec, other, True) for spec, other in zip(part.outputs, first.outputs, strict=True)),
         ]
         if not all(_fits(spec, other, size if batched else None) for spec, other, batched in specs):
-            raise ValueError(f"its part for {size} does not fit the others")
+            raise ValueError(f"the tensors of the part for batch size {size} do not match those of the other parts")
     if not any(cut):
-        raise ValueError("no input has the batch")
+        raise ValueError("no input has a batch dimension")
     return cut
 
 
@@ -200,12 +200,12 @@ def from_description(data: Any, part: Callable[[int], Compiled]) -> Chunked:
         (name, least, most), key = data["dim"], data["key"]
         seconds = dict(data["parts"])
     except (KeyError, TypeError, ValueError):
-        raise ValueError("it does not say what its parts are") from None
+        raise ValueError("dim, key or parts is missing or malformed") from None
     numbers: Sequence[Any] = (least, most, *seconds)
     if not isinstance(name, str) or not isinstance(key, str) or any(type(n) is not int for n in numbers):
-        raise ValueError("it does not say which sizes there are")
+        raise ValueError("dim, key or parts has a value of a wrong type")
     if not all(isinstance(each, float) and 0.0 < each < math.inf for each in seconds.values()):
-        raise ValueError("its parts take no time")
+        raise ValueError("the seconds of a part are not a positive number")
     if not 1 <= least <= most <= MOST_SIZE or not all(1 <= size <= most for size in seconds):
-        raise ValueError("its sizes are out of range")
+        raise ValueError(f"sizes are out of range: {least} to {most}, parts for {', '.join(map(str, seconds))}")
     return Chunked({size: part(size) for size in seconds}, seconds, (name, least, most), key=key)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from felixlike import _tvm
+from felixlike._util.wording import counted
 from felixlike.errors import InputMismatch, NoGradientWarning, callers_level
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
 from felixlike.frontend.signature.layouts import inverse
@@ -268,8 +269,8 @@ class Compiled:
         if needs and not self._warned and torch.is_grad_enabled():
             self._warned = True
             text = (
-                f"{self.name}: input {quoted(needs[0])} needs a gradient, but gradients stop here: the outputs of a "
-                "compiled model have none. Call it under torch.no_grad(), or train the model it was made from."
+                f"{self.name}: input {quoted(needs[0])} requires a gradient, but the outputs of a compiled model carry "
+                "none. Call it under torch.no_grad(), or train the original model."
             )
             warnings.warn(NoGradientWarning(text), stacklevel=callers_level())
 
@@ -315,7 +316,7 @@ class Compiled:
         for index, tensor in enumerate(tensors):
             place = self._data_ptr(tensor)
             if not place and not tensor._is_zerotensor():
-                raise self._mismatch(index, "has no memory any more", "give a tensor whose storage was not resized")
+                raise self._mismatch(index, "has no storage", "give a tensor whose storage was not freed")
             if place % self._alignments[index] or not place or index in spread:
                 detached = tensor.detach() if tensor.requires_grad else tensor
                 ready[index] = contiguous_copy(detached)
@@ -343,7 +344,9 @@ class Compiled:
         """Raise InputMismatch for a wrong number of inputs."""
         if len(tensors) != len(self._expected):
             raise InputMismatch(
-                f"{len(tensors)} inputs are given, {len(self._expected)} needed", where=self.name, remedy=self._takes()
+                f"expected {counted(len(self._expected), 'input')}, got {len(tensors)}",
+                where=self.name,
+                remedy=self._takes(),
             )
 
     def _check(self, index: int, tensor: Any) -> None:
@@ -352,14 +355,14 @@ class Compiled:
         if not isinstance(tensor, self._tensor):
             raise self._mismatch(index, f"is a {type(tensor).__name__}", _as_tensor(tensor))
         if tensor.is_nested:
-            raise self._mismatch(index, "is a nested tensor", "give a dense one")
+            raise self._mismatch(index, "is a nested tensor", "give a dense tensor")
         if tensor.shape != shape and self.sizes is None:
-            remedy = "give one of that shape, or optimize the model for this one: shapes are fixed"
+            remedy = "give a tensor of that shape, or optimize the model for this shape"
             raise self._mismatch(index, f"has shape {tuple(tensor.shape)}, compiled for {shape}", remedy)
         if tensor.dtype is not dtype:
             raise self._mismatch(index, f"is {tensor.dtype}, compiled for {dtype}", f"convert it: x.to({dtype})")
         if tensor.device != self.device or tensor.layout is not self._dense:
-            remedy = f"give a dense tensor on {self.device}, as x.to({str(self.device)!r}) makes it"
+            remedy = f"give a dense tensor on {self.device}, for instance x.to({str(self.device)!r})"
             raise self._mismatch(index, f"is {tensor.layout} on {tensor.device}", remedy)
 
     def _mismatch(self, index: int, what: str, remedy: str) -> InputMismatch:
@@ -368,7 +371,7 @@ class Compiled:
 
     def _takes(self) -> str:
         """Describe the inputs, for messages."""
-        return f"it takes {', '.join(map(str, self.inputs)) or 'none'}"
+        return f"the inputs are {', '.join(map(str, self.inputs)) or 'none'}"
 
     def _leaves(self, result: Any) -> list[Any]:
         """Return the output tensors of a result, with their dimensions in the model's order."""

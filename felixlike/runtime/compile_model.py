@@ -17,7 +17,7 @@ from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE
 from felixlike.runtime.callable import Compiled
 from felixlike.runtime.constant_packing import with_packed_constants
 
-_OTHERWISE = "write the part it names with other operators"
+_OTHERWISE = "rewrite the part that the message names with other operators"
 
 
 @default_modes()
@@ -68,7 +68,7 @@ def lowered_model(imported: Imported, schedules: Mapping[str, Any] | None = None
         raise CompilationFailed(
             f"TVM could not compile the model: {first_line(error)}",
             where=imported.name,
-            remedy='a schedule may be the cause: try other ones, as space="default" has them' if chosen else _OTHERWISE,
+            remedy='a schedule may be the cause: try the schedules of space="default"' if chosen else _OTHERWISE,
         ) from error
     return lowered, executable
 
@@ -80,7 +80,7 @@ def _primfunc(schedule: Any) -> Any:
     module = schedule.mod if isinstance(schedule, _tvm.Schedule) else schedule
     if not isinstance(module, _tvm.IRModule) or "main" not in [str(var.name_hint) for var in module.get_global_vars()]:
         raise InvalidSchedule(
-            f"{kind_of(schedule)} is not a schedule of a task",
+            f"expected a schedule of a task, got {kind_of(schedule)}",
             where="schedules",
             remedy='give a PrimFunc, an IRModule with "main", or a Schedule',
         )
@@ -96,13 +96,13 @@ def _substitute(imported: Imported, chosen: Mapping[str, Any]) -> Any:
             raise InvalidSchedule(
                 f"the model has no task {key!r}",
                 where=imported.name,
-                remedy="take the keys of its tasks, as felixlike.extract_tasks gives them",
+                remedy="use the keys of the tasks that felixlike.extract_tasks returns",
             )
         for name in imported.functions[key]:
             original = imported.module[name]
             if _signature(func) != _signature(original):
                 raise InvalidSchedule(
-                    f"its buffers are {_signature(func)}, the task's {_signature(original)}",
+                    f"expected buffers {_signature(original)}, got a schedule with {_signature(func)}",
                     where=names[key],
                     remedy="give a schedule of this task",
                 )

@@ -89,8 +89,8 @@ def _rewritten(module: Any, pieces: Pieces, packer: _Packer) -> Any:
             mutator.builder_.update_func(variable, mutator.visit_expr(function))
     for name, parameter in refused:  # raised here, since exceptions that pass through TVM lose their class
         raise InvalidSchedule(
-            f"it packs parameter {parameter}, which is not a constant: every call would pack it",
+            f"the schedule packs parameter {parameter}, which is not a constant, so every call would pack it",
             where=name,
-            remedy="schedule it without a packing block",
+            remedy="use a schedule without a packing block",
         )
     return relax.transform.DeadCodeElimination()(mutator.builder_.get())

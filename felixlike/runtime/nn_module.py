@@ -54,9 +54,9 @@ class CompiledModule(torch.nn.Module):
             after = fn(torch.empty(0, dtype=dtype, device=self._device))
             if after.device != self._device or after.dtype is not dtype:
                 raise FixedModel(
-                    f"{spec.name} is {spec.dtype} on {self._device} for good, and cannot become "
-                    f"{str(after.dtype).removeprefix('torch.')} on {after.device}",
+                    f"cannot change {spec.name} from {spec.dtype} on {self._device} to "
+                    f"{str(after.dtype).removeprefix('torch.')} on {after.device}: compiled code is fixed",
                     where=self._name,
-                    remedy="move the parts around it one by one, or optimize the model anew as it is to be",
+                    remedy="move the other modules separately, or optimize the model again for this dtype and device",
                 )
         return self

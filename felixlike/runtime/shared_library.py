@@ -31,9 +31,9 @@ class Library:
             self.path.write_bytes(content)
         except OSError as error:
             raise OutputNotWritable(
-                f"compiled code could not be written to be loaded: {error.strerror}",
+                f"compiled code cannot be written to a temporary file: {error.strerror}",
                 where=str(folder),
-                remedy="make room there, or set TMPDIR to a folder with more",
+                remedy="free disk space, or set TMPDIR to a folder with more",
             ) from error
 
 

@@ -27,7 +27,7 @@ class Streams:
 
     def __call__(self) -> None:
         """Make the current stream wait for the kernels that the latest call launched on another stream."""
-        current = _current(self._device)
+        current: Any = torch.cuda.current_stream(self._device)
         if current != self._latest:
             if self._latest is not None:
                 current.wait_stream(self._latest)
@@ -45,8 +45,3 @@ class StreamSerializer:
         with self._lock:
             self._order()
             return self._main(*tensors)
-
-
-def _current(device: torch.device) -> Any:
-    """Return torch's current stream of a device."""
-    return torch.cuda.current_stream(device)

@@ -87,9 +87,9 @@ def refuse_derivatives(where: str, tensors: Sequence[Any]) -> None:
         reverse = transformed and tensor.requires_grad
         if reverse or (forward and forward_ad.unpack_dual(tensor).tangent is not None):
             raise WrongContext(
-                "a compiled model has no derivatives",
+                "a compiled model cannot be differentiated",
                 where=where,
-                remedy="differentiate the model it was made from",
+                remedy="differentiate the original model",
             )
 
 
@@ -106,7 +106,7 @@ def _find(key: str) -> Callee:
     raise ModelNotLoaded(
         f"the compiled model {key!r} is not loaded in this process",
         where="felixlike::run",
-        remedy="keep it as long as graphs call it; in another process load the file it was saved to: felixlike.load",
+        remedy="keep a reference to it while graphs call it; in another process, load its file with felixlike.load",
     )
 
 
@@ -167,9 +167,9 @@ def _pretend(model: str, inputs: list[Any]) -> list[Any]:
     compiled.check(inputs)
     if compiled.sizes is not None:
         raise WrongContext(
-            "sizes of its outputs are known only when it is called",
+            "the sizes of the outputs are known only at runtime",
             where=compiled.name,
-            remedy="call it outside of torch.compile and torch.export",
+            remedy="call the model outside of torch.compile and torch.export",
         )
     return [_empty(spec, compiled.device) for spec in compiled.outputs]
 

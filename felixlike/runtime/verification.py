@@ -87,7 +87,7 @@ def max_relative_error(
         if blind and result.verdict is Verdict.RIGHT:
             result, blind = comparison.of([_positive(tensor, seed) for seed, tensor in enumerate(inputs)])
         if blind and result.verdict is Verdict.RIGHT:
-            words = f"the original gives NaN nearly everywhere in {', '.join(blind)}, which says nothing"
+            words = f"nearly all values of {', '.join(blind)} are NaN in the original, so they cannot be compared"
             return replace(result, verdict=Verdict.UNSURE, words=words)
         return result
 
@@ -104,7 +104,7 @@ class _Comparison:
         wide = self._original.exact and self._fits(inputs, wide=True)
         if not wide and not self._fits(inputs, wide=False):
             needed, free = self._needed(inputs, wide=False) / 2**30, (free_memory_bytes() or 0) / 2**30
-            words = f"evaluating the original takes about {needed:.1f} GiB of memory, and {free:.1f} are available"
+            words = f"evaluating the original needs about {needed:.1f} GiB of memory, but {free:.1f} GiB are available"
             return Verification(float("nan"), "", Verdict.UNSURE, words), ()
         got, damage = self._called(inputs)
         want, wide = self._evaluated(inputs, wide=wide)
@@ -122,7 +122,7 @@ class _Comparison:
         if not result.right:
             again = self._original.outputs(inputs, wide=wide)
             if not agreement(again, want).right:
-                words = "it is random: it gives something else at every call, so nothing can be compared with it"
+                words = "the original returns different outputs at every call, so they cannot be compared"
                 return result, Verdict.RANDOM, words
             samples = self._samples(inputs)
             result = self._agreement(got, want, samples, wide=wide and bool(samples))

@@ -94,22 +94,22 @@ def test_saved_pickled_and_copied_models_give_equal_outputs(optimized: fx.Optimi
         for size in (1, 4, 7):
             got, want = other(*_inputs(size)), optimized(*_inputs(size))
             assert all(torch.equal(got[name], want[name]) for name in want)
-        with pytest.raises(InputMismatch, match="N is 8 in input 'image', out of its range 1 to 7"):
+        with pytest.raises(InputMismatch, match=r"N is 8 in input 'image'.* 1 to 7"):
             other(*_inputs(8))
-    with pytest.raises(CompilationFailed, match="a library for each of the batch sizes 1, 4"):
+    with pytest.raises(CompilationFailed, match=r"export_library: .*: 1, 4"):
         optimized.export_library(tmp_path / "model.so")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda chunks: chunks.pop("dim"), "does not say what its parts are"),
-        (lambda chunks: chunks.update(key=3), "does not say which sizes there are"),
-        (lambda chunks: chunks.update(dim=["N", 1, 2**40]), "sizes are out of range"),
-        (lambda chunks: chunks.update(parts=[[4, 1.0], [1, "1"]]), "take no time"),
-        (lambda chunks: chunks.update(parts=[[1, 1.0], [5, 1.0]]), "part for 5 is missing"),
-        (lambda chunks: chunks.update(parts=[[1, 1.0]]), "there are not two parts"),
-        (lambda chunks: chunks.update(dim=["N", 0, 7]), "sizes are out of range"),
+        (lambda chunks: chunks.pop("dim"), "dim, key or parts is missing"),
+        (lambda chunks: chunks.update(key=3), "dim, key or parts has a value"),
+        (lambda chunks: chunks.update(dim=["N", 1, 2**40]), f"1 to {2**40}"),
+        (lambda chunks: chunks.update(parts=[[4, 1.0], [1, "1"]]), "seconds"),
+        (lambda chunks: chunks.update(parts=[[1, 1.0], [5, 1.0]]), "batch size 5 is missing"),
+        (lambda chunks: chunks.update(parts=[[1, 1.0]]), "two or more .*got 1"),
+        (lambda chunks: chunks.update(dim=["N", 0, 7]), "0 to 7"),
     ],
 )
 def test_files_with_invalid_metadata_raise(
@@ -128,7 +128,7 @@ def test_a_part_of_another_model_raises(optimized: fx.Optimized, tmp_path: Path)
     _edit_archive(
         tmp_path / "model.fx", lambda _, files: files.update({"part-4.felix": (tmp_path / "other.fx").read_bytes()})
     )
-    with pytest.raises(InvalidArtefact, match="called in different ways"):
+    with pytest.raises(InvalidArtefact, match=r"model\.fx: .*inputs, outputs or target"):
         fx.load(tmp_path / "model.fx")
 
 
@@ -182,5 +182,5 @@ def test_parts_that_do_not_cover_a_range_raise(optimized: fx.Optimized) -> None:
     assert Chunked(parts.parts, {1: 1.0, 4: 9.0}, ("N", 1, 7)).steps(7) == [1] * 7
     assert Chunked(parts.parts, {1: 1.0, 4: 2.0}, ("N", 1, 7)).steps(7) == [4, 1, 1, 1]
     for least, most in ((0, 7), (5, 4)):
-        with pytest.raises(ValueError, match=f"parts of 1, 4 do not cover {least} to {most}"):
+        with pytest.raises(ValueError, match=f"1, 4 .* {least} to {most}"):
             Chunked(parts.parts, parts.seconds, ("N", least, most))

@@ -37,17 +37,18 @@ def test_scores_weigh_three_metrics() -> None:
 @pytest.mark.parametrize(
     ("weights", "words"),
     [
-        (None, "None are no three weights"),
-        ((1, 1), "are no three weights"),
-        ("111", "are no three weights"),
-        ((0, 0, 0), "all three weights are zero"),
-        ((1, "a", 1), "'a' is not a weight"),
-        ((1, float("inf"), 1), "inf is not a weight"),
+        (None, "three weights, got None"),
+        ((1, 1), r"three weights, got \(1, 1\)"),
+        ("111", "three weights, got '111'"),
+        ((0, 0, 0), "zero"),
+        ((1, "a", 1), "got 'a'"),
+        ((1, float("inf"), 1), "got inf"),
     ],
 )
 def test_invalid_weights_raise(weights: Any, words: str) -> None:
-    with pytest.raises(InvalidOption, match=words):
+    with pytest.raises(InvalidOption, match=words) as error:
         read_sia(weights)
+    assert error.value.where == "sia"
 
 
 def test_weights_are_fitted_to_measurements() -> None:

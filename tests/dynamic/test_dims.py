@@ -24,39 +24,40 @@ def test_sizes_are_ascending_and_weights_add_up() -> None:
 @pytest.mark.parametrize(
     ("name", "sizes", "weights", "words"),
     [
-        ("", [1], None, "'' is not a name"),
-        (3, [1], None, "3 is not a name"),
-        ("T", [], None, "has no sizes"),
-        ("T", 7, None, "7 are no sizes"),
-        ("T", "17", None, "are no sizes"),
-        ("T", [1, 0], None, "size 0 is not positive"),
-        ("T", [-4], None, "size -4 is not positive"),
-        ("T", [1.5], None, "1.5 is not a size"),
-        ("T", [True], None, "True is not a size"),
-        ("T", [2, 2], None, "size 2 is given twice"),
-        ("T", range(1, 10**9), None, "more than 65536 sizes"),
-        ("T", [1, 2], [1], "1 weights for 2 sizes"),
-        ("T", [1, 2], [1, -1], "weight -1 is not"),
-        ("T", [1, 2], [1, float("nan")], "weight nan is not"),
-        ("T", [1, 2], [0, 0], "all weights are zero"),
+        ("", [1], None, "Dim: .*name, got ''"),
+        (3, [1], None, "Dim: .*name, got 3"),
+        ("T", [], None, "got none"),
+        ("T", 7, None, "got 7"),
+        ("T", "17", None, "got '17'"),
+        ("T", [1, 0], None, "positive sizes, got 0"),
+        ("T", [-4], None, "positive sizes, got -4"),
+        ("T", [1.5], None, r"got 1\.5"),
+        ("T", [True], None, "got True"),
+        ("T", [2, 2], None, "size 2 .*twice"),
+        ("T", range(1, 10**9), None, "at most 65536 sizes"),
+        ("T", [1, 2], [1], "2 weights, got 1"),
+        ("T", [1, 2], [1, -1], "weights .*got -1"),
+        ("T", [1, 2], [1, float("nan")], "weights .*got nan"),
+        ("T", [1, 2], [0, 0], "weights .*zero"),
         ("T", [1, 2], {3: 1.0}, "weight for 3"),
-        ("T", [1, 2], "ab", "are no weights"),
+        ("T", [1, 2], "ab", "weight .*got 'ab'"),
     ],
 )
 def test_invalid_dimensions_raise(name: Any, sizes: Any, weights: Any, words: str) -> None:
-    with pytest.raises(InvalidDim, match=words):
+    with pytest.raises(InvalidDim, match=words) as error:
         fx.Dim(name, sizes, weights=weights)
+    assert error.value.where == ("Dim 'T'" if name == "T" else "Dim")
 
 
 def test_invalid_lists_of_dimensions_raise() -> None:
     five = [fx.Dim(name, [1, 2]) for name in "ABCDE"]
-    with pytest.raises(InvalidDim, match=r"there are 5: A, B, C, D, E\. at most 4"):
+    with pytest.raises(InvalidDim, match=r"dims: .*4.*5: A, B, C, D, E"):
         check_dims(five)
-    with pytest.raises(InvalidDim, match="'A' is given twice"):
+    with pytest.raises(InvalidDim, match=r"dims: .*'A'.*twice"):
         check_dims([five[0], five[0]])
-    with pytest.raises(InvalidDim, match="there is none"):
+    with pytest.raises(InvalidDim, match=r"dims: .*got none"):
         check_dims([])
-    with pytest.raises(InvalidDim, match="128 is not a Dim"):
+    with pytest.raises(InvalidDim, match=r"dims: .*got 128"):
         check_dims(128)
     assert check_dims(five[0]) == (five[0],)
 
@@ -65,7 +66,7 @@ def test_a_size_out_of_range_raises() -> None:
     dim = fx.Dim("T", [4, 128])
     dim.check(77, where="x")
     for size in (0, 3, 129):
-        with pytest.raises(InputMismatch, match=f"T is {size}, out of its range 4 to 128"):
+        with pytest.raises(InputMismatch, match=f"x: T is {size}, .*4 to 128"):
             dim.check(size, where="x")
 
 

@@ -149,13 +149,13 @@ def test_weights_are_repacked_only_when_they_change(kernel: dynamic.DynamicKerne
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [
-        (((1, 65, 16), (40, 16), (1, 65, 40)), "T is 65, out of its range 1 to 64"),
-        (((1, 0, 16), (40, 16), (1, 0, 40)), "T is 0, out of its range"),
-        (((5, 3, 16), (40, 16), (5, 3, 40)), "B is 5, out of its range 1 to 4"),
+        (((1, 65, 16), (40, 16), (1, 65, 40)), "T is 65, .*1 to 64"),
+        (((1, 0, 16), (40, 16), (1, 0, 40)), "T is 0, .*1 to 64"),
+        (((5, 3, 16), (40, 16), (5, 3, 40)), "B is 5, .*1 to 4"),
         (((1, 3, 16), (40, 16), (1, 4, 40)), "T is 3 in input 'X' and 4 in input 'R'"),
         (((1, 3, 17), (40, 16), (1, 3, 40)), r"input 'X' has shape \(1, 3, 17\)"),
         (((3, 16), (40, 16), (1, 3, 40)), r"input 'X' has shape \(3, 16\)"),
-        (((1, 3, 16), (40, 16)), "2 inputs are given, 3 needed"),
+        (((1, 3, 16), (40, 16)), "expected 3 inputs, got 2"),
     ],
 )
 def test_inputs_of_invalid_shapes_raise(kernel: dynamic.DynamicKernel, shapes: Any, words: str) -> None:
@@ -174,12 +174,12 @@ def test_inputs_of_invalid_types_raise(kernel: dynamic.DynamicKernel) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"task": 3}, InvalidModel, "3 is no operator"),
-        ({"task": operators.row_sums}, InvalidModel, "no contraction"),
-        ({"dims": fx.Dim("B", [1])}, InvalidDim, "nothing is said of its size"),
-        ({"device": "zen99"}, UnknownTarget, "'zen99' is no described machine"),
-        ({"device": 7}, InvalidDevice, "7 is no device"),
-        ({"sia": (1, 2)}, InvalidOption, "no three weights"),
+        ({"task": 3}, InvalidModel, "task: .*got 3"),
+        ({"task": operators.row_sums}, InvalidModel, "contraction"),
+        ({"dims": fx.Dim("B", [1])}, InvalidDim, "'T'"),
+        ({"device": "zen99"}, UnknownTarget, "'zen99'"),
+        ({"device": 7}, InvalidDevice, "device: .*got 7"),
+        ({"sia": (1, 2)}, InvalidOption, r"sia: .*got \(1, 2\)"),
     ],
 )
 def test_invalid_arguments_of_compile_raise(changes: dict[str, Any], error: type[Exception], words: str) -> None:
@@ -194,7 +194,7 @@ def test_invalid_arguments_of_compile_raise(changes: dict[str, Any], error: type
 def test_a_static_operator_raises() -> None:
     te = _tvm.te
     x = te.placeholder((4, 8), name="X")
-    with pytest.raises(InvalidDim, match="no size of its buffers is symbolic"):
+    with pytest.raises(InvalidDim, match="no symbolic sizes"):
         dynamic.compile(te.create_prim_func([x, te.compute((4, 8), lambda i, j: x[i, j] + 1)]), fx.Dim("T", [1]))
 
 

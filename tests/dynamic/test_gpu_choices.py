@@ -165,7 +165,7 @@ def test_measured_times_override_predictions() -> None:
 def test_measuring_raises_if_no_candidate_runs() -> None:
     pool = _Pool(lambda *_: float("inf"))
     job = _job(operators.dense(64, 256), fx.Dim("T", [8, 9]))
-    with pytest.raises(NoUKernels, match="that were tried runs: run error"):
+    with pytest.raises(NoUKernels, match=r"tried .*: run error"):
         planning.measured(job, BlockBench(job.operator, resolve_target("sm_90"), pool))  # type: ignore[arg-type]
 
 

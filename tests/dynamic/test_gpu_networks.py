@@ -112,7 +112,7 @@ def test_loading_a_gpu_model_without_a_gpu_raises(tmp_path: Path, monkeypatch: p
     report = _report(compiled)
     optimized = fx.Optimized(compiled, report)
     optimized.save(tmp_path / "model.fx")
-    with pytest.raises(NoGPU, match="no GPU was found"):
+    with pytest.raises(NoGPU, match=r"model\.fx: "):
         fx.load(tmp_path / "model.fx")
 
 
@@ -156,7 +156,7 @@ def test_optimizing_for_a_gpu_without_one_raises() -> None:
         lambda: network.compile_network(_model(), ((1, _T),), "sm_90"),
         lambda: fx.optimize(_program(), target="cuda", rounds=0, progress=False),
     ):
-        with pytest.raises(NoGPU, match="no GPU was found"):
+        with pytest.raises(NoGPU, match="target: "):
             optimize()
 
 

@@ -76,10 +76,10 @@ def test_saved_and_pickled_models_give_equal_outputs(optimized: fx.Optimized, tm
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        ((1, 33, 16), r"T is 33 in input 'x', out of its range 1 to 32"),
-        ((1, 0, 16), r"T is 0 in input 'x'"),
-        ((2, 5, 16), r"\(2, 5, 16\)\..*\(1, T, 16\)"),
-        ((5, 16), r"has shape \(5, 16\)"),
+        ((1, 33, 16), "T is 33 in input 'x', .*1 to 32"),
+        ((1, 0, 16), "T is 0 in input 'x'"),
+        ((2, 5, 16), r"\(2, 5, 16\).*\(1, T, 16\)"),
+        ((5, 16), r"\(5, 16\).*\(1, T, 16\)"),
     ],
 )
 def test_inputs_of_invalid_sizes_raise(optimized: fx.Optimized, shape: tuple[int, ...], words: str) -> None:
@@ -88,7 +88,7 @@ def test_inputs_of_invalid_sizes_raise(optimized: fx.Optimized, shape: tuple[int
 
 
 def test_calls_with_fake_tensors_raise(optimized: fx.Optimized) -> None:
-    with pytest.raises(WrongContext, match="known only when it is called"), torch._subclasses.FakeTensorMode():
+    with pytest.raises(WrongContext, match="sizes of the outputs"), torch._subclasses.FakeTensorMode():
         optimized(torch.empty(1, 4, 16))
 
 
@@ -100,7 +100,7 @@ def test_inputs_that_share_a_dimension_must_agree() -> None:
         product, power = both(x, y)
         assert torch.allclose(product, x @ y.T, atol=1e-5)
         assert torch.allclose(power, (x + y).exp(), rtol=1e-5)
-    with pytest.raises(InputMismatch, match="N is 3 in input 'x' and 4 in input 'y'"):
+    with pytest.raises(InputMismatch, match=r"N .*3.*'x'.*4.*'y'"):
         both(torch.zeros(3, 8), torch.zeros(4, 8))
 
 
@@ -137,14 +137,14 @@ def test_an_exported_program_with_dynamic_shapes_is_correct_in_its_range() -> No
     for size in (2, 13, 20):
         x = torch.randn(1, size, 16)
         assert _is_correct(optimized_program(x), x)
-    with pytest.raises(InputMismatch, match="is 21 in input 'x', out of its range 2 to 20"):
+    with pytest.raises(InputMismatch, match=r"21 .*'x'.*2 to 20"):
         optimized_program(torch.zeros(1, 21, 16))
 
 
 @pytest.mark.parametrize("dim", [torch.export.Dim("T"), torch.export.Dim.AUTO])
 def test_an_exported_program_without_size_bounds_raises(dim: Any) -> None:
     program = torch.export.export(_model(), (torch.randn(1, 5, 16),), dynamic_shapes={"x": {1: dim}})
-    words = r'dimension 1 of x has no upper bound. export it with one: .*{"x": {1: torch.export.Dim\("N", max=64\)}}'
+    words = r'ExportedProgram: dimension 1 of x .*{"x": {1: torch.export.Dim\("N", max=64\)}}'
     with pytest.raises(InvalidDim, match=words):
         fx.optimize(program, rounds=0, progress=False)
 
@@ -158,17 +158,22 @@ def test_sizes_that_exceed_memory_raise(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr("felixlike.dynamic.memory.memory_bytes", lambda: 2**30)
     long = fx.Dim("T", [2, 2**16])
-    with pytest.raises(InvalidDim, match=r"Attention: at T = 65536 .* its largest other tensor 16.0 GiB, but this"):
+    with pytest.raises(InvalidDim, match=r"Attention: at T = 65536 .*16\.0 GiB.* 1\.0 GiB"):
         fx.optimize(Attention(), ((1, long, 16),), rounds=0, progress=False)
 
 
 @pytest.mark.parametrize(
     ("model", "shapes", "error", "words"),
     [
-        ("relax", ((1, _T, 16),), InvalidModel, "cannot have dynamic sizes here"),
-        (_Sum, ((_T, 8), (fx.Dim("T", [1, 2]), 8)), InvalidDim, "'T' is two different dimensions"),
-        (_Sum, ((_T, 8), 3), InvalidShape, "3 is not a tuple of sizes"),
-        (_Sum, (tuple(fx.Dim(n, [2, 3]) for n in "ABC"), tuple(fx.Dim(n, [2, 3]) for n in "DE")), InvalidDim, "5"),
+        ("relax", ((1, _T, 16),), InvalidModel, "dynamic sizes .*an object"),
+        (_Sum, ((_T, 8), (fx.Dim("T", [1, 2]), 8)), InvalidDim, "two .*'T'"),
+        (_Sum, ((_T, 8), 3), InvalidShape, "tuple of sizes, got 3"),
+        (
+            _Sum,
+            (tuple(fx.Dim(n, [2, 3]) for n in "ABC"), tuple(fx.Dim(n, [2, 3]) for n in "DE")),
+            InvalidDim,
+            "got 5: A, B, C, D, E",
+        ),
     ],
 )
 def test_invalid_models_and_shapes_raise(model: Any, shapes: Any, error: Any, words: str) -> None:

@@ -97,19 +97,19 @@ def test_an_onnx_model_is_correct_at_every_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "shapes", "error", "words"),
     [
-        (lambda: operators.dense(24, 40), ((_T, 24), (40, 24)), InvalidShape, "2 shapes are given"),
-        (lambda: operators.dense(24, 40), ((_T, 25), (40, 24), (40,)), InvalidShape, r"has shape \(T, 24\)"),
-        (lambda: operators.dense(24, 40), ((_T, 24), (_T, 24), (40,)), InvalidShape, r"has shape \(40, 24\)"),
-        (lambda: operators.dense(24, 40), {"X": (_T, 24), "w": (4, 2), "b": (40,)}, InvalidShape, "inputs are X, W, b"),
+        (lambda: operators.dense(24, 40), ((_T, 24), (40, 24)), InvalidShape, "expected 3 shapes, got 2"),
+        (lambda: operators.dense(24, 40), ((_T, 25), (40, 24), (40,)), InvalidShape, r"'X' has shape \(T, 24\).*25"),
+        (lambda: operators.dense(24, 40), ((_T, 24), (_T, 24), (40,)), InvalidShape, r"'W' has shape \(40, 24\).*T"),
+        (lambda: operators.dense(24, 40), {"X": (_T, 24), "w": (4, 2), "b": (40,)}, InvalidShape, "X, w, b.*X, W, b"),
         (
             lambda: operators.scores(3, 8),
             ((3, 5, 8), (3, _T, 8)),
             InvalidShape,
-            r"size T\w* of input 'A' is open, but 5",
+            r"T\w* of input 'A' .*5",
         ),
-        (lambda: operators.scores(3, 8), ((3, _T, 8), (3, fx.Dim("U", [2]), 8)), InvalidDim, "T and U are one size"),
-        (_relax, ((_T, 12, 1), (12, 20)), InvalidShape, "not 3 sizes"),
-        (lambda: _tvm.IRModule({"f": operators.dense(4, 4)}), ((_T, 4),), InvalidModel, "no Relax function main"),
+        (lambda: operators.scores(3, 8), ((3, _T, 8), (3, fx.Dim("U", [2]), 8)), InvalidDim, "T and U"),
+        (_relax, ((_T, 12, 1), (12, 20)), InvalidShape, "got 3 sizes"),
+        (lambda: _tvm.IRModule({"f": operators.dense(4, 4)}), ((_T, 4),), InvalidModel, "main"),
     ],
 )
 def test_invalid_shapes_and_modules_raise(make: Any, shapes: Any, error: type[FelixlikeError], words: str) -> None:
@@ -120,5 +120,5 @@ def test_invalid_shapes_and_modules_raise(make: Any, shapes: Any, error: type[Fe
 def test_a_primfunc_without_buffers_raises() -> None:
     tirx = _tvm.tirx
     func = _tvm.PrimFunc([tirx.Var("n", "int64")], tirx.Evaluate(tirx.const(0)))
-    with pytest.raises(EmptyModel, match="no buffers, or scalars"):
+    with pytest.raises(EmptyModel, match="no buffers"):
         fx.optimize(func, ((_T,),), rounds=0, progress=False)

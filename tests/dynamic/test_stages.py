@@ -159,7 +159,7 @@ def test_thresholds_are_relaxed_if_no_kernel_passes() -> None:
 @pytest.mark.parametrize(("changes", "stage"), [({"l2_bytes": 8}, "CrossPick"), ({"register_bytes": 64}, "SetBound")])
 def test_a_stage_without_candidates_is_named_in_the_error(changes: dict[str, int], stage: str) -> None:
     device: Device = replace(_CPU, **changes)  # type: ignore[arg-type]
-    with pytest.raises(NoUKernels, match=f"{stage} filtered all uKernels away"):
+    with pytest.raises(NoUKernels, match=f"{stage} .*uKernels"):
         compile_stage([Workload(1, 64, 768, 768)], device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_graphs_whose_weights_keep_changing_are_left_to_pytorch(options: dict[st
 
     for _ in range(8):
         call()
-    with pytest.warns(NotCompiledWarning, match="its weights changed 8 times"):
+    with pytest.warns(NotCompiledWarning, match="weights .*8 times"):
         call()
     call()
 
@@ -83,7 +84,7 @@ def test_an_unusable_data_folder_warns(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr("felixlike._util.user_folders._told", False)
     model, x = _model(), torch.randn(4, 12)
     compiled = torch.compile(model, backend="felixlike", options={"seconds": 1})
-    with torch.no_grad(), pytest.warns(StorageWarning, match="cannot be used"):
+    with torch.no_grad(), pytest.warns(StorageWarning, match=re.escape(str(tmp_path / "file"))):
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
 
 
@@ -100,7 +101,7 @@ def test_training_graphs_are_left_to_pytorch_with_one_warning(
     monkeypatch.setattr(backend, "_warned_of_gradients", False)
     model, x = _model().train(), torch.randn(4, 12)
     compiled = torch.compile(model, backend="felixlike", options=options)
-    with pytest.warns(NotCompiledWarning, match=r"gradients are enabled.*torch.no_grad\(\)"):
+    with pytest.warns(NotCompiledWarning, match=r"gradients.*torch\.no_grad\(\)"):
         compiled(x).sum().backward()
     torch.compile(_model(), backend="felixlike", options=options)(x).sum().backward()  # a second warning is an error
     assert all(p.grad is not None for p in model.parameters())
@@ -111,9 +112,7 @@ def test_graphs_with_more_sizes_than_allowed_are_left_to_pytorch(options: dict[s
     compiled = torch.compile(model, backend="felixlike", options=options | {"sizes": 1}, dynamic=True)
     with torch.no_grad():
         torch.testing.assert_close(compiled(x := torch.randn(4, 12)), model(x))
-        with pytest.warns(
-            NotCompiledWarning, match=r"runs as before: it was called with more than 1 sizes; option sizes= allows"
-        ):
+        with pytest.warns(NotCompiledWarning, match="more than 1 set of sizes"):
             torch.testing.assert_close(compiled(x := torch.randn(5, 12)), model(x))
         for rows in (4, 5, 6):  # a second warning is an error
             torch.testing.assert_close(compiled(x := torch.randn(rows, 12)), model(x))
@@ -125,7 +124,7 @@ def test_unsupported_graphs_are_left_to_pytorch_with_one_warning(options: dict[s
         return magnitudes
 
     compiled, x = torch.compile(spectrum, backend="felixlike", options=options), torch.randn(3, 16)
-    with pytest.warns(NotCompiledWarning, match="a graph of . nodes runs as before: .*fft"):
+    with pytest.warns(NotCompiledWarning, match="a graph of . nodes: .*fft"):
         torch.testing.assert_close(compiled(x), spectrum(x))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -140,7 +139,7 @@ def test_graphs_that_write_to_their_inputs_are_left_to_pytorch(options: dict[str
     compiled, cache = torch.compile(step, backend="felixlike", options=options), torch.zeros(3, 4)
     with (
         torch.no_grad(),
-        pytest.warns(NotCompiledWarning, match="runs as before: InvalidModel: graph: it changes 1 input in place"),
+        pytest.warns(NotCompiledWarning, match="InvalidModel: graph: .*changes 1 input"),
     ):
         assert compiled(torch.ones(3), cache).tolist() == [1.0] * 3
     assert cache[:, 2].tolist() == [1.0] * 3
@@ -166,13 +165,13 @@ def test_options_of_the_call_override_the_environment() -> None:
 @pytest.mark.parametrize(
     ("given", "environment", "text"),
     [
-        ({"second": 3}, {}, "there is no option 'second'.*seconds"),
-        ({"seconds": -1}, {}, "seconds is -1"),
-        ({"trials": 1.5}, {}, "trials is 1.5"),
-        ({"background": "yes"}, {}, "background is 'yes'"),
-        ({}, {"FELIXLIKE_SECONDS": "soon"}, "seconds is 'soon'"),
-        ({}, {"FELIXLIKE_BACKGROUND": "perhaps"}, "background is 'perhaps'"),
-        ({"watch_weights": 1}, {}, "watch_weights is 1"),
+        ({"second": 3}, {}, "'second'.*seconds"),
+        ({"seconds": -1}, {}, "seconds.*-1"),
+        ({"trials": 1.5}, {}, r"trials.*1\.5"),
+        ({"background": "yes"}, {}, "background.*'yes'"),
+        ({}, {"FELIXLIKE_SECONDS": "soon"}, "seconds.*'soon'"),
+        ({}, {"FELIXLIKE_BACKGROUND": "perhaps"}, "background.*'perhaps'"),
+        ({"watch_weights": 1}, {}, "watch_weights.*1"),
     ],
 )
 def test_bad_options_are_named(given: dict[str, Any], environment: dict[str, str], text: str) -> None:

@@ -49,7 +49,7 @@ def test_views_are_recreated_from_computed_tensors() -> None:
 
 def test_shared_outputs_that_are_changed_in_place_are_refused() -> None:
     graph = _captured(lambda x: ((y := x * 2).view(-1), y.relu_()), torch.randn(3, 4))
-    with pytest.raises(InvalidModel, match="share memory that it also changes in place"):
+    with pytest.raises(InvalidModel, match=r"graph: .*share memory"):
         SplitGraph(graph)
 
 
@@ -65,5 +65,5 @@ def test_views_that_depend_on_values_are_refused() -> None:
         value = graph.graph.call_function(torch.zeros, ((),))
         value.meta["example_value"] = torch.zeros(())
     row.args = (row.args[0], value)
-    with pytest.raises(InvalidModel, match="depends on values that it computes"):
+    with pytest.raises(InvalidModel, match=r"graph: .*y depends on values"):
         SplitGraph(graph)

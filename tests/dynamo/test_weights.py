@@ -69,7 +69,7 @@ def test_tensors_of_inference_mode_are_compared_by_content() -> None:
 
 
 def test_changes_of_one_element_are_detected_within_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "_SHARE", 1e9)  # a checksum at every call
+    monkeypatch.setattr(weights, "CHECKSUM_SHARE", 1e9)  # a checksum at every call
     weight = _weight(512, 1024)  # eight chunks
     guard = WeightGuard([(0, weight)])
     assert all(guard.hold() for _ in range(20))
@@ -89,7 +89,7 @@ def test_contents_are_not_read_without_by_content() -> None:
 def test_checksums_take_one_percent_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, spent, sums = [0.0], [0.0], [0]
 
-    def checksum(start: int, size: int) -> int:
+    def checksum(memory: object) -> int:
         spent[0] += 0.002
         clock[0] += 0.002
         sums[0] += 1
@@ -97,7 +97,7 @@ def test_checksums_take_one_percent_of_the_time(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("felixlike.dynamo.weights.time.monotonic", lambda: clock[0])
     monkeypatch.setattr("felixlike.dynamo.weights.time.thread_time", lambda: spent[0])
-    monkeypatch.setattr(weights, "_checksum", checksum)
+    monkeypatch.setattr("felixlike.dynamo.weights.zlib.crc32", checksum)
     guard = WeightGuard([(0, _weight(512, 1024))])
     sums[0] = 0
     for _ in range(1000):

@@ -48,14 +48,14 @@ def test_a_less_accurate_original_allows_a_larger_error() -> None:
     want, sample = doubles(1.0, 2.0), singles(1.0, 2.002)
     assert agreement(singles(1.0, 2.03), want, [sample]).right
     assert not agreement(singles(1.0, 2.03), want).right
-    assert "where 3.2e-02 can be expected" in agreement(singles(1.0, 2.1), want, [sample]).wrong
+    assert "3.2e-02" in agreement(singles(1.0, 2.1), want, [sample]).wrong
 
 
 def test_outputs_dominated_by_rounding_are_unsure() -> None:
     """PyTorch's float32 output is off by a third of the largest value."""
     result = agreement(singles(2.0, 1.0), doubles(1.0, 2.0), [singles(1.0, 1.4)])
     assert result.wrong == ""
-    assert "the model magnifies rounding errors" in result.unsure
+    assert result.unsure.startswith("output 0 is off by 5.0e-01")
 
 
 def test_a_reference_of_equal_precision_allows_a_larger_error() -> None:
@@ -95,9 +95,9 @@ def test_few_different_integers_are_unsure_and_many_are_wrong() -> None:
     assert agreement(want.clone(), want, [want]).right
     result = agreement(few, want, [want], names=["best"])
     assert (result.error, result.wrong) == (0.0, "")
-    assert result.unsure.startswith("1 of the 1000 values of best are not the original's")
+    assert result.unsure.startswith("1 of the 1000 values of best ")
     assert agreement(few, want, [few]).right  # PyTorch's float32 output differs in the same way
-    assert agreement(many, want, [want]).wrong == "19 of the 1000 values of output 0 are not the original's"
+    assert agreement(many, want, [want]).wrong.startswith("19 of the 1000 values of output 0 ")
     assert agreement(
         torch.tensor([3, 1]), torch.tensor([3, 2]), [torch.tensor([4, 2])]
     ).unsure  # PyTorch's output differs too
@@ -108,9 +108,13 @@ def test_few_different_integers_are_unsure_and_many_are_wrong() -> None:
 def test_the_wrong_output_is_named() -> None:
     x = doubles(1.0)
     result = agreement((x.float(), [x.float() + 1]), (x, [x]), names=["a", "b[0]"])
-    assert result == Agreement(1.0, wrong="b[0] is off by 1.0e+00 of its largest value, where 3.1e-05 can be expected")
-    assert agreement((x, x), (x,)).wrong == "it gives 2 outputs instead of 1"
-    assert agreement(x, x[None]).wrong == "output 0 has shape (1,), not (1, 1)"
+    assert (result.error, result.unsure) == (1.0, "")
+    assert result.wrong.startswith("b[0] is off by 1.0e+00")
+    assert result.wrong.endswith("3.1e-05")
+    assert agreement((x, x), (x,)) == Agreement(math.inf, wrong="expected 1 output, got 2")
+    wrong = agreement(x, x[None]).wrong
+    assert wrong.startswith("output 0 has shape (1,)")
+    assert "(1, 1)" in wrong
 
 
 # -- with models ------------------------------------------------------------------------------------------------------
@@ -129,10 +133,10 @@ def twice() -> Compiled:
     ("model", "verdict", "words"),
     [
         (Apply(lambda x: x + x), Verdict.RIGHT, ""),
-        (Apply(lambda x: x * 3), Verdict.WRONG, "is off by 3.3e-01 of its largest value, where 3.1e-05"),
-        (Apply(lambda x: nn.functional.dropout(x * 2, training=True)), Verdict.RANDOM, "something else at every call"),
-        (Apply(lambda x: x * 2 + torch.rand(8).to(x)), Verdict.RANDOM, "something else at every call"),
-        (Apply(lambda x: torch.where(x * 1e38 * 10 > 1e38, x / 0, x)), Verdict.WRONG, "NaN or infinite"),
+        (Apply(lambda x: x * 3), Verdict.WRONG, "output is off by 3.3e-01"),
+        (Apply(lambda x: nn.functional.dropout(x * 2, training=True)), Verdict.RANDOM, "every call"),
+        (Apply(lambda x: x * 2 + torch.rand(8).to(x)), Verdict.RANDOM, "every call"),
+        (Apply(lambda x: torch.where(x * 1e38 * 10 > 1e38, x / 0, x)), Verdict.WRONG, "NaN"),
     ],
 )
 def test_verdicts(model: nn.Module, verdict: Verdict, words: str, twice: Compiled) -> None:
@@ -168,7 +172,7 @@ def test_a_precision_that_the_cpu_lacks_is_skipped(twice: Compiled, monkeypatch:
 def test_rounded_products_allow_a_larger_error() -> None:
     want = doubles(1.0, 2.0)
     assert agreement(singles(1.0, 2.01), want, products=8e-3).right
-    assert "where 8.0e-03 can be expected" in agreement(singles(1.0, 2.03), want, products=8e-3).wrong
+    assert "8.0e-03" in agreement(singles(1.0, 2.03), want, products=8e-3).wrong
     assert not agreement(singles(1.0, 2.01), want).right
     numbers = torch.arange(1000)
     assert not agreement(numbers + 1, numbers, products=8e-3).right
@@ -209,7 +213,8 @@ def test_the_wrong_slice_is_named_in_python_syntax() -> None:
     got = want.clone()
     got[7, 4] += 0.01
     words = agreement(got.float(), want, names=["out['boxes']"]).wrong
-    assert words == "out['boxes'][:, 4] is off by 1.0e-02 of its largest value, where 6.1e-04 can be expected"
+    assert words.startswith("out['boxes'][:, 4] is off by 1.0e-02")
+    assert words.endswith("6.1e-04")
 
 
 def test_the_allowed_error_of_a_slice_follows_the_original_in_that_slice() -> None:

@@ -4,6 +4,7 @@ import copy
 import errno
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -19,7 +20,7 @@ import torch
 from support.models import Apply, mlp
 from transformers.modeling_outputs import BaseModelOutput
 
-from felixlike import codegen
+from felixlike import __version__, codegen
 from felixlike.errors import CompilationFailed, InvalidArtefact, InvalidModel, OutputNotWritable
 from felixlike.frontend import import_model
 from felixlike.frontend.signature.structure import structure_of
@@ -122,8 +123,9 @@ def test_nested_outputs_survive(tmp_path: Path) -> None:
 def test_outputs_without_a_name_are_refused(tmp_path: Path) -> None:
     compiled = compile_model(import_model(Apply(lambda x: Pair(x + 1, x * 2)), (3,)))
     assert isinstance(compiled(torch.ones(3)), Pair)
-    with pytest.raises(InvalidModel, match=r"^output: .*\bPair\b"):
+    with pytest.raises(InvalidModel) as error:
         save(compiled, tmp_path / "m.felix", report={})
+    assert error.value.where == "output"
     assert not list(tmp_path.iterdir())
 
 
@@ -146,13 +148,13 @@ def test_saving_without_a_compiler_is_refused(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(CompilationFailed, match=r"save: no C compiler was found .*gcc.*install gcc"):
+    with pytest.raises(CompilationFailed, match=r"save: .*no C compiler.*gcc.* CC "):
         save(compiled, tmp_path / "m.felix", report={})
 
 
 def test_a_failing_compiler_is_reported(compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "/bin/false")
-    with pytest.raises(CompilationFailed, match="save: linking with /bin/false failed"):
+    with pytest.raises(CompilationFailed, match=r"save: .*/bin/false"):
         save(compiled, tmp_path / "m.felix", report={})
     assert not list(tmp_path.iterdir())
 
@@ -172,62 +174,62 @@ def edited(saved: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any],
 
 NESTED = structure_of([torch.ones(1)]).to_json()
 WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (
-        lambda m: m.update(format=99),
-        "it has format 99, this version reads 2 and 3. load it with the felixlike that wrote",
-    ),
-    (lambda m: m.update(format=True), "it has format true"),
-    (lambda m: m.update(felixlike="\ud800"), "the file is damaged .* surrogates not allowed"),
+    (lambda m: m.update(format=99), f"format 2 or 3, got 99.*felixlike {re.escape(__version__)}"),
+    (lambda m: m.update(format=True), "format .*true"),
+    (lambda m: m.update(felixlike="\ud800"), "damaged.* surrogates not allowed"),
     (lambda m: m.update(felixlike=None), "felixlike is null, not a string"),
-    (lambda m: m.update(tvm="0.26"), "it was compiled by TVM 0.26, but 0.27.* is installed"),
+    (lambda m: m.update(tvm="0.26"), r"TVM 0\.26, .*TVM 0\.27"),
     (lambda m: m.update(tvm=[1]), r"tvm is \[1\], not a string"),
-    (lambda m: m.update(machine=["Linux", "s390x"]), "it was made for Linux s390x, this is"),
+    (lambda m: m.update(machine=["Linux", "s390x"]), "Linux s390x.*this machine"),
     (lambda m: m.pop("machine"), "machine is missing"),
     (lambda m: m.update(machine=[3, {}]), r"machine is \[3, {}\], not a list of strings"),
-    (lambda m: m["instructions"].append("avx99"), "it needs a processor with avx99"),
+    (lambda m: m["instructions"].append("avx99"), "instructions.*: avx99"),
     (lambda m: m.update(instructions=7), "instructions is 7, not a list of strings"),
-    (lambda m: m.update(instructions=[]), r"instructions is \[\], but of the code \["),
+    (lambda m: m.update(instructions=[]), r"instructions is \[\], .*code.* \["),
     (lambda m: m.pop("inputs"), "inputs is missing"),
     (lambda m: m.update(inputs={}), "inputs is {}, not a list of objects"),
-    (lambda m: m["inputs"].append(m["inputs"][0]), "inputs has a name twice"),
-    (lambda m: m["inputs"].append({"name": "y", "shape": [2], "dtype": "int8"}), "signature has 1 tensors, inputs 2"),
-    (lambda m: m["inputs"].clear(), "signature has 1 tensors, inputs 0"),
+    (lambda m: m["inputs"].append(m["inputs"][0]), 'inputs .*"input" twice'),
+    (
+        lambda m: m["inputs"].append({"name": "y", "shape": [2], "dtype": "int8"}),
+        "signature has 1 tensor, .*inputs has 2",
+    ),
+    (lambda m: m["inputs"].clear(), "signature has 1 tensor, .*inputs has 0"),
     (lambda m: m["inputs"][0].update(shape="ab"), r'inputs\[0\].shape is "ab", not a list of positive integers'),
     (lambda m: m["inputs"][0].update(shape=[10**30]), r"inputs\[0\].shape is \[10+\], not a list of positive"),
     (lambda m: m["inputs"][0].update(shape=[True]), r"inputs\[0\].shape is \[true\], not a list of positive"),
     (lambda m: m["inputs"][0]["shape"].__setitem__(0, -1), r"inputs\[0\].shape is \[-1"),
-    (lambda m: m["inputs"][0]["shape"].__setitem__(0, 512), "inputs is .*512.* but of the code"),
-    (lambda m: m["inputs"][0]["shape"].append(1), "inputs is .* but of the code"),
-    (lambda m: m["inputs"][0].update(dtype="float64"), "inputs is .*but of the code .*"),
-    (lambda m: m["inputs"][0].update(dtype="Tensor"), r'inputs\[0\].dtype is "Tensor", which is no type'),
+    (lambda m: m["inputs"][0]["shape"].__setitem__(0, 512), "inputs is .*512.* code has"),
+    (lambda m: m["inputs"][0]["shape"].append(1), "inputs is .* code has"),
+    (lambda m: m["inputs"][0].update(dtype="float64"), "inputs is .*float64.* code has"),
+    (lambda m: m["inputs"][0].update(dtype="Tensor"), r'inputs\[0\].dtype is "Tensor"'),
     (lambda m: m["inputs"][0].update(dtype=4), r"inputs\[0\].dtype is 4, not a string"),
-    (lambda m: m["inputs"][0].update(name="z"), "inputs is .* but of the code"),
+    (lambda m: m["inputs"][0].update(name="z"), 'inputs is .*"z".* code has'),
     (lambda m: m["inputs"][0].pop("name"), r"inputs\[0\].name is missing"),
     (lambda m: m.pop("outputs"), "outputs is missing"),
-    (lambda m: m["outputs"].append(m["inputs"][0]), "structure has 1 tensors, outputs 2"),
-    (lambda m: m["outputs"][0].update(shape=[1]), "outputs is .* but of the code"),
-    (lambda m: m["outputs"][0].update(dtype="float16"), "outputs is .* but of the code"),
-    (lambda m: m.update(target="{"), "target cannot be read"),
+    (lambda m: m["outputs"].append(m["inputs"][0]), "structure has 1 tensor, .*outputs has 2"),
+    (lambda m: m["outputs"][0].update(shape=[1]), "outputs is .* code has"),
+    (lambda m: m["outputs"][0].update(dtype="float16"), "outputs is .*float16.* code has"),
+    (lambda m: m.update(target="{"), "invalid description: target "),
     (lambda m: m.update(target=None), "target is null, not a string"),
-    (lambda m: m.update(target='{"kind": "opencl"}'), "targets of kind 'opencl' are not known"),
+    (lambda m: m.update(target='{"kind": "opencl"}'), "'opencl'"),
     (lambda m: m.update(target=m["target"].replace("num-cores", "num_cores")), "target"),
     (lambda m: m.update(name=["a"]), r'name is \["a"\], not a string'),
-    (lambda m: m.update(name="other"), 'name is "other", but of the code "Sequential"'),
+    (lambda m: m.update(name="other"), 'name is "other", .*code.* "Sequential"'),
     (lambda m: m.update(key=1), "key is 1, not a string"),
-    (lambda m: m.update(key="other"), 'key is "other", but of the code "Sequential-'),
-    (lambda m: m.update(structure={"tree": 1}), "structure is wrong: the structure of the outputs"),
-    (lambda m: m.update(structure=7), "structure is wrong"),
-    (lambda m: m.update(structure=NESTED | {"constants": [[float("inf"), 1]]}), "structure is wrong"),
+    (lambda m: m.update(key="other"), 'key is "other", .*code.* "Sequential-'),
+    (lambda m: m.update(structure={"tree": 1}), "structure is invalid"),
+    (lambda m: m.update(structure=7), "structure is invalid"),
+    (lambda m: m.update(structure=NESTED | {"constants": [[float("inf"), 1]]}), "structure is invalid"),
     (lambda m: m.pop("structure"), "structure is missing"),
     (lambda m: m.pop("signature"), "signature is missing"),
-    (lambda m: m.update(signature=7), "signature is wrong: .*list of parameters"),
-    (lambda m: m["signature"]["parameters"][0].update(kind="ANY"), "signature is wrong: .*'ANY'.* parameter"),
-    (lambda m: m["signature"]["parameters"][0].update(default=[None]), "signature is .* but of the code"),
-    (lambda m: m["signature"]["parameters"][0].update(name="y"), "signature is .* but of the code"),
-    (lambda m: m["signature"].update(arguments=NESTED), "signature is wrong: .*tuple and a dict"),
+    (lambda m: m.update(signature=7), "signature is invalid: .*parameters"),
+    (lambda m: m["signature"]["parameters"][0].update(kind="ANY"), "signature is invalid: .*ANY"),
+    (lambda m: m["signature"]["parameters"][0].update(default=[None]), "signature is .* code has"),
+    (lambda m: m["signature"]["parameters"][0].update(name="y"), 'signature is .*"y".* code has'),
+    (lambda m: m["signature"].update(arguments=NESTED), "signature is invalid: .*arguments"),
     (lambda m: m.pop("report"), "report is missing"),
     (lambda m: m.update(report=[]), r"report is \[\], not an object"),
-    (lambda m: m.pop("format"), "it is a zip file, but not one of felixlike's"),
+    (lambda m: m.pop("format"), "zip archive"),
 ]
 
 
@@ -239,7 +241,7 @@ def test_invalid_descriptions_are_refused(saved: Path, tmp_path: Path, change: A
 
 
 def test_another_structure_of_outputs_is_refused(saved: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArtefact, match=r"structure is \{.*, but of the code null"):
+    with pytest.raises(InvalidArtefact, match=r"structure is \{.*code.* null"):
         load(edited(saved, tmp_path, lambda meta: meta.update(structure=NESTED)))
 
 
@@ -250,14 +252,14 @@ def test_the_code_of_another_model_is_refused(compiled: Compiled, saved: Path, t
     save(other, tmp_path / "other.felix", report={})
     with zipfile.ZipFile(tmp_path / "other.felix") as archive:
         code = archive.read("model.so")
-    with pytest.raises(InvalidArtefact, match=r"key is .*, but of the code"):
+    with pytest.raises(InvalidArtefact, match=r"key is .*code.*other"):
         load(edited(saved, tmp_path, lambda meta: None, library=code))
 
 
 def test_code_without_a_description_is_refused(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
     _, executable = codegen.compile_relax(import_model(Apply(lambda x: x + 1), (3,)).module, compiled.target)
     executable.export_library(str(tmp_path / "bare.so"))
-    with pytest.raises(InvalidArtefact, match=r"edited\.felix: its code does not say what it is"):
+    with pytest.raises(InvalidArtefact, match=r"edited\.felix: .*code contains no description"):
         load(edited(saved, tmp_path, lambda meta: None, library=(tmp_path / "bare.so").read_bytes()))
 
 
@@ -266,7 +268,7 @@ def test_a_deeply_nested_description_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("meta.json", "[" * 100_000 + "]" * 100_000)
         archive.writestr("model.so", b"")
-    with pytest.raises(InvalidArtefact, match="damaged or of another kind"):
+    with pytest.raises(InvalidArtefact, match=r"deep\.felix: .*damaged"):
         load(path)
 
 
@@ -283,7 +285,7 @@ def test_compressed_members_are_refused_unread(saved: Path, tmp_path: Path) -> N
         members = {"meta.json": archive.read("meta.json"), "model.so": bytes(10**8)}
     path = _zip(tmp_path / "bomb.felix", members, zipfile.ZIP_DEFLATED)
     for read in (load, artefact.read_report):
-        with pytest.raises(InvalidArtefact, match=r"its meta\.json is compressed"):
+        with pytest.raises(InvalidArtefact, match=r"meta\.json is compressed"):
             read(path)
 
 
@@ -299,18 +301,18 @@ def test_members_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
     end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 10, 10, len(directory), start, 0)
     path.write_bytes(content[:start] + directory + end)
     assert part.file_size == 10**5
-    with pytest.raises(InvalidArtefact, match="its members are larger than the file"):
+    with pytest.raises(InvalidArtefact, match=r"a\.felix: .*larger than the file"):
         load(path)
 
 
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"model.so": b"", "run.py": b""}, "it holds 'run.py', which a saved model does not"),
-        ({"model.so": b"", "../model.so": b""}, "it holds '../model.so', which"),
-        ({"part-1.felix": b""}, "it is a zip file, but not one of felixlike's"),
-        ({}, "it is a zip file, but not one of felixlike's"),
-        ({f"part-{number}.felix": b"" for number in range(1, 1001)}, "it holds more files than a saved model"),
+        ({"model.so": b"", "run.py": b""}, r"'run\.py'"),
+        ({"model.so": b"", "../model.so": b""}, r"'\.\./model\.so'"),
+        ({"part-1.felix": b""}, "zip archive"),
+        ({}, "zip archive"),
+        ({f"part-{number}.felix": b"" for number in range(1, 1001)}, "got 1001"),
     ],
 )
 def test_files_with_other_members_are_refused(
@@ -338,7 +340,7 @@ def test_a_model_is_converted_to_bytes_and_back(compiled: Compiled, saved: Path)
     assert report == REPORT
     assert again.key == compiled.key
     assert torch.equal(again(x), compiled(x))
-    with pytest.raises(InvalidArtefact, match="a pickled model: the file is damaged"):
+    with pytest.raises(InvalidArtefact, match=r"a pickled model: .*damaged"):
         from_bytes(saved.read_bytes()[:-100])
 
 
@@ -348,15 +350,16 @@ def test_a_link_to_a_saved_model_stays(compiled: Compiled, tmp_path: Path) -> No
     save(compiled, link, report=REPORT)
     assert link.is_symlink()
     assert load(tmp_path / "v1.felix")[1] == REPORT
-    with pytest.raises(OutputNotWritable, match="/dev/null: it is a device"):
+    with pytest.raises(OutputNotWritable, match=r"/dev/null: .*device"):
         save(compiled, "/dev/null", report={})
 
 
 def test_directories_and_devices_are_not_loaded(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", Path("/dev/null")):
-        with pytest.raises(InvalidArtefact, match="it is not a file"):
+        with pytest.raises(InvalidArtefact, match="expected a file") as error:
             load(path)
+        assert error.value.where == str(path)
 
 
 def test_a_deleted_model_frees_its_library_file_and_memory(saved: Path) -> None:
@@ -384,7 +387,7 @@ def test_a_deleted_model_frees_its_library_file_and_memory(saved: Path) -> None:
 
 
 def test_a_damaged_library_is_refused(saved: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArtefact, match="its compiled code cannot be opened"):
+    with pytest.raises(InvalidArtefact, match=r"edited\.felix: the compiled code "):
         load(edited(saved, tmp_path, lambda meta: None, library=b"\x7fELF torn"))
 
 
@@ -393,14 +396,14 @@ def test_a_full_disk_while_loading_is_reported(saved: Path, monkeypatch: pytest.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(OutputNotWritable, match=r"to be loaded: No space left on device\. make room there"):
+    with pytest.raises(OutputNotWritable, match=r"No space left on device\. .*TMPDIR"):
         load(saved)
 
 
 def test_a_library_without_a_model_is_refused(compiled: Compiled, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (kernels,) = [module for module in compiled.runtime.imports if module.kind == "llvm"]
     monkeypatch.setattr(codegen, "open_library", lambda path: kernels)
-    with pytest.raises(InvalidArtefact, match=r"its compiled code cannot be opened: .*has no function"):
+    with pytest.raises(InvalidArtefact, match=r"the compiled code .*has no function"):
         load(saved)
 
 
@@ -425,20 +428,19 @@ def test_internal_errors_are_not_reported_as_invalid_files(
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "m.felix"
     path.write_bytes(content)
-    with pytest.raises(
-        InvalidArtefact, match=r"m.felix: (the file is damaged or of another kind|it is a zip file, but)"
-    ):
+    with pytest.raises(InvalidArtefact, match=r"m\.felix: the file is (damaged|a zip archive)"):
         load(path)
 
 
 @pytest.mark.parametrize("path", [None, 5, "", "a\0b", b"bytes"])
 def test_invalid_paths_are_refused(path: Any) -> None:
-    with pytest.raises(InvalidArtefact, match=r"load: .* is not a path\. give a path, as str or pathlib\.Path"):
+    with pytest.raises(InvalidArtefact, match=r"path.*pathlib\.Path") as error:
         load(path)
+    assert error.value.where == "load"
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArtefact, match="there is no such file"):
+    with pytest.raises(InvalidArtefact, match=r"m\.felix: .*no such file"):
         load(tmp_path / "m.felix")
 
 
@@ -448,12 +450,12 @@ def test_a_flipped_byte_is_refused(saved: Path, tmp_path: Path, position: float)
     data[int(position * len(data))] ^= 0xFF
     path = tmp_path / "m.felix"
     path.write_bytes(data)
-    with pytest.raises(InvalidArtefact, match="damaged"):
+    with pytest.raises(InvalidArtefact, match=r"m\.felix: .*damaged"):
         load(path)
 
 
 def test_a_truncated_file_is_refused(saved: Path, tmp_path: Path) -> None:
     path = tmp_path / "m.felix"
     path.write_bytes(saved.read_bytes()[:-100])
-    with pytest.raises(InvalidArtefact, match="the file is damaged"):
+    with pytest.raises(InvalidArtefact, match=r"m\.felix: .*damaged"):
         load(path)

@@ -51,18 +51,22 @@ def test_repr_lists_the_inputs(scale: Compiled) -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        ((), {}, r"^Scale: .*2 inputs, got 0\. .*x: float32\[4, 20\], by: float32\[20\]"),
-        ((torch.ones(4, 20),) * 3, {}, "2 inputs, got 3"),
-        ((torch.ones(4, 20),), {}, "2 inputs, got 1"),
-        ((torch.ones(4, 20),), {"z": torch.ones(20)}, "there is no input 'z'. it takes x"),
-        ((torch.ones(4, 20),), {"x": torch.ones(4, 20)}, "input 'x' is given twice"),
+        ((), {}, r"Scale: .*\b0\b.* x: float32\[4, 20\], by: float32\[20\]"),
+        ((torch.ones(4, 20),) * 3, {}, r"Scale: .*\b3\b.* x: float32"),
+        ((torch.ones(4, 20),), {}, r"Scale: .*\b1\b.* x: float32"),
+        ((torch.ones(4, 20),), {"z": torch.ones(20)}, "'z'.* x: float32"),
+        ((torch.ones(4, 20),), {"x": torch.ones(4, 20)}, "'x'.*twice"),
         ((), {"x": torch.ones(4, 20)}, "input 'by' is missing"),
         ((torch.ones(4, 21), torch.ones(20)), {}, r"input 'x' has shape \(4, 21\), compiled for \(4, 20\)"),
         ((torch.ones(4, 20), torch.ones(1, 20)), {}, r"input 'by' has shape \(1, 20\)"),
-        ((torch.ones(4, 20).double(), torch.ones(20)), {}, "is torch.float64, compiled for torch.float32. convert it"),
-        (([1.0], torch.ones(20)), {}, "input 'x' is a list. give a torch tensor"),
-        ((torch.ones(4, 20, device="meta"), torch.ones(20)), {}, "is torch.strided on meta. give a dense tensor"),
-        ((torch.ones(4, 20).to_sparse(), torch.ones(20)), {}, "is torch.sparse_coo on cpu"),
+        (
+            (torch.ones(4, 20).double(), torch.ones(20)),
+            {},
+            r"'x' is torch\.float64, compiled for torch\.float32.*x\.to\(torch\.float32\)",
+        ),
+        (([1.0], torch.ones(20)), {}, "'x' is a list.*torch tensor"),
+        ((torch.ones(4, 20, device="meta"), torch.ones(20)), {}, "'x' is torch.strided on meta"),
+        ((torch.ones(4, 20).to_sparse(), torch.ones(20)), {}, "'x' is torch.sparse_coo on cpu"),
     ],
 )
 def test_mismatching_inputs_are_refused(scale: Compiled, args: Any, kwargs: Any, message: str) -> None:
@@ -140,7 +144,7 @@ def test_tensors_without_elements_in_memory_are_refused(scale: Compiled) -> None
         "is torch._mkldnn": x.to_mkldnn(),
         "is torch.quint8": torch.quantize_per_tensor(x, 1.0, 0, torch.quint8),
         "is torch.complex64": x.to(torch.complex64).conj(),
-        "has no memory any more": emptied,
+        "has no storage": emptied,
         "is a ndarray": x.numpy(),
         "is a NoneType": None,
     }
@@ -171,7 +175,7 @@ def test_inputs_that_need_a_gradient_warn_once() -> None:
     x.requires_grad_()
     with torch.no_grad():
         want = scale(x, by)
-    with pytest.warns(NoGradientWarning, match="Scale: input 'x' needs a gradient, but gradients stop here") as caught:
+    with pytest.warns(NoGradientWarning, match=r"Scale: input 'x' .*torch\.no_grad\(\)") as caught:
         got = scale(x, by)
     assert [warning.filename for warning in caught] == [__file__]
     assert torch.equal(got, want)
@@ -188,7 +192,7 @@ def test_forward_mode_derivatives_are_refused(scale: Compiled) -> None:
     want = scale(x, by)
     with forward_ad.dual_level():
         assert torch.equal(scale(x, by), want)
-        with pytest.raises(WrongContext, match=r"Scale: a compiled model has no derivatives\. differentiate the model"):
+        with pytest.raises(WrongContext, match=r"Scale: .*differentiated"):
             scale(make_dual(x, x), by)
     assert torch.equal(scale(x, by), want)
 

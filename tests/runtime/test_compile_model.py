@@ -185,9 +185,9 @@ def test_constants_are_packed_at_compile_time(layers: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "schedule", "message"),
     [
-        ("nonsense", None, "Layers: the model has no task 'nonsense'"),
-        (None, 3, "schedules: an int is not a schedule of a task"),
-        (None, _tvm.IRModule({}), 'an IRModule is not a schedule.*an IRModule with "main"'),
+        ("nonsense", None, "Layers: .*'nonsense'"),
+        (None, 3, "schedules: .*an int"),
+        (None, _tvm.IRModule({}), 'schedules: .*an IRModule.*"main"'),
     ],
 )
 def test_invalid_schedules_are_refused(layers: Any, key: str | None, schedule: Any, message: str) -> None:
@@ -200,7 +200,7 @@ def test_invalid_schedules_are_refused(layers: Any, key: str | None, schedule: A
 def test_a_schedule_of_another_task_is_refused(layers: Any) -> None:
     _, _, imported = layers
     one, other = task_of(imported, "fused_matmul_add_relu"), task_of(imported, "fused_matmul1_add1")
-    with pytest.raises(InvalidSchedule, match=r"fused_matmul1_add1: its buffers are .*512.*, the task's .*3"):
+    with pytest.raises(InvalidSchedule, match=r"fused_matmul1_add1: expected buffers .*3.*, got .*512"):
         compile_model(imported, {other.key: one.module})
 
 
@@ -209,9 +209,7 @@ def test_a_schedule_that_tvm_cannot_compile_is_reported(layers: Any) -> None:
     task = task_of(imported, "fused_matmul_add_relu")
     schedule = _tvm.Schedule(task.module)
     schedule.bind(schedule.get_loops(schedule.get_sblock("matmul"))[0], "threadIdx.x")
-    with pytest.raises(
-        CompilationFailed, match=r'Layers: TVM could not compile the model: .*try other ones, as space="default"'
-    ):
+    with pytest.raises(CompilationFailed, match=r'Layers: TVM .*space="default"'):
         compile_model(imported, {task.key: schedule})
 
 

@@ -80,5 +80,6 @@ def test_python_without_torch_gives_the_same_outputs(
 
 
 def test_exporting_to_a_directory_is_refused(tuned: tuple[Optimized, torch.Tensor], tmp_path: Path) -> None:
-    with pytest.raises(OutputNotWritable, match="a directory"):
+    with pytest.raises(OutputNotWritable, match="directory") as error:
         tuned[0].export_library(tmp_path)
+    assert error.value.where == str(tmp_path)

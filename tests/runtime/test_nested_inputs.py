@@ -96,7 +96,7 @@ def test_descriptions_with_nan_are_compared_as_text() -> None:
     artefact_description.compare(
         {"fill": float("nan"), "constants": [float("nan"), {"b": float("nan"), "a": 1}]}, description, "file"
     )
-    with pytest.raises(InvalidArtefact, match=r"fill is 0\.0, but of the code NaN"):
+    with pytest.raises(InvalidArtefact, match=r"fill is 0\.0, .*code.* NaN"):
         artefact_description.compare(
             {"fill": 0.0, "constants": [float("nan"), {"a": 1, "b": float("nan")}]}, description, "file"
         )
@@ -112,7 +112,7 @@ def test_constants_may_be_nan() -> None:
     again, _ = from_bytes(to_bytes(compiled, report={}))
     for call in (compiled, again):
         torch.testing.assert_close(call(X, float("nan")), X + 1)
-        with pytest.raises(InputMismatch, match=r"input 'fill' is 1\.0, .*fill=nan"):
+        with pytest.raises(InputMismatch, match=r"'fill'.*1\.0.*fill=nan"):
             call(X, 1.0)
 
 
@@ -120,7 +120,7 @@ def test_constants_may_be_left_out() -> None:
     compiled, again = compiled_and_loaded(Mixed(), {"x": X, "scale": 2.5, "flag": False})
     for call in (compiled, again):
         torch.testing.assert_close(call(X), Mixed()(X, scale=2.5, flag=False))
-        with pytest.raises(InputMismatch, match=r"^Mixed: input 'flag' is True, .*flag=False\. omit it"):
+        with pytest.raises(InputMismatch, match=r"Mixed: .*'flag'.*True.*flag=False"):
             call(X, flag=True)
     assert str(compiled.as_python()) == "(x: 'float32[3, 4]', mask=None, scale=2.5, *, flag=False, mode='a')"
 
@@ -144,9 +144,9 @@ def test_a_state_in_a_tuple(tmp_path: Path) -> None:
     for call in callables:
         torch.testing.assert_close(call(SEQUENCE, (HIDDEN, CELL)), want)
         torch.testing.assert_close(call(SEQUENCE, hx=[HIDDEN, CELL]), want)
-    with pytest.raises(InputMismatch, match=r"Recurrent: input hx\[1\] has shape \(3, 2, 4\), compiled for \(2, 4\)"):
+    with pytest.raises(InputMismatch, match=r"Recurrent: .*hx\[1\].* \(3, 2, 4\), .* \(2, 4\)"):
         fast(SEQUENCE, (HIDDEN, SEQUENCE))
-    with pytest.raises(InputMismatch, match=r"input 'x' is a ndarray. give a torch tensor: torch.from_numpy\(x\)"):
+    with pytest.raises(InputMismatch, match=r"'x'.* ndarray.*torch\.from_numpy\(x\)"):
         fast(SEQUENCE.numpy(), (HIDDEN, CELL))
 
 
@@ -215,7 +215,7 @@ def test_transformers(make: Any, examples: dict[str, Any], left_out: list[str]) 
 
 
 def test_models_that_return_their_cache_are_refused() -> None:
-    with pytest.raises(ExportFailed, match=r"\(DynamicCache\).*\buse_cache=False\b"):
+    with pytest.raises(ExportFailed, match=r"DynamicCache.*use_cache=False"):
         import_model(gpt2(), {"input_ids": IDS})
 
 
@@ -227,9 +227,9 @@ def test_exported_programs_with_nested_inputs() -> None:
         torch.testing.assert_close(call(X, extra={"y": [Y]}), want)
         torch.testing.assert_close(call(X, scale=2.0, mode="b", extra={"y": [Y]}), want)
     assert import_model(program, {"x": Z, "extra": {"y": [Y]}}).examples[0].data_ptr() == Z.data_ptr()
-    with pytest.raises(InvalidShape, match=r"^ExportedProgram: input extra\['y'\] is a tuple .*\b2, .*\ba list\b"):
+    with pytest.raises(InvalidShape, match=r"ExportedProgram: .*extra\['y'\].*tuple.*list"):
         import_model(program, {"x": Z, "extra": {"y": (Y, Y)}})
-    with pytest.raises(InvalidShape, match=r"input extra\['y'\]\[0\] .*\(3, 4\).*\(2, 4\)"):
+    with pytest.raises(InvalidShape, match=r"extra\['y'\]\[0\].*\(3, 4\).*\(2, 4\)"):
         import_model(program, {"x": Z, "extra": {"y": [Y[:2]]}})
 
 
@@ -238,7 +238,7 @@ def test_keywords_of_an_exported_program_are_passed_by_name() -> None:
     program = torch.export.export(Mixed(), (X,), {"scale": Z, "mask": Y})
     compiled, _ = compiled_and_loaded(program, None)
     torch.testing.assert_close(compiled(X, mask=Y, scale=Z), Mixed()(X, Y, Z))
-    with pytest.raises(InputMismatch, match=r"at most 1 .*, got 3"):
+    with pytest.raises(InputMismatch, match=r"at most 1\b"):
         compiled(X, Z, Y)
 
 
@@ -257,16 +257,16 @@ def test_registered_dataclasses_as_inputs() -> None:
     compiled, again = compiled_and_loaded(Apply(lambda point: point.x.relu() * point.weight), (Point(X, 3),))
     for call in (compiled, again):
         torch.testing.assert_close(call(Point(X, 3)), X.relu() * 3)
-        with pytest.raises(InputMismatch, match=r"weight is 4, .*weight=3"):
+        with pytest.raises(InputMismatch, match=r"weight.* 4.*weight=3"):
             call(Point(X, 4))
 
 
 def test_fake_tensors_are_refused_where_values_are_needed() -> None:
     with FakeTensorMode():
         model, x = nn.Linear(4, 4), torch.ones(3, 4)
-    with pytest.raises(InvalidModel, match=r"^Linear: weight .*\bFakeTensor\b.*\bFakeTensorMode\b"):
+    with pytest.raises(InvalidModel, match=r"weight .*FakeTensor"):
         import_model(model, (3, 4))
-    with pytest.raises(InvalidShape, match=r"^shapes: .*\bFakeTensor\b.*\(3, 4\)"):
+    with pytest.raises(InvalidShape, match=r"FakeTensor.*\(3, 4\)"):
         import_model(nn.Linear(4, 4), x)
     with FakeTensorMode():
         assert len(fx.extract_tasks(MODEL, (3, 4))) == 1
@@ -286,7 +286,7 @@ def test_a_dictionary_as_the_only_input() -> None:
         def forward(self, batch: dict[str, Tensor]) -> Tensor:
             return batch["a"].relu()
 
-    with pytest.raises(InvalidShape, match=r"^Batch: .*'a'\. .*inputs are batch; .*\(\{…\},\)"):
+    with pytest.raises(InvalidShape, match=r"'a'.*batch"):
         import_model(Batch(), {"a": X})
 
 
@@ -295,16 +295,16 @@ def test_a_dictionary_as_the_only_input() -> None:
 def test_torchscript_is_refused(make: str) -> None:
     maker: Any = getattr(torch.jit, make)
     script = maker(nn.Linear(4, 4), X) if make == "trace" else maker(nn.Linear(4, 4))
-    with pytest.raises(InvalidModel, match=r"\bTorchScript\b.*torch\.jit\.trace"):
+    with pytest.raises(InvalidModel, match=r"TorchScript.*torch\.jit\.trace"):
         import_model(script, X)
-    with pytest.raises(InvalidModel, match=r"^Sequential: 1 is .*\bTorchScript\b"):
+    with pytest.raises(InvalidModel, match=r"Sequential: .*1.*TorchScript"):
         import_model(nn.Sequential(nn.ReLU(), script), X)
 
 
 def test_shapes_and_example_inputs_exclude_each_other() -> None:
     model = nn.ReLU()
     assert len(fx.extract_tasks(model, example_inputs=X)) == 1
-    with pytest.raises(InvalidOption, match=r"^example_inputs: shapes and example_inputs "):
+    with pytest.raises(InvalidOption, match=r"shapes.*example_inputs"):
         fx.optimize(model, X, example_inputs=X, progress=False)
 
 
@@ -315,5 +315,6 @@ def test_a_tilde_in_paths_is_expanded(tmp_path: Path, monkeypatch: pytest.Monkey
     fast.save("~/model.flx")
     assert torch.equal(fx.load("~/model.flx")(X), X.relu())
     assert {"model.pt2", "model.flx", "runs.sqlite"} <= {path.name for path in tmp_path.iterdir()}
-    with pytest.raises(InvalidModel, match=r"there is no such file\. check the path"):
+    with pytest.raises(InvalidModel, match="no such file") as error:
         fx.extract_tasks(Path("~/other.pt2"))
+    assert error.value.where == str(tmp_path / "other.pt2")

@@ -54,13 +54,11 @@ def test_modes_and_moves_without_effect_are_accepted(chain: nn.Sequential) -> No
 
 
 def test_moves_to_other_dtypes_and_devices_are_refused(chain: nn.Sequential) -> None:
-    with pytest.raises(
-        FixedModel, match=r"Body: x is float32 on cpu for good, and cannot become float64 on cpu\. move"
-    ):
+    with pytest.raises(FixedModel, match=r"Body: .* x from float32 on cpu to float64 on cpu"):
         chain.double()
-    with pytest.raises(FixedModel, match="cannot become float16"):
+    with pytest.raises(FixedModel, match="to float16 on cpu"):
         chain[1].half()
-    with pytest.raises(FixedModel, match="cannot become float32 on meta"):
+    with pytest.raises(FixedModel, match="to float32 on meta"):
         chain[1].to("meta")
 
 

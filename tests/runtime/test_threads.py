@@ -120,7 +120,7 @@ def is_refused(attempt=lambda: call(x)):
     try:
         attempt()
     except errors.ForkedProcess as error:
-        return 'start processes by "spawn"' in str(error)
+        return '"spawn"' in error.remedy
     return False
 
 def works():

@@ -86,7 +86,7 @@ def test_torch_compile_of_a_single_output(scale: Callable[[Tensor], Any]) -> Non
     x, _ = inputs()
     compiled = torch.compile(lambda x: scale(x.relu()), backend="aot_eager", fullgraph=True, dynamic=True)
     torch.testing.assert_close(compiled(x), x.relu() * 2 + 1)
-    with pytest.raises(Exception, match=r"input 'x' has shape .*, compiled for \(4, 20\)"):
+    with pytest.raises(Exception, match=r"'x' has shape .*\(4, 20\)"):
         compiled(x[:3])
 
 
@@ -109,7 +109,7 @@ def test_the_operator_of_a_deleted_model_is_refused() -> None:
     key, x = compiled.key, torch.ones(2)
     torch.testing.assert_close(run(key, [x])[0], x * 2 + 1)
     del compiled
-    with pytest.raises(ModelNotLoaded, match=rf"'{key}' is not loaded in this process. keep it"):
+    with pytest.raises(ModelNotLoaded, match=rf"felixlike::run: .*'{key}'"):
         run(key, [x])
 
 
@@ -179,7 +179,7 @@ def test_derivatives_are_refused(pair: Compiled) -> None:
         "grad of vmap": lambda: torch.func.grad(lambda xs: torch.vmap(loss)(xs).sum())(x[None]),
     }
     for derivative in derive.values():
-        with pytest.raises(WrongContext, match="Pair: a compiled model has no derivatives"):
+        with pytest.raises(WrongContext, match=r"Pair: .*differentiated"):
             derivative()
     # Gradients with respect to tensors outside of the call are right.
     factor = torch.func.grad(lambda factor: (pair(x, by)["a"] * factor).sum())(torch.tensor(2.0))
@@ -189,7 +189,7 @@ def test_derivatives_are_refused(pair: Compiled) -> None:
 def test_gradients_stop_with_a_warning() -> None:
     compiled = compile_model(import_model(Double(), (2,)))
     xs = torch.ones(3, 2, requires_grad=True)
-    with pytest.warns(NoGradientWarning, match="input 'x' needs a gradient"):
+    with pytest.warns(NoGradientWarning, match="input 'x' requires a gradient"):
         assert not torch.vmap(compiled)(xs).requires_grad
     assert not torch.vmap(compiled)(xs).requires_grad
 

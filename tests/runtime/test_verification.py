@@ -101,7 +101,8 @@ def test_a_model_that_changes_its_inputs_is_wrong() -> None:
     vars(model).update(vars(compiled(lambda x: x + 1, x)))
     before = x.clone()
     verification = max_relative_error(model, Apply(lambda x: x + 1), (x,))
-    assert (verification.verdict, verification.words) == (Verdict.WRONG, "it changes its input tensors[0]")
+    assert verification.verdict is Verdict.WRONG
+    assert "its input tensors[0]" in verification.words
     assert torch.equal(x, before)
 
 
@@ -123,7 +124,7 @@ def test_outputs_that_are_always_nan_are_unsure() -> None:
     model = compiled(lambda x: (torch.log(-x.abs() - 1), x + 1), x)
     verification = max_relative_error(model, Apply(lambda x: (torch.log(-x.abs() - 1), x + 1)), (x,))
     assert verification.verdict is Verdict.UNSURE
-    assert verification.words == "the original gives NaN nearly everywhere in output[0], which says nothing"
+    assert "output[0] are NaN" in verification.words
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -147,9 +148,7 @@ def test_the_reference_s_precision_depends_on_free_memory(
     model, verification = wide[0], max_relative_error(wide[1], wide[0], wide[2])
     assert (verification.reference, verification.verdict.value) == (reference, verdict)
     if not megabytes:
-        assert verification.words.startswith(
-            "evaluating the original takes about 0.0 GiB of memory, and 0.0 are available"
-        )
+        assert "0.0 GiB of memory" in verification.words
     assert model.weight.dtype is torch.float32
 
 
@@ -175,4 +174,6 @@ def test_kernels_that_write_outside_of_their_buffers_are_wrong(rows: int, first:
     assert max_relative_error(compile_model(imported), model, (x,)).verdict is Verdict.RIGHT
     verification = max_relative_error(compiled_out_of_bounds(imported, rows, first), model, (x,))
     assert verification.verdict is Verdict.WRONG
-    assert verification.words == f"kernel multiply: it writes outside of buffer 1, {place}"
+    assert verification.words.startswith("kernel multiply: ")
+    assert "buffer 1" in verification.words
+    assert place in verification.words

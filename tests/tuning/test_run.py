@@ -437,12 +437,10 @@ def test_a_nondeterministic_model_is_a_warning(x: Tensor) -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    with pytest.warns(
-        NondeterministicModelWarning, match=r"RandomScale: it is random: it gives something else at every call"
-    ) as caught:
+    with pytest.warns(NondeterministicModelWarning, match=r"RandomScale: .*every call") as caught:
         tuned = fx.optimize(RandomScale(), x, trials=1, progress=False)
     assert caught[0].message.optimized is tuned  # type: ignore[union-attr]
-    assert "gives something else at every call" in " ".join(str(tuned.report).split())
+    assert "different outputs at every call" in " ".join(str(tuned.report).split())
     assert torch.equal(torch.rand(1), expected)  # the state of the caller's generator is unchanged
     with warnings.catch_warnings():
         warnings.simplefilter("error", NondeterministicModelWarning)

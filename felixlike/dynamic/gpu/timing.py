@@ -85,9 +85,9 @@ class BlockBench:
         bad = np.asarray([p in self.failed or not tiles.isdisjoint(p.tiles) for p in programs])
         if bad.all() or len(self._ran) == 0:
             raise NoUKernels(
-                f"none of {len(self.failed)} programs that were tried runs: {next(iter(self.failed.values()))}",
+                f"{len(self.failed)} programs were tried and all failed: {next(iter(self.failed.values()))}",
                 where=str(self.operator.written.name),
-                remedy="see `felixlike doctor`; measure=False leaves out all timings",
+                remedy="run `felixlike doctor`, or skip timing with measure=False",
             )
         return np.where(bad[:, None], np.inf, seconds)
 
