@@ -98,9 +98,9 @@ def _own_home() -> _Home:
         except OSError as error:
             failure = failure or error
     raise OutputNotWritable(
-        f"no folder for temporary files can be made{f': {failure.strerror}' if failure else ''}",
+        f"cannot create a folder for temporary files{f': {failure.strerror}' if failure else ''}",
         where=os.environ.get("TMPDIR", "TMPDIR"),
-        remedy="set TMPDIR to a folder that can be written and has room",
+        remedy="set TMPDIR to a writable folder with free space",
     ) from failure
 
 

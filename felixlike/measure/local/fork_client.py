@@ -34,7 +34,7 @@ _SECRET = re.compile(
 """Names of environment variables that commonly hold secrets, or the address of an agent that has them."""
 _STDERR_CHARACTERS = 500
 """Length of the server's output in an error message, characters; chosen by hand."""
-_REMEDY = "run `felixlike doctor`, or look at the memory that is left on this machine"
+_REMEDY = "run `felixlike doctor`, or check the free memory of this machine"
 
 
 class ServerDied(Exception):
@@ -85,7 +85,7 @@ class ForkServer:
         except OSError as error:
             self.close()
             raise WorkerFailed(
-                f"a process cannot be started: {error}", where=" ".join(_COMMAND), remedy=_REMEDY
+                f"the measuring process could not be started: {error}", where=" ".join(_COMMAND), remedy=_REMEDY
             ) from error
 
     def _spawned(self, control: socket.socket, log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -146,7 +146,7 @@ class ForkServer:
             words = self._last_words()
             self.close()
             raise WorkerFailed(
-                f"the measuring process did not start ({death}): {words or 'it said nothing'}",
+                f"the measuring process did not start ({death}): {words or 'it printed nothing'}",
                 where=" ".join(_COMMAND),
                 remedy=_REMEDY,
             ) from None
@@ -155,7 +155,7 @@ class ForkServer:
     def _request(self, message: dict[str, Any], channel: socket.socket | None = None) -> dict[str, Any]:
         """Send a request, with a channel's descriptor, and return the reply; raise ServerDied."""
         if self._control is None:
-            raise ServerDied("it is not running")
+            raise ServerDied("the fork server is not running")
         try:
             fds = [] if channel is None else [channel.fileno()]
             socket.send_fds(self._control, [json.dumps(message).encode()], fds)
@@ -183,9 +183,9 @@ class ForkServer:
             except OSError as error:
                 raise ServerDied(str(error)) from None
         else:
-            raise ServerDied(f"no reply within {seconds} s")
+            raise ServerDied(f"the fork server did not reply within {seconds} s")
         if not data:
-            raise ServerDied("it ended")
+            raise ServerDied("the fork server exited")
         reply: dict[str, Any] = json.loads(data)
         return reply
 
