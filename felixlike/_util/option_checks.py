@@ -39,7 +39,7 @@ def whole(
     if number is not None and number >= least and (most is None or number <= most):
         return number
     expected = f"an integer ≥ {least}" if most is None else f"an integer from {least} to {most}"
-    raise error(_expected(name, expected, shown(value)), where=where, remedy=_or(otherwise))
+    raise error(_expected(name, expected, shown(value)), where=where, remedy=_remedy(otherwise))
 
 
 def _index(value: Any) -> int | None:
@@ -74,7 +74,7 @@ def real(
     if not bad:
         return number
     expected = f"a number{' of ' + unit if unit else ''} {'greater than 0' if positive else '≥ 0'}"
-    raise error(_expected(name, expected, shown(value)), where=where, remedy=_or(otherwise))
+    raise error(_expected(name, expected, shown(value)), where=where, remedy=_remedy(otherwise))
 
 
 def share(value: Any, name: str, least: float = 0.0, most: float = 1.0, *, where: str = "options") -> float:
@@ -82,7 +82,9 @@ def share(value: Any, name: str, least: float = 0.0, most: float = 1.0, *, where
     number = _float(value)
     if least <= number <= most:
         return number
-    raise InvalidOption(_expected(name, f"a number from {least:g} to {most:g}", shown(value)), where=where)
+    raise InvalidOption(
+        _expected(name, f"a number from {least:g} to {most:g}", shown(value)), where=where, remedy=_remedy()
+    )
 
 
 def _float(value: Any) -> float:
@@ -157,6 +159,6 @@ def _expected(name: str, expected: str, actual: str) -> str:
     return f"expected {name} to be {expected}, got {actual}"
 
 
-def _or(otherwise: str) -> str:
-    """Return the remedy for an option that has other valid values; empty if there are none."""
-    return f"pass a valid value, or {otherwise}" if otherwise else ""
+def _remedy(otherwise: str = "") -> str:
+    """Return the remedy for an invalid value; `otherwise` names other valid values."""
+    return "pass a valid value" + (f", or {otherwise}" if otherwise else "")

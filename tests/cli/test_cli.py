@@ -87,23 +87,23 @@ def test_quiet_prints_nothing(file: Path, capsys: pytest.CaptureFixture[str]) ->
         (["tune", "nowhere.onnx"], "there is no such file"),
         (["tune", "{file}:small", "--shape", "input=2x-1"], "input"),
         (["tune", "{file}:small", "--output", "/nowhere/m.flx"], "there is no directory"),
-        (["tune", "{file}:with_inputs", "--rounds", "-2"], "rounds is -2"),
-        (["tune", "{file}:with_inputs", "--precision", "tf32"], "on tensor cores, and a CPU has none"),
+        (["tune", "{file}:with_inputs", "--rounds", "-2"], "expected rounds to be an integer ≥ 0, got -2"),
+        (["tune", "{file}:with_inputs", "--precision", "tf32"], "tf32 needs tensor cores, but a CPU has none"),
         (["show", "nowhere.flx"], "there is no such file"),
         (["show", "{file}"], "damaged or of another kind"),
         (["show", str(OLD), "--html", "/nowhere/page.html"], "there is no directory"),
         (["show", str(OLD), "--html", str(OLD)], "it is the file that is shown"),
         (["resume", "nowhere.sqlite"], "there is no such file"),
-        (["resume", ":memory:"], "the store in memory: it is new, so there is nothing to read"),
+        (["resume", ":memory:"], "the store in memory: it is new and empty"),
         (["tune", "{file}:with_inputs", "--store", ""], "'' is not a path"),
-        (["tune", "{file}:with_inputs", "--store", "/dev/null"], "it is a device"),
-        (["tune", "{file}:with_inputs", "--output", "/dev/null"], "it is a device"),
+        (["tune", "{file}:with_inputs", "--store", "/dev/null"], "got a device"),
+        (["tune", "{file}:with_inputs", "--output", "/dev/null"], "got a device"),
         (["resume", str(OLD)], "no `felixlike tune` has used it"),
-        (["merge", "/dev/null", "nowhere.sqlite"], "/dev/null: it is a device"),
+        (["merge", "/dev/null", "nowhere.sqlite"], "/dev/null: expected a file, got a device"),
         (["compact", "nowhere.sqlite"], "there is no such file"),
         (["export", "nowhere.sqlite", "{file}.db"], "there is no such file"),
         (["export", str(OLD), "{file}.db", "--best", "-1"], "best is -1"),
-        (["import", "nowhere", "{file}.sqlite"], "there is no database_workload.json that can be read"),
+        (["import", "nowhere", "{file}.sqlite"], "database_workload.json cannot be read"),
     ],
 )
 def test_errors_are_one_sentence_without_a_traceback(
@@ -167,7 +167,7 @@ def test_stores_are_merged_exported_imported_and_compacted(
     content = Path(store).read_bytes()
     Path(store).write_bytes(content[:-4096])
     assert main(["merge", str(tmp_path / "saved.sqlite"), store]) == 0
-    assert "The file is not sound: it is damaged" in capsys.readouterr().out
+    assert "The file is not sound: the file is damaged" in capsys.readouterr().out
 
 
 def test_merge_skips_invalid_files_and_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,9 +184,9 @@ def test_merge_skips_invalid_files_and_names_them(tmp_path: Path, capsys: pytest
         f"{one}: 0 new measurements, 5 known.",
     ]
     left_out = captured.err.splitlines()
-    assert left_out[0].startswith(f"felixlike: left out: {text}: it is damaged or not a store")
+    assert left_out[0].startswith(f"felixlike: left out: {text}: the file is damaged or not a store")
     assert left_out[1] == f"felixlike: left out: {nowhere}: there is no such file. check the path."
-    assert left_out[2].startswith(f"felixlike: left out: {target}: it cannot be merged into itself")
+    assert left_out[2].startswith(f"felixlike: left out: {target}: a store cannot be merged into itself")
     assert left_out[3:] == [f"felixlike: 3 of 6 files left out; {target} has 10 measurements."]
     assert main(["merge", target, one, two]) == 0
 
@@ -280,7 +280,7 @@ def test_doctor_names_the_described_machine(
     assert "which stands in for graviton2: 3 cores, 128-bit vectors, L1 64 KiB, L2 1024 KiB" in printed
     monkeypatch.setenv("FELIXLIKE_DEVICE", "graviton")
     assert main(["doctor"]) != 0
-    assert "FELIXLIKE_DEVICE: 'graviton' is no described machine. use one of zen3," in capsys.readouterr().err
+    assert "FELIXLIKE_DEVICE: unknown machine 'graviton'. use one of zen3," in capsys.readouterr().err
 
 
 def test_doctor_names_problems_and_remedies(

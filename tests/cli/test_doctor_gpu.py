@@ -50,7 +50,7 @@ def test_a_gpu_that_tvm_cannot_use_is_a_problem(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("driver", "given", "problem", "remedy"),
     [
-        (Driver("13.0", (), "it sees no GPU"), {}, "it sees no GPU", "CUDA_VISIBLE_DEVICES"),
+        (Driver("13.0", (), "the driver finds no GPU"), {}, "the driver finds no GPU", "CUDA_VISIBLE_DEVICES"),
         (Driver("13.0"), {}, "it has none", "CUDA_VISIBLE_DEVICES"),
         (Driver("13.0", H100), {"kind": ""}, "neither NVRTC nor nvcc", r"felixlike[cuda]"),
         (Driver("13.0", H100), {"kind": "nvcc"}, "each candidate takes seconds", "NVRTC is quicker"),

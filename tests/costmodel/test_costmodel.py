@@ -223,9 +223,9 @@ def test_bad_weights_are_errors(kind: str, tmp_path: Path, monkeypatch: pytest.M
     [
         ({"target": "abacus"}, InvalidOption, r"'abacus' is not a kind of target\. use one of cpu, cuda"),
         ({"target": None}, InvalidOption, "None is not a kind of target"),
-        ({"seed": -1}, InvalidOption, "costmodel.load: seed is -1"),
-        ({"seed": 2**70}, InvalidOption, "seed is"),
-        ({"path": 5}, InvalidWeights, r"weights: 5 is not a path\. give a path.*, or None for those shipped"),
+        ({"seed": -1}, InvalidOption, "costmodel.load: expected seed to be .*, got -1"),
+        ({"seed": 2**70}, InvalidOption, f"expected seed to be .*, got {2**70}"),
+        ({"path": 5}, InvalidWeights, r"weights: 5 is not a path\. pass a str.*, or None for those shipped"),
         ({"path": ""}, InvalidWeights, "'' is not a path"),
     ],
 )

@@ -177,7 +177,7 @@ def test_inputs_of_invalid_types_raise(kernel: dynamic.DynamicKernel) -> None:
         ({"task": 3}, InvalidModel, "3 is no operator"),
         ({"task": operators.row_sums}, InvalidModel, "no contraction"),
         ({"dims": fx.Dim("B", [1])}, InvalidDim, "nothing is said of its size"),
-        ({"device": "zen99"}, UnknownTarget, "'zen99' is no described machine"),
+        ({"device": "zen99"}, UnknownTarget, "unknown machine 'zen99'"),
         ({"device": 7}, InvalidDevice, "7 is no device"),
         ({"sia": (1, 2)}, InvalidOption, "no three weights"),
     ],

@@ -167,10 +167,10 @@ def test_options_of_the_call_override_the_environment() -> None:
     ("given", "environment", "text"),
     [
         ({"second": 3}, {}, "there is no option 'second'.*seconds"),
-        ({"seconds": -1}, {}, "seconds is -1"),
-        ({"trials": 1.5}, {}, "trials is 1.5"),
+        ({"seconds": -1}, {}, "expected seconds to be .*, got -1"),
+        ({"trials": 1.5}, {}, "expected trials to be .*, got 1.5"),
         ({"background": "yes"}, {}, "background is 'yes'"),
-        ({}, {"FELIXLIKE_SECONDS": "soon"}, "seconds is 'soon'"),
+        ({}, {"FELIXLIKE_SECONDS": "soon"}, "expected seconds to be .*, got 'soon'"),
         ({}, {"FELIXLIKE_BACKGROUND": "perhaps"}, "background is 'perhaps'"),
         ({"watch_weights": 1}, {}, "watch_weights is 1"),
     ],

@@ -66,7 +66,9 @@ def test_a_non_symbolic_sketch_is_refused() -> None:
 
 @pytest.mark.parametrize("wrong", [None, 5, "x", workloads.matmul])
 def test_formulas_refuses_other_types(wrong: Any) -> None:
-    with pytest.raises(InvalidOption, match=r"formulas: sketch is .*\. give one of what .*sketches\(task\) returns"):
+    with pytest.raises(
+        InvalidOption, match=r"formulas: expected sketch to be .*\. give one of what .*sketches\(task\) returns"
+    ):
         formulas(wrong)
 
 
@@ -77,5 +79,5 @@ def test_points_are_rows_of_whole_numbers() -> None:
     for wrong in (points[0], points[:, :2], points + 0.5, None):
         with pytest.raises(InvalidPoint, match=r"not whole numbers \[count, 11\]"):
             features_of_sketch.evaluate(wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match=r"device is a str\. give a felixlike.Device"):
+    with pytest.raises(InvalidOption, match=r"device to be .*, got a str\. give a felixlike.Device"):
         formulas(sketch, "cpu")  # type: ignore[arg-type]

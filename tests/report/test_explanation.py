@@ -94,9 +94,9 @@ def test_bad_names_are_errors(sketch: Sketch, explanation: Explanation) -> None:
         explain(sketch, point=[1, 2])
     with pytest.raises(InvalidOption, match=r"for example vector_extent; all of them are in felixlike.features.NAMES"):
         explain(sketch, columns="vector_extnt")
-    with pytest.raises(InvalidOption, match=r"columns is an int\. give names"):
+    with pytest.raises(InvalidOption, match=r"columns to be .*, got an int\. give names"):
         explain(sketch, columns=5)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match=r"sketch is a str\. give one of symbolic\.sketches"):
+    with pytest.raises(InvalidOption, match=r"sketch to be .*, got a str\. give one of symbolic\.sketches"):
         explain("x")  # type: ignore[arg-type]
     with pytest.raises(UnsupportedSketch):
         explain(sketches(workloads.large_sum())[0])

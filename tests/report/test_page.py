@@ -252,7 +252,7 @@ def test_records_are_read_once_unless_the_file_is_replaced(tmp_path: Path, monke
 def test_a_page_is_written_to_a_file(tmp_path: Path) -> None:
     report().save_html(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text() == page_text(page_of_report(report()))
-    with pytest.raises(OutputNotWritable, match="it is a directory"):
+    with pytest.raises(OutputNotWritable, match="got a directory"):
         write_page(Page("t", (), ()), tmp_path)
 
 

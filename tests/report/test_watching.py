@@ -167,7 +167,7 @@ def test_wrong_arguments_of_the_command_are_errors(tmp_path: Path, capsys: pytes
     text.write_text("no store " * 1000)
     for arguments, words in (
         ([str(text)], "damaged or not a store"),
-        ([str(tmp_path)], "it is a directory"),
+        ([str(tmp_path)], "got a directory"),
         ([str(tmp_path / "nowhere" / "s.sqlite")], "there is no directory"),
         ([":memory:"], "in memory of another process"),
         ([str(tmp_path / "s.sqlite"), "--port", "70000"], "port is 70000"),

@@ -61,7 +61,7 @@ def test_the_precision_is_read_from_a_saved_description(imported: Any, monkeypat
     monkeypatch.setattr(artefact_description, "device_name", lambda target: "a GPU")
     assert precision_of(artefact_description._target({"target": str(imported.target)}, "model.flx")).name == "tf32"
     wrong = str(imported.target).replace("tf32", "tf23")
-    with pytest.raises(InvalidArtefact, match=r"feature\.precision cannot be had"):
+    with pytest.raises(InvalidArtefact, match=r"feature\.precision is not supported"):
         artefact_description._target({"target": wrong}, "model.flx")
 
 

@@ -124,5 +124,5 @@ def test_cuda_errors_in_a_call_are_translated(monkeypatch: pytest.MonkeyPatch) -
         compiled(x)
     assert type(plain.value) is RuntimeError
     monkeypatch.setattr(compiled, "device", torch.device("cuda", 0))
-    with pytest.raises(GPUOutOfMemory, match="the GPU has no memory left"):
+    with pytest.raises(GPUOutOfMemory, match="the GPU is out of memory"):
         compiled(x)

@@ -185,7 +185,7 @@ def test_strategies_are_made_by_name_or_used_unchanged() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "text"),
     [
-        (Gradient, {"seeds": 0}, "seeds is 0.*whole number ≥ 1"),
+        (Gradient, {"seeds": 0}, "expected seeds to be an integer ≥ 1, got 0"),
         (Gradient, {"explore": 1.5}, "explore is 1.5.*number from 0 to 1"),
         (Gradient, {"noise": -1.0}, "noise is -1.0"),
         (Evolutionary, {"population": True}, "population is True"),

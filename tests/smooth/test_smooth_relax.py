@@ -103,10 +103,10 @@ def test_second_derivatives_are_finite(relaxed: Relaxed) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"formulas": 5}, r"formulas is an int\. give what felixlike.features.formulas\(sketch\) returns"),
-        ({"width": 0}, r"width is 0\. give a number greater than 0"),
-        ({"width": float("nan")}, "width is nan"),
-        ({"width": "wide"}, "width is 'wide'"),
+        ({"formulas": 5}, r"formulas to be .*, got an int\. give what felixlike.features.formulas\(sketch\) returns"),
+        ({"width": 0}, "expected width to be a number greater than 0, got 0"),
+        ({"width": float("nan")}, "expected width to be .*, got nan"),
+        ({"width": "wide"}, "expected width to be .*, got 'wide'"),
         ({"dtype": torch.float16}, r"dtype is torch.float16\. use torch.float64 or torch.float32"),
         ({"dtype": "float32"}, "dtype is 'float32'"),
     ],

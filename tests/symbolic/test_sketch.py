@@ -168,11 +168,11 @@ def test_points_may_be_arrays_lists_and_tensors(product: Sketch) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"count": -1, "seed": 0}, "count is -1"),
-        ({"count": 2.5, "seed": 0}, "count is 2.5"),
-        ({"count": 2**40, "seed": 0}, "count is 1099511627776. give a whole number from 0 to 100000000"),
-        ({"count": 1, "seed": -1}, "seed is -1"),
-        ({"count": 1, "seed": None}, "seed is None"),
+        ({"count": -1, "seed": 0}, "expected count to be .*, got -1"),
+        ({"count": 2.5, "seed": 0}, "expected count to be .*, got 2.5"),
+        ({"count": 2**40, "seed": 0}, "expected count to be an integer from 0 to 100000000, got 1099511627776"),
+        ({"count": 1, "seed": -1}, "expected seed to be .*, got -1"),
+        ({"count": 1, "seed": None}, "expected seed to be .*, got None"),
         ({"count": 1, "seed": 0, "paths": 0}, "paths is 0"),
     ],
 )

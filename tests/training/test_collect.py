@@ -125,7 +125,7 @@ def test_the_commands_collect_train_and_evaluate(tmp_path: Path, capsys: pytest.
         (["collect"], "no store is given"),
         (["collect", "s.sqlite", "--part", "3/2"], "--part is '3/2'"),
         (["collect", "s.sqlite", "--workloads", "absent.txt"], "absent.txt"),
-        (["collect", "s.sqlite", "--cores", "0"], "--cores is 0"),
+        (["collect", "s.sqlite", "--cores", "0"], "expected --cores to be an integer ≥ 1, got 0"),
         (["train", "empty.sqlite", "--output", "w.pt"], "no workload with two measured candidates"),
         (["train", "absent.sqlite", "--output", "w.pt"], "absent.sqlite"),
         (["train", "empty.sqlite", "--output", "no/such/folder.pt"], "there is no directory"),
