@@ -25,7 +25,7 @@ from felixlike.records.schema import APPLICATION, TABLES, VERSION
 BUSY_MILLISECONDS = 30_000
 """Time to wait for another process's lock, ms; chosen by hand."""
 
-_SMALL = 8 * 2**20
+CHECKED_BYTES = 8 * 2**20
 """Largest size of a file that is checked as a whole when it is opened, bytes; chosen by hand.
 
 The rows of larger files are checked when they are read."""
@@ -178,7 +178,7 @@ class StoreFile:
                 with self.transaction():
                     self._bring_up_to_date()
             self.execute("PRAGMA foreign_keys = ON")
-        if self.path is not None and self.path.stat().st_size <= _SMALL:
+        if self.path is not None and self.path.stat().st_size <= CHECKED_BYTES:
             self.check()
 
     def _set_journal(self) -> None:

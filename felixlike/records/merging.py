@@ -18,7 +18,7 @@ from felixlike.records.salvage import salvage
 from felixlike.records.schema import COLUMNS, VALUES, Row, opened, sealed
 from felixlike.records.store import Store
 
-_AT_ONCE = 1000
+ROWS_AT_ONCE = 1000
 """Rows of one transaction; chosen by hand."""
 
 _MERGED = tuple(table for table in VALUES if table != "commands")
@@ -147,7 +147,7 @@ def _add(store: Store, table: str, rows: Iterable[Row]) -> tuple[int, int]:
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield lists of up to _AT_ONCE rows."""
+    """Yield lists of up to ROWS_AT_ONCE rows."""
     iterator = iter(rows)
-    while some := list(islice(iterator, _AT_ONCE)):
+    while some := list(islice(iterator, ROWS_AT_ONCE)):
         yield some

@@ -31,7 +31,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]
 @pytest.fixture(params=["small", "large"])
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "large":
-        monkeypatch.setattr("felixlike.records.file._SMALL", 0)
+        monkeypatch.setattr("felixlike.records.file.CHECKED_BYTES", 0)
 
 
 def salvaged(path: Path, written: list[Record]) -> int:
@@ -206,8 +206,8 @@ def test_files_of_other_programs_are_not_changed(tmp_path: Path) -> None:
         connection.close()
         before = path.read_bytes()
         for read_only in (False, True):
-            with pytest.raises(StoreError, match=r"of another program|it has version 99"):
+            with pytest.raises(StoreError, match=r"\.db: .*(another program|version 99)"):
                 Store(path, read_only=read_only)
-        with records.open() as store, pytest.raises(StoreError, match=r"of another program|it has version 99"):
+        with records.open() as store, pytest.raises(StoreError, match=r"\.db: .*(another program|version 99)"):
             records.merge(store, path)
         assert path.read_bytes() == before

@@ -19,12 +19,13 @@ from felixlike._util.child_process import environment, python_command
 from felixlike.errors import WorkerFailed
 from felixlike.hardware import placement
 
-_COMMAND = python_command("felixlike.measure.child.fork_server")
+COMMAND = python_command("felixlike.measure.child.fork_server")
+"""Command that starts a fork server."""
 _REPLY_BYTES = 4096
 """Largest size of a reply, bytes."""
 _START_SECONDS = 120
 """Time limit for the start of a server, s; chosen by hand."""
-_REPLY_SECONDS = 60
+REPLY_SECONDS = 60
 """Time limit for a reply of a server that hangs, s; chosen by hand. The end of a server is noticed at once."""
 _SEND_SECONDS = 30.0
 """Timeout for sending to a candidate's process, s; chosen by hand."""
@@ -85,13 +86,13 @@ class ForkServer:
         except OSError as error:
             self.close()
             raise WorkerFailed(
-                f"the measuring process could not be started: {error}", where=" ".join(_COMMAND), remedy=_REMEDY
+                f"the measuring process could not be started: {error}", where=" ".join(COMMAND), remedy=_REMEDY
             ) from error
 
     def _spawned(self, control: socket.socket, log: IO[bytes]) -> subprocess.Popen[bytes]:
         """Start the server's Python process; `control` is its end of the connection, `log` receives its stderr."""
         return subprocess.Popen(
-            [*_COMMAND, str(control.fileno()), str(self._directory)],
+            [*COMMAND, str(control.fileno()), str(self._directory)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
@@ -147,7 +148,7 @@ class ForkServer:
             self.close()
             raise WorkerFailed(
                 f"the measuring process did not start ({death}): {words or 'it printed nothing'}",
-                where=" ".join(_COMMAND),
+                where=" ".join(COMMAND),
                 remedy=_REMEDY,
             ) from None
         self._ready = True
@@ -159,7 +160,7 @@ class ForkServer:
         try:
             fds = [] if channel is None else [channel.fileno()]
             socket.send_fds(self._control, [json.dumps(message).encode()], fds)
-            return self._reply(_REPLY_SECONDS)
+            return self._reply(REPLY_SECONDS)
         except OSError as error:
             self.close()
             raise ServerDied(str(error)) from None
