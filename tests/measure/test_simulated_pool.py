@@ -131,7 +131,7 @@ def test_candidates_that_would_take_too_long_time_out(monkeypatch: pytest.Monkey
         monkeypatch.setattr(simulated_module, "surrogate_of", lambda _, replacement=impatient: replacement)
         for measurement in SimulatedPool("simulated:cpu").measure(task, candidates):
             assert (measurement.status, measurement.seconds) == (Status.TIMEOUT, math.inf)
-            assert measurement.message == "simulated: stopped after 10.0 s"
+            assert "10.0 s" in measurement.message
             assert measurement.run_seconds == ran
             assert measurement.build_seconds == built or built == 0.0 < measurement.build_seconds < 10.0
 
@@ -156,7 +156,7 @@ def test_candidates_without_features_are_build_errors(monkeypatch: pytest.Monkey
     monkeypatch.setattr("felixlike.measure.simulated.surrogate.packing_blocks", lambda _: [])
     first, second = SimulatedPool("simulated:cpu").measure(task, [candidates[0], Untuned(task)])
     assert first.status is Status.BUILD_ERROR
-    assert "feature extractor cannot read it" in first.message
+    assert "feature extractor" in first.message
     assert second.status is Status.OK
 
 
