@@ -64,7 +64,7 @@ def test_a_failing_network_does_not_stop_the_others(
     [
         (["vgg"], "there is no network 'vgg'"),
         (["lstn"], "did you mean 'lstm'"),
-        (["mlp", "--batch", "0"], "batch is 0"),
+        (["mlp", "--batch", "0"], "expected batch to be an integer ≥ 1, got 0"),
         (["mlp", "--seconds", "-1"], "seconds to be a number of seconds ≥ 0, got -1"),
         (["mlp", "--against", "eager,tensorflow"], "'tensorflow' is no side"),
         (["mlp", "--output", "nowhere/networks.json"], "there is no directory"),

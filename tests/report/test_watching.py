@@ -170,7 +170,7 @@ def test_wrong_arguments_of_the_command_are_errors(tmp_path: Path, capsys: pytes
         ([str(tmp_path)], "got a directory"),
         ([str(tmp_path / "nowhere" / "s.sqlite")], "there is no directory"),
         ([":memory:"], "in memory of another process"),
-        ([str(tmp_path / "s.sqlite"), "--port", "70000"], "port is 70000"),
+        ([str(tmp_path / "s.sqlite"), "--port", "70000"], "expected port to be an integer from 0 to 65535, got 70000"),
     ):
         assert main(["watch", *arguments]) == 1
         assert words in capsys.readouterr().err

@@ -186,12 +186,12 @@ def test_strategies_are_made_by_name_or_used_unchanged() -> None:
     ("kind", "options", "text"),
     [
         (Gradient, {"seeds": 0}, "expected seeds to be an integer ≥ 1, got 0"),
-        (Gradient, {"explore": 1.5}, "explore is 1.5.*number from 0 to 1"),
-        (Gradient, {"noise": -1.0}, "noise is -1.0"),
-        (Evolutionary, {"population": True}, "population is True"),
-        (AdaTune, {"trees": 1}, "trees is 1"),
-        (LFBO, {"quantile": "half"}, "quantile is 'half'"),
-        (Genetic, {"mutation": math.nan}, "mutation is nan"),
+        (Gradient, {"explore": 1.5}, "expected explore to be a number from 0 to 1, got 1.5"),
+        (Gradient, {"noise": -1.0}, "expected noise to be .*, got -1.0"),
+        (Evolutionary, {"population": True}, "expected population to be .*, got True"),
+        (AdaTune, {"trees": 1}, "expected trees to be .*, got 1"),
+        (LFBO, {"quantile": "half"}, "expected quantile to be .*, got 'half'"),
+        (Genetic, {"mutation": math.nan}, "expected mutation to be .*, got nan"),
     ],
 )
 def test_options_out_of_range_are_named(kind: Any, options: dict[str, Any], text: str) -> None:

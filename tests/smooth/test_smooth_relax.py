@@ -103,7 +103,10 @@ def test_second_derivatives_are_finite(relaxed: Relaxed) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"formulas": 5}, r"formulas to be .*, got an int\. give what felixlike.features.formulas\(sketch\) returns"),
+        (
+            {"formulas": 5},
+            r"expected formulas to be .*, got an int\. give what felixlike.features.formulas\(sketch\) returns",
+        ),
         ({"width": 0}, "expected width to be a number greater than 0, got 0"),
         ({"width": float("nan")}, "expected width to be .*, got nan"),
         ({"width": "wide"}, "expected width to be .*, got 'wide'"),

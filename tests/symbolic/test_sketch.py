@@ -173,7 +173,7 @@ def test_points_may_be_arrays_lists_and_tensors(product: Sketch) -> None:
         ({"count": 2**40, "seed": 0}, "expected count to be an integer from 0 to 100000000, got 1099511627776"),
         ({"count": 1, "seed": -1}, "expected seed to be .*, got -1"),
         ({"count": 1, "seed": None}, "expected seed to be .*, got None"),
-        ({"count": 1, "seed": 0, "paths": 0}, "paths is 0"),
+        ({"count": 1, "seed": 0, "paths": 0}, "expected paths to be .*, got 0"),
     ],
 )
 def test_options_of_sampling_are_checked(product: Sketch, options: dict[str, Any], words: str) -> None:
