@@ -50,22 +50,24 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     except FileNotFoundError:
         mode = None
     except NotADirectoryError:
-        raise OutputNotWritable(f"there is no directory {target.parent}", where=where, remedy="make it first") from None
+        raise OutputNotWritable(
+            f"there is no directory {target.parent}", where=where, remedy="create it first"
+        ) from None
     except OSError as error:
         raise _explained(error, where) from None
     if mode is not None and not stat.S_ISREG(mode):
-        kind = next((name for test, name in _KINDS if test(mode)), "no file")
-        raise OutputNotWritable(f"it is {kind}", where=where, remedy="give the path of a file")
+        kind = next((name for test, name in _KINDS if test(mode)), "a special file")
+        raise OutputNotWritable(f"expected a file, got {kind}", where=where, remedy="give the path of a file")
     folder = target.parent
     if not folder.is_dir():
-        raise OutputNotWritable(f"there is no directory {folder}", where=where, remedy="make it first")
+        raise OutputNotWritable(f"there is no directory {folder}", where=where, remedy="create it first")
     if mode is not None and not os.access(target, os.W_OK):
-        raise OutputNotWritable("permission is denied", where=where, remedy="choose another place")
+        raise OutputNotWritable("the file is not writable", where=where, remedy="choose another path")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OutputNotWritable(
-            f"permission is denied: a file beside it is needed, and {folder} cannot be written",
+            f"the directory {folder} is not writable, and a temporary file beside the output is needed",
             where=where,
-            remedy="choose another place",
+            remedy="choose another path",
         )
     return target
 
@@ -131,6 +133,8 @@ def _explained(error: OSError, where: str) -> OutputNotWritable:
     """Return the error for a failed system call."""
     if error.errno in _NO_ROOM:
         return OutputNotWritable(
-            f"there is no room for it ({error.strerror})", where=where, remedy="make room, or choose another place"
+            f"the file does not fit on the disk ({error.strerror})",
+            where=where,
+            remedy="free some space, or choose another path",
         )
-    return OutputNotWritable(f"writing failed: {error.strerror or error}", where=where, remedy="choose another place")
+    return OutputNotWritable(f"writing failed: {error.strerror or error}", where=where, remedy="choose another path")

@@ -91,7 +91,7 @@ def write(kind: str, name: str, content: bytes) -> bool:
     root = folder()
     try:
         if root is None:
-            raise FileNotFoundError("the user's home is not known")
+            raise FileNotFoundError("the home directory is unknown")
         private_files.write(root, kind, name, content=content)
     except OSError as error:
         _unusable("the cache" if root is None else root / kind, error)
@@ -105,7 +105,7 @@ def writable_folder(kind: str) -> Path | None:
     root = folder()
     try:
         if root is None:
-            raise FileNotFoundError("the user's home is not known")
+            raise FileNotFoundError("the home directory is unknown")
         private_files.make_folder(root, kind)
     except OSError as error:
         _unusable("the cache" if root is None else root / kind, error)

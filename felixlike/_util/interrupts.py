@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that are handled."""
 
-_TOGETHER = 0.5
+TOGETHER_SECONDS = 0.5
 """Seconds within which several signals count as one.
 
 GNU's timeout sends its signal twice, and people press a key twice.
@@ -127,7 +127,7 @@ class Interrupts:
     def _arrived(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
         before, self._latest = self._latest, time.monotonic()
-        if self._latest - before < _TOGETHER:
+        if self._latest - before < TOGETHER_SECONDS:
             return
         self.code = self.code or 128 + number
         if self._searching and not self.ended:

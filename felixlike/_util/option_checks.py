@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from felixlike._util.wording import choose_from, kind_of, shown
+from felixlike._util.wording import articled, choose_from, kind_of, shown
 from felixlike.errors import FelixlikeError, InvalidOption
 
 MOST_SEED = 2**63 - 1
@@ -38,8 +38,8 @@ def whole(
     number = _index(value)
     if number is not None and number >= least and (most is None or number <= most):
         return number
-    expected = f"a whole number ≥ {least}" if most is None else f"a whole number from {least} to {most}"
-    raise error(f"{name} is {shown(value)}", where=where, remedy=_give(expected, otherwise))
+    expected = f"an integer ≥ {least}" if most is None else f"an integer from {least} to {most}"
+    raise error(_expected(name, expected, shown(value)), where=where, remedy=_remedy(otherwise))
 
 
 def _index(value: Any) -> int | None:
@@ -74,7 +74,7 @@ def real(
     if not bad:
         return number
     expected = f"a number{' of ' + unit if unit else ''} {'greater than 0' if positive else '≥ 0'}"
-    raise error(f"{name} is {shown(value)}", where=where, remedy=_give(expected, otherwise))
+    raise error(_expected(name, expected, shown(value)), where=where, remedy=_remedy(otherwise))
 
 
 def share(value: Any, name: str, least: float = 0.0, most: float = 1.0, *, where: str = "options") -> float:
@@ -82,7 +82,9 @@ def share(value: Any, name: str, least: float = 0.0, most: float = 1.0, *, where
     number = _float(value)
     if least <= number <= most:
         return number
-    raise InvalidOption(f"{name} is {shown(value)}", where=where, remedy=f"give a number from {least:g} to {most:g}")
+    raise InvalidOption(
+        _expected(name, f"a number from {least:g} to {most:g}", shown(value)), where=where, remedy=_remedy()
+    )
 
 
 def _float(value: Any) -> float:
@@ -114,14 +116,14 @@ def text(value: Any, name: str, *, remedy: str) -> str:
     """Return a nonempty string. Raises InvalidOption."""
     if isinstance(value, str) and value:
         return value
-    raise InvalidOption(f"{name} is {shown(value)}", where=name, remedy=remedy)
+    raise InvalidOption(_expected(name, "a nonempty string", shown(value)), where=name, remedy=remedy)
 
 
 def of_kind(value: Any, kind: Any, name: str, *, where: str, remedy: str) -> Any:
-    """Return a value of one class, or of one of several. Raises InvalidOption."""
+    """Return a value of a class. Raises InvalidOption."""
     if isinstance(value, kind):
         return value
-    raise InvalidOption(f"{name} is {kind_of(value)}", where=where, remedy=remedy)
+    raise InvalidOption(_expected(name, articled(kind.__name__), kind_of(value)), where=where, remedy=remedy)
 
 
 def path(value: Any, name: str, *, error: type[FelixlikeError] = InvalidOption, otherwise: str = "") -> Path:
@@ -129,7 +131,7 @@ def path(value: Any, name: str, *, error: type[FelixlikeError] = InvalidOption, 
 
     The file need not exist. Raises `error` for other types, for "", and where the system denies access.
     """
-    remedy = _give("a path, as str or pathlib.Path", otherwise)
+    remedy = "pass a str or pathlib.Path" + (f", or {otherwise}" if otherwise else "")
     raw = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(raw, str):
         raise error(f"{shown(value)} is not a path", where=name, remedy=remedy)
@@ -152,6 +154,11 @@ def _expanded(unexpanded: Path) -> Path:
         return unexpanded
 
 
-def _give(expected: str, otherwise: str) -> str:
-    """Return the remedy that names the expected value."""
-    return f"give {expected}" + (f", or {otherwise}" if otherwise else "")
+def _expected(name: str, expected: str, actual: str) -> str:
+    """Return what is wrong with an option's value."""
+    return f"expected {name} to be {expected}, got {actual}"
+
+
+def _remedy(otherwise: str = "") -> str:
+    """Return the remedy for an invalid value; `otherwise` names other valid values."""
+    return "pass a valid value" + (f", or {otherwise}" if otherwise else "")

@@ -29,7 +29,7 @@ LOCKED, _NEW, _UNLOCKED = "felixlike.", "felixlike-new.", "felixlike-unlocked."
 _NEW_SECONDS = 3600.0
 """Age in seconds after which a folder without a lock belongs to a killed process. Locking takes milliseconds."""
 
-_MEMORY = Path("/dev/shm")
+MEMORY_FOLDER = Path("/dev/shm")
 """File system in memory, used if the system has no writable folder for temporary files."""
 
 
@@ -98,9 +98,9 @@ def _own_home() -> _Home:
         except OSError as error:
             failure = failure or error
     raise OutputNotWritable(
-        f"no folder for temporary files can be made{f': {failure.strerror}' if failure else ''}",
+        f"cannot create a folder for temporary files{f': {failure.strerror}' if failure else ''}",
         where=os.environ.get("TMPDIR", "TMPDIR"),
-        remedy="set TMPDIR to a folder that can be written and has room",
+        remedy="set TMPDIR to a writable folder with free space",
     ) from failure
 
 
@@ -108,8 +108,8 @@ def _bases() -> Iterator[Path]:
     """Yield the folders in which to make temporary ones, in order of preference."""
     with contextlib.suppress(FileNotFoundError):  # no writable folder
         yield Path(tempfile.gettempdir())
-    if _MEMORY.is_dir():
-        yield _MEMORY
+    if MEMORY_FOLDER.is_dir():
+        yield MEMORY_FOLDER
 
 
 def _sweep(base: Path) -> None:

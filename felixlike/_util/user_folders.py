@@ -57,13 +57,13 @@ def default_store() -> Path | None:
     """
     path = store_path()
     if path is None:
-        unusable("the user's home", OSError(errno.ENOENT, "it is not known"))
+        unusable("the home directory", OSError(errno.ENOENT, "it is unknown"))
         return None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for needed in (path.parent, path):
             if needed.exists() and not os.access(needed, os.W_OK):
-                raise PermissionError(errno.EACCES, "it cannot be written")
+                raise PermissionError(errno.EACCES, "it is not writable")
     except OSError as error:
         unusable(path.parent, error)
         return None
@@ -158,7 +158,7 @@ _runs = 0
 """Number of `held_back` blocks that run."""
 
 
-_LOST = "What felixlike would keep there is kept in memory, and made again by the next process"
+_LOST = "Results are kept in memory instead, and the next process computes them again"
 _UNLOCKED = "Files in it cannot be locked, so processes may do the same work at the same time"
 
 
@@ -174,8 +174,8 @@ def unusable(place: Path | str, error: BaseException, *, consequence: str = _LOS
         if _told:
             return
         _waiting = _waiting or (
-            f"{place} cannot be used ({_reason(error)}). {consequence}. Set XDG_CACHE_HOME and XDG_DATA_HOME to folders"
-            " on a local disk that can be written."
+            f"{place} cannot be used ({_reason(error)}). {consequence}. Set XDG_CACHE_HOME and XDG_DATA_HOME to"
+            " writable folders on a local disk."
         )
         is_held_back = _runs > 0
     if not is_held_back:

@@ -51,8 +51,12 @@ def kind_of(value: Any) -> str:
     """Return a value's type with an article: "an int", "a Tensor", "None"."""
     if value is None or isinstance(value, bytes):
         return "None" if value is None else "bytes"
-    name = type(value).__name__
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+    return articled(type(value).__name__)
+
+
+def articled(noun: str) -> str:
+    """Return a noun with its indefinite article: "an int", "a Task"."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def nearest(wrong: Any, known: Iterable[str]) -> str | None:

@@ -98,13 +98,19 @@ def check_device(device: Device) -> None:
         actual = getattr(device, name)
         if isinstance(actual, bool) or not isinstance(actual, int | float) or not value <= actual < float("inf"):
             raise InvalidDevice(
-                f"{name} is {actual!r}", where=device.name or "device", remedy=f"give a number of at least {value:g}"
+                f"expected {name} to be a number ≥ {value:g}, got {actual!r}",
+                where=device.name or "device",
+                remedy=_REMEDY,
             )
     if device.kind not in ("cpu", "cuda"):
-        raise InvalidDevice(f"kind is {device.kind!r}", where=device.name or "device", remedy='give "cpu" or "cuda"')
+        raise InvalidDevice(
+            f"unknown kind {device.kind!r}", where=device.name or "device", remedy='use "cpu" or "cuda"'
+        )
     if device.vector_bits & (device.vector_bits - 1):
         raise InvalidDevice(
-            f"vector_bits is {device.vector_bits}", where=device.name or "device", remedy="give a power of two"
+            f"expected vector_bits to be a power of two, got {device.vector_bits}",
+            where=device.name or "device",
+            remedy=_REMEDY,
         )
     if device.register_bytes * 8 < 4 * device.vector_bits and device.kind == "cpu":
         raise InvalidDevice(
@@ -113,6 +119,8 @@ def check_device(device: Device) -> None:
             remedy="give the bytes of all vector registers of a core",
         )
 
+
+_REMEDY = "correct the hardware description"
 
 _LANES = 128
 """Multiply-adds of a multiprocessor, and bytes that it reads from shared memory, in a cycle."""

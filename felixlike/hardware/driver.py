@@ -14,11 +14,11 @@ _COMPUTE_MAJOR, _COMPUTE_MINOR = 75, 76
 _NO_DEVICE = 100
 """CUDA_ERROR_NO_DEVICE."""
 _WORDS = {
-    _NO_DEVICE: "it sees no GPU",
+    _NO_DEVICE: "the driver finds no GPU",
     3: "this process was forked from one that used the GPU",
     802: "the system is not ready (fabric manager)",
-    803: "it does not fit the kernel module: another version was installed and not loaded",
-    804: "it is older than the CUDA libraries allow on this GPU",
+    803: "the driver does not match the loaded kernel module: another version was installed but not loaded",
+    804: "the driver is older than the CUDA libraries require on this GPU",
 }
 """Descriptions of cuInit's errors (CUresult in cuda.h)."""
 
@@ -48,7 +48,7 @@ def driver() -> Driver:
     version = f"{number.value // 1000}.{number.value % 1000 // 10}"
     failed = int(library.cuInit(0))
     if failed:
-        return Driver(version, (), _WORDS.get(failed, f"it does not start (error {failed})"))
+        return Driver(version, (), _WORDS.get(failed, f"the driver failed to start (error {failed})"))
     count = ctypes.c_int()
     library.cuDeviceGetCount(ctypes.byref(count))
     return Driver(version, tuple(_gpu(library, index) for index in range(count.value)))

@@ -56,17 +56,19 @@ def require_gpu(target: Any) -> str:
     if gpu is None:
         nvidia_driver = driver()
         reason = (
-            "there is no NVIDIA driver" if not nvidia_driver.version else nvidia_driver.problem or "TVM does not see it"
+            "there is no NVIDIA driver"
+            if not nvidia_driver.version
+            else nvidia_driver.problem or "TVM does not detect it"
         )
         raise NoGPU(
-            f"no GPU was found on this machine ({reason}), so CUDA code can be looked at, but not tuned",
+            f"no GPU was found on this machine ({reason}), so CUDA code can be inspected, but not tuned",
             where="target",
-            remedy='use "cpu", or see `felixlike doctor`; felixlike.symbolic and felixlike explain need no GPU',
+            remedy='use "cpu", or run `felixlike doctor`; felixlike.symbolic and felixlike explain need no GPU',
         )
     name, gpu_arch = gpu
     if gpu_arch != target_arch:
         raise WrongArchitecture(
-            f"it is for {target_arch}, the {name} of this machine is {gpu_arch}",
+            f"the target is for {target_arch}, but this machine's {name} is {gpu_arch}",
             where="target",
             remedy=f'use "{gpu_arch}"',
         )

@@ -65,5 +65,5 @@ def kind_of(target: Any) -> Kind:
     """
     name = str(target.kind.name)
     if name not in KINDS:
-        raise UnknownTarget(f"targets of kind {name!r} are not known", where="target", remedy='use "cpu" or "cuda"')
+        raise UnknownTarget(f"targets of kind {name!r} are not supported", where="target", remedy='use "cpu" or "cuda"')
     return KINDS[name]

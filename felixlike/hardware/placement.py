@@ -155,10 +155,9 @@ def _resettle(count: int) -> None:
     """Create or change the calling thread's pool, or move a worker away from the caller. Raises ForkedProcess."""
     if _here.lost:
         raise ForkedProcess(
-            "this process was forked from one in which a compiled model had been called: the threads it runs on "
-            "were left behind",
+            "this process was forked from one that had called a compiled model, whose threads a fork does not copy",
             where=f"process {os.getpid()}",
-            remedy='start processes by "spawn" (multiprocessing.get_context("spawn")), or before the first call',
+            remedy='start processes with multiprocessing.get_context("spawn"), or before the first call',
         )
     if not _here.home or count != _here.asked:
         _launch(count)

@@ -116,7 +116,7 @@ def with_precision(target: Any, name: Any) -> Any:
     reason = _without_tensor_cores(target)
     if reason:
         raise InvalidOption(
-            f"{precision.name} is computed on tensor cores, and {reason}",
+            f"{precision.name} needs tensor cores, but {reason}",
             where="precision",
             remedy='use precision="float32", or a target like "cuda" of compute capability 8.0 or later',
         )
@@ -129,7 +129,7 @@ def checked_precision(target: Any) -> Any:
         with_precision(target, precision_of(target).name)
     except InvalidOption as error:
         raise UnknownTarget(
-            f"its {_ATTRIBUTE} cannot be had: {error.what}", where="target", remedy="leave that attribute out"
+            f"its {_ATTRIBUTE} is not supported: {error.what}", where="target", remedy="leave that attribute out"
         ) from None
     return target
 
@@ -146,9 +146,9 @@ def require_float32(target: Any) -> None:
     precision = precision_of(target)
     if precision.on_tensor_cores:
         raise InvalidOption(
-            f"products of {precision.name} are for models whose sizes are known",
+            f"dynamic sizes do not support precision {precision.name}",
             where="precision",
-            remedy='use precision="float32", or give sizes in place of every Dim',
+            remedy='use precision="float32", or replace every Dim by a size',
         )
 
 
@@ -160,5 +160,5 @@ def _without_tensor_cores(target: Any) -> str:
         return "simulated devices were measured in float32 only"
     arch = re.match(r"sm_(\d+)", str(target.attrs.get("arch", "")))
     if arch is None or int(arch[1]) < _LEAST_ARCH:
-        return f"those of {target.attrs.get('arch')} do not know it"
+        return f"those of {target.attrs.get('arch')} do not support it"
     return ""

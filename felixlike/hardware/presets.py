@@ -56,18 +56,21 @@ def read_description(path: str | os.PathLike[str]) -> Device:
         entry = tomllib.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise InvalidDevice(
-            f"it cannot be read: {first_line(error)}", where=where, remedy="give a .toml file"
+            f"the file cannot be read: {first_line(error)}", where=where, remedy="give a valid .toml file"
         ) from None
     if len(entry) == 1 and isinstance(only := next(iter(entry.values())), dict):
         entry = only
     missing = [name for name in _ENTRIES if name not in entry]
     if missing:
-        raise InvalidDevice(f"there is no {missing[0]}", where=where, remedy=f"a description has {', '.join(_ENTRIES)}")
+        keys = ", ".join(_ENTRIES)
+        raise InvalidDevice(f"the key {missing[0]} is missing", where=where, remedy=f"give a value for each of {keys}")
     wrong = [n for n in _ENTRIES[3:] if isinstance(entry[n], bool) or not isinstance(entry[n], int | float)]
     if wrong:
-        raise InvalidDevice(f"{wrong[0]} is {entry[wrong[0]]!r}", where=where, remedy="give a number")
+        what = f"expected {wrong[0]} to be a number, got {entry[wrong[0]]!r}"
+        raise InvalidDevice(what, where=where, remedy="correct the hardware description")
     if entry["vector_bits"] < 32:
-        raise InvalidDevice(f"vector_bits is {entry['vector_bits']}", where=where, remedy="give at least 32")
+        what = f"expected vector_bits to be at least 32, got {entry['vector_bits']}"
+        raise InvalidDevice(what, where=where, remedy="correct the hardware description")
     device = _device(entry)
     check_device(device)
     return device
@@ -98,7 +101,8 @@ def imitated() -> tuple[str, Device] | None:
     if not cores:
         return name, device
     if not cores.isdecimal() or int(cores) < 1:
-        raise UnknownTarget(f"it asks for {cores!r} cores", where=IMITATED, remedy='say it as in "zen4:8"')
+        what = f"expected a number of cores ≥ 1 after the colon, got {cores!r}"
+        raise UnknownTarget(what, where=IMITATED, remedy='write it as in "zen4:8"')
     return name, replace(device, cores=int(cores))
 
 
@@ -106,7 +110,7 @@ def _found(name: str, *, where: str) -> Device:
     """Return a described machine or raise UnknownTarget."""
     if name not in machines():
         remedy = f"use one of {', '.join(machines())}"
-        raise UnknownTarget(f"{name!r} is no described machine", where=where, remedy=remedy)
+        raise UnknownTarget(f"unknown machine {name!r}", where=where, remedy=remedy)
     return machines()[name]
 
 

@@ -96,7 +96,7 @@ def require_real(target: Any, *, where: str) -> Any:
     device = simulated(target)
     if device is not None:
         raise UnknownTarget(
-            f"{device.device} is simulated: it has no processor to measure on",
+            f"cannot measure on {device.device}: it has no hardware",
             where=where,
             remedy="use measure.SimulatedPool, or the target of a real device",
         )

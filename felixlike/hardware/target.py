@@ -52,7 +52,7 @@ def resolve_target(target: "str | Target") -> Target:
             raise UnknownTarget(
                 f"the {kind.name} target {target} has no {', '.join(missing)}",
                 where="target",
-                remedy='say it, as in Target({"kind": "llvm", "num-cores": 4}), or use "cpu" or "cuda"',
+                remedy='add it, as in Target({"kind": "llvm", "num-cores": 4}), or use "cpu" or "cuda"',
             )
         if kind.on_host:
             _check_cpu(target)
@@ -100,18 +100,20 @@ def _check_cpu(target: Target) -> None:
     name, cores = str(target.attrs.get("mcpu", "")), int(target.attrs["num-cores"])
     if name and not _tvm.knows_cpu(name, str(target.attrs.get("mtriple", ""))):
         raise UnknownTarget(
-            f"LLVM {_tvm.llvm_version()} knows no processor {name!r}",
+            f"LLVM {_tvm.llvm_version()} does not know a processor {name!r}",
             where="target",
-            remedy=f'use LLVM\'s name of it, or "cpu" for this one ({_tvm.host_cpu()})',
+            remedy=f'use LLVM\'s name of the processor, or "cpu" for this one ({_tvm.host_cpu()})',
         )
     if cores < 1:
-        raise UnknownTarget(f"num-cores is {cores}", where="target", remedy="give at least 1")
+        raise UnknownTarget(
+            f"expected num-cores to be at least 1, got {cores}", where="target", remedy="set the number of cores to use"
+        )
 
 
 def _remedy(target: Any) -> str:
     """Return what to do about an invalid target."""
     if isinstance(target, dict) or (isinstance(target, str) and target.startswith("llvm ")):
-        return 'give a TVM target that says everything: Target({"kind": "llvm", "mcpu": …, "num-cores": …}), or "cpu"'
+        return 'give a complete TVM target: Target({"kind": "llvm", "mcpu": …, "num-cores": …}), or "cpu"'
     return choose_from(target, (*_CPU, *_CUDA, *SIMULATED_NAMES)) + advice(", or a TVM target", "")
 
 
@@ -244,7 +246,7 @@ def require_runnable(target: Target) -> None:
         return
     if not kind_of(target).on_host:
         raise UnknownTarget(
-            f"{device.device} is simulated: it measures, but nothing that is compiled for it could be run here",
+            f"code that is compiled for {device.device} cannot run on this machine",
             where="target",
             remedy='search on it with measure.SimulatedPool (docs/simulated.md), or use "simulated:cpu"',
         )
@@ -261,5 +263,8 @@ def _require_cpu(target: Target) -> None:
         raise UnknownTarget(
             f"this processor ({host.mcpu}) lacks {', '.join(missing)}, which code for {name or 'it'} may use",
             where="target",
-            remedy='use "cpu", or tune on such a machine; felixlike.symbolic and felixlike explain take any processor',
+            remedy=(
+                'use "cpu", or tune on a machine with that processor; felixlike.symbolic and felixlike explain support '
+                "every processor"
+            ),
         )

@@ -30,9 +30,9 @@ def schedulable(candidate: Any) -> Schedulable:
     if callable(getattr(candidate, "module", None)):
         return candidate  # type: ignore[no-any-return]
     raise InvalidOption(
-        f"{kind_of(candidate)} is no candidate",
+        f"expected a candidate, got {kind_of(candidate)}",
         where="measure",
-        remedy="give search.Candidate(sketch, point), measure.Untuned(task), or anything with a method module()",
+        remedy="pass a search.Candidate(sketch, point), a measure.Untuned(task), or an object with a method module()",
     )
 
 
@@ -48,7 +48,7 @@ class Untuned:
 
     def __post_init__(self) -> None:
         option_checks.of_kind(
-            self.task, Task, "task", where="Untuned", remedy="give one of extract_tasks(model, shapes)"
+            self.task, Task, "task", where="Untuned", remedy="pass a task from extract_tasks(model, shapes)"
         )
 
     def module(self) -> Any:

@@ -74,7 +74,7 @@ def _check(options: Any) -> None:
         if name == "tolerance" and value is None:
             continue
         if option.type is Timing:
-            option_checks.of_kind(value, Timing, name, where=where, remedy="give a Timing")
+            option_checks.of_kind(value, Timing, name, where=where, remedy="pass a Timing")
         elif option.type is int:
             least = 0 if name == "turns" else 1
             object.__setattr__(options, name, option_checks.whole(value, name, least=least, where=where))

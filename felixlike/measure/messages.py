@@ -9,6 +9,8 @@ import socket
 import struct
 from typing import Any
 
+from felixlike._util.wording import kind_of
+
 _LENGTH = struct.Struct("<Q")
 
 Message = dict[str, Any]
@@ -33,10 +35,10 @@ def receive(channel: socket.socket, *, most: int | None = None) -> Message:
     """
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
     if most is not None and length > most:
-        raise ValueError(f"a message of {length} bytes")
+        raise ValueError(f"the message has {length} bytes, the limit is {most}")
     message = json.loads(_exactly(channel, length))
     if not isinstance(message, dict):
-        raise ValueError("not a JSON object")
+        raise ValueError(f"expected a JSON object, got {kind_of(message)}")
     return message
 
 

@@ -53,9 +53,9 @@ def cut(func: Any) -> tuple[Any, tuple[Packing, ...]]:
         alone = len(block.reads) == 1 and len(_tvm.found(part, _tvm.s_tir.SBlock)) == 1
         if len(indices) != 1 or not alone or not params[indices[0]].same_as(old):
             raise InvalidSchedule(
-                "it packs something else than one of the function's parameters, or in several steps",
+                "the block packs something other than a parameter of the function, or packs it in several steps",
                 where=f"block {block.name_hint}",
-                remedy="let each packing block read one parameter and stand alone in a loop nest",
+                remedy="make each packing block read one parameter and share its loop nest with no other block",
             )
         params[indices[0]] = new
         plain = _tvm.structural_map(part, (_tvm.s_tir.SBlock, _without_mark))

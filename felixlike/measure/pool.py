@@ -145,7 +145,7 @@ class MeasurePool(BuilderPool):
     ) -> None:
         if waiting is not None:
             waiting = option_checks.whole(
-                waiting, "waiting", least=1, where="MeasurePool", otherwise="None for a few for each worker"
+                waiting, "waiting", least=1, where="MeasurePool", otherwise="None for a few per worker"
             )
         target = require_real(resolve_target(target), where="MeasurePool")
         builder = Builder(target, limits=limits, workers=workers, reuse=reuse, deadline=deadline)
@@ -155,9 +155,13 @@ class MeasurePool(BuilderPool):
 def _checked(task: Any, candidates: Any) -> tuple[Task, Iterable[Schedulable]]:
     """Return the arguments; raise InvalidOption if they are not a task and an iterable."""
     option_checks.of_kind(
-        task, Task, "task", where="measure", remedy="give one of felixlike.extract_tasks(model, shapes), and candidates"
+        task,
+        Task,
+        "task",
+        where="measure",
+        remedy="pass a task from felixlike.extract_tasks(model, shapes), then the candidates",
     )
-    option_checks.of_kind(candidates, Iterable, "candidates", where="measure", remedy="give a list of candidates")
+    option_checks.of_kind(candidates, Iterable, "candidates", where="measure", remedy="pass a list of candidates")
     return task, candidates
 
 

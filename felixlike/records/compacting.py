@@ -43,7 +43,7 @@ def compact(path: "str | Path") -> Compacted:
     """
     place = path_of(path)
     if place is None:
-        raise StoreError("a store in memory takes no disk", where=str(path), remedy="name a file")
+        raise StoreError("a store in memory uses no disk space", where=str(path), remedy="give the path of a file")
     Store(place, read_only=True).close()  # raises for a missing file, which must not be created
     before = _bytes(place)
     with Store(place) as store:

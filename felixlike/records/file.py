@@ -19,13 +19,13 @@ from felixlike._util import scratch
 from felixlike._util.mounts import is_network
 from felixlike.errors import StoreError
 from felixlike.records.migrations import upgrade
-from felixlike.records.place import MEMORY, refuse
+from felixlike.records.place import MEMORY, WRITABLE, refuse
 from felixlike.records.schema import APPLICATION, TABLES, VERSION
 
 BUSY_MILLISECONDS = 30_000
 """Time to wait for another process's lock, ms; chosen by hand."""
 
-_SMALL = 8 * 2**20
+CHECKED_BYTES = 8 * 2**20
 """Largest size of a file that is checked as a whole when it is opened, bytes; chosen by hand.
 
 The rows of larger files are checked when they are read."""
@@ -37,7 +37,7 @@ _WAL_FORMAT = b"\2\2"
 """Bytes 18 and 19 of a file in WAL mode, which is permanent until the mode is changed back (SQLite's file format)."""
 
 REPLACE = (
-    "give the name of a file that does not exist yet, restore this one from a copy, or save what can be read of it:"
+    "use a new file, restore this one from a backup, or recover its readable measurements:"
     " felixlike merge NEW.sqlite THIS.sqlite"
 )
 
@@ -62,7 +62,7 @@ class StoreFile:
             refuse(path, read_only=read_only)
             self._network = is_network(path)
         elif read_only:
-            raise StoreError("it is new, so there is nothing to read", where=self.where, remedy="name a file")
+            raise StoreError("it is new and empty", where=self.where, remedy="give the path of a file to read")
         with self.explained():
             self.connection = sqlite3.connect(
                 self._address(), timeout=BUSY_MILLISECONDS / 1000, isolation_level=None, uri=True
@@ -106,22 +106,25 @@ class StoreFile:
             yield
         except sqlite3.ProgrammingError as error:
             raise StoreError(
-                str(error), where=self.where, remedy="use a store in the thread that opened it, before it is closed"
+                str(error),
+                where=self.where,
+                remedy="use a store only in the thread that opened it, before it is closed",
             ) from error
         except sqlite3.OperationalError as error:
             if "readonly" in str(error) and not self.read_only:
                 raise StoreError(
-                    f"it is read-only ({error})",
+                    f"the store is read-only ({error})",
                     where=self.where,
-                    remedy="see that file and directory can be written, or copy the store to where they can",
+                    remedy=WRITABLE,
                 ) from error
             raise StoreError(
                 str(error),
                 where=self.where,
-                remedy="see that the file and its directory can be written, the disk has room, and nobody holds a lock",
+                remedy="check that the file and its directory are writable, the disk has space, and no other process"
+                " locks the store",
             ) from error
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self.damaged(f"it is damaged or not a store ({error})") from error
+            raise self.damaged(f"the file is damaged or not a store ({error})") from error
 
     def damaged(self, what: str) -> StoreError:
         """Return the StoreError for a damaged file."""
@@ -132,7 +135,7 @@ class StoreFile:
         with self.explained():
             (health,) = self.execute(f"PRAGMA {'integrity' if whole else 'quick'}_check(1)").fetchone()
         if health != "ok":
-            raise self.damaged(f"it is damaged ({' '.join(health.split())})")
+            raise self.damaged(f"the file is damaged ({' '.join(health.split())})")
 
     def _address(self) -> str:
         """Return the URI for sqlite3.connect, with the path's special characters escaped."""
@@ -175,7 +178,7 @@ class StoreFile:
                 with self.transaction():
                     self._bring_up_to_date()
             self.execute("PRAGMA foreign_keys = ON")
-        if self.path is not None and self.path.stat().st_size <= _SMALL:
+        if self.path is not None and self.path.stat().st_size <= CHECKED_BYTES:
             self.check()
 
     def _set_journal(self) -> None:
@@ -188,9 +191,9 @@ class StoreFile:
             (actual_mode,) = self.execute(f"PRAGMA journal_mode = {mode}").fetchone()
             if self._network and actual_mode.upper() != mode:
                 raise StoreError(
-                    f"it lies on a network file system, and its journal is {actual_mode}, which is not safe there",
+                    f"the file is on a network file system, where its journal mode {actual_mode} is not safe",
                     where=self.where,
-                    remedy="close the programs that have it open, or give the path of a file on a local disk",
+                    remedy="close the programs that use it, or give the path of a file on a local disk",
                 )
         if self._network:
             self.execute("PRAGMA locking_mode = NORMAL")  # from the next statement on
@@ -224,16 +227,18 @@ class StoreFile:
         if application == version == tables == 0 and not self.read_only:
             if self.path is not None and 0 < self.path.stat().st_size < _PAGE:
                 raise self.damaged(
-                    "it is damaged or not a store (it ends after its first bytes)"
+                    "the file is damaged or not a store (it ends after its first bytes)"
                 )  # SQLite takes it for empty
             return 0
         if application != APPLICATION or version < 1:
             raise StoreError(
-                "it is a SQLite file of another program", where=self.where, remedy="give the name of another file"
+                "the file is a SQLite database of another program",
+                where=self.where,
+                remedy="give the path of another file",
             )
         if version > VERSION:
             raise StoreError(
-                f"it has version {version}, but this felixlike knows only versions up to {VERSION}",
+                f"the store has version {version}, but this felixlike supports only versions up to {VERSION}",
                 where=self.where,
                 remedy="use the newer felixlike that wrote it, or another file",
             )

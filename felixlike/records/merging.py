@@ -13,12 +13,12 @@ from pathlib import Path
 
 from felixlike._util import option_checks
 from felixlike.errors import SourceLeftOut, StoreError
-from felixlike.records.place import path_of
+from felixlike.records.place import UNREADABLE, path_of
 from felixlike.records.salvage import salvage
 from felixlike.records.schema import COLUMNS, VALUES, Row, opened, sealed
 from felixlike.records.store import Store
 
-_AT_ONCE = 1000
+ROWS_AT_ONCE = 1000
 """Rows of one transaction; chosen by hand."""
 
 _MERGED = tuple(table for table in VALUES if table != "commands")
@@ -57,13 +57,13 @@ def merge(store: Store, path: "str | os.PathLike[str]") -> Merged:
         SourceLeftOut: The other store is the same file, missing, not a store, of a newer version, or so damaged that
             no measurement can be read.
     """
-    option_checks.of_kind(store, Store, "store", where="merge", remedy="give what records.open returns")
+    option_checks.of_kind(store, Store, "store", where="merge", remedy="pass a store from records.open")
     try:
         source = path_of(path)
         if source is None:
-            raise StoreError("a store in memory ends with its process", where=str(path), remedy="name a file")
+            raise StoreError("a store in memory cannot be merged", where=str(path), remedy="give the path of a file")
         if store.path is not None and source.exists() and source.samefile(store.path):
-            raise StoreError(_ITSELF, where=str(source), remedy="name another file")
+            raise StoreError(_ITSELF, where=str(source), remedy="give the path of another file")
         return _merge(store, source)
     except StoreError as error:
         if error.where == store.file.where and error.what != _ITSELF:
@@ -86,12 +86,12 @@ def _merge(store: Store, source: Path) -> Merged:
             if isinstance(reason, StoreError):
                 raise
             raise StoreError(
-                f"it cannot be read: {reason.strerror}", where=str(source), remedy="see who may read it"
+                f"the file cannot be read: {reason.strerror}", where=str(source), remedy="check its permissions"
             ) from reason
 
 
-_ITSELF = "it cannot be merged into itself"
-_SOUND = ("it has version", "permission", "database is locked", "unable to open")
+_ITSELF = "a store cannot be merged into itself"
+_SOUND = ("the store has version", UNREADABLE, "database is locked", "unable to open")
 """Beginnings of the messages of StoreErrors that are not about damage."""
 
 
@@ -108,7 +108,7 @@ def _sealed(row: Row, where: str) -> Row:
         return row if opened(row) and row[-1] is not None else sealed(row[:-1])
     except (ValueError, TypeError) as error:
         raise StoreError(
-            f"it holds a damaged row ({error})", where=where, remedy="felixlike merge takes what is sound"
+            f"a row is damaged ({error})", where=where, remedy="recover the other rows with felixlike merge"
         ) from error
 
 
@@ -125,7 +125,9 @@ def _save(store: Store, path: Path, damage: StoreError) -> Merged:
     rows["sketches"] = {row for row in rows["sketches"] if row[0] in tasks or row[0] in orphans}
     if not rows["measurements"]:
         raise StoreError(
-            f"{damage.what}, and no measurement in it can be read", where=str(path), remedy="restore it from a copy"
+            f"{damage.what}, and none of its measurements can be read",
+            where=str(path),
+            remedy="restore it from a backup",
         ) from damage
     counts = {table: _add(store, table, sorted(rows[table], key=repr)) for table in _MERGED}
     return Merged(*counts["measurements"], last - len(rows["measurements"]), damage.what)
@@ -145,7 +147,7 @@ def _add(store: Store, table: str, rows: Iterable[Row]) -> tuple[int, int]:
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield lists of up to _AT_ONCE rows."""
+    """Yield lists of up to ROWS_AT_ONCE rows."""
     iterator = iter(rows)
-    while some := list(islice(iterator, _AT_ONCE)):
+    while some := list(islice(iterator, ROWS_AT_ONCE)):
         yield some

@@ -100,7 +100,7 @@ def export_database(
     except OSError as error:
         if isinstance(error, FelixlikeError):
             raise
-        raise StoreError(str(error), where=str(place), remedy="see that the folder can be written") from error
+        raise StoreError(str(error), where=str(place), remedy="check that the folder is writable") from error
     return Exchanged(written, 0, workloads, passed_over)
 
 
@@ -158,7 +158,7 @@ def _main(line: Any) -> Any:
         raise _tvm.NotAllowed(f"it is not a workload: {first_line(error)}") from None
     module = _tvm.load_function(text)
     if str(_tvm.ms.database.Workload(module).as_json()[0]) != recorded:
-        raise _tvm.NotAllowed("its hash is another one")
+        raise _tvm.NotAllowed("its hash does not match")
     return module["main"]
 
 
@@ -286,29 +286,37 @@ def _lines(path: Path, passed_over: Counter[str], *, keep: bool = False) -> Iter
                         yield None
     except OSError as error:
         raise StoreError(
-            f"there is no {path.name} that can be read", where=str(path.parent), remedy="check the folder's name"
+            f"{path.name} cannot be read: {error.strerror}",
+            where=str(path.parent),
+            remedy="check the path of the folder",
         ) from error
 
 
 def _place(store: Any, folder: Any) -> Path:
     """Check both arguments and return the folder's path."""
-    option_checks.of_kind(store, Store, "store", where="MetaSchedule", remedy="give what records.open returns")
+    option_checks.of_kind(store, Store, "store", where="MetaSchedule", remedy="pass a store from records.open")
     return option_checks.path(folder, "folder", error=StoreError)
 
 
 def _device(name: Any) -> str:
     """Return the device's name; raise InvalidOption if it is not a text."""
     return option_checks.text(
-        name, "device", remedy="give the name of a device, as in Record.device, or None for this one"
+        name, "device", remedy="pass the name of a device, as in Record.device, or None for this machine's"
     )
 
 
 def _refuse_used(place: Path) -> None:
     """Raise StoreError if the folder holds a database or is a file."""
     if any((place / name).exists() for name in (WORKLOADS, RECORDS)):
-        raise StoreError("there is a database already", where=str(place), remedy="name another folder")
+        raise StoreError(
+            "the folder already contains a database", where=str(place), remedy="give the path of another folder"
+        )
     if place.exists() and not place.is_dir():
-        raise StoreError("it is a file", where=str(place), remedy="name a folder, which is made if there is none")
+        raise StoreError(
+            "expected a folder, got a file",
+            where=str(place),
+            remedy="give the path of a folder; it is created if it does not exist",
+        )
 
 
 def _export_workload(

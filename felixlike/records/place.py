@@ -16,9 +16,15 @@ from felixlike.errors import StoreError
 MEMORY = ":memory:"
 """SQLite's name for a database in memory, which is lost when it is closed."""
 
+WRITABLE = "check that the file and its directory are writable, or copy the store to a writable directory"
+"""Remedy for a store that is read-only."""
+
+UNREADABLE = "the file is not readable"
+"""What is wrong with a store that this user may not read."""
+
 _HOW = 'give the path of a file, or ":memory:" or None for a store in memory'
 _KINDS = (
-    (stat.S_ISDIR, "a directory", "give the name of a file in it"),
+    (stat.S_ISDIR, "a directory", "give the path of a file in it"),
     (stat.S_ISFIFO, "a named pipe", "give the path of a file"),
     (stat.S_ISSOCK, "a socket", "give the path of a file"),
     (stat.S_ISCHR, "a device", "give the path of a file"),
@@ -42,7 +48,7 @@ def path_of(store: str | os.PathLike[str] | None) -> Path | None:
         return None
     if isinstance(store, str) and store.startswith("file:"):
         raise StoreError(
-            "SQLite's URIs are not understood",
+            "SQLite's URIs are not supported",
             where=store,
             remedy=f"{_HOW}; a file of this name is ./{store}",
         )
@@ -60,16 +66,18 @@ def refuse(path: Path, *, read_only: bool) -> None:
     except (FileNotFoundError, NotADirectoryError):
         mode = None
     except OSError as error:
-        raise StoreError(f"it cannot be reached: {error.strerror}", where=where, remedy="check the path") from None
+        raise StoreError(
+            f"the path cannot be accessed: {error.strerror}", where=where, remedy="check the path"
+        ) from None
     for test, kind, remedy in _KINDS:
         if mode is not None and test(mode):
-            raise StoreError(f"it is {kind}", where=where, remedy=remedy)
+            raise StoreError(f"expected a file, got {kind}", where=where, remedy=remedy)
     if not path.parent.is_dir():
-        raise StoreError(f"there is no directory {path.parent}", where=where, remedy="make it, or give another path")
+        raise StoreError(f"there is no directory {path.parent}", where=where, remedy="create it, or give another path")
     if mode is None and read_only:
         raise StoreError("there is no such file", where=where, remedy="check the path")
     if mode is not None and not os.access(path, os.R_OK):
-        raise StoreError("permission to read it is denied", where=where, remedy="see who may read it")
+        raise StoreError(UNREADABLE, where=where, remedy="check its permissions")
     if not read_only:
         _refuse_read_only(path, is_there=mode is not None)
 
@@ -78,13 +86,13 @@ def _refuse_read_only(path: Path, *, is_there: bool) -> None:
     """Raise StoreError unless the file can be written, and its folder too, in which SQLite creates its log."""
     folder = Path(os.path.realpath(path)).parent
     if is_there and not os.access(path, os.W_OK):
-        what = "the file cannot be written"
+        what = "the file is not writable"
     elif not os.access(folder, os.W_OK | os.X_OK):
-        what = f"the directory {folder} cannot be written, and SQLite keeps a log beside the file"
+        what = f"the directory {folder} is not writable, and SQLite creates a log beside the file"
     else:
         return
     raise StoreError(
-        f"it is read-only: {what}",
+        f"the store is read-only: {what}",
         where=str(path),
-        remedy="see that file and directory can be written, or copy the store to where they can",
+        remedy=WRITABLE,
     )

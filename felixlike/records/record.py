@@ -63,9 +63,11 @@ def make_record(task: "Task", sketch: str, point: Iterable[int], measurement: Me
     """
     from felixlike.frontend.task import Task
 
-    option_checks.of_kind(task, Task, "task", where="make_record", remedy="give one of extract_tasks(model, shapes)")
     option_checks.of_kind(
-        measurement, Measurement, "measurement", where="make_record", remedy="give what measure returns"
+        task, Task, "task", where="make_record", remedy="pass a task from extract_tasks(model, shapes)"
+    )
+    option_checks.of_kind(
+        measurement, Measurement, "measurement", where="make_record", remedy="pass a Measurement from felixlike.measure"
     )
 
     return Record(

@@ -128,7 +128,7 @@ def opened(row: Row) -> Row:
     Raises ValueError if the checksum does not match."""
     *values, digest = row
     if digest is not None and digest != checksum(values):
-        raise ValueError("its checksum is not right")
+        raise ValueError("its checksum does not match")
     return tuple(values)
 
 

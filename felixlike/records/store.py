@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from felixlike.symbolic import Sketch
 
 _RIGHT = "status = 'ok' AND seconds IS NOT NULL"
-_TASK = "give one of felixlike.extract_tasks(model, shapes)"
+_TASK = "pass a task from felixlike.extract_tasks(model, shapes)"
 _AT_ONCE = 500
 """Rows that one query selects by number; chosen by hand."""
 
@@ -155,13 +155,13 @@ class Store:
         task = option_checks.of_kind(task, Task, "task", where="Store", remedy=_TASK)
         for record in records:
             option_checks.of_kind(
-                record, Record, "record", where="Store", remedy="give what records.make_record returns"
+                record, Record, "record", where="Store", remedy="pass a record from records.make_record"
             )
             if record.task != task.key:
                 raise InvalidOption(
-                    f"the record is of task {record.task}, not of {task.key} ({task.name})",
+                    f"the record belongs to task {record.task}, not to {task.key} ({task.name})",
                     where="Store",
-                    remedy="add it to its own task",
+                    remedy="pass the task of the record",
                 )
             rows.append(sealed(to_row(record)))
         new = (task.key, "" if sketch is None else sketch.key)
@@ -205,7 +205,7 @@ class Store:
             ).fetchall()
         records = [self._record(row) for row in rows]
         if any(r.task != key or r.device != where or r.measurement.status is not Status.OK for r in records):
-            raise self._file.damaged("its index does not fit its table")
+            raise self._file.damaged("the file is damaged (an index differs from its table)")
         return records
 
     def measurements(self, task: Task | str | None = None, *, after: int = 0) -> Iterator[Record]:
@@ -229,11 +229,11 @@ class Store:
             try:
                 yield Brief(number, sketch, point_from(point), seconds_per_call, version != "")
             except (ValueError, TypeError) as error:
-                raise self._file.damaged(f"it holds a damaged row ({error})") from error
+                raise self._file.damaged(f"a row is damaged ({error})") from error
 
     def numbered(self, numbers: Sequence[int]) -> Iterator[Record]:
         """Yield the records with these numbers (`Brief.id`), in the order in which they were appended."""
-        option_checks.of_kind(numbers, Iterable, "numbers", where="Store.numbered", remedy="give a list of Brief.id")
+        option_checks.of_kind(numbers, Iterable, "numbers", where="Store.numbered", remedy="pass a list of Brief.id")
         ordered = sorted(option_checks.whole(number, "number", where="Store.numbered") for number in numbers)
         for start in range(0, len(ordered), _AT_ONCE):
             some = ordered[start : start + _AT_ONCE]
@@ -346,14 +346,14 @@ class Store:
         try:
             return opened(row)
         except (ValueError, TypeError) as error:
-            raise self._file.damaged(f"it holds a damaged row ({error})") from error
+            raise self._file.damaged(f"a row is damaged ({error})") from error
 
     def _record(self, row: Row) -> Record:
         """Return the record of a row; raise StoreError if it is damaged."""
         try:
             return from_row(opened(row))
         except (ValueError, TypeError, KeyError) as error:
-            raise self._file.damaged(f"it holds a damaged row ({error})") from error
+            raise self._file.damaged(f"a row is damaged ({error})") from error
 
 
 _ON_CONFLICT = {
@@ -379,10 +379,10 @@ def _place(task: Task | str, device: str | None) -> tuple[str, str]:
     """Return (task's key, device's name); raise InvalidOption for a key without a device."""
     key = _key(task)
     if device is not None:
-        return key, option_checks.text(device, "device", remedy="give the name of a device, as in Record.device")
+        return key, option_checks.text(device, "device", remedy="pass the name of a device, as in Record.device")
     if isinstance(task, str):
         raise InvalidOption(
-            "a task's key alone does not say which device is meant", where="Store", remedy="give device=…, or the Task"
+            "a task's key does not determine a device", where="Store", remedy="pass device=…, or the Task"
         )
     return key, device_name(task.target)
 

@@ -62,13 +62,13 @@ def test_writing_through_a_link_replaces_its_target(tmp_path: Path) -> None:
 def test_broken_links_are_refused(tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to(tmp_path / "two")
     (tmp_path / "two").symlink_to(tmp_path / "one")
-    with pytest.raises(OutputNotWritable, match="Too many levels of symbolic links"):
+    with pytest.raises(OutputNotWritable, match=os.strerror(errno.ELOOP)):
         write(tmp_path / "one")
     (tmp_path / "lost").symlink_to(tmp_path / "nowhere" / "m.flx")
-    with pytest.raises(OutputNotWritable, match=r"there is no directory .*nowhere\. make it first"):
+    with pytest.raises(OutputNotWritable, match=r"directory .*nowhere\b"):
         write(tmp_path / "lost")
     (tmp_path / "null").symlink_to("/dev/null")
-    with pytest.raises(OutputNotWritable, match="it is a device"):
+    with pytest.raises(OutputNotWritable, match="a device"):
         write(tmp_path / "null")
 
 
@@ -76,18 +76,18 @@ def test_broken_links_are_refused(tmp_path: Path) -> None:
 def test_devices_are_refused(device: str) -> None:
     before = os.stat(device, follow_symlinks=False)
     if device != "/dev/stdout" or not stat.S_ISREG(os.stat(device).st_mode):
-        with pytest.raises(OutputNotWritable, match=rf"{device}: it is a .*\. give the path of a file"):
+        with pytest.raises(OutputNotWritable, match=rf"{device}: .*\ba (device|named pipe|socket)"):
             write(Path(device))
     assert os.stat(device, follow_symlinks=False).st_mode == before.st_mode
 
 
 def test_pipes_and_sockets_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OutputNotWritable, match="pipe: it is a named pipe"):
+    with pytest.raises(OutputNotWritable, match=r"pipe: .*a named pipe"):
         write(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(tmp_path / "socket"))
-    with pytest.raises(OutputNotWritable, match="it is a socket"):
+    with pytest.raises(OutputNotWritable, match=r"socket: .*a socket"):
         write(tmp_path / "socket")
     assert (tmp_path / "pipe").is_fifo()
     assert (tmp_path / "socket").is_socket()
@@ -95,20 +95,22 @@ def test_pipes_and_sockets_are_refused(tmp_path: Path) -> None:
 
 def test_unwritable_paths_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_writable(str(tmp_path / "m.flx")) == tmp_path / "m.flx"
-    with pytest.raises(OutputNotWritable, match=r"there is no directory .*nowhere. make it first"):
+    with pytest.raises(OutputNotWritable, match=r"directory .*nowhere\b"):
         check_writable(tmp_path / "nowhere" / "m.flx")
-    with pytest.raises(OutputNotWritable, match=r"it is a directory. give the path of a file"):
+    with pytest.raises(OutputNotWritable, match=f"{tmp_path}: .*a directory"):
         check_writable(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputNotWritable, match="there is no directory"):
+    with pytest.raises(OutputNotWritable, match=rf"directory {tmp_path}/file\b"):
         check_writable(tmp_path / "file" / "m.flx")
     for path in ("", "a\0b", None, 5, b"bytes"):
-        with pytest.raises(OutputNotWritable, match=r"output: .* is not a path\. give a path, as str or pathlib\.Path"):
+        with pytest.raises(OutputNotWritable, match=r"str or pathlib\.Path") as caught:
             check_writable(path)  # type: ignore[arg-type]
+        assert repr(path) in caught.value.what
+        assert caught.value.where == "output"
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
-    with pytest.raises(OutputNotWritable, match="permission is denied: a file beside it is needed"):
+    with pytest.raises(OutputNotWritable, match=rf"directory {tmp_path} is not writable"):
         check_writable(tmp_path / "m.flx")
-    with pytest.raises(OutputNotWritable, match=r"permission is denied\. choose"):
+    with pytest.raises(OutputNotWritable, match=rf"{tmp_path}/file: the file is not writable"):
         check_writable(tmp_path / "file")
 
 
@@ -134,7 +136,7 @@ def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OutputNotWritable, match=r"m\.flx: there is no room for it .*make room"):
+    with pytest.raises(OutputNotWritable, match=rf"m\.flx: .*{os.strerror(number)}"):
         write(tmp_path / "m.flx")
     assert not list(tmp_path.iterdir())
 
@@ -143,5 +145,5 @@ def test_the_longest_file_name_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / ("m" * 251 + ".flx")
     write(path)
     assert path.read_bytes() == b"new"
-    with pytest.raises(OutputNotWritable, match="File name too long"):
+    with pytest.raises(OutputNotWritable, match=os.strerror(errno.ENAMETOOLONG)):
         write(tmp_path / ("m" * 256))

@@ -19,7 +19,7 @@ CTRL_C = signal.SIGINT
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Treat signals in quick succession as separate ones, and check that all handlers are restored."""
-    monkeypatch.setattr(interrupts, "_TOGETHER", 0.0)
+    monkeypatch.setattr(interrupts, "TOGETHER_SECONDS", 0.0)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     after = {number: signal.getsignal(number) for number in before}
@@ -96,7 +96,7 @@ def test_a_suppressed_interrupt_still_ends_the_search() -> None:
 
 
 def test_signals_in_quick_succession_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interrupts, "_TOGETHER", 60.0)
+    monkeypatch.setattr(interrupts, "TOGETHER_SECONDS", 60.0)
     with Interrupts() as run:
         with run.search():
             try:

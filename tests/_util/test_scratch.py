@@ -149,20 +149,22 @@ def test_memory_is_used_if_the_temporary_folder_is_unusable(
 ) -> None:
     memory = tmp_path / "memory"
     memory.mkdir()
-    monkeypatch.setattr(scratch, "_MEMORY", memory)
+    monkeypatch.setattr(scratch, "MEMORY_FOLDER", memory)
     base.rmdir()
     base.write_text("a file in its place")
     assert scratch.folder("a").is_relative_to(memory)
     assert scratch.folder("b").parent.parent == memory
     shutil.rmtree(memory)
-    with pytest.raises(
-        OutputNotWritable, match=r"no folder for temporary files can be made: Not a directory\. set TMPDIR"
-    ):
+    with pytest.raises(OutputNotWritable, match="Not a directory") as caught:
         scratch.folder("c")
+    assert caught.value.where == str(base)
+    assert "TMPDIR" in caught.value.remedy
 
     def none() -> str:
         raise FileNotFoundError(2, "No usable temporary directory found")
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
-    with pytest.raises(OutputNotWritable, match="no folder for temporary files"):
+    with pytest.raises(OutputNotWritable, match="temporary files") as caught:
         scratch.folder("d")
+    assert caught.value.where == str(base)
+    assert "TMPDIR" in caught.value.remedy

@@ -151,7 +151,16 @@ def test_limits_are_checked_once_a_day(root: Path, monkeypatch: pytest.MonkeyPat
 
 def test_trim_tolerates_files_that_another_process_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(root, "a/old.json", days=91)
-    files = list(cache._files())
-    monkeypatch.setattr(cache, "_files", lambda: iter(files))
+    beyond = cache.beyond
+
+    def removed_meanwhile(*args: Any, **options: Any) -> list[cache.Entry]:
+        outdated = beyond(*args, **options)
+        for entry in outdated:
+            entry.path.unlink()
+        return outdated
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "beyond", removed_meanwhile)
+        assert cache.trim() == []
+    put(root, "a/old.json", days=91)
     assert len(cache.trim()) == 1
-    assert cache.trim() == []

@@ -66,7 +66,7 @@ def test_memory_is_used_without_a_home_folder(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     monkeypatch.chdir(tmp_path)
     assert user_folders.cache_folder() is None
-    with pytest.warns(StorageWarning, match=r"the user's home cannot be used \(it is not known\)"):
+    with pytest.warns(StorageWarning, match=r"home directory .*\(.*unknown\)"):
         assert user_folders.default_store() is None
     cache.store("kind", "key", [1])
     assert cache.load("kind", "key") == [1]
@@ -78,7 +78,7 @@ def test_memory_is_used_without_a_home_folder(monkeypatch: pytest.MonkeyPatch, t
 def test_an_unusable_data_folder_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / place))
-    with pytest.warns(StorageWarning, match=r"felixlike cannot be used \(") as caught:
+    with pytest.warns(StorageWarning, match=r"/felixlike .*XDG_DATA_HOME") as caught:
         assert user_folders.default_store() is None
     assert user_folders.default_store() is None
     assert len(caught) == 1
@@ -90,7 +90,7 @@ def test_an_unwritable_store_warns(home: Path, monkeypatch: pytest.MonkeyPatch) 
     path.touch()
     access = os.access
     monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != path and access(place, mode))
-    with pytest.warns(StorageWarning, match="it cannot be written"):
+    with pytest.warns(StorageWarning, match=f"{path.parent} .*not writable"):
         assert user_folders.default_store() is None
 
 
@@ -104,7 +104,10 @@ def test_a_process_warns_once() -> None:
         user_folders.unusable(Path("/b"), OSError(errno.EROFS, "Read-only file system"))
         user_folders.warn()
     (warning,) = caught
-    assert str(warning.message).startswith("/a cannot be used (No space left on device). What felixlike would keep")
+    text = str(warning.message)
+    assert text.startswith("/a ")
+    assert "(No space left on device)" in text
+    assert "XDG_CACHE_HOME" in text
     assert warning.filename == __file__
 
 
@@ -115,7 +118,8 @@ def test_held_back_delays_the_warning(recwarn: pytest.WarningsRecorder) -> None:
         assert not recwarn.list
     warning = user_folders.pending()
     assert isinstance(warning, StorageWarning)
-    assert str(warning).startswith("/a cannot be used (no room). ")
+    assert str(warning).startswith("/a ")
+    assert "(no room)" in str(warning)
     assert user_folders.pending() is None
     user_folders.unusable("/b", OSError("anything"))
     assert not recwarn.list
@@ -129,7 +133,7 @@ def test_a_warning_delayed_by_a_failed_run_is_given_later() -> None:
 
     with pytest.raises(RuntimeError):
         run()
-    with pytest.warns(StorageWarning, match="^/a cannot"):
+    with pytest.warns(StorageWarning, match="^/a "):
         user_folders.unusable("/b", OSError("else"))
 
 

@@ -66,16 +66,16 @@ def test_a_description_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"clock_mhz": None}, "there is no clock_mhz"),
-        ({"cores": "0"}, "cores is 0"),
-        ({"cores": "-3"}, "cores is -3"),
-        ({"cores": '"two"'}, "cores is 'two'"),
-        ({"memory_gb_s": "0"}, "memory_bandwidth is 0"),
-        ({"vector_bits": "0"}, "vector_bits is 0"),
-        ({"vector_bits": "384"}, "vector_bits is 384"),
-        ({"vector_registers": "2"}, "less than four vectors"),
-        ({"l2_kib": "nan"}, "l2_bytes is nan"),
-        ({"processor": "= ="}, "it cannot be read"),
+        ({"clock_mhz": None}, "clock_mhz .*missing"),
+        ({"cores": "0"}, r"\bcores\b.* 0\."),
+        ({"cores": "-3"}, r"\bcores\b.* -3\."),
+        ({"cores": '"two"'}, r"\bcores\b.* 'two'\."),
+        ({"memory_gb_s": "0"}, r"\bmemory_bandwidth\b.* 0\.0\."),
+        ({"vector_bits": "0"}, r"\bvector_bits\b.* 0\."),
+        ({"vector_bits": "384"}, r"\bvector_bits\b.* 384\."),
+        ({"vector_registers": "2"}, "register_bytes is .*four vectors"),
+        ({"l2_kib": "nan"}, r"\bl2_bytes\b.* nan\."),
+        ({"processor": "= ="}, r"mine\.toml: .*\(at line 1, "),
     ],
 )
 def test_impossible_descriptions_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -84,10 +84,10 @@ def test_impossible_descriptions_are_refused(tmp_path: Path, changes: dict[str, 
 
 
 def test_a_missing_description_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidDevice, match="it cannot be read"):
+    with pytest.raises(InvalidDevice, match=r"none\.toml: .*No such file"):
         read_description(tmp_path / "none.toml")
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(InvalidDevice, match="kind is 'tpu'"):
+    with pytest.raises(InvalidDevice, match=r"kind .*'tpu'"):
         check_device(replace(described("zen4"), kind="tpu"))

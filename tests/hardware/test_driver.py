@@ -16,7 +16,6 @@ from felixlike.errors import (
     UnknownTarget,
     WrongArchitecture,
 )
-from felixlike.hardware import driver as module
 from felixlike.hardware import gpu, resolve_target
 from felixlike.hardware.driver import Driver, driver
 from felixlike.hardware.faults import fault_of
@@ -55,18 +54,21 @@ class Library:
 
 
 def test_a_machine_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_library", lambda: None)
+    def missing(_: str) -> Any:
+        raise OSError("libcuda.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
     assert driver() == Driver("", (), "")
 
 
 def test_a_driver_with_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_library", Library)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Library())
     assert driver() == Driver("12.4", (("NVIDIA H100", "sm_90"),), "")
 
 
-@pytest.mark.parametrize(("failed", "words"), [(100, "sees no GPU"), (803, "kernel module"), (999, "error 999")])
+@pytest.mark.parametrize(("failed", "words"), [(100, "no GPU"), (803, "kernel module"), (999, "error 999")])
 def test_a_driver_that_fails_to_start_is_reported(failed: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_library", lambda: Library(failed))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Library(failed))
     assert driver().version == "12.4"
     assert words in driver().problem
 
@@ -75,21 +77,21 @@ def test_a_driver_that_fails_to_start_is_reported(failed: int, words: str, monke
     ("found", "words"),
     [
         (Driver(), "there is no NVIDIA driver"),
-        (Driver("13.0", (), "it sees no GPU"), "it sees no GPU"),
-        (Driver("13.0", (("NVIDIA H100", "sm_90"),)), "TVM does not see it"),
+        (Driver("13.0", (), "the driver finds no GPU"), "the driver finds no GPU"),
+        (Driver("13.0", (("NVIDIA H100", "sm_90"),)), "TVM does not detect it"),
     ],
 )
 def test_a_missing_gpu_is_reported_with_its_cause(found: Driver, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "gpu_at_hand", lambda: None)
     monkeypatch.setattr(gpu, "driver", lambda: found)
-    with pytest.raises(NoGPU, match=rf"no GPU was found on this machine \({words}\)") as caught:
+    with pytest.raises(NoGPU, match=rf"\({words}\)") as caught:
         gpu.require_gpu(resolve_target("sm_90"))
     assert isinstance(caught.value, UnknownTarget)
 
 
 def test_a_gpu_of_another_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "gpu_at_hand", lambda: ("NVIDIA A100", "sm_80"))
-    with pytest.raises(WrongArchitecture, match="it is for sm_90, the NVIDIA A100 of this machine is sm_80"):
+    with pytest.raises(WrongArchitecture, match=r"sm_90.* NVIDIA A100 .*sm_80"):
         gpu.require_gpu(resolve_target("sm_90"))
 
 
@@ -102,10 +104,10 @@ def test_a_gpu_of_another_architecture_is_refused(monkeypatch: pytest.MonkeyPatc
         ("CUDALaunch Error: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES\n grid=(1,1,1)", KernelOverLimits, "registers"),
         ("too many resources requested for launch", KernelOverLimits, "registers"),
         ("Failed to set the allowed dynamic shared memory size to 99999", KernelOverLimits, "shared memory"),
-        ("CUDA_ERROR_LAUNCH_TIMEOUT", GPUFailed, "so long that the driver stopped it"),
+        ("CUDA_ERROR_LAUNCH_TIMEOUT", GPUFailed, "ran too long"),
         ("CUDA_ERROR_NOT_INITIALIZED", GPUFailed, "forked"),
-        ("an illegal memory access was encountered", GPUFailed, "broke off"),
-        ("CUDA_ERROR_NO_DEVICE", NoGPU, "there is no GPU"),
+        ("an illegal memory access was encountered", GPUFailed, "CUDA_LAUNCH_BLOCKING"),
+        ("CUDA_ERROR_NO_DEVICE", NoGPU, "CUDA_VISIBLE_DEVICES"),
     ],
 )
 def test_cuda_errors_are_translated(said: str, kind: type[FelixlikeError], words: str) -> None:

@@ -92,11 +92,11 @@ def test_the_variable_sets_the_imitated_machine(wanted: str, cores: int, monkeyp
 
 
 def test_unknown_machines_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnknownTarget, match=r"'zen9' is no described machine. use one of zen3, zen4"):
+    with pytest.raises(UnknownTarget, match=r"machine: .*'zen9'.* zen3, zen4"):
         described_target("zen9")
     monkeypatch.setenv(IMITATED, "zen9")
-    with pytest.raises(UnknownTarget, match=r"FELIXLIKE_DEVICE: 'zen9' is no described machine"):
+    with pytest.raises(UnknownTarget, match=r"FELIXLIKE_DEVICE: .*'zen9'"):
         host_device()
     monkeypatch.setenv(IMITATED, "zen4:none")
-    with pytest.raises(UnknownTarget, match=r"FELIXLIKE_DEVICE: it asks for 'none' cores"):
+    with pytest.raises(UnknownTarget, match=r"FELIXLIKE_DEVICE: .*cores.*'none'"):
         host_device()

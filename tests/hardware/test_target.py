@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -33,22 +34,22 @@ def test_gpu_targets_have_the_limits_that_rules_need(name: str, arch: str) -> No
 
 
 def test_incomplete_and_unknown_targets_are_refused() -> None:
-    with pytest.raises(UnknownTarget, match=r"'tpu' is not a known target. use one of cpu, llvm"):
+    with pytest.raises(UnknownTarget, match=r"'tpu'.* cpu, llvm"):
         resolve_target("tpu")
-    with pytest.raises(UnknownTarget, match="has no num-cores"):
+    with pytest.raises(UnknownTarget, match=r"llvm .*num-cores"):
         resolve_target(_tvm.Target({"kind": "llvm"}))
-    with pytest.raises(UnknownTarget, match="targets of kind 'c' are not known"):
+    with pytest.raises(UnknownTarget, match="kind 'c'"):
         resolve_target(_tvm.Target({"kind": "c"}))
-    with pytest.raises(UnknownTarget, match="3 is not a target"):
+    with pytest.raises(UnknownTarget, match="target: 3 "):
         resolve_target(3)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mcpu": "abacus"}, r"LLVM \d+ knows no processor 'abacus'\. use LLVM's name of it, or \"cpu\" for this one"),
-        ({"num-cores": 0}, r"num-cores is 0\. give at least 1"),
-        ({"num-cores": -1}, "num-cores is -1"),
+        ({"mcpu": "abacus"}, r"LLVM \d+ .*'abacus'"),
+        ({"num-cores": 0}, r"num-cores .* 0\."),
+        ({"num-cores": -1}, r"num-cores .* -1\."),
     ],
 )
 def test_invalid_processors_and_core_counts_are_refused(
@@ -64,7 +65,7 @@ def test_code_for_processors_with_other_instructions_is_not_run() -> None:
     if "neon" in _tvm.host_features():
         other = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3", "num-cores": 2}
     target = resolve_target(_tvm.Target(other))
-    with pytest.raises(UnknownTarget, match=r"lacks .*, which code for .* may use\. use \"cpu\", or tune on such"):
+    with pytest.raises(UnknownTarget, match=rf"\({host_device().mcpu}\) lacks .*{other['mcpu']}"):
         device_name(target)
     assert device_name(host_target()) == device_name(resolve_target("cpu"))
 
@@ -72,14 +73,15 @@ def test_code_for_processors_with_other_instructions_is_not_run() -> None:
 @pytest.mark.parametrize(
     ("target", "remedy"),
     [
-        ("CPU", r"use one of cpu, .*\(did you mean 'cpu'\?\), or a TVM target"),
-        ("sm80", r"did you mean 'sm_80'"),
-        ("llvm -mcpu=znver3", r"give a TVM target that says everything: Target"),
-        ({"kind": "llvm"}, r"give a TVM target that says everything: Target"),
-        (["cpu"], "use one of cpu"),
-        (None, "use one of cpu"),
+        ("CPU", r"\bcpu, .*'cpu'\?.*TVM target"),
+        ("sm80", r"'sm_80'\?"),
+        ("llvm -mcpu=znver3", r"Target\(\{\"kind\": \"llvm\""),
+        ({"kind": "llvm"}, r"Target\(\{\"kind\": \"llvm\""),
+        (["cpu"], r"\bcpu, llvm"),
+        (None, r"\bcpu, llvm"),
     ],
 )
 def test_messages_suggest_a_remedy(target: Any, remedy: str) -> None:
-    with pytest.raises(UnknownTarget, match=remedy):
+    with pytest.raises(UnknownTarget) as caught:
         resolve_target(target)
+    assert re.search(remedy, caught.value.remedy)

@@ -14,16 +14,16 @@ def test_the_error_of_a_server_that_does_not_start_has_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        fork_client, "_COMMAND", (fork_client._COMMAND[0], "-c", "raise SystemExit('no TVM on this machine')")
+        fork_client, "COMMAND", (fork_client.COMMAND[0], "-c", "raise SystemExit('no TVM on this machine')")
     )
     server = ForkServer(tmp_path, threads=1)
-    with pytest.raises(WorkerFailed, match=r"did not start \(it ended\): no TVM on this machine.*doctor"):
+    with pytest.raises(WorkerFailed, match=r"no TVM on this machine.*felixlike doctor"):
         server.fork()
 
 
 def test_a_missing_interpreter_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_client, "_COMMAND", (str(tmp_path / "python"),))
-    with pytest.raises(WorkerFailed, match=r"a process cannot be started: .*No such file"):
+    monkeypatch.setattr(fork_client, "COMMAND", (str(tmp_path / "python"),))
+    with pytest.raises(WorkerFailed, match="No such file"):
         ForkServer(tmp_path, threads=1).start()
 
 
@@ -64,8 +64,8 @@ def test_a_hanging_server_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         channel.close()
         assert server._process is not None
         os.kill(server._process.pid, signal.SIGSTOP)
-        monkeypatch.setattr(fork_client, "_REPLY_SECONDS", 1)
-        with pytest.raises(ServerDied, match="no reply within 1 s"):
+        monkeypatch.setattr(fork_client, "REPLY_SECONDS", 1)
+        with pytest.raises(ServerDied, match="within 1 s"):
             server.end(process, kill=True)
     finally:
         server.close()
@@ -77,5 +77,5 @@ def test_one_timeout_of_a_wait_is_tolerated(tmp_path: Path) -> None:
     server._control = Mock(recv=Mock(side_effect=[TimeoutError, TimeoutError, b'{"process": 7}']))
     assert server._reply(3) == {"process": 7}
     server._control = Mock(recv=Mock(side_effect=[TimeoutError] * 3))
-    with pytest.raises(ServerDied, match="no reply within 3 s"):
+    with pytest.raises(ServerDied, match="within 3 s"):
         server._reply(3)

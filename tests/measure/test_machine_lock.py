@@ -25,7 +25,7 @@ with alone_on_machine():
 @pytest.fixture(autouse=True)
 def _own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use a lock name of this test, so that tests in other processes can measure."""
-    monkeypatch.setattr(machine_lock, "_NAME", f"\0felixlike-test-{time.time_ns()}")
+    monkeypatch.setattr(machine_lock, "NAME", f"\0felixlike-test-{time.time_ns()}")
     monkeypatch.setattr(machine_lock, "_impatient_until", 0.0)
 
 
@@ -61,7 +61,7 @@ def test_waiting_for_the_lock_has_a_limit() -> None:
 
 
 def test_a_killed_process_releases_the_lock() -> None:
-    script = f"from felixlike.measure.local import machine_lock; machine_lock._NAME = {machine_lock._NAME!r}\n{HOLDER}"
+    script = f"from felixlike.measure.local import machine_lock; machine_lock.NAME = {machine_lock.NAME!r}\n{HOLDER}"
     holder = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
     )
@@ -77,6 +77,6 @@ def test_a_killed_process_releases_the_lock() -> None:
 
 
 def test_measuring_continues_if_the_lock_cannot_be_created(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_lock, "_NAME", "/no/such/folder/name")
+    monkeypatch.setattr(machine_lock, "NAME", "/no/such/folder/name")
     with alone_on_machine() as alone:
         assert not alone

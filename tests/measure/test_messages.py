@@ -39,5 +39,5 @@ def test_the_end_of_the_stream_is_an_error(pair: Pair) -> None:
 
 def test_only_json_objects_are_messages(pair: Pair) -> None:
     pair[0].sendall(struct.pack("<Q", 2) + b"[]")
-    with pytest.raises(ValueError, match="not a JSON object"):
+    with pytest.raises(ValueError, match=r"JSON object.* a list"):
         receive(pair[1])

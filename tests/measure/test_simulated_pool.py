@@ -97,11 +97,11 @@ def test_simulated_records_and_pools_are_marked_as_simulated() -> None:
     record = make_record(task, "none", (), measurement)
     assert record.device == "simulated NVIDIA H100"
     assert task.key != task_for("sm_90").key
-    with pytest.raises(UnknownTarget, match="is simulated: it has no processor to measure on"):
+    with pytest.raises(UnknownTarget, match=r"MeasurePool: .*simulated AMD EPYC"):
         MeasurePool("simulated:cpu")
-    with pytest.raises(UnknownTarget, match=r"RpcPool: .* is simulated"):
+    with pytest.raises(UnknownTarget, match=r"RpcPool: .*simulated AMD EPYC"):
         RpcPool("simulated:cpu", tracker="127.0.0.1:9", key="cpu")
-    with pytest.raises(UnknownTarget, match=r"cpu is a real device\. use one of simulated:cpu"):
+    with pytest.raises(UnknownTarget, match=r"SimulatedPool: cpu .*simulated:cpu"):
         SimulatedPool("cpu")
 
 
@@ -131,7 +131,7 @@ def test_candidates_that_would_take_too_long_time_out(monkeypatch: pytest.Monkey
         monkeypatch.setattr(simulated_module, "surrogate_of", lambda _, replacement=impatient: replacement)
         for measurement in SimulatedPool("simulated:cpu").measure(task, candidates):
             assert (measurement.status, measurement.seconds) == (Status.TIMEOUT, math.inf)
-            assert measurement.message == "simulated: stopped after 10.0 s"
+            assert "10.0 s" in measurement.message
             assert measurement.run_seconds == ran
             assert measurement.build_seconds == built or built == 0.0 < measurement.build_seconds < 10.0
 
@@ -153,21 +153,21 @@ def test_constants_that_are_packed_and_padded_have_features() -> None:
 
 def test_candidates_without_features_are_build_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     task, candidates = padded()
-    monkeypatch.setattr("felixlike.measure.simulated.surrogate._readable", lambda schedule: schedule)
+    monkeypatch.setattr("felixlike.measure.simulated.surrogate.packing_blocks", lambda _: [])
     first, second = SimulatedPool("simulated:cpu").measure(task, [candidates[0], Untuned(task)])
     assert first.status is Status.BUILD_ERROR
-    assert "feature extractor cannot read it" in first.message
+    assert "feature extractor" in first.message
     assert second.status is Status.OK
 
 
 def test_a_closed_pool_and_bad_input() -> None:
     task = task_for("simulated:cpu")
     pool = SimulatedPool("simulated:cpu")
-    with pytest.raises(InvalidOption, match="task is an int"):
+    with pytest.raises(InvalidOption, match=r"SimulatedPool: .*\btask\b.*an int\."):
         pool.stream(3, [])  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="is no candidate"):
+    with pytest.raises(InvalidOption, match=r"\bcandidate\b.*an int\..*Untuned"):
         pool.measure(task, [3])  # type: ignore[list-item]
-    with pytest.raises(InvalidOption, match="seed is -1"):
+    with pytest.raises(InvalidOption, match=r"\bseed\b.* -1\."):
         SimulatedPool("simulated:cpu", seed=-1)
     pool.close()
     pool.close()
@@ -185,7 +185,10 @@ def test_outputs_are_checked_on_the_host_cpu() -> None:
         assert checked.error < 1e-5
         ((index, other),) = pool.checks([(task, candidate)])
         assert (index, getattr(other, "status", None)) == (0, Status.OK)
-    with SimulatedPool("simulated:h100") as pool, pytest.raises(UnknownTarget, match="nothing that is compiled for it"):
+    with (
+        SimulatedPool("simulated:h100") as pool,
+        pytest.raises(UnknownTarget, match="compiled for simulated NVIDIA H100"),
+    ):
         pool.check(task_for("simulated:h100"), candidate)
 
 

@@ -1,5 +1,7 @@
 """`Tracker` raises errors for wrong addresses and for servers that are not trackers."""
 
+import errno
+import os
 import socket
 import threading
 
@@ -13,8 +15,10 @@ from felixlike.measure.rpc.tracker import Tracker
 
 @pytest.mark.parametrize("where", ["", "host", "host:", ":9190", "host:port", "host:0", "host:65536", "host:-1"])
 def test_an_address_is_host_and_port(where: str) -> None:
-    with pytest.raises(InvalidOption, match=r"is no address\. give HOST:PORT"):
+    with pytest.raises(InvalidOption, match="HOST:PORT") as caught:
         Tracker(where)
+    assert repr(where) in caught.value.what
+    assert caught.value.where == "tracker"
 
 
 def test_addresses_are_parsed() -> None:
@@ -26,13 +30,13 @@ def test_a_missing_tracker_is_an_error() -> None:
     with socket.socket() as unused_socket:  # bound, so that the port is not used by others, but not listening
         unused_socket.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{unused_socket.getsockname()[1]}"
-        with pytest.raises(
-            TrackerFailed, match=f"tracker {where}: it cannot be reached: .* tvm.exec.rpc_tracker"
-        ) as raised:
+        with pytest.raises(TrackerFailed, match=os.strerror(errno.ECONNREFUSED)) as raised:
             Tracker(where).servers()
-        with pytest.raises(WorkerFailed, match="it cannot be reached"):
+        with pytest.raises(WorkerFailed, match=f"tracker {where}: .*{os.strerror(errno.ECONNREFUSED)}"):
             RpcPool(resolve_target("cpu"), tracker=where, key="cpu")
     assert isinstance(raised.value, ConnectionError)
+    assert raised.value.where == f"tracker {where}"
+    assert "tvm.exec.rpc_tracker" in raised.value.remedy
 
 
 @pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request\r\n"])
@@ -46,11 +50,11 @@ def test_a_server_that_is_not_a_tracker_is_an_error(words: bytes) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(TrackerFailed, match="something answers there that is no tracker"):
+        with pytest.raises(TrackerFailed, match="tracker of this version of TVM"):
             Tracker(f"127.0.0.1:{listening.getsockname()[1]}").servers()
         thread.join()
 
 
 def test_patience_is_positive() -> None:
-    with pytest.raises(InvalidOption, match="patience is 0"):
+    with pytest.raises(InvalidOption, match=r"\bpatience\b.* 0\."):
         RpcPool(resolve_target("cpu"), tracker="127.0.0.1:1", key="cpu", patience=0)

@@ -59,19 +59,20 @@ def test_merging_a_store_into_itself_or_from_no_store_is_an_error(tmp_path: Path
     with records.open(path) as store:
         (tmp_path / "link.db").symlink_to(path)
         for same in (path, tmp_path / "link.db"):
-            with pytest.raises(SourceLeftOut, match=r"cannot be merged into itself"):
+            with pytest.raises(SourceLeftOut, match="itself") as caught:
                 records.merge(store, same)
-        with pytest.raises(SourceLeftOut, match=r"nowhere\.db: there is no such file"):
+            assert caught.value.where == str(same)
+        with pytest.raises(SourceLeftOut, match=r"nowhere\.db: .*no such file"):
             records.merge(store, tmp_path / "nowhere.db")
-        with pytest.raises(SourceLeftOut, match="it is a directory"):
+        with pytest.raises(SourceLeftOut, match=f"{tmp_path}: .*a directory"):
             records.merge(store, tmp_path)
-        with pytest.raises(SourceLeftOut, match="a store in memory ends with its process"):
+        with pytest.raises(SourceLeftOut, match=r":memory:: .*in memory"):
             records.merge(store, ":memory:")
         (tmp_path / "text").write_text("no store\n" * 2000)
-        with pytest.raises(StoreError, match=r"damaged or not a store .*no measurement in it can be read.*restore"):
+        with pytest.raises(StoreError, match=r"text: .*file is not a database.*none of its measurements"):
             records.merge(store, tmp_path / "text")
         (tmp_path / "empty").touch()
-        with pytest.raises(StoreError, match="of another program"):
+        with pytest.raises(StoreError, match=r"empty: .*another program"):
             records.merge(store, tmp_path / "empty")
 
 
@@ -80,7 +81,7 @@ def test_a_store_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     fill(tmp_path / "two.db", 3, first=3)
     store = records.open(tmp_path / "one.db")
     store.file.execute("PRAGMA query_only = ON")
-    with pytest.raises(StoreError, match=r"one\.db: it is read-only .*see that file and directory") as caught:
+    with pytest.raises(StoreError, match=r"one\.db: .*readonly") as caught:
         records.merge(store, tmp_path / "two.db")
     assert not isinstance(caught.value, SourceLeftOut)
 
@@ -99,7 +100,7 @@ print("done", flush=True)
 
 
 def test_merging_while_another_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("felixlike.records.merging._AT_ONCE", 5)
+    monkeypatch.setattr("felixlike.records.merging.ROWS_AT_ONCE", 5)
     shared, other = tmp_path / "shared.db", tmp_path / "other.db"
     fill(shared, 2)
     written = fill(other, 100, first=2)
@@ -136,7 +137,7 @@ def test_compacting_keeps_every_measurement(tmp_path: Path) -> None:
     with records.open(path) as store:
         assert [told(r) for r in store.measurements()] == [told(r) for r in written]
         assert [w.name for w in store.workloads()] == ["relu16", "relu32"]
-    with pytest.raises(StoreError, match="there is no such file"):
+    with pytest.raises(StoreError, match=r"nowhere\.db: .*no such file"):
         records.compact(tmp_path / "nowhere.db")
 
 
@@ -148,7 +149,7 @@ def test_a_damaged_store_is_not_compacted(tmp_path: Path) -> None:
     connection.commit()
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="damaged row"):
+    with pytest.raises(StoreError, match=r"store\.db: .*row.*checksum"):
         records.compact(path)
     assert path.read_bytes() == before
 
@@ -160,7 +161,7 @@ def test_an_old_store_is_read_unchanged_and_upgraded_for_writing(tmp_path: Path)
     with records.open(path, read_only=True) as store:
         old = [told(r) for r in store.measurements()]
         summary = store.summary()
-        with pytest.raises(StoreError, match="readonly"):
+        with pytest.raises(StoreError, match=r"old\.sqlite: .*readonly"):
             store.append(TASK, record(timed(1.0)))
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["old.sqlite"]

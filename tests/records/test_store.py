@@ -87,21 +87,21 @@ def test_measurements_of_a_task_are_read_lazily_in_order() -> None:
 
 
 def test_a_record_of_another_task_is_refused() -> None:
-    with records.open() as store, pytest.raises(ValueError, match=r"is of task .*, not of .* \(relu32\)"):
+    with records.open() as store, pytest.raises(ValueError, match=rf"{TASK.key}.*{OTHER.key} \(relu32\)"):
         store.append(OTHER, record(timed(1.0)))
 
 
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda store: store.append(5, record(timed(1.0))), "Store: task is an int. give one of"),
-        (lambda store: store.extend(TASK, [7]), "Store: record is an int. give what records.make_record returns"),
-        (lambda store: store.best(5), "Store: task is an int. give one of .*, or its key"),
-        (lambda store: store.best("key"), r"a task's key alone does not say which device is meant. give device=…"),
-        (lambda store: store.best("key", device=3), "device: device is 3"),
-        (lambda store: store.fastest(TASK, -1), "Store.fastest: count is -1"),
-        (lambda store: store.fastest(TASK, "3"), "Store.fastest: count is '3'"),
-        (lambda store: next(store.measurements(5)), "Store: task is an int"),
+        (lambda store: store.append(5, record(timed(1.0))), r"Store: .*\btask\b.*an int\..*extract_tasks"),
+        (lambda store: store.extend(TASK, [7]), r"Store: .*\brecord\b.*an int\..*make_record"),
+        (lambda store: store.best(5), r"Store: .*\btask\b.*an int\..*, or its key"),
+        (lambda store: store.best("key"), "Store: .*device=…"),
+        (lambda store: store.best("key", device=3), r"device: .*\bdevice\b.* 3\."),
+        (lambda store: store.fastest(TASK, -1), r"Store.fastest: .*\bcount\b.* -1\."),
+        (lambda store: store.fastest(TASK, "3"), r"Store.fastest: .*\bcount\b.* '3'\."),
+        (lambda store: next(store.measurements(5)), r"Store: .*\btask\b.*an int\."),
     ],
 )
 def test_wrong_tasks_and_records_are_errors(ask: Callable[[Store], Any], words: str) -> None:
@@ -111,8 +111,10 @@ def test_wrong_tasks_and_records_are_errors(ask: Callable[[Store], Any], words: 
 
 @pytest.mark.parametrize("wrong", [5, True, b"store", ["store"], "", "a\0b"])
 def test_wrong_paths_are_errors(wrong: Any) -> None:
-    with pytest.raises(StoreError, match=r"store: .* is not a path\. give "):
+    with pytest.raises(StoreError, match=r"str or pathlib\.Path") as caught:
         records.open(wrong)
+    assert repr(wrong) in caught.value.what
+    assert caught.value.where == "store"
 
 
 def test_all_measurements_of_a_task_are_found_by_its_key() -> None:
@@ -202,16 +204,16 @@ def of_unknown_status(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (not_a_database, r"store\.db: it is damaged or not a store .*restore this one from a copy"),
-        (of_another_program, r"store\.db: it is a SQLite file of another program"),
+        (not_a_database, r"store\.db: .*file is not a database.*felixlike merge"),
+        (of_another_program, r"store\.db: .*another program"),
         (
             newer,
-            r"store\.db: it has version 7, but this felixlike knows only versions up to 3.*use the newer felixlike",
+            r"store\.db: .*version 7\b.* 3\..*newer felixlike",
         ),
-        (truncated, r"store\.db: it is damaged"),
-        (overwritten, r"store\.db: it is damaged"),
-        (of_unknown_status, r"store\.db: it holds a damaged row \(its checksum is not right\)"),
-        (lambda path: path.mkdir(), r"store\.db: it is a directory.*give the name of a file in it"),
+        (truncated, r"store\.db: .*damaged.*felixlike merge"),
+        (overwritten, r"store\.db: .*damaged.*felixlike merge"),
+        (of_unknown_status, r"store\.db: .*row.*checksum"),
+        (lambda path: path.mkdir(), r"store\.db: .*a directory\..*a file in it"),
     ],
     ids=["text", "birds", "newer", "truncated", "overwritten", "status", "directory"],
 )
@@ -222,12 +224,12 @@ def test_bad_files_are_errors(path: Path, make: Callable[[Path], None], words: s
 
 
 def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"there is no directory .*nowhere.*make it, or give another path"):
+    with pytest.raises(StoreError, match=r"store\.db: .*directory .*/nowhere\."):
         records.open(tmp_path / "nowhere" / "store.db")
 
 
 def test_a_path_that_cannot_be_written_is_an_error() -> None:
-    with pytest.raises(StoreError, match=r"/proc/store\.db: unable to open database file.*can be written"):
+    with pytest.raises(StoreError, match=r"/proc/store\.db: unable to open database file.*writable"):
         records.open("/proc/store.db")
 
 
@@ -236,7 +238,7 @@ def test_a_locked_file_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) 
     with records.open(path) as store:
         holder = sqlite3.connect(path, isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match=r"database is locked.*nobody holds a lock"):
+        with pytest.raises(StoreError, match="database is locked"):
             store.append(TASK, record(timed(1.0)))
         holder.close()
         store.append(TASK, record(timed(1.0)))
@@ -247,7 +249,7 @@ def test_a_closed_store_is_an_error() -> None:
     store = Store()
     store.close()
     store.close()
-    with pytest.raises(StoreError, match=r"the store in memory: Cannot operate on a closed database"):
+    with pytest.raises(StoreError, match="in memory: Cannot operate on a closed database"):
         store.append(TASK, record(timed(1.0)))
 
 
@@ -282,23 +284,35 @@ def test_lookups_use_an_index() -> None:
 @pytest.mark.parametrize(
     ("ask", "error", "words"),
     [
-        (lambda _: records.compact(wrongly_typed(5)), StoreError, "store: 5 is not a path"),
-        (lambda store: records.merge(store, wrongly_typed(5)), StoreError, "5 is not a path"),
+        (lambda _: records.compact(wrongly_typed(5)), StoreError, "store: 5 "),
+        (lambda store: records.merge(store, wrongly_typed(5)), StoreError, "store: 5 "),
         (
             lambda _: records.merge(wrongly_typed("a"), "b"),
             InvalidOption,
-            "merge: store is a str. give what records.open returns",
+            r"merge: .*\bstore\b.*a str\..*records\.open",
         ),
-        (lambda store: import_database(store, wrongly_typed(b"x")), StoreError, "folder: b'x' is not a path"),
-        (lambda store: export_database(store, wrongly_typed(None)), StoreError, "folder: None is not a path"),
-        (lambda _: export_database(wrongly_typed("a"), "b"), InvalidOption, "store is a str"),
-        (lambda store: export_database(store, "x", best=-1), InvalidOption, "best is -1. give a whole number ≥ 0"),
-        (lambda store: export_database(store, "x", device=wrongly_typed(5)), InvalidOption, "device is 5"),
-        (lambda store: export_database(store, __file__), StoreError, "it is a file. name a folder"),
-        (lambda store: list(store.numbered(5)), InvalidOption, "numbers is an int"),
-        (lambda store: list(store.numbered(["x"])), InvalidOption, "number is 'x'"),
-        (lambda _: records.make_record(wrongly_typed(5), "k", (), timed(1)), InvalidOption, "task is an int"),
-        (lambda _: records.make_record(TASK, "k", (), wrongly_typed(None)), InvalidOption, "measurement is None"),
+        (lambda store: import_database(store, wrongly_typed(b"x")), StoreError, "folder: b'x' "),
+        (lambda store: export_database(store, wrongly_typed(None)), StoreError, "folder: None "),
+        (lambda _: export_database(wrongly_typed("a"), "b"), InvalidOption, r"\bstore\b.*a str\."),
+        (lambda store: export_database(store, "x", best=-1), InvalidOption, r"export: .*\bbest\b.* -1\."),
+        (
+            lambda store: export_database(store, "x", device=wrongly_typed(5)),
+            InvalidOption,
+            r"device: .*\bdevice\b.* 5\.",
+        ),
+        (lambda store: export_database(store, __file__), StoreError, r"test_store\.py: .*got a file"),
+        (lambda store: list(store.numbered(5)), InvalidOption, r"\bnumbers\b.*an int\."),
+        (lambda store: list(store.numbered(["x"])), InvalidOption, r"\bnumber\b.*'x'\."),
+        (
+            lambda _: records.make_record(wrongly_typed(5), "k", (), timed(1)),
+            InvalidOption,
+            r"make_record: .*\btask\b.*an int\.",
+        ),
+        (
+            lambda _: records.make_record(TASK, "k", (), wrongly_typed(None)),
+            InvalidOption,
+            r"make_record: .*\bmeasurement\b.*None\.",
+        ),
     ],
 )
 def test_arguments_of_wrong_types_are_errors(ask: Callable[[Store], Any], error: type[Exception], words: str) -> None:

@@ -15,12 +15,12 @@ from felixlike.tuning import Budget
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ({"rounds": -1}, "rounds is -1. give a whole number"),
-        ({"trials": 2.5}, "trials is 2.5"),
-        ({"seconds": -0.1}, "seconds is -0.1. give a number"),
-        ({"seconds": math.nan}, "seconds is nan"),
-        ({"rounds": True}, "rounds is True"),
-        ({"trials": "many"}, "trials is 'many'"),
+        ({"rounds": -1}, "expected rounds to be .*, got -1"),
+        ({"trials": 2.5}, "expected trials to be .*, got 2.5"),
+        ({"seconds": -0.1}, "expected seconds to be .*, got -0.1"),
+        ({"seconds": math.nan}, "expected seconds to be .*, got nan"),
+        ({"rounds": True}, "expected rounds to be .*, got True"),
+        ({"trials": "many"}, "expected trials to be .*, got 'many'"),
     ],
 )
 def test_bad_limits_are_refused(limits: dict[str, Any], words: str) -> None:

@@ -265,7 +265,7 @@ def test_an_interrupt_anywhere_returns_the_best_so_far(
     "impatient", [failing(KeyboardInterrupt()), during(2, runtime.compile_model)], ids=["raised", "signals"]
 )
 def test_two_interrupts_abort_the_run(impatient: Any, finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interrupts, "_TOGETHER", 0.0)
+    monkeypatch.setattr(interrupts, "TOGETHER_SECONDS", 0.0)
     monkeypatch.setattr(runtime, "compile_model", impatient)
     with pytest.raises(KeyboardInterrupt):
         finish()
@@ -284,7 +284,7 @@ def test_a_second_interrupt_skips_checks(
     how: str,
 ) -> None:
     """The first Ctrl-C ends a running search, the second skips the remaining checks. Finished checks are used."""
-    monkeypatch.setattr(interrupts, "_TOGETHER", 0.0)
+    monkeypatch.setattr(interrupts, "TOGETHER_SECONDS", 0.0)
     original_event, events = RunLog.event, []
 
     def press(log: RunLog, measured_event: Any) -> None:

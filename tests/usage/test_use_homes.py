@@ -79,7 +79,7 @@ def test_an_unusable_home_warns_once(tmp_path: Path, environment: dict[str, str]
     if environment.get("HOME") == "relative":  # a relative HOME counts as not set
         environment["XDG_CACHE_HOME"] = str(tmp_path / "file")
     ((_, words),) = storage_warnings(tmp_path, environment)
-    assert "is kept in memory, and made again by the next process" in words
+    assert "Results are kept in memory" in words
 
 
 def test_a_missing_home_is_created(tmp_path: Path) -> None:

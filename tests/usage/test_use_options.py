@@ -40,15 +40,19 @@ def test_valid_options_are_accepted(way: str, model: nn.Module, x: torch.Tensor)
 
 
 BAD: dict[str, tuple[dict[str, Any], type[FelixlikeError], str]] = {
-    "negative rounds": ({"rounds": -1}, InvalidBudget, "rounds is -1"),
-    "half a round": ({"rounds": 0.5}, InvalidBudget, "rounds is 0.5"),
-    "rounds as text": ({"rounds": "10"}, InvalidBudget, "rounds is '10'"),
-    "rounds as a flag": ({"rounds": True}, InvalidBudget, "rounds is True"),
-    "endless trials": ({"trials": math.inf}, InvalidBudget, "trials is inf"),
-    "no number": ({"seconds": math.nan}, InvalidBudget, "seconds is nan"),
-    "time as a duration": ({"seconds": datetime.timedelta(minutes=1)}, InvalidBudget, "seconds is datetime"),
-    "a seed too large": ({"seed": 2**70}, InvalidOption, "seed is 1180591620717411303424"),
-    "a seed that is none": ({"seed": None}, InvalidOption, "seed is None"),
+    "negative rounds": ({"rounds": -1}, InvalidBudget, "expected rounds to be .*, got -1"),
+    "half a round": ({"rounds": 0.5}, InvalidBudget, "expected rounds to be .*, got 0.5"),
+    "rounds as text": ({"rounds": "10"}, InvalidBudget, "expected rounds to be .*, got '10'"),
+    "rounds as a flag": ({"rounds": True}, InvalidBudget, "expected rounds to be .*, got True"),
+    "endless trials": ({"trials": math.inf}, InvalidBudget, "expected trials to be .*, got inf"),
+    "no number": ({"seconds": math.nan}, InvalidBudget, "expected seconds to be .*, got nan"),
+    "time as a duration": (
+        {"seconds": datetime.timedelta(minutes=1)},
+        InvalidBudget,
+        "expected seconds to be .*, got datetime",
+    ),
+    "a seed too large": ({"seed": 2**70}, InvalidOption, "expected seed to be .*, got 1180591620717411303424"),
+    "a seed that is none": ({"seed": None}, InvalidOption, "expected seed to be .*, got None"),
     "an unknown target": ({"target": "tpu"}, UnknownTarget, "'tpu'"),
     "a target of another type": ({"target": 3}, UnknownTarget, "3"),
     "a GPU that is not there": ({"target": "cuda"}, UnknownTarget, "no GPU was found|CUDA"),

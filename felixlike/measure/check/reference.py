@@ -26,18 +26,20 @@ def double_precision(module: Any) -> Any:
     return _tvm.ir.load_json(json.dumps(graph))
 
 
-_LARGE = 2**22
+REORDERED_ITERATIONS = 2**22
 """Iterations of a block from which its loops are reordered; chosen by hand."""
 
 _COLUMNS, _TERMS = 512, 64
 """Largest tile of a matrix product, columns and terms, so that reused data stays in L2; chosen by hand."""
 
 
-_WORTH, _FEWEST_THREADS = 2**26, 2**12
-"""Smallest number of iterations of a function for a GPU, and smallest number of outputs of its large sums.
+GPU_ITERATIONS = 2**26
+"""Smallest number of iterations of a function that runs on a GPU; chosen by hand.
 
-The iterations take a CPU longer than the start of a GPU's first kernel, about 0.1 s. With fewer outputs, a long sum
-leaves most of a GPU idle. Both are chosen by hand."""
+They take a CPU longer than the start of a GPU's first kernel, about 0.1 s."""
+
+_FEWEST_THREADS = 2**12
+"""Smallest number of outputs of large sums on a GPU; chosen by hand. With fewer, a long sum leaves most of it idle."""
 
 
 def in_threads(module: Any, target: Any) -> Any | None:
@@ -52,8 +54,8 @@ def in_threads(module: Any, target: Any) -> Any | None:
     blocks = [block for block in _tvm.found(module["main"].body, _tvm.s_tir.SBlock) if block.iter_vars]
     steps = [math.prod(int(i.dom.extent) for i in block.iter_vars) for block in blocks]
     outputs = [math.prod(int(i.dom.extent) for i in block.iter_vars if _tvm.is_spatial(i)) for block in blocks]
-    few = any(s > n and s >= _LARGE and n < _FEWEST_THREADS for s, n in zip(steps, outputs, strict=True))
-    if few or sum(steps) < _WORTH:
+    few = any(s > n and s >= REORDERED_ITERATIONS and n < _FEWEST_THREADS for s, n in zip(steps, outputs, strict=True))
+    if few or sum(steps) < GPU_ITERATIONS:
         return None
     dlight = _tvm.dlight()
     copy = _tvm.map_functions(module, _tvm.s_tir.renew_defs)  # dlight changes functions in place
@@ -91,7 +93,7 @@ def _reorder(schedule: Any, block: Any) -> None:
     definition, loops = schedule.get(block), schedule.get_loops(block)
     kinds = [int(iterator.iter_type) for iterator in definition.iter_vars]
     sizes = [int(iterator.dom.extent) for iterator in definition.iter_vars]
-    if len(loops) != len(kinds) or 2 not in kinds or math.prod(sizes) < _LARGE:
+    if len(loops) != len(kinds) or 2 not in kinds or math.prod(sizes) < REORDERED_ITERATIONS:
         return
     sums = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 2]
     spatial = [(loop, size) for loop, kind, size in zip(loops, kinds, sizes, strict=True) if kind != 2]

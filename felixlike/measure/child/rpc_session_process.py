@@ -29,7 +29,7 @@ def visit_without_rights(request: Message, channel: int) -> Message:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
         sandbox.enter(_files(request), port, keep=channel)
     except OSError as error:
-        message = f"no session was begun: {error.strerror or error}"
+        message = f"the session could not be started: {error.strerror or error}"
         elapsed = time.perf_counter() - started
         return {"status": Status.CRASHED, "message": message, "lost": "before", "elapsed": elapsed}
     return visit({**request, "server": [address, port, password]})

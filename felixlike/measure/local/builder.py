@@ -57,11 +57,11 @@ class Builder:
         target = resolve_target(target)
         if workers is not None:
             workers = option_checks.whole(
-                workers, "workers", least=1, where="MeasurePool", otherwise="None for as many as there are cores"
+                workers, "workers", least=1, where="MeasurePool", otherwise="None for the number of cores"
             )
         if limits is not None:
             option_checks.of_kind(
-                limits, Limits, "limits", where="MeasurePool", remedy="give measure.Limits(…), or None"
+                limits, Limits, "limits", where="MeasurePool", remedy="pass measure.Limits(…), or None"
             )
         self.kind = kind_of(target)
         if not self.kind.on_host:
@@ -84,12 +84,12 @@ class Builder:
 
         Raises WorkerFailed if the builder is closed or claimed already."""
         if self.processes.closed:
-            raise WorkerFailed("the pool is closed", where="MeasurePool", remedy="open another one")
+            raise WorkerFailed("the pool is closed", where="MeasurePool", remedy="open a new pool")
         if self._busy:
             raise WorkerFailed(
                 "another stream of this pool is still open",
                 where="MeasurePool",
-                remedy="read it to its end or close it: two at a time would disturb each other's timings",
+                remedy="read it to its end or close it: concurrent streams would disturb each other's timings",
             )
         self._busy = True
         try:

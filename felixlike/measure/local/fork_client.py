@@ -19,12 +19,13 @@ from felixlike._util.child_process import environment, python_command
 from felixlike.errors import WorkerFailed
 from felixlike.hardware import placement
 
-_COMMAND = python_command("felixlike.measure.child.fork_server")
+COMMAND = python_command("felixlike.measure.child.fork_server")
+"""Command that starts a fork server."""
 _REPLY_BYTES = 4096
 """Largest size of a reply, bytes."""
 _START_SECONDS = 120
 """Time limit for the start of a server, s; chosen by hand."""
-_REPLY_SECONDS = 60
+REPLY_SECONDS = 60
 """Time limit for a reply of a server that hangs, s; chosen by hand. The end of a server is noticed at once."""
 _SEND_SECONDS = 30.0
 """Timeout for sending to a candidate's process, s; chosen by hand."""
@@ -34,7 +35,7 @@ _SECRET = re.compile(
 """Names of environment variables that commonly hold secrets, or the address of an agent that has them."""
 _STDERR_CHARACTERS = 500
 """Length of the server's output in an error message, characters; chosen by hand."""
-_REMEDY = "run `felixlike doctor`, or look at the memory that is left on this machine"
+_REMEDY = "run `felixlike doctor`, or check the free memory of this machine"
 
 
 class ServerDied(Exception):
@@ -85,13 +86,13 @@ class ForkServer:
         except OSError as error:
             self.close()
             raise WorkerFailed(
-                f"a process cannot be started: {error}", where=" ".join(_COMMAND), remedy=_REMEDY
+                f"the measuring process could not be started: {error}", where=" ".join(COMMAND), remedy=_REMEDY
             ) from error
 
     def _spawned(self, control: socket.socket, log: IO[bytes]) -> subprocess.Popen[bytes]:
         """Start the server's Python process; `control` is its end of the connection, `log` receives its stderr."""
         return subprocess.Popen(
-            [*_COMMAND, str(control.fileno()), str(self._directory)],
+            [*COMMAND, str(control.fileno()), str(self._directory)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
@@ -146,8 +147,8 @@ class ForkServer:
             words = self._last_words()
             self.close()
             raise WorkerFailed(
-                f"the measuring process did not start ({death}): {words or 'it said nothing'}",
-                where=" ".join(_COMMAND),
+                f"the measuring process did not start ({death}): {words or 'it printed nothing'}",
+                where=" ".join(COMMAND),
                 remedy=_REMEDY,
             ) from None
         self._ready = True
@@ -155,11 +156,11 @@ class ForkServer:
     def _request(self, message: dict[str, Any], channel: socket.socket | None = None) -> dict[str, Any]:
         """Send a request, with a channel's descriptor, and return the reply; raise ServerDied."""
         if self._control is None:
-            raise ServerDied("it is not running")
+            raise ServerDied("the fork server is not running")
         try:
             fds = [] if channel is None else [channel.fileno()]
             socket.send_fds(self._control, [json.dumps(message).encode()], fds)
-            return self._reply(_REPLY_SECONDS)
+            return self._reply(REPLY_SECONDS)
         except OSError as error:
             self.close()
             raise ServerDied(str(error)) from None
@@ -183,9 +184,9 @@ class ForkServer:
             except OSError as error:
                 raise ServerDied(str(error)) from None
         else:
-            raise ServerDied(f"no reply within {seconds} s")
+            raise ServerDied(f"the fork server did not reply within {seconds} s")
         if not data:
-            raise ServerDied("it ended")
+            raise ServerDied("the fork server exited")
         reply: dict[str, Any] = json.loads(data)
         return reply
 

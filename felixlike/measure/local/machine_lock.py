@@ -12,7 +12,8 @@ import socket
 import time
 from collections.abc import Iterator
 
-_NAME = "\0felixlike-timing"
+NAME = "\0felixlike-timing"
+"""Name of the socket; the zero byte puts it into the abstract namespace."""
 
 WAIT_SECONDS = 30.0
 """Longest wait for the lock, s; chosen by hand.
@@ -43,7 +44,7 @@ def _marked(mark: socket.socket, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while True:
         try:
-            mark.bind(_NAME)
+            mark.bind(NAME)
             return True
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() < _impatient_until:

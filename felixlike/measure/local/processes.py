@@ -81,7 +81,7 @@ class Processes:
             raise WorkerFailed(
                 f"the measuring process died {self._deaths} times without a result in between",
                 where="MeasurePool",
-                remedy="see what ends it: a limit on this user's processes, or the machine's memory",
+                remedy="check the limits on this user's processes and the machine's memory",
             )
 
     def reset_deaths(self) -> None:

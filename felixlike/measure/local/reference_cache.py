@@ -19,7 +19,7 @@ from felixlike.frontend.task import Task
 from felixlike.measure.local.reference_data import ReferenceData, Runner, unverified, verified
 from felixlike.measure.local.steps import Steps, complete
 
-_MOST_BYTES = 4 * 2**30
+MOST_BYTES = 4 * 2**30
 """Size of all cached files above which unused ones are removed, bytes.
 
 Chosen by hand: the largest tasks of our networks have 300 MB."""
@@ -62,7 +62,7 @@ class ReferenceCache:
     def release(self, task: Task, *, verify: bool) -> None:
         """End one use of a task's reference data; remove old files if the cache is too large."""
         self._users[task.key, verify] -= 1
-        self._remove(min(_MOST_BYTES, (self._free() + self._bytes()) // 2), but=next(reversed(self._kept), None))
+        self._remove(min(MOST_BYTES, (self._free() + self._bytes()) // 2), but=next(reversed(self._kept), None))
 
     def _made(self, task: Task, *, verify: bool) -> Steps[tuple[ReferenceData, Path]]:
         """Return steps that compute reference data; if the disk is full, clear the cache and try again."""

@@ -124,9 +124,10 @@ def verified(task: Task, directory: Path, run: Runner) -> Steps[ReferenceData]:
             break
     if best is None:
         raise ReferenceFailed(
-            f"the unscheduled function could not be run for reference: {failure}",
+            f"the unscheduled function could not be run to compute the reference outputs: {failure}",
             where=f"task {task.name}",
-            remedy="measure it with verify=False, or raise Limits.reference_seconds or memory_bytes if that ran out",
+            remedy="measure the task with verify=False, or increase Limits.reference_seconds or Limits.memory_bytes if"
+            " that limit was exceeded",
         )
     if magnifies(task.module["main"]):
         best = yield from _magnified(task, best, directory, run)
@@ -216,7 +217,7 @@ def _save(task: Task, path: Path, array: np.ndarray[Any, np.dtype[Any]]) -> None
 def _no_space(task: Task, directory: Path, why: str) -> NoSpaceLeft:
     """Return the error for files that cannot be written."""
     return NoSpaceLeft(
-        f"the inputs and answers that its candidates are checked with could not be written to {directory}: {why}",
+        f"the inputs and reference outputs of the task could not be written to {directory}: {why}",
         where=f"task {task.name}",
-        remedy="make room there, or set TMPDIR to a folder with more",
+        remedy="free some space there, or set TMPDIR to a folder with more",
     )

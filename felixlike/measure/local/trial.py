@@ -125,7 +125,7 @@ class Trial:
             return failure
         if ending.grown >= _NEARLY_ALL * self.request["memory"]:
             megabytes = f"{ending.grown / 2**20:.0f} MB"
-            return {**failure, "status": Status.OUT_OF_MEMORY, "message": f"its process died holding {megabytes}"}
+            return {**failure, "status": Status.OUT_OF_MEMORY, "message": f"its process died while using {megabytes}"}
         return {**failure, "message": _cause(ending.status)}
 
 
@@ -139,7 +139,7 @@ def in_time(answer: Message, limit: float) -> Message:
 def _cause(status: int) -> str:
     """Return the message for an exit code or, if negative, a signal."""
     if status >= 0:
-        return f"its process left with exit code {status} and no answer"
+        return f"its process exited with code {status} and no answer"
     try:
         name = signal.Signals(-status).name
     except ValueError:

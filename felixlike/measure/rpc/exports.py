@@ -47,7 +47,7 @@ class Exports:
             raise WorkerFailed(
                 f"the library {name} could not be built: {answer['status']}, {answer['message']}",
                 where="RpcPool",
-                remedy=f"see whether {self._compiler} works",
+                remedy=f"check that {self._compiler} works",
             )
         return library
 
@@ -72,6 +72,6 @@ def linker() -> str:
     compiler = c_compiler()
     if compiler is None:
         raise WorkerFailed(
-            "there is no C compiler, which links what servers run", where="RpcPool", remedy="install gcc"
+            "no C compiler was found to link the code for the servers", where="RpcPool", remedy="install gcc"
         )
     return compiler

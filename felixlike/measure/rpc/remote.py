@@ -133,7 +133,7 @@ class Remote:
         if job_queue.ready and not job_queue.running:
             job_queue.idle += time.monotonic() - started
         if job_queue.fruitless > _MOST_FRUITLESS:
-            self._server_pool.give_up(f"{job_queue.fruitless} sessions failed one after the other", job_queue.complaint)
+            self._server_pool.give_up(f"{job_queue.fruitless} consecutive sessions failed", job_queue.complaint)
         if job_queue.idle > self._patience:
             self._server_pool.give_up(f"no server was free for {job_queue.idle:.0f} s", job_queue.complaint)
         return answered
@@ -202,7 +202,7 @@ class Remote:
                     self._processes.reset_deaths()
                     result = measurement(answer, build_seconds=job.build_seconds, run_seconds=answer["elapsed"])
                     if job.losses == _MOST_LOSSES:
-                        what = f"its process on the server died, {job.losses} times: {result.message}"
+                        what = f"its process on the server died {job.losses} times: {result.message}"
                         result = replace(result, message=what)
                     yield job, result
                     continue

@@ -33,9 +33,9 @@ class ServerPool:
         """Return the registered servers, including refused ones; raise TrackerFailed if there are none."""
         servers_by_key = self._tracker.servers()
         if self._key not in servers_by_key:
-            where = self._tracker.where
+            where, keys = self._tracker.where, ", ".join(servers_by_key) or "none"
             raise TrackerFailed(
-                f"it has no server under the key {self._key!r} (its keys: {', '.join(servers_by_key) or 'none'})",
+                f"no server is registered under the key {self._key!r} (registered keys: {keys})",
                 where=f"tracker {where}",
                 remedy=f"start one: `python -m tvm.exec.rpc_server --tracker {where} --key {self._key}`",
             )
@@ -57,7 +57,7 @@ class ServerPool:
             raise WrongDevice(
                 "; ".join(f"{as_text(address)}: {reason}" for address, reason in sorted(self._unfit.items())),
                 where=f"all servers of {self}",
-                remedy="tune on a machine of their kind, or start servers on machines like this one",
+                remedy="tune on a machine like these servers, or start servers on machines like this one",
             )
         for address, reason in new.items():
             warnings.warn(f"server {as_text(address)} is not used: {reason}", RuntimeWarning, stacklevel=2)
@@ -66,9 +66,9 @@ class ServerPool:
         """Raise WorkerFailed, or TrackerFailed if the tracker has no server; `complaint` is the last failure or ""."""
         self.registered()
         raise WorkerFailed(
-            what + (f"; what went wrong last: {complaint}" if complaint else ""),
+            what + (f"; last failure: {complaint}" if complaint else ""),
             where=str(self),
-            remedy="ask `felixlike doctor --tracker HOST:PORT`, and start the servers again that do not answer",
+            remedy="run `felixlike doctor --tracker HOST:PORT`, and restart the servers that do not answer",
         )
 
 

@@ -90,7 +90,7 @@ class ServerProbe:
         self.builder.processes.end(trial)
         device, problem = answer.get("device", ""), answer.get("unfit", "")
         if not problem and (not device or "lost" in answer):
-            problem = f"no session with it came about: {answer.get('message', 'its time was up')}"
+            problem = f"no session with it could be opened: {answer.get('message', 'timed out')}"
         result = None
         if not problem and (answer["status"] is not Status.OK or "repeats" in answer):
             result = measurement(answer, build_seconds=0.0, run_seconds=answer["elapsed"])

@@ -52,7 +52,7 @@ class Tracker:
         host, colon, port = where.rpartition(":") if isinstance(where, str) else ("", "", "")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise InvalidOption(
-                f"{shown(where)} is no address", where="tracker", remedy="give HOST:PORT, as 10.0.0.1:9190"
+                f"expected HOST:PORT, got {shown(where)}", where="tracker", remedy="give an address like 10.0.0.1:9190"
             )
         self.where = where
         self.address = (host.strip("[]"), int(port))
@@ -76,7 +76,7 @@ class Tracker:
 def check_servers(where: Any, key: Any) -> None:
     """Raise InvalidOption unless the address is HOST:PORT and the key is a text; this does not connect."""
     Tracker(where)
-    option_checks.text(key, "key", remedy="give the key that the servers were started with")
+    option_checks.text(key, "key", remedy="pass the key that the servers were started with")
 
 
 class Request:
@@ -95,12 +95,12 @@ class Request:
         try:
             self._socket.sendall(magic)
             if self._base.recvall(self._socket, len(magic)) != magic:
-                raise ValueError("its first words are other ones")
+                raise ValueError("wrong magic number")
             self._base.sendjson(self._socket, question)
         except (OSError, ValueError) as error:
             self.close()
             raise TrackerFailed(
-                f"something answers there that is no tracker of this version of TVM ({error})",
+                f"the address belongs to something other than a tracker of this version of TVM ({error})",
                 where=self._where,
                 remedy=_START,
             ) from None
@@ -122,7 +122,7 @@ class Request:
             if code != self._base.TrackerCode.SUCCESS:
                 raise ValueError(f"code {code}")
         except (OSError, ValueError, TypeError, struct.error) as error:
-            raise TrackerFailed(f"it gave no answer ({error})", where=self._where, remedy=_START) from None
+            raise TrackerFailed(f"the tracker did not reply ({error})", where=self._where, remedy=_START) from None
         return value
 
     def grant(self) -> Grant:

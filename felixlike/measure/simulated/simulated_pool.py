@@ -65,7 +65,9 @@ class SimulatedPool:
         device = simulated(self._target)
         if device is None:
             raise UnknownTarget(
-                f"{target} is a real device", where="SimulatedPool", remedy=f"use one of {', '.join(SIMULATED_NAMES)}"
+                f"{target} is not a simulated target",
+                where="SimulatedPool",
+                remedy=f"use one of {', '.join(SIMULATED_NAMES)}",
             )
         self._device = device
         self._surrogate = surrogate_of(device)
@@ -97,13 +99,13 @@ class SimulatedPool:
             WorkerFailed: The pool is closed.
         """
         option_checks.of_kind(
-            task, Task, "task", where="SimulatedPool", remedy="give one of felixlike.extract_tasks(…)"
+            task, Task, "task", where="SimulatedPool", remedy="pass a task from felixlike.extract_tasks(…)"
         )
         option_checks.of_kind(
-            candidates, Iterable, "candidates", where="SimulatedPool", remedy="give a list of candidates"
+            candidates, Iterable, "candidates", where="SimulatedPool", remedy="pass a list of candidates"
         )
         if self._closed:
-            raise WorkerFailed("the pool is closed", where="SimulatedPool", remedy="open another one")
+            raise WorkerFailed("the pool is closed", where="SimulatedPool", remedy="open a new pool")
         return self._stream(task, enumerate(candidates))
 
     def _stream(self, task: Task, source: Iterator[tuple[int, Schedulable]]) -> Results:
