@@ -246,7 +246,7 @@ class _Database:
         """Return the sketch and the point of a trace; raise _PassedOver if no sketch of ours has this trace."""
         for sketch in self.sketches[task.key].values():
             try:
-                point = sketch.traced_point(trace)
+                point = sketch.codec.point(trace)
             except (InvalidPoint, IndexError, TypeError, ValueError, KeyError) as error:
                 raise _PassedOver("damaged lines") from error
             if point is not None:

@@ -45,6 +45,5 @@ def kept_sketch(task: Task, data: Mapping[str, Any]) -> Sketch:
     schedule = _tvm.Schedule(task.module)
     _tvm.Trace.apply_json_to_schedule(_tvm.trace_steps(data["trace"]), schedule)
     runners = postprocessors(task, data["postprocessors"], data["own"])
-    sketch = Sketch(task, schedule.trace, runners, int(data["index"]))
-    sketch.key = str(data["key"])  # numbers of a parsed trace may have other types than in the original
-    return sketch
+    # The key is stored, since numbers of a parsed trace may have other types than in the original.
+    return Sketch(task, schedule.trace, runners, int(data["index"]), str(data["key"]))

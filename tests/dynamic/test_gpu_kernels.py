@@ -217,7 +217,7 @@ def test_a_kernel_can_be_inspected_without_a_gpu() -> None:
     assert kernel.report.stages[0].name == "HardwareAlign"
     assert "threads" in kernel.explain()
     assert kernel.program(T=33).at(33).size >= 33
-    with pytest.raises(InputMismatch, match=r"'A'.* torch\.float32 on cpu.*float32 on cuda"):
+    with pytest.raises(InputMismatch, match=r"'X'.* torch\.float32 on cpu.*float32 on cuda"):
         kernel(torch.zeros(5, 64), torch.zeros(96, 64), torch.zeros(96))
     if gpu_at_hand() is None:
         with pytest.raises(NoGPU, match="target: "):

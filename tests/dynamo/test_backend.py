@@ -78,10 +78,10 @@ def test_graphs_whose_weights_keep_changing_are_left_to_pytorch(options: dict[st
     call()
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_an_unusable_data_folder_warns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr("felixlike._util.user_folders._told", False)
     model, x = _model(), torch.randn(4, 12)
     compiled = torch.compile(model, backend="felixlike", options={"seconds": 1})
     with torch.no_grad(), pytest.warns(StorageWarning, match=re.escape(str(tmp_path / "file"))):

@@ -298,6 +298,6 @@ def test_every_sketch_reads_the_points_of_its_own_traces() -> None:
                 workload = ms.database.Workload(task.module)
                 for form in (trace, trace.simplified(False)):
                     line = ms.database.TuningRecord(form, workload, None, task.target, None).as_json()
-                    assert sketch.traced_point(line[0]) == tuple(point)
+                    assert sketch.codec.point(line[0]) == tuple(point)
                 others = [s for s in sketches(task) if s.key != sketch.key]
-                assert all(other.traced_point(line[0]) is None for other in others)
+                assert all(other.codec.point(line[0]) is None for other in others)

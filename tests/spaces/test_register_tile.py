@@ -190,7 +190,7 @@ def test_traces_replay_from_json() -> None:
 @pytest.mark.parametrize("name", ["softmax", "chain", "max_pool"])
 def test_other_operators_are_declined(name: str) -> None:
     task = make_task(workloads.ALL[name](), AVX512, name=name)
-    assert not any("most_accumulators" in str(sketch._trace) for sketch in sketches(task, space="own"))
+    assert not any("most_accumulators" in str(sketch.trace) for sketch in sketches(task, space="own"))
 
 
 @pytest.fixture(scope="module")

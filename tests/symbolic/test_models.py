@@ -32,7 +32,7 @@ def test_postprocessors_of_own_rules_have_models() -> None:
 def test_sketches_with_an_unknown_postprocessor_are_not_symbolic() -> None:
     original = sketches(_task(), space="default")[0]
     unknown = Postprocessor("RewriteTensorize", original.postprocessors[0].runner)
-    sketch = Sketch(_task(), original._trace, [*original.postprocessors, unknown], 0)
+    sketch = Sketch(_task(), original.trace, (*original.postprocessors, unknown), 0)
     assert not sketch.is_symbolic
     assert sketch.reason.startswith("postprocessors: ")
     assert "RewriteTensorize" in sketch.reason

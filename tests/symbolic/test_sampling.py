@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import torch
 from felixlike.frontend import import_model
 from felixlike.hardware import described_target
 from felixlike.search import Observations, Random, Space
-from felixlike.symbolic import Sketch
+from felixlike.symbolic.replay.scheduler import Scheduler
 
 
 class _Rows(torch.nn.Module):
@@ -30,13 +29,13 @@ def _space(model: torch.nn.Module, *shape: int, dtype: torch.dtype = torch.float
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, ...]]:
     """Count how often TVM is asked to schedule each point."""
     count: Counter[tuple[int, ...]] = Counter()
-    schedule = Sketch.schedule
+    schedule = Scheduler.schedule
 
-    def counted(sketch: Sketch, point: Sequence[int]) -> object:
-        count[tuple(point)] += 1
-        return schedule(sketch, point)
+    def counted(scheduler: Scheduler, point: tuple[int, ...]) -> object:
+        count[point] += 1
+        return schedule(scheduler, point)
 
-    monkeypatch.setattr(Sketch, "schedule", counted)
+    monkeypatch.setattr(Scheduler, "schedule", counted)
     return count
 
 
@@ -68,7 +67,7 @@ def test_few_points_are_tried_if_tvm_refuses_all(
     monkeypatch: pytest.MonkeyPatch, asked: Counter[tuple[int, ...]]
 ) -> None:
     (sketch,) = _space(_Rows(), 65, 65, dtype=torch.bfloat16).non_symbolic
-    monkeypatch.setattr(Sketch, "accepts", lambda self, point: bool(asked.update([tuple(point)])))
+    monkeypatch.setattr(Scheduler, "accepts", lambda self, point: bool(asked.update([point])))
     points = sketch.sample(1000, seed=0)
     assert points.shape == (1000, len(sketch.variables))
     assert asked.total() <= 64

@@ -111,7 +111,7 @@ def test_only_final_locations_are_compared_with_tvm(pooling: Sketch, monkeypatch
         compared.append(structure.locations)
         return structure
 
-    monkeypatch.setattr(pooling, "_probe", probe)
+    monkeypatch.setattr(pooling.structures, "probe", probe)
     points = pooling.sample(200, seed=1)
     ends = {locations for locations, _ in pooling.by_structure(points)}
     assert len(ends) > 4
@@ -127,7 +127,7 @@ def test_programs_that_differ_from_tvms_are_not_sampled(pooling: Sketch, monkeyp
     def probe(structure: Any) -> Any:
         return UnsupportedSketch("its loops are too wide") if structure.locations in wrong else structure
 
-    monkeypatch.setattr(pooling, "_probe", probe)
+    monkeypatch.setattr(pooling.structures, "probe", probe)
     points = pooling.sample(200, seed=1)
     sampled = {locations for locations, _ in pooling.by_structure(points)}
     assert sampled

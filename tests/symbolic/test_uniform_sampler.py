@@ -117,7 +117,7 @@ def test_all_points_of_a_small_space_are_drawn() -> None:
 
 def test_a_space_without_valid_points_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     sketch = sketches(workloads.matmul(8, 8, 8), "sm_90")[0]
-    monkeypatch.setattr(sketch.sampler, "urn", lambda _: UniformSampler(sketch.variables, const(0)))
+    monkeypatch.setattr(sketch.structures, "sampler", lambda _: UniformSampler(sketch.variables, const(0)))
     with pytest.raises(InvalidSchedule) as caught:
         sketch.sample(3, seed=0)
     assert caught.value.where == repr(sketch)

@@ -23,6 +23,7 @@ from felixlike.measure import Measurement, Pool, Status
 from felixlike.search import Candidate, Observations, Predicted, Random, Space, make_strategy
 from felixlike.spaces.design import RULES, Rule
 from felixlike.symbolic import Sketch, sketches
+from felixlike.symbolic.replay.structure_cache import StructureCache
 from felixlike.tuning import Budget, Event, How, Session, TaskState, choose
 
 
@@ -502,15 +503,15 @@ def test_a_failing_rule_leaves_the_sketches_of_metaschedule(
 
 def test_an_unreadable_sketch_is_skipped(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     pool, (product, *_) = FakePool(), tasks
-    unreadable = sketches(product)[1].key
-    original = vars(Sketch)["reason"].func
-    reason = property(lambda sketch: _raise_type_error() if sketch.key == unreadable else original(sketch))
-    monkeypatch.setattr(Sketch, "reason", reason)
+    unreadable = sketches(product)[1]
+    original, label = vars(StructureCache)["reason"].func, repr(unreadable)
+    reason = property(lambda cache: _raise_type_error() if cache.scheduler.label == label else original(cache))
+    monkeypatch.setattr(StructureCache, "reason", reason)
     with records.open() as store:
         session = _session(tasks, pool, store, strategy="random")
         session.run(Budget(rounds=3))
     assert [state.faults for state in session.states] == [["TypeError: ours"], [], []]
-    assert {s.key for s in session.states[0].space.sketches} == {s.key for s in sketches(product)} - {unreadable}
+    assert {s.key for s in session.states[0].space.sketches} == {s.key for s in sketches(product)} - {unreadable.key}
     assert all(state.best is not None for state in session.states)
 
 

@@ -101,7 +101,7 @@ class _Search:
         if count != self._batch:  # TVM fixes the size of a batch when a search begins
             if self._batch:
                 self._context.post_tuning()
-            schedules = [sketch.as_drawn() for sketch in self._space.sketches]
+            schedules = [sketch.scheduler.as_drawn() for sketch in self._space.sketches]
             self._context.pre_tuning(1_000_000, count, schedules, self._database, self._model)
             self._batch = count
         proposals = self._context.generate_measure_candidates() or ()

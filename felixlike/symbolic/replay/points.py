@@ -82,6 +82,19 @@ def all_in_range(points: Points, variables: Sequence[Variable]) -> npt.NDArray[n
     return good
 
 
+def by_columns(points: Points, columns: Sequence[int]) -> list[tuple[tuple[int, ...], npt.NDArray[np.int64]]]:
+    """Return (values in these columns, rows with these values), in the order of first appearance."""
+    rows_by_values: dict[tuple[int, ...], list[int]] = {}
+    for row, values in enumerate(points[:, columns].tolist()):
+        rows_by_values.setdefault(tuple(values), []).append(row)
+    return [(values, np.array(rows)) for values, rows in rows_by_values.items()]
+
+
+def values_of(points: Points, variables: Sequence[Variable]) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the columns by variable name as float64[n], for the evaluation of formulas."""
+    return {v.name: points[:, i].astype(np.float64) for i, v in enumerate(variables)}
+
+
 def _whole_numbers(values: npt.ArrayLike) -> Points | None:
     """Return the values as an array of integers; None if they are not integers."""
     try:

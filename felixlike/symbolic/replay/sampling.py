@@ -1,7 +1,7 @@
 """Sample random points of a sketch.
 
-Input: a sketch. Output: `Sampler`, which draws valid points, all equally likely. Without a symbolic program, it checks
-each drawn point with TVM, once.
+Input: the structures of a sketch. Output: `Sampler`, which draws valid points, all equally likely. Without a symbolic
+program, it checks each drawn point with TVM, once.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from felixlike.errors import InvalidSchedule, UnsupportedSketch
 from felixlike.symbolic.expr.evaluation import Graph
 from felixlike.symbolic.expr.expression import const
 from felixlike.symbolic.program.uniform_sampler import UniformSampler
-from felixlike.symbolic.replay.points import Points
-from felixlike.symbolic.replay.sampled import SampledSketch
-from felixlike.symbolic.replay.structure import Structure
+from felixlike.symbolic.replay.points import Points, values_of
+from felixlike.symbolic.replay.source_limits import SourceLimits
+from felixlike.symbolic.replay.structure_cache import StructureCache
 
 _BATCH = 100_000
 """Maximum number of points that are drawn at once; chosen by hand."""
@@ -38,18 +38,24 @@ Chosen by hand; TVM takes about 10 ms to accept or refuse a point.
 
 
 class Sampler:
-    """Sample random points of a sketch."""
+    """Sample random points of a sketch.
 
-    def __init__(self, sketch: SampledSketch) -> None:
-        self._sketch = sketch
-        self._urns: dict[tuple[int, ...], UniformSampler] = {}
+    Args:
+        structures: The sketch's structures.
+        source_limits: Limits on the length of GPU source.
+    """
+
+    def __init__(self, structures: StructureCache, source_limits: SourceLimits) -> None:
+        self._structures, self._source_limits = structures, source_limits
+        self._scheduler = structures.scheduler
+        self._variables = structures.scheduler.variables
         self._verdicts: dict[tuple[int, ...], bool] = {}
 
     def sample(self, count: int, rng: np.random.Generator, *, paths: int) -> Points:
         """Implement `Sketch.sample` for checked options."""
-        if not self._sketch.is_symbolic:
+        if self._structures.reason:
             return self._accepted(count, rng)
-        if not self._sketch.location_columns:
+        if not self._structures.columns:
             return self.among([()], count, rng)
         return self.among(self.paths(min(count, paths), rng), count, rng)
 
@@ -58,7 +64,7 @@ class Sampler:
 
         The sketch must have a symbolic program.
         """
-        if not self._sketch.location_columns:
+        if not self._structures.columns:
             return [()]
         return [self._path(row, rng) for row in self.any.draw(count, rng)]
 
@@ -69,13 +75,7 @@ class Sampler:
     @cached_property
     def any(self) -> UniformSampler:
         """Return the sampler of all variables but compute locations, without validity tests."""
-        return UniformSampler(self._sketch.variables, const(1))
-
-    def urn(self, structure: Structure) -> UniformSampler:
-        """Return the sampler of points with chosen compute locations."""
-        if structure.locations not in self._urns:
-            self._urns[structure.locations] = UniformSampler(self._sketch.variables, structure.gate)
-        return self._urns[structure.locations]
+        return UniformSampler(self._variables, const(1))
 
     def among(self, paths: Sequence[tuple[int, ...]], count: int, rng: np.random.Generator) -> Points:
         """Draw valid points, each with one of these combinations of compute locations, all equally likely.
@@ -86,15 +86,15 @@ class Sampler:
         Raises:
             InvalidSchedule: If no point is valid.
         """
-        samplers = [self.urn(self._sketch.structure(path)) for path in paths]
+        samplers = [self._structures.sampler(self._structures.at(path)) for path in paths]
         sizes = np.array([sampler.size for sampler in samplers], dtype=np.float64)
         if not sizes.any():
-            raise InvalidSchedule("no point is valid", where=repr(self._sketch))
+            raise InvalidSchedule("no point is valid", where=self._scheduler.label)
         batches: list[Points] = []
         valid_count, draw_count = 0, 0
         while valid_count < count:
             if not valid_count and draw_count > _HOPELESS:
-                raise InvalidSchedule(f"none of {draw_count} random points is valid", where=repr(self._sketch))
+                raise InvalidSchedule(f"none of {draw_count} random points is valid", where=self._scheduler.label)
             missing = count - valid_count
             number = math.ceil(1.1 * missing * draw_count / valid_count) if valid_count else max(missing, draw_count)
             number = min(number, _BATCH)
@@ -103,18 +103,18 @@ class Sampler:
                 paths, samplers, rng.multinomial(number, sizes / sizes.sum()), strict=True
             ):
                 rows = sampler.draw(int(part_count), rng)
-                rows[:, self._sketch.location_columns] = path
+                rows[:, self._structures.columns] = path
                 drawn.append(rows)
             rows = np.concatenate(drawn)
             if valid_count or draw_count <= _LONG:
-                rows = rows[self._sketch.source_limits.short(rows)]
+                rows = rows[self._source_limits.short(rows)]
             batches.append(rng.permutation(rows) if len(paths) > 1 else rows)
             valid_count, draw_count = valid_count + len(rows), draw_count + number
-        return np.concatenate([np.empty((0, len(self._sketch.variables)), dtype=np.int64), *batches])[:count]
+        return np.concatenate([np.empty((0, len(self._variables)), dtype=np.int64), *batches])[:count]
 
     def _path(self, row: Points, rng: np.random.Generator) -> tuple[int, ...]:
         """Return compute locations that TVM could draw for these tiles."""
-        return next(self._paths((), self._sketch.values(row[None, :]), rng))
+        return next(self._paths((), values_of(row[None, :], self._variables), rng))
 
     def _paths(
         self, chosen: tuple[int, ...], values: dict[str, npt.NDArray[np.float64]], rng: np.random.Generator
@@ -124,12 +124,12 @@ class Sampler:
         Only complete programs are compared with TVM, since the comparison is slow and partial choices do not determine
         where blocks end up.
         """
-        depth, count = len(chosen), len(self._sketch.location_columns)
+        depth, count = len(chosen), len(self._structures.columns)
         if depth == count:
             if self._holds(chosen):
                 yield chosen
             return
-        structure = self._sketch.unprobed((*chosen, *[-1] * (count - depth)))
+        structure = self._structures.unprobed((*chosen, *[-1] * (count - depth)))
         if isinstance(structure, UnsupportedSketch):
             return
         candidates = structure.offered[depth].candidates
@@ -139,16 +139,16 @@ class Sampler:
         # A location that TVM offers for these tiles is skipped if the block cannot be read symbolically there, or no
         # tiles satisfy the rest of the gate.
         for decision in decisions:
-            next_structure = self._sketch.unprobed((*chosen, decision, *[-1] * (count - depth - 1)))
+            next_structure = self._structures.unprobed((*chosen, decision, *[-1] * (count - depth - 1)))
             if decision == -1 or (
-                not isinstance(next_structure, UnsupportedSketch) and self.urn(next_structure).size > 0
+                not isinstance(next_structure, UnsupportedSketch) and self._structures.sampler(next_structure).size > 0
             ):
                 yield from self._paths((*chosen, decision), values, rng)
 
     def _holds(self, locations: tuple[int, ...]) -> bool:
         """Return whether the program for these locations matches TVM's."""
         try:
-            self._sketch.structure(locations)
+            self._structures.at(locations)
         except UnsupportedSketch:
             return False
         return True
@@ -175,7 +175,7 @@ class Sampler:
 
         Compute locations are only known to TVM. Without them, tiles are drawn here, a thousand times as fast.
         """
-        while self._sketch.location_columns:
+        while self._structures.columns:
             yield self._by_tvm(rng)
         while True:
             yield from map(tuple, self.any.draw(_ATTEMPTS, rng).tolist())
@@ -183,13 +183,13 @@ class Sampler:
     def _verdict(self, point: tuple[int, ...]) -> bool:
         """Return whether TVM accepts a point; cached."""
         if point not in self._verdicts:
-            self._verdicts[point] = self._sketch.accepts(point)
+            self._verdicts[point] = self._scheduler.accepts(point)
         return self._verdicts[point]
 
     def _as_rows(self, points: Sequence[tuple[int, ...]]) -> Points:
         """Return points as int64[count, variables]."""
-        return np.array(points, dtype=np.int64).reshape(len(points), len(self._sketch.variables))
+        return np.array(points, dtype=np.int64).reshape(len(points), len(self._variables))
 
     def _by_tvm(self, rng: np.random.Generator) -> tuple[int, ...]:
         """Return one point that TVM draws."""
-        return self._sketch.drawn_by_tvm(int(rng.integers(1, 2**30)))
+        return self._scheduler.draw(int(rng.integers(1, 2**30)))

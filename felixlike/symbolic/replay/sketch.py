@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,43 +22,31 @@ from felixlike._tvm.typing import Trace
 from felixlike._util import option_checks
 from felixlike._util.wording import counted, kind_of
 from felixlike.codegen.annotations import TensorCores
-from felixlike.errors import InvalidPoint, InvalidSchedule, UnsupportedSketch, WrongSketch
+from felixlike.errors import InvalidPoint, UnsupportedSketch
 from felixlike.frontend.task import Task
 from felixlike.hardware import FLOAT32, PRECISIONS
 from felixlike.spaces import Postprocessor
 from felixlike.symbolic.expr.evaluation import Graph
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint, tile_constraints
-from felixlike.symbolic.program.nest import concrete_nest, scheduled_nest
-from felixlike.symbolic.program.variables import Kind, Variable, groups
-from felixlike.symbolic.replay.points import Points, all_in_range, in_range, row_of, rows_of
+from felixlike.symbolic.program.variables import Variable
+from felixlike.symbolic.replay.points import Points, all_in_range, by_columns, in_range, row_of, rows_of, values_of
 from felixlike.symbolic.replay.sampling import Sampler
+from felixlike.symbolic.replay.scheduler import Scheduler
 from felixlike.symbolic.replay.source_limits import SourceLimits
-from felixlike.symbolic.replay.structure import Structure, read_structure
-from felixlike.symbolic.replay.trace import (
-    point_of,
-    point_of_json,
-    sketch_key,
-    texts,
-    trace_json,
-    trace_variables,
-    with_point,
-)
+from felixlike.symbolic.replay.structure import Structure
+from felixlike.symbolic.replay.structure_cache import StructureCache
+from felixlike.symbolic.replay.trace import sketch_key, trace_json, trace_variables
+from felixlike.symbolic.replay.trace_codec import TraceCodec
 
 _MOST = 100_000_000
 """Maximum number of points per call of `sample`; chosen by hand."""
-
-_PROBES, _MORE_PROBES = 2, 8
-_PROBED = 64
-"""Number of random points from which the points for comparing a program with TVM are selected, if blocks moved.
-
-`_PROBES` points are compared, or `_MORE_PROBES` if indices contain divisions. All three are chosen by hand.
-"""
 
 _PATHS = 8
 """Default for the maximum number of combinations of compute locations among the points of one call of `sample`."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Sketch:
     """Describe one family of schedules of a task.
 
@@ -65,45 +54,76 @@ class Sketch:
 
     Attributes:
         task: The task.
+        trace: The trace of TVM's schedule, without fixed decisions.
+        postprocessors: The postprocessors, applied in this order.
         index: The sketch's position among the sketches of its task.
         key: A digest of the trace's instructions, without decisions.
         variables: The schedule variables, one for each column of a point.
-        postprocessors: The postprocessors, applied in this order.
         location_columns: The columns of the variables that decide compute locations.
-        source_limits: Limits on the length of GPU source.
     """
 
-    def __init__(self, task: Task, trace: Trace, postprocessors: Sequence[Postprocessor], index: int) -> None:
-        self.task = task
-        self.index = index
-        self.key = sketch_key(trace)
-        self.variables: tuple[Variable, ...] = trace_variables(trace, task.module)
-        self._trace = trace
-        self.postprocessors = tuple(postprocessors)
-        self._structures: dict[tuple[int, ...], Structure | UnsupportedSketch] = {}
-        self._probed: set[tuple[int, ...]] = set()
-        self.source_limits = SourceLimits(self)
-        self.location_columns = tuple(i for i, v in enumerate(self.variables) if v.kind is Kind.LOCATION)
+    task: Task
+    trace: Trace
+    postprocessors: tuple[Postprocessor, ...]
+    index: int
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.key or sketch_key(self.trace))
+        assert self.variables is not None  # an invalid trace raises here
 
     def __repr__(self) -> str:
         return f"<sketch {self.index} of {self.task.name}: {counted(len(self.variables), 'variable')}>"
 
     @cached_property
+    def variables(self) -> tuple[Variable, ...]:
+        """Return the schedule variables."""
+        return trace_variables(self.trace, self.task.module)
+
+    @property
+    def location_columns(self) -> tuple[int, ...]:
+        """Return the columns of the variables that decide compute locations."""
+        return self.structures.columns
+
+    @cached_property
     def precision(self) -> str:
         """Return the name of the precision of its products: "float32", or another one on tensor cores."""
-        marks = [i.inputs[1] for i in self._trace.insts if list(map(str, i.attrs)) == [TensorCores.key]]
-        return (PRECISIONS[TensorCores.from_value(marks[0]).precision] if marks else FLOAT32).name
+        values = [i.inputs[1] for i in self.trace.insts if list(map(str, i.attrs)) == [TensorCores.key]]
+        return (PRECISIONS[TensorCores.from_value(values[0]).precision] if values else FLOAT32).name
+
+    # -- the parts of a sketch ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        """Return what makes TVM's schedules."""
+        return Scheduler(self.task, self.trace, self.variables, self.postprocessors, repr(self))
+
+    @cached_property
+    def structures(self) -> StructureCache:
+        """Return the symbolic programs, one per combination of compute locations."""
+        return StructureCache(self.scheduler)
+
+    @cached_property
+    def source_limits(self) -> SourceLimits:
+        """Return the limits on the length of GPU source."""
+        return SourceLimits(self.structures)
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """Return the sampler of random points."""
+        return Sampler(self.structures, self.source_limits)
+
+    @cached_property
+    def codec(self) -> TraceCodec:
+        """Return what reads points from traces."""
+        return TraceCodec(self.trace, self.variables)
 
     # -- the symbolic program -----------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def reason(self) -> str:
         """Return why the sketch has no symbolic program; empty if it has one."""
-        try:
-            self.structure(())
-        except UnsupportedSketch as error:
-            return str(error)
-        return ""
+        return self.structures.reason
 
     @property
     def is_symbolic(self) -> bool:
@@ -119,7 +139,7 @@ class Sketch:
     @property
     def wrong(self) -> bool:
         """Return whether TVM lowers the sketch to programs that compute wrong results."""
-        return bool(self.reason) and isinstance(self._structures[(-1,) * len(self.location_columns)], WrongSketch)
+        return self.structures.is_wrong
 
     @property
     def program(self) -> Program:
@@ -148,60 +168,7 @@ class Sketch:
             UnsupportedSketch: If there is no symbolic program for these locations.
             InvalidPoint: If there are more locations than location variables.
         """
-        if len(locations) > len(self.location_columns):
-            raise InvalidPoint(
-                f"{len(locations)} compute locations are given",
-                where=repr(self),
-                remedy=f"it has {len(self.location_columns)}, see Sketch.location_columns",
-            )
-        chosen = (*locations, *[-1] * (len(self.location_columns) - len(locations)))
-        structure = self.unprobed(chosen)
-        if chosen not in self._probed:
-            self._probed.add(chosen)
-            self._structures[chosen] = structure = self._probe(structure)
-        if isinstance(structure, UnsupportedSketch):
-            raise structure
-        return structure
-
-    def unprobed(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
-        """Return the structure for all compute locations, or the error if there is none.
-
-        The structure may not have been compared with TVM yet.
-        """
-        if chosen not in self._structures:
-            self._structures[chosen] = self._read(chosen)
-        return self._structures[chosen]
-
-    def _read(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
-        """Build the structure for all compute locations; return the error if there is none."""
-        names = [postprocessor.name for postprocessor in self.postprocessors]
-        try:
-            return read_structure(self.task, self._trace, self.variables, names, chosen)
-        except UnsupportedSketch as error:
-            return error
-
-    def _probe(self, structure: Structure | UnsupportedSketch) -> Structure | UnsupportedSketch:
-        """Compare a program whose blocks have moved with TVM's loops at a few points; return an error if they differ.
-
-        Regions under moved blocks come from TVM, but its simplifier may leave them too wide for symbolic tiles.
-        """
-        if isinstance(structure, UnsupportedSketch) or not structure.moved:
-            return structure
-        rows = self.sampler.urn(structure).draw(_PROBED, np.random.default_rng(0))
-        rows[:, self.location_columns] = structure.locations
-        stores = (store for store, _ in structure.program.stores())
-        has_divisions = any(index.floors for store in stores for access in store.accesses for index in access.indices)
-        probed_rows = np.argsort(-(rows > 1).sum(axis=1), kind="stable")[: _MORE_PROBES if has_divisions else _PROBES]
-        names = [v.name for v in self.variables]
-        for point in rows[probed_rows].tolist():
-            try:
-                tvm_nest = scheduled_nest(self.schedule(point))
-            except InvalidSchedule as error:
-                return UnsupportedSketch(f"TVM refuses its points: {error}", where=repr(self))
-            if concrete_nest(structure.program, dict(zip(names, point, strict=True))) != tvm_nest:
-                what = f"with blocks at {structure.locations} the symbolic loops are wider than TVM's"
-                return UnsupportedSketch(what, where=repr(self))
-        return structure
+        return self.structures.at(locations)
 
     # -- points -------------------------------------------------------------------------------------------------------
 
@@ -228,11 +195,6 @@ class Sketch:
         seed = option_checks.seed(seed, where="Sketch.sample")
         paths = option_checks.whole(paths, "paths", least=1, where="Sketch.sample")
         return self.sampler.sample(count, np.random.default_rng(seed), paths=paths)
-
-    @cached_property
-    def sampler(self) -> Sampler:
-        """Return the sampler of random points."""
-        return Sampler(self)
 
     def valid(self, points: Points) -> npt.NDArray[np.bool_]:
         """Return which points satisfy every constraint and have short enough source (`SourceLimits`).
@@ -266,14 +228,11 @@ class Sketch:
 
     def by_structure(self, points: Points) -> list[tuple[tuple[int, ...], npt.NDArray[np.int64]]]:
         """Return (compute locations, rows with these locations), in the order of first appearance."""
-        rows_by_locations: dict[tuple[int, ...], list[int]] = {}
-        for row, locations in enumerate(points[:, self.location_columns].tolist()):
-            rows_by_locations.setdefault(tuple(locations), []).append(row)
-        return [(locations, np.array(rows)) for locations, rows in rows_by_locations.items()]
+        return by_columns(points, self.location_columns)
 
     def values(self, points: Points) -> dict[str, npt.NDArray[np.float64]]:
         """Return the columns by variable name as float64[n], for the evaluation of formulas."""
-        return {v.name: points[:, i].astype(np.float64) for i, v in enumerate(self.variables)}
+        return values_of(points, self.variables)
 
     def checked(self, points: npt.ArrayLike) -> Points:
         """Return the points as int64[n, variables], valid or not.
@@ -309,38 +268,7 @@ class Sketch:
             InvalidSchedule: If TVM refuses the point, or replaces it by another one.
             InvalidPoint: If `point` does not hold one whole number per variable.
         """
-        row = self._row(point)
-        schedule = self._new_schedule(1)
-        try:
-            with_point(self._trace, self.variables, row).apply_to_schedule(schedule, remove_postproc=True)
-            replayed = point_of(schedule.trace, self.variables)
-            schedule.enter_postproc()
-            accepted = all(p.apply(schedule) for p in self.postprocessors)
-        except _tvm.TVM_ERRORS as error:
-            if not _tvm.refusal(error):
-                raise
-            reason = (str(error).strip().splitlines() or [""])[-1]
-            raise InvalidSchedule(f"TVM refused the point {row}: {reason[:160]}", where=repr(self)) from error
-        if replayed != row:
-            raise InvalidSchedule(f"TVM replaced the point {row} by {replayed}", where=repr(self))
-        if not accepted:
-            raise InvalidSchedule(f"a postprocessor refused the point {row}", where=repr(self))
-        return schedule
-
-    def as_drawn(self) -> Any:
-        """Return an unpostprocessed TVM schedule with the trace's own decisions; TVM's searches begin with it."""
-        self._trace.apply_to_schedule(schedule := self._new_schedule(1), remove_postproc=True)
-        return schedule
-
-    def drawn_by_tvm(self, seed: int) -> tuple[int, ...]:
-        """Return a point that TVM draws, whether postprocessors accept it or not.
-
-        Args:
-            seed: TVM's seed, at least 1.
-        """
-        schedule = self._new_schedule(seed)
-        _tvm.Trace(self._trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
-        return point_of(schedule.trace, self.variables)
+        return self.scheduler.schedule(self._row(point))
 
     def accepts(self, point: Sequence[int]) -> bool:
         """Return whether TVM accepts a point without changing it.
@@ -348,11 +276,7 @@ class Sketch:
         Raises:
             InvalidPoint: If `point` does not hold one whole number per variable.
         """
-        try:
-            self.schedule(point)
-        except InvalidSchedule:
-            return False
-        return True
+        return self.scheduler.accepts(self._row(point))
 
     def point(self, trace: Trace) -> tuple[int, ...]:
         """Return the point of a MetaSchedule trace of this sketch: one number per variable.
@@ -364,40 +288,11 @@ class Sketch:
             raise InvalidPoint(
                 f"it is {kind_of(trace)}, not a trace", where=repr(self), remedy="give the trace of a schedule: s.trace"
             )
-        point = self.traced_point(json.loads(trace_json(trace)))
+        point = self.codec.point(json.loads(trace_json(trace)))
         if point is None:
             raise InvalidPoint("the trace's instructions are not this sketch's", where=repr(self))
         return point
 
     def trace_json(self) -> str:
         """Return the sketch's trace in MetaSchedule's format: JSON of [instructions, decisions]."""
-        return trace_json(self._trace)
-
-    def traced_point(self, trace: Trace) -> tuple[int, ...] | None:
-        """Return the point of a trace in MetaSchedule's JSON, as its databases store it; None for other traces.
-
-        MetaSchedule omits instructions whose results are unused, and postprocessors' instructions may follow.
-        """
-        for instructions, sampling_steps in self._forms:
-            following = trace[0][len(instructions) : len(instructions) + 1]
-            if texts(trace[0][: len(instructions)]) == instructions and all(
-                step[0] == "EnterPostproc" for step in following
-            ):
-                decisions = {int(index): decision for index, decision in trace[1]}
-                return point_of_json(instructions, decisions, sampling_steps, self.variables)
-        return None
-
-    @cached_property
-    def _forms(self) -> list[tuple[list[Any], list[int]]]:
-        """Return the instructions with and without unused ones, as texts, and the positions of those that sample."""
-        forms = []
-        for trace in (self._trace, self._trace.simplified(True)):
-            instructions = texts(json.loads(trace_json(trace))[0])
-            sampling_steps = [i for i, instruction in enumerate(instructions) if instruction[0].startswith("Sample")]
-            if len(sampling_steps) == len(list(groups(self.variables))):
-                forms.append((instructions, sampling_steps))
-        return forms
-
-    def _new_schedule(self, seed: int) -> Any:
-        """Return an empty schedule of the task's function."""
-        return _tvm.Schedule(self.task.module, seed=seed, debug_mask="none", error_render_level="none")
+        return trace_json(self.trace)

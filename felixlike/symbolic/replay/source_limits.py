@@ -1,7 +1,7 @@
 """Reject points whose GPU source would compile too slowly.
 
-Input: a sketch. Output: `SourceLimits`, which evaluates the formula of `program/source_size.py`, built once for each
-combination of compute locations.
+Input: the structures of a sketch. Output: `SourceLimits`, which evaluates the formula of `program/source_size.py`,
+built once for each combination of compute locations.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from felixlike.errors import UnsupportedSketch
 from felixlike.hardware import kind_of
 from felixlike.symbolic.expr.evaluation import Graph
 from felixlike.symbolic.program.source_size import source_characters
-from felixlike.symbolic.replay.points import Points
-from felixlike.symbolic.replay.sampled import LimitedSketch
+from felixlike.symbolic.replay.points import Points, by_columns, values_of
+from felixlike.symbolic.replay.structure_cache import StructureCache
 
 LONGEST_SOURCE = 250_000
 """Limit on the CUDA source of a candidate, in characters as the formula predicts them.
@@ -25,10 +25,14 @@ are above the limit; of the five best candidates of each workload, 4 % are.
 
 
 class SourceLimits:
-    """Predict the source length of a sketch's points."""
+    """Predict the source length of a sketch's points.
 
-    def __init__(self, sketch: LimitedSketch) -> None:
-        self._sketch = sketch
+    Args:
+        structures: The sketch's structures.
+    """
+
+    def __init__(self, structures: StructureCache) -> None:
+        self._structures = structures
         self._graphs: dict[tuple[int, ...], Graph | None] = {}
 
     def short(self, points: Points) -> npt.NDArray[np.bool_]:
@@ -41,18 +45,19 @@ class SourceLimits:
             bool[n].
         """
         good = np.ones(len(points), dtype=bool)
-        if self._sketch.is_symbolic and kind_of(self._sketch.task.target).binds_threads:
-            for locations, rows in self._sketch.by_structure(points):
+        scheduler = self._structures.scheduler
+        if not self._structures.reason and kind_of(scheduler.task.target).binds_threads:
+            for locations, rows in by_columns(points, self._structures.columns):
                 graph = self._graph(locations)
                 if graph is not None:
-                    characters = graph.evaluate(self._sketch.values(points[rows]), len(rows))[:, 0]
+                    characters = graph.evaluate(values_of(points[rows], scheduler.variables), len(rows))[:, 0]
                     good[rows] = characters <= LONGEST_SOURCE
         return good
 
     def _graph(self, locations: tuple[int, ...]) -> Graph | None:
         """Return the formula of these compute locations; None if they have no symbolic program."""
         if locations not in self._graphs:
-            structure = self._sketch.unprobed(locations)
+            structure = self._structures.unprobed(locations)
             characters = None if isinstance(structure, UnsupportedSketch) else source_characters(structure.program)
             self._graphs[locations] = None if characters is None else Graph([characters])
         return self._graphs[locations]

@@ -22,7 +22,7 @@ _LINE = 64
 def count(sketch: Sketch, point: tuple[int, ...], device: Device) -> dict[str, dict[str, float]]:
     """Return block → column → value."""
     func = unfused(sketch, point)
-    stores, homes = walked(func, panels=PACKING in str(sketch._trace))
+    stores, homes = walked(func, panels=PACKING in str(sketch.trace))
     aligns = aligned(func)
     lanes = lanes_of(sketch.schedule(point), fused_whole=not kinds_by_trace(sketch))
     return {s.block: _row(s, stores[:i], homes, aligns, device, lanes[s.block]) for i, s in enumerate(stores)}

@@ -28,20 +28,20 @@ def unfused(sketch: Sketch, point: tuple[int, ...]) -> Any:
     if kinds_by_trace(sketch):
         return _unfused_by_replay(sketch, point)
     schedule = _tvm.Schedule(sketch.task.module, debug_mask="none")
-    with_point(sketch._trace, sketch.variables, point).apply_to_schedule(schedule, remove_postproc=True)
+    with_point(sketch.trace, sketch.variables, point).apply_to_schedule(schedule, remove_postproc=True)
     return _postprocessed(schedule, sketch)
 
 
 def kinds_by_trace(sketch: Sketch) -> bool:
     """Return whether the trace sets parallel and vector loops itself, instead of MetaSchedule's postprocessor."""
-    return any(str(instruction.kind.name) == "Parallel" for instruction in sketch._trace.insts)
+    return any(str(instruction.kind.name) == "Parallel" for instruction in sketch.trace.insts)
 
 
 def _replayed(sketch: Sketch, point: tuple[int, ...]) -> ReplayState:
     """Replay the trace with felixlike's replay and fixed variables, since some traces fuse loops."""
     fixed = [dataclasses.replace(v, choices=(x,)) for v, x in zip(sketch.variables, point, strict=True)]
     locations = [point[i] for i in sketch.location_columns]
-    return replay(sketch.task.module, sketch.task.target, sketch._trace, fixed, locations, numbers=True)
+    return replay(sketch.task.module, sketch.task.target, sketch.trace, fixed, locations, numbers=True)
 
 
 def _unfused_by_replay(sketch: Sketch, point: tuple[int, ...]) -> Any:
@@ -55,7 +55,7 @@ def _unfused_by_replay(sketch: Sketch, point: tuple[int, ...]) -> Any:
 
 def _postprocessed(schedule: Any, sketch: Sketch) -> Any:
     """Apply the postprocessors that do not fuse loops to a CPU's schedule, and return the function."""
-    if any(str(instruction.kind.name) == "DecomposeReduction" for instruction in sketch._trace.insts):
+    if any(str(instruction.kind.name) == "DecomposeReduction" for instruction in sketch.trace.insts):
         main = schedule.mod["main"]
         body = _tvm.structural_map(main.body, (_tvm.s_tir.SBlock, _without_initial_value))
         schedule = _tvm.Schedule(_tvm.IRModule({"main": main.with_body(body)}), debug_mask="none")

@@ -46,9 +46,7 @@ class Words:
 def words_of(sketch: Sketch, locations: tuple[int, ...]) -> Mapping[str, Words]:
     """Return block → words. Raises UnsupportedSketch."""
     chosen_locations: Sequence[int] = sketch.structure(locations).locations
-    reader = _Listener(
-        replay(sketch.task.module, sketch.task.target, sketch._trace, sketch.variables, chosen_locations)
-    )
+    reader = _Listener(replay(sketch.task.module, sketch.task.target, sketch.trace, sketch.variables, chosen_locations))
     reader.program()
     return reader.words
 
