@@ -53,7 +53,7 @@ class _Instrument:
         self.words = ""
 
     def __call__(self, function: Any, name: str, before: bool, result: Any, *values: Any) -> int:
-        if not before or name not in self._kernels or self.words:
+        if not before or name not in self._kernels:
             return _RUN
         written = self._kernels[name]
         buffers = Buffers(_tvm.runtime.cpu())
@@ -64,7 +64,7 @@ class _Instrument:
             for index, tensor in enumerate(map(_of_tvm, values))
         ]
         function(*copies)
-        if damage := buffers.damage():
+        if not self.words and (damage := buffers.damage()):
             self.words = f"kernel {name}: {damage}"
         for index in written:
             if isinstance(copies[index], _tvm.runtime.Tensor):

@@ -106,12 +106,16 @@ class _Comparison:
             needed, free = self._needed(inputs, wide=False) / 2**30, (free_memory_bytes() or 0) / 2**30
             words = f"evaluating the original needs about {needed:.1f} GiB of memory, but {free:.1f} GiB are available"
             return Verification(float("nan"), "", Verdict.UNSURE, words), ()
-        got, damage = self._called(inputs)
+        copies = self._copies(inputs)
+        # A kernel that writes outside its buffers could damage this process, so the guarded run comes first.
+        if damage := damage_by_kernels(self._compiled, copies):
+            return Verification(float("nan"), self._original.name(wide=wide), Verdict.WRONG, damage), ()
+        got, changed = self._called(copies, inputs)
         want, wide = self._evaluated(inputs, wide=wide)
         reference = self._original.name(wide=wide)
         result = self._agreement(got, want, wide=wide)
-        verdict, words = Verdict.WRONG, damage
-        if not damage:
+        verdict, words = Verdict.WRONG, changed
+        if not changed:
             result, verdict, words = self._judged(result, got, want, inputs, wide=wide)
         return Verification(result.error, reference, verdict, words), result.blind
 
@@ -133,21 +137,24 @@ class _Comparison:
         """Compare outputs; see `agreement`."""
         return agreement(got, want, samples, names=self._names, exact=wide, products=self._products)
 
-    def _called(self, inputs: Sequence[Any]) -> tuple[Any, str]:
-        """Return the compiled model's outputs, and a description of invalid writes, empty without any."""
+    def _copies(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return copies of the inputs on the model's device."""
         import torch
 
-        device, signature = self._compiled.device, self._compiled.signature
-        copies = [tensor.to(device).clone(memory_format=torch.contiguous_format) for tensor in inputs]
-        got = signature.call(self._compiled, copies)
+        device = self._compiled.device
+        return [tensor.to(device).clone(memory_format=torch.contiguous_format) for tensor in inputs]
+
+    def _called(self, copies: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, str]:
+        """Return the compiled model's outputs for copies of the inputs, and which of these it changes, if any."""
+        import torch
+
+        got = self._compiled.signature.call(self._compiled, copies)
         changed = [
             spec.name
             for spec, tensor, before in zip(self._compiled.inputs, copies, inputs, strict=True)
             if not torch.equal(_bits(tensor.cpu()), _bits(before))
         ]
-        if changed:
-            return got, f"it changes its input {changed[0]}"
-        return got, damage_by_kernels(self._compiled, copies)
+        return got, f"it changes its input {changed[0]}" if changed else ""
 
     def _evaluated(self, inputs: Sequence[Any], *, wide: bool) -> tuple[Any, bool]:
         """Return the original's outputs, and whether they were computed in float64."""
