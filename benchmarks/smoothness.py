@@ -91,7 +91,7 @@ def _infinite(relaxed: Relaxed, points: Any) -> int:
     """Count values and gradients that are not finite at random points of the box and up to 10 % outside it."""
     x = relaxed.log_points(points)
     generator = torch.Generator().manual_seed(0)
-    for column, variable in enumerate(relaxed.formulas.sketch.variables):
+    for column, variable in enumerate(relaxed.sketch.variables):
         if variable.kind is not Kind.LOCATION:
             top = float(np.log1p(variable.choices[-1]))
             x[:, column] = (torch.rand(len(x), generator=generator, dtype=torch.float64) * 1.2 - 0.1) * top

@@ -66,7 +66,7 @@ class Start:
     @property
     def sketch(self) -> Sketch:
         """Return the sketch that the seeds are points of."""
-        return self.relaxed.formulas.sketch
+        return self.relaxed.sketch
 
     @property
     def locations(self) -> tuple[int, ...]:

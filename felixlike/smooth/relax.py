@@ -45,6 +45,7 @@ class Relaxed(nn.Module):
         dtype: torch.float64 or torch.float32. float32 is twice as fast, with an error of about 1e-5.
 
     Attributes:
+        sketch: The sketch of the formulas.
         saturated: For each choice of compute locations used so far, whether rewriting ended without reaching a limit.
         shifted: Names of the variables whose column is log(1 + value).
     """
@@ -56,7 +57,7 @@ class Relaxed(nn.Module):
         self.dtype = dtype
         self.saturated: dict[tuple[int, ...], bool] = {}
         """For each choice of compute locations used so far, whether rewriting ended without reaching a limit."""
-        sketch = formulas.sketch
+        self.sketch = sketch = formulas.sketch
         self._columns = [v.name for v in sketch.variables]
         self.shifted = frozenset(v.name for v in sketch.variables if v.shifted)
         """Names of the variables whose column is log(1 + value)."""
@@ -129,7 +130,7 @@ class Relaxed(nn.Module):
 
     def _by_structure(self, log_x: Tensor) -> list[tuple[tuple[int, ...], Tensor]]:
         """Return the choices of compute locations, each with the rows that made it."""
-        columns = list(self.formulas.sketch.location_columns)
+        columns = list(self.sketch.location_columns)
         if not columns:
             return [((), torch.arange(len(log_x)))]
         chosen = log_x.detach()[:, columns].round().to(torch.int64).tolist()
@@ -158,7 +159,7 @@ class Relaxed(nn.Module):
                 f"expected points as numbers, got {shown(points)}", where="relax", remedy=_ROWS
             ) from error
         self._check_width(values)
-        columns = [v.log(values[:, i]) for i, v in enumerate(self.formulas.sketch.variables)]
+        columns = [v.log(values[:, i]) for i, v in enumerate(self.sketch.variables)]
         return torch.from_numpy(np.stack(columns, axis=1) if columns else values)
 
 

@@ -24,7 +24,7 @@ def relaxed(request: pytest.FixtureRequest) -> Relaxed:
 
 
 def test_smooth_features_are_near_exact_ones_at_points(relaxed: Relaxed) -> None:
-    points = relaxed.formulas.sketch.sample(100, seed=4)
+    points = relaxed.sketch.sample(100, seed=4)
     exact = relaxed.formulas.evaluate(points)
     with torch.no_grad():
         smooth = np.expm1(relaxed(relaxed.log_points(points)).numpy())
@@ -36,7 +36,7 @@ def test_smooth_features_are_near_exact_ones_at_points(relaxed: Relaxed) -> None
 
 
 def test_smaller_widths_have_smaller_errors(relaxed: Relaxed) -> None:
-    points = relaxed.formulas.sketch.sample(60, seed=6)
+    points = relaxed.sketch.sample(60, seed=6)
     exact = np.log1p(relaxed.formulas.evaluate(points))
     errors = []
     for width in (0.2, 0.05, 0.01):
@@ -50,7 +50,7 @@ def test_smaller_widths_have_smaller_errors(relaxed: Relaxed) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_values_and_gradients_are_finite_ten_percent_outside_of_the_box(relaxed: Relaxed, dtype: torch.dtype) -> None:
     relaxed = relax(relaxed.formulas, dtype=dtype)
-    sketch = relaxed.formulas.sketch
+    sketch = relaxed.sketch
     start = relaxed.log_points(sketch.sample(64, seed=8))
     generator = torch.Generator().manual_seed(0)
     for column, variable in enumerate(sketch.variables):
@@ -67,7 +67,7 @@ def test_values_and_gradients_are_finite_ten_percent_outside_of_the_box(relaxed:
 
 
 def test_gradients_agree_in_float32_and_float64(relaxed: Relaxed) -> None:
-    points = relaxed.formulas.sketch.sample(64, seed=3)
+    points = relaxed.sketch.sample(64, seed=3)
     gradients: list[torch.Tensor] = []
     for dtype in (torch.float32, torch.float64):
         relaxed_in_dtype = relax(relaxed.formulas, dtype=dtype)
@@ -77,7 +77,7 @@ def test_gradients_agree_in_float32_and_float64(relaxed: Relaxed) -> None:
 
 
 def test_gradients_agree_with_finite_differences(relaxed: Relaxed) -> None:
-    sketch = relaxed.formulas.sketch
+    sketch = relaxed.sketch
     x = relaxed.log_points(sketch.sample(4, seed=9))
     columns = [i for i, v in enumerate(sketch.variables) if v.kind is not Kind.LOCATION and not v.fixed]
     weight = torch.linspace(0.1, 1.0, len(NAMES), dtype=torch.float64)
@@ -93,7 +93,7 @@ def test_gradients_agree_with_finite_differences(relaxed: Relaxed) -> None:
 
 
 def test_second_derivatives_are_finite(relaxed: Relaxed) -> None:
-    x = relaxed.log_points(relaxed.formulas.sketch.sample(3, seed=1)).requires_grad_(True)
+    x = relaxed.log_points(relaxed.sketch.sample(3, seed=1)).requires_grad_(True)
     (first,) = torch.autograd.grad(relaxed(x).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.pow(2).sum(), x)
     assert torch.isfinite(second).all()
