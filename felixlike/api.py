@@ -191,6 +191,7 @@ def optimize(
     space: str = SpaceName.BEST,
     trials: int | None = None,
     seconds: float | None = None,
+    effort: str = "normal",
     store: str | Path | None = None,
     example_inputs: Any = None,
     seed: int = 0,
@@ -211,8 +212,8 @@ def optimize(
         shapes: Example inputs as the model takes them, tuples of sizes, or a dict from input names to either. A size
             may be a `Dim`: the model then serves all sizes of it (docs/dynamic-shapes.md). If that size is the batch
             of a model with convolutions, the model is tuned for a few batch sizes, which share the limits. With any
-            other `Dim`, limits, `strategy`, `space`, `store` and `weights` are ignored, except that `rounds=0` or
-            `trials=0` disables timing.
+            other `Dim`, limits, `strategy`, `space`, `store` and `weights` are ignored, except that `rounds=0`,
+            `trials=0` or `effort="instant"` disables timing.
         example_inputs: Another name for `shapes`.
         precision: Precision of float32 products: "float32" (exact), or on a GPU's tensor cores "tf32", "float16" or
             "bfloat16", which round the factors first (docs/gpu.md). Sums are always float32. The report names the
@@ -220,10 +221,12 @@ def optimize(
 
     Args: How long
         rounds: Maximum number of rounds; one round measures up to 16 candidates of one task. The run ends at the first
-            limit reached. Without any limit, there are 4 rounds per task. Every task gets a verified schedule
+            limit reached. Without any limit, `effort` decides. Every task gets a verified schedule
             regardless of the limits.
         trials: Maximum number of measured candidates.
         seconds: Maximum time in seconds.
+        effort: What a run without limits measures: "instant" nothing (schedules are chosen by prediction and verified),
+            "quick" one round per task, "normal" four, "thorough" sixteen.
         store: Path of a file that keeps every measurement. Limits are then totals over all runs of the model with this
             file: a run whose limits are used up returns at once, and larger limits resume the search.
 
@@ -277,6 +280,7 @@ def optimize(
         rounds=rounds,
         trials=trials,
         seconds=seconds,
+        effort=effort,
         store=store,
         strategy=strategy,
         space=space,

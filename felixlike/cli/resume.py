@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     return tune.run(argparse.Namespace(**merged, store=options.store, quiet=options.quiet, in_background_of=None))
 
 
-_OLD_DEFAULTS = {"space": "best", "precision": "float32"}
+_OLD_DEFAULTS = {"space": "best", "precision": "float32", "effort": "normal"}
 """Values of options that older versions did not store."""
 
 

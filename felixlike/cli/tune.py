@@ -36,6 +36,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--trials", type=int, help="total number of measured candidates")
     parser.add_argument("--seconds", type=float, help="seconds of tuning")
+    parser.add_argument(
+        "--effort", default="normal", help="without limits: instant (measure nothing), quick, normal or thorough"
+    )
     parser.add_argument("--output", metavar="PATH", help="path of the tuned model")
     parser.add_argument(
         "--store", metavar="PATH", help="save every measurement in this file, and continue from its measurements"
@@ -112,6 +115,7 @@ def _tune(options: argparse.Namespace) -> int:
                 space=options.space,
                 trials=options.trials,
                 seconds=options.seconds,
+                effort=options.effort,
                 store=options.store,
                 seed=options.seed,
                 progress=not options.quiet,
@@ -184,6 +188,7 @@ KEPT: Mapping[str, type | tuple[type, ...]] = {
     "rounds": (int, _NOTHING),
     "trials": (int, _NOTHING),
     "seconds": (int, float, _NOTHING),
+    "effort": str,
     "output": (str, _NOTHING),
     "strategy": str,
     "space": str,

@@ -47,7 +47,7 @@ def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunCo
         model: As for `optimize`.
         shapes: As for `optimize`; some sizes are `Dim`s.
         example_inputs: Another name for `shapes`.
-        config: The run's options. If rounds or trials is 0, nothing is timed.
+        config: The run's options. If rounds or trials is 0, or the effort is instant, nothing is timed.
 
     Returns:
         The compiled model, its report and what there is to tell about it.
@@ -57,19 +57,18 @@ def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunCo
     """
     require_real(config.target, where="dynamic shapes")  # dynamic kernels are measured on this machine
     require_float32(config.target)
-    measure = 0 not in (config.rounds, config.trials)
     source, dims = read_network(model, either(shapes, example_inputs))
     check_memory(source, dims)
     if (batch := batch_of(model, source, dims)) is not None:
-        return _optimize_batch(batch, config, measure=measure)
-    network = compile_source(source, dims, config.target, measure=measure)
+        return _optimize_batch(batch, config)
+    network = compile_source(source, dims, config.target, measure=config.measures)
     report = partial(_report, network, config)
     hand_over(network.compiled, lambda: report(_UNCOMPARED))
     verification = _compared(network.compiled, source.original, network.examples())
     return Result(network.compiled, report(verification), verification, tuple(warnings_of(source)))
 
 
-def _optimize_batch(batch: Batch, config: RunConfig, *, measure: bool) -> Result:
+def _optimize_batch(batch: Batch, config: RunConfig) -> Result:
     """Tune a model for a few batch sizes, which share the limits, and serve all others with parts of these sizes.
 
     If the model of one size computes something else than the original, it is the result.
@@ -81,7 +80,7 @@ def _optimize_batch(batch: Batch, config: RunConfig, *, measure: bool) -> Result
         parts[size] = part = tune(*batch.fixed(size), None, part_config)
         if part.verification.verdict is Verdict.WRONG:
             return part
-    compiled = in_parts(batch, {size: part.compiled for size, part in parts.items()}, measure=measure)
+    compiled = in_parts(batch, {size: part.compiled for size, part in parts.items()}, measure=config.measures)
     report = partial(_merged, batch, {size: part.report for size, part in parts.items()}, compiled, config.started)
     hand_over(compiled, lambda: report(_UNCOMPARED))
     sizes = dict.fromkeys((batch.dim.least, (batch.dim.least + batch.dim.most) // 2, batch.dim.most))

@@ -1,8 +1,8 @@
 """Limit a run by rounds, trials and seconds; the first limit reached ends it.
 
-Input: the user's limits. Output: `Budget`, which returns how many candidates may still be measured. Without any limit a
-run has four rounds per task. Limits are totals that include the records of a store: a restarted run resumes where it
-stopped, and returns at once if the limits are used up.
+Input: the user's limits. Output: `Budget`, which returns how many candidates may still be measured. Without any limit
+an `Effort` decides, by default four rounds per task. Limits are totals that include the records of a store: a restarted
+run resumes where it stopped, and returns at once if the limits are used up.
 """
 
 from __future__ import annotations
@@ -10,12 +10,31 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from felixlike._util import option_checks
 from felixlike.errors import InvalidBudget
 
-DEFAULT_ROUNDS_PER_TASK = 4
-"""Number of rounds per task of a run without limits. Chosen by hand."""
+
+class Effort(StrEnum):
+    """How much a run without limits measures."""
+
+    INSTANT = "instant"
+    """Nothing: schedules are chosen by prediction and verified."""
+    QUICK = "quick"
+    """One round per task."""
+    NORMAL = "normal"
+    """Four rounds per task."""
+    THOROUGH = "thorough"
+    """Sixteen rounds per task."""
+
+    @property
+    def rounds_per_task(self) -> int:
+        """Return the number of rounds per task. Chosen by hand."""
+        return _ROUNDS_PER_TASK[self]
+
+
+_ROUNDS_PER_TASK = {Effort.INSTANT: 0, Effort.QUICK: 1, Effort.NORMAL: 4, Effort.THOROUGH: 16}
 
 TRIALS_PER_ROUND = 16
 """Maximum number of candidates measured in one round of one task, as in Felix."""
@@ -63,10 +82,10 @@ class Budget:
                 self.seconds, "seconds", finite=False, error=InvalidBudget, where="budget", otherwise=_NO_LIMIT
             )
 
-    def with_default(self, tasks: int) -> Budget:
-        """Set the default number of rounds if there is no limit; return self."""
+    def with_default(self, tasks: int, effort: Effort = Effort.NORMAL) -> Budget:
+        """Set the number of rounds of an effort if there is no limit; return self."""
         if self.rounds is None and self.trials is None and self.seconds is None:
-            self.rounds = DEFAULT_ROUNDS_PER_TASK * tasks
+            self.rounds = effort.rounds_per_task * tasks
         return self
 
     def over_all(self, tasks: int) -> Budget:

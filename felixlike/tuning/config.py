@@ -24,7 +24,7 @@ from felixlike.measure.rpc.tracker import check_servers
 from felixlike.report import make_progress
 from felixlike.search import Strategy, make_strategy
 from felixlike.symbolic import SpaceName, check_space
-from felixlike.tuning.budget import Budget
+from felixlike.tuning.budget import Budget, Effort
 
 _MOST_THREADS = 1024
 """Upper limit on threads per call. Chosen by hand."""
@@ -40,6 +40,7 @@ class RunConfig:
         rounds: Maximum number of rounds; None for no limit.
         trials: Maximum number of measured candidates; None for no limit.
         seconds: Maximum time in seconds; None for no limit.
+        effort: What a run without limits measures.
         store: Path of the record store; None for one in memory.
         strategy: Name of the search strategy, or a strategy.
         space: Name of the design space.
@@ -57,6 +58,7 @@ class RunConfig:
     rounds: int | None = None
     trials: int | None = None
     seconds: float | None = None
+    effort: Effort = Effort.NORMAL
     store: str | Path | None = None
     strategy: str | Strategy = "gradient"
     space: SpaceName = SpaceName.BEST
@@ -69,7 +71,9 @@ class RunConfig:
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def checked(cls, *, target: Any, precision: str, seed: Any, space: str, threads: Any, **options: Any) -> RunConfig:
+    def checked(
+        cls, *, target: Any, precision: str, effort: str, seed: Any, space: str, threads: Any, **options: Any
+    ) -> RunConfig:
         """Return the configuration for a user's options.
 
         Raises:
@@ -78,6 +82,7 @@ class RunConfig:
         """
         started = time.monotonic()
         Budget(options["rounds"], options["trials"], options["seconds"])
+        level = Effort(option_checks.one_of(effort, "effort", Effort, what="an effort"))
         make_strategy(options["strategy"])
         make_progress(options["progress"])
         seed, space, threads = option_checks.seed(seed), check_space(space), check_threads(threads)
@@ -86,7 +91,13 @@ class RunConfig:
         device = device_name(target)  # raises if the required GPU is missing
         if kind_of(target).on_host:
             pin_threads()  # raises if the calling thread cannot run the result
-        return cls(target, device, seed=seed, space=space, threads=threads, started=started, **options)
+        return cls(target, device, effort=level, seed=seed, space=space, threads=threads, started=started, **options)
+
+    @property
+    def measures(self) -> bool:
+        """Return whether the run may measure candidates."""
+        unlimited = self.rounds is None and self.trials is None and self.seconds is None
+        return 0 not in (self.rounds, self.trials) and not (unlimited and self.effort is Effort.INSTANT)
 
     def budget(self) -> Budget:
         """Return the run's limits, with nothing spent."""

@@ -97,7 +97,7 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
         with closing(open_pool(), problems) as pool:  # its processes start while the model is imported
             progress.say("importing the model")
             imported = import_model(model, shapes, config.target, example_inputs=example_inputs)
-            budget.with_default(len(imported.tasks))
+            budget.with_default(len(imported.tasks), config.effort)
             log.write("start", **_start(imported, budget, config))
             with one_thread():
                 session = Session(

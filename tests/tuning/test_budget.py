@@ -10,6 +10,7 @@ import pytest
 
 from felixlike.errors import InvalidBudget
 from felixlike.tuning import Budget
+from felixlike.tuning.budget import Effort
 
 
 @pytest.mark.parametrize(
@@ -53,5 +54,6 @@ def test_spending_of_earlier_runs_counts() -> None:
 
 def test_the_default_is_four_rounds_a_task() -> None:
     assert Budget().with_default(7).rounds == 28
-    assert Budget(trials=3).with_default(7).rounds is None
+    assert [Budget().with_default(7, effort).rounds for effort in Effort] == [0, 7, 28, 112]
+    assert Budget(trials=3).with_default(7, Effort.INSTANT).rounds is None
     assert Budget(rounds=0).with_default(7).rounds == 0

@@ -123,7 +123,7 @@ BAD: dict[str, tuple[str, str]] = {
     "an output nowhere": ("tune model.py:with_inputs --output no/where.flx", "there is no directory"),
     "an output that is a folder": ("tune model.py:with_inputs --output .", "got a directory"),
     "a store that is none": ("tune model.py:with_inputs --store text.flx", "text.flx"),
-    "a huge seed": ("tune model.py:with_inputs --seed 99999999999999999999", "seed is 99999999999999999999"),
+    "a huge seed": ("tune model.py:with_inputs --seed 99999999999999999999", "99999999999999999999"),
     "show nothing": ("show nowhere", "nowhere: "),
     "show text": ("show text.flx", "."),
     "show a folder": ("show .", "directory"),
