@@ -16,7 +16,7 @@ from felixlike.hardware import resolve_target, target_device
 from felixlike.spaces import KEEPS_TO_BOUNDS, design, surroundings
 from felixlike.spaces.cpu import register_tile, rows
 from felixlike.symbolic import sketches, stored_sketch
-from felixlike.symbolic.replay import sketch as sketch_file
+from felixlike.symbolic.replay import scheduler as scheduler_file
 from felixlike.symbolic.replay.primitives import PRIMITIVES, location
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 
@@ -105,11 +105,11 @@ def test_errors_in_schedules_are_raised(kind: type[Exception], monkeypatch: pyte
     sketch = sketches(_task("matmul"), space="own")[0]
     point = sketch.sample(1, seed=0)[0]
     with monkeypatch.context() as patch:
-        patch.setattr(sketch_file, "point_of", _raising(kind))
+        patch.setattr(scheduler_file, "point_of", _raising(kind))
         with pytest.raises(kind, match="ours"):
             sketch.schedule(point)
     refused = _tvm.Schedule(sketch.task.module)
-    monkeypatch.setattr(sketch_file, "point_of", lambda *_: refused.get_sblock("nothing"))
+    monkeypatch.setattr(scheduler_file, "point_of", lambda *_: refused.get_sblock("nothing"))
     with pytest.raises(InvalidSchedule, match=f"TVM .*{re.escape(str(tuple(point.tolist())))}"):
         sketch.schedule(point)
 

@@ -129,7 +129,7 @@ def test_comprehensions_support_copies_pickling_and_vmap() -> None:
         assert torch.equal(copied(x[0]), 3 * x[0])
     assert torch.equal(torch.vmap(program)(x), 3 * x)
     assert torch.equal(torch.vmap(program, in_dims=1)(x), 3 * x.T)
-    with pytest.raises(WrongContext, match="no derivatives"):
+    with pytest.raises(WrongContext, match="differentiate"):
         torch.func.grad(lambda a: program(a).sum())(x[0])
 
 
