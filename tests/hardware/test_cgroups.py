@@ -150,7 +150,7 @@ def test_free_memory_is_limited_by_the_container(monkeypatch: pytest.MonkeyPatch
     [
         (Allowance(), "no limits", ""),
         (Allowance(2.0, 8 * GIB), "2 cores of processor time, 8.0 GiB of memory", ""),
-        (Allowance(0.5), "0.5 cores of processor time", "with less than one core, calls are stopped in every period"),
+        (Allowance(0.5), "0.5 cores of processor time", "with less than one core, calls are throttled"),
     ],
 )
 def test_doctor_shows_the_container(

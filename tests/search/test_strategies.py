@@ -185,8 +185,8 @@ def test_strategies_are_made_by_name_or_used_unchanged() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "text"),
     [
-        (Gradient, {"seeds": 0}, "Gradient: .*seeds.* 0\\b.*≥ 1"),
-        (Gradient, {"explore": 1.5}, "Gradient: .*explore.*1.5.* 0 to 1\\b"),
+        (Gradient, {"seeds": 0}, "Gradient: .*seeds.*≥ 1.* 0\\b"),
+        (Gradient, {"explore": 1.5}, "Gradient: .*explore.* 0 to 1, .*1.5"),
         (Gradient, {"noise": -1.0}, "Gradient: .*noise.*-1.0"),
         (Evolutionary, {"population": True}, "Evolutionary: .*population.*True"),
         (AdaTune, {"trees": 1}, "AdaTune: .*trees.* 1\\b"),

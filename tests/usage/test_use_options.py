@@ -62,7 +62,7 @@ BAD: dict[str, tuple[dict[str, Any], type[FelixlikeError], str]] = {
     "a store in a folder that is not there": ({"store": "nowhere/runs.sqlite"}, StoreError, "no directory"),
     "a folder as a store": ({"store": "."}, StoreError, "."),
     "weights that are not there": ({"weights": "nowhere.pt"}, InvalidWeights, "nowhere.pt"),
-    "a tracker without a key": ({"tracker": "127.0.0.1:9190"}, InvalidOption, "there is a tracker but no key"),
+    "a tracker without a key": ({"tracker": "127.0.0.1:9190"}, InvalidOption, "`tracker` is set but `key` is not"),
     "a tracker without a port": ({"tracker": "localhost", "key": "k"}, InvalidOption, "HOST:PORT"),
     "progress as a number": ({"progress": 2}, InvalidOption, "progress: .* got 2"),
 }
