@@ -28,16 +28,12 @@ from felixlike.runtime.verification import Verdict, Verification, max_relative_e
 from felixlike.tuning.config import RunConfig
 from felixlike.tuning.reporting import verification_note, versions
 from felixlike.tuning.run import Result, tune
-from felixlike.tuning.verifying import hand_over, verification_warnings
+from felixlike.tuning.verifying import UNVERIFIED, hand_over, verification_warnings
 
 
 def is_dynamic(model: Any, shapes: Any, example_inputs: Any) -> bool:
     """Return whether a model has dynamic sizes."""
     return has_dims(shapes) or has_dims(example_inputs) or is_dynamic_program(model)
-
-
-_UNCOMPARED = Verification(float("nan"), "")
-"""A verification that has not run yet."""
 
 
 def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Result:
@@ -63,7 +59,7 @@ def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunCo
         return _optimize_batch(batch, config)
     network = compile_source(source, dims, config.target, measure=config.measures)
     report = partial(_report, network, config)
-    hand_over(network.compiled, lambda: report(_UNCOMPARED))
+    hand_over(network.compiled, lambda: report(UNVERIFIED))
     verification = _compared(network.compiled, source.original, network.examples())
     return Result(network.compiled, report(verification), verification, tuple(warnings_of(source)))
 
@@ -82,7 +78,7 @@ def _optimize_batch(batch: Batch, config: RunConfig) -> Result:
             return part
     compiled = in_parts(batch, {size: part.compiled for size, part in parts.items()}, measure=config.measures)
     report = partial(_merged, batch, {size: part.report for size, part in parts.items()}, compiled, config.started)
-    hand_over(compiled, lambda: report(_UNCOMPARED))
+    hand_over(compiled, lambda: report(UNVERIFIED))
     sizes = dict.fromkeys((batch.dim.least, (batch.dim.least + batch.dim.most) // 2, batch.dim.most))
     verification = _compared(compiled, batch.source.original, map(batch.examples, sizes))
     pending = {

@@ -20,7 +20,7 @@ WRITABLE = "check that the file and its directory are writable, or copy the stor
 """Remedy for a store that is read-only."""
 
 UNREADABLE = "the file is not readable"
-"""What is wrong with a store that this user may not read."""
+"""The error text for a store that this user may not read."""
 
 _HOW = 'give the path of a file, or ":memory:" or None for a store in memory'
 _KINDS = (

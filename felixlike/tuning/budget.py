@@ -17,7 +17,7 @@ from felixlike.errors import InvalidBudget
 
 
 class Effort(StrEnum):
-    """How much a run without limits measures."""
+    """Name how much a run without limits measures."""
 
     INSTANT = "instant"
     """Nothing: schedules are chosen by prediction and verified."""

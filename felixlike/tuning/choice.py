@@ -66,6 +66,11 @@ class Choice:
     note: str = ""
 
 
+def untuned(note: str = "") -> Choice:
+    """Return the choice of the unscheduled function, not compared with a reference."""
+    return Choice(How.UNTUNED, None, math.nan, None, note)
+
+
 @default_modes()
 def check_ahead(states: Sequence[TaskState], model: CostModel, pool: Pool, kept: Predictions | None = None) -> None:
     """Check the best predicted schedule of every unmeasured task, several in parallel, for later use by `choose`.
@@ -116,7 +121,7 @@ def choose(state: TaskState, model: CostModel, pool: Pool, kept: Predictions | N
                 error = checked.error
             return Choice(How.MEASURED, candidate, seconds, error)
         if state.unverifiable:
-            return Choice(How.UNTUNED, None, math.nan, None, state.unverifiable)
+            return untuned(state.unverifiable)
         if state.kept is not None:
             return Choice(How.UNMEASURED, state.kept.candidate, math.nan, state.kept.error)
         quickest = _quickest(state, _unmeasured(state, model), pool)
@@ -124,9 +129,9 @@ def choose(state: TaskState, model: CostModel, pool: Pool, kept: Predictions | N
             return _predicted(state, *quickest, kept)
         checked = pool.check(state.task, Untuned(state.task))
     except (ReferenceFailed, InvalidModel) as error:
-        return Choice(How.UNTUNED, None, math.nan, None, error.what)
+        return untuned(error.what)
     except OutOfTime:
-        return Choice(How.UNTUNED, None, math.nan, None, _TOO_LATE)
+        return untuned(_TOO_LATE)
     return Choice(How.UNTUNED, None, math.nan, checked.error, "no schedule of it computed the right answer")
 
 
@@ -170,7 +175,7 @@ def at_hand(state: TaskState) -> Iterator[Choice]:
         measured = state.measured.get(candidate.key)
         if measured is not None and measured.error is not None:
             yield Choice(How.MEASURED, candidate, seconds, measured.error)
-    yield Choice(How.UNTUNED, None, math.nan, None)
+    yield untuned()
 
 
 def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> tuple[Candidate, Measurement] | None:

@@ -6,7 +6,6 @@ the compilation is replaced by the task's next best one, and at last by the unsc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +15,7 @@ from felixlike._util.interrupts import Interrupts
 from felixlike.errors import first_line
 from felixlike.frontend import Imported
 from felixlike.runtime import Compiled
-from felixlike.tuning.choice import Choice, How, at_hand
+from felixlike.tuning.choice import Choice, at_hand, untuned
 from felixlike.tuning.state import TaskState
 
 _OTHERS = 2
@@ -98,11 +97,6 @@ def compile_chosen(
     return Build(plain, (untuned(_NO_SCHEDULES),) * len(tasks), (None,) * len(tasks))
 
 
-def untuned(note: str) -> Choice:
-    """Return the choice of the unscheduled function."""
-    return Choice(How.UNTUNED, None, math.nan, None, note)
-
-
 class _Scheduled:
     """The current choice of one task, its scheduled module, and the choices that may replace it.
 
@@ -133,7 +127,7 @@ class _Scheduled:
 
     def give_up(self, why: str) -> None:
         """Replace the choice by the next best one."""
-        choice = next(self._others) if self._given_up < _OTHERS else untuned("")
+        choice = next(self._others) if self._given_up < _OTHERS else untuned()
         self._given_up += 1
         self.choice = replace(choice, note="; ".join(filter(None, (self.choice.note, why))))
         self._note(f"{self.state.task.name}: {why}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -67,18 +67,14 @@ class Sketch:
     postprocessors: tuple[Postprocessor, ...]
     index: int
     key: str = ""
+    variables: tuple[Variable, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or sketch_key(self.trace))
-        assert self.variables is not None  # an invalid trace raises here
+        object.__setattr__(self, "variables", trace_variables(self.trace, self.task.module))
 
     def __repr__(self) -> str:
         return f"<sketch {self.index} of {self.task.name}: {counted(len(self.variables), 'variable')}>"
-
-    @cached_property
-    def variables(self) -> tuple[Variable, ...]:
-        """Return the schedule variables."""
-        return trace_variables(self.trace, self.task.module)
 
     @property
     def location_columns(self) -> tuple[int, ...]:
