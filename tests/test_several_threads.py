@@ -53,6 +53,7 @@ def _state() -> tuple[Any, ...]:
         torch.get_default_dtype(),
         torch.get_num_threads(),
         torch.get_deterministic_debug_mode(),
+        torch.is_anomaly_enabled(),
         sys.stderr,
         sys.stdout,
         [kind for _, _, kind, _, _ in warnings.filters if kind in (Warning, FelixlikeWarning)],  # libraries add others

@@ -1,8 +1,11 @@
 """Make our computations independent of the modes that the caller has set in PyTorch.
 
 Input: any state of torch: no gradients, inference mode, autocast, another default dtype or device, deterministic
-algorithms, anomaly detection, function and dispatch modes, transforms, saved-tensor hooks. Output: code that runs
-without them, and the caller's state restored afterwards. A user's own model runs in the caller's default dtype.
+algorithms, function and dispatch modes, transforms, saved-tensor hooks. Output: code that runs without them, and the
+caller's state restored afterwards. A user's own model runs in the caller's default dtype.
+
+Anomaly detection stays as it is: no result depends on it, and torch.compile sets it for the whole process while
+another thread traces a backward pass, so that its value is not always the user's.
 """
 
 from __future__ import annotations
@@ -120,8 +123,8 @@ def default_modes(*, gradients: bool = True) -> Iterator[None]:
 
     gradients: True records gradients, outside inference mode. False leaves this to the caller.
 
-    The default dtype, deterministic algorithms and anomaly detection are changed for the whole process, everything
-    else for the calling thread.
+    The default dtype and deterministic algorithms are changed for the whole process, everything else for the calling
+    thread.
     """
     with ExitStack() as stack:
         stack.enter_context(_without_modes())  # first, since function modes intercept the calls of the others
@@ -242,7 +245,7 @@ def _settings() -> tuple[SharedSetting[Any], SharedSetting[int]]:
 
 @contextmanager
 def _with_gradients() -> Iterator[None]:
-    """Record gradients as torch does by default, without saved-tensor hooks and anomaly detection."""
+    """Record gradients as torch does by default, without saved-tensor hooks."""
     import torch
 
     hooks: Any = torch._C._autograd
@@ -251,8 +254,6 @@ def _with_gradients() -> Iterator[None]:
             stack.enter_context(torch.inference_mode(False))
         if not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
-        if torch.is_anomaly_enabled():
-            stack.enter_context(torch.autograd.set_detect_anomaly(False))
         saved = []
         while (pair := hooks._top_saved_tensors_default_hooks(True)) is not None:
             hooks._pop_saved_tensors_default_hooks()

@@ -100,6 +100,19 @@ class StoreFile:
             raise
 
     @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Let all statements of the body read the same state of the file."""
+        if self.connection.in_transaction:
+            yield
+            return
+        self.execute("BEGIN")
+        try:
+            yield
+        finally:
+            if self.connection.in_transaction:  # SQLite ends it itself after some errors
+                self.execute("ROLLBACK")
+
+    @contextmanager
     def explained(self) -> Iterator[None]:
         """Convert SQLite's errors into StoreErrors with a remedy."""
         try:
@@ -221,9 +234,10 @@ class StoreFile:
         """Return the version of the file's tables, 0 for an empty file.
 
         Raises StoreError if the file is not a store or has a newer version."""
-        (application,) = self.execute("PRAGMA application_id").fetchone()
-        (version,) = self.execute("PRAGMA user_version").fetchone()
-        (tables,) = self.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        with self._snapshot():  # another process may be creating the tables
+            (application,) = self.execute("PRAGMA application_id").fetchone()
+            (version,) = self.execute("PRAGMA user_version").fetchone()
+            (tables,) = self.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application == version == tables == 0 and not self.read_only:
             if self.path is not None and 0 < self.path.stat().st_size < _PAGE:
                 raise self.damaged(

@@ -103,7 +103,6 @@ def state() -> tuple[Any, ...]:
         torch._C._len_torch_function_stack(),
         torch._C._len_torch_dispatch_stack(),
         torch.get_deterministic_debug_mode(),
-        torch.is_anomaly_enabled(),
         hooks._top_saved_tensors_default_hooks(True),
     )
 
@@ -124,9 +123,10 @@ def mode(request: pytest.FixtureRequest) -> Callable[[], contextlib.AbstractCont
 
 def test_default_modes_sets_and_restores_all_state(mode: Any) -> None:
     with mode():
-        before = state()
+        before, anomaly = state(), torch.is_anomaly_enabled()
         with default_modes():
             assert state() == PLAIN
+            assert torch.is_anomaly_enabled() == anomaly
             x = torch.ones(3, requires_grad=True)
             (gradient,) = torch.autograd.grad((x * x).sum(), x)
             assert gradient.tolist() == [2.0, 2.0, 2.0]

@@ -4,7 +4,9 @@ import math
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,6 +166,22 @@ def test_killed_processes_that_share_a_file_lose_no_records(path: Path) -> None:
         points = [row.point for row in store.measurements()]
     for number in (0, 1):
         assert [point for point in points if point[0] == number] == [(number, step) for step in range(40)]
+
+
+def test_threads_that_create_one_file_open_it_as_a_store(tmp_path: Path) -> None:
+    count, rounds = 4, 25
+    barrier = threading.Barrier(count)
+
+    def create(_: int) -> int:
+        created = 0
+        for index in range(rounds):
+            barrier.wait(20)
+            with Store(tmp_path / f"{index}.sqlite"):
+                created += 1
+        return created
+
+    with ThreadPoolExecutor(count) as pool:
+        assert list(pool.map(create, range(count))) == [rounds] * count
 
 
 def filled(path: Path) -> None:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from felixlike import _tvm
+from felixlike._util.torch_modes import alone
 from felixlike.frontend.originals.original import moved_by_a_rounding
 from felixlike.hardware import host_target
 
@@ -45,7 +46,7 @@ class RelaxOriginal:
     def _main(self) -> Any:
         """Compile the module and return its "main"."""
         target = host_target()
-        with target:
+        with alone(), target:  # TVM's operator library is not safe in several threads
             executable = _tvm.tvm.compile(self._module, target=target)
         return _tvm.relax.VirtualMachine(executable, _tvm.device_of(target))["main"]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import _tvm
+from felixlike._util.torch_modes import alone
 from felixlike.frontend.constants import with_marks
 from felixlike.frontend.rewrites import (
     in_phases,
@@ -160,6 +161,10 @@ def fuse_dynamic(module: Any, target: Any) -> Any:
 
 
 def _run(module: Any, target: Any, rewrites: Sequence[Rewrite]) -> Any:
-    """Run passes on a module in the scope of a target."""
-    with target:
+    """Run passes on a module in the scope of a target.
+
+    One thread at a time: TVM's operator library keeps the tag of the operator it builds in a global variable, and
+    raises an error if another thread has set it.
+    """
+    with alone(), target:
         return _tvm.transform.Sequential([rewrite.make(target) for rewrite in rewrites])(module)
