@@ -256,21 +256,21 @@ def _best_over_dispatched(name: str, kernel: DynamicKernel, sizes: Sequence[int]
     from felixlike.dynamic.emit import Pool
     from felixlike.dynamic.operator import read_operator
     from felixlike.dynamic.program import Program
-    from felixlike.dynamic.timing import Bench
+    from felixlike.dynamic.timing import TileBench
     from felixlike.hardware import host_device, resolve_target
 
     operator, device = read_operator(function_of(name)), host_device()
     assert operator is not None
-    bench = Bench(operator, resolve_target("cpu"), cores=device.cores)
-    bench.open([Pool(kernel.tiles, device.unit.lanes(operator.item_bits))])
+    pools = [Pool(kernel.tiles, device.unit.lanes(operator.item_bits))]
+    bench = TileBench(operator, resolve_target("cpu"), pools, cores=device.cores)
     programs = [Program(rows, 0, vectors) for rows, vectors in kernel.tiles]
     ratios = {}
     for t in sizes:
         dispatched = kernel.program(T=t)
         trials = [dispatched, *(p for p in programs if p != dispatched)]
-        trial_seconds = bench.seconds([(0, program, (t,)) for program in trials])
-        pair = [(0, dispatched, (t,)), (0, trials[int(trial_seconds.argmin())], (t,))]
-        pair_seconds = bench.seconds(pair * _PAIRS)
+        trial_seconds = bench.seconds([((0, program), (t,)) for program in trials])
+        pair = [(0, dispatched), (0, trials[int(trial_seconds.argmin())])]
+        pair_seconds = [timed.seconds for timed in bench.measure(bench.task((t,)), (t,), pair * _PAIRS)]
         ratios[t] = min(1.0, float(np.median(pair_seconds[1::2]) / np.median(pair_seconds[::2])))
     return ratios
 

@@ -80,7 +80,8 @@ def _artefact(path: Path, width: int | None) -> str:
 def _store(path: Path, width: int | None) -> str:
     """Return the summary of a store as text."""
     from felixlike import records
+    from felixlike.records.record import UKERNELS
     from felixlike.report import store_text
 
     with records.open(path, read_only=True) as store:
-        return store_text(str(path), store.summary(), width=width)
+        return store_text(str(path), store.summary(), timings=store.count(UKERNELS), width=width)

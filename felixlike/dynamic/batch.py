@@ -16,11 +16,12 @@ from typing import Any
 
 from felixlike import _tvm, runtime
 from felixlike.dynamic.dims import Dim
-from felixlike.dynamic.timing import in_turns
 from felixlike.frontend.imported import Source
 from felixlike.frontend.importers.relax import leaves
 from felixlike.frontend.originals import original_of
 from felixlike.frontend.signature.signature import Signature
+from felixlike.measure import Timing
+from felixlike.measure.local.in_turns import in_turns
 from felixlike.runtime import Chunked
 from felixlike.runtime.agreement import agreement
 
@@ -33,8 +34,8 @@ _MOST_PARTS = 3
 _GUESS = 0.8
 """Exponent p in time ∝ size**p of a part, where nothing is timed. Chosen by hand."""
 
-_TURN = 4e-3
-"""Least seconds of one turn when parts are timed. Chosen by hand."""
+_TIMING = Timing(batch_seconds=4e-3, turns=7)
+"""How parts are timed. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,5 +197,5 @@ def _timed(batch: Batch, compiled: Mapping[int, runtime.Compiled]) -> dict[int, 
         partial(_whole, signature, part, [tensor.to(part.device) for tensor in batch.examples(size)])
         for size, part in compiled.items()
     ]
-    times = in_turns(calls, seconds=_TURN)
+    times = in_turns(calls, _TIMING)
     return {size: statistics.median(seconds) for size, seconds in zip(compiled, times, strict=True)}

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from felixlike import _tvm, codegen, runtime
+from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.gpu.plan import pool_for
 from felixlike.dynamic.memory import largest_shape
@@ -29,7 +31,6 @@ from felixlike.frontend.imported import Source
 from felixlike.frontend.importers.relax import leaves
 from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
-from felixlike.measure import Pool
 from felixlike.runtime.constant_packing import Pieces, with_packed_constants
 
 
@@ -129,14 +130,26 @@ class Lowered:
 
 
 def compile_source(
-    source: Source, dims: dict[str, Dim], target: Any, *, measure: bool = True, kernels: bool = True
+    source: Source,
+    dims: dict[str, Dim],
+    target: Any,
+    *,
+    measure: bool = True,
+    kernels: bool = True,
+    timings: Timings | None = None,
 ) -> Network:
-    """Compile an imported model. dims: the Dim of each symbolic size of the source, by its name there.
+    """Compile an imported model.
 
-    kernels: If False, everything runs row by row, for comparison.
+    Args:
+        source: The model.
+        dims: The Dim of each symbolic size of the source, by its name there.
+        target: The TVM target.
+        measure: Whether programs are timed.
+        kernels: If False, everything runs row by row, for comparison.
+        timings: The timings of the run, with its store and limits. None for new ones without limits.
     """
     started = time.monotonic()
-    lowered = lowered_source(source, dims, target, measure=measure, kernels=kernels)
+    lowered = lowered_source(source, dims, target, measure=measure, kernels=kernels, timings=timings)
     main = source.module["main"]
     inputs, sizes = _inputs(main, source, dims)
     compiled = runtime.Compiled(
@@ -156,15 +169,27 @@ def compile_source(
 
 
 def lowered_source(
-    source: Source, dims: dict[str, Dim], target: Any, *, measure: bool = True, kernels: bool = True
+    source: Source,
+    dims: dict[str, Dim],
+    target: Any,
+    *,
+    measure: bool = True,
+    kernels: bool = True,
+    timings: Timings | None = None,
 ) -> Lowered:
-    """Lower an imported model for a target that need not exist on this machine. Raise CompilationFailed."""
+    """Lower an imported model for a target that need not exist on this machine. Raise CompilationFailed.
+
+    See `compile_source` for the arguments.
+    """
     try:
         module = fuse_dynamic(source.module, target)
         kernel_dims = dims if kernels else {}
         with pool_for(target, measure=measure and bool(kernel_dims)) as pool:
             device = device_of(None, target)
-            module, parts, pieces = _planned(module, kernel_dims, device, target, measure=measure, pool=pool)
+            planner = partial(
+                plan_operator, device=device, target=target, measure=measure, pool=pool, timings=timings or Timings()
+            )
+            module, parts, pieces = _planned(module, kernel_dims, device, target, planner)
         module = with_packed_constants(module, pieces)
         return Lowered(*codegen.compile_relax(module, target), parts)
     except _tvm.TVM_ERRORS as error:
@@ -178,11 +203,11 @@ def lowered_source(
 
 
 def _planned(
-    module: Any, dims: dict[str, Dim], device: Device, target: Any, *, measure: bool, pool: Pool | None = None
+    module: Any, dims: dict[str, Dim], device: Device, target: Any, planner: Callable[..., Plan]
 ) -> tuple[Any, tuple[Part, ...], Pieces]:
     """Schedule the functions of a module; return the module, its parts, and kernels with packed constants.
 
-    pool: As for `plan_operator`.
+    planner: Plans a function for its dimensions, under a name.
     """
     constants = constant_arguments(module)
     calls = _calls(module)
@@ -200,7 +225,7 @@ def _planned(
             func_dims = _dims_of(marked, dims)
             plans[key] = None
             if func_dims is not None:
-                plans[key] = plan_operator(marked, func_dims, device, target, measure=measure, pool=pool, where=name)
+                plans[key] = planner(marked, func_dims, where=name)
         plan = plans[key]
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims)))

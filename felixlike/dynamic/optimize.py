@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
-from felixlike import runtime
+from felixlike import records, runtime
+from felixlike._util.wording import counted
 from felixlike.dynamic.batch import Batch, batch_of, in_parts
+from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.memory import check_memory
 from felixlike.dynamic.network import Network, Part, compile_source
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
 from felixlike.dynamic.sources import read_network
-from felixlike.errors import first_line
+from felixlike.errors import FallbackWarning, FelixlikeWarning, InvalidOption, first_line
 from felixlike.frontend.imported import warnings_of
 from felixlike.frontend.importers.input_shapes import either
 from felixlike.hardware import device_name, kind_of, require_float32, require_real
-from felixlike.report import Report
+from felixlike.report import Report, make_progress
 from felixlike.report.report_data import TaskReport
 from felixlike.runtime.verification import Verdict, Verification, max_relative_error
+from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.config import RunConfig
 from felixlike.tuning.reporting import verification_note, versions
-from felixlike.tuning.run import Result, tune
+from felixlike.tuning.run import Result, closing, tune
 from felixlike.tuning.verifying import UNVERIFIED, hand_over, verification_warnings
 
 
@@ -43,12 +46,14 @@ def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunCo
         model: As for `optimize`.
         shapes: As for `optimize`; some sizes are `Dim`s.
         example_inputs: Another name for `shapes`.
-        config: The run's options. If rounds or trials is 0, or the effort is instant, nothing is timed.
+        config: The run's options. If rounds or trials is 0, or the effort is instant, nothing is timed. Timings of
+            kernels are kept in the store like measurements of candidates, and count as trials.
 
     Returns:
         The compiled model, its report and what there is to tell about it.
 
     Raises:
+        InvalidOption: A tracker is given, but kernels for dynamic sizes are measured on this machine.
         FelixlikeError: As for `compile_network`, and as for `tune` if parts of a batch are tuned.
     """
     require_real(config.target, where="dynamic shapes")  # dynamic kernels are measured on this machine
@@ -57,11 +62,55 @@ def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunCo
     check_memory(source, dims)
     if (batch := batch_of(model, source, dims)) is not None:
         return _optimize_batch(batch, config)
-    network = compile_source(source, dims, config.target, measure=config.measures)
-    report = partial(_report, network, config)
-    hand_over(network.compiled, lambda: report(UNVERIFIED))
-    verification = _compared(network.compiled, source.original, network.examples())
-    return Result(network.compiled, report(verification), verification, tuple(warnings_of(source)))
+    _refuse_tracker(config)
+    problems = list[str]()
+    with (
+        closing(records.open(config.store), problems) as store,
+        closing(make_progress(config.progress), problems) as progress,
+    ):
+        timings = Timings(store, _budget(config), seed=config.seed, say=progress.say)
+        network = compile_source(source, dims, config.target, measure=config.measures, timings=timings)
+        progress.say("comparing the model with the original")
+        report = partial(_report, network, timings, config)
+        hand_over(network.compiled, lambda: report(UNVERIFIED))
+        verification = _compared(network.compiled, source.original, network.examples())
+    pending = [*warnings_of(source), *_without_effect(network, config)]
+    pending += [FallbackWarning(f"{source.name}: {problem}.") for problem in problems]
+    return Result(network.compiled, report(verification), verification, tuple(pending))
+
+
+def _refuse_tracker(config: RunConfig) -> None:
+    """Raise InvalidOption for options of measuring elsewhere."""
+    for option in ("tracker", "key"):
+        if getattr(config, option) is not None:
+            raise InvalidOption(
+                "kernels for dynamic sizes are measured on this machine",
+                where=option,
+                remedy=f"leave out `{option}`, or optimize for fixed sizes",
+            )
+
+
+def _budget(config: RunConfig) -> Budget:
+    """Return the limits of timings, which are not made in rounds: a round counts as its trials."""
+    limits = [config.trials, None if config.rounds is None else config.rounds * TRIALS_PER_ROUND]
+    return Budget(
+        None, min((limit for limit in limits if limit is not None), default=None), config.seconds, config.started
+    )
+
+
+def _without_effect(network: Network, config: RunConfig) -> list[FelixlikeWarning]:
+    """Return a warning about options that the user changed, but that kernels for dynamic sizes do not have."""
+    options = {field.name: field.default for field in fields(RunConfig)}
+    changed = [name for name in ("strategy", "space", "weights") if getattr(config, name) != options[name]]
+    if not changed:
+        return []
+    dims = ", ".join(dim.name for dim in network.dims)
+    return [
+        FelixlikeWarning(
+            f"{network.source.name}: {', '.join(changed)} has no effect, since kernels for dynamic sizes ({dims}) are"
+            " chosen by formulas and timings of their own."
+        )
+    ]
 
 
 def _optimize_batch(batch: Batch, config: RunConfig) -> Result:
@@ -157,26 +206,34 @@ def _sum(steps: list[int]) -> str:
     return " + ".join(f"{steps.count(size)} × {size}" for size in dict.fromkeys(steps))
 
 
-def _report(network: Network, config: RunConfig, verification: Verification) -> Report:
+def _report(network: Network, timings: Timings, config: RunConfig, verification: Verification) -> Report:
     """Return the report of a compiled network."""
     plain = "TVM's default schedule" if kind_of(network.compiled.target).binds_threads else "row by row"
     tasks = tuple(_task(part, plain) for part in network.parts)
     return Report(
         model=network.source.name,
         tasks=tasks,
-        trials=sum(task.trials for task in tasks),
+        trials=timings.budget.new_trials,
+        recalled=timings.budget.found_trials,
         rounds=0,
         seconds=network.seconds,
         total_seconds=time.monotonic() - config.started,
         error=verification.error,
         reference=verification.reference,
-        stopped=f"one module for {', '.join(map(str, network.dims))}",
+        stopped=f"one module for {', '.join(map(str, network.dims))}" + _left_out(timings),
         device=device_name(network.compiled.target),
         target=str(network.compiled.target),
         versions=versions(),
         seed=config.seed,
         note=" ".join(filter(None, (network.source.note, verification_note(verification)))),
     )
+
+
+def _left_out(timings: Timings) -> str:
+    """Return what the limits left out, as the end of a sentence."""
+    if not timings.left_out:
+        return ""
+    return f"; the limits left out {counted(timings.left_out, 'timing')}, predictions were used instead"
 
 
 def _task(part: Part, words: str) -> TaskReport:

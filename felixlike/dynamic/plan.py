@@ -17,18 +17,19 @@ import numpy as np
 from felixlike import _tvm, codegen
 from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import shown
+from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.bounds import fits_registers
 from felixlike.dynamic.dims import Dim, check_dims
 from felixlike.dynamic.dispatch import Tree, highest_of, programs_of, statements
 from felixlike.dynamic.emit import Pool, emit
-from felixlike.dynamic.gpu.plan import plan_blocks, pool_for
+from felixlike.dynamic.gpu.plan import Planned, plan_blocks, pool_for
 from felixlike.dynamic.kernel import Buffer, DynamicKernel, Report
 from felixlike.dynamic.operator import Operator, read_operator, symbols_of
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.search import Search
 from felixlike.dynamic.sia import Sia, read_sia, tile_scores
 from felixlike.dynamic.stages import compile_stage
-from felixlike.dynamic.timing import Bench
+from felixlike.dynamic.timing import TileBench
 from felixlike.dynamic.ukernel import UKernels, Workload
 from felixlike.dynamic.workloads import workloads_of
 from felixlike.errors import InvalidDevice, InvalidDim, InvalidModel, NoUKernels
@@ -203,6 +204,7 @@ def plan_operator(
     sia: Sia | None = None,
     measure: bool = True,
     pool: MeasuringPool | None = None,
+    timings: Timings | None = None,
     where: str = "operator",
 ) -> Plan:
     """Plan an operator without compiling the final module.
@@ -215,6 +217,7 @@ def plan_operator(
         sia: Weights of the SIA score. None for equal weights.
         measure: Whether programs are timed on a CPU.
         pool: The pool that times programs on a GPU, from `pool_for`. None for formulas only.
+        timings: The timings of the run, with its store and limits. None for new ones without limits.
         where: Name of the operator in messages.
 
     Returns:
@@ -225,6 +228,9 @@ def plan_operator(
         NoUKernels: No uKernel fits the device.
     """
     started = time.monotonic()
+    timings = timings or Timings()
+    if measure:
+        timings.say(f"timing kernels of {where}")
     operator = read_operator(func)
     if operator is None:
         raise InvalidModel(
@@ -233,13 +239,15 @@ def plan_operator(
             remedy="use felixlike.optimize, which supports other operators with dynamic sizes",
         )
     if kind_of(target).binds_threads:
-        return _plan_blocks(operator, dims, device, target, sia or Sia(), started, pool)
+        planned = plan_blocks(operator, dims, device, target, sia or Sia(), pool=pool, timings=timings, name=where)
+        return _of_blocks(operator, planned, started)
     analysed, _ = workloads_of(operator, dims, _ANALYSED)
     kernels, stages = compile_stage(analysed, device)
     workloads, sizes = workloads_of(operator, dims, _MOST_INSTANCES)
     pools = pools_of(operator, kernels, sia or Sia(), analysed, device)
     search = Search(operator, pools, workloads, sizes, device, tile_scores(kernels, sia or Sia()))
-    choice = search.measured(Bench(operator, target, cores=device.cores)) if measure else search.predicted()
+    bench = TileBench(operator, target, pools, cores=device.cores, timings=timings, name=where)
+    choice = search.measured(bench) if measure else search.predicted()
     tiles = needed(pools[choice.pool], choice.tree)
     kernel, packings = emit(
         operator,
@@ -260,17 +268,8 @@ def plan_operator(
     return Plan(operator, tiles.tiles, choice.tree, kernel, packings, report)
 
 
-def _plan_blocks(
-    operator: Operator,
-    dims: Sequence[Dim],
-    device: Device,
-    target: Any,
-    sia: Sia,
-    started: float,
-    pool: MeasuringPool | None,
-) -> Plan:
-    """Plan an operator for a GPU."""
-    planned = plan_blocks(operator, dims, device, target, sia, pool=pool)
+def _of_blocks(operator: Operator, planned: Planned, started: float) -> Plan:
+    """Return the plan of an operator on a GPU."""
     report = Report(
         stages=planned.stages,
         tiles=len(planned.tiles),

@@ -19,7 +19,7 @@ from felixlike.dynamic.program import Program
 from felixlike.dynamic.retiming import TIMED, Corrected, places_of, timed_again
 from felixlike.dynamic.sia import top
 from felixlike.dynamic.throughput import Line, Timing, Waves, line, matrix
-from felixlike.dynamic.timing import Bench, Trial, kendall
+from felixlike.dynamic.timing import PooledProgram, TileBench, kendall
 from felixlike.dynamic.ukernel import Floats, Workload
 from felixlike.dynamic.workloads import workload_at
 from felixlike.hardware import Device, estimate
@@ -90,9 +90,8 @@ class Search:
         assert best is not None
         return best[1]
 
-    def measured(self, bench: Bench) -> Found:
+    def measured(self, bench: TileBench) -> Found:
         """Choose with timings: each uKernel is timed twice, and the best programs at a few sizes."""
-        bench.open(self.pools)
         best: tuple[float, int, list[Program], Corrected, tuple[float, float]] | None = None
         for number, pool in enumerate(self.pools):
             base = self._base(bench, number, pool)
@@ -105,7 +104,7 @@ class Search:
         assert best is not None
         _, number, programs, corrected, agreement = best
         tree, changed = self._timed_again(bench, number, programs, corrected)
-        return Found(number, tree, len(programs), bench.measured, *agreement, changed)
+        return Found(number, tree, len(programs), bench.used, *agreement, changed)
 
     def _weights(self) -> Floats:
         return np.asarray([w.weight for w in self.workloads])
@@ -155,27 +154,29 @@ class Search:
                 largest[place] = rows
         return tuple(largest)
 
-    def _base(self, bench: Bench, number: int, pool: Pool) -> float:
+    def _base(self, bench: TileBench, number: int, pool: Pool) -> float:
         """Return the seconds of the smallest call, at most 2 µs."""
         smallest = min(range(len(self.workloads)), key=lambda place: self.workloads[place].flops)
         tile = pool.tiles[0]
-        seconds = bench.seconds([(number, Program(tile[0], 0, tile[1]), self.sizes[smallest])])[0]
+        seconds = bench.seconds([((number, Program(tile[0], 0, tile[1])), self.sizes[smallest])])[0]
         return float(min(seconds, 2e-6)) if np.isfinite(seconds) else 0.0
 
-    def _lines(self, bench: Bench, number: int, pool: Pool, waves: Mapping[int, Waves]) -> dict[tuple[int, int], Line]:
+    def _lines(
+        self, bench: TileBench, number: int, pool: Pool, waves: Mapping[int, Waves]
+    ) -> dict[tuple[int, int], Line]:
         """Return α and τ of each uKernel, from timings of one and of many tiles per share."""
         most = max(w.i for w in self.workloads)
-        trials: list[Trial] = []
+        trials: list[tuple[PooledProgram, tuple[int, ...]]] = []
         for height, vectors in pool.tiles:
-            program = Program(height, 0, vectors)
-            trials.append((number, program, self._at_rows(height)))
-            trials.append((number, program, self._at_rows(height * max(1, min(_WAVES, most // height)))))
+            program = number, Program(height, 0, vectors)
+            trials.append((program, self._at_rows(height)))
+            trials.append((program, self._at_rows(height * max(1, min(_WAVES, most // height)))))
         seconds = bench.seconds(trials)
         lines: dict[tuple[int, int], Line] = {}
         for place, (height, vectors) in enumerate(pool.tiles):
             timings = []
             for trial, elapsed in zip(trials[2 * place : 2 * place + 2], seconds[2 * place :], strict=False):
-                workload = workload_at(self.operator, trial[2])
+                workload = workload_at(self.operator, trial[1])
                 timings.append(Timing(float(elapsed), workload, -(-workload.i // height)))
             finite = all(np.isfinite(t.seconds) for t in timings)
             lines[height, vectors] = (
@@ -184,13 +185,13 @@ class Search:
         return lines
 
     def _corrected(
-        self, bench: Bench, number: int, pool: Pool, programs: list[Program], predicted: Floats
+        self, bench: TileBench, number: int, pool: Pool, programs: list[Program], predicted: Floats
     ) -> tuple[Corrected, tuple[float, float]]:
         """Time the best programs by prediction and by SIA; return the corrected matrix, Kendall's τ, and SIA's hit
         rate.
         """
         places = places_of(len(self.workloads))
-        trials: list[Trial] = []
+        trials: list[tuple[PooledProgram, tuple[int, ...]]] = []
         where: list[tuple[int, int]] = []
         for place in places:
             ranked = self._ranked_by_sia(pool, programs, place)
@@ -198,7 +199,7 @@ class Search:
             for program in dict.fromkeys([*fast, *ranked[:_TIMED_BY_SIA]]):
                 if np.isfinite(predicted[program, place]):
                     where.append((program, place))
-                    trials.append((number, programs[program], self.sizes[place]))
+                    trials.append(((number, programs[program]), self.sizes[place]))
         seconds = bench.seconds(trials)
         corrected = Corrected(predicted)
         agreements = []
@@ -242,11 +243,11 @@ class Search:
         return fit(self.sizes, labels(seconds, weights), weights, programs)
 
     def _timed_again(
-        self, bench: Bench, number: int, programs: list[Program], corrected: Corrected
+        self, bench: TileBench, number: int, programs: list[Program], corrected: Corrected
     ) -> tuple[Tree[Program], int]:
         """Call `timed_again` with the programs of one pool."""
 
         def seconds(trials: Sequence[tuple[Program, tuple[int, ...]]]) -> Floats:
-            return bench.seconds([(number, program, sizes) for program, sizes in trials])
+            return bench.seconds([((number, program), sizes) for program, sizes in trials])
 
         return timed_again(seconds, programs, corrected, self.sizes, lambda taken: self._tree(taken, programs))

@@ -7,40 +7,59 @@ code is generated, and trees afterwards.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from felixlike import _tvm, codegen
+from felixlike.dynamic.bench import Bench, Point, Timings
 from felixlike.dynamic.dispatch import decoded, highest_of
 from felixlike.dynamic.emit import Pool, emit
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.ukernel import Floats
+from felixlike.frontend import Task
 from felixlike.hardware.placement import pin_threads
-from felixlike.measure.local.machine_lock import alone_on_machine
+from felixlike.measure import Measurement, Status, Timing
+from felixlike.measure.local.in_turns import in_turns
+from felixlike.measure.outcome import measurement
 
-_ROUNDS = 7
-"""Turns of each call in a comparison. Chosen by hand."""
-
-_TURN = 4e-4
-"""Least seconds of one turn. Chosen by hand."""
+_TIMING = Timing(batch_seconds=4e-4, turns=7)
+"""How programs are timed. Chosen by hand."""
 
 _MOST_BYTES = 2**28
 """Upper limit on the bytes of all tensors of a timed size. Chosen by hand."""
 
-Trial = tuple[int, Program, tuple[int, ...]]
-"""(pool, program, sizes of the symbols)."""
+PooledProgram = tuple[int, Program]
+"""(pool, program)."""
 
 
-class Bench:
-    """The uKernels of an operator, compiled for timing. measured: number of timings so far."""
+class TileBench(Bench[PooledProgram]):
+    """Times programs of register tiles on a CPU.
 
-    def __init__(self, operator: Operator, target: Any, *, cores: int) -> None:
-        self.operator, self.target, self.cores = operator, target, cores
-        self.measured = 0
+    Args:
+        operator: The operator.
+        target: The TVM target.
+        pools: The pools of register tiles. All are compiled in one module when a program is timed.
+        cores: Number of cores.
+        timings: The timings of the run.
+        name: Name of the operator in the store.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        target: Any,
+        pools: Sequence[Pool],
+        *,
+        cores: int,
+        timings: Timings | None = None,
+        name: str = "operator",
+    ) -> None:
+        super().__init__(operator, target, timings, name=name)
+        self._pools, self._cores = pools, cores
         self._runs: list[Any] = []
         self._packs: list[Any] = []
         self._shapes: list[tuple[int, ...]] = []
@@ -48,53 +67,72 @@ class Bench:
         self._tensors: list[Any] = []
         self._packed: list[Any] = []
 
-    def open(self, pools: Sequence[Pool]) -> None:
+    def point(self, program: PooledProgram) -> Point:
+        """Return the width in vectors and both heights. The width determines the pool."""
+        return program[1].vectors, program[1].large, program[1].small
+
+    def fits(self, sizes: tuple[int, ...]) -> bool:
+        """Return whether the tensors of these sizes are small enough to be timed."""
+        elements = sum(int(np.prod(shape)) for shape in self._shapes_at(sizes))
+        return elements * self.operator.item_bits // 8 <= _MOST_BYTES
+
+    def measure(self, task: Task, sizes: tuple[int, ...], programs: Sequence[PooledProgram]) -> list[Measurement]:
+        """Time each program in turns with the others."""
+        import torch
+
+        if not self._runs:
+            self._compile()
+        self._prepare(sizes)
+        calls = []
+        for pool, program in programs:
+            arguments = list(self._tensors)
+            if self.operator.constant is not None:
+                arguments[self.operator.constant] = self._packed[pool]
+            calls.append(partial(self._runs[pool], *arguments, torch.tensor([program.code])))
+        pin_threads()
+        started = time.perf_counter()
+        times = in_turns(calls, _TIMING)
+        share = (time.perf_counter() - started) / len(calls)
+        return [
+            measurement({"status": Status.OK, "repeats": repeats}, build_seconds=0.0, run_seconds=share)
+            for repeats in times
+        ]
+
+    def _compile(self) -> None:
         """Compile all pools in one module."""
         functions: dict[str, Any] = {}
-        for number, pool in enumerate(pools):
+        for number, pool in enumerate(self._pools):
             code = _tvm.tirx.decl_buffer((1,), "int64", "code")
 
             def choose(rows: Any, pool: Pool = pool, code: Any = code) -> Any:
                 return decoded(code[_tvm.tirx.const(0, "int64")], rows, highest_of(pool))
 
-            kernel, packings = emit(self.operator, pool, choose, cores=self.cores, more=[code])
+            kernel, packings = emit(self.operator, pool, choose, cores=self._cores, more=[code])
             functions[f"run{number}"] = kernel.with_attr("global_symbol", f"run{number}")
             for packing in packings:
                 functions[f"pack{number}"] = packing.function.with_attr("global_symbol", f"pack{number}")
                 self._shapes.append(packing.shape)
         library = codegen.compile_primfuncs(_tvm.IRModule(functions), self.target).jit()
-        self._runs = [library[f"run{number}"] for number in range(len(pools))]
-        self._packs = [library[f"pack{n}"] for n in range(len(pools))] if self._shapes else []
+        self._runs = [library[f"run{number}"] for number in range(len(self._pools))]
+        self._packs = [library[f"pack{n}"] for n in range(len(self._pools))] if self._shapes else []
 
-    def seconds(self, trials: Sequence[Trial]) -> Floats:
-        """Time each trial in turns with the others of the same sizes.
-
-        Return float64[trials]; ∞ for sizes whose tensors are too large.
-        """
-        seconds = np.full(len(trials), np.inf)
-        for sizes in dict.fromkeys(trial[2] for trial in trials):
-            indices = [i for i, trial in enumerate(trials) if trial[2] == sizes]
-            if self._prepare(sizes):
-                seconds[indices] = self._in_turns([trials[i] for i in indices])
-                self.measured += len(indices)
-        return seconds
-
-    def _prepare(self, sizes: tuple[int, ...]) -> bool:
-        """Allocate tensors of these sizes; return False if they would be too large."""
-        import torch
-
-        if sizes == self._sizes and self._tensors:
-            return True
+    def _shapes_at(self, sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return the shapes of all parameters."""
         values = dict(zip(self.operator.symbols, sizes, strict=True))
-        shapes = [
+        return [
             tuple(int(_tvm.simplify(_tvm.substituted(size, values))) for size in parameter.shape)
             for parameter in self.operator.func.params
         ]
-        if sum(int(np.prod(shape)) for shape in shapes) * self.operator.item_bits // 8 > _MOST_BYTES:
-            return False
+
+    def _prepare(self, sizes: tuple[int, ...]) -> None:
+        """Allocate tensors of these sizes."""
+        import torch
+
+        if sizes == self._sizes and self._tensors:
+            return
         generator = torch.Generator().manual_seed(0)
         self._tensors = []
-        for shape, parameter in zip(shapes, self.operator.func.params, strict=True):
+        for shape, parameter in zip(self._shapes_at(sizes), self.operator.func.params, strict=True):
             dtype = getattr(torch, str(parameter.dtype))
             filled = torch.rand(shape, generator=generator) if dtype.is_floating_point else torch.zeros(shape)
             self._tensors.append(filled.to(dtype))
@@ -104,48 +142,6 @@ class Bench:
             for pack, packed in zip(self._packs, self._packed, strict=True):
                 pack(constant, packed)
         self._sizes = sizes
-        return True
-
-    def _in_turns(self, trials: Sequence[Trial]) -> list[float]:
-        """Return the least seconds of a call of each trial."""
-        import torch
-
-        calls = []
-        for pool, program, _ in trials:
-            arguments = list(self._tensors)
-            if self.operator.constant is not None:
-                arguments[self.operator.constant] = self._packed[pool]
-            calls.append((self._runs[pool], [*arguments, torch.tensor([program.code])]))
-        pin_threads()
-        times = in_turns([partial(run, *arguments) for run, arguments in calls], seconds=_TURN)
-        return [min(turns) for turns in times]  # the minimum, since other load makes calls slower, never faster
-
-
-def in_turns(calls: Sequence[Callable[[], object]], *, seconds: float) -> list[list[float]]:
-    """Time calls in turns while no other process measures; return the seconds of a call in each turn, for each call.
-
-    seconds: Least duration of a turn.
-    """
-    with alone_on_machine():
-        return _in_turns(calls, seconds)
-
-
-def _in_turns(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
-    """Time calls in turns, without the lock of the machine."""
-    counts = []
-    for call in calls:
-        call()
-        started = time.perf_counter()
-        call()
-        counts.append(max(1, int(seconds / max(time.perf_counter() - started, 1e-7))))
-    repeats: list[list[float]] = [[] for _ in calls]
-    for _ in range(_ROUNDS):
-        for call, count, times in zip(calls, counts, repeats, strict=True):
-            started = time.perf_counter()
-            for _ in range(count):
-                call()
-            times.append((time.perf_counter() - started) / count)
-    return repeats
 
 
 def kendall(first: Floats, second: Floats) -> float:

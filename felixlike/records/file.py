@@ -102,7 +102,8 @@ class StoreFile:
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
         """Let all statements of the body read the same state of the file."""
-        if self.connection.in_transaction:
+        nested = self.connection.in_transaction
+        if nested:
             yield
             return
         self.execute("BEGIN")

@@ -25,7 +25,7 @@ from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, noted_constants
 from felixlike.hardware import device_name, resolve_target
 from felixlike.measure import Measurement, Status
 from felixlike.measure.outcome import measurement
-from felixlike.records.record import Record
+from felixlike.records.record import UKERNELS, Record
 from felixlike.records.store import Store, StoredWorkload
 from felixlike.symbolic import Sketch, sketches
 
@@ -332,14 +332,10 @@ def _export_workload(
     records = store.fastest(workload.task, best or None, device=device)
     if not records:
         return 0
-    try:
-        main = _tvm.load_function(workload.module)["main"] if workload.module else None
-    except _tvm.NotAllowed:
-        main = None
-    except _tvm.TVM_ERRORS as error:
-        if not _tvm.refusal(error):
-            raise
-        main = None
+    if records[0].sketch == UKERNELS:  # such a workload has no other records
+        passed_over["of kernels for dynamic sizes"] += len(records)
+        return 0
+    main = _stored_main(workload)
     if main is None:
         passed_over["of a workload that was lost"] += len(records)
         return 0
@@ -363,6 +359,18 @@ def _export_workload(
             database.commit_tuning_record(_tvm.ms.database.TuningRecord(trace, form, seconds, target, arguments))
         written += 1
     return written
+
+
+def _stored_main(workload: StoredWorkload) -> Any | None:
+    """Return the PrimFunc of a workload; None if it was lost or TVM cannot read it."""
+    try:
+        return _tvm.load_function(workload.module)["main"] if workload.module else None
+    except _tvm.NotAllowed:
+        return None
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
+            raise
+        return None
 
 
 def _forms(module: Any) -> list[Any]:

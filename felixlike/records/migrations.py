@@ -40,4 +40,8 @@ def _kernels(connection: sqlite3.Connection) -> None:
         connection.execute("ALTER TABLE measurements ADD COLUMN kernels TEXT NOT NULL DEFAULT ''")
 
 
-_STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _checksums, 2: _kernels}
+def _ukernels(_: sqlite3.Connection) -> None:
+    """Upgrade 3 → 4: the tables are equal, but earlier versions take kernels for dynamic sizes for schedules."""
+
+
+_STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _checksums, 2: _kernels, 3: _ukernels}

@@ -18,6 +18,9 @@ from felixlike.measure.measurement import Measurement
 if TYPE_CHECKING:
     from felixlike.frontend.task import Task
 
+UKERNELS = "uKernels"
+"""Sketch of the records of kernels for dynamic sizes, which are generated, not scheduled. Points have tile sizes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:

@@ -16,8 +16,8 @@ from felixlike.measure.measurement import Measurement, Status
 from felixlike.records.record import Record
 
 APPLICATION = 0x666C6978  # "flix": SQLite's application_id of a store
-VERSION = 3
-"""Version of the tables, stored as SQLite's user_version."""
+VERSION = 4
+"""Version of the tables, stored as SQLite's user_version. Version 4 has kernels for dynamic sizes (UKERNELS)."""
 
 TABLES = (
     """

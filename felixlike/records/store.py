@@ -14,7 +14,7 @@ from felixlike.hardware import device_name
 from felixlike.measure.measurement import Status
 from felixlike.records.file import StoreFile
 from felixlike.records.place import path_of
-from felixlike.records.record import Record
+from felixlike.records.record import UKERNELS, Record
 from felixlike.records.run import Run
 from felixlike.records.schema import VALUES, Row, from_row, opened, point_from, sealed, to_row
 
@@ -241,19 +241,27 @@ class Store:
             for row in self._rows(query, some):
                 yield self._record(row)
 
-    def count(self) -> int:
-        """Return the number of measurements."""
+    def count(self, sketch: str | None = None) -> int:
+        """Return the number of measurements, of all sketches or of one."""
+        condition, values = ("", ()) if sketch is None else (" WHERE sketch = ?", (sketch,))
         with self._file.explained():
-            return int(self._file.execute("SELECT count(*) FROM measurements").fetchone()[0])
+            return int(self._file.execute(f"SELECT count(*) FROM measurements{condition}", values).fetchone()[0])
 
     def summary(self) -> tuple[WorkloadSummary, ...]:
-        """Return a summary for every workload, target and device, in the order of their first measurements."""
+        """Return a summary for every workload, target and device, in the order of their first measurements.
+
+        Kernels for dynamic sizes are left out, since each of their sizes is a workload; `count(UKERNELS)` counts them.
+        """
         query = (
             "SELECT task, device, count(*), sum(status = 'ok'), min(CASE WHEN status = 'ok' THEN seconds END)"
-            " FROM measurements GROUP BY task, device ORDER BY min(id)"
+            " FROM measurements WHERE sketch != ? GROUP BY task, device ORDER BY min(id)"
         )
         known = {key: (name, flops, target) for key, name, _, target, flops in self.values("workloads")}
-        return tuple(WorkloadSummary(task, *known[task], *rest) for task, *rest in self._rows(query) if task in known)
+        return tuple(
+            WorkloadSummary(task, *known[task], *rest)
+            for task, *rest in self._rows(query, (UKERNELS,))
+            if task in known
+        )
 
     # -- what was measured --------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from felixlike._util.wording import counted
 from felixlike.errors import InvalidOption
 from felixlike.measure.measurement import Status
+from felixlike.records.record import UKERNELS
 from felixlike.report.curves import QUALITIES, Series, best_known, quality, times_to
 
 if TYPE_CHECKING:
@@ -183,6 +184,8 @@ def _series(records: Iterable[Record]) -> dict[tuple[str, str], Series]:
     latency: dict[tuple[str, str], list[float]] = {}
     paces: dict[str, Pace] = {}
     for record in records:
+        if record.sketch == UKERNELS:
+            continue
         place, measurement = (record.device, record.task), record.measurement
         spent = elapsed.setdefault(place, [])
         since = paces.setdefault(record.device, Pace()).since(record)

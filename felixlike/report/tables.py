@@ -59,7 +59,7 @@ def report_text(report: ReportData, *, width: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def store_text(title: str, workloads: Sequence[WorkloadSummary], *, width: int | None = None) -> str:
+def store_text(title: str, workloads: Sequence[WorkloadSummary], *, timings: int = 0, width: int | None = None) -> str:
     """Format the summary of a store, one line per workload and device.
 
     A single device is named once, in the title.
@@ -67,6 +67,7 @@ def store_text(title: str, workloads: Sequence[WorkloadSummary], *, width: int |
     Args:
         title: First line.
         workloads: Summaries of the store's workloads.
+        timings: Number of measurements of kernels for dynamic sizes.
         width: Columns of text; None does not wrap.
     """
     devices = {w.device for w in workloads}
@@ -78,7 +79,8 @@ def store_text(title: str, workloads: Sequence[WorkloadSummary], *, width: int |
     if rows:
         lines += ["", *table(columns, rows, width), ""]
     measured = counted(sum(w.measurements for w in workloads), "measurement")
-    lines += paragraph(f"{measured} of {counted(len({w.task for w in workloads}), 'workload')}.", width)
+    more = f" {counted(timings, 'measurement')} of kernels for dynamic sizes." if timings else ""
+    lines += paragraph(f"{measured} of {counted(len({w.task for w in workloads}), 'workload')}.{more}", width)
     return "\n".join(lines)
 
 

@@ -22,6 +22,7 @@ from felixlike.frontend import Task
 from felixlike.frontend.buffers import buffers_of
 from felixlike.hardware import is_simulated_device, kind_of
 from felixlike.records import Record, Store, StoredWorkload
+from felixlike.records.record import UKERNELS
 from felixlike.symbolic import Sketch, SpaceName, sketches, stored_sketch
 
 Seconds = npt.NDArray[np.float64]
@@ -184,6 +185,9 @@ class _Gathered:
         """Add a measurement, unless its device is simulated or it has no time."""
         if is_simulated_device(record.device):
             left_out["of a simulated device"] += 1
+            return
+        if record.sketch == UKERNELS:
+            left_out["of kernels for dynamic sizes"] += 1
             return
         seconds = record.measurement.seconds
         if not seconds > 0:  # nan: checked only

@@ -151,7 +151,7 @@ def test_measured_times_override_predictions() -> None:
     job = _job(operators.dense(64, 256), fx.Dim("T", range(1, 65)))
     bench = BlockBench(job.operator, resolve_target("sm_90"), pool)  # type: ignore[arg-type]
     plan = planning.measured(job, bench)
-    assert plan.measured == bench.measured == len(pool.seen) > 50
+    assert plan.measured == bench.used == len(pool.seen) > 50
     for size in (5, 33, 64):
         chosen = choose(plan.tree, [size])
         assert chosen.large.threads != 64

@@ -5,6 +5,7 @@ Threads are serialized to check outputs. Models are compiled and reported, and c
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from schedules import without_threads
 import felixlike as fx
 from felixlike import _tvm, codegen
 from felixlike.codegen import nvrtc
-from felixlike.dynamic import network
+from felixlike.dynamic import network, plan_operator
 from felixlike.dynamic.batch import _whole, batch_of
 from felixlike.dynamic.sources import read_network
 from felixlike.errors import NoGPU, UnverifiedWarning
@@ -60,7 +61,13 @@ def _program() -> Any:
 def test_a_model_is_correct_at_every_size_with_serialized_threads() -> None:
     source, dims = read_network(_program(), None)
     module = fuse_dynamic(source.module, _SM_90)
-    module, parts, pieces = network._planned(module, dims, target_device(_SM_90), _SM_90, measure=False)
+    module, parts, pieces = network._planned(
+        module,
+        dims,
+        target_device(_SM_90),
+        _SM_90,
+        partial(plan_operator, device=target_device(_SM_90), target=_SM_90, measure=False),
+    )
     assert not pieces
     assert sum(part.plan is not None for part in parts) == 5
     module = _tvm.map_functions(module, _serial)

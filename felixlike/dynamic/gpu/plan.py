@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from felixlike import _tvm, codegen
+from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.dispatch import Tree, programs_of
 from felixlike.dynamic.gpu.emit import emit_blocks, in_order
@@ -118,11 +119,20 @@ class _Job:
 
 
 def plan_blocks(
-    operator: Operator, dims: Sequence[Dim], device: Device, target: Any, sia: Sia, *, pool: Pool | None
+    operator: Operator,
+    dims: Sequence[Dim],
+    device: Device,
+    target: Any,
+    sia: Sia,
+    *,
+    pool: Pool | None,
+    timings: Timings | None = None,
+    name: str = "operator",
 ) -> Planned:
     """Return the launches for all sizes. Raise NoUKernels.
 
-    pool: Times programs. If None, programs are ranked by formulas alone.
+    pool: Times programs. If None, programs are ranked by formulas alone. timings: The timings of the run. name: Name of
+    the operator in its store.
     """
     analysed, _ = workloads_of(operator, dims, _ANALYSED)
     workloads, sizes = workloads_of(operator, dims, _MOST_INSTANCES)
@@ -131,7 +141,7 @@ def plan_blocks(
         candidates = job.ranked(job.waves)
         tree = _without_spills(job, candidates, target)
         return Planned(tree, emit_blocks(operator, tree), candidates.stages, len(candidates.programs))
-    return measured(job, BlockBench(operator, target, pool))
+    return measured(job, BlockBench(operator, target, pool, timings, name=name))
 
 
 def pool_for(target: Any, *, measure: bool) -> AbstractContextManager[Pool | None]:
@@ -206,7 +216,7 @@ def measured(job: _Job, bench: BlockBench) -> Planned:
         emit_blocks(job.operator, tree),
         candidates.stages,
         len(candidates.programs),
-        bench.measured,
+        bench.used,
         float(np.mean(agreements)),
         sum(among) / len(among),
         changed,

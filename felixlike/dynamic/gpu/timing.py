@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 
 from felixlike import _tvm
+from felixlike.dynamic.bench import Bench, Point, Timings
 from felixlike.dynamic.dispatch import Leaf
 from felixlike.dynamic.gpu.emit import emit_blocks
 from felixlike.dynamic.gpu.tile import BlockProgram
 from felixlike.dynamic.operator import Operator, read_operator
 from felixlike.dynamic.ukernel import Floats
 from felixlike.errors import NoUKernels
-from felixlike.frontend import Task, make_task
-from felixlike.frontend.constants import noted_constants
-from felixlike.measure import Pool
-
-BlockTrial = tuple[BlockProgram, tuple[int, ...]]
-"""(program, sizes of the symbols)."""
+from felixlike.frontend import Task
+from felixlike.measure import Measurement, Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,64 +38,61 @@ class Launch:
         return _tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
-class BlockBench:
-    """Times programs of an operator.
+class BlockBench(Bench[BlockProgram]):
+    """Times programs of thread blocks.
 
-    Attributes:
+    Args:
         operator: The operator.
         target: The TVM target.
         pool: The measuring pool.
-        measured: Number of timings so far.
+        timings: The timings of the run.
+        name: Name of the operator in the store.
+
+    Attributes:
         failed: Programs that failed to build or run, or were wrong at some size, with the reason. They are never
             chosen.
     """
 
-    def __init__(self, operator: Operator, target: Any, pool: Pool) -> None:
-        self.operator, self.target, self.pool = operator, target, pool
-        self.measured = 0
+    def __init__(
+        self, operator: Operator, target: Any, pool: Pool, timings: Timings | None = None, *, name: str = "operator"
+    ) -> None:
+        super().__init__(operator, target, timings, name=name)
         self.failed: dict[BlockProgram, str] = {}
+        self._pool = pool
         self._ran: set[BlockProgram] = set()
-        self._tasks: dict[tuple[int, ...], tuple[Task, Operator]] = {}
+        self._operators: dict[tuple[int, ...], Operator] = {}
 
-    def seconds(self, trials: Sequence[BlockTrial]) -> Floats:
-        """Time each trial: float64[trials], ∞ for failures."""
-        times = np.full(len(trials), np.inf)
-        for sizes in dict.fromkeys(sizes for _, sizes in trials):
-            indices = [n for n, trial in enumerate(trials) if trial[1] == sizes]
-            task, operator = self._at(sizes)
-            measured = self.pool.measure(task, [Launch(operator, trials[n][0]) for n in indices])
-            for n, answer in zip(indices, measured, strict=True):
-                times[n] = answer.seconds
-                if math.isfinite(answer.seconds):
-                    self._ran.add(trials[n][0])
-                else:
-                    self.failed[trials[n][0]] = f"{answer.status}: {answer.message}"
-            self.measured += len(indices)
-        return times
+    def point(self, program: BlockProgram) -> Point:
+        """Return the fields of both tiles; zeros for a missing second one."""
+        small = (0,) * len(astuple(program.large)) if program.small is None else astuple(program.small)
+        return (*astuple(program.large), *small)
+
+    def measure(self, task: Task, sizes: tuple[int, ...], programs: Sequence[BlockProgram]) -> list[Measurement]:
+        """Measure the programs in processes of their own."""
+        if sizes not in self._operators:
+            operator = read_operator(task.module["main"])
+            assert operator is not None  # since it is one with symbolic sizes
+            self._operators[sizes] = operator
+        return self._pool.measure(task, [Launch(self._operators[sizes], program) for program in programs])
+
+    def note(self, program: BlockProgram, measurement: Measurement) -> None:
+        """Take note of programs that ran and of those that failed."""
+        if math.isfinite(measurement.seconds):
+            self._ran.add(program)
+        else:
+            self.failed[program] = f"{measurement.status}: {measurement.message}"
 
     def without_failed(self, programs: Sequence[BlockProgram], seconds: Floats) -> Floats:
         """Return predictions with ∞ for programs that failed, or that contain a uKernel that failed alone.
 
-        Raise NoUKernels if no program is left or none has run yet.
+        Raise NoUKernels if no program is left, or if some failed and none has run yet.
         """
         tiles = {program.large for program in self.failed if program.small is None}
         bad = np.asarray([p in self.failed or not tiles.isdisjoint(p.tiles) for p in programs])
-        if bad.all() or len(self._ran) == 0:
+        if bad.all() or (self.failed and not self._ran):
             raise NoUKernels(
                 f"{len(self.failed)} programs were tried and all failed: {next(iter(self.failed.values()))}",
                 where=str(self.operator.written.name),
                 remedy="run `felixlike doctor`, or skip timing with measure=False",
             )
         return np.where(bad[:, None], np.inf, seconds)
-
-    def _at(self, sizes: tuple[int, ...]) -> tuple[Task, Operator]:
-        """Return the operator at fixed sizes: as a task, and as read from that task."""
-        if sizes not in self._tasks:
-            values = dict(zip(self.operator.symbols, sizes, strict=True))
-            func = _tvm.substituted(self.operator.func, values)
-            name = "x".join(map(str, sizes))
-            task = make_task(func, self.target, name=f"sizes {name}", constants=noted_constants(func))
-            operator = read_operator(task.module["main"])
-            assert operator is not None  # since it is one with symbolic sizes
-            self._tasks[sizes] = task, operator
-        return self._tasks[sizes]

@@ -17,6 +17,7 @@ from felixlike import records
 from felixlike._util.wording import counted
 from felixlike.measure.measurement import Status
 from felixlike.records import Record, Store, WorkloadSummary
+from felixlike.records.record import UKERNELS
 from felixlike.report.comparison import Pace
 from felixlike.report.curves import Series
 from felixlike.report.page.content import Group, Page, PageTask
@@ -100,7 +101,9 @@ class StorePage:
             if store.count() < self._read:  # the file was replaced
                 self._reset()
             for record in store.measurements(after=self._read):
-                self._take(record)
+                self._read += 1
+                if record.sketch != UKERNELS:
+                    self._take(record)
             known = {workload.task: workload for workload in store.summary()}
             groups, unfinished = self._groups(store, known, runs)
         return Page(
@@ -120,7 +123,6 @@ class StorePage:
         self._clock[device] = self._clock.get(device, 0.0) + pace.since(record)
         measurements = self._measurements.setdefault(device, {}).setdefault(record.task, _TaskMeasurements())
         measurements.add(record, self._clock[device])
-        self._read += 1
         self._last = record
 
     def _groups(
