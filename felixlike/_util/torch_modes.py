@@ -11,13 +11,13 @@ another thread traces a backward pass, so that its value is not always the user'
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
+
+from felixlike._util.torch_compat import compile_lock, without_modes, without_saved_tensor_hooks
 
 _T = TypeVar("_T")
 
@@ -43,11 +43,9 @@ def alone(*, exports: bool = False) -> Iterator[None]:
             exists.
     """
     with ExitStack() as stack:
-        if exports:
-            importlib.import_module("torch._dynamo.convert_frame")
-        dynamo: Any = sys.modules.get("torch._dynamo.convert_frame")
-        if dynamo is not None:
-            stack.enter_context(dynamo.compile_lock)
+        lock = compile_lock(load=exports)
+        if lock is not None:
+            stack.enter_context(lock)
         stack.enter_context(_process_lock)
         yield
 
@@ -127,7 +125,7 @@ def default_modes(*, gradients: bool = True) -> Iterator[None]:
     thread.
     """
     with ExitStack() as stack:
-        stack.enter_context(_without_modes())  # first, since function modes intercept the calls of the others
+        stack.enter_context(without_modes())  # first, since function modes intercept the calls of the others
         stack.enter_context(_without_autocast())
         stack.enter_context(_own_defaults())
         if gradients:
@@ -157,50 +155,6 @@ def default_dtype(dtype: Any) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-def has_dispatch_modes() -> bool:
-    """Return whether a PyTorch dispatch mode is active in this thread.
-
-    The modes of torch.export are in a process-wide list, but its dispatch key is thread-local.
-    """
-    import torch
-
-    operators: Any = torch._ops
-    exports = torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch)
-    return bool(
-        torch._C._len_torch_dispatch_stack() or (exports and operators._len_torch_dispatch_stack_pre_dispatch())
-    )
-
-
-@contextmanager
-def _without_modes() -> Iterator[None]:
-    """Disable function modes (the default device is one), dispatch modes and transforms such as vmap."""
-    import torch
-    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-    from torch.utils import _device, _python_dispatch
-
-    with ExitStack() as stack:
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            stack.enter_context(temporarily_clear_interpreter_stack())
-        if has_dispatch_modes():
-            stack.enter_context(_python_dispatch._disable_current_modes())
-        count = torch._C._len_torch_function_stack()
-        modes = [torch._C._pop_torch_function_stack() for _ in range(count)]
-        places: tuple[tuple[Any, str], ...] = (
-            (torch._GLOBAL_DEVICE_CONTEXT, "device_context"),
-            (_device, "CURRENT_DEVICE"),
-        )
-        devices = [getattr(place, name, None) for place, name in places]
-        for place, name in places:
-            setattr(place, name, None)
-        try:
-            yield
-        finally:
-            for (place, name), device in zip(places, devices, strict=True):
-                setattr(place, name, device)
-            for mode in reversed(modes):
-                torch._C._push_on_torch_function_stack(mode)
 
 
 @contextmanager
@@ -248,18 +202,10 @@ def _with_gradients() -> Iterator[None]:
     """Record gradients as torch does by default, without saved-tensor hooks."""
     import torch
 
-    hooks: Any = torch._C._autograd
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
         if not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
-        saved = []
-        while (pair := hooks._top_saved_tensors_default_hooks(True)) is not None:
-            hooks._pop_saved_tensors_default_hooks()
-            saved.append(pair)
-        try:
-            yield
-        finally:
-            for pack, unpack in reversed(saved):
-                hooks._push_saved_tensors_default_hooks(pack, unpack)
+        stack.enter_context(without_saved_tensor_hooks())
+        yield

@@ -176,9 +176,9 @@ def _independent(batch: Batch) -> bool:
 
 def _flat(nested: Any) -> list[Any]:
     """Return the tensors of nested outputs as a list."""
-    from torch.utils import _pytree
+    from felixlike._util.torch_compat import pytree
 
-    return [leaf for leaf in _pytree.tree_leaves(nested) if leaf is not None]
+    return [leaf for leaf in pytree.tree_leaves(nested) if leaf is not None]
 
 
 def _whole(signature: Signature, compiled: runtime.Compiled, given: Sequence[Any]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from felixlike._util.torch_compat import changes
 from felixlike._util.wording import counted, kind_of
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.dispatch import Tree, choose, describe
@@ -189,12 +190,12 @@ class DynamicKernel:
 
         key = tensor.data_ptr()
         cached = self._packed.get(key)
-        if cached is not None and cached[0]() is tensor and cached[1][0] == tensor._version:
+        if cached is not None and cached[0]() is tensor and cached[1][0] == changes(tensor):
             packed: torch.Tensor = cached[1][1]
             return packed
         packed = torch.empty(self.packed_shape, dtype=tensor.dtype)
         self.library["pack0"](tensor, packed)
-        self._packed = {key: (weakref.ref(tensor), (tensor._version, packed))}
+        self._packed = {key: (weakref.ref(tensor), (changes(tensor), packed))}
         return packed
 
     def _mismatch(self, buffer: Buffer, what: str, remedy: str) -> InputMismatch:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from felixlike._util.torch_compat import is_static_input
 from felixlike._util.wording import counted
 from felixlike.dynamo import background
 from felixlike.dynamo.bound import Bound
@@ -89,8 +90,7 @@ def _placeholders(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
 
 def _is_static(node: torch.fx.Node, value: Any) -> bool:
     """Return whether an input is a parameter or buffer of the module, which Dynamo passes at every call."""
-    marked = "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
-    return isinstance(value, nn.Parameter) or (isinstance(value, Tensor) and marked)
+    return isinstance(value, nn.Parameter) or (isinstance(value, Tensor) and is_static_input(node))
 
 
 class _CapturedGraph:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from felixlike._util.torch_compat import storage_id
 from felixlike.errors import InvalidModel
 
 _IN_PLACE_FUNCTIONS = (
@@ -85,7 +86,7 @@ def _storage(node: Any) -> int | None:
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     if not isinstance(value, Tensor) or value.layout is not torch.strided:
         return None
-    return int(value.untyped_storage()._cdata)
+    return storage_id(value)
 
 
 def _bases(graph: fx.GraphModule, outputs: Sequence[Any]) -> dict[fx.Node, fx.Node]:

@@ -18,6 +18,8 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+from felixlike._util.torch_compat import changes, is_dense
+
 _PIECE = 2**18
 """Bytes per checksum, which takes 0.2 ms."""
 
@@ -37,7 +39,7 @@ class WeightGuard:
     """
 
     def __init__(self, weights: Sequence[tuple[int, Any]], *, by_content: bool = True) -> None:
-        self._known = [(place, tensor, _version(tensor), tensor.data_ptr()) for place, tensor in weights]
+        self._known = [(place, tensor, changes(tensor), tensor.data_ptr()) for place, tensor in weights]
         self._words: list[tuple[list[Any], list[int]]] = []
         self._pieces: list[tuple[int, int, int]] = []
         self._turn = self._next_piece = 0
@@ -68,7 +70,7 @@ class WeightGuard:
         """Compare addresses, version counters, one word of each weight, and the next checksums."""
         try:
             for _, tensor, version, address in self._known:
-                if tensor.data_ptr() != address or _version(tensor) != version:
+                if tensor.data_ptr() != address or changes(tensor) != version:
                     return False
         except RuntimeError:  # its storage was freed
             return False
@@ -95,16 +97,11 @@ class WeightGuard:
         return same
 
 
-def _version(tensor: Any) -> int:
-    """Return PyTorch's counter of changes in place; 0 for inference-mode tensors, which have none."""
-    return 0 if tensor.is_inference() else int(tensor._version)
-
-
 def _region(tensor: Any) -> tuple[int, int] | None:
     """Return a tensor's address and size in bytes; None if it is empty, not dense or not on the CPU."""
     import torch
 
-    dense = tensor.layout is torch.strided and torch._prims_common.is_non_overlapping_and_dense_or_false(tensor)
+    dense = tensor.layout is torch.strided and is_dense(tensor)
     if not dense or tensor.device.type != "cpu" or not tensor.numel():
         return None
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()

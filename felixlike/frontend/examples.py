@@ -147,7 +147,8 @@ def _random_numbers_kept() -> Iterator[None]:
 def _finite(outputs: Any) -> bool:
     """Return whether all output tensors are finite."""
     import torch
-    from torch.utils import _pytree
 
-    tensors = [leaf for leaf in _pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    from felixlike._util.torch_compat import pytree
+
+    tensors = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
     return all(bool(tensor.isfinite().all()) for tensor in tensors)

@@ -109,9 +109,10 @@ def agreement(
 def _tensors(nested: Any) -> list[Any]:
     """Return the tensors of nested outputs, on the CPU."""
     import torch
-    from torch.utils import _pytree
 
-    return [leaf.detach().cpu() for leaf in _pytree.tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
+    from felixlike._util.torch_compat import pytree
+
+    return [leaf.detach().cpu() for leaf in pytree.tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
 
 
 def _of_output(got: Any, want: Any, samples: list[Any], name: str, exact: bool, products: float) -> Agreement:

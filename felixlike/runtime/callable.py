@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from felixlike import _tvm
+from felixlike._util.torch_compat import dispatch_depth
 from felixlike._util.wording import counted
 from felixlike.errors import InputMismatch, NoGradientWarning, callers_level
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
@@ -131,7 +132,7 @@ class Compiled:
         # Functions of torch and TVM that calls use, looked up once.
         self._tensor, self._dense = torch.Tensor, torch.strided
         self._data_ptr = torch.Tensor.data_ptr
-        self._forward_mode, self._modes = forward_ad, torch._C._len_torch_dispatch_stack
+        self._forward_mode, self._modes = forward_ad, dispatch_depth()
         self._is_compiling = torch.compiler.is_dynamo_compiling
         self._array_item, self._from_dlpack = _tvm.array_item, torch.utils.dlpack.from_dlpack
         self.threads = threads

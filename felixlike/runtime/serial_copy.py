@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from felixlike._util.torch_compat import c_library
+
 
 @contextmanager
 def on_this_thread() -> Iterator[None]:
@@ -39,10 +41,8 @@ def contiguous_copy(tensor: Any) -> Any:
 @functools.cache
 def _setter() -> Callable[[int], object]:
     """Return omp_set_num_threads of PyTorch's own copy of OpenMP, as other libraries may have loaded another copy."""
-    import torch
-
     try:
-        library = ctypes.PyDLL(torch._C.__file__)  # symbols are resolved in the libraries it is linked with
+        library = ctypes.PyDLL(c_library())  # symbols are resolved in the libraries it is linked with
         put = library.omp_set_num_threads
     except (OSError, AttributeError):
         return lambda count: None

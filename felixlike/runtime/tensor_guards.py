@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from felixlike._util.torch_compat import tensor_guard
+
 
 def never(*_: Any) -> bool:
     """Return False: no inputs have been checked."""
@@ -29,13 +31,5 @@ def likeness(tensors: Sequence[Any]) -> Callable[..., bool]:
     Returns:
         The guard; `never` if there are no tensors or torch lacks the check.
     """
-    import torch
-
-    try:
-        guards = torch._C._dynamo.guards.TensorGuards
-        if not tensors:
-            return never
-        check: Callable[..., bool] = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    except (AttributeError, TypeError):  # torch does not guarantee this interface
-        return never
-    return check
+    check = tensor_guard(tensors) if tensors else None
+    return check or never

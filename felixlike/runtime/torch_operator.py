@@ -13,7 +13,15 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from felixlike._util.torch_modes import has_dispatch_modes, once
+from felixlike._util.torch_compat import (
+    below_autograd,
+    has_dispatch_modes,
+    in_forward_mode,
+    is_differentiated,
+    is_tracing,
+    is_wrapped,
+)
+from felixlike._util.torch_modes import once
 from felixlike.errors import ModelNotLoaded, WrongContext
 from felixlike.frontend import OutputSpec, Sizes
 
@@ -63,11 +71,7 @@ def run(key: str, tensors: Sequence[Any]) -> list[Any]:
 
 def is_traced(tensors: Sequence[Any]) -> bool:
     """Return whether a PyTorch mode, tracer or transform is active, or a tensor belongs to one."""
-    import torch
-
-    return bool(
-        has_dispatch_modes() or torch._C._get_tracing_state() is not None or any(_wraps(tensor) for tensor in tensors)
-    )
+    return has_dispatch_modes() or is_tracing() or any(_wraps(tensor) for tensor in tensors)
 
 
 def refuse_derivatives(where: str, tensors: Sequence[Any]) -> None:
@@ -75,10 +79,7 @@ def refuse_derivatives(where: str, tensors: Sequence[Any]) -> None:
     import torch
 
     forward_ad: Any = torch.autograd.forward_ad
-    transforms = {level.key() for level in torch._C._functorch.get_interpreter_stack() or ()}
-    kinds = torch._C._functorch.TransformType
-    transformed = bool(transforms & {kinds.Grad, kinds.Jvp})
-    forward = forward_ad._current_level >= 0
+    transformed, forward = is_differentiated(), in_forward_mode()
     if not transformed and not forward:
         return
     for tensor in tensors:
@@ -116,10 +117,7 @@ def _wraps(tensor: Any) -> bool:
 
     if not isinstance(tensor, torch.Tensor):
         return isinstance(tensor, torch.fx.Proxy)
-    kind = type(tensor)
-    if kind is not torch.Tensor and kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
-        return True
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor))
+    return is_wrapped(tensor)
 
 
 @once
@@ -151,12 +149,10 @@ def _compute(model: str, inputs: list[Any]) -> list[Any]:
 
 def _without_gradients(model: str, inputs: list[Any]) -> list[Any]:
     """Run the operator below autograd, after a warning or error about derivatives."""
-    import torch
-
     compiled = _find(model)
     refuse_derivatives(compiled.name, inputs)
     compiled.note_gradients(inputs)
-    with torch._C._AutoDispatchBelowAutograd():
+    with below_autograd():
         return run(model, inputs)
 
 

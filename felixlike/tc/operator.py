@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from felixlike._util.torch_compat import below_autograd
 from felixlike._util.torch_modes import alone, once
 from felixlike.errors import NoGradientWarning, callers_level
 from felixlike.frontend.importers.converters import CONVERTERS
@@ -95,7 +96,7 @@ def _without_gradients(source: str, name: str, inputs: list[Any]) -> list[Any]:
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         text = f"{name}: an input requires a gradient, but tensor comprehensions have no gradients; they stop here."
         warnings.warn(NoGradientWarning(text), stacklevel=callers_level())
-    with torch._C._AutoDispatchBelowAutograd():
+    with below_autograd():
         return run(source, name, [tensor.detach() for tensor in inputs])
 
 

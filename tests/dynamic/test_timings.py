@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -146,8 +145,7 @@ def test_limits_and_options_of_dynamic_models() -> None:
     assert rounds.report.trials == 16
     with pytest.warns(FelixlikeWarning, match=r"strategy, space has no effect"):
         fx.optimize(model(), ((T, 16),), trials=0, strategy="random", space="all", progress=False)
-    given: dict[str, Any]
-    for given in ({"tracker": "localhost:1", "key": "cpu"}, {"key": "cpu"}):
+    for tracker, where in ((None, "key"), ("localhost:1", "tracker")):
         with pytest.raises(InvalidOption) as raised:
-            fx.optimize(model(), ((T, 16),), trials=0, progress=False, **given)
-        assert raised.value.where == next(iter(given))
+            fx.optimize(model(), ((T, 16),), trials=0, progress=False, tracker=tracker, key="cpu")
+        assert raised.value.where == where

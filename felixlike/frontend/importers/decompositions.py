@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from felixlike._util.torch_compat import is_contiguous
 from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.windows import KEPT
 
@@ -52,9 +53,8 @@ def table() -> Any:
 def _view(x: Any, size: Sequence[Any]) -> Any:
     """Decompose aten.view of a non-contiguous tensor into a copy and a view."""
     import torch
-    from torch._prims_common import is_contiguous_or_false
 
-    if is_contiguous_or_false(x):
+    if is_contiguous(x):
         return NotImplemented
     return x.clone(memory_format=torch.contiguous_format).view(size)
 

@@ -289,12 +289,12 @@ def _alone(example: Example) -> Input:
 
 def _input(value: Any, *, where: str) -> Input:
     """Parse one entry.  Raises InvalidShape."""
-    from torch.utils import _pytree
+    from felixlike._util.torch_compat import pytree
 
-    if isinstance(value, Mapping) and type(value) not in _pytree.SUPPORTED_NODES:
+    if isinstance(value, Mapping) and type(value) not in pytree.SUPPORTED_NODES:
         value = dict(value)  # such as the BatchEncoding of transformers' tokenizers
-    pairs, spec = _pytree.tree_flatten_with_path(value, is_leaf=_is_sizes)
-    leaves = [_leaf(leaf, where=f"{where}{_pytree.keystr(path)}") for path, leaf in pairs]
+    pairs, spec = pytree.tree_flatten_with_path(value, is_leaf=_is_sizes)
+    leaves = [_leaf(leaf, where=f"{where}{pytree.keystr(path)}") for path, leaf in pairs]
     return Input(tuple(leaf for leaf in leaves if isinstance(leaf, Example)), structure_from_leaves(spec, leaves))
 
 
@@ -318,7 +318,7 @@ def _leaf(value: Any, *, where: str) -> Any:
 
 def _tensor_example(value: Any, *, where: str) -> Example:
     """Return the example of a dense CPU or CUDA tensor or a NumPy array.  Raises InvalidShape for others."""
-    from torch._subclasses import FakeTensor
+    from felixlike._util.torch_compat import FakeTensor
 
     if isinstance(value, np.ndarray):
         value = _from_numpy(value, where=where)

@@ -7,6 +7,7 @@ constant or nothing. Output: a RandomOperator error that names them.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from felixlike._util.torch_compat import schema_of
 from felixlike.errors import RandomOperator
 
 _SWITCHES = ("train", "training")
@@ -36,7 +37,7 @@ def draws_random_numbers(operator: Any, arguments: Mapping[str, Any]) -> bool:
     """
     import torch
 
-    schema = operator._schema
+    schema = schema_of(operator)
     takes_generator = any("Generator" in str(argument.type) for argument in schema.arguments)
     drops = "dropout" in schema.name
     if torch.Tag.nondeterministic_seeded not in operator.tags and not takes_generator and not drops:
@@ -52,16 +53,18 @@ def _calls(program: Any) -> Iterator[Any]:
     """Yield the nodes of a program that call operators, including those in its inner graphs."""
     import torch
 
+    from felixlike._util.torch_compat import OpOverload
+
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:
-                if isinstance(node.target, torch._ops.OpOverload):
+                if isinstance(node.target, OpOverload):
                     yield node
 
 
 def _arguments(node: Any) -> dict[str, Any]:
     """Return a call's arguments by name, defaults included."""
-    parameters = node.target._schema.arguments
+    parameters = schema_of(node.target).arguments
     arguments = {p.name: p.default_value for p in parameters if p.has_default_value()}
     arguments.update(zip([p.name for p in parameters if not p.kwarg_only], node.args, strict=False))
     arguments.update(node.kwargs)
@@ -70,4 +73,4 @@ def _arguments(node: Any) -> dict[str, Any]:
 
 def _name(node: Any) -> str:
     """Return the name of a node's operator without its namespace."""
-    return str(node.target._schema.name.rpartition("::")[2])
+    return str(schema_of(node.target).name.rpartition("::")[2])

@@ -298,7 +298,7 @@ def _check_state(program: Any, where: str) -> None:
 
     Compiled code keeps no state between calls. TVM would read the memory of the weights.
     """
-    from torch._subclasses import FakeTensor
+    from felixlike._util.torch_compat import FakeTensor
 
     for key, value in {**program.state_dict, **program.constants}.items():
         if isinstance(value, FakeTensor):
@@ -449,10 +449,10 @@ def _program_inputs(program: Any, where: str, *, dynamic: bool = False) -> tuple
 
 def _program_signature(program: Any) -> Signature:
     """Return how the program is called: each argument by position or by name, as it was exported."""
-    from torch.utils import _pytree
+    from felixlike._util.torch_compat import pytree
 
     leaves = [spec.arg.value if _is_constant(spec) else TENSOR for spec in _user_inputs(program)]
-    args, kwargs = _pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     called = program.module_call_graph[0].signature
     known = list((called.forward_arg_names if called is not None else None) or ())
     names = [*known[: len(args)], *(f"argument_{index}" for index in range(len(known), len(args)))]
@@ -463,7 +463,8 @@ def _program_signature(program: Any) -> Signature:
 def _leaves(arguments: Any) -> tuple[Any, ...]:
     """Return the tensors among arguments. A program's missing examples have none."""
     import torch
-    from torch.utils import _pytree
 
-    tensors = [leaf for leaf in _pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    from felixlike._util.torch_compat import pytree
+
+    tensors = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
     return tuple(tensor.detach() for tensor in tensors)

@@ -108,15 +108,15 @@ class Node:
 
     def _parts_of_class(self, value: Any, where: str) -> Iterable[Any]:
         """Return the parts of an instance of a registered class.  Raises InputMismatch."""
-        from torch.utils import _pytree
+        from felixlike._util.torch_compat import pytree
 
         assert self.kind is not None
         if not isinstance(value, self.kind):
             raise self._otherwise(kind_of(value), where)
-        parts, context = _pytree.SUPPORTED_NODES[node_type(value)].flatten_fn(value)
+        parts, context = pytree.SUPPORTED_NODES[node_type(value)].flatten_fn(value)
         if len(parts) != len(self.children) or context != self.context:
             raise self._otherwise(f"{kind_of(value)} with other fields", where)
-        return parts
+        return list(parts)
 
     def _otherwise(self, what: str, where: str) -> InputMismatch:
         """Return the error for a value that is nested differently."""
@@ -139,14 +139,14 @@ def node_of(value: Any, spec: Any, leaves: Iterator[Any], place: str) -> Node:
     value: an instance of the part, with any leaves.  leaves: iterator over TENSOR and constants, in order; the part's
     own are consumed.
     """
-    from torch.utils import _pytree
+    from felixlike._util.torch_compat import pytree
 
     if spec.is_leaf():
         return Node(place, None, None, (), (), next(leaves))
-    known = _pytree.SUPPORTED_NODES[node_type(value)]
+    known = pytree.SUPPORTED_NODES[node_type(value)]
     parts, context = known.flatten_fn(value)
     if known.flatten_with_keys_fn is not None:
-        names = [_pytree.keystr((key,)) for key, _ in known.flatten_with_keys_fn(value)[0]]
+        names = [pytree.keystr((key,)) for key, _ in known.flatten_with_keys_fn(value)[0]]
     else:  # the class is registered without key names
         names = [f"[{index}]" for index in range(len(parts))]
     children = zip(parts, spec.children(), names, strict=True)
@@ -157,9 +157,9 @@ def node_of(value: Any, spec: Any, leaves: Iterator[Any], place: str) -> Node:
 
 def node_type(value: Any) -> Any:
     """Return the type under which torch's pytrees register a value's class. All named tuples share one."""
-    from torch.utils import _pytree
+    from felixlike._util.torch_compat import pytree
 
-    return _pytree._get_node_type(value)
+    return pytree._get_node_type(value)
 
 
 def same(value: Any, constant: Any) -> bool:

@@ -92,9 +92,9 @@ class Signature:
 
         Leaves other than None, numbers and strings stand for tensors.
         """
-        from torch.utils import _pytree
+        from felixlike._util.torch_compat import pytree
 
-        leaves, spec = _pytree.tree_flatten((args, dict(kwargs)))
+        leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
         return cls(tuple(parameters), structure_from_leaves(spec, leaves))
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

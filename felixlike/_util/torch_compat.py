@@ -1,0 +1,227 @@
+"""Everything that this package uses of PyTorch although PyTorch does not document it, in one place.
+
+Input: a PyTorch of the range in pyproject.toml. Output: functions with a fixed meaning, and a few names as they are:
+`pytree`, `FakeTensor`, `OpOverload`. Other modules use documented names only, so that a new PyTorch changes this module
+alone. PyTorch is imported on first use, since that takes a second.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload as OpOverload
+    from torch._subclasses import FakeTensor as FakeTensor
+
+_HOMES = {
+    "FakeTensor": ("torch._subclasses", "FakeTensor"),
+    "OpOverload": ("torch._ops", "OpOverload"),
+    "pytree": ("torch.utils", "_pytree"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    importlib.import_module(f"{module}.{attribute}" if attribute.islower() else module)
+    value = getattr(sys.modules[module], attribute)
+    setattr(sys.modules[__name__], name, value)
+    return value
+
+
+# -- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def changes(tensor: Any) -> int:
+    """Return PyTorch's counter of changes in place; 0 for inference-mode tensors, which have none."""
+    return 0 if tensor.is_inference() else int(tensor._version)
+
+
+def storage_id(tensor: Any) -> int:
+    """Return a number that tensors of the same storage share, fake tensors too."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def is_dense(tensor: Any) -> bool:
+    """Return whether a strided tensor covers its memory without gaps and overlaps."""
+    import torch
+
+    return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(tensor))
+
+
+def is_contiguous(tensor: Any) -> bool:
+    """Return whether a tensor is contiguous; False if this depends on symbolic sizes."""
+    from torch._prims_common import is_contiguous_or_false
+
+    return bool(is_contiguous_or_false(tensor))
+
+
+def is_wrapped(tensor: Any) -> bool:
+    """Return whether a tensor is wrapped by a transform, or of a subclass with its own dispatch."""
+    import torch
+
+    kind = type(tensor)
+    if kind is not torch.Tensor and kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+        return True
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor))
+
+
+def tensor_guard(tensors: Sequence[Any]) -> Callable[..., bool] | None:
+    """Return the function that tells whether tensors are like these in what compiled code depends on.
+
+    None if PyTorch lacks it.
+    """
+    import torch
+
+    try:
+        guards = torch._C._dynamo.guards.TensorGuards
+        check: Callable[..., bool] = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    except (AttributeError, TypeError):
+        return None
+    return check
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+
+def schema_of(operator: Any) -> Any:
+    """Return the schema of an operator."""
+    return operator._schema
+
+
+def below_autograd() -> AbstractContextManager[None]:
+    """Return a context in which operators are called without autograd."""
+    import torch
+
+    guard: AbstractContextManager[None] = torch._C._AutoDispatchBelowAutograd()
+    return guard
+
+
+def c_library() -> str:
+    """Return the path of PyTorch's C library, which is linked with all others."""
+    import torch
+
+    return str(torch._C.__file__)
+
+
+# -- modes and transforms ---------------------------------------------------------------------------------------------
+
+
+def dispatch_depth() -> Callable[[], int]:
+    """Return the function that counts the active dispatch modes of a thread, for calls that look it up once."""
+    import torch
+
+    depth: Callable[[], int] = torch._C._len_torch_dispatch_stack
+    return depth
+
+
+def has_dispatch_modes() -> bool:
+    """Return whether a dispatch mode is active in this thread.
+
+    The modes of torch.export are in a process-wide list, but its dispatch key is thread-local.
+    """
+    import torch
+
+    operators: Any = torch._ops
+    exports = torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch)
+    return bool(
+        torch._C._len_torch_dispatch_stack() or (exports and operators._len_torch_dispatch_stack_pre_dispatch())
+    )
+
+
+def is_tracing() -> bool:
+    """Return whether torch.jit traces."""
+    import torch
+
+    return torch._C._get_tracing_state() is not None
+
+
+def is_differentiated() -> bool:
+    """Return whether a transform of torch.func that differentiates is active."""
+    import torch
+
+    transforms = {level.key() for level in torch._C._functorch.get_interpreter_stack() or ()}
+    kinds = torch._C._functorch.TransformType
+    return bool(transforms & {kinds.Grad, kinds.Jvp})
+
+
+def in_forward_mode() -> bool:
+    """Return whether forward-mode differentiation is active."""
+    from torch.autograd import forward_ad
+
+    return forward_ad._current_level >= 0
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Disable transforms such as vmap, dispatch modes and function modes (the default device is one)."""
+    import torch
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+    from torch.utils import _device, _python_dispatch
+
+    with ExitStack() as stack:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            stack.enter_context(temporarily_clear_interpreter_stack())
+        if has_dispatch_modes():
+            stack.enter_context(_python_dispatch._disable_current_modes())
+        count = torch._C._len_torch_function_stack()
+        modes = [torch._C._pop_torch_function_stack() for _ in range(count)]
+        places: tuple[tuple[Any, str], ...] = (
+            (torch._GLOBAL_DEVICE_CONTEXT, "device_context"),
+            (_device, "CURRENT_DEVICE"),
+        )
+        devices = [getattr(place, name, None) for place, name in places]
+        for place, name in places:
+            setattr(place, name, None)
+        try:
+            yield
+        finally:
+            for (place, name), device in zip(places, devices, strict=True):
+                setattr(place, name, device)
+            for mode in reversed(modes):
+                torch._C._push_on_torch_function_stack(mode)
+
+
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Disable the hooks of `torch.autograd.graph.saved_tensors_hooks`."""
+    import torch
+
+    hooks: Any = torch._C._autograd
+    saved = []
+    while (pair := hooks._top_saved_tensors_default_hooks(True)) is not None:
+        hooks._pop_saved_tensors_default_hooks()
+        saved.append(pair)
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(saved):
+            hooks._push_saved_tensors_default_hooks(pack, unpack)
+
+
+# -- TorchDynamo ------------------------------------------------------------------------------------------------------
+
+
+def compile_lock(*, load: bool) -> AbstractContextManager[Any] | None:
+    """Return the lock that TorchDynamo holds while it compiles a graph; None if TorchDynamo is not loaded.
+
+    load: Whether to load it.
+    """
+    name = "torch._dynamo.convert_frame"
+    if load:
+        importlib.import_module(name)
+    dynamo: Any = sys.modules.get(name)
+    if dynamo is None:
+        return None
+    lock: AbstractContextManager[Any] = dynamo.compile_lock
+    return lock
+
+
+def is_static_input(node: Any) -> bool:
+    """Return whether a placeholder of TorchDynamo's graph is marked as a parameter or buffer."""
+    return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
