@@ -1,8 +1,7 @@
 """Everything that this package uses of PyTorch although PyTorch does not document it, in one place.
 
-Input: a PyTorch of the range in pyproject.toml. Output: functions with a fixed meaning, and a few names as they are:
-`pytree`, `FakeTensor`, `OpOverload`. Other modules use documented names only, so that a new PyTorch changes this module
-alone. PyTorch is imported on first use, since that takes a second.
+Input: a PyTorch of the range in pyproject.toml. Output: functions with a fixed meaning. Other modules use documented
+names only, so that a new PyTorch changes this module alone. It imports PyTorch on first use, since that takes a second.
 """
 
 from __future__ import annotations
@@ -11,30 +10,24 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torch._ops import OpOverload as OpOverload
-    from torch._subclasses import FakeTensor as FakeTensor
-
-_HOMES = {
-    "FakeTensor": ("torch._subclasses", "FakeTensor"),
-    "OpOverload": ("torch._ops", "OpOverload"),
-    "pytree": ("torch.utils", "_pytree"),
-}
+from typing import Any
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _HOMES[name]
-    importlib.import_module(f"{module}.{attribute}" if attribute.islower() else module)
-    value = getattr(sys.modules[module], attribute)
-    setattr(sys.modules[__name__], name, value)
-    return value
+def pytree() -> Any:
+    """Return PyTorch's module that flattens and rebuilds nested values."""
+    from torch.utils import _pytree
+
+    return _pytree
 
 
 # -- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def is_fake(value: Any) -> bool:
+    """Return whether a value is a tensor without data, of FakeTensorMode."""
+    from torch._subclasses import FakeTensor
+
+    return isinstance(value, FakeTensor)
 
 
 def changes(tensor: Any) -> int:
@@ -87,6 +80,13 @@ def tensor_guard(tensors: Sequence[Any]) -> Callable[..., bool] | None:
 
 
 # -- operators --------------------------------------------------------------------------------------------------------
+
+
+def is_operator(target: Any) -> bool:
+    """Return whether the target of a call in a graph is an overload of an operator."""
+    import torch
+
+    return isinstance(target, torch._ops.OpOverload)
 
 
 def schema_of(operator: Any) -> Any:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from felixlike import _tvm, runtime
+from felixlike._util.torch_compat import pytree
 from felixlike.dynamic.dims import Dim
 from felixlike.frontend.imported import Source
 from felixlike.frontend.importers.relax import leaves
@@ -176,9 +177,7 @@ def _independent(batch: Batch) -> bool:
 
 def _flat(nested: Any) -> list[Any]:
     """Return the tensors of nested outputs as a list."""
-    from felixlike._util.torch_compat import pytree
-
-    return [leaf for leaf in pytree.tree_leaves(nested) if leaf is not None]
+    return [leaf for leaf in pytree().tree_leaves(nested) if leaf is not None]
 
 
 def _whole(signature: Signature, compiled: runtime.Compiled, given: Sequence[Any]) -> None:

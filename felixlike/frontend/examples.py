@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from felixlike._util.torch_compat import pytree
 from felixlike.frontend.imported import Source
 from felixlike.frontend.index_ranges import UNKNOWN, index_limits
 from felixlike.frontend.originals import Original, original_of
@@ -148,7 +149,5 @@ def _finite(outputs: Any) -> bool:
     """Return whether all output tensors are finite."""
     import torch
 
-    from felixlike._util.torch_compat import pytree
-
-    tensors = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in pytree().tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
     return all(bool(tensor.isfinite().all()) for tensor in tensors)

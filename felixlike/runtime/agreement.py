@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike._util.torch_compat import pytree
 from felixlike._util.wording import counted
 
 _DIGITS = {"float32": 2.0**-15}
@@ -110,9 +111,7 @@ def _tensors(nested: Any) -> list[Any]:
     """Return the tensors of nested outputs, on the CPU."""
     import torch
 
-    from felixlike._util.torch_compat import pytree
-
-    return [leaf.detach().cpu() for leaf in pytree.tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
+    return [leaf.detach().cpu() for leaf in pytree().tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
 
 
 def _of_output(got: Any, want: Any, samples: list[Any], name: str, exact: bool, products: float) -> Agreement:

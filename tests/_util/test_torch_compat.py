@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import felixlike
@@ -46,12 +46,13 @@ def test_private_names_of_torch_are_in_one_module() -> None:
     assert not found
 
 
-def test_names_of_torch_are_loaded_on_demand() -> None:
-    assert torch_compat.pytree.tree_leaves([1, (2, 3)]) == [1, 2, 3]
-    assert isinstance(torch.ops.aten.relu.default, torch_compat.OpOverload)
-    assert issubclass(torch_compat.FakeTensor, torch.Tensor)
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = torch_compat.nothing
+def test_nested_values_and_targets_are_recognised() -> None:
+    assert torch_compat.pytree().tree_leaves([1, (2, 3)]) == [1, 2, 3]
+    assert torch_compat.is_operator(torch.ops.aten.relu.default)
+    assert not torch_compat.is_operator(torch.relu)
+    with FakeTensorMode():
+        assert torch_compat.is_fake(torch.zeros(2))
+    assert not torch_compat.is_fake(torch.zeros(2))
 
 
 def test_tensors_are_described() -> None:

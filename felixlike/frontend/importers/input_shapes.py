@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from felixlike._util.torch_compat import is_fake, pytree
 from felixlike._util.wording import advice, counted, kind_of, shown
 from felixlike.errors import InvalidOption, InvalidShape
 from felixlike.frontend.imported import InputSpec
@@ -289,12 +290,10 @@ def _alone(example: Example) -> Input:
 
 def _input(value: Any, *, where: str) -> Input:
     """Parse one entry.  Raises InvalidShape."""
-    from felixlike._util.torch_compat import pytree
-
-    if isinstance(value, Mapping) and type(value) not in pytree.SUPPORTED_NODES:
+    if isinstance(value, Mapping) and type(value) not in pytree().SUPPORTED_NODES:
         value = dict(value)  # such as the BatchEncoding of transformers' tokenizers
-    pairs, spec = pytree.tree_flatten_with_path(value, is_leaf=_is_sizes)
-    leaves = [_leaf(leaf, where=f"{where}{pytree.keystr(path)}") for path, leaf in pairs]
+    pairs, spec = pytree().tree_flatten_with_path(value, is_leaf=_is_sizes)
+    leaves = [_leaf(leaf, where=f"{where}{pytree().keystr(path)}") for path, leaf in pairs]
     return Input(tuple(leaf for leaf in leaves if isinstance(leaf, Example)), structure_from_leaves(spec, leaves))
 
 
@@ -318,8 +317,6 @@ def _leaf(value: Any, *, where: str) -> Any:
 
 def _tensor_example(value: Any, *, where: str) -> Example:
     """Return the example of a dense CPU or CUDA tensor or a NumPy array.  Raises InvalidShape for others."""
-    from felixlike._util.torch_compat import FakeTensor
-
     if isinstance(value, np.ndarray):
         value = _from_numpy(value, where=where)
     dtype = str(value.dtype).removeprefix("torch.")
@@ -327,7 +324,7 @@ def _tensor_example(value: Any, *, where: str) -> Example:
         raise InvalidShape(f"tensors of dtype {dtype} are not supported", where=where, remedy=f"use one of {_DTYPES}")
     if value.device.type == "cuda":
         value = value.cpu()
-    if isinstance(value, FakeTensor):
+    if is_fake(value):
         raise InvalidShape(
             "the example tensor is a FakeTensor, which has no values",
             where=where,

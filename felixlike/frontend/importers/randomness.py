@@ -7,7 +7,7 @@ constant or nothing. Output: a RandomOperator error that names them.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from felixlike._util.torch_compat import schema_of
+from felixlike._util.torch_compat import is_operator, schema_of
 from felixlike.errors import RandomOperator
 
 _SWITCHES = ("train", "training")
@@ -53,12 +53,10 @@ def _calls(program: Any) -> Iterator[Any]:
     """Yield the nodes of a program that call operators, including those in its inner graphs."""
     import torch
 
-    from felixlike._util.torch_compat import OpOverload
-
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:
-                if isinstance(node.target, OpOverload):
+                if is_operator(node.target):
                     yield node
 
 

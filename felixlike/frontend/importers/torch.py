@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from felixlike import _tvm
+from felixlike._util.torch_compat import is_fake, pytree
 from felixlike._util.torch_modes import alone, callers_dtype
 from felixlike._util.wording import advice
 from felixlike.errors import (
@@ -298,10 +299,8 @@ def _check_state(program: Any, where: str) -> None:
 
     Compiled code keeps no state between calls. TVM would read the memory of the weights.
     """
-    from felixlike._util.torch_compat import FakeTensor
-
     for key, value in {**program.state_dict, **program.constants}.items():
-        if isinstance(value, FakeTensor):
+        if is_fake(value):
             raise InvalidModel(
                 f"{key} is a FakeTensor, which has no values",
                 where=where,
@@ -449,10 +448,8 @@ def _program_inputs(program: Any, where: str, *, dynamic: bool = False) -> tuple
 
 def _program_signature(program: Any) -> Signature:
     """Return how the program is called: each argument by position or by name, as it was exported."""
-    from felixlike._util.torch_compat import pytree
-
     leaves = [spec.arg.value if _is_constant(spec) else TENSOR for spec in _user_inputs(program)]
-    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    args, kwargs = pytree().tree_unflatten(leaves, program.call_spec.in_spec)
     called = program.module_call_graph[0].signature
     known = list((called.forward_arg_names if called is not None else None) or ())
     names = [*known[: len(args)], *(f"argument_{index}" for index in range(len(known), len(args)))]
@@ -464,7 +461,5 @@ def _leaves(arguments: Any) -> tuple[Any, ...]:
     """Return the tensors among arguments. A program's missing examples have none."""
     import torch
 
-    from felixlike._util.torch_compat import pytree
-
-    tensors = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in pytree().tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
     return tuple(tensor.detach() for tensor in tensors)

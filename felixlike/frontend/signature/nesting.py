@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from felixlike._util.torch_compat import pytree
 from felixlike._util.wording import kind_of, shown
 from felixlike.errors import InputMismatch
 from felixlike.frontend.signature.structure import SCALARS
@@ -108,12 +109,10 @@ class Node:
 
     def _parts_of_class(self, value: Any, where: str) -> Iterable[Any]:
         """Return the parts of an instance of a registered class.  Raises InputMismatch."""
-        from felixlike._util.torch_compat import pytree
-
         assert self.kind is not None
         if not isinstance(value, self.kind):
             raise self._otherwise(kind_of(value), where)
-        parts, context = pytree.SUPPORTED_NODES[node_type(value)].flatten_fn(value)
+        parts, context = pytree().SUPPORTED_NODES[node_type(value)].flatten_fn(value)
         if len(parts) != len(self.children) or context != self.context:
             raise self._otherwise(f"{kind_of(value)} with other fields", where)
         return list(parts)
@@ -139,14 +138,12 @@ def node_of(value: Any, spec: Any, leaves: Iterator[Any], place: str) -> Node:
     value: an instance of the part, with any leaves.  leaves: iterator over TENSOR and constants, in order; the part's
     own are consumed.
     """
-    from felixlike._util.torch_compat import pytree
-
     if spec.is_leaf():
         return Node(place, None, None, (), (), next(leaves))
-    known = pytree.SUPPORTED_NODES[node_type(value)]
+    known = pytree().SUPPORTED_NODES[node_type(value)]
     parts, context = known.flatten_fn(value)
     if known.flatten_with_keys_fn is not None:
-        names = [pytree.keystr((key,)) for key, _ in known.flatten_with_keys_fn(value)[0]]
+        names = [pytree().keystr((key,)) for key, _ in known.flatten_with_keys_fn(value)[0]]
     else:  # the class is registered without key names
         names = [f"[{index}]" for index in range(len(parts))]
     children = zip(parts, spec.children(), names, strict=True)
@@ -157,9 +154,7 @@ def node_of(value: Any, spec: Any, leaves: Iterator[Any], place: str) -> Node:
 
 def node_type(value: Any) -> Any:
     """Return the type under which torch's pytrees register a value's class. All named tuples share one."""
-    from felixlike._util.torch_compat import pytree
-
-    return pytree._get_node_type(value)
+    return pytree()._get_node_type(value)
 
 
 def same(value: Any, constant: Any) -> bool:

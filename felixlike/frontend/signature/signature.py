@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any
 
+from felixlike._util.torch_compat import pytree
 from felixlike._util.wording import counted, shown
 from felixlike.errors import InputMismatch, InvalidArtefact
 from felixlike.frontend.signature.nesting import TENSOR, Node, node_of, quoted, same
@@ -92,9 +93,7 @@ class Signature:
 
         Leaves other than None, numbers and strings stand for tensors.
         """
-        from felixlike._util.torch_compat import pytree
-
-        leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
+        leaves, spec = pytree().tree_flatten((args, dict(kwargs)))
         return cls(tuple(parameters), structure_from_leaves(spec, leaves))
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike._util.torch_compat import pytree
 from felixlike._util.torch_modes import alone
 from felixlike._util.wording import counted, shown
 from felixlike.errors import InvalidArtefact, InvalidModel
@@ -57,26 +58,22 @@ class Structure:
 
     def _nest(self, tensors: Sequence[Any]) -> Any:
         """Insert the constants between the tensors and nest the result."""
-        from felixlike._util.torch_compat import pytree
-
         leaves = list(tensors)
         for index, value in self.constants:
             leaves.insert(index, value)
-        return pytree.tree_unflatten(leaves, self.spec)
+        return pytree().tree_unflatten(leaves, self.spec)
 
     def places(self) -> tuple[str, ...]:
         """Return where each tensor is in the output, as code reaches it."""
         if self.spec is None:
             return ("output",)
-        from felixlike._util.torch_compat import pytree
-
         count = self.spec.num_leaves - len(self.constants)
         tensors = [object() for _ in range(count)]
         try:
-            paths, _ = pytree.tree_flatten_with_path(self._nest(tensors))
+            paths, _ = pytree().tree_flatten_with_path(self._nest(tensors))
         except (ValueError, TypeError):  # the class is registered without key names
             return tuple(f"output {index}" for index in range(count))
-        path_of = {id(leaf): pytree.keystr(path) for path, leaf in paths}
+        path_of = {id(leaf): pytree().keystr(path) for path, leaf in paths}
         return tuple(f"output{path_of[id(tensor)]}" for tensor in tensors)
 
     def to_json(self, where: str = "output") -> Any:
@@ -93,11 +90,9 @@ class Structure:
         """
         if self.spec is None:
             return None
-        from felixlike._util.torch_compat import pytree
-
         with pytree_warnings_off():
             try:
-                tree = json.loads(pytree.treespec_dumps(self.spec))
+                tree = json.loads(pytree().treespec_dumps(self.spec))
                 _check_tree(tree[1], where)
             except (NotImplementedError, TypeError, InvalidArtefact) as error:
                 raise InvalidModel(
@@ -112,13 +107,11 @@ class Structure:
         """Restore a structure from the data of `to_json`.  Raises InvalidArtefact for other data."""
         if data is None:
             return cls()
-        from felixlike._util.torch_compat import pytree
-
         with pytree_warnings_off():
             try:
                 _check_tree(data["tree"][1], where)
                 constants = tuple((int(index), value) for index, value in data["constants"])
-                spec = pytree.treespec_loads(json.dumps(data["tree"]))
+                spec = pytree().treespec_loads(json.dumps(data["tree"]))
             except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, NotImplementedError) as error:
                 raise InvalidArtefact(f"the structure of the {where}s cannot be read: {error}", where=where) from None
         for index, value in constants:
@@ -130,9 +123,7 @@ class Structure:
 
 def structure_of(output: Any) -> Structure:
     """Return the structure of an example output, whose leaves are tensors or placeholders."""
-    from felixlike._util.torch_compat import pytree
-
-    leaves, spec = pytree.tree_flatten(output)
+    leaves, spec = pytree().tree_flatten(output)
     return structure_from_leaves(spec, leaves)
 
 
@@ -160,16 +151,14 @@ def _check_tree(node: Any, where: str) -> None:
 
 def _require_class(kind: str, where: str) -> None:
     """Raise InvalidArtefact unless torch's pytrees know a class, after importing it from a known library."""
-    from felixlike._util.torch_compat import pytree
-
     if kind.startswith("collections."):
         raise InvalidArtefact(f"an {where} is a {kind}, which is not supported", where=where)
-    if kind in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
+    if kind in pytree().SERIALIZED_TYPE_TO_PYTHON_TYPE:
         return
     if kind.startswith(_LIBRARIES):
         with suppress(ImportError):
             importlib.import_module(kind.rpartition(".")[0])
-    if kind not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
+    if kind not in pytree().SERIALIZED_TYPE_TO_PYTHON_TYPE:
         raise InvalidArtefact(
             f"the {where}'s class {kind} is not registered as a torch pytree",
             where=where,
