@@ -42,7 +42,7 @@ def test_public_names_load() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'optimise'"):
-        _ = felixlike.optimise
+        _ = felixlike.optimise  # type: ignore[attr-defined]
 
 
 def test_there_are_no_import_cycles() -> None:

@@ -10,26 +10,6 @@ The language is that of N. Vasilache et al., "Tensor Comprehensions" (2018); doc
 differences.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from felixlike._util.lazy import lazily
 
-if TYPE_CHECKING:
-    from felixlike.tc.comprehension import Comprehension
-    from felixlike.tc.entry import define
-    from felixlike.tc.options import Options
-
-__all__ = ["Comprehension", "Options", "define"]
-
-_MODULES = {"Comprehension": "comprehension", "Options": "options", "define": "entry"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazily(__name__)

@@ -1,0 +1,11 @@
+from felixlike.measure.candidate import Schedulable as Schedulable
+from felixlike.measure.candidate import Untuned as Untuned
+from felixlike.measure.interface import Pool as Pool
+from felixlike.measure.limits import Limits as Limits
+from felixlike.measure.limits import Timing as Timing
+from felixlike.measure.measurement import Measurement as Measurement
+from felixlike.measure.measurement import Status as Status
+from felixlike.measure.pool import MeasurePool as MeasurePool
+from felixlike.measure.pool import measure as measure
+from felixlike.measure.rpc.rpc_pool import RpcPool as RpcPool
+from felixlike.measure.simulated.simulated_pool import SimulatedPool as SimulatedPool
