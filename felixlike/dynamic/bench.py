@@ -22,7 +22,6 @@ from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.ukernel import Floats
 from felixlike.frontend import Task, make_task
 from felixlike.frontend.constants import noted_constants
-from felixlike.hardware import device_name
 from felixlike.measure import Measurement, Status
 from felixlike.records.record import UKERNELS
 from felixlike.tuning.budget import Budget
@@ -54,26 +53,27 @@ class Timings:
     left_out: int = 0
 
     def take(
-        self, task: Task, points: Sequence[Point], measure: Callable[[list[int]], Sequence[Measurement]]
+        self, task: Task, device: str, points: Sequence[Point], measure: Callable[[list[int]], Sequence[Measurement]]
     ) -> list[Measurement | None]:
         """Return the measurement of each point: the stored one, or one that is made and stored now.
 
         Args:
             task: The operator at fixed sizes.
+            device: Name of the device that measures.
             points: The programs.
             measure: Measures the programs at some indices.
 
         Returns:
             The measurements; None for those that the limits leave no room for.
         """
-        known = self._stored(task, points)
+        known = self._stored(task, device, points)
         missing = [n for n, point in enumerate(points) if point not in known and point not in points[:n]]
         new = missing[: self._left()]
         self.left_out += len(missing) - len(new)
         if new:
             measured = measure(new)
             made = [
-                records.make_record(task, UKERNELS, points[n], measurement, seed=self.seed)
+                records.make_record(task, UKERNELS, points[n], replace(measurement, device=device), seed=self.seed)
                 for n, measurement in zip(new, measured, strict=True)
             ]
             self.store.extend(task, made)
@@ -81,11 +81,11 @@ class Timings:
             known.update(zip([points[n] for n in new], measured, strict=True))
         return [known.get(point) for point in points]
 
-    def _stored(self, task: Task, points: Sequence[Point]) -> dict[Point, Measurement]:
+    def _stored(self, task: Task, device: str, points: Sequence[Point]) -> dict[Point, Measurement]:
         """Return what is known of a task; count stored measurements when they are used for the first time."""
         if task.key not in self.known:
             self.known[task.key] = {}
-        known, device = self.known[task.key], device_name(task.target)
+        known = self.known[task.key]
         wanted = set(points) - set(known)
         numbers = {brief.point: brief.id for brief in self.store.briefs(task, device=device) if brief.point in wanted}
         for record in self.store.numbered(list(numbers.values())):
@@ -109,24 +109,31 @@ class Bench(ABC, Generic[P]):
         target: The TVM target.
         timings: The timings of the run; None for new ones without limits.
         name: Name of the operator in the store.
-
-    Attributes:
-        used: Number of timings that were asked for and exist.
     """
 
     def __init__(self, operator: Operator, target: Any, timings: Timings | None = None, *, name: str = "operator"):
         self.operator, self.target, self.name = operator, target, name
         self.timings = Timings() if timings is None else timings
-        self.used = 0
+        self._used: set[tuple[tuple[int, ...], Point]] = set()
         self._tasks: dict[tuple[int, ...], Task] = {}
 
     @abstractmethod
     def measure(self, task: Task, sizes: tuple[int, ...], programs: Sequence[P]) -> Sequence[Measurement]:
         """Measure programs at the sizes of a task, in turns."""
 
+    @property
+    @abstractmethod
+    def device(self) -> str:
+        """Name of the device that measures."""
+
     @abstractmethod
     def point(self, program: P) -> Point:
         """Return the numbers that define a program."""
+
+    @property
+    def used(self) -> int:
+        """Number of timings that were asked for and exist."""
+        return len(self._used)
 
     def fits(self, sizes: tuple[int, ...]) -> bool:
         """Return whether programs can be timed at these sizes."""
@@ -146,12 +153,13 @@ class Bench(ABC, Generic[P]):
                 continue
             indices = [n for n, trial in enumerate(trials) if trial[1] == sizes]
             programs, task = [trials[n][0] for n in indices], self.task(sizes)
-            answers = self.timings.take(task, list(map(self.point, programs)), partial(self._chosen, sizes, programs))
+            points = list(map(self.point, programs))
+            answers = self.timings.take(task, self.device, points, partial(self._chosen, sizes, programs))
             for n, program, answer in zip(indices, programs, answers, strict=True):
                 if answer is not None:
                     self.note(program, answer)
                     times[n] = answer.seconds if answer.status is Status.OK else math.inf
-                    self.used += 1
+                    self._used.add((sizes, self.point(program)))
         return times
 
     def _chosen(self, sizes: tuple[int, ...], programs: Sequence[P], indices: list[int]) -> Sequence[Measurement]:

@@ -27,6 +27,7 @@ from felixlike.dynamic.kernel import Buffer, DynamicKernel, Report
 from felixlike.dynamic.operator import Operator, read_operator, symbols_of
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.search import Search
+from felixlike.dynamic.selection import CPU
 from felixlike.dynamic.sia import Sia, read_sia, tile_scores
 from felixlike.dynamic.stages import compile_stage
 from felixlike.dynamic.timing import TileBench
@@ -47,12 +48,6 @@ from felixlike.hardware import (
 from felixlike.hardware.vectors import MOST_ROWS
 from felixlike.measure import Pool as MeasuringPool
 from felixlike.measure.packing import Packing
-
-_MOST_INSTANCES = 128
-"""Sizes for which programs are ranked; the tree covers those between. Chosen by hand."""
-
-_ANALYSED = 32
-"""Sizes by which uKernels are filtered. Chosen by hand."""
 
 _MOST_WIDTHS = 2
 """Widths that are measured; all uKernels of each are compiled. Chosen by hand."""
@@ -241,9 +236,9 @@ def plan_operator(
     if kind_of(target).binds_threads:
         planned = plan_blocks(operator, dims, device, target, sia or Sia(), pool=pool, timings=timings, name=where)
         return _of_blocks(operator, planned, started)
-    analysed, _ = workloads_of(operator, dims, _ANALYSED)
+    analysed, _ = workloads_of(operator, dims, CPU.analysed)
     kernels, stages = compile_stage(analysed, device)
-    workloads, sizes = workloads_of(operator, dims, _MOST_INSTANCES)
+    workloads, sizes = workloads_of(operator, dims, CPU.instances)
     pools = pools_of(operator, kernels, sia or Sia(), analysed, device)
     search = Search(operator, pools, workloads, sizes, device, tile_scores(kernels, sia or Sia()))
     bench = TileBench(operator, target, pools, cores=device.cores, timings=timings, name=where)

@@ -12,24 +12,13 @@ from itertools import pairwise
 import numpy as np
 
 from felixlike.dynamic.dispatch import P, Tree, choose, repaired
+from felixlike.dynamic.selection import Selection
 from felixlike.dynamic.ukernel import Floats
 
-_PLACES = 12
-"""Sizes at which programs are timed first; the tree is then timed between them. Chosen by hand."""
 
-_LOST = 1.05
-"""The tree is changed where another program is faster by this factor. Chosen by hand."""
-
-_AGAIN, _FEW = 3, 0.05
-"""Upper limit on rounds of timing the tree; the fraction of timed sizes at which it may lose. Chosen by hand."""
-
-TIMED = 6
-"""Programs that are timed at a size, the best by prediction. Chosen by hand."""
-
-
-def places_of(count: int) -> list[int]:
+def places_of(count: int, places: int) -> list[int]:
     """Return the indices of the sizes that are timed first: evenly spread, including the first and the last."""
-    return sorted({int(place) for place in np.linspace(0, count - 1, _PLACES).round()})
+    return sorted({int(place) for place in np.linspace(0, count - 1, places).round()})
 
 
 def timed_again(
@@ -38,9 +27,7 @@ def timed_again(
     corrected: Corrected,
     sizes: Sequence[tuple[int, ...]],
     tree_of: Callable[[Floats], Tree[P]],
-    *,
-    rounds: int = _AGAIN,
-    most: int = TIMED,
+    selection: Selection,
 ) -> tuple[Tree[P], int]:
     """Time the tree between the sizes that it was fitted on and fit it again, while it loses at many; return it.
 
@@ -50,29 +37,28 @@ def timed_again(
         corrected: Predictions with the timings so far; new timings are added.
         sizes: Sizes of each instance, one per symbol.
         tree_of: Fits a tree to a matrix of seconds.
-        rounds: Upper limit on rounds.
-        most: Programs that are timed at a size, besides the tree's.
+        selection: How many rounds, how many programs at a size besides the tree's, and where the tree has lost.
 
     Returns:
         The tree, and the number of sizes at which it lost.
     """
     tree, changed = tree_of(corrected.seconds()), 0
-    for _ in range(rounds):
+    for _ in range(selection.rounds):
         places = corrected.between()
         seconds = corrected.seconds()
         lost: dict[tuple[int, ...], P] = {}
         for place in places:
             chosen = programs.index(choose(tree, sizes[place]))
-            order = np.argsort(seconds[:, place], kind="stable")[:most]
+            order = np.argsort(seconds[:, place], kind="stable")[: selection.timed]
             candidates = [chosen, *(int(p) for p in order if np.isfinite(seconds[p, place]) and int(p) != chosen)]
             measured = seconds_of([(programs[p], sizes[place]) for p in candidates])
             for program, each in zip(candidates, measured, strict=True):
                 corrected.note(program, place, float(each))
-            if np.isfinite(measured).all() and measured[0] > _LOST * measured.min():
+            if np.isfinite(measured).all() and measured[0] > selection.lost * measured.min():
                 lost[sizes[place]] = programs[candidates[int(measured.argmin())]]
         changed += len(lost)
         tree = repaired(tree_of(corrected.seconds()), lost)
-        if len(lost) <= _FEW * len(places):
+        if len(lost) <= selection.few * len(places):
             break
     return tree, changed
 

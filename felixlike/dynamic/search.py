@@ -16,16 +16,14 @@ from felixlike.dynamic.dispatch import Tree, fit, labels
 from felixlike.dynamic.emit import Pool
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.program import Program
-from felixlike.dynamic.retiming import TIMED, Corrected, places_of, timed_again
+from felixlike.dynamic.retiming import Corrected, places_of, timed_again
+from felixlike.dynamic.selection import CPU
 from felixlike.dynamic.sia import top
 from felixlike.dynamic.throughput import Line, Timing, Waves, line, matrix
 from felixlike.dynamic.timing import PooledProgram, TileBench, kendall
 from felixlike.dynamic.ukernel import Floats, Workload
 from felixlike.dynamic.workloads import workload_at
 from felixlike.hardware import Device, estimate
-
-_TIMED_BY_SIA = 2
-"""Programs per size that are timed because FTuner's score ranks them best. Chosen by hand."""
 
 _WAVES = 6
 """N of DietCode: tiles per share in the second timing of each uKernel. Chosen by hand."""
@@ -190,13 +188,13 @@ class Search:
         """Time the best programs by prediction and by SIA; return the corrected matrix, Kendall's τ, and SIA's hit
         rate.
         """
-        places = places_of(len(self.workloads))
+        places = places_of(len(self.workloads), CPU.places)
         trials: list[tuple[PooledProgram, tuple[int, ...]]] = []
         where: list[tuple[int, int]] = []
         for place in places:
             ranked = self._ranked_by_sia(pool, programs, place)
-            fast = [int(p) for p in np.argsort(predicted[:, place], kind="stable")[:TIMED]]
-            for program in dict.fromkeys([*fast, *ranked[:_TIMED_BY_SIA]]):
+            fast = [int(p) for p in np.argsort(predicted[:, place], kind="stable")[: CPU.timed]]
+            for program in dict.fromkeys([*fast, *ranked[: CPU.timed_by_sia]]):
                 if np.isfinite(predicted[program, place]):
                     where.append((program, place))
                     trials.append(((number, programs[program]), self.sizes[place]))
@@ -250,4 +248,4 @@ class Search:
         def seconds(trials: Sequence[tuple[Program, tuple[int, ...]]]) -> Floats:
             return bench.seconds([((number, program), sizes) for program, sizes in trials])
 
-        return timed_again(seconds, programs, corrected, self.sizes, lambda taken: self._tree(taken, programs))
+        return timed_again(seconds, programs, corrected, self.sizes, lambda taken: self._tree(taken, programs), CPU)

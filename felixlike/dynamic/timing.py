@@ -21,6 +21,7 @@ from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.ukernel import Floats
 from felixlike.frontend import Task
+from felixlike.hardware import device_name
 from felixlike.hardware.placement import pin_threads
 from felixlike.measure import Measurement, Status, Timing
 from felixlike.measure.local.in_turns import in_turns
@@ -66,6 +67,11 @@ class TileBench(Bench[PooledProgram]):
         self._sizes: tuple[int, ...] = ()
         self._tensors: list[Any] = []
         self._packed: list[Any] = []
+
+    @property
+    def device(self) -> str:
+        """Name of this machine's processor."""
+        return device_name(self.target)
 
     def point(self, program: PooledProgram) -> Point:
         """Return the width in vectors and both heights. The width determines the pool."""

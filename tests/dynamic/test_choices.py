@@ -140,7 +140,7 @@ def test_sizes_between_measured_ones_are_timed_again() -> None:
 
     class _Clock:
         def seconds(self, trials: Any) -> Any:
-            return np.asarray([truth[programs.index(program), size[0] - 1] for _, program, size in trials])
+            return np.asarray([truth[programs.index(program), size[0] - 1] for (_, program), size in trials])
 
     search = Search(None, [], workloads, sizes, None, {})  # type: ignore[arg-type]
     corrected = Corrected(np.asarray([[1.0] * 128, [1.1] * 128, [1.1] * 128]))

@@ -19,6 +19,7 @@ from felixlike.errors import InvalidOption, StoreError
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.records import Store
 from felixlike.records.metaschedule import export_database, import_database
+from felixlike.records.schema import VERSION
 
 
 def wrongly_typed(value: Any) -> Any:
@@ -226,7 +227,7 @@ def of_unknown_status(path: Path) -> None:
         (of_another_program, r"store\.db: .*another program"),
         (
             newer,
-            r"store\.db: .*version 7\b.* 3\..*newer felixlike",
+            rf"store\.db: .*version 7\b.* {VERSION}\..*newer felixlike",
         ),
         (truncated, r"store\.db: .*damaged.*felixlike merge"),
         (overwritten, r"store\.db: .*damaged.*felixlike merge"),

@@ -26,6 +26,7 @@ from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
 from felixlike.dynamic.gpu.timing import BlockBench
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.retiming import Corrected, places_of, timed_again
+from felixlike.dynamic.selection import GPU
 from felixlike.dynamic.sia import Sia, top
 from felixlike.dynamic.stages import Stage
 from felixlike.dynamic.timing import kendall
@@ -33,14 +34,6 @@ from felixlike.dynamic.ukernel import Floats, Workload
 from felixlike.dynamic.workloads import workloads_of
 from felixlike.hardware import Device, kind_of
 from felixlike.measure import MeasurePool, Pool
-
-_MOST_INSTANCES, _ANALYSED = 128, 32
-"""Sizes for which programs are ranked, and sizes by which uKernels are filtered, as on CPUs."""
-
-_TIMED, _TIMED_BY_SIA, _AGAIN = 4, 1, 1
-"""Programs timed per size, the best by prediction and by FTuner's score; rounds of timing the tree again. Chosen by
-hand, lower than on CPUs, since each program is built, verified and run in a separate process.
-"""
 
 _KERNELS_TIMED = 12
 """uKernels that are timed at one wave and at N. Chosen by hand."""
@@ -134,8 +127,8 @@ def plan_blocks(
     pool: Times programs. If None, programs are ranked by formulas alone. timings: The timings of the run. name: Name of
     the operator in its store.
     """
-    analysed, _ = workloads_of(operator, dims, _ANALYSED)
-    workloads, sizes = workloads_of(operator, dims, _MOST_INSTANCES)
+    analysed, _ = workloads_of(operator, dims, GPU.analysed)
+    workloads, sizes = workloads_of(operator, dims, GPU.instances)
     job = _Job(operator, device, sia, analysed, workloads, sizes)
     if pool is None:
         candidates = job.ranked(job.waves)
@@ -187,11 +180,14 @@ def measured(job: _Job, bench: BlockBench) -> Planned:
     """Plan with timings: of uKernels in waves, of the best programs at a few sizes, of the tree between those."""
     first = job.ranked(job.waves)
     candidates = job.ranked(partial(_corrected, job, _ratios(job, first, bench)))
-    predicted, places = bench.without_failed(candidates.programs, candidates.seconds), places_of(len(job.sizes))
+    predicted = bench.without_failed(candidates.programs, candidates.seconds)
+    places = places_of(len(job.sizes), GPU.places)
     trials = [
         (n, place)
         for place in places
-        for n in dict.fromkeys([*top(-predicted[:, place], _TIMED), *top(candidates.scores[:, place], _TIMED_BY_SIA)])
+        for n in dict.fromkeys(
+            [*top(-predicted[:, place], GPU.timed), *top(candidates.scores[:, place], GPU.timed_by_sia)]
+        )
         if np.isfinite(predicted[n, place])
     ]
     seconds = bench.seconds([(candidates.programs[n], job.sizes[place]) for n, place in trials])
@@ -208,9 +204,7 @@ def measured(job: _Job, bench: BlockBench) -> Planned:
     def tree_of(elapsed: Floats) -> Tree[BlockProgram]:
         return job.tree(candidates.programs, bench.without_failed(candidates.programs, elapsed))
 
-    tree, changed = timed_again(
-        bench.seconds, candidates.programs, corrected, job.sizes, tree_of, rounds=_AGAIN, most=_TIMED
-    )
+    tree, changed = timed_again(bench.seconds, candidates.programs, corrected, job.sizes, tree_of, GPU)
     return Planned(
         tree,
         emit_blocks(job.operator, tree),
@@ -234,7 +228,7 @@ def _ratios(job: _Job, candidates: Ranked, bench: BlockBench) -> dict[BlockTile,
     tiles = list(dict.fromkeys(tile for n in order for tile in candidates.programs[n].tiles))[:_KERNELS_TIMED]
     blocks, cores = blocks_of(tiles, job.workloads), job.device.cores
     expected = alone(tiles, job.waves(tiles), job.workloads, job.device)
-    trials, where, places = [], [], places_of(len(job.sizes))
+    trials, where, places = [], [], places_of(len(job.sizes), GPU.places)
     for n, tile in enumerate(tiles):
         for target_blocks in (cores, MANY * cores):
             place = places[int(np.abs(blocks[n, places] - target_blocks).argmin())]

@@ -62,6 +62,11 @@ class BlockBench(Bench[BlockProgram]):
         self._ran: set[BlockProgram] = set()
         self._operators: dict[tuple[int, ...], Operator] = {}
 
+    @property
+    def device(self) -> str:
+        """Name of the pool's device."""
+        return ", ".join(sorted(self._pool.devices))
+
     def point(self, program: BlockProgram) -> Point:
         """Return the fields of both tiles; zeros for a missing second one."""
         small = (0,) * len(astuple(program.large)) if program.small is None else astuple(program.small)
