@@ -10,6 +10,7 @@ becomes a StoreError. A file is not written before it is identified as a store o
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -202,7 +203,7 @@ class StoreFile:
         other hosts."""
         mode = "DELETE" if self._network else "WAL" if self.version == 0 else ""
         if mode:
-            (actual_mode,) = self.execute(f"PRAGMA journal_mode = {mode}").fetchone()
+            actual_mode = self._journal(mode)
             if self._network and actual_mode.upper() != mode:
                 raise StoreError(
                     f"the file is on a network file system, where its journal mode {actual_mode} is not safe",
@@ -212,6 +213,20 @@ class StoreFile:
         if self._network:
             self.execute("PRAGMA locking_mode = NORMAL")  # from the next statement on
         self.execute("PRAGMA synchronous = FULL")
+
+    def _journal(self, mode: str) -> str:
+        """Set the journal mode and return the actual one.
+
+        Where two connections set the mode of a new file, each could wait for the other, so SQLite waits for neither
+        and says that the file is locked; the second attempt finds the mode set."""
+        end = time.monotonic() + BUSY_MILLISECONDS / 1000
+        while True:
+            try:
+                return str(self.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0])
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                    raise
+            time.sleep(0.01)
 
     def _refuse_read_only(self) -> None:
         """Raise StoreError now, not after an hour of measuring, if the file cannot be written (a read-only disk)."""

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Callable
 
-from felixlike.records.schema import TABLES, VALUES, VERSION, checksum
+from felixlike.records.schema import INDEX, TABLES, VALUES, VERSION, checksum
 
 
 def upgrade(connection: sqlite3.Connection, version: int) -> None:
@@ -40,8 +40,10 @@ def _kernels(connection: sqlite3.Connection) -> None:
         connection.execute("ALTER TABLE measurements ADD COLUMN kernels TEXT NOT NULL DEFAULT ''")
 
 
-def _ukernels(_: sqlite3.Connection) -> None:
-    """Upgrade 3 → 4: the tables are equal, but earlier versions take kernels for dynamic sizes for schedules."""
+def _ukernels(connection: sqlite3.Connection) -> None:
+    """Upgrade 3 → 4: add an index of kernels for dynamic sizes, which earlier versions take for schedules."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ukernels'").fetchone():
+        connection.execute(INDEX)
 
 
 _STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _checksums, 2: _kernels, 3: _ukernels}

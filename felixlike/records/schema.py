@@ -13,11 +13,14 @@ from typing import Any
 
 from felixlike.hardware.occupancy import Kernel
 from felixlike.measure.measurement import Measurement, Status
-from felixlike.records.record import Record
+from felixlike.records.record import UKERNELS, Record
 
 APPLICATION = 0x666C6978  # "flix": SQLite's application_id of a store
 VERSION = 4
 """Version of the tables, stored as SQLite's user_version. Version 4 has kernels for dynamic sizes (UKERNELS)."""
+
+INDEX = f"CREATE INDEX ukernels ON measurements (task) WHERE sketch = '{UKERNELS}'"
+"""The index for tasks whose records are kernels for dynamic sizes. Since version 4."""
 
 TABLES = (
     """
@@ -64,6 +67,7 @@ TABLES = (
     )
     """,
     "CREATE INDEX fastest ON measurements (task, device, status, seconds)",
+    INDEX,
     """
     CREATE TABLE runs (
         id TEXT PRIMARY KEY,        -- at random

@@ -254,14 +254,11 @@ class Store:
         """
         query = (
             "SELECT task, device, count(*), sum(status = 'ok'), min(CASE WHEN status = 'ok' THEN seconds END)"
-            " FROM measurements WHERE sketch != ? GROUP BY task, device ORDER BY min(id)"
+            f" FROM measurements WHERE task NOT IN (SELECT task FROM measurements WHERE sketch = '{UKERNELS}')"
+            " GROUP BY task, device ORDER BY min(id)"
         )
         known = {key: (name, flops, target) for key, name, _, target, flops in self.values("workloads")}
-        return tuple(
-            WorkloadSummary(task, *known[task], *rest)
-            for task, *rest in self._rows(query, (UKERNELS,))
-            if task in known
-        )
+        return tuple(WorkloadSummary(task, *known[task], *rest) for task, *rest in self._rows(query) if task in known)
 
     # -- what was measured --------------------------------------------------------------------------------------------
 

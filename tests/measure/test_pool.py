@@ -39,7 +39,7 @@ TASK = task_of(FUNC, "matmul")
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[MeasurePool]:
-    limits = Limits(run_seconds=1.0, memory_bytes=2**29)
+    limits = Limits(run_seconds=3.0, memory_bytes=2**29)
     with MeasurePool(TASK.target, limits=limits, workers=2, reuse=False) as opened:
         yield opened
 
@@ -99,7 +99,7 @@ WORDS = {
     "with a segmentation fault": "SIGSEGV",
     "that leaves": "code 3 ",
     "that leaves as if all were well": "code 0 ",
-    "that hangs": "stopped after 1.0 s",
+    "that hangs": "stopped after 3.0 s",
     "that allocates 1 GB": "bad_alloc",
     "that allocates 100 GB": "bad_alloc",
     "of another shape": "Mismatched A",
