@@ -24,6 +24,7 @@ from felixlike.frontend import Task, make_task
 from felixlike.frontend.constants import noted_constants
 from felixlike.measure import Measurement, Status
 from felixlike.records.record import UKERNELS
+from felixlike.report import RunLog
 from felixlike.tuning.budget import Budget
 
 P = TypeVar("P")
@@ -41,6 +42,7 @@ class Timings:
         budget: The run's limits. Timings that the store has count, as in all runs.
         seed: Seed of the run, for its records.
         say: Called with a line for each operator that is timed.
+        log: The run's log, which gets each new measurement.
         known: Measurements by the task's key and the point, as far as they were needed.
         left_out: Number of timings that the limits left no room for.
     """
@@ -49,6 +51,7 @@ class Timings:
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
     say: Callable[[str], None] = lambda _: None
+    log: RunLog = field(default_factory=partial(RunLog, None))
     known: dict[str, dict[Point, Measurement]] = field(default_factory=dict)
     left_out: int = 0
 
@@ -77,7 +80,16 @@ class Timings:
                 for n, measurement in zip(new, measured, strict=True)
             ]
             self.store.extend(task, made)
-            self.budget.spent_trials += len(new)
+            for n, measurement in zip(new, measured, strict=True):
+                self.budget.spent_trials += 1
+                self.log.measured(
+                    measurement,
+                    task=task.name,
+                    workload=task.key,
+                    trials=self.budget.spent_trials,
+                    sketch=UKERNELS,
+                    point=list(points[n]),
+                )
             known.update(zip([points[n] for n in new], measured, strict=True))
         return [known.get(point) for point in points]
 

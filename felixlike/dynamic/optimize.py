@@ -24,13 +24,13 @@ from felixlike.errors import FallbackWarning, FelixlikeWarning, InvalidOption, f
 from felixlike.frontend.imported import warnings_of
 from felixlike.frontend.importers.input_shapes import either
 from felixlike.hardware import device_name, kind_of, require_float32, require_real
-from felixlike.report import Report, make_progress
+from felixlike.report import Report, RunLog, make_progress
 from felixlike.report.report_data import TaskReport
 from felixlike.runtime.verification import Verdict, Verification, max_relative_error
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.config import RunConfig
 from felixlike.tuning.reporting import verification_note, versions
-from felixlike.tuning.run import Result, closing, tune
+from felixlike.tuning.run import Result, closing, start_event, tune
 from felixlike.tuning.verifying import UNVERIFIED, hand_over, verification_warnings
 
 
@@ -67,16 +67,22 @@ def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunCo
     with (
         closing(records.open(config.store), problems) as store,
         closing(make_progress(config.progress), problems) as progress,
+        closing(RunLog(config.store), problems) as log,
     ):
-        timings = Timings(store, _budget(config), seed=config.seed, say=progress.say)
+        timings = Timings(store, _budget(config), seed=config.seed, say=progress.say, log=log)
+        log.write("start", **start_event(source.name, (), timings.budget, config))
         network = compile_source(source, dims, config.target, measure=config.measures, timings=timings)
         progress.say("comparing the model with the original")
         report = partial(_report, network, timings, config)
         hand_over(network.compiled, lambda: report(UNVERIFIED))
         verification = _compared(network.compiled, source.original, network.examples())
+        finished = report(verification)
+        log.write("end", report=finished.to_json())
+        if log.lost:
+            problems.append(f"the run's log could not be written: {log.lost}")
     pending = [*warnings_of(source), *_without_effect(network, config)]
     pending += [FallbackWarning(f"{source.name}: {problem}.") for problem in problems]
-    return Result(network.compiled, report(verification), verification, tuple(pending))
+    return Result(network.compiled, finished, verification, tuple(pending))
 
 
 def _refuse_tracker(config: RunConfig) -> None:

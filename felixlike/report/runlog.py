@@ -1,6 +1,6 @@
 """Log every event of a run as a line of JSON, in one file per run beside the store.
 
-Input: events of the session. Output: `<store>.logs/<UTC time>-<process>.jsonl`, with a number appended if a process
+Input: events of the run. Output: `<store>.logs/<UTC time>-<process>.jsonl`, with a number appended if a process
 starts several runs in one second; nothing without a store. The log is for people and their tools; `felixlike watch` and
 `felixlike show --html` read it. If it cannot be written (a full disk), the run continues without it. Starting a log
 removes logs older than `MOST_DAYS` or beyond `MOST_BYTES`; the latest `LATEST` always stay.
@@ -24,6 +24,7 @@ from felixlike.errors import first_line
 from felixlike.records.place import path_of
 
 if TYPE_CHECKING:
+    from felixlike.measure import Measurement
     from felixlike.tuning import Event
 
 
@@ -91,16 +92,21 @@ class RunLog:
         if measurement is None or event.candidate is None:
             self.write("round", **values, best=state.best[0] if state.best else None)
             return
-        candidate: dict[str, Any] = {
-            "sketch": event.candidate.sketch.index,
-            "point": list(event.candidate.point),
-            "origin": event.candidate.origin,
-            "score": event.candidate.score,
-        }
+        candidate = event.candidate
+        self.measured(
+            measurement,
+            **values,
+            sketch=candidate.sketch.index,
+            point=list(candidate.point),
+            origin=candidate.origin,
+            score=candidate.score,
+        )
+
+    def measured(self, measurement: Measurement, **values: Any) -> None:
+        """Write a measurement and what was measured."""
         self.write(
             "measured",
             **values,
-            **candidate,
             status=measurement.status.value,
             latency=measurement.seconds,
             repeats=list(measurement.repeats),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from felixlike.errors import (
     SearchFailedWarning,
     first_line,
 )
-from felixlike.frontend import Imported, import_model
+from felixlike.frontend import Imported, Task, import_model
 from felixlike.frontend.imported import warnings_of
 from felixlike.hardware import kind_of
 from felixlike.measure import Pool
@@ -98,7 +98,7 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
             progress.say("importing the model")
             imported = import_model(model, shapes, config.target, example_inputs=example_inputs)
             budget.with_default(len(imported.tasks), config.effort)
-            log.write("start", **_start(imported, budget, config))
+            log.write("start", **start_event(imported.name, imported.tasks, budget, config))
             with one_thread():
                 session = Session(
                     imported.tasks,
@@ -215,18 +215,28 @@ def closing(resource: AbstractContextManager[_T], problems: list[str]) -> Iterat
             problems.append(f"closing the {type(resource).__name__} failed: {first_line(error)}")
 
 
-def _start(imported: Imported, budget: Budget, config: RunConfig) -> dict[str, Any]:
-    """Return what the log says about a run at its start."""
+def start_event(name: str, tasks: Sequence[Task], budget: Budget, config: RunConfig) -> dict[str, Any]:
+    """Return the values of the event "start", the first of a run's log.
+
+    Args:
+        name: The model's name.
+        tasks: What is tuned, as far as it is known.
+        budget: The run's limits.
+        config: The run's options.
+
+    Returns:
+        The values by name, for `RunLog.write`.
+    """
     return {
-        "model": imported.name,
+        "model": name,
         "target": str(config.target),
         "device": config.device,
         "seed": config.seed,
         "versions": versions(),
         "tracker": config.tracker,
         "budget": {"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds},
-        "tasks": {task.key: task.name for task in imported.tasks},
-        "calls": {task.key: task.weight for task in imported.tasks},
+        "tasks": {task.key: task.name for task in tasks},
+        "calls": {task.key: task.weight for task in tasks},
     }
 
 

@@ -23,6 +23,8 @@ from felixlike.hardware import resolve_target
 from felixlike.measure import Measurement, Status
 from felixlike.records.metaschedule import export_database
 from felixlike.records.record import UKERNELS
+from felixlike.report.page.logs import Logs
+from felixlike.report.page.stores import StorePage
 from felixlike.tuning.budget import Budget
 
 T = fx.Dim("T", range(1, 33))
@@ -129,6 +131,14 @@ def test_a_killed_run_resumes_and_its_timings_merge_and_are_not_exported(tmp_pat
     again = fx.optimize(model(), ((T, 16),), store=path, progress=False)
     assert again.report.trials == 0
     assert again.report.recalled == kept + resumed.report.trials
+    killed, second, third = Logs(path).update()
+    assert (killed.report, killed.trials) == (None, kept)
+    assert second.report is not None
+    assert (second.trials, second.report.recalled) == (resumed.report.trials, kept)
+    assert third.trials == 0
+    page = StorePage(path).build()
+    assert dict(page.facts)["Kernels for dynamic sizes"] == f"{again.report.recalled} measurements"
+    assert page.state == ""
     x = torch.randn(7, 16)
     with torch.no_grad():
         torch.testing.assert_close(again(x), model()(x), rtol=1e-5, atol=1e-5)

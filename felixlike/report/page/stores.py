@@ -86,7 +86,7 @@ class StorePage:
         self._measurements: dict[str, dict[str, _TaskMeasurements]] = {}
         self._pace: dict[str, Pace] = {}
         self._clock: dict[str, float] = {}
-        self._read = 0
+        self._read = self._timings = 0
         self._last: Record | None = None
 
     def build(self) -> Page:
@@ -102,7 +102,9 @@ class StorePage:
                 self._reset()
             for record in store.measurements(after=self._read):
                 self._read += 1
-                if record.sketch != UKERNELS:
+                if record.sketch == UKERNELS:
+                    self._timings += 1
+                else:
                     self._take(record)
             known = {workload.task: workload for workload in store.summary()}
             groups, unfinished = self._groups(store, known, runs)
@@ -153,8 +155,10 @@ class StorePage:
         right = sum(
             len(t.latency) - t.failures.total() for tasks in self._measurements.values() for t in tasks.values()
         )
-        counts = f"{self._read}, {right} of them valid, of {counted(workloads, 'workload')}"
-        facts = [("Measurements", counts)]
+        schedules = self._read - self._timings
+        facts = [("Measurements", f"{schedules}, {right} of them valid, of {counted(workloads, 'workload')}")]
+        if self._timings:
+            facts.append(("Kernels for dynamic sizes", counted(self._timings, "measurement")))
         if runs:
             facts.append(("Runs", f"{counted(len(runs), 'log')}; the latest is {runs[-1].path.name}"))
             facts += _run_facts(runs[-1])
