@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from felixlike import runtime
-from felixlike._util import user_folders
+from felixlike._util import supported, user_folders
 from felixlike._util.torch_modes import default_modes
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
 from felixlike.frontend import Task, import_model
@@ -24,6 +24,8 @@ from felixlike.tuning.verifying import tell
 
 if TYPE_CHECKING:
     import torch
+
+supported.check()
 
 
 class Optimized:

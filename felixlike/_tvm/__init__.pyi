@@ -65,8 +65,5 @@ from felixlike._tvm.trees import without_attributes as without_attributes
 from felixlike._tvm.untrusted import NotAllowed as NotAllowed
 from felixlike._tvm.untrusted import load_function as load_function
 from felixlike._tvm.untrusted import trace_steps as trace_steps
-from felixlike._tvm.versions import FFI_VERSION as FFI_VERSION
-from felixlike._tvm.versions import TVM_VERSION as TVM_VERSION
-from felixlike._tvm.versions import check_versions as check_versions
 
 def load() -> None: ...

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from felixlike._tvm.versions import check_versions
+from felixlike._util import supported
 from felixlike._util.interrupts import Terminated
 from felixlike.errors import CompilationFailed, MissingCompiler
 
-check_versions()
-
+supported.check()
 
 import tvm as tvm  # noqa: E402
 import tvm_ffi as tvm_ffi  # noqa: E402

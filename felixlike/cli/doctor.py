@@ -9,30 +9,24 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
 from felixlike import _tvm
+from felixlike._util import supported
 from felixlike._util.wording import counted
 from felixlike.cli.doctor_gpu import examine_gpu, seen_by_tvm
 from felixlike.cli.finding import Finding, findings_text
 from felixlike.errors import FelixlikeError, InvalidOption
 
-_NEEDED = {"apache-tvm": "0.27.0", "apache-tvm-ffi": "0.1.14", "torch": "2.13", "egglog": "13."}
-"""Required prefixes of versions. apache-tvm-ffi 0.1.15 makes MetaSchedule's default rules segfault."""
 _OF_THREADS = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 """Environment variables that set the number of threads and their processors."""
 _LEAST_MEMORY = 2 * 2**30
 """Free memory in bytes below which the check reports a problem."""
 _LEAST_CORES = 1.0
 """Cores of processor time below which the check reports a problem. With less, calls are stopped in every period."""
-
-
-_FIRST_PYTHON, _LAST_PYTHON = (3, 11), (3, 14)
-"""First and last version of Python that `requires-python` in pyproject.toml allows."""
 
 
 def add_parser(commands: Any) -> None:
@@ -61,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 def examine() -> Iterator[Finding]:
     """Run all checks, cheap ones first. TVM is loaded only if the versions of the packages are right."""
     yield _python()
-    versions = [_version(package, prefix) for package, prefix in _NEEDED.items()]
+    versions = list(map(_version, supported.PACKAGES))
     yield from versions
     yield _compiler()
     yield _allowance()
@@ -76,29 +70,21 @@ def examine() -> Iterator[Finding]:
 def _python() -> Finding:
     """Check the version of Python."""
     version = platform.python_version()
-    allowed = _FIRST_PYTHON <= sys.version_info[:2] <= _LAST_PYTHON
-    wrong = "" if allowed else "felixlike supports Python 3.11 to 3.14"
-    return Finding(
-        "Python", version, wrong, "Create the virtual environment with one of these, for example python3.11."
-    )
+    remedy = "Create the virtual environment with another version, for example python3.11."
+    return Finding("Python", version, supported.python_problem(version), remedy)
 
 
-def _version(package: str, prefix: str) -> Finding:
+def _version(package: str) -> Finding:
     """Check the version of a package."""
     try:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
-        return Finding(package, "not installed", f"{package} {prefix}* is required", _install(package, prefix))
-    wrong = "" if version.startswith(prefix) else f"{prefix}* is required"
-    return Finding(package, version, wrong, _install(package, prefix))
+        version = ""
+    remedy = f'Install it: pip install "{supported.requirement(package)}".'
+    return Finding(package, version or "not installed", supported.package_problem(package, version), remedy)
 
 
-def _install(package: str, prefix: str) -> str:
-    """Return the remedy for a package of the wrong version."""
-    return f'Install it: pip install "{package}=={prefix.rstrip(".")}.*".'
-
-
-_TVM_AGAIN = f'Install TVM again: pip install --force-reinstall "apache-tvm=={_NEEDED["apache-tvm"]}.*".'
+_TVM_AGAIN = f'Install TVM again: pip install --force-reinstall "{supported.requirement("apache-tvm")}".'
 """Remedy for a damaged installation of TVM."""
 
 

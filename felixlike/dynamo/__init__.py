@@ -9,8 +9,11 @@ option is also an environment variable (FELIXLIKE_SECONDS, …):
     torch.compile(model, backend="felixlike", options={"seconds": 120, "background": False})
 """
 
+from felixlike._util import supported
 from felixlike.dynamo.backend import felixlike
 from felixlike.dynamo.options import Options, read_options
 from felixlike.errors import NotCompiledWarning
+
+supported.check()
 
 __all__ = ["NotCompiledWarning", "Options", "felixlike", "read_options"]

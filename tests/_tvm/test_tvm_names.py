@@ -1,4 +1,4 @@
-"""The TVM package checks versions first and loads names on first use."""
+"""The TVM package loads names on first use and passes interrupts on."""
 
 from __future__ import annotations
 
@@ -13,29 +13,7 @@ import tvm_ffi
 
 from felixlike import _tvm
 from felixlike._util.interrupts import Terminated, terminable
-from felixlike.errors import VersionMismatch
 from felixlike.hardware import host_device
-
-
-def test_the_installed_versions_are_supported() -> None:
-    _tvm.check_versions()
-    _tvm.check_versions({"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"})
-
-
-@pytest.mark.parametrize(
-    ("versions", "words"),
-    [
-        (
-            {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.15"},
-            r"apache-tvm-ffi 0\.1\.14\.\* .* 0\.1\.15 ",
-        ),
-        ({"apache-tvm": "0.20.0", "apache-tvm-ffi": "0.1.14"}, r"apache-tvm 0\.27\.\* .* 0\.20\.0 "),
-        ({"apache-tvm": "0.27.0"}, "apache-tvm-ffi .* not installed"),
-    ],
-)
-def test_other_versions_are_refused(versions: dict[str, str], words: str) -> None:
-    with pytest.raises(VersionMismatch, match=words):
-        _tvm.check_versions(versions)
 
 
 @pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
