@@ -214,8 +214,7 @@ def optimize(
         shapes: Example inputs as the model takes them, tuples of sizes, or a dict from input names to either. A size
             may be a `Dim`: the model then serves all sizes of it (docs/dynamic-shapes.md). If that size is the batch
             of a model with convolutions, the model is tuned for a few batch sizes, which share the limits. With any
-            other `Dim`, limits, `strategy`, `space`, `store` and `weights` are ignored, except that `rounds=0`,
-            `trials=0` or `effort="instant"` disables timing.
+            other `Dim`, `strategy`, `space` and `weights` have no effect, and each timing of a kernel is a trial.
         example_inputs: Another name for `shapes`.
         precision: Precision of float32 products: "float32" (exact), or on a GPU's tensor cores "tf32", "float16" or
             "bfloat16", which round the factors first (docs/gpu.md). Sums are always float32. The report names the

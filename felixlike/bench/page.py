@@ -73,21 +73,23 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> bool:
     from felixlike.report.picture import new_figure, save_figure
 
     try:
-        figure = new_figure(max(6.0, 1.1 * len(rows) + 2), 4.0)
+        figure = new_figure(8.0, 0.33 * len(rows) + 1.2)
     except MissingDependency:
         return False
     panel = figure.subplots()
     width = 0.8 / len(_COLUMNS[:-1])
     for place, side in enumerate(_COLUMNS[:-1]):
         bars = [(i + place * width, _seconds(row, side) / row[TUNED]) for i, row in enumerate(rows) if side in row]
-        panel.bar([x for x, _ in bars], [y for _, y in bars], width, label=side)
-    panel.axhline(1.0, color="black", linewidth=0.8)
-    panel.axhline(GOAL, color="grey", linewidth=0.8, linestyle="--")
-    panel.set_yscale("log", base=2)
-    panel.yaxis.set_major_formatter("{x:g}×")
-    panel.set_xticks([i + width for i in range(len(rows))], [_name(row) for row in rows], rotation=30, ha="right")
-    panel.set_ylabel("other ÷ tuned")
-    panel.legend()
+        panel.barh([y for y, _ in bars], [x - 1.0 for _, x in bars], width, left=1.0, label=side)
+    panel.axvline(1.0, color="black", linewidth=0.8)
+    panel.axvline(GOAL, color="grey", linewidth=0.8, linestyle="--")
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_formatter("{x:g}×")
+    panel.set_yticks([i + width for i in range(len(rows))], [_name(row) for row in rows])
+    panel.margins(y=0.01)
+    panel.invert_yaxis()
+    panel.set_xlabel("milliseconds of the other side ÷ ours")
+    figure.legend(loc="outside upper center", ncols=len(_COLUMNS) - 1, frameon=False)
     save_figure(figure, path)
     return True
 
