@@ -7,7 +7,7 @@ import pytest
 from support.models import mlp
 from torch import nn
 
-from felixlike.errors import CompilationFailed, InvalidModel, UnknownTarget
+from felixlike.errors import CompilationFailed, InvalidModel, InvalidOption, UnknownTarget
 from felixlike.frontend import import_model
 from felixlike.frontend.rewrites import pipeline
 
@@ -58,3 +58,11 @@ def test_attributes_of_an_imported_model() -> None:
     assert imported.target.attrs["num-cores"] >= 1
     assert {task.target for task in imported.tasks} == {imported.target}
     assert all(task.flops > 0 for task in imported.tasks)
+
+
+def test_an_imported_model_is_returned_for_its_own_target_only() -> None:
+    model, (x,) = mlp()
+    imported = import_model(model, x)
+    assert import_model(imported) is imported
+    with pytest.raises(InvalidOption, match=r"^target: .*imported for .*llvm.*, not for .*sm_90"):
+        import_model(imported, target="sm_90")

@@ -11,7 +11,7 @@ from felixlike import _tvm
 from felixlike._util import option_checks
 from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import kind_of
-from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, first_line
+from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, InvalidOption, first_line
 from felixlike.frontend.examples import drawn
 from felixlike.frontend.extract import computes_nothing, extract
 from felixlike.frontend.imported import Imported, InputSpec, Source
@@ -30,7 +30,8 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
 
     Args:
         model: torch.nn.Module, torch ExportedProgram, path of a .pt2 or .onnx file, ONNX ModelProto, Relax IRModule
-            with "main", or PrimFunc whose last buffer is the output. An `Imported` is returned unchanged.
+            with "main", or PrimFunc whose last buffer is the output. An `Imported` for this target is returned
+            unchanged.
         shapes: Example inputs, sizes, or either by input name (see `input_shapes.read_shapes`). May be None if the
             model knows its shapes.
         target: "cpu" or a TVM target.
@@ -44,7 +45,7 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
         InvalidShape: The shapes are malformed, missing or do not match the model.
         InvalidModel: The model cannot be read. Subclasses: EmptyModel, ExportFailed, DynamicControlFlow,
             RandomOperator, UnsupportedOperator.
-        InvalidOption: `shapes` and `example_inputs` are both passed.
+        InvalidOption: `shapes` and `example_inputs` are both passed, or an `Imported` is for another target.
         MissingDependency: Reading the model needs a package that is not installed.
         CompilationFailed: TVM failed to legalise or fuse the model.
 
@@ -57,6 +58,12 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
 
     target = resolve_target(target)
     if isinstance(model, Imported):
+        if str(model.target) != str(target):
+            raise InvalidOption(
+                f"the model was imported for {model.target}, not for {target}",
+                where="target",
+                remedy="pass the target that it was imported for, or import the model again",
+            )
         return model
     source = drawn(_read(model, either(shapes, example_inputs)))
     try:
