@@ -98,16 +98,17 @@ def _session(
     )
 
 
-@pytest.mark.timeout(900)  # three runs, which exceed the default limit on one shared core
+@pytest.mark.timeout(900)  # two runs of the gradient, which exceed the default limit on one shared core
 def test_the_same_seed_measures_the_same_candidates(tasks: tuple[Task, ...]) -> None:
     runs = []
-    for seed in (1, 1, 2):
+    for seed, rounds in ((1, 3), (1, 3), (2, 1)):
         pool = FakePool()
         with records.open() as store:
-            _session(tasks, pool, store, seed=seed).run(Budget(rounds=5))
+            _session(tasks[:1], pool, store, seed=seed).run(Budget(rounds=rounds))
         runs.append(pool.measured)
+    assert len(runs[0]) == 3 * len(runs[2])
     assert runs[0] == runs[1]
-    assert runs[0] != runs[2]
+    assert runs[0][: len(runs[2])] != runs[2]
     assert len(set(runs[0])) == len(runs[0])
 
 
@@ -127,7 +128,7 @@ def test_every_task_is_measured_and_every_measurement_is_recorded(tasks: tuple[T
 def test_trials_are_not_exceeded(tasks: tuple[Task, ...], trials: int) -> None:
     pool = FakePool()
     with records.open() as store:
-        session = _session(tasks, pool, store)
+        session = _session(tasks, pool, store, strategy="random")
         session.run(Budget(trials=trials))
         assert len(pool.measured) == trials
         choices = [choose(state, CostModel(), cast(Pool, pool)) for state in session.states]
@@ -179,7 +180,7 @@ def test_the_time_limit_is_shared_between_tasks(tasks: tuple[Task, ...], clock: 
 
     pool = FakePool(hook=spend)
     with records.open() as store:
-        _session(tasks, pool, store).run(clock.budget(seconds=100.0))
+        _session(tasks, pool, store, strategy="random").run(clock.budget(seconds=100.0))
     order = [name for name, *_ in pool.measured]
     assert list(dict.fromkeys(order)) == ["dense", "softmax", "chain"]
     assert order.count("dense") >= 16
@@ -205,7 +206,7 @@ def test_a_run_continues_the_measurements_of_a_store(tasks: tuple[Task, ...], tm
     first_pool, second_pool = FakePool(), FakePool()
     for pool, rounds in ((first_pool, 2), (second_pool, 4)):
         with records.open(tmp_path / "s.sqlite") as store:
-            session = _session(tasks[:1], pool, store)
+            session = _session(tasks[:1], pool, store, strategy="random")
             session.run(Budget(rounds=rounds))
     assert len(first_pool.measured) == len(second_pool.measured) == 32
     assert not set(first_pool.measured) & set(second_pool.measured)
