@@ -18,21 +18,34 @@ from torch import Tensor
 
 from felixlike.costmodel.summary import rows
 
-_LENGTH, _NOISE = 0.35, 0.3
-"""ℓ and ν: the values from 0.25 to 1 and 0.1 to 1 that best rank the rest of unseen workloads after 16 and 32 of their
-candidates. Measured by `python -m benchmarks.costmodel`, online learning."""
 
-_FLAT = 0.05
-"""Minimum standard deviation of a column to be used. Chosen by hand."""
+@dataclass(frozen=True, slots=True)
+class GaussianProcess:
+    """Options of the Gaussian process.
 
-_FAR = 2.0
-"""Limit to which residuals are clipped, so that one outlier does not distort its neighbourhood. Chosen by hand."""
+    `length`, `noise` and `error` come from `python -m benchmarks.costmodel`; the other values are chosen by hand.
 
-_ERROR = 0.35
-"""Approximate mean error of scores without measurements. Measured by `python -m benchmarks.costmodel`."""
+    Attributes:
+        length: ℓ, in standard deviations of a column. Of the values from 0.25 to 1, it best ranks the rest of unseen
+            workloads after 16 and 32 of their candidates (online learning).
+        noise: ν, variance of the noise relative to that of the process. Selected like `length`, from 0.1 to 1.
+        error: Approximate mean error of scores without measurements, in log units.
+        flat: Minimum standard deviation of a column to be used.
+        far: Limit to which residuals are clipped, in log units, so that one outlier does not distort its neighbourhood.
+        fewest: Minimum number of measured candidates that a correction is fitted to.
+        most: Maximum number of them.
+    """
 
-FEWEST, MOST = 4, 512
-"""Minimum and maximum number of measured candidates that a correction is fitted to. Chosen by hand."""
+    length: float = 0.35
+    noise: float = 0.3
+    error: float = 0.35
+    flat: float = 0.05
+    far: float = 2.0
+    fewest: int = 4
+    most: int = 512
+
+
+PROCESS = GaussianProcess()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +83,23 @@ class Correction:
             around: float32[n, stores, columns] of unmeasured points, used for the statistics of columns.
 
         Returns:
-            The correction; None if there are fewer than `FEWEST` candidates, or no column varies.
+            The correction; None if there are fewer than `GaussianProcess.fewest` candidates, or no column varies.
         """
-        if len(measured) < FEWEST:
+        if len(measured) < PROCESS.fewest:
             return None
         known = rows(measured).double()
         everything = known if around is None else torch.cat([known, rows(around).double()])
         deviation = everything.std(dim=0)
-        columns = (deviation > _FLAT).nonzero()[:, 0]
+        columns = (deviation > PROCESS.flat).nonzero()[:, 0]
         if not len(columns):
             return None
         mean, scale = everything.mean(dim=0)[columns], 1.0 / deviation[columns]
         known = (known[:, columns] - mean) * scale
         residuals = labels.double()[:, None] - shared.double()
         offsets = residuals.median(dim=0).values
-        errors = (residuals - offsets).clamp(-_FAR, _FAR)
-        lower = torch.linalg.cholesky(_kernel(known, known) + _NOISE * torch.eye(len(known), dtype=torch.float64))
+        errors = (residuals - offsets).clamp(-PROCESS.far, PROCESS.far)
+        noise = PROCESS.noise * torch.eye(len(known), dtype=torch.float64)
+        lower = torch.linalg.cholesky(_kernel(known, known) + noise)
         weights = torch.cholesky_solve(errors, lower)
         return Correction(columns, mean, scale, known, weights, offsets, errors.square().mean(dim=0).sqrt(), lower)
 
@@ -121,14 +135,14 @@ def unmeasured(log_features: Tensor) -> Tensor:
     """Return float64[n, n], the covariance of score errors without measurements, for float32[n, stores, columns]."""
     every = rows(log_features).double()
     deviation = every.std(dim=0, correction=0)
-    columns = (deviation > _FLAT).nonzero()[:, 0]
+    columns = (deviation > PROCESS.flat).nonzero()[:, 0]
     if not len(columns):
-        return torch.full((len(every), len(every)), _ERROR**2, dtype=torch.float64)
+        return torch.full((len(every), len(every)), PROCESS.error**2, dtype=torch.float64)
     scaled = (every[:, columns] - every.mean(dim=0)[columns]) / deviation[columns]
-    return _ERROR**2 * _kernel(scaled, scaled)
+    return PROCESS.error**2 * _kernel(scaled, scaled)
 
 
 def _kernel(ones: Tensor, others: Tensor) -> Tensor:
     """Return the kernel k, float64[n, m], for float64[n, c] and float64[m, c]."""
     squares = ones.square().sum(dim=1)[:, None] + others.square().sum(dim=1) - 2.0 * ones @ others.T
-    return torch.exp(-squares.clamp(min=0.0) / (2.0 * _LENGTH**2 * ones.shape[1]))
+    return torch.exp(-squares.clamp(min=0.0) / (2.0 * PROCESS.length**2 * ones.shape[1]))

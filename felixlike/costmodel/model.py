@@ -17,7 +17,7 @@ from torch import Tensor
 
 from felixlike._util import option_checks
 from felixlike._util.torch_modes import default_modes
-from felixlike.costmodel.correction import FEWEST, MOST, Correction, unmeasured
+from felixlike.costmodel.correction import PROCESS, Correction, unmeasured
 from felixlike.costmodel.dataset import Dataset, TaskSamples, stack
 from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.train import Training, train
@@ -162,8 +162,8 @@ class CostModel:
 
     def _corrected(self, samples: TaskSamples) -> Correction | None:
         """Fit a correction to a task's fastest samples."""
-        chosen = samples.fastest(MOST)
-        if len(chosen) < FEWEST:
+        chosen = samples.fastest(PROCESS.most)
+        if len(chosen) < PROCESS.fewest:
             return None
         with torch.no_grad():
             logs = stack([samples.log_features[i] for i in chosen])

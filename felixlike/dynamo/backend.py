@@ -20,14 +20,11 @@ from felixlike.dynamo import background
 from felixlike.dynamo.bound import Bound
 from felixlike.dynamo.options import Options, read_options
 from felixlike.dynamo.output_views import SplitGraph
-from felixlike.dynamo.weights import WeightGuard
+from felixlike.dynamo.weights import WATCHING, WeightGuard
 from felixlike.errors import FelixlikeError, InvalidModel, NotCompiledWarning, first_line
 
 Graph = Callable[..., Any]
 """A graph as a callable."""
-
-_MOST_WEIGHTS = 8
-"""Number of changes of weights after which a graph is no longer compiled but run by PyTorch. Chosen by hand."""
 
 
 def felixlike(graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: dict[str, Any] | None = None) -> Graph:
@@ -137,7 +134,7 @@ class _CapturedGraph:
                     return compiled
                 compiled.cancel()
                 self._recompiled += 1
-                if self._recompiled >= _MOST_WEIGHTS:
+                if self._recompiled >= WATCHING.changes:
                     self._compiled.clear()
                     self._refuse(f"its weights changed {self._recompiled} times")
                     return None

@@ -16,18 +16,30 @@ import ctypes
 import time
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from felixlike._util.torch_compat import changes, is_dense
 
-_PIECE = 2**18
-"""Bytes per checksum, which takes 0.2 ms."""
 
-CHECKSUM_SHARE = 0.01
-"""Upper limit on the share of the time that checksums take, from 0 to 1. Chosen by hand."""
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """How weights are compared. All values are chosen by hand.
 
-_WORDS = 4
-"""Number of words of a weight that are compared, one per call in turn. Chosen by hand."""
+    Attributes:
+        words: Number of words of a weight that are compared, one per call in turn.
+        piece: Bytes per checksum, which takes 0.2 ms.
+        share: Upper limit on the share of the time that checksums take, 0 to 1.
+        changes: Number of changes of weights after which a graph is no longer compiled but run by PyTorch.
+    """
+
+    words: int = 4
+    piece: int = 2**18
+    share: float = 0.01
+    changes: int = 8
+
+
+WATCHING = Watching()
 
 
 class WeightGuard:
@@ -47,11 +59,11 @@ class WeightGuard:
         self._due = time.monotonic()
         if by_content:
             regions = [region for _, tensor in weights if (region := _region(tensor)) is not None]
-            self._words = [_words(regions, index) for index in range(_WORDS)]
+            self._words = [_words(regions, index) for index in range(WATCHING.words)]
             self._pieces = [
-                (start + offset, size := min(_PIECE, length - offset), _checksum(start + offset, size))
+                (start + offset, size := min(WATCHING.piece, length - offset), _checksum(start + offset, size))
                 for start, length in regions
-                for offset in range(0, length, _PIECE)
+                for offset in range(0, length, WATCHING.piece)
             ]
 
     def holds(self, inputs: Sequence[Any]) -> bool:
@@ -76,7 +88,7 @@ class WeightGuard:
             return False
         if not self._words:
             return True
-        self._turn = (self._turn + 1) % _WORDS
+        self._turn = (self._turn + 1) % WATCHING.words
         cells, values = self._words[self._turn]
         return [cell.value for cell in cells] == values and self._next_checksums_hold()
 
@@ -91,9 +103,9 @@ class WeightGuard:
             self._next_piece = (self._next_piece + 1) % len(self._pieces)
             same = same and _checksum(start, size) == value
             compared += size
-            if compared >= _PIECE:
+            if compared >= WATCHING.piece:
                 break
-        self._due = time.monotonic() + (time.thread_time() - started) / CHECKSUM_SHARE
+        self._due = time.monotonic() + (time.thread_time() - started) / WATCHING.share
         return same
 
 
@@ -118,8 +130,8 @@ def _word(start: int, size: int, index: int) -> Any:
     for kind in (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint16):
         width = ctypes.sizeof(kind)
         if size >= width and start % width == 0:
-            return kind.from_address(start + (size // width - 1) * index // (_WORDS - 1) * width)
-    return ctypes.c_uint8.from_address(start + (size - 1) * index // (_WORDS - 1))
+            return kind.from_address(start + (size // width - 1) * index // (WATCHING.words - 1) * width)
+    return ctypes.c_uint8.from_address(start + (size - 1) * index // (WATCHING.words - 1))
 
 
 def _checksum(start: int, size: int) -> int:

@@ -7,6 +7,7 @@ compute locations of another point together.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
@@ -21,9 +22,23 @@ from felixlike.symbolic.program.variables import Variable, groups
 Columns = npt.NDArray[np.int64]
 """Indices of variables of a sketch."""
 
-_TILE, _OTHER, _PLACES = 0.9, 0.05, 0.05
-"""Probabilities of mutating a tile, another variable such as an unroll limit, or the compute locations: MetaSchedule's
-values (its mutators of parallel loops have no variables here)."""
+
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """Probabilities of mutations: MetaSchedule's values (its mutators of parallel loops have no variables here).
+
+    Attributes:
+        tile: Probability of mutating a tile.
+        other: Probability of mutating another variable, such as an unroll limit.
+        locations: Probability of mutating the compute locations.
+    """
+
+    tile: float = 0.9
+    other: float = 0.05
+    locations: float = 0.05
+
+
+_ODDS = Odds()
 
 
 class Variation:
@@ -38,13 +53,13 @@ class Variation:
             if members[0].kind is Kind.LOCATION or all(m.fixed for m in members):
                 continue
             self._groups.append((members, np.array(columns)))
-            odds.append(_TILE if members[0].kind is Kind.TILE else _OTHER)
+            odds.append(_ODDS.tile if members[0].kind is Kind.TILE else _ODDS.other)
         kinds = [members[0].kind is Kind.TILE for members, _ in self._groups]
         for tile in (True, False):
             if count := kinds.count(tile):
                 odds = [odd / count if kind is tile else odd for odd, kind in zip(odds, kinds, strict=True)]
         if sketch.location_columns:
-            odds.append(_PLACES)
+            odds.append(_ODDS.locations)
         self._odds = np.array(odds) / sum(odds) if odds else np.array([])
 
     @property

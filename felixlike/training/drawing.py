@@ -8,6 +8,7 @@ the best, tile group by tile group, or a mutation of one, in which one group is 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,17 +18,25 @@ from felixlike.search.strategy import by_sketch
 from felixlike.search.variation import Variation
 from felixlike.symbolic import Sketch
 
-_PARENTS = 0.25
-"""Share of a space's measured candidates that may be parents; chosen by hand."""
 
-_TRIES = 24
-"""Draws per candidate after which a sketch counts as exhausted; chosen by hand."""
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """How candidates are drawn. All values are chosen by hand.
 
-_SPARE = 64
-"""Number of random valid points for mutations; chosen by hand."""
+    Attributes:
+        parents: Share of a space's measured candidates that may be parents, 0 to 1.
+        tries: Draws per candidate after which a sketch counts as exhausted.
+        spare: Number of random valid points for mutations.
+        crossed: Probability that a child has two parents, where these differ.
+    """
 
-_CROSSED = 0.6
-"""Probability that a child has two parents, where these differ; chosen by hand."""
+    parents: float = 0.25
+    tries: int = 24
+    spare: int = 64
+    crossed: float = 0.6
+
+
+_DRAWING = Drawing()
 
 
 def at_random(sketches: Sequence[Sketch], known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
@@ -50,7 +59,7 @@ def _fresh(
     """Return up to `count` random valid candidates of one sketch that are in neither `known` nor `drawn`."""
     fresh: dict[Key, Candidate] = {}
     try:
-        points = sketch.sample(max(1, count) * _TRIES, int(rng.integers(2**31)))
+        points = sketch.sample(max(1, count) * _DRAWING.tries, int(rng.integers(2**31)))
     except InvalidSchedule:
         return []
     for point in points.tolist():
@@ -64,15 +73,15 @@ def near_best(sketches: Sequence[Sketch], known: Observations, count: int, rng: 
     """Return up to `count` valid candidates that were not measured, children of these sketches' fastest quarter."""
     keys = {sketch.key for sketch in sketches}
     measured = [candidate for _, candidate in known.best if candidate.sketch.key in keys and candidate.sketch.variables]
-    parents = measured[: max(2, round(_PARENTS * len(measured)))]
+    parents = measured[: max(2, round(_DRAWING.parents * len(measured)))]
     if not parents:
         return []
     spare = {
-        key: parent.sketch.sample(_SPARE, int(rng.integers(2**31)))
+        key: parent.sketch.sample(_DRAWING.spare, int(rng.integers(2**31)))
         for key, parent in {parent.sketch.key: parent for parent in parents}.items()
     }
     candidates: dict[Key, Candidate] = {}
-    for _ in range(_TRIES):
+    for _ in range(_DRAWING.tries):
         missing = count - len(candidates)
         if missing <= 0:
             break
@@ -83,7 +92,7 @@ def near_best(sketches: Sequence[Sketch], known: Observations, count: int, rng: 
             mates = np.array([members[i].point for i in rng.integers(len(members), size=len(places))], dtype=np.int64)
             drawn = spare[sketch.key][rng.integers(len(spare[sketch.key]), size=len(places))]
             moves = Variation(sketch)
-            has_two_parents = ((rng.random(len(places)) < _CROSSED) & (mates != points).any(axis=1))[:, None]
+            has_two_parents = ((rng.random(len(places)) < _DRAWING.crossed) & (mates != points).any(axis=1))[:, None]
             children = np.where(
                 has_two_parents, moves.crossed(points, mates, 0.5, rng), moves.crossed(points, drawn, 0.0, rng)
             )

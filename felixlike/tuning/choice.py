@@ -25,12 +25,25 @@ from felixlike.search import Candidate, Observations, Predicted
 from felixlike.tuning.predictions import Predictions
 from felixlike.tuning.state import TaskState
 
-_ATTEMPTS = 6
-"""Maximum number of unmeasured schedules to check before the unscheduled function is used. Chosen by hand."""
 
-_SOON = 0.5
-"""Seconds within which the check of a predicted schedule must run for the schedule to be accepted at once. Chosen by
-hand."""
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """How many schedules are tried before the unscheduled function is used. All values are chosen by hand.
+
+    Attributes:
+        checked: Maximum number of a task's unmeasured schedules to check.
+        soon: Seconds within which the check of a predicted schedule must run for it to be accepted at once.
+        others: Maximum number of a task's next best schedules to try when the model is compiled.
+        culprits: Maximum number of schedules to replace because they break compilation; then none is used.
+    """
+
+    checked: int = 6
+    soon: float = 0.5
+    others: int = 2
+    culprits: int = 8
+
+
+ATTEMPTS = Attempts()
 
 _TOO_LATE = "the time was used up before a schedule of it was checked"
 _NOT_COMPARED = "the time was used up before its answer could be compared by itself"
@@ -198,7 +211,7 @@ def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> 
             continue
         if best is None or checked.run_seconds < best[1].run_seconds:
             best = candidate, checked
-        if best[1].run_seconds <= _SOON and not math.isnan(best[0].score):
+        if best[1].run_seconds <= ATTEMPTS.soon and not math.isnan(best[0].score):
             break
     if best is None and late is not None:
         raise late
@@ -216,5 +229,5 @@ def _checked(state: TaskState, candidate: Candidate, pool: Pool) -> Checked:
 def _unmeasured(state: TaskState, model: CostModel) -> list[Candidate]:
     """Return the unmeasured schedules with the best predictions, best first; the list is computed once."""
     if state.predicted is None:
-        state.predicted = state.propose(Predicted(model), Observations(set(state.known.seen)), _ATTEMPTS)
+        state.predicted = state.propose(Predicted(model), Observations(set(state.known.seen)), ATTEMPTS.checked)
     return state.predicted

@@ -15,14 +15,8 @@ from felixlike._util.interrupts import Interrupts
 from felixlike.errors import first_line
 from felixlike.frontend import Imported
 from felixlike.runtime import Compiled
-from felixlike.tuning.choice import Choice, at_hand, untuned
+from felixlike.tuning.choice import ATTEMPTS, Choice, at_hand, untuned
 from felixlike.tuning.state import TaskState
-
-_OTHERS = 2
-"""Maximum number of next best schedules to try before a task's function is compiled unscheduled. Chosen by hand."""
-
-_CULPRITS = 8
-"""Maximum number of schedules to replace because they break compilation; then none is used. Chosen by hand."""
 
 _NO_SCHEDULES = "the model could not be compiled with its schedules"
 
@@ -77,7 +71,7 @@ def compile_chosen(
     for task in tasks:
         task.schedule(interrupts)
     plain: Compiled | None = None
-    for _ in range(_CULPRITS):
+    for _ in range(ATTEMPTS.culprits):
         schedules = {task.state.task.key: task.module for task in tasks if task.module is not None}
         try:
             return _build(compiled(schedules), tasks)
@@ -127,7 +121,7 @@ class _Scheduled:
 
     def give_up(self, why: str) -> None:
         """Replace the choice by the next best one."""
-        choice = next(self._others) if self._given_up < _OTHERS else untuned()
+        choice = next(self._others) if self._given_up < ATTEMPTS.others else untuned()
         self._given_up += 1
         self.choice = replace(choice, note="; ".join(filter(None, (self.choice.note, why))))
         self._note(f"{self.state.task.name}: {why}")

@@ -38,19 +38,12 @@ from felixlike.tuning.compiling import compile_chosen
 from felixlike.tuning.config import RunConfig
 from felixlike.tuning.predictions import Predictions
 from felixlike.tuning.reporting import Reporter, Searched, versions
-from felixlike.tuning.session import Event, Session
+from felixlike.tuning.session import OVERTIME, Event, Session
 from felixlike.tuning.state import TaskState
 from felixlike.tuning.threads import one_thread
 from felixlike.tuning.verifying import UNVERIFIED, hand_over, verify
 
 _T = TypeVar("_T")
-
-_CHOOSING = 2.5
-"""Seconds after the budget during which schedules may be chosen, so that a run ends 5 s after its budget: compiling and
-comparing a model take 1 to 2 s. Builds that do not end are aborted by then."""
-
-_LEAST = 2.5
-"""Minimum time limit in seconds for a check's build, and for its run: five times what nearly all take when idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +177,7 @@ def choose(
         The choice of each task.
     """
     with session.spent.on("choosing"):
-        session.deadline.move(budget.seconds_to(_CHOOSING), least=_LEAST)
+        session.deadline.move(budget.seconds_to(OVERTIME.choosing), least=OVERTIME.least)
         cache = Predictions(model, seed=seed) if not (model.learned or budget.new_trials) else None
         try:
             interrupts.attempt(lambda: check_ahead(session.states, model, pool, cache), lambda: None)

@@ -31,25 +31,52 @@ from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.history import Spent
 from felixlike.tuning.state import TaskState
 
-_RECALLED = 1024
-"""Maximum number of a task's stored measurements to load in full: half are the fastest, half are spread evenly over the
-rest. Of the others a run only loads the keys. Chosen by hand."""
 
-_FIRST = 2
-"""Candidates per task in the first rounds if trials are few: the best by prediction and another one. Chosen by hand."""
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """How many measurements are loaded and how many candidates a round has. All values are chosen by hand.
 
-_UNDER_WAY = 1.0
-"""Seconds after the budget within which started candidates may finish. Building and timing one takes less."""
+    Attributes:
+        recalled: Maximum number of a task's stored measurements to load in full: half are the fastest, half are spread
+            evenly over the rest. Of the others a run only loads the keys.
+        first: Candidates per task in the first rounds if trials are few: the best by prediction and another one.
+        fewest: Minimum number of candidates per round: the preparation of a round costs as much as measuring these.
+    """
 
-_CHECK_SECONDS, _FINISH_SECONDS = 0.4, 0.25
-"""Seconds per task after the search: to predict and check a schedule if none was measured, and to compile the task and
-compare it as a part of the model. Measured for ResNet-18, MobileNet-V2, BERT and ViT on two cores."""
+    recalled: int = 1024
+    first: int = 2
+    fewest: int = 4
 
-_AFTERWARDS = 3.0
-"""Seconds after `_UNDER_WAY` that these steps may take. If they need more, the search ends earlier. Chosen by hand."""
 
-_FEWEST = 4
-"""Minimum number of candidates per round: the preparation of a round costs as much as measuring these."""
+@dataclass(frozen=True, slots=True)
+class Overtime:
+    """How long a run may take after its budget, so that it ends 5 s after it.
+
+    `check` and `finish` are measured for ResNet-18, MobileNet-V2, BERT and ViT on two cores; the other values are
+    chosen by hand.
+
+    Attributes:
+        under_way: Seconds after the budget within which started candidates may finish. Building and timing one takes
+            less.
+        check: Seconds to predict and check a schedule, per task without measurements.
+        finish: Seconds per task to compile it and compare it as a part of the model.
+        afterwards: Seconds after `under_way` that these steps may take. If they need more, the search ends earlier.
+        choosing: Seconds after the budget during which schedules may be chosen: compiling and comparing a model take 1
+            to 2 s. Builds that do not end are aborted by then.
+        least: Minimum time limit in seconds for a check's build, and for its run: five times what nearly all take when
+            idle.
+    """
+
+    under_way: float = 1.0
+    check: float = 0.4
+    finish: float = 0.25
+    afterwards: float = 3.0
+    choosing: float = 2.5
+    least: float = 2.5
+
+
+_ROUNDS = Rounds()
+OVERTIME = Overtime()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +186,8 @@ class Session:
     def _move_deadline(self, budget: Budget) -> None:
         """Move the deadline to leave time for later steps, which take longer for models of many tasks."""
         unmeasured = sum(not state.known.best for state in self.states)
-        afterwards = _CHECK_SECONDS * unmeasured + _FINISH_SECONDS * len(self.states)
-        self.deadline.move(budget.seconds_to(_UNDER_WAY - max(0.0, afterwards - _AFTERWARDS)))
+        afterwards = OVERTIME.check * unmeasured + OVERTIME.finish * len(self.states)
+        self.deadline.move(budget.seconds_to(OVERTIME.under_way - max(0.0, afterwards - OVERTIME.afterwards)))
 
     def _next(self) -> int | None:
         """Return the index of the task for the next round; None if all are exhausted."""
@@ -176,13 +203,13 @@ class Session:
         share = TRIALS_PER_ROUND
         several = len(self.states) > 1
         if several and waiting and (each := budget.trials_left() // waiting) < TRIALS_PER_ROUND:
-            share = min(_FIRST, max(1, int(each)))
+            share = min(_ROUNDS.first, max(1, int(each)))
         elif several and budget.trials is not None and budget.trials < TRIALS_PER_ROUND * len(self.states):
-            share = _FEWEST
+            share = _ROUNDS.fewest
         if math.isinf(budget.seconds_left()) or not waiting or not budget.new_trials:
             return share
         seconds = budget.elapsed() / budget.new_trials
-        return min(share, max(_FEWEST, int(2.0 * budget.seconds_left() / (waiting + 1) / seconds)))
+        return min(share, max(_ROUNDS.fewest, int(2.0 * budget.seconds_left() / (waiting + 1) / seconds)))
 
     def _round(self, index: int, count: int, budget: Budget) -> None:
         """Run one round of one task. The deadline may cut it short."""
@@ -319,12 +346,13 @@ def _best_after_rounds(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> list[f
 def _worth_recalling(
     numbers: np.ndarray[Any, np.dtype[np.int64]], seconds: np.ndarray[Any, np.dtype[np.float64]]
 ) -> list[int]:
-    """Return the ids of at most _RECALLED measurements: the fastest ones, and others spread evenly over the rest."""
-    if len(numbers) <= _RECALLED:
+    """Return the ids of the measurements to load in full, see `Rounds.recalled`."""
+    most = _ROUNDS.recalled
+    if len(numbers) <= most:
         return [int(n) for n in numbers]
     order = np.argsort(seconds, kind="stable")  # nan last
-    fastest, rest = order[: _RECALLED // 2], order[_RECALLED // 2 :]
-    spread = rest[np.linspace(0, len(rest) - 1, _RECALLED - len(fastest)).astype(np.int64)]
+    fastest, rest = order[: most // 2], order[most // 2 :]
+    spread = rest[np.linspace(0, len(rest) - 1, most - len(fastest)).astype(np.int64)]
     return [int(n) for n in numbers[np.concatenate([fastest, spread])]]
 
 

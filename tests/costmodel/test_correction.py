@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from felixlike.costmodel import CostModel, Network
-from felixlike.costmodel.correction import FEWEST, Correction, unmeasured
+from felixlike.costmodel.correction import PROCESS, Correction, unmeasured
 from felixlike.features import NAMES
 
 COLUMN = NAMES.index("buffer0_bytes")
@@ -75,7 +75,7 @@ def test_slopes_are_finite_for_smooth_features_below_zero() -> None:
 
 
 def test_too_few_or_equal_points_give_no_correction() -> None:
-    few, same = logs(FEWEST - 1, seed=1), logs(1, seed=1).expand(20, -1, -1)
+    few, same = logs(PROCESS.fewest - 1, seed=1), logs(1, seed=1).expand(20, -1, -1)
     assert Correction.fit(few, truth(few), torch.zeros(len(few), 1)) is None
     assert Correction.fit(same, truth(same), torch.zeros(20, 1)) is None
 

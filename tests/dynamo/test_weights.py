@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,7 +70,7 @@ def test_tensors_of_inference_mode_are_compared_by_content() -> None:
 
 
 def test_changes_of_one_element_are_detected_within_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "CHECKSUM_SHARE", 1e9)  # a checksum at every call
+    monkeypatch.setattr(weights, "WATCHING", replace(weights.WATCHING, share=1e9))  # a checksum at every call
     weight = _weight(512, 1024)  # eight chunks
     guard = WeightGuard([(0, weight)])
     assert all(guard.hold() for _ in range(20))

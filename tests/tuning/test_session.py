@@ -25,6 +25,7 @@ from felixlike.spaces.design import RULES, Rule
 from felixlike.symbolic import Sketch, sketches
 from felixlike.symbolic.replay.structure_cache import StructureCache
 from felixlike.tuning import Budget, Event, How, Session, TaskState, choose
+from felixlike.tuning import session as session_module
 
 
 def _measurement(seconds: float, status: Status = Status.OK) -> Measurement:
@@ -270,7 +271,7 @@ def test_only_measurements_of_this_device_by_felixlike_are_counted(tasks: tuple[
 def test_the_best_and_a_sample_of_many_measurements_are_recalled(
     tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("felixlike.tuning.session._RECALLED", 8)
+    monkeypatch.setattr(session_module, "_ROUNDS", dataclasses.replace(session_module._ROUNDS, recalled=8))
     first, model = FakePool(), CostModel()
     with records.open() as store:
         _session(tasks[:1], first, store, strategy="random").run(Budget(trials=48))

@@ -31,17 +31,25 @@ from felixlike.search.structures import Structure, Structures, structure_of
 from felixlike.search.variation import Variations
 from felixlike.symbolic import Points, Sketch
 
-_SHORTLIST = 384
-"""Number of best points from which a batch is selected. Chosen by hand."""
 
-_PARENTS = 128
-"""Number of best points whose neighbours are explored. Chosen by hand."""
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """How many points the steps of a round select, and how they are combined. All values are chosen by hand.
 
-_CROSSED = 0.25
-"""Share of the neighbours that combine two points. Chosen by hand."""
+    Attributes:
+        shortlist: Number of best points from which a batch is selected.
+        parents: Number of best points whose neighbours are explored.
+        crossed: Share of the neighbours that combine two points, 0 to 1.
+        leaders: Number of best measured points whose structures stay in use.
+    """
 
-_LEADERS = 3
-"""Number of best measured points whose structures stay in use. Chosen by hand."""
+    shortlist: int = 384
+    parents: int = 128
+    crossed: float = 0.25
+    leaders: int = 3
+
+
+_SELECTION = Selection()
 
 
 @dataclass(eq=False)
@@ -131,7 +139,7 @@ class Gradient(ModelGuided):
         """Select good candidates that differ according to the model's covariance."""
         # Reversed, so that the first of equal candidates remains.
         fresh = {c.key: c for c in reversed(candidates) if c.key not in taken}
-        best = sorted(fresh.values(), key=lambda c: -c.score)[:_SHORTLIST]
+        best = sorted(fresh.values(), key=lambda c: -c.score)[: _SELECTION.shortlist]
         if len(best) <= count:
             return best
         groups = [(sketch, [best[i] for i in places]) for sketch, places in by_sketch(best)]
@@ -156,7 +164,8 @@ class Gradient(ModelGuided):
         for sketch, points in drawn:
             candidates += self.scored(space, model, sketch, points, "random", optimism=self.optimism)
         usable = {sketch.key for sketch in space.symbolic}
-        structures.keep(candidates, [c for _, c in known.best[: self.elite] if c.sketch.key in usable][:_LEADERS])
+        leaders = [c for _, c in known.best[: self.elite] if c.sketch.key in usable][: _SELECTION.leaders]
+        structures.keep(candidates, leaders)
         return sorted(candidates, key=lambda c: -c.score)
 
     def _polished(
@@ -171,7 +180,10 @@ class Gradient(ModelGuided):
         if not self.neighbours or not self.generations:
             return []
         variations = Variations(space)
-        population = [*sorted(candidates, key=lambda c: -c.score)[:_PARENTS], *self._elite(space, model, known)]
+        population = [
+            *sorted(candidates, key=lambda c: -c.score)[: _SELECTION.parents],
+            *self._elite(space, model, known),
+        ]
         every: list[Candidate] = []
         for _ in range(self.generations if population else 0):
             scores = np.array([c.score for c in population])
@@ -182,12 +194,14 @@ class Gradient(ModelGuided):
                 ones = np.array([population[parents[i]].point for i in places], dtype=np.int64)
                 variation = variations.of(population[parents[places[0]]])
                 crossed = variation.crossed(ones, ones[rng.permutation(len(ones))], 0.5, rng)
-                points = np.where(rng.random((len(ones), 1)) < _CROSSED, crossed, variation.mutated(ones, rng))
+                points = np.where(
+                    rng.random((len(ones), 1)) < _SELECTION.crossed, crossed, variation.mutated(ones, rng)
+                )
                 points = np.unique(points[sketch.valid(points)], axis=0)
                 children += self.scored(space, model, sketch, points, "neighbour", optimism=self.optimism)
             every += children
             best = {c.key: c for c in (*population, *children)}
-            population = sorted(best.values(), key=lambda c: -c.score)[:_PARENTS]
+            population = sorted(best.values(), key=lambda c: -c.score)[: _SELECTION.parents]
         return every
 
     def _elite(self, space: Space, model: CostModel, known: Observations) -> list[Candidate]:
