@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from felixlike.dynamic.align import MOST_THREADS, hardware_align
+from felixlike.dynamic.align import LIMITS, hardware_align
 from felixlike.dynamic.bounds import set_bound
 from felixlike.dynamic.combine import pair
 from felixlike.dynamic.dispatch import Tree, fit, labels
@@ -89,7 +89,7 @@ def _tiles(kernels: UKernels, item_bytes: int, device: Device) -> tuple[list[Blo
         for slices in BLOCKS.slices:
             ways = [BlockTile(rows, columns, depth, own_rows, own_columns, stages, slices) for stages in BLOCKS.stages]
             fitting = [tile for tile in ways if tile.shared_bytes(item_bytes) <= device.tile_bytes]
-            if fitting and (slices == 1 or (depth >= BLOCKS.share * slices and ways[0].threads <= MOST_THREADS)):
+            if fitting and (slices == 1 or (depth >= BLOCKS.share * slices and ways[0].threads <= LIMITS.most_threads)):
                 tiles.append(fitting[0])
                 origin.append(number)
     return tiles, origin
