@@ -8,6 +8,8 @@ the next level is a block's tile. It grows by threads, by powers of two and alon
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from felixlike.dynamic.ukernel import Ints, UKernels, Workload
@@ -18,20 +20,39 @@ from felixlike.spaces.gpu.thread_axes import LANES
 TRANSACTION_BYTES = 32
 """Size of a memory transaction in bytes."""
 
-_MOST_STEPS = 8
-"""Upper limit on growth steps of a tile along one axis. Chosen by hand."""
 
-_MOST_DEPTHS = 4
-"""Tiles of the reduction besides the whole: the smallest and the largest ones. Chosen by hand."""
+@dataclass(frozen=True, slots=True)
+class TileLimits:
+    """Limits of the tiles on CPUs (`steps`, `depths`) and GPUs (all others).
 
-_MOST_OWN, _MOST_SUMS = 16, 64
-"""Upper limits on rows and outputs of a GPU thread. With more, sampled thread tiles spilled registers."""
+    Steps, depths and numbers of threads are chosen by hand.
 
-_THREADS_ALONG, _LEAST_THREADS, MOST_THREADS = (1, 2, 4, 8, 16, 32, 64), 32, 256
-"""Threads of a block along one axis; least and greatest number in total. Chosen by hand."""
+    Attributes:
+        steps: Upper limit on growth steps of a tile along one axis.
+        depths: Tiles of the reduction besides the whole: the smallest and the largest ones.
+        own: Upper limit on rows of a thread. With more, sampled thread tiles spilled registers.
+        sums: Upper limit on outputs of a thread. With more, sampled thread tiles spilled registers.
+        along: Threads of a block along one axis.
+        least_threads: Lower limit on threads of a block that does not cover the whole output.
+        most_threads: Upper limit on threads of a block.
+        transactions: Tiles of the reduction, in memory transactions.
+        depth_bytes: Upper limit on such a tile, in bytes.
+        products: Upper limit on unrolled products of a thread.
+    """
 
-_DEPTHS, _MOST_DEPTH_BYTES, _MOST_STEPS_OUT = (1, 2, 4), 128, 1024
-"""Reduction tiles on a GPU in transactions; their limit in bytes; limit on unrolled products per thread."""
+    steps: int = 8
+    depths: int = 4
+    own: int = 16
+    sums: int = 64
+    along: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    least_threads: int = 32
+    most_threads: int = 256
+    transactions: tuple[int, ...] = (1, 2, 4)
+    depth_bytes: int = 128
+    products: int = 1024
+
+
+LIMITS = TileLimits()
 
 
 def hardware_align(workloads: list[Workload], device: Device) -> UKernels:
@@ -59,7 +80,7 @@ def row_tiles(extent: int, device: Device) -> list[int]:
     The limit is the number of registers of a core on a CPU, 16 rows per thread on a GPU.
     """
     extents = (extent - 1, extent, extent + 1) if is_prime(extent) and extent > 2 else (extent,)
-    most = device.core_registers if device.kind == "cpu" else _MOST_OWN
+    most = device.core_registers if device.kind == "cpu" else LIMITS.own
     return sorted({f for e in extents for f in factors(e) if f <= most})
 
 
@@ -80,17 +101,17 @@ def depth_tiles(extent: int, item_bytes: int) -> list[int]:
     """Return tiles of the reduction: multiples of a transaction that divide it, and the whole extent."""
     unit = max(1, TRANSACTION_BYTES // item_bytes)
     aligned = [depth for depth in range(unit, extent, unit) if extent % depth == 0]
-    half = _MOST_DEPTHS // 2
-    few = aligned if len(aligned) <= _MOST_DEPTHS else [*aligned[:half], *aligned[-half:]]
+    half = LIMITS.depths // 2
+    few = aligned if len(aligned) <= LIMITS.depths else [*aligned[:half], *aligned[-half:]]
     return [*few, extent]
 
 
 def _scaled_up(extents: tuple[int, int], tile: tuple[int, int]) -> list[tuple[int, int]]:
     """Apply SmemTileRule: grow along the main axis first, then along the other, up to the extents."""
     (i, j), (reg_i, reg_j) = extents, tile
-    rows = [reg_i * step for step in range(1, _MOST_STEPS + 1) if step == 1 or reg_i * (step - 1) < i]
+    rows = [reg_i * step for step in range(1, LIMITS.steps + 1) if step == 1 or reg_i * (step - 1) < i]
     grown = [(size, reg_j) for size in rows]
-    columns = [reg_j * step for step in range(2, _MOST_STEPS + 1) if reg_j * (step - 1) < j]
+    columns = [reg_j * step for step in range(2, LIMITS.steps + 1) if reg_j * (step - 1) < j]
     return [*grown, *((rows[0], size) for size in columns), *((rows[-1], size) for size in columns)]
 
 
@@ -98,23 +119,23 @@ def _block_tiles(extents: tuple[int, int, int, int], device: Device) -> set[tupl
     """Return (reg_i, reg_j, smem_i, smem_j, smem_k) of a GPU, by RegTileRule and SmemTileRule."""
     i, j, k, item_bytes = extents
     unit = max(1, TRANSACTION_BYTES // item_bytes)
-    aligned = [unit * n for n in _DEPTHS if unit * n * item_bytes <= _MOST_DEPTH_BYTES]
+    aligned = [unit * n for n in LIMITS.transactions if unit * n * item_bytes <= LIMITS.depth_bytes]
     depths = [depth for depth in aligned if k % depth == 0] or aligned[:1]
     tiles: set[tuple[int, ...]] = set()
     for reg_i in row_tiles(i, device):
         for reg_j in column_tiles(j, device, item_bytes):
-            if reg_i * reg_j > _MOST_SUMS:
+            if reg_i * reg_j > LIMITS.sums:
                 continue
-            for rows in (n for n in _THREADS_ALONG if n == 1 or reg_i * n < 2 * i):
-                for columns in (n for n in _THREADS_ALONG if n == 1 or reg_j * n < 2 * j):
+            for rows in (n for n in LIMITS.along if n == 1 or reg_i * n < 2 * i):
+                for columns in (n for n in LIMITS.along if n == 1 or reg_j * n < 2 * j):
                     # A block smaller than a warp is allowed if it covers the whole output.
                     whole = reg_i * rows >= i and reg_j * columns >= j
-                    if not (rows * columns >= _LEAST_THREADS or whole) or rows * columns > MOST_THREADS:
+                    if not (rows * columns >= LIMITS.least_threads or whole) or rows * columns > LIMITS.most_threads:
                         continue
                     sides = (reg_i * rows, reg_j * columns)
                     for depth in depths:
                         fits = (sum(sides) + 2 * LANES) * depth * item_bytes <= device.tile_bytes
-                        if fits and reg_i * reg_j * depth <= _MOST_STEPS_OUT:
+                        if fits and reg_i * reg_j * depth <= LIMITS.products:
                             tiles.add((reg_i, reg_j, *sides, depth))
     return tiles
 

@@ -26,14 +26,23 @@ from felixlike.measure.local.in_turns import in_turns
 from felixlike.runtime import Chunked
 from felixlike.runtime.agreement import agreement
 
-_FACTOR = 4
-"""Ratio of successive part sizes: a remainder takes at most three calls of the next smaller part. Chosen by hand."""
 
-_MOST_PARTS = 3
-"""Upper limit on parts; each stores the weights in its own layout. Chosen by hand."""
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """How batches are divided into parts. All values are chosen by hand.
 
-_GUESS = 0.8
-"""Exponent p in time ∝ size**p of a part, where nothing is timed. Chosen by hand."""
+    Attributes:
+        factor: Ratio of successive part sizes: a remainder takes at most three calls of the next smaller part.
+        parts: Upper limit on parts; each stores the weights in its own layout.
+        power: Exponent p in time ∝ size**p of a part, where nothing is timed.
+    """
+
+    factor: int = 4
+    parts: int = 3
+    power: float = 0.8
+
+
+_DIVISION = _Division()
 
 _TIMING = Timing(batch_seconds=4e-3, turns=7)
 """How parts are timed. Chosen by hand."""
@@ -97,17 +106,17 @@ def in_parts(batch: Batch, parts: Mapping[int, runtime.Compiled], *, measure: bo
 
     measure: Whether parts are timed. If False, time is assumed to grow with size**0.8.
     """
-    seconds = _timed(batch, parts) if measure else {size: float(size) ** _GUESS for size in parts}
+    seconds = _timed(batch, parts) if measure else {size: float(size) ** _DIVISION.power for size in parts}
     return Chunked(parts, seconds, (batch.dim.name, batch.dim.least, batch.dim.most))
 
 
 def _sizes(dim: Dim) -> tuple[int, ...]:
     """Return the part sizes: 1, and the listed sizes if there are one or two, else powers of 4."""
-    if len(dim.sizes) < _MOST_PARTS:
+    if len(dim.sizes) < _DIVISION.parts:
         return tuple(sorted({1, *dim.sizes}))
     sizes = [1]
-    while len(sizes) < _MOST_PARTS and sizes[-1] * _FACTOR <= dim.most:
-        sizes.append(sizes[-1] * _FACTOR)
+    while len(sizes) < _DIVISION.parts and sizes[-1] * _DIVISION.factor <= dim.most:
+        sizes.append(sizes[-1] * _DIVISION.factor)
     return tuple(sizes) if len(sizes) > 1 else (1, dim.most)
 
 

@@ -27,7 +27,7 @@ from felixlike.dynamic.kernel import Buffer, DynamicKernel, Report
 from felixlike.dynamic.operator import Operator, read_operator, symbols_of
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.search import Search
-from felixlike.dynamic.selection import CPU
+from felixlike.dynamic.selection import CPU, TILES
 from felixlike.dynamic.sia import Sia, read_sia, tile_scores
 from felixlike.dynamic.stages import compile_stage
 from felixlike.dynamic.timing import TileBench
@@ -48,9 +48,6 @@ from felixlike.hardware import (
 from felixlike.hardware.vectors import MOST_ROWS
 from felixlike.measure import Pool as MeasuringPool
 from felixlike.measure.packing import Packing
-
-_MOST_WIDTHS = 2
-"""Widths that are measured; all uKernels of each are compiled. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +324,7 @@ def pools_of(operator: Operator, kernels: UKernels, sia: Sia, workloads: list[Wo
         heights = [rows for rows in range(1, min(most_rows, MOST_ROWS) + 1) if fits_registers(rows, width, registers)]
         return [(rows, width) for rows in heights or [1]]
 
-    widths = sorted(sorted(set(by_width) & set(_WIDTHS), key=lambda width: -by_width[width])[:_MOST_WIDTHS])
+    widths = sorted(sorted(set(by_width) & set(TILES.widths), key=lambda width: -by_width[width])[: TILES.widths_timed])
     widths = widths or sorted(by_width)[:1]
     if not widths:
         raise NoUKernels("no register tile fits", where=device.name, remedy="describe a device with more registers")
@@ -335,7 +332,3 @@ def pools_of(operator: Operator, kernels: UKernels, sia: Sia, workloads: list[Wo
         return [Pool(tuple(tiles(width)), lanes) for width in widths]
     joint = sorted(tile for width in widths for tile in tiles(width))
     return [Pool(tuple(joint), lanes)]
-
-
-_WIDTHS = (1, 2, 4)
-"""Widths of register tiles, in vectors: 1 allows many rows, 4 leaves few. Chosen by hand."""

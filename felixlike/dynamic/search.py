@@ -17,19 +17,13 @@ from felixlike.dynamic.emit import Pool
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.retiming import Corrected, places_of, timed_again
-from felixlike.dynamic.selection import CPU
+from felixlike.dynamic.selection import CPU, TILES
 from felixlike.dynamic.sia import top
 from felixlike.dynamic.throughput import Line, Timing, Waves, line, matrix
 from felixlike.dynamic.timing import PooledProgram, TileBench, kendall
 from felixlike.dynamic.ukernel import Floats, Workload
 from felixlike.dynamic.workloads import workload_at
 from felixlike.hardware import Device, estimate
-
-_WAVES = 6
-"""N of DietCode: tiles per share in the second timing of each uKernel. Chosen by hand."""
-
-_PAIRS = 24
-"""Programs of two heights that are ranked per width, the best by prediction. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +126,7 @@ class Search:
                 lines_of_width, [self._covers(p, lines_of_width) for p in candidates], self.workloads, waves[vectors]
             )
             gain = np.where(np.isfinite(seconds), seconds, np.inf) / seconds[: len(evens)].min(axis=0)[None, :]
-            order = np.argsort(gain[len(evens) :].min(axis=1, initial=np.inf), kind="stable")[:_PAIRS]
+            order = np.argsort(gain[len(evens) :].min(axis=1, initial=np.inf), kind="stable")[: TILES.pairs]
             selected = [*range(len(evens)), *(len(evens) + int(place) for place in order)]
             programs += [candidates[place] for place in selected]
             rows.append(seconds[selected])
@@ -168,7 +162,7 @@ class Search:
         for height, vectors in pool.tiles:
             program = number, Program(height, 0, vectors)
             trials.append((program, self._at_rows(height)))
-            trials.append((program, self._at_rows(height * max(1, min(_WAVES, most // height)))))
+            trials.append((program, self._at_rows(height * max(1, min(TILES.waves, most // height)))))
         seconds = bench.seconds(trials)
         lines: dict[tuple[int, int], Line] = {}
         for place, (height, vectors) in enumerate(pool.tiles):

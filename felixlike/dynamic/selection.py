@@ -34,3 +34,62 @@ CPU = Selection()
 
 GPU = Selection(timed=4, timed_by_sia=1, rounds=1)
 """Fewer timings, since each program is built, verified and run in a separate process."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileCandidates:
+    """Which programs are ranked on a CPU. All values are chosen by hand.
+
+    Attributes:
+        widths: Widths of register tiles, in vectors: 1 allows many rows, 4 leaves few.
+        widths_timed: Widths that are measured; all uKernels of each are compiled.
+        waves: N of DietCode: tiles per share in the second timing of each uKernel.
+        pairs: Programs of two heights that are ranked per width, the best by prediction.
+    """
+
+    widths: tuple[int, ...] = (1, 2, 4)
+    widths_timed: int = 2
+    waves: int = 6
+    pairs: int = 24
+
+
+TILES = TileCandidates()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCandidates:
+    """Which programs are ranked on a GPU. Values are chosen by hand where no other origin is given.
+
+    Attributes:
+        stages: Numbers of buffers of the shared tiles; the first that fits is used. Static shared memory has 48 KiB per
+            block.
+        slices: Threads that share the sum of an output.
+        share: Least reduction steps of each of these threads at a time.
+        best: uKernels per size that are paired and compared: the best by score (FTuner §V-B), and the best by the model
+            of all aligned ones with enough registers. The filter drops uKernels that occupy too few multiprocessors or
+            wait for memory. For small outputs nothing better exists, and the model predicts a loss of 10 to 20 %
+            without them.
+        pairs: Upper limit on compared programs of two uKernels.
+        paired: Factor by which programs of two uKernels must be predicted to be better, since they have twice the code.
+        near: Fractions within which programs count as equal; the first that meets the limit on kernels is used.
+        kernels: Limit on kernels of a tree.
+        kernels_timed: uKernels that are timed at one wave and at N.
+        compilations: Upper limit on compilations of a tree that check for spills.
+        ratio: Upper limit on the ratio of measured to predicted seconds, so that one disturbed timing does not distort
+            others.
+    """
+
+    stages: tuple[int, ...] = (3, 2, 1)
+    slices: tuple[int, ...] = (1, 2, 4, 8)
+    share: int = 4
+    best: int = 10
+    pairs: int = 1500
+    paired: float = 1.03
+    near: tuple[float, ...] = (0.03, 0.05, 0.08, 0.12, 0.2)
+    kernels: int = 6
+    kernels_timed: int = 12
+    compilations: int = 4
+    ratio: float = 8.0
+
+
+BLOCKS = BlockCandidates()

@@ -26,7 +26,7 @@ from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
 from felixlike.dynamic.gpu.timing import BlockBench
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.retiming import Corrected, places_of, timed_again
-from felixlike.dynamic.selection import GPU
+from felixlike.dynamic.selection import BLOCKS, GPU
 from felixlike.dynamic.sia import Sia, top
 from felixlike.dynamic.stages import Stage
 from felixlike.dynamic.timing import kendall
@@ -34,17 +34,6 @@ from felixlike.dynamic.ukernel import Floats, Workload
 from felixlike.dynamic.workloads import workloads_of
 from felixlike.hardware import Device, kind_of
 from felixlike.measure import MeasurePool, Pool
-
-_KERNELS_TIMED = 12
-"""uKernels that are timed at one wave and at N. Chosen by hand."""
-
-_ASKED = 4
-"""Upper limit on compilations of a tree that check for spills. Chosen by hand."""
-
-_MOST_RATIO = 8.0
-"""Upper limit on the ratio of measured to predicted seconds, so that one disturbed timing does not distort others.
-Chosen by hand.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +140,7 @@ def _without_spills(job: _Job, candidates: Ranked, target: Any) -> Tree[BlockPro
     After a few rounds only programs known not to spill are used.
     """
     seconds, spill_free = candidates.seconds.copy(), set[BlockProgram]()
-    for _ in range(_ASKED if codegen.cuda_toolchain() else 0):
+    for _ in range(BLOCKS.compilations if codegen.cuda_toolchain() else 0):
         tree = job.tree(candidates.programs, seconds)
         spilling = _spilling(job.operator, tree, target)
         if not spilling:
@@ -225,7 +214,7 @@ def _ratios(job: _Job, candidates: Ranked, bench: BlockBench) -> dict[BlockTile,
     """
     gain = candidates.seconds / candidates.seconds.min(axis=0)[None, :]
     order = np.argsort(np.sort(gain, axis=1)[:, : max(1, gain.shape[1] // 8)].mean(axis=1), kind="stable")
-    tiles = list(dict.fromkeys(tile for n in order for tile in candidates.programs[n].tiles))[:_KERNELS_TIMED]
+    tiles = list(dict.fromkeys(tile for n in order for tile in candidates.programs[n].tiles))[: BLOCKS.kernels_timed]
     blocks, cores = blocks_of(tiles, job.workloads), job.device.cores
     expected = alone(tiles, job.waves(tiles), job.workloads, job.device)
     trials, where, places = [], [], places_of(len(job.sizes), GPU.places)
@@ -236,7 +225,7 @@ def _ratios(job: _Job, candidates: Ranked, bench: BlockBench) -> dict[BlockTile,
             where.append((n, place))
     seconds = bench.seconds(trials)
     ratios = [
-        float(np.clip(elapsed / expected[at], 1 / _MOST_RATIO, _MOST_RATIO)) if np.isfinite(elapsed) else 1.0
+        float(np.clip(elapsed / expected[at], 1 / BLOCKS.ratio, BLOCKS.ratio)) if np.isfinite(elapsed) else 1.0
         for elapsed, at in zip(seconds, where, strict=True)
     ]
     return dict(zip(tiles, zip(ratios[::2], ratios[1::2], strict=True), strict=True))

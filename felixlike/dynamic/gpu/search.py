@@ -11,43 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from felixlike.dynamic.align import MOST_THREADS, hardware_align
+from felixlike.dynamic.align import LIMITS, hardware_align
 from felixlike.dynamic.bounds import set_bound
 from felixlike.dynamic.combine import pair
 from felixlike.dynamic.dispatch import Tree, fit, labels
 from felixlike.dynamic.gpu.throughput import Waves, alone, paired
 from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
+from felixlike.dynamic.selection import BLOCKS
 from felixlike.dynamic.sia import Sia, top
 from felixlike.dynamic.stages import Stage, compile_stage
 from felixlike.dynamic.ukernel import Floats, UKernels, Workload
 from felixlike.hardware import Device
-
-_STAGES = (3, 2, 1)
-"""Numbers of buffers of the shared tiles; the first that fits is used. Static shared memory has 48 KiB per block."""
-
-_SLICES, _SHARE = (1, 2, 4, 8), 4
-"""Threads that share the sum of an output; least reduction steps of each at a time. Chosen by hand."""
-
-_TOP = 10
-"""uKernels per size that are paired and compared: the best by score (FTuner §V-B), and the best by the model of all
-aligned ones with enough registers.
-
-The filter drops uKernels that occupy too few multiprocessors or wait for memory. For small outputs nothing better
-exists, and the model predicts a loss of 10 to 20 % without them.
-"""
-
-_MOST_PAIRS = 1500
-"""Upper limit on compared programs of two uKernels. Chosen by hand."""
-
-_NEAR, _MOST_KERNELS = (0.03, 0.05, 0.08, 0.12, 0.2), 6
-"""Fractions within which programs count as equal, and the limit on kernels; the first fraction that meets it is used.
-Chosen by hand.
-"""
-
-_PAIRED = 1.03
-"""Factor by which programs of two uKernels must be predicted to be better, since they have twice the code. Chosen by
-hand.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +58,7 @@ def ranked(
     waves = waves_of(tiles)
     scores = _at_all(_scores(aligned, filtered, sia)[origin], len(workloads))
     seconds = alone(tiles, waves, workloads, device)
-    best = [{*top(scores[:, w], _TOP), *top(-seconds[:, w], _TOP)} for w in range(len(workloads))]
+    best = [{*top(scores[:, w], BLOCKS.best), *top(-seconds[:, w], BLOCKS.best)} for w in range(len(workloads))]
     chosen = sorted(set().union(*best))
     pairs = _pairs(chosen, tiles, workloads, seconds, device)
     programs = [BlockProgram(tiles[n]) for n in chosen] + [BlockProgram(tiles[a], tiles[b]) for a, b in pairs]
@@ -99,10 +73,10 @@ def tree_of(
     programs: Sequence[BlockProgram], seconds: Floats, sizes: Sequence[tuple[int, ...]], weights: Sequence[float]
 ) -> Tree[BlockProgram]:
     """Fit the tree that chooses among programs, with few kernels. seconds: float64[programs, sizes]."""
-    seconds = seconds * np.asarray([1.0 if p.small is None else _PAIRED for p in programs])[:, None]
-    for near in _NEAR:
+    seconds = seconds * np.asarray([1.0 if p.small is None else BLOCKS.paired for p in programs])[:, None]
+    for near in BLOCKS.near:
         chosen = labels(seconds, weights, near)
-        if len(set(chosen)) <= _MOST_KERNELS:
+        if len(set(chosen)) <= BLOCKS.kernels:
             break
     return fit(sizes, chosen, weights, programs)
 
@@ -112,10 +86,10 @@ def _tiles(kernels: UKernels, item_bytes: int, device: Device) -> tuple[list[Blo
     tiles, origin = [], []
     for number, row in enumerate(np.concatenate([kernels.reg, kernels.smem], axis=1).tolist()):
         own_rows, own_columns, rows, columns, depth = row
-        for slices in _SLICES:
-            ways = [BlockTile(rows, columns, depth, own_rows, own_columns, stages, slices) for stages in _STAGES]
+        for slices in BLOCKS.slices:
+            ways = [BlockTile(rows, columns, depth, own_rows, own_columns, stages, slices) for stages in BLOCKS.stages]
             fitting = [tile for tile in ways if tile.shared_bytes(item_bytes) <= device.tile_bytes]
-            if fitting and (slices == 1 or (depth >= _SHARE * slices and ways[0].threads <= MOST_THREADS)):
+            if fitting and (slices == 1 or (depth >= BLOCKS.share * slices and ways[0].threads <= LIMITS.most_threads)):
                 tiles.append(fitting[0])
                 origin.append(number)
     return tiles, origin
@@ -155,4 +129,4 @@ def _pairs(
                 continue
             if any(size > high.rows and pair(size, high.rows, low.rows) is not None for size in sizes):
                 pairs.append((a, b))
-    return pairs[:_MOST_PAIRS]
+    return pairs[: BLOCKS.pairs]

@@ -11,6 +11,7 @@ default space keeps loops apart, so its vectors are as long as a dimension, 28 e
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
@@ -20,21 +21,30 @@ from felixlike.codegen.annotations import Peel
 from felixlike.hardware.vectors import SHORTEST, power_of_two_below
 from felixlike.spaces.stages import Stage, contiguous, in_plain_nests, stages_of
 
-_MOST_UNROLLED = 8
-"""Upper limit on vectors in an unrolled loop without a predicate, when sampling. Chosen by hand."""
 
-_MOST_ROWS = 64
-"""Upper limit on rows in a parallel iteration, when sampling. Chosen by hand."""
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Limits on loops of vectors. All are chosen by hand.
 
-_LONG_VECTORS = 4
-"""Vectors of a row from which its tail matters little. Chosen by hand: no benchmark compares other values."""
+    No benchmark compares other values of `long` and `stride`.
 
-_MOST_SEAMS = 8
-"""Upper limit on seams along a loop, since the code between seams is duplicated. Chosen by hand."""
+    Attributes:
+        unrolled: Upper limit on vectors in an unrolled loop without a predicate, when sampling.
+        rows: Upper limit on rows in a parallel iteration, when sampling.
+        seams: Upper limit on seams along a loop, since the code between seams is duplicated.
+        long: Vectors of a row from which its tail matters little.
+        stride: Upper limit on the stride, in elements, between two lanes of what is read. With 4, a vector of float32
+            touches memory of four vectors.
+    """
 
-_LONGEST_STRIDE = 4
-"""Upper limit on the stride, in elements, between two lanes of what is read. With 4, a vector of float32 touches memory
-of four vectors. Chosen by hand: no benchmark compares other values."""
+    unrolled: int = 8
+    rows: int = 64
+    seams: int = 8
+    long: int = 4
+    stride: int = 4
+
+
+_LIMITS = _Limits()
 
 
 def flat(sch: Schedule, lanes: int) -> list[Schedule]:
@@ -77,7 +87,7 @@ def _in_vectors(sch: Schedule, stage: Stage, lanes: int) -> bool:
         return False
     last = stage.innermost(variables)
     steps = [stage.step(access, last) for access in stage.reads]
-    if stage.step(stage.writes[0], last) != 1 or any(step > _LONGEST_STRIDE for step in steps):
+    if stage.step(stage.writes[0], last) != 1 or any(step > _LIMITS.stride for step in steps):
         return False
     loops = sch.get_loops(sch.get_sblock(stage.name))
     fused, seams = _fused(stage, sch.get(sch.get_sblock(stage.name)).body, lanes)
@@ -89,11 +99,11 @@ def _in_vectors(sch: Schedule, stage: Stage, lanes: int) -> bool:
     outer = list(loops[:-fused])
     if outer:
         rows = sch.fuse(*outer) if len(outer) > 1 else outer[0]
-        sch.parallel(sch.split(rows, sch.sample_perfect_tile(rows, 2, _MOST_ROWS))[0])
+        sch.parallel(sch.split(rows, sch.sample_perfect_tile(rows, 2, _LIMITS.rows))[0])
     if width in (lanes, length):
         vectors, lane = sch.split(inner, [None, width])
         parts = 2 if outer else 3
-        loops = sch.split(vectors, sch.sample_perfect_tile(vectors, parts, _MOST_UNROLLED))
+        loops = sch.split(vectors, sch.sample_perfect_tile(vectors, parts, _LIMITS.unrolled))
         if not outer:
             sch.parallel(loops[0])
         sch.unroll(loops[-1])
@@ -130,7 +140,7 @@ def _fused(stage: Stage, body: Node, lanes: int) -> tuple[int, list[int]]:
 
 def _suits(length: int, lanes: int) -> tuple[bool, bool, int]:
     """Return a key that ranks how well vectors run along `length` elements. Larger is better."""
-    whole, long = length % lanes == 0, length >= _LONG_VECTORS * lanes
+    whole, long = length % lanes == 0, length >= _LIMITS.long * lanes
     return whole, long, 0 if long else length
 
 
@@ -156,10 +166,10 @@ def _seams(body: Node, along: dict[Any, int]) -> list[int] | None:
                         return None
     for remainder in _tvm.found(body, _tvm.tirx.FloorMod):
         shift = _shift(remainder.a, place) if isinstance(remainder.b, _tvm.tirx.IntImm) else None
-        if shift is not None and stride <= _MOST_SEAMS * int(remainder.b.value):
+        if shift is not None and stride <= _LIMITS.seams * int(remainder.b.value):
             positions.update(range(-shift % int(remainder.b.value), stride, int(remainder.b.value)))
     seams = sorted(seam for seam in positions if 0 < seam < stride)
-    return seams if len(seams) <= _MOST_SEAMS else None
+    return seams if len(seams) <= _LIMITS.seams else None
 
 
 def _shift(expression: TirExpr, place: Any) -> int | None:

@@ -25,12 +25,26 @@ from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, s
 _ACCUMULATORS = (1, 4)
 """Vectors of partial results of a reduction. More of them hide the latency of additions, which take several cycles
 while one may begin in each. Fewer suit short rows. There is a sketch for each value, and measurements decide."""
-_MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
-"""Upper limits when sampling: rows of a parallel iteration, unrolled vectors of a row, vectors of columns of an
-iteration. Chosen by hand."""
-_MOST_VECTORS_OF_IMAGE = 16
-"""Upper limit on vectors of an image whose columns are one group: half of AVX-512's registers. Chosen by hand: no
-benchmark compares other values."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Limits on rows and vectors. All are chosen by hand; no benchmark compares other values of `image`.
+
+    Attributes:
+        rows: Upper limit on rows of a parallel iteration, when sampling.
+        unrolled: Upper limit on unrolled vectors of a row, when sampling.
+        vectors: Upper limit on vectors of columns of an iteration, when sampling.
+        image: Upper limit on vectors of an image whose columns are one group: half of AVX-512's registers.
+    """
+
+    rows: int = 64
+    unrolled: int = 16
+    vectors: int = 8
+    image: int = 16
+
+
+_LIMITS = _Limits()
 
 
 def row_by_row(sch: Schedule, lanes: int) -> list[Schedule]:
@@ -180,7 +194,7 @@ def _along_rows(
     for stage in stages:
         nests += _split_stage(sch, stage, rows[stage.name], lanes, accumulators)
     row_loops = [_row_loop(sch, nest) for nest in nests]
-    tile = sch.sample_perfect_tile(row_loops[0], 2, _MOST_ROWS)
+    tile = sch.sample_perfect_tile(row_loops[0], 2, _LIMITS.rows)
     inner = [sch.split(loop, tile)[1] for loop in row_loops]
     if len(inner) > 1:
         sch.merge(*inner)
@@ -212,7 +226,7 @@ def _along_columns(sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple
         others = [loops[v] for v in rows[stage.name]]
         column = others.pop(at)
         vectors, lane = sch.split(column, [None, width])
-        tile = tile or sch.sample_perfect_tile(vectors, 2, _MOST_VECTORS)
+        tile = tile or sch.sample_perfect_tile(vectors, 2, _LIMITS.vectors)
         group, vector = sch.split(vectors, tile)
         sch.reorder(*others, group, *along, vector, lane)
         groups.append(sch.fuse(*others, group) if others else group)
@@ -226,9 +240,7 @@ def _image(stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int
     """
     count = min(contiguous(stage, rows[stage.name])[1] for stage in stages)
     extents = [stages[0].extents[v] for v in rows[stages[0].name]]
-    fitting = [
-        n for n in range(2, count + 1) if min(lanes, SHORTEST) <= prod(extents[-n:]) <= _MOST_VECTORS_OF_IMAGE * lanes
-    ]
+    fitting = [n for n in range(2, count + 1) if min(lanes, SHORTEST) <= prod(extents[-n:]) <= _LIMITS.image * lanes]
     return max((n for n in fitting if extents[-n] > 1 and prod(extents[1 - n :]) > 1), default=0)
 
 
@@ -353,4 +365,4 @@ def _in_vectors(sch: Schedule, nest: _Nest, lanes: int) -> None:
 
 def _unroll_some(sch: Schedule, loop: LoopRef) -> None:
     """Split a loop by a sampled factor and unroll the inner one."""
-    sch.unroll(sch.split(loop, sch.sample_perfect_tile(loop, 2, _MOST_UNROLLED))[1])
+    sch.unroll(sch.split(loop, sch.sample_perfect_tile(loop, 2, _LIMITS.unrolled))[1])

@@ -41,25 +41,47 @@ from felixlike.spaces.surroundings import settle_surroundings
 
 _REGISTERS = 65536
 """Registers of a multiprocessor."""
-_MOST_ACCUMULATORS, _MOST_SLIDING = 128, 64
-"""Upper limits on outputs of a thread, in general and where a window slides: the compiler then keeps elements for
-several taps. With 128 for both, four of 154 random points of eleven operators spilled."""
-_CODE = 3072
-"""Upper limit on unrolled multiplications, in all stages together: 48 KiB of code."""
-_MOST_STEPS = 32
-"""Upper limit on steps of each reduction axis that are in shared memory at a time."""
-_STAGES = (1, 2, 3)
-"""Copies of both shared tiles, one sketch each. With one, all threads wait until it is filled. With more, the next ones
-are filled while one is in use."""
-_MOST_OWN, _MOST_THREADS, _MOST_SUMMING = 8, 64, 256
-"""Upper limits along one axis: neighbouring outputs of a thread where no vectors are possible, threads of a tile,
-threads of a block that sums parts."""
-_SMALL, _LONG, _LONG_AXIS = 4096, 512, 32
-"""The reduction may be split among blocks if the output has fewer than `_SMALL` elements a multiprocessor, the
-reduction has at least `_LONG` steps, windows included, and its longest axis at least `_LONG_AXIS`: 64×64 tiles would
-leave multiprocessors idle. Chosen by hand."""
 _COOPERATIVE = "meta_schedule.cooperative_fetch"
 """The annotation of copies that all threads of a block make together."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Limits of a tile, and when the reduction may be split among blocks.
+
+    It may be split if `small`, `long` and `long_axis` all allow it: 64×64 tiles would leave multiprocessors idle. These
+    three are chosen by hand.
+
+    Attributes:
+        sums: Upper limit on outputs of a thread in general.
+        sliding: Upper limit on outputs of a thread where a window slides: the compiler then keeps elements for several
+            taps. With 128 for both, four of 154 random points of eleven operators spilled.
+        code: Upper limit on unrolled multiplications, in all stages together: 48 KiB of code.
+        steps: Upper limit on steps of each reduction axis that are in shared memory at a time.
+        stages: Copies of both shared tiles, one sketch each. With one, all threads wait until it is filled. With more,
+            the next ones are filled while one is in use.
+        own: Upper limit along one axis on neighbouring outputs of a thread where no vectors are possible.
+        threads: Upper limit along one axis on threads of a tile.
+        summing: Upper limit along one axis on threads of a block that sums parts.
+        small: Elements of the output per multiprocessor, fewer of which allow a split.
+        long: Least steps of the reduction, windows included.
+        long_axis: Least steps of its longest axis.
+    """
+
+    sums: int = 128
+    sliding: int = 64
+    code: int = 3072
+    steps: int = 32
+    stages: tuple[int, ...] = (1, 2, 3)
+    own: int = 8
+    threads: int = 64
+    summing: int = 256
+    small: int = 4096
+    long: int = 512
+    long_axis: int = 32
+
+
+_LIMITS = _Limits()
 
 
 def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
@@ -93,10 +115,12 @@ def _warp_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sch
 def _variants(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, device: Device) -> list[Schedule]:
     """Return a new schedule for each number of stages, with whole reductions and with split ones."""
     summed = [a.extent for a in axes.stepped]
-    variants = [(stages, False) for stages in _STAGES if stages == 1 or math.prod(summed) >= axes.least_steps * stages]
+    variants = [
+        (stages, False) for stages in _LIMITS.stages if stages == 1 or math.prod(summed) >= axes.least_steps * stages
+    ]
     outputs, steps = (math.prod(a.extent for a in of) for of in (axes.contraction.spatial, axes.contraction.reduction))
-    if outputs < _SMALL * device.cores and steps >= _LONG and max(summed, default=1) >= _LONG_AXIS:
-        variants += [(stages, True) for stages in _STAGES[:2]]
+    if outputs < _LIMITS.small * device.cores and steps >= _LIMITS.long and max(summed, default=1) >= _LIMITS.long_axis:
+        variants += [(stages, True) for stages in _LIMITS.stages[:2]]
     schedules = []
     for stages, parts in variants:
         if axes.least_bytes * stages > device.tile_bytes:
@@ -176,8 +200,8 @@ def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int
     group = bind(schedule, loops)
     if axes.most_threads >= 2 * axes.least_threads:
         note_threads(schedule, block, axes.least_threads)
-    most = _MOST_SLIDING if axes.slides else _MOST_ACCUMULATORS
-    note_thread_bounds(schedule, block, ThreadBounds(most, _REGISTERS, _CODE // stages))
+    most = _LIMITS.sliding if axes.slides else _LIMITS.sums
+    note_thread_bounds(schedule, block, ThreadBounds(most, _REGISTERS, _LIMITS.code // stages))
     schedule.reverse_compute_at(last, group, preserve_unit_loops=True)
     _write_vectors(schedule, last, block, axes)
     home = loops.outer[-1] if loops.outer else group
@@ -217,7 +241,7 @@ def _split_sums(
         lanes = axes.lanes(axis)
         vectors, *lane = schedule.split(loop, [None, lanes], disable_predication=True) if lanes > 1 else [loop]
         names = ["part"] * (axis is longest) + ["outer", "inner"]
-        factors = sampled(schedule, vectors, len(names), _MOST_STEPS // lanes)
+        factors = sampled(schedule, vectors, len(names), _LIMITS.steps // lanes)
         levels += [*zip(factors, names, strict=True), *((one, axes.lane_level) for one in lane)]
     return levels
 
@@ -241,14 +265,14 @@ def _split(schedule: Schedule, axes: ThreadAxes, levels: Sequence[tuple[LoopRef,
             continue
         if lanes > 1:
             vectors, lane = schedule.split(loop, [None, lanes], disable_predication=True)
-            outer, virtual, thread = sampled(schedule, vectors, 3, _MOST_THREADS)
+            outer, virtual, thread = sampled(schedule, vectors, 3, _LIMITS.threads)
             tile.virtual.append(virtual)
             tile.own.append(lane)
         elif axes.is_alone(axis):
-            outer, thread, own = sampled(schedule, loop, 3, _MOST_OWN)
+            outer, thread, own = sampled(schedule, loop, 3, _LIMITS.own)
             tile.own.append(own)
         else:
-            outer, thread = sampled(schedule, loop, 2, _MOST_THREADS)
+            outer, thread = sampled(schedule, loop, 2, _LIMITS.threads)
         tile.blocks.append(outer)
         tile.threads.append(thread)
     return tile
@@ -265,7 +289,7 @@ def _sum_up(schedule: Schedule, total: BlockRef, epilogue: Any | None, contracti
         if int(schedule.get(loop).extent) == 1:
             loops.blocks.append(loop)
             continue
-        outer, thread = sampled(schedule, loop, 2, _MOST_SUMMING)
+        outer, thread = sampled(schedule, loop, 2, _LIMITS.summing)
         loops.blocks.append(outer)
         loops.threads.append(thread)
     schedule.reorder(*loops.blocks, *loops.threads)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby, islice, product
 
 import numpy as np
@@ -22,24 +23,31 @@ from felixlike.symbolic.expr.expression import Expr, const
 from felixlike.symbolic.expr.factors import divisors
 from felixlike.symbolic.expr.node import Group, Number, group_of
 
-_MOST = 200
-"""Maximum number of combinations of values that are distinguished; chosen by hand."""
-
-_MOST_ALIKE = 5000
-"""Maximum number of combinations for which the function is evaluated if quantities are passed; chosen by hand."""
-
-_MOST_LISTED, _OF_A_KIND = 400_000, 4
-"""Maximum number of combinations that are listed if quantities are passed; chosen by hand.
-
-If more than `_MOST_ALIKE` are listed, the function is evaluated for `_OF_A_KIND` combinations of each set with the same
-quantities.
-"""
-
-_MOST_SPLITS = 50_000
-"""Maximum number of ways to split one loop that are enumerated; chosen by hand."""
-
 Case = tuple[int, ...]
 """Values of the expressions that distinguish cases."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Limits on combinations of values. All are chosen by hand.
+
+    Attributes:
+        cases: Maximum number of combinations that are distinguished.
+        evaluated: Maximum number of combinations for which the function is evaluated if quantities are passed.
+        listed: Maximum number of combinations that are listed if quantities are passed.
+        alike: Number of combinations of each set with the same quantities for which the function is evaluated if more
+            than `evaluated` are listed.
+        splits: Maximum number of ways to split one loop that are enumerated.
+    """
+
+    cases: int = 200
+    evaluated: int = 5000
+    listed: int = 400_000
+    alike: int = 4
+    splits: int = 50_000
+
+
+_LIMITS = _Limits()
 
 
 def by_cases(
@@ -58,10 +66,10 @@ def by_cases(
     Raises:
         UnsupportedSketch: If a variable is not a tile factor, or there are too many combinations.
     """
-    distinguishing, cases = _cases(variables, _MOST_LISTED if quantities else _MOST)
+    distinguishing, cases = _cases(variables, _LIMITS.listed if quantities else _LIMITS.cases)
     parts = [quantity if isinstance(quantity, tuple) else (quantity,) for quantity in quantities]
     keys: list[tuple[Sequence[Expr], list[Case]]] = [(part, _values(part, cases)) for part in parts]
-    if len(cases) > _MOST_ALIKE:
+    if len(cases) > _LIMITS.evaluated:
         sampled = _sample_alike([case for _, case in keys])
         cases = [cases[place] for place in sampled]
         keys = [(part, [case[place] for place in sampled]) for part, case in keys]
@@ -86,10 +94,10 @@ def _sample_alike(keys: Sequence[Sequence[Case]]) -> list[int]:
     places: dict[tuple[Case, ...], list[int]] = {}
     for place, quantities in enumerate(zip(*keys, strict=True)):
         places.setdefault(quantities, []).append(place)
-    if len(places) * _OF_A_KIND > _MOST_ALIKE:
+    if len(places) * _LIMITS.alike > _LIMITS.evaluated:
         raise _too_many()
     samples = (
-        np.linspace(0, len(members) - 1, min(len(members), _OF_A_KIND)).astype(int).tolist()
+        np.linspace(0, len(members) - 1, min(len(members), _LIMITS.alike)).astype(int).tolist()
         for members in places.values()
     )
     return sorted(members[place] for members, chosen in zip(places.values(), samples, strict=True) for place in chosen)
@@ -101,7 +109,7 @@ def _by_first(keys: Sequence[tuple[Sequence[Expr], Sequence[Case]]], column: Seq
         if _suffice(cases, column):
             distinguishing, cases = _needed(distinguishing, cases, column)
             numbers_by_case = dict(zip(cases, column, strict=True))
-            if len(numbers_by_case) > _MOST and len(set(column)) > 1:
+            if len(numbers_by_case) > _LIMITS.cases and len(set(column)) > 1:
                 raise _too_many()
             return _case_distinction(distinguishing, sorted(numbers_by_case.items()))
     raise _too_many()  # none of the quantities suffices, and not all combinations were tried
@@ -171,7 +179,7 @@ def _cases(variables: Sequence[Expr], most: int) -> tuple[list[Expr], list[tuple
 
 def _too_many() -> UnsupportedSketch:
     """Return the error for too many combinations."""
-    return UnsupportedSketch(f"more than {_MOST} combinations of tile factors to distinguish", where="indices")
+    return UnsupportedSketch(f"more than {_LIMITS.cases} combinations of tile factors to distinguish", where="indices")
 
 
 def _distinguishing(group: Group, members: Sequence[Expr]) -> Sequence[Expr]:
@@ -182,9 +190,9 @@ def _distinguishing(group: Group, members: Sequence[Expr]) -> Sequence[Expr]:
 def _of_group(group: Group, members: Sequence[Expr]) -> Iterator[tuple[Case, dict[str, int]]]:
     """Yield the key of each split of a loop, and the values of its members by name."""
     whole = len(members) == group.size
-    splits = list(islice(_splits(group.product, members, whole=whole), _MOST_SPLITS + 1))
-    if len(splits) > _MOST_SPLITS:
-        raise UnsupportedSketch(f"{group.name} can be split in more than {_MOST_SPLITS} ways", where="indices")
+    splits = list(islice(_splits(group.product, members, whole=whole), _LIMITS.splits + 1))
+    if len(splits) > _LIMITS.splits:
+        raise UnsupportedSketch(f"{group.name} can be split in more than {_LIMITS.splits} ways", where="indices")
     for values in splits:
         yield values[1:] if whole else values, {m.name: v for m, v in zip(members, values, strict=True)}
 

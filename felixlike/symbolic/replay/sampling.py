@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -21,20 +22,26 @@ from felixlike.symbolic.replay.points import Points, values_of
 from felixlike.symbolic.replay.source_limits import SourceLimits
 from felixlike.symbolic.replay.structure_cache import StructureCache
 
-_BATCH = 100_000
-"""Maximum number of points that are drawn at once; chosen by hand."""
 
-_HOPELESS = 3_000_000
-"""Number of random points without a valid one after which sampling fails; chosen by hand."""
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Limits on random points. All are chosen by hand.
 
-_LONG = 10_000
-"""Number of random points without a valid one of short source after which long source is allowed; chosen by hand."""
+    Attributes:
+        batch: Maximum number of points that are drawn at once.
+        hopeless: Number of points without a valid one after which sampling fails.
+        long: Number of points without a valid one of short source after which long source is allowed.
+        attempts: Number of draws in a row that TVM may refuse before sampling gives up, for a sketch without a symbolic
+            program. TVM takes about 10 ms to accept or refuse a point.
+    """
 
-_ATTEMPTS = 64
-"""Number of draws in a row that TVM may refuse before sampling gives up, for a sketch without a symbolic program.
+    batch: int = 100_000
+    hopeless: int = 3_000_000
+    long: int = 10_000
+    attempts: int = 64
 
-Chosen by hand; TVM takes about 10 ms to accept or refuse a point.
-"""
+
+_LIMITS = _Limits()
 
 
 class Sampler:
@@ -93,11 +100,11 @@ class Sampler:
         batches: list[Points] = []
         valid_count, draw_count = 0, 0
         while valid_count < count:
-            if not valid_count and draw_count > _HOPELESS:
+            if not valid_count and draw_count > _LIMITS.hopeless:
                 raise InvalidSchedule(f"none of {draw_count} random points is valid", where=self._scheduler.label)
             missing = count - valid_count
             number = math.ceil(1.1 * missing * draw_count / valid_count) if valid_count else max(missing, draw_count)
-            number = min(number, _BATCH)
+            number = min(number, _LIMITS.batch)
             drawn = []
             for path, sampler, part_count in zip(
                 paths, samplers, rng.multinomial(number, sizes / sizes.sum()), strict=True
@@ -106,7 +113,7 @@ class Sampler:
                 rows[:, self._structures.columns] = path
                 drawn.append(rows)
             rows = np.concatenate(drawn)
-            if valid_count or draw_count <= _LONG:
+            if valid_count or draw_count <= _LIMITS.long:
                 rows = rows[self._source_limits.short(rows)]
             batches.append(rng.permutation(rows) if len(paths) > 1 else rows)
             valid_count, draw_count = valid_count + len(rows), draw_count + number
@@ -156,13 +163,13 @@ class Sampler:
     def _accepted(self, count: int, rng: np.random.Generator) -> Points:
         """Return points that TVM's postprocessors accept.
 
-        After `_ATTEMPTS` refusals in a row, the accepted points so far are repeated, or refused ones if there are none.
+        After too many refusals in a row, the accepted points so far are repeated, or refused ones if there are none.
         """
         accepted: list[tuple[int, ...]] = []
         refused: list[tuple[int, ...]] = []
         failures = 0
         draws = self._candidates(rng)
-        while len(accepted) < count and failures < _ATTEMPTS:
+        while len(accepted) < count and failures < _LIMITS.attempts:
             point = next(draws)
             is_accepted = self._verdict(point)
             (accepted if is_accepted else refused).append(point)
@@ -178,7 +185,7 @@ class Sampler:
         while self._structures.columns:
             yield self._by_tvm(rng)
         while True:
-            yield from map(tuple, self.any.draw(_ATTEMPTS, rng).tolist())
+            yield from map(tuple, self.any.draw(_LIMITS.attempts, rng).tolist())
 
     def _verdict(self, point: tuple[int, ...]) -> bool:
         """Return whether TVM accepts a point; cached."""

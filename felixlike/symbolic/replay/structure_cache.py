@@ -6,6 +6,7 @@ Input: a `Scheduler`. Output: `StructureCache`, which returns one `Structure` pe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,12 +18,23 @@ from felixlike.symbolic.program.variables import Kind
 from felixlike.symbolic.replay.scheduler import Scheduler
 from felixlike.symbolic.replay.structure import Structure, read_structure
 
-_PROBES, _MORE_PROBES = 2, 8
-_PROBED = 64
-"""Number of random points from which the points for comparing a program with TVM are selected, if blocks moved.
 
-`_PROBES` points are compared, or `_MORE_PROBES` if indices contain divisions. All three are chosen by hand.
-"""
+@dataclass(frozen=True, slots=True)
+class _Probes:
+    """How many points of a program are compared with TVM, if blocks moved. All numbers are chosen by hand.
+
+    Attributes:
+        drawn: Number of random points from which the compared points are selected.
+        compared: Number of points that are compared.
+        with_divisions: Number of points that are compared if indices contain divisions.
+    """
+
+    drawn: int = 64
+    compared: int = 2
+    with_divisions: int = 8
+
+
+_PROBES = _Probes()
 
 
 class StructureCache:
@@ -118,11 +130,12 @@ class StructureCache:
         """
         if isinstance(structure, UnsupportedSketch) or not structure.moved:
             return structure
-        rows = self.sampler(structure).draw(_PROBED, np.random.default_rng(0))
+        rows = self.sampler(structure).draw(_PROBES.drawn, np.random.default_rng(0))
         rows[:, self.columns] = structure.locations
         stores = (store for store, _ in structure.program.stores())
         has_divisions = any(index.floors for store in stores for access in store.accesses for index in access.indices)
-        probed_rows = np.argsort(-(rows > 1).sum(axis=1), kind="stable")[: _MORE_PROBES if has_divisions else _PROBES]
+        count = _PROBES.with_divisions if has_divisions else _PROBES.compared
+        probed_rows = np.argsort(-(rows > 1).sum(axis=1), kind="stable")[:count]
         names, label = [v.name for v in self.scheduler.variables], self.scheduler.label
         for point in map(tuple, rows[probed_rows].tolist()):
             try:
