@@ -91,7 +91,7 @@ class Convolution:
             for in_columns, vectors, rows in self._axes()
             if (width := _width(vectors, lanes))
         ]
-        return min(choices)[1] if choices else count / min(estimate.ONE_BY_ONE, lanes)
+        return min(choices)[1] if choices else count / min(estimate.COSTS.one_by_one, lanes)
 
     def _axes(self) -> Iterator[tuple[int, int, int]]:
         """Yield (rank, extent, rows) of each axis that can be vectorized, as `roles.choose_roles` ranks them."""
