@@ -14,7 +14,7 @@ import numpy as np
 
 from felixlike.dynamic.ukernel import Ints, UKernels, Workload
 from felixlike.hardware import Device
-from felixlike.hardware.vectors import MOST_VECTORS
+from felixlike.hardware.vectors import TILE
 from felixlike.spaces.gpu.thread_axes import LANES
 
 TRANSACTION_BYTES = 32
@@ -93,7 +93,7 @@ def column_tiles(extent: int, device: Device, item_bytes: int) -> list[int]:
         lanes = min(LANES, device.vector_bits // 8 // item_bytes)
         return [lanes, 2 * lanes] if extent >= lanes else [1]
     lanes = device.unit.lanes(8 * item_bytes)
-    most = min(MOST_VECTORS, -(-extent // lanes))
+    most = min(TILE.vectors, -(-extent // lanes))
     return [lanes * vectors for vectors in range(1, most + 1)]
 
 

@@ -45,7 +45,7 @@ from felixlike.hardware import (
     resolve_target,
     target_device,
 )
-from felixlike.hardware.vectors import MOST_ROWS
+from felixlike.hardware.vectors import TILE
 from felixlike.measure import Pool as MeasuringPool
 from felixlike.measure.packing import Packing
 
@@ -321,7 +321,7 @@ def pools_of(operator: Operator, kernels: UKernels, sia: Sia, workloads: list[Wo
     registers = device.unit.registers
 
     def tiles(width: int) -> list[tuple[int, int]]:
-        heights = [rows for rows in range(1, min(most_rows, MOST_ROWS) + 1) if fits_registers(rows, width, registers)]
+        heights = [rows for rows in range(1, min(most_rows, TILE.rows) + 1) if fits_registers(rows, width, registers)]
         return [(rows, width) for rows in heights or [1]]
 
     widths = sorted(sorted(set(by_width) & set(TILES.widths), key=lambda width: -by_width[width])[: TILES.widths_timed])

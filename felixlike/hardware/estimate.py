@@ -8,29 +8,36 @@ has the same tasks. It chooses between forms of a program that are not searched.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 from felixlike.hardware.vectors import IN_FLIGHT
 
-_LATE = 0.25
-"""Part of a load's time that products do not hide, since some loads come from beyond the L1 cache. Chosen by hand."""
 
-UNSHARED = 1.75
-"""Time of a product that loads its own vector, which no tile shares. Chosen by hand."""
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """How long work takes. `late`, `unshared`, `transposed` and `one_by_one` are chosen by hand.
 
-COPIED = 2.0
-"""Time of copying a vector: a load and a store."""
+    Attributes:
+        late: Part of a load's time that products do not hide, since some loads come from beyond the L1 cache.
+        unshared: Time of a product that loads its own vector, which no tile shares, in products.
+        copied: Time of copying a vector, in products: a load and a store.
+        transposed: Time of an element of an output whose vectors lie across what is written, with shuffles of whole
+            tiles, in products.
+        one_by_one: Elements computed in the time of a vector where no rule vectorizes, but LLVM may.
+        balance: Floating-point operations in the time of a byte from or to main memory, for all cores together: 350 to
+            500 GFLOPS and 20 to 60 GB/s on two cores.
+    """
 
-TRANSPOSED = 0.25
-"""Time of an element of an output whose vectors lie across what is written, with shuffles of whole tiles. Chosen by
-hand."""
+    late: float = 0.25
+    unshared: float = 1.75
+    copied: float = 2.0
+    transposed: float = 0.25
+    one_by_one: float = 4.0
+    balance: float = 16.0
 
-ONE_BY_ONE = 4.0
-"""Elements computed in the time of a vector where no rule vectorizes, but LLVM may. Chosen by hand."""
 
-_BALANCE = 16.0
-"""Floating-point operations in the time of a byte from or to main memory, for all cores together: 350 to 500 GFLOPS and
-20 to 60 GB/s on two cores."""
+COSTS = Costs()
 
 
 def busy(rows: int, vectors: int) -> int:
@@ -43,7 +50,7 @@ def busy(rows: int, vectors: int) -> int:
 
 def tile(rows: int, vectors: int) -> float:
     """Return `busy` plus the time that loads add, 0 for no rows."""
-    return busy(rows, vectors) + _LATE * (rows + vectors) if rows else 0.0
+    return busy(rows, vectors) + COSTS.late * (rows + vectors) if rows else 0.0
 
 
 @cache
@@ -54,4 +61,4 @@ def hindrance(rows: int, vectors: int) -> float:
 
 def moved(count: float) -> float:
     """Return the floating-point operations in the time that `count` bytes take between memory and cores."""
-    return _BALANCE * count
+    return COSTS.balance * count

@@ -22,13 +22,25 @@ IN_FLIGHT = 2 * 4
 """Sums of products that must be independent, so that none waits for another: two multipliers of four cycles' latency,
 as in Intel's processors since Skylake and AMD's since Zen 2."""
 
-MOST_VECTORS, MOST_ROWS = 8, 16
-"""Upper limits on the factors of a register tile, in vectors and in rows. `spaces/cpu/register_bounds.py` limits the
-registers. They bound the search and are chosen by hand: either alone fills a quarter, or half, of 32 registers."""
 
-UNROLLED_TAPS = 7
-"""Extent up to which a window's innermost axis is unrolled: the longest that networks usually have. Chosen by hand: no
-benchmark compares other values."""
+@dataclass(frozen=True, slots=True)
+class TileLimits:
+    """Upper limits of a register tile, which bound the search. All values are chosen by hand.
+
+    Attributes:
+        vectors: Largest factor of the tile in vectors, which alone fills a quarter of 32 registers.
+            `spaces/cpu/register_bounds.py` limits the registers.
+        rows: Largest factor of the tile in rows, which alone fills half of 32 registers.
+        unrolled_taps: Extent up to which a window's innermost axis is unrolled: the longest that networks usually have.
+            No benchmark compares other values.
+    """
+
+    vectors: int = 8
+    rows: int = 16
+    unrolled_taps: int = 7
+
+
+TILE = TileLimits()
 
 
 @dataclass(frozen=True, slots=True)

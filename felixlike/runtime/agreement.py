@@ -4,11 +4,11 @@ Inputs: the outputs of a compiled model, those of the original (in float64 if po
 rounding noise. Output: `Agreement`, the error and a description of what is wrong.
 
 Each output is compared as a whole, and each of its slices along each dimension relative to the slice's magnitude:
-scores of a detection head share an output with boxes that are a thousand times larger. The error may be `_DIGITS` of
-the slice's largest value, or 32 times the noise of the original in that slice, since other orders of summation and fast
-convolutions lose a digit. If products ran on tensor cores at reduced precision, the error may also be the tolerance of
-that precision (`hardware/precision.py`). Integers must be equal, except for a few that depend on nearly equal numbers,
-as in an argmax.
+scores of a detection head share an output with boxes that are a thousand times larger. The error may be
+`Tolerances.digits` of the slice's largest value, or 32 times the noise of the original in that slice, since other
+orders of summation and fast convolutions lose a digit. If products ran on tensor cores at reduced precision, the error
+may also be the tolerance of that precision (`hardware/precision.py`). Integers must be equal, except for a few that
+depend on nearly equal numbers, as in an argmax.
 """
 
 import math
@@ -19,31 +19,36 @@ from typing import Any
 from felixlike._util.torch_compat import pytree
 from felixlike._util.wording import counted
 
-_DIGITS = {"float32": 2.0**-15}
-"""Allowed error relative to the largest value of a slice, by dtype; the square root of machine epsilon for other
-dtypes. The largest such error of nine networks and the operators of `support.models` was 4.6e-6."""
 
-_TIMES_NOISE = 32.0
-"""Allowed error relative to the noise of a slice. The largest in the same models was 10 times the noise."""
+@dataclass(frozen=True, slots=True)
+class Tolerances:
+    """How far outputs may differ. The last six values are chosen by hand.
 
-_MOST = 0.1
-"""Maximum error relative to the largest value that noise can justify. Chosen by hand."""
+    Attributes:
+        digits: Allowed error relative to the largest value of a slice, for float32; the square root of machine epsilon
+            for other dtypes. The largest such error of nine networks and the operators of `support.models` was 4.6e-6.
+        times_noise: Allowed error relative to the noise of a slice. The largest in the same models was 10 times the
+            noise.
+        most: Maximum error relative to the largest value that noise can justify.
+        last_digits: Error allowed in every slice, in units of machine epsilon times the whole output's largest value.
+        unmeasured: Factor of the allowed error if the noise of the original is unknown.
+        fewest: Minimum number of elements of a slice that is compared separately. The noise of fewer may be small by
+            chance.
+        few: Share of an output's integers that may differ because they depend on nearly equal numbers.
+        blind: Share of NaN above which the comparison of an output is meaningless.
+    """
 
-_LAST_DIGITS = 8.0
-"""Error allowed in every slice, in units of machine epsilon times the whole output's largest value. Chosen by hand."""
+    digits: float = 2.0**-15
+    times_noise: float = 32.0
+    most: float = 0.1
+    last_digits: float = 8.0
+    unmeasured: float = 8.0
+    fewest: int = 8
+    few: float = 0.01
+    blind: float = 0.9
 
-_UNMEASURED = 8.0
-"""Factor of the allowed error if the noise of the original is unknown. Chosen by hand."""
 
-_FEWEST = 8
-"""Minimum number of elements of a slice that is compared separately. The noise of fewer may be small by chance. Chosen
-by hand."""
-
-_FEW = 0.01
-"""Share of an output's integers that may differ because they depend on nearly equal numbers. Chosen by hand."""
-
-_BLIND = 0.9
-"""Share of NaN above which the comparison of an output is meaningless. Chosen by hand."""
+_TOLERANCES = Tolerances()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ def agreement(
         want: Outputs of the original.
         samples: Outputs of the original in its own precision: first for the same inputs, then for inputs and weights
             changed by a rounding error. Their distance from `want` is the noise. Without samples, every slice must
-            agree to `_DIGITS`.
+            agree to `Tolerances.digits`.
         names: Names of the outputs.
         exact: Whether `want` is more precise than `got`. If not, and without samples, outputs are compared as a whole.
         products: Error allowed for reduced-precision products, relative to an output's largest value.
@@ -121,7 +126,7 @@ def _of_output(got: Any, want: Any, samples: list[Any], name: str, exact: bool, 
     if not want.is_floating_point():
         return _of_integers(got, want, samples, name)
     fields = _Fields(got, want, samples)
-    blind = (name,) if fields.nan > _BLIND else ()
+    blind = (name,) if fields.nan > _TOLERANCES.blind else ()
     if not fields.comparable:
         words = f"{name} has NaN or infinite values at other positions than the original"
         return Agreement(math.inf, wrong=words, blind=blind)
@@ -162,19 +167,19 @@ class _Limits:
         if not got.is_floating_point():
             return cls(0.0, 0.0, 0.0)
         numbers = torch.finfo(got.dtype)
-        digits = _DIGITS.get(str(got.dtype).removeprefix("torch."), math.sqrt(numbers.eps))
-        digits *= 1.0 if known else _UNMEASURED
-        least = max(_LAST_DIGITS * numbers.eps, products) * fields.scale
+        digits = _TOLERANCES.digits if got.dtype == torch.float32 else math.sqrt(numbers.eps)
+        digits *= 1.0 if known else _TOLERANCES.unmeasured
+        least = max(_TOLERANCES.last_digits * numbers.eps, products) * fields.scale
         return cls(digits, max(least, min(numbers.tiny, 1e-30)), digits * fields.scale)
 
     def sure(self, scale: float, noise: float) -> float:
         """Return the largest difference that counts as right."""
-        explained = min(_TIMES_NOISE * noise, max(_MOST * scale, self.whole))
+        explained = min(_TOLERANCES.times_noise * noise, max(_TOLERANCES.most * scale, self.whole))
         return max(self.digits * scale, self.absolute, explained)
 
     def usual(self, scale: float, noise: float) -> float:
         """Return the largest difference that does not count as wrong."""
-        return max(self.digits * scale, self.absolute, _TIMES_NOISE * noise)
+        return max(self.digits * scale, self.absolute, _TOLERANCES.times_noise * noise)
 
 
 class _Fields:
@@ -220,8 +225,9 @@ class _Fields:
 
         Args:
             digits: Minimum relative error of a slice.
-            along: Whether to yield slices along each dimension, if they have at least `_FEWEST` elements. Slices of one
-                dimension are in descending order of their errors. Slices of zeros have no magnitude and are skipped.
+            along: Whether to yield slices along each dimension, if they have at least `Tolerances.fewest` elements.
+                Slices of one dimension are in descending order of their errors. Slices of zeros have no magnitude and
+                are skipped.
 
         Yields:
             (place, largest difference, largest value, largest noise). The place is in Python's notation, such as
@@ -235,7 +241,7 @@ class _Fields:
             return
         yield "", float(self._difference.max()), self.scale, float(self._noise.max())
         for dim, count in enumerate(self._scale.shape):
-            if not along or count == 1 or size // count < _FEWEST:
+            if not along or count == 1 or size // count < _TOLERANCES.fewest:
                 continue
             others = [other for other in range(rank) if other != dim]
             differences, scales, noises = (field.amax(others) for field in fields)
@@ -258,7 +264,7 @@ def _of_integers(got: Any, want: Any, samples: list[Any], name: str) -> Agreemen
     if not number:
         return Agreement(0.0)
     words = f"{number} of the {size} values of {name} differ from the original"
-    if number <= max(_FEW * size, _TIMES_NOISE * usual):
+    if number <= max(_TOLERANCES.few * size, _TOLERANCES.times_noise * usual):
         return Agreement(
             0.0, unsure=f"{words}; this can happen where the model compares or rounds nearly equal numbers"
         )

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from felixlike._tvm.typing import BlockRef, Schedule
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import estimate
-from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, widths
+from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.contraction import Axis, Contraction
 
 _MULTIPLES = (1, 12, 8, 10, 9, 7, 11)
@@ -58,7 +58,7 @@ def multiples(contraction: Contraction, vector: Axis, rows: Axis | None, lanes: 
     if vector.extent % lanes:
         width = _best(_WIDTHS, lambda width: _time(count, 1, -(-vector.extent // lanes), width, registers))
         result[vector.place] = lanes * width
-    if rows is not None and rows.extent > MOST_ROWS:
+    if rows is not None and rows.extent > TILE.rows:
         vectors = -(-vector.extent // lanes)
         result[rows.place] = _best(_MULTIPLES, lambda multiple: _time(count, multiple, vectors, width, registers))
     return result
@@ -81,8 +81,8 @@ def _time(extent: int, multiple: int, vectors: int, wider: int, registers: int) 
     padded, across = (-(-size // by) * by for size, by in ((extent, multiple), (vectors, wider)))
     return min(
         (extent // rows * estimate.tile(rows, width) + estimate.tile(extent % rows, width)) * (across // width)
-        for rows in range(1, MOST_ROWS + 1)
-        for width in range(1, MOST_VECTORS + 1)
+        for rows in range(1, TILE.rows + 1)
+        for width in range(1, TILE.vectors + 1)
         if padded % rows == 0 and across % width == 0 and rows * width + width < registers
     )
 

@@ -87,9 +87,9 @@ def _cost(contraction: Contraction, roles: Roles, extent: int, strided: list[Ope
     outputs = extent * math.prod(a.extent for a in others if not a.reduced)
     transposed = outputs if contraction.written[-1] != roles.vector.place else 0
     return (
-        products * (estimate.UNSHARED if roles.rows is None else 1.0)
-        + estimate.COPIED * copied
-        + estimate.TRANSPOSED * transposed
+        products * (estimate.COSTS.unshared if roles.rows is None else 1.0)
+        + estimate.COSTS.copied * copied
+        + estimate.COSTS.transposed * transposed
     )
 
 

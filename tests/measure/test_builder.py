@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_the_cpu_computes_the_reference_if_the_gpu_fails(monkeypatch: pytest.Mon
     """The GPU is reported but missing, so its process fails. The CPU then computes the correct outputs."""
     if gpu_at_hand() is not None:
         pytest.skip("there is one")
-    monkeypatch.setattr(reference, "GPU_ITERATIONS", 0)
+    monkeypatch.setattr(reference, "_SIZES", replace(reference._SIZES, on_gpu=0))
     monkeypatch.setattr(builder_module, "gpu_at_hand", lambda: ("NVIDIA H100", "sm_90"))
     kinds: list[str] = []
     build = Builder.build

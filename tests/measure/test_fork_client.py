@@ -1,5 +1,6 @@
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -64,7 +65,7 @@ def test_a_hanging_server_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         channel.close()
         assert server._process is not None
         os.kill(server._process.pid, signal.SIGSTOP)
-        monkeypatch.setattr(fork_client, "REPLY_SECONDS", 1)
+        monkeypatch.setattr(fork_client, "_TIMEOUTS", replace(fork_client._TIMEOUTS, reply=1))
         with pytest.raises(ServerDied, match="within 1 s"):
             server.end(process, kill=True)
     finally:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def test_integers_and_shapes_are_unchanged() -> None:
 )
 def test_the_order_of_loops_does_not_change_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The terms of each output are added in the same order, so the outputs are bit-identical."""
-    monkeypatch.setattr(reference, "REORDERED_ITERATIONS", 1)
+    monkeypatch.setattr(reference, "_SIZES", replace(reference._SIZES, reordered=1))
     module = double_precision(
         _tvm.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
     )
@@ -105,7 +106,7 @@ SM_90 = resolve_target("sm_90")
 )
 def test_gpu_threads_compute_the_same_as_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Executing the threads serially gives bit-identical outputs, and the CUDA compiler accepts the kernels."""
-    monkeypatch.setattr(reference, "GPU_ITERATIONS", 0)
+    monkeypatch.setattr(reference, "_SIZES", replace(reference._SIZES, on_gpu=0))
     module = double_precision(
         _tvm.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
     )

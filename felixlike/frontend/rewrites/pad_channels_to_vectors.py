@@ -27,7 +27,7 @@ from felixlike.frontend.rewrites.rewriting import (
     with_attributes,
 )
 from felixlike.hardware import estimate
-from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, SHORTEST, UNROLLED_TAPS, VectorUnit
+from felixlike.hardware.vectors import SHORTEST, TILE, VectorUnit
 
 _CONVOLUTIONS = {f"nn.conv{rank}d" for rank in (1, 2, 3)}
 
@@ -85,13 +85,13 @@ class Convolution:
         The overhead of tiles that do not fit is included.
         """
         count = self.channels * self.groups * self.columns
-        most = unit.registers // 2 if 1 < self.taps <= UNROLLED_TAPS else unit.registers * 3 // 4
+        most = unit.registers // 2 if 1 < self.taps <= TILE.unrolled_taps else unit.registers * 3 // 4
         choices = [
             ((-width, in_columns), count / width * _hindrance(vectors // width, rows, most))
             for in_columns, vectors, rows in self._axes()
             if (width := _width(vectors, lanes))
         ]
-        return min(choices)[1] if choices else count / min(estimate.ONE_BY_ONE, lanes)
+        return min(choices)[1] if choices else count / min(estimate.COSTS.one_by_one, lanes)
 
     def _axes(self) -> Iterator[tuple[int, int, int]]:
         """Yield (rank, extent, rows) of each axis that can be vectorized, as `roles.choose_roles` ranks them."""
@@ -104,7 +104,7 @@ class Convolution:
 @cache
 def _hindrance(vectors: int, rows: int, most: int) -> float:
     """Return how much longer than its arithmetic the best tile takes."""
-    tiles = product(_divisors(vectors, MOST_VECTORS), _divisors(rows, MOST_ROWS))
+    tiles = product(_divisors(vectors, TILE.vectors), _divisors(rows, TILE.rows))
     return min(estimate.hindrance(r, v) for v, r in tiles if v * r <= most)
 
 

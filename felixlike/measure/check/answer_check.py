@@ -1,26 +1,38 @@
 """Check outputs: the error relative to the reference, the tolerance, and contents that no correct output has."""
 
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_UNITS = 16
-"""Constant part of the tolerance, in multiples of ε; chosen by hand."""
-_UNITS_A_ROOT = 2
-"""Part of the tolerance that grows with the root of the terms, in multiples of ε; chosen by hand."""
 _EPSILON = {"bfloat16": 2.0**-7, **{name: float(np.finfo(name).eps) for name in ("float16", "float32", "float64")}}
 """Distance from 1 to the next number, by type."""
-_FLOOR = {"float32": 1e-5, "float64": 1e-10}
-"""Smallest tolerance by type, since exponentials and the like are approximations; chosen by hand."""
 
 ROUNDING = {name: epsilon / 2 for name, epsilon in _EPSILON.items() if name != "float64"}
 """Largest relative change of a number by rounding, for types that are compared with finer ones."""
 
-_MOST = 1e-2
-"""Upper limit on the tolerance for magnified rounding errors; chosen by hand."""
+
+@dataclass(frozen=True, slots=True)
+class Tolerances:
+    """How large the error of an output may be, relative to its largest value. All values are chosen by hand.
+
+    Attributes:
+        units: Constant part of the tolerance, in multiples of ε, and of the effect of rounding the inputs.
+        units_a_root: Part of the tolerance that grows with the root of the terms, in multiples of ε.
+        floor: Smallest tolerance by dtype, since exponentials and the like are approximations.
+        magnified: Upper limit on the tolerance for magnified rounding errors.
+    """
+
+    units: int = 16
+    units_a_root: int = 2
+    floor: dict[str, float] = field(default_factory=lambda: {"float32": 1e-5, "float64": 1e-10})
+    magnified: float = 1e-2
+
+
+_TOLERANCES = Tolerances()
 
 
 def relative_error(got: Array, reference: Array) -> float:
@@ -75,8 +87,8 @@ def tolerance(
     epsilon = max(_EPSILON[dtype], _EPSILON[rounded])
     if given is not None and dtype == "float32" and epsilon == _EPSILON[dtype]:
         return given
-    allowed = epsilon * (_UNITS + _UNITS_A_ROOT * math.sqrt(terms))
-    return max(allowed, _FLOOR.get(dtype, 0.0), given or 0.0, products)
+    allowed = epsilon * (_TOLERANCES.units + _TOLERANCES.units_a_root * math.sqrt(terms))
+    return max(allowed, _TOLERANCES.floor.get(dtype, 0.0), given or 0.0, products)
 
 
 def magnification(moved: Array, reference: Array) -> float:
@@ -86,7 +98,7 @@ def magnification(moved: Array, reference: Array) -> float:
         moved: float64 output for inputs that are off by a rounding error.
         reference: float64 output for the inputs.
     """
-    return min(_UNITS * relative_error(moved, reference), _MOST)
+    return min(_TOLERANCES.units * relative_error(moved, reference), _TOLERANCES.magnified)
 
 
 def poison(reference: Array, dtype: str) -> Array:

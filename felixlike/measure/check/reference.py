@@ -6,6 +6,7 @@ seconds instead of minutes on a CPU, or milliseconds on a GPU.
 
 import json
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from felixlike import _tvm
@@ -26,20 +27,27 @@ def double_precision(module: Any) -> Any:
     return _tvm.ir.load_json(json.dumps(graph))
 
 
-REORDERED_ITERATIONS = 2**22
-"""Iterations of a block from which its loops are reordered; chosen by hand."""
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """From which sizes a reference is reordered, tiled or computed on a GPU. All values are chosen by hand.
 
-_COLUMNS, _TERMS = 512, 64
-"""Largest tile of a matrix product, columns and terms, so that reused data stays in L2; chosen by hand."""
+    Attributes:
+        reordered: Iterations of a block from which its loops are reordered.
+        columns: Most columns of a tile of a matrix product, so that reused data stays in L2.
+        terms: Most terms of a tile of a matrix product, for the same reason.
+        on_gpu: Fewest iterations of a function that runs on a GPU. They take a CPU longer than the start of a GPU's
+            first kernel, about 0.1 s.
+        threads: Fewest outputs of large sums on a GPU. With fewer, a long sum leaves most of it idle.
+    """
+
+    reordered: int = 2**22
+    columns: int = 512
+    terms: int = 64
+    on_gpu: int = 2**26
+    threads: int = 2**12
 
 
-GPU_ITERATIONS = 2**26
-"""Smallest number of iterations of a function that runs on a GPU; chosen by hand.
-
-They take a CPU longer than the start of a GPU's first kernel, about 0.1 s."""
-
-_FEWEST_THREADS = 2**12
-"""Smallest number of outputs of large sums on a GPU; chosen by hand. With fewer, a long sum leaves most of it idle."""
+_SIZES = Sizes()
 
 
 def in_threads(module: Any, target: Any) -> Any | None:
@@ -54,8 +62,8 @@ def in_threads(module: Any, target: Any) -> Any | None:
     blocks = [block for block in _tvm.found(module["main"].body, _tvm.s_tir.SBlock) if block.iter_vars]
     steps = [math.prod(int(i.dom.extent) for i in block.iter_vars) for block in blocks]
     outputs = [math.prod(int(i.dom.extent) for i in block.iter_vars if _tvm.is_spatial(i)) for block in blocks]
-    few = any(s > n and s >= REORDERED_ITERATIONS and n < _FEWEST_THREADS for s, n in zip(steps, outputs, strict=True))
-    if few or sum(steps) < GPU_ITERATIONS:
+    few = any(s > n and s >= _SIZES.reordered and n < _SIZES.threads for s, n in zip(steps, outputs, strict=True))
+    if few or sum(steps) < _SIZES.on_gpu:
         return None
     dlight = _tvm.dlight()
     copy = _tvm.map_functions(module, _tvm.s_tir.renew_defs)  # dlight changes functions in place
@@ -93,7 +101,7 @@ def _reorder(schedule: Any, block: Any) -> None:
     definition, loops = schedule.get(block), schedule.get_loops(block)
     kinds = [int(iterator.iter_type) for iterator in definition.iter_vars]
     sizes = [int(iterator.dom.extent) for iterator in definition.iter_vars]
-    if len(loops) != len(kinds) or 2 not in kinds or math.prod(sizes) < REORDERED_ITERATIONS:
+    if len(loops) != len(kinds) or 2 not in kinds or math.prod(sizes) < _SIZES.reordered:
         return
     sums = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 2]
     spatial = [(loop, size) for loop, kind, size in zip(loops, kinds, sizes, strict=True) if kind != 2]
@@ -103,9 +111,9 @@ def _reorder(schedule: Any, block: Any) -> None:
     last, columns = spatial.pop(position)
     outer = [loop for loop, _ in spatial]
     terms = sizes[kinds.index(2)]
-    if len(sums) == 1 and terms > _TERMS and len(outer) <= 2:
-        column_tile, column = schedule.split(last, [None, _divisor(columns, _COLUMNS)])
-        term_tile, term = schedule.split(sums[0], [None, _divisor(terms, _TERMS)])
+    if len(sums) == 1 and terms > _SIZES.terms and len(outer) <= 2:
+        column_tile, column = schedule.split(last, [None, _divisor(columns, _SIZES.columns)])
+        term_tile, term = schedule.split(sums[0], [None, _divisor(terms, _SIZES.terms)])
         batches = outer[:-1]
         schedule.reorder(*batches, column_tile, term_tile, *outer[-1:], term, column)
         schedule.decompose_reduction(block, term_tile)

@@ -23,12 +23,6 @@ COMMAND = python_command("felixlike.measure.child.fork_server")
 """Command that starts a fork server."""
 _REPLY_BYTES = 4096
 """Largest size of a reply, bytes."""
-_START_SECONDS = 120
-"""Time limit for the start of a server, s; chosen by hand."""
-REPLY_SECONDS = 60
-"""Time limit for a reply of a server that hangs, s; chosen by hand. The end of a server is noticed at once."""
-_SEND_SECONDS = 30.0
-"""Timeout for sending to a candidate's process, s; chosen by hand."""
 _SECRET = re.compile(
     r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|AUTH|COOKIE|(^|_)KEY($|_)|(API|ACCESS)_?KEY", re.IGNORECASE
 )
@@ -36,6 +30,24 @@ _SECRET = re.compile(
 _STDERR_CHARACTERS = 500
 """Length of the server's output in an error message, characters; chosen by hand."""
 _REMEDY = "run `felixlike doctor`, or check the free memory of this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long processes are waited for, s. All values are chosen by hand.
+
+    Attributes:
+        start: For the start of a server.
+        reply: For a reply of a server that hangs. The end of a server is noticed at once.
+        send: For sending to a candidate's process.
+    """
+
+    start: int = 120
+    reply: int = 60
+    send: float = 30.0
+
+
+_TIMEOUTS = Timeouts()
 
 
 class ServerDied(Exception):
@@ -117,7 +129,7 @@ class ForkServer:
             except ServerDied:
                 mine.close()
                 raise
-        mine.settimeout(_SEND_SECONDS)
+        mine.settimeout(_TIMEOUTS.send)
         return int(reply["process"]), mine
 
     def end(self, process: int, *, kill: bool) -> Ending:
@@ -142,7 +154,7 @@ class ForkServer:
         if self._ready:
             return
         try:
-            self._bytes = self._reply(_START_SECONDS)["bytes"]
+            self._bytes = self._reply(_TIMEOUTS.start)["bytes"]
         except ServerDied as death:
             words = self._last_words()
             self.close()
@@ -160,7 +172,7 @@ class ForkServer:
         try:
             fds = [] if channel is None else [channel.fileno()]
             socket.send_fds(self._control, [json.dumps(message).encode()], fds)
-            return self._reply(REPLY_SECONDS)
+            return self._reply(_TIMEOUTS.reply)
         except OSError as error:
             self.close()
             raise ServerDied(str(error)) from None

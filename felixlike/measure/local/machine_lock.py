@@ -11,26 +11,35 @@ import errno
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 NAME = "\0felixlike-timing"
 """Name of the socket; the zero byte puts it into the abstract namespace."""
 
-WAIT_SECONDS = 30.0
-"""Longest wait for the lock, s; chosen by hand.
 
-The block runs afterwards, since the holder of the name may be stopped, or be another program."""
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How the lock is waited for, s. All values are chosen by hand.
 
-_POLL_SECONDS = 0.002
-"""Interval between attempts, s; chosen by hand."""
+    Attributes:
+        longest: Longest wait for the lock. The block runs afterwards, since the holder of the name may be stopped, or
+            be another program.
+        interval: Interval between attempts.
+        impatient: Time without waiting after a wait that timed out, so that a budget is not spent on waiting.
+    """
 
-_IMPATIENT_SECONDS = 300.0
-"""Time without waiting after a wait that timed out, s, so that a budget is not spent on waiting; chosen by hand."""
+    longest: float = 30.0
+    interval: float = 0.002
+    impatient: float = 300.0
+
+
+_WAITING = Waiting()
 
 _impatient_until = 0.0
 
 
 @contextlib.contextmanager
-def alone_on_machine(*, seconds: float = WAIT_SECONDS) -> Iterator[bool]:
+def alone_on_machine(*, seconds: float = _WAITING.longest) -> Iterator[bool]:
     """Wait until no other process times, run the block, and yield whether it holds the lock.
 
     `seconds` is the longest wait. Systems other than Linux have no abstract names, so the block runs at once there."""
@@ -50,6 +59,6 @@ def _marked(mark: socket.socket, seconds: float) -> bool:
             if error.errno != errno.EADDRINUSE or time.monotonic() < _impatient_until:
                 return False
         if time.monotonic() >= deadline:
-            _impatient_until = time.monotonic() + _IMPATIENT_SECONDS
+            _impatient_until = time.monotonic() + _WAITING.impatient
             return False
-        time.sleep(_POLL_SECONDS)
+        time.sleep(_WAITING.interval)

@@ -24,19 +24,11 @@ from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement
 from felixlike.measure.rpc.exports import Exports
 from felixlike.measure.rpc.job_queue import Job, JobQueue
+from felixlike.measure.rpc.server_limits import SERVER_LIMITS
 from felixlike.measure.rpc.server_pool import ServerPool
 from felixlike.measure.rpc.server_probe import ServerProbe
 from felixlike.measure.rpc.sessions import Sessions
 from felixlike.measure.rpc.tracker import Request
-
-_MOST_LOSSES = 2
-"""Number of sessions lost while a candidate runs after which it counts as crashed; chosen by hand."""
-_MOST_FRUITLESS = 10
-"""Largest number of consecutive sessions that may fail before a candidate runs; chosen by hand."""
-_BUILT_AHEAD = 2
-"""Largest number of built candidates that wait for a server, per worker; chosen by hand."""
-_RETRY_SECONDS = 1.0
-"""Longest wait before the tracker is tried again and time limits are checked, s; chosen by hand."""
 
 
 class Remote:
@@ -102,7 +94,7 @@ class Remote:
     def _has_room(self, job_queue: JobQueue) -> bool:
         """Return whether another candidate may be built."""
         workers = self._builder.workers
-        return len(job_queue.building) < workers and len(job_queue.ready) < _BUILT_AHEAD * workers
+        return len(job_queue.building) < workers and len(job_queue.ready) < SERVER_LIMITS.built_ahead * workers
 
     def _begin(
         self, job_queue: JobQueue, index: int, candidate: Schedulable, memory: int
@@ -129,10 +121,10 @@ class Remote:
         builds = [self._builder.limits.build_seconds - trial.elapsed for trial in job_queue.building]
         runs = [self._sessions.seconds - trial.elapsed for trial in job_queue.running]
         started = time.monotonic()
-        answered = job_queue.wait(min([*builds, *runs, _RETRY_SECONDS]))
+        answered = job_queue.wait(min([*builds, *runs, SERVER_LIMITS.retry_seconds]))
         if job_queue.ready and not job_queue.running:
             job_queue.idle += time.monotonic() - started
-        if job_queue.fruitless > _MOST_FRUITLESS:
+        if job_queue.fruitless > SERVER_LIMITS.fruitless:
             self._server_pool.give_up(f"{job_queue.fruitless} consecutive sessions failed", job_queue.complaint)
         if job_queue.idle > self._patience:
             self._server_pool.give_up(f"no server was free for {job_queue.idle:.0f} s", job_queue.complaint)
@@ -197,11 +189,11 @@ class Remote:
                 job_queue.complain(address, answer["message"])
             else:
                 job.losses += "lost" in answer
-                if "lost" not in answer or job.losses == _MOST_LOSSES:
+                if "lost" not in answer or job.losses == SERVER_LIMITS.losses:
                     job_queue.idle, job_queue.fruitless = 0.0, 0
                     self._processes.reset_deaths()
                     result = measurement(answer, build_seconds=job.build_seconds, run_seconds=answer["elapsed"])
-                    if job.losses == _MOST_LOSSES:
+                    if job.losses == SERVER_LIMITS.losses:
                         what = f"its process on the server died {job.losses} times: {result.message}"
                         result = replace(result, message=what)
                     yield job, result

@@ -13,12 +13,10 @@ from felixlike.measure.local.trial import Trial
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.outcome import measurement
 from felixlike.measure.rpc.exports import Exports
+from felixlike.measure.rpc.server_limits import SERVER_LIMITS
 from felixlike.measure.rpc.server_pool import ServerPool
 from felixlike.measure.rpc.sessions import Sessions
 from felixlike.measure.rpc.tracker import Address, Grant
-
-_OTHERS_SECONDS = 2.0
-"""How long to wait for further servers after the first, s; chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class ServerProbe:
         grants: list[Grant] = []
         try:
             for request in requests:
-                grant = request.wait(_OTHERS_SECONDS if grants else self.patience)
+                grant = request.wait(SERVER_LIMITS.others_seconds if grants else self.patience)
                 if grant is None:
                     break
                 grants.append(grant)

@@ -10,10 +10,8 @@ from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.trial import Trial
 from felixlike.measure.messages import Message
 from felixlike.measure.rpc.exports import Exports
+from felixlike.measure.rpc.server_limits import SERVER_LIMITS
 from felixlike.measure.rpc.tracker import Grant
-
-_GRACE_SECONDS = 5.0
-"""Time after the server's own limit after which this machine ends a session, s; chosen by hand."""
 
 
 class Sessions:
@@ -26,7 +24,7 @@ class Sessions:
     @property
     def seconds(self) -> float:
         """Time limit of a session, s."""
-        return self._builder.limits.run_seconds + _GRACE_SECONDS
+        return self._builder.limits.run_seconds + SERVER_LIMITS.grace_seconds
 
     def begin(
         self, grant: Grant, library: Path | None, memory: int, reference_data: Message | None, *, survey: bool = False

@@ -17,12 +17,11 @@ from felixlike import _tvm
 from felixlike._util import option_checks
 from felixlike._util.wording import shown
 from felixlike.errors import InvalidOption, TrackerFailed
+from felixlike.measure.rpc.server_limits import SERVER_LIMITS
 
 Address = tuple[str, int]
 """Host and port."""
 
-_SECONDS = 5.0
-"""Timeout of the tracker's socket, s; chosen by hand."""
 _START = (
     "start one with `python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port 9190`, or check its address and the firewall"
 )
@@ -86,7 +85,7 @@ class Request:
         self._where = f"tracker {tracker.where}"
         self._base = _tvm.rpc.base
         try:
-            self._socket = socket.create_connection(tracker.address, timeout=_SECONDS)
+            self._socket = socket.create_connection(tracker.address, timeout=SERVER_LIMITS.tracker_seconds)
         except OSError as error:
             raise TrackerFailed(
                 f"it cannot be reached: {error.strerror or error}", where=self._where, remedy=_START

@@ -32,7 +32,7 @@ from felixlike._tvm.typing import BlockRef, LoopRef, Schedule, TirExpr
 from felixlike.codegen.annotations import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
 from felixlike.hardware import Device
-from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS
+from felixlike.hardware.vectors import TILE
 from felixlike.spaces.blocks import costs, in_step, realize_of
 from felixlike.spaces.contraction import Axis, Contraction, read_contraction, without_groups, without_points
 from felixlike.spaces.cpu.register_bounds import Extents, note_bounds, reachable_bounds
@@ -42,7 +42,7 @@ from felixlike.spaces.surroundings import Surroundings, settle_surroundings
 
 _LONGEST_BLOCK = 128
 """Steps of a block of the reduction, or down to a quarter of that. An accumulator is then stored and loaded once in 128
-(32) products, and a panel of `MOST_VECTORS` vectors of 64 bytes has 64 KiB, a small part of any L2 cache. Longer blocks
+(32) products, and a panel of `TILE.vectors` vectors of 64 bytes has 64 KiB, a small part of any L2 cache. Longer blocks
 were measured to be slower as soon as other code uses the cache. No benchmark repeats that."""
 
 
@@ -145,7 +145,7 @@ def _tile(
     v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, extents.most_vectors)
     sliding = roles.window is not None and slides(contraction, roles.window)
     shared_rows = sliding or (panel is not None and _enough_without_rows(extents, device))
-    rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - shared_rows, MOST_ROWS)
+    rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - shared_rows, TILE.rows)
     window = [] if roles.window is None else _factors(schedule, loops[roles.window.place], 2, roles.window.extent)
     taken = (roles.vector, roles.rows, roles.window)
     batch = [loops[a.place] for a in contraction.spatial if a not in taken]
@@ -173,7 +173,7 @@ def _tile(
     schedule.vectorize(lane)
     for loop in tile[:-1]:
         schedule.unroll(loop)
-    unrolled = bool(taps) and 1 < taps[-1].extent <= UNROLLED_TAPS
+    unrolled = bool(taps) and 1 < taps[-1].extent <= TILE.unrolled_taps
     if unrolled:
         schedule.unroll(inner_tap[0])
     for loop in blocks:
@@ -247,7 +247,7 @@ def _steps_of_block(extent: int) -> int:
 
 def _enough_without_rows(extents: Extents, device: Device) -> bool:
     """Return whether there are enough parallel iterations if all rows share one panel."""
-    return extents.others * extents.vectors >= 2 * MOST_VECTORS * device.cores
+    return extents.others * extents.vectors >= 2 * TILE.vectors * device.cores
 
 
 def _factors(schedule: Schedule, loop: LoopRef, parts: int, most: int) -> list[Any]:
@@ -262,9 +262,9 @@ def _extents(contraction: Contraction, roles: Roles) -> Extents:
     spatial = math.prod(axis.extent for axis in contraction.spatial)
     return Extents(
         vectors=roles.vector.extent // roles.lanes,
-        most_vectors=MOST_VECTORS if roles.rows is not None else 2 * MOST_VECTORS,  # longer contiguous accesses
+        most_vectors=TILE.vectors if roles.rows is not None else 2 * TILE.vectors,  # longer contiguous accesses
         rows=rows,
-        most_rows=MOST_ROWS,
+        most_rows=TILE.rows,
         others=spatial // (roles.vector.extent * rows),
     )
 
