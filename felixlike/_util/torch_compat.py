@@ -94,6 +94,20 @@ def schema_of(operator: Any) -> Any:
     return operator._schema
 
 
+def lstm_has_wrong_states() -> bool:
+    """Return whether this PyTorch decomposes aten.lstm into states of a wrong shape, as it does before 2.13."""
+    import torch
+
+    return tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+
+
+def lstm(*arguments: Any) -> Any:
+    """Compute aten.lstm by PyTorch's decomposition."""
+    from torch._decomp.decompositions import lstm_impl
+
+    return lstm_impl(*arguments)
+
+
 def below_autograd() -> AbstractContextManager[None]:
     """Return a context in which operators are called without autograd."""
     import torch

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from felixlike._util.torch_compat import is_contiguous
+from felixlike._util.torch_compat import is_contiguous, lstm, lstm_has_wrong_states
 from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.windows import KEPT
 
@@ -47,7 +47,15 @@ def table() -> Any:
         aten.rrelu_with_noise_functional.default: _rrelu,
     }
     decompositions.update(ours)
+    if lstm_has_wrong_states():
+        decompositions[aten.lstm.input] = _lstm
     return decompositions
+
+
+def _lstm(x: Any, states: Sequence[Any], *arguments: Any) -> Any:
+    """Decompose aten.lstm as PyTorch does, with states of the right shape."""
+    outputs, *last = lstm(x, states, *arguments)
+    return outputs, *(new.reshape(old.shape) for new, old in zip(last, states, strict=True))
 
 
 def _view(x: Any, size: Sequence[Any]) -> Any:

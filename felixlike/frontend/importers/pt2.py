@@ -8,6 +8,7 @@ refused.
 import io
 import json
 import re
+import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +63,10 @@ def open_pt2(path: Path) -> Any:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             _check(archive, str(path))
-        return torch.export.load(io.BytesIO(data))
+        with warnings.catch_warnings():
+            # PyTorch before 2.13 warns of the buffer that it reads the file into itself.
+            warnings.filterwarnings("ignore", "The given buffer is not writable")
+            return torch.export.load(io.BytesIO(data))
     except InvalidModel:
         raise
     except Exception as error:  # torch and zipfile raise many kinds on damaged files
