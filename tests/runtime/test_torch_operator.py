@@ -90,6 +90,7 @@ def test_torch_compile_of_a_single_output(scale: Callable[[Tensor], Any]) -> Non
         compiled(x[:3])
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")  # torch.export.load before 2.13
 def test_exported_programs_call_the_operator(pair: Compiled, tmp_path: Path) -> None:
     x, by = inputs()
     outer = Outer(pair)
@@ -194,6 +195,7 @@ def test_gradients_stop_with_a_warning() -> None:
     assert not torch.vmap(compiled)(xs).requires_grad
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")  # PyTorch's, of its own use in a context
 @pytest.mark.parametrize(
     "context",
     [

@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from felixlike._util.torch_modes import alone
 from felixlike._util.wording import advice
@@ -41,6 +41,17 @@ def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = 
     if only_sizes:
         remedy += f"; sizes alone imply float32, so for integer inputs such as token ids, {_typed(dims)}"
     return ExportFailed(f"torch.export failed: {first_line(error)}", where=where, remedy=remedy)
+
+
+def check_indices(program: Any) -> None:
+    """Raise TypeError if an embedding is looked up by floating-point numbers, which PyTorch before 2.13 exports."""
+    import torch
+
+    for node in program.graph.nodes:
+        if node.target is torch.ops.aten.embedding.default:
+            dtype = node.args[1].meta["val"].dtype
+            if dtype.is_floating_point:
+                raise TypeError(f"an embedding needs integers as indices, not {str(dtype).removeprefix('torch.')}")
 
 
 def _typed(dims: bool) -> str:

@@ -41,7 +41,7 @@ from felixlike.frontend.importers.known_sizes import with_known_sizes
 from felixlike.frontend.importers.low_precision import in_single_precision
 from felixlike.frontend.importers.promotion import promote
 from felixlike.frontend.importers.randomness import refuse_randomness
-from felixlike.frontend.importers.refusals import export_error, quiet
+from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
 from felixlike.frontend.signature.layouts import is_users, output_orders, with_outputs_in_memory_order
 from felixlike.frontend.signature.nesting import TENSOR
@@ -84,6 +84,7 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
     with evaluating(model), callers_dtype(), quiet():
         try:
             program = torch.export.export(model, tensors, named, dynamic_shapes=dynamic)
+            check_indices(program)
         except Exception as error:
             raise export_error(error, name, only_sizes=user_inputs.only_sizes, dims=dynamic is not None) from None
     examples = _leaves((tensors, named))
