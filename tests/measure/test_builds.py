@@ -39,6 +39,8 @@ class Numbered:
 class Scripted:
     """A fork server of threads that answer like the processes of candidates and record builds and runs.
 
+    Builds begin and end in the order of the candidates, whatever the order in which threads get a core.
+
     until: candidate number → the event ("build" or "build again", and another candidate's number) that must happen
     before its run ends.  failing: candidates whose build fails.  dies: the candidate during whose first run the server
     and all its processes are lost."""
@@ -50,6 +52,7 @@ class Scripted:
         self.events: list[tuple[str, int]] = []
         self.late: list[int] = []
         self._until, self._failing, self._dies = until, failing, dies
+        self._built = 0
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
 
@@ -77,12 +80,16 @@ class Scripted:
     def _serve(self, channel: socket.socket) -> None:
         with channel, contextlib.suppress(OSError, ValueError):
             number = int(messages.receive(channel)["module"])
-            self._record("build" if ("build", number) not in self.events else "build again", number)
-            if number in self._failing:
-                messages.send(channel, {"status": Status.BUILD_ERROR, "message": "no", "elapsed": 0.1})
-                return
             built: Message = {"status": Status.OK, "code": f"code of {number}", "kernels": [], "elapsed": 0.1}
-            messages.send(channel, built)
+            if number in self._failing:
+                built = {"status": Status.BUILD_ERROR, "message": "no", "elapsed": 0.1}
+            with self._changed:
+                self._changed.wait_for(lambda: self._built >= number, _TIMEOUT_SECONDS)
+                self._record("build" if ("build", number) not in self.events else "build again", number)
+                messages.send(channel, built)
+                self._built = max(self._built, number + 1)
+            if number in self._failing:
+                return
             while "arguments" in (request := messages.receive(channel)) or "calls" in request:
                 self._record("run", number)
                 if number in self._until:
