@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from functools import cache
 from importlib import metadata
 
 from felixlike.errors import VersionMismatch
@@ -50,9 +49,9 @@ def check(installed: Mapping[str, str] | None = None, python: str | None = None)
     python = "{}.{}.{}".format(*sys.version_info) if python is None else python
     if problem := python_problem(python):
         raise VersionMismatch(problem, where="Python", remedy="use another version of Python")
-    versions = _installed() if installed is None else installed
     for package in PACKAGES:
-        if problem := package_problem(package, versions.get(package, "")):
+        version = installed_version(package) if installed is None else installed.get(package, "")
+        if problem := package_problem(package, version):
             raise VersionMismatch(
                 problem,
                 where="installed packages",
@@ -60,16 +59,12 @@ def check(installed: Mapping[str, str] | None = None, python: str | None = None)
             )
 
 
-@cache
-def _installed() -> dict[str, str]:
-    """Return the versions of the packages that are installed."""
-    versions: dict[str, str] = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+def installed_version(package: str) -> str:
+    """Return the version of a package that is installed; an empty string if it is not."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _problem(name: str, supported: tuple[str, str], version: str) -> str:

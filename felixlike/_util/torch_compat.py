@@ -98,7 +98,7 @@ def lstm_has_wrong_states() -> bool:
     """Return whether this PyTorch decomposes aten.lstm into states of a wrong shape, as it does before 2.13."""
     import torch
 
-    return tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+    return torch.__version__ < "2.13"
 
 
 def lstm(*arguments: Any) -> Any:

@@ -11,7 +11,6 @@ import os
 import platform
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from importlib import metadata
 from typing import Any
 
 from felixlike import _tvm
@@ -76,10 +75,7 @@ def _python() -> Finding:
 
 def _version(package: str) -> Finding:
     """Check the version of a package."""
-    try:
-        version = metadata.version(package)
-    except metadata.PackageNotFoundError:
-        version = ""
+    version = supported.installed_version(package)
     remedy = f'Install it: pip install "{supported.requirement(package)}".'
     return Finding(package, version or "not installed", supported.package_problem(package, version), remedy)
 

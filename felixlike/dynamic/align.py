@@ -22,7 +22,7 @@ TRANSACTION_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class TileLimits:
+class UKernelLimits:
     """Limits of the tiles on CPUs (`steps`, `depths`) and GPUs (all others).
 
     Steps, depths and numbers of threads are chosen by hand.
@@ -52,7 +52,7 @@ class TileLimits:
     products: int = 1024
 
 
-LIMITS = TileLimits()
+LIMITS = UKernelLimits()
 
 
 def hardware_align(workloads: list[Workload], device: Device) -> UKernels:

@@ -77,9 +77,7 @@ def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunCo
         hand_over(network.compiled, lambda: report(UNVERIFIED))
         verification = _compared(network.compiled, source.original, network.examples())
         finished = report(verification)
-        log.write("end", report=finished.to_json())
-        if log.lost:
-            problems.append(f"the run's log could not be written: {log.lost}")
+        problems += log.end(finished)
     pending = [*warnings_of(source), *_without_effect(network, config)]
     pending += [FallbackWarning(f"{source.name}: {problem}.") for problem in problems]
     return Result(network.compiled, finished, verification, tuple(pending))

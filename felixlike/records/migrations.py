@@ -42,8 +42,7 @@ def _kernels(connection: sqlite3.Connection) -> None:
 
 def _ukernels(connection: sqlite3.Connection) -> None:
     """Upgrade 3 → 4: add an index of kernels for dynamic sizes, which earlier versions take for schedules."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ukernels'").fetchone():
-        connection.execute(INDEX)
+    connection.execute(INDEX)
 
 
 _STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _checksums, 2: _kernels, 3: _ukernels}

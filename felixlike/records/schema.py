@@ -19,8 +19,8 @@ APPLICATION = 0x666C6978  # "flix": SQLite's application_id of a store
 VERSION = 4
 """Version of the tables, stored as SQLite's user_version. Version 4 has kernels for dynamic sizes (UKERNELS)."""
 
-INDEX = f"CREATE INDEX ukernels ON measurements (task) WHERE sketch = '{UKERNELS}'"
-"""The index for tasks whose records are kernels for dynamic sizes. Since version 4."""
+INDEX = f"CREATE INDEX IF NOT EXISTS ukernels ON measurements (task) WHERE sketch = '{UKERNELS}'"
+"""The index for tasks whose records are kernels for dynamic sizes. Since version 4; upgrades to 2 create it, too."""
 
 TABLES = (
     """

@@ -252,6 +252,7 @@ class Store:
 
         Kernels for dynamic sizes are left out, since each of their sizes is a workload; `count(UKERNELS)` counts them.
         """
+        # SQLite uses the index of UKERNELS only for a constant in the query.
         query = (
             "SELECT task, device, count(*), sum(status = 'ok'), min(CASE WHEN status = 'ok' THEN seconds END)"
             f" FROM measurements WHERE task NOT IN (SELECT task FROM measurements WHERE sketch = '{UKERNELS}')"

@@ -25,6 +25,7 @@ from felixlike.records.place import path_of
 
 if TYPE_CHECKING:
     from felixlike.measure import Measurement
+    from felixlike.report.report import Report
     from felixlike.tuning import Event
 
 
@@ -115,6 +116,11 @@ class RunLog:
             build_seconds=measurement.build_seconds,
             run_seconds=measurement.run_seconds,
         )
+
+    def end(self, report: Report) -> list[str]:
+        """Write a run's report, its last event, and return why the log is incomplete: one sentence, or none."""
+        self.write("end", report=report.to_json())
+        return [f"the run's log could not be written: {self.lost}"] if self.lost else []
 
     def _create(self, path: Path) -> None:
         """Create a new file at the path, with a number appended if an earlier run of this second has that name."""

@@ -22,7 +22,7 @@ from felixlike._util.wording import counted
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """How far outputs may differ. The last six values are chosen by hand.
+    """How far outputs may differ. All but `digits` and `times_noise` are chosen by hand.
 
     Attributes:
         digits: Allowed error relative to the largest value of a slice, for float32; the square root of machine epsilon

@@ -115,9 +115,7 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
             interrupts.attempt(lambda: hand_over(build.compiled, lambda: reporter.report(UNVERIFIED)), lambda: None)
             verification = verify(imported, build, interrupts)
         report = reporter.report(verification)
-        log.write("end", report=report.to_json())
-        if log.lost:
-            problems.append(f"the run's log could not be written: {log.lost}")
+        problems += log.end(report)
     pending = _warnings(imported, session.states, searched.failure, problems)
     return Result(build.compiled, report, verification, pending)
 
