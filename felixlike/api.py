@@ -53,6 +53,15 @@ class Optimized:
         self.__signature__ = compiled.as_python()
 
     @property
+    def state(self) -> dict[str, torch.Tensor]:
+        """The model's own buffers that calls change, by name: counters, caches, running statistics.
+
+        They start with the values that the original model had, and are saved and copied with this model. To reset one,
+        write into it: `fast.state["cache"].zero_()`.
+        """
+        return dict(zip(self._compiled.mutations.buffers, self._compiled.mutations.state, strict=True))
+
+    @property
     def threads(self) -> int | None:
         """Number of threads per call; None if the environment decides."""
         return self._compiled.threads or None
@@ -267,7 +276,7 @@ def optimize(
         CompilationFailed: TVM could not compile the tuned model.
 
     Warns once the model is complete, with the model as the warning's `optimized`: TrainingModeWarning,
-    InputUnchangedWarning, NondeterministicModelWarning, UnverifiedWarning, SearchFailedWarning, InternalErrorWarning,
+    NondeterministicModelWarning, UnverifiedWarning, SearchFailedWarning, InternalErrorWarning,
     FallbackWarning, StorageWarning.
 
     Example:

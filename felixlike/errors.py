@@ -67,6 +67,10 @@ class InputMismatch(FelixlikeError, ValueError):
     """Inputs differ from those of a model or a callable in number, name, shape or dtype."""
 
 
+class SharedInputs(InputMismatch):
+    """An input that the model changes in place shares memory with another input."""
+
+
 class InvalidModel(FelixlikeError, ValueError):
     """The model cannot be read, or its type is not supported."""
 
@@ -312,7 +316,7 @@ class TrainingModeWarning(FelixlikeWarning):
 
 
 class InputUnchangedWarning(FelixlikeWarning):
-    """A model changes an input in place; the optimized model does not."""
+    """Not issued any more: the optimized model changes the inputs that the model changes."""
 
 
 class NotCompiledWarning(FelixlikeWarning):

@@ -91,7 +91,7 @@ def batch_of(model: Any, source: Source, dims: Mapping[str, Dim]) -> Batch | Non
 
     dims: The Dim of each symbolic size of the source's module, by its name there.
     """
-    if len(dims) != 1 or not _convolves(source.module):
+    if len(dims) != 1 or source.mutations or not _convolves(source.module):
         return None
     ((symbol, dim),) = dims.items()
     cut = _places(source.module["main"], symbol)

@@ -164,6 +164,7 @@ def compile_source(
         parallel=_tvm.runs_in_parallel(lowered.module),
         sizes=sizes,
         unaligned=kind_of(target).on_host,
+        mutations=source.mutations,
     )
     return Network(compiled, source, tuple(dims.values()), lowered.parts, time.monotonic() - started)
 
@@ -281,7 +282,8 @@ def _calls(module: Any) -> dict[str, int]:
 def _inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[InputSpec, ...], Sizes]:
     """Return the input specifications at the largest sizes, and the dynamic dimensions."""
     specs, places = [], []
-    for name, parameter in zip(source.signature.names, main.params, strict=True):
+    users = main.params[: len(source.signature.names)]  # buffers that the model changes come after them
+    for name, parameter in zip(source.signature.names, users, strict=True):
         dims_of_input = [
             dims.get(str(size.name)) if isinstance(size, _tvm.tirx.Var) else None for size in _sizes(parameter.ty)
         ]
@@ -293,7 +295,8 @@ def _inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[Inpu
 
 def _outputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[OutputSpec, ...]:
     """Return the output specifications at the largest sizes."""
-    pairs = zip(source.structure.places(), leaves(main.ret_ty), strict=True)
+    names = source.structure.places()
+    pairs = zip(names, list(leaves(main.ret_ty))[: len(names)], strict=True)
     return tuple(OutputSpec(name, largest_shape(kind, dims), str(kind.dtype)) for name, kind in pairs)
 
 

@@ -82,7 +82,8 @@ def _of_module(model: Any, read: DynamicShapes) -> tuple[Source, dict[str, Dim]]
     source = pytorch.from_module(model, read.given, dynamic)
     order = read.places.values() if isinstance(read.places, dict) else read.places
     dims: dict[str, Dim] = {}
-    for parameter, positions in zip(source.module["main"].params, order, strict=True):
+    users = source.module["main"].params[: len(source.signature.names)]  # changed buffers come after them
+    for parameter, positions in zip(users, order, strict=True):
         for place, name in positions.items():
             symbol = parameter.ty.shape.values[place]
             if not isinstance(symbol, _tvm.tirx.Var):

@@ -9,7 +9,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,11 @@ from felixlike.dynamo.bound import Bound
 from felixlike.dynamo.options import Options, read_options
 from felixlike.dynamo.output_views import SplitGraph
 from felixlike.dynamo.weights import WATCHING, WeightGuard
-from felixlike.errors import FelixlikeError, InvalidModel, NotCompiledWarning, first_line
+from felixlike.dynamo.writes import changed_inputs
+from felixlike.errors import FelixlikeError, InvalidModel, NotCompiledWarning, SharedInputs, first_line
+
+if TYPE_CHECKING:
+    from felixlike.frontend import Imported
 
 Graph = Callable[..., Any]
 """A graph as a callable."""
@@ -179,34 +183,46 @@ class CompiledGraph:
         self, graph: torch.fx.GraphModule, static: Sequence[bool], inputs: Sequence[Any], options: Options
     ) -> None:
         from felixlike.api import optimize
-        from felixlike.frontend import import_model
 
         _check_state_of_pytorch(inputs)
-        self._places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor) and not static[i]]
-        weights = [(i, x) for i, x in enumerate(inputs) if isinstance(x, Tensor) and static[i]]
+        self._graph, self._split, self._warned = graph, SplitGraph(graph), False
+        changed = changed_inputs(graph, _placeholders(graph))
+        with torch.no_grad():
+            imported, bound = self._imported(inputs, static, changed)
+        weights = [(i, x) for i, x in enumerate(inputs) if isinstance(x, Tensor) and i not in self._places]
         self.weights = WeightGuard(weights, by_content=options.watch_weights)
-        self._split = SplitGraph(graph)
-        bound = Bound(self._split.computing, inputs, self._places).eval()
         examples = tuple(inputs[i].detach() for i in self._places)
         limits: dict[str, Any] = {"trials": 0}
         if not options.background and options.seconds:
             limits = {"seconds": options.seconds, "trials": options.trials}
         store = options.file
         with torch.no_grad():
-            imported = import_model(bound, examples)
-            if imported.changed_inputs:
-                raise InvalidModel(
-                    f"it changes {counted(len(imported.changed_inputs), 'input')} in place",
-                    where="graph",
-                    remedy="return the changed values as outputs",
-                )
             self.call: Callable[..., Any] = optimize(imported, store=store, progress=False, **limits)
         self._tuning: background.Tuning | None = None
         if options.background and options.seconds and store is not None:
             self._tuning = background.tune(self, bound, examples, options, store)
 
+    def _imported(self, inputs: Sequence[Any], static: Sequence[bool], changed: set[int]) -> tuple[Imported, Bound]:
+        """Import the compiled part. Weights that it changes, such as buffers and caches, become inputs."""
+        from felixlike.frontend import import_model
+
+        while True:
+            tensors = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
+            self._places = [i for i in tensors if not static[i] or i in changed]
+            bound = Bound(self._split.computing, inputs, self._places).eval()
+            imported = import_model(bound, tuple(inputs[i].detach() for i in self._places))
+            if not imported.mutations.buffers:
+                return imported, bound
+            changed = changed | {bound.place_of(name) for name in imported.mutations.buffers}
+
     def __call__(self, inputs: Sequence[Any]) -> Any:
-        results = self.call(*[inputs[i] for i in self._places])
+        try:
+            results = self.call(*[inputs[i] for i in self._places])
+        except SharedInputs as error:  # raised before anything is computed
+            if not self._warned:
+                self._warned = True
+                _warn(f"PyTorch runs calls of a graph whose {error.what}")
+            return self._graph(*inputs)
         return self._split.outputs(inputs, results)
 
     def cancel(self) -> None:

@@ -27,6 +27,11 @@ class Bound(nn.Module):
                 self.register_buffer(f"weight_{place}", value.detach())
                 self._fixed[place] = f"weight_{place}"
 
+    @staticmethod
+    def place_of(buffer: str) -> int:
+        """Return the index of the input that is bound as this buffer."""
+        return int(buffer.removeprefix("weight_"))
+
     def forward(self, *inputs: Tensor) -> Any:
         """Return the graph's outputs."""
         values = [getattr(self, value) if isinstance(value, str) else value for value in self._fixed]

@@ -10,26 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, fx
+from torch import fx
 
-from felixlike._util.torch_compat import storage_id
+from felixlike.dynamo.writes import storage, writes, written
 from felixlike.errors import InvalidModel
-
-_IN_PLACE_FUNCTIONS = (
-    "iadd",
-    "isub",
-    "imul",
-    "itruediv",
-    "ifloordiv",
-    "imod",
-    "ipow",
-    "iand",
-    "ior",
-    "ixor",
-    "setitem",
-)
-"""Names of functions that change an argument in place, without a trailing underscore."""
 
 
 class SplitGraph:
@@ -81,57 +65,32 @@ def _outputs(graph: fx.GraphModule) -> list[Any]:
     return list(returned)
 
 
-def _storage(node: Any) -> int | None:
-    """Return an identifier of the memory of a node's value; None if it is not a dense tensor."""
-    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
-    if not isinstance(value, Tensor) or value.layout is not torch.strided:
-        return None
-    return storage_id(value)
-
-
 def _bases(graph: fx.GraphModule, outputs: Sequence[Any]) -> dict[fx.Node, fx.Node]:
     """Map each output that is a view to its base: the input, or the first node, with the same memory.
 
-    An output that shares memory with no other value is a view only if its elements overlap. Raise InvalidModel if a
-    base is computed and the graph writes in place."""
+    An output that shares memory with no other value is a view only if its elements overlap."""
     first: dict[int, fx.Node] = {}
     for node in graph.graph.nodes:
-        storage = _storage(node)
-        if storage is not None:
-            first.setdefault(storage, node)
+        memory = storage(node)
+        if memory is not None:
+            first.setdefault(memory, node)
     sharing: dict[int, set[fx.Node]] = {}
     for node in outputs:
-        storage = _storage(node)
-        if storage is not None:
-            sharing.setdefault(storage, set()).add(node)
-    bases = {
-        node: first[storage]
-        for storage, nodes in sharing.items()
-        if len(nodes) > 1 or first[storage].op == "placeholder" or any(map(_overlaps, nodes))
+        memory = storage(node)
+        if memory is not None:
+            sharing.setdefault(memory, set()).add(node)
+    return {
+        node: first[memory]
+        for memory, nodes in sharing.items()
+        if len(nodes) > 1 or first[memory].op == "placeholder" or any(map(_overlaps, nodes))
         for node in nodes
     }
-    if any(base.op != "placeholder" for base in bases.values()) and any(map(_writes, graph.graph.nodes)):
-        raise InvalidModel(
-            "outputs of the graph share memory that it changes in place",
-            where="graph",
-            remedy="return clones of the outputs, or avoid in-place operators",
-        )
-    return bases
 
 
 def _overlaps(node: fx.Node) -> bool:
     """Return whether elements of a value share memory, like those of an expanded tensor."""
     value = node.meta["example_value"]
     return any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride(), strict=True))
-
-
-def _writes(node: fx.Node) -> bool:
-    """Return whether a node may change a tensor in place."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if node.op not in ("call_method", "call_function"):
-        return False
-    named = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_FUNCTIONS
-    return named or bool(node.kwargs.get("inplace")) or node.kwargs.get("out") is not None
 
 
 def _returning(graph: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphModule:
@@ -144,9 +103,9 @@ def _returning(graph: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphMod
 
 
 def _views(graph: fx.GraphModule, views: Sequence[fx.Node], roots: Sequence[fx.Node]) -> fx.GraphModule:
-    """Return a graph that computes the views from the inputs and the roots."""
+    """Return a graph that computes the views from the inputs and the roots, after everything was written to them."""
     needed = _between(views, roots)
-    memory = {_storage(node) for node in graph.graph.nodes if node.op == "placeholder" or node in roots}
+    known = {storage(node) for node in graph.graph.nodes if node.op == "placeholder" or node in roots}
     cut = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     for node in graph.graph.nodes:
@@ -157,8 +116,11 @@ def _views(graph: fx.GraphModule, views: Sequence[fx.Node], roots: Sequence[fx.N
     for node in graph.graph.nodes:
         if node not in needed or node in values:
             continue
-        storage = _storage(node)
-        if (storage is not None and storage not in memory) or node.op == "get_attr":
+        if writes(node):
+            values[node] = values[written(node)]
+            continue
+        memory = storage(node)
+        if (memory is not None and memory not in known) or node.op == "get_attr":
             raise InvalidModel(
                 f"the view {views[0].name} depends on values that the graph computes",
                 where="graph",
@@ -178,7 +140,7 @@ def _between(views: Sequence[fx.Node], roots: Sequence[fx.Node]) -> set[fx.Node]
         if node in needed or node in roots:
             continue
         needed.add(node)
-        waiting.extend(node.all_input_nodes)
+        waiting.extend([written(node)] if writes(node) else node.all_input_nodes)
     return needed
 
 

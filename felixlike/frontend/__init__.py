@@ -7,14 +7,17 @@ from felixlike.frontend.imported import Imported, InputSpec, OutputSpec, TensorS
 from felixlike.frontend.importers.importer import import_model
 from felixlike.frontend.importers.input_shapes import parse_shapes
 from felixlike.frontend.importers.relax import outputs_of
+from felixlike.frontend.signature.mutations import NONE, Mutations
 from felixlike.frontend.signature.signature import Signature
 from felixlike.frontend.signature.sizes import Sizes
 from felixlike.frontend.signature.structure import Structure
 from felixlike.frontend.task import Task, make_task
 
 __all__ = [
+    "NONE",
     "Imported",
     "InputSpec",
+    "Mutations",
     "OutputSpec",
     "Signature",
     "Sizes",

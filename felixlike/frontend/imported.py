@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike.errors import FelixlikeWarning, InputUnchangedWarning, TrainingModeWarning
+from felixlike.errors import FelixlikeWarning, TrainingModeWarning
+from felixlike.frontend.signature.mutations import NONE, Mutations
 from felixlike.frontend.signature.signature import Signature
 from felixlike.frontend.signature.structure import Structure
 from felixlike.frontend.task import Task
@@ -67,7 +68,7 @@ class Source:
         made: Indices of the examples that were made from sizes alone.
         note: A remark on the examples for the report. Empty if there is none.
         orders: Memory order of each output, in which the module returns its dimensions. Empty if all are contiguous.
-        changed_inputs: Names of the inputs that the model changes in place. The module does not change them.
+        mutations: What the model changes in place. The module takes and returns further tensors for it.
         training: Parts of an nn.Module that were in training mode and compute something else in eval mode, in which
             the model was read.
     """
@@ -81,7 +82,7 @@ class Source:
     made: frozenset[int] = frozenset()
     note: str = ""
     orders: tuple[tuple[int, ...], ...] = ()
-    changed_inputs: tuple[str, ...] = ()
+    mutations: Mutations = NONE
     training: tuple[str, ...] = ()
 
 
@@ -102,7 +103,7 @@ class Imported:
         original: See `Source`.
         note: See `Source`.
         orders: See `Source`.
-        changed_inputs: See `Source`.
+        mutations: See `Source`.
         training: See `Source`.
     """
 
@@ -118,7 +119,7 @@ class Imported:
     original: Any
     note: str = ""
     orders: tuple[tuple[int, ...], ...] = ()
-    changed_inputs: tuple[str, ...] = ()
+    mutations: Mutations = NONE
     training: tuple[str, ...] = ()
 
 
@@ -131,13 +132,6 @@ def warnings_of(source: Source | Imported) -> list[FelixlikeWarning]:
             TrainingModeWarning(
                 f"{source.name} is in training mode but was optimized in eval mode, which changes the outputs of"
                 f" {parts}. Call model.eval() first."
-            )
-        )
-    if source.changed_inputs:
-        warnings.append(
-            InputUnchangedWarning(
-                f"{source.name} changes {', '.join(source.changed_inputs)} in place. The optimized model returns the"
-                " same outputs, but does not change the caller's tensors."
             )
         )
     return warnings

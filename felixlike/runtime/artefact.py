@@ -143,7 +143,18 @@ def _content(compiled: Compiled, report: Mapping[str, Any]) -> tuple[dict[str, A
         parts = {artefact_file.part_name(size): to_bytes(part, report={}) for size, part in compiled.parts.items()}
         return artefact_description.with_versions({"chunks": described(compiled)}, report), parts
     code = artefact_description.describe(compiled)
-    return artefact_description.with_versions(code, report), {artefact_file.CODE: _library(compiled, code)}
+    files = {artefact_file.CODE: _library(compiled, code)}
+    if compiled.mutations.state:
+        files[artefact_file.STATE] = b"".join(_bytes_of(tensor) for tensor in compiled.mutations.state)
+    return artefact_description.with_versions(code, report), files
+
+
+def _bytes_of(tensor: Any) -> bytes:
+    """Return the values of a tensor, in row-major order."""
+    import torch
+
+    data: bytes = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return data
 
 
 def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
@@ -206,7 +217,7 @@ def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tu
     """Open the code from a file that exists as long as the model, so that the model can be saved again."""
     if "chunks" in meta:
         return _open_chunks(meta, files, where), artefact_description.read_report(meta, where)
-    description = artefact_description.read(meta, where)
+    description = artefact_description.read(meta, where, files.get(artefact_file.STATE, b""))
     report = artefact_description.read_report(meta, where)
     library = Library(files[artefact_file.CODE])
     try:
@@ -223,6 +234,7 @@ def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tu
             parallel=description.parallel,
             sizes=description.sizes,
             unaligned=description.unaligned,
+            mutations=description.mutations,
         )
         embedded = codegen.description_in(compiled.machine)
     except (*_tvm.TVM_ERRORS, AttributeError, OSError) as error:

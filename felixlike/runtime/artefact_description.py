@@ -9,6 +9,7 @@ every field is validated.
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -18,15 +19,15 @@ from felixlike import _tvm
 from felixlike._util.wording import counted
 from felixlike._version import __version__
 from felixlike.errors import InvalidArtefact, NoGPU, UnknownTarget, WrongArchitecture, first_line
-from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
+from felixlike.frontend import NONE, InputSpec, Mutations, OutputSpec, Signature, Sizes, Structure
 from felixlike.hardware import device_name, host_target, instruction_sets, kind_of, require_runnable, resolve_target
 
 if TYPE_CHECKING:
     from felixlike.runtime.callable import Compiled
 
-FORMATS = (2, 3)
-"""Versions of the file format that can be read. A file has version 3 only if an output has a memory order, which
-readers of version 2 would ignore."""
+FORMATS = (2, 3, 4)
+"""Versions of the file format that can be read. A file has version 3 only if an output has a memory order, and 4 only
+if the model changes tensors in place, which readers of earlier versions would ignore."""
 
 _LARGEST = 2**40
 """Maximum size of a dimension: larger than that of any tensor."""
@@ -50,10 +51,12 @@ class Description:
     parallel: bool
     sizes: Sizes | None
     unaligned: bool
+    mutations: Mutations
 
 
 def describe(compiled: Compiled) -> dict[str, Any]:
     """Return JSON data that describe the code: where it runs and how it is called."""
+    changed = {"changes": _changes(compiled.mutations)} if compiled.mutations else {}
     return {
         "tvm": _tvm.version(),
         "machine": [platform.system(), platform.machine()],
@@ -68,13 +71,24 @@ def describe(compiled: Compiled) -> dict[str, Any]:
         "parallel": compiled.parallel,
         "sizes": None if compiled.sizes is None else compiled.sizes.to_json(),
         "unaligned": compiled.unaligned,
+        **changed,
     }
+
+
+def _changes(mutations: Mutations) -> dict[str, Any]:
+    """Return the JSON data of what a model changes in place; the values of its buffers are a member of their own."""
+    buffers = [
+        {"name": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+        for name, tensor in zip(mutations.buffers, mutations.state, strict=True)
+    ]
+    return {"inputs": list(mutations.inputs), "buffers": buffers}
 
 
 def with_versions(description: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON data of the whole file, with versions and report."""
     ordered = any("order" in spec for spec in description.get("outputs", ()))
-    return {"format": FORMATS[ordered], "felixlike": __version__, **description, "report": dict(report)}
+    version = FORMATS[2 if "changes" in description else int(ordered)]
+    return {"format": version, "felixlike": __version__, **description, "report": dict(report)}
 
 
 def _output(spec: OutputSpec) -> dict[str, Any]:
@@ -83,8 +97,11 @@ def _output(spec: OutputSpec) -> dict[str, Any]:
     return data if spec.order else {name: value for name, value in data.items() if name != "order"}
 
 
-def read(meta: Mapping[str, Any], where: str) -> Description:
-    """Read and validate a description. Raise InvalidArtefact, NoGPU or WrongArchitecture."""
+def read(meta: Mapping[str, Any], where: str, state: bytes = b"") -> Description:
+    """Read and validate a description. Raise InvalidArtefact, NoGPU or WrongArchitecture.
+
+    state: The values of the buffers that the model changes.
+    """
     check_versions(meta, where)
     _check_compiler(meta, where)
     _check_machine(meta, where)
@@ -105,8 +122,37 @@ def read(meta: Mapping[str, Any], where: str) -> Description:
     unaligned = "unaligned" in meta and _flag(meta, "unaligned", where)  # earlier versions did not write it
     name, key = _text(meta, "name", where), _text(meta, "key", where)
     sizes = _sizes(meta, inputs, where)
+    mutations = _mutations(meta, inputs, state, where)
     target = _target(meta, where)
-    return Description(target, name, key, inputs, outputs, signature, structure, parallel, sizes, unaligned)
+    return Description(target, name, key, inputs, outputs, signature, structure, parallel, sizes, unaligned, mutations)
+
+
+def _mutations(meta: Mapping[str, Any], inputs: tuple[InputSpec, ...], state: bytes, where: str) -> Mutations:
+    """Return what the model changes in place; nothing in files without the field."""
+    import torch
+
+    if "changes" not in meta:
+        return NONE
+    changes = meta["changes"]
+    if not isinstance(changes, dict):
+        raise _wrong("changes", f"is {_shown(changes)}, not an object", where)
+    places = _list(
+        changes, "inputs", where, lambda v: type(v) is int and 0 <= v < len(inputs), "indices of inputs", "changes"
+    )
+    if places != sorted(set(places)):
+        raise _wrong("changes.inputs", f"is {_shown(places)}, not in ascending order", where)
+    buffers, tensors = _tensors(changes, "buffers", where), list[Any]()
+    for spec in buffers:
+        dtype = getattr(torch, spec["dtype"])
+        count = math.prod(spec["shape"])
+        if count * dtype.itemsize > len(state):
+            raise _wrong("changes.buffers", f"needs more bytes than {len(state)} for {_shown(spec['name'])}", where)
+        tensors.append(torch.frombuffer(bytearray(state[: count * dtype.itemsize]), dtype=dtype).reshape(spec["shape"]))
+        state = state[count * dtype.itemsize :]
+    if state:
+        raise _wrong("changes.buffers", f"leaves {len(state)} bytes of values", where)
+    names = (*(inputs[place].name for place in places), *(spec["name"] for spec in buffers))
+    return Mutations(names, (*places, *range(len(inputs), len(inputs) + len(buffers))), tuple(tensors))
 
 
 def _flag(meta: Mapping[str, Any], field: str, where: str) -> bool:

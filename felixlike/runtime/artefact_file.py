@@ -24,6 +24,9 @@ META = "meta.json"
 CODE = "model.so"
 """Name of the member with the shared library of a model without parts."""
 
+STATE = "state.bin"
+"""Name of the member with the values of the buffers that a model changes, one after the other."""
+
 _PART = re.compile(r"part-[1-9][0-9]{0,5}\.felix", re.ASCII)
 """Names of the members with the parts of a model."""
 
@@ -95,7 +98,7 @@ def _members(archive: zipfile.ZipFile, size: int) -> list[str]:
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"member {twice[0][:60]!r} occurs twice")
     for member in members:
-        if member.filename not in (META, CODE) and not _PART.fullmatch(member.filename):
+        if member.filename not in (META, CODE, STATE) and not _PART.fullmatch(member.filename):
             raise ValueError(f"unexpected member {member.filename[:60]!r}")
         if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
             raise ValueError(f"member {member.filename} is compressed")

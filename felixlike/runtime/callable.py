@@ -17,8 +17,8 @@ import numpy as np
 from felixlike import _tvm
 from felixlike._util.torch_compat import dispatch_depth
 from felixlike._util.wording import counted
-from felixlike.errors import InputMismatch, NoGradientWarning, callers_level
-from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
+from felixlike.errors import InputMismatch, NoGradientWarning, WrongContext, callers_level
+from felixlike.frontend import NONE, InputSpec, Mutations, OutputSpec, Signature, Sizes, Structure
 from felixlike.frontend.signature.layouts import inverse
 from felixlike.frontend.signature.nesting import quoted
 from felixlike.hardware.faults import fault_of
@@ -28,6 +28,7 @@ from felixlike.runtime.serial_copy import contiguous_copy
 from felixlike.runtime.shared_library import Library
 from felixlike.runtime.stream_serializer import StreamSerializer
 from felixlike.runtime.tensor_guards import likeness, never
+from felixlike.runtime.writing import Writing, refuse_overlap
 
 ALIGNMENT = 64
 """Required alignment of inputs in bytes, for code that was not compiled for unaligned inputs. Such code uses aligned
@@ -47,9 +48,10 @@ class Compiled:
     in: omit them or pass the same values. The same applies to parameters without an example. PyTorch modes of the
     caller have no effect; dtypes are fixed, under autocast too.
 
-    Outputs are nested like the model's and never carry gradients. Inputs are not changed. The calling thread copies
-    tensors that are not contiguous, and on a GPU those that do not start at a multiple of 64 bytes. All others are read
-    in place. As in PyTorch, an output that is an input or a view of it shares its memory.
+    Outputs are nested like the model's and never carry gradients. Inputs that the model changes in place are changed,
+    as are the model's own buffers (`mutations.state`), which copies of the model do not share. The calling thread
+    copies tensors that are not contiguous, and on a GPU those that do not start at a multiple of 64 bytes. All others
+    are read in place. As in PyTorch, an output that is an input or a view of it shares its memory.
 
     Several threads may call one model concurrently. Each call runs on the calling thread and its own workers, on
     different cores (felixlike.hardware.placement). The number of threads is `threads`, else TVM_NUM_THREADS, else
@@ -64,6 +66,7 @@ class Compiled:
             and constants.
         key: Identifies the model in PyTorch graphs; equal for copies and saved models.
         threads: Number of threads per call; 0 if the environment decides.
+        mutations: What a call changes in place.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Compiled:
         sizes: Sizes | None = None,
         threads: int = 0,
         unaligned: bool = False,
+        mutations: Mutations = NONE,
     ) -> None:
         """Wrap a compiled module.
 
@@ -101,6 +105,7 @@ class Compiled:
             sizes: The dynamic sizes; None without any.
             threads: Number of threads per call; 0 if the environment decides.
             unaligned: Whether inputs may start at any element, see `codegen/passes/unaligned_parameters.py`.
+            mutations: What the model changes in place. Its buffers are copied.
         """
         import torch
         from torch.autograd import forward_ad
@@ -117,6 +122,7 @@ class Compiled:
         self.parallel = parallel
         self.sizes = sizes
         self.unaligned = unaligned
+        self.mutations = mutations
         self._most_kinds = _KINDS if sizes is None else _KINDS_OF_SIZES
         self.runtime = runtime
         device = _tvm.device_of(target)
@@ -141,7 +147,8 @@ class Compiled:
     def _open(self) -> None:
         """Create the state that copies do not share: a virtual machine, which runs one call at a time."""
         self.machine = self._virtual_machine()
-        main, on_gpu = self.machine["main"], self.device.type != "cpu"
+        self.mutations = self.mutations.copied()
+        main, on_gpu = self._entry(self.machine), self.device.type != "cpu"
         self._serialized_main = StreamSerializer(main, self.device) if on_gpu else None
         self._first = [] if on_gpu else [main]
         self._here = threading.local()
@@ -160,9 +167,14 @@ class Compiled:
         try:
             main = self._serialized_main or self._first.pop()  # list.pop is atomic: one thread gets the first machine
         except IndexError:
-            main = self._virtual_machine()["main"]
+            main = self._entry(self._virtual_machine())
         self._here.main = main
         return main
+
+    def _entry(self, machine: Any) -> Callable[..., Any]:
+        """Return the entry of a virtual machine, with the writing of what the model changes."""
+        main: Callable[..., Any] = machine["main"]
+        return Writing(main, self.mutations, self._tensors, self.name) if self.mutations else main
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         """Run the model.
@@ -287,7 +299,13 @@ class Compiled:
         return self._rebuild(self._outputs(tensors, special.spread))
 
     def _through_operator(self, tensors: Sequence[Any]) -> Any:
-        """Run a call as the operator felixlike::run."""
+        """Run a call as the operator felixlike::run. Raise WrongContext if it would change tensors in place."""
+        if self.mutations:
+            raise WrongContext(
+                f"the model changes {', '.join(self.mutations.names[:3])} in place, unlike PyTorch's operators",
+                where=self.name,
+                remedy="call it outside of torch.compile, torch.export and transforms",
+            )
         outputs = torch_operator.run(self.key, tensors)
         outputs = [outputs[index] for index in range(len(self.outputs))]  # torch.fx returns a proxy, not a list
         return self._rebuild(outputs)
@@ -321,13 +339,28 @@ class Compiled:
             if place % self._alignments[index] or not place or index in spread:
                 detached = tensor.detach() if tensor.requires_grad else tensor
                 ready[index] = contiguous_copy(detached)
+        if self.mutations:
+            self._check_changed(tensors)
         self._pin_threads(self.threads)
         main = getattr(self._here, "main", None) or self._main_of_thread()
         try:
             result = main(*ready)
         except Exception as error:
             raise self._explained(error) from error
+        for index in self.mutations.inputs:
+            if ready[index] is not tensors[index]:
+                tensors[index].copy_(ready[index])
         return self._leaves(result)
+
+    def _check_changed(self, tensors: Sequence[Any]) -> None:
+        """Raise InputMismatch if tensors that the model changes share memory or, as in PyTorch, require gradients."""
+        import torch
+
+        refuse_overlap((*tensors, *self.mutations.state), self.mutations, self.name)
+        for index in self.mutations.inputs:
+            if tensors[index].requires_grad and torch.is_grad_enabled():
+                remedy = "call the model under torch.no_grad()"
+                raise self._mismatch(index, "requires a gradient, but is changed in place", remedy)
 
     def at_hand(self, index: int, tensor: Any) -> Any:
         """Return a contiguous tensor, or its copy if the code cannot read it at its address."""
@@ -385,7 +418,9 @@ class Compiled:
         """Return the tensors of a result, which TVM returns in nested arrays unless there is only one."""
         if isinstance(result, self._tensor):
             return [result]
-        if not self.inputs:  # without a torch input TVM returns its own tensors
+        if isinstance(result, list):  # of `Writing`
+            return result
+        if not self.inputs and not self.mutations:  # without a torch input TVM returns its own tensors
             return [self._from_dlpack(part) for part in self._unnested([result])]
         part = self._array_item
         if self._output_indices is not None:

@@ -48,6 +48,7 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
         lowered=lowered,
         parallel=_tvm.runs_in_parallel(lowered),
         unaligned=hardware.kind_of(imported.target).on_host,
+        mutations=imported.mutations,
     )
 
 

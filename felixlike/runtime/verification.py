@@ -79,7 +79,7 @@ def max_relative_error(
     """
     import torch
 
-    original = original_of(model, compiled.signature)
+    original = original_of(model, compiled.signature, compiled.mutations)
     inputs = [tensor.detach().cpu() for tensor in example_inputs]
     with torch.random.fork_rng(devices=[]):  # a random model must not change the caller's random numbers
         comparison = _Comparison(compiled, original, products)
@@ -97,7 +97,7 @@ class _Comparison:
 
     def __init__(self, compiled: Compiled, original: Original, products: float) -> None:
         self._compiled, self._original, self._products = compiled, original, products
-        self._names = [spec.name for spec in compiled.outputs]
+        self._names = [*(spec.name for spec in compiled.outputs), *compiled.mutations.names]
 
     def of(self, inputs: Sequence[Any]) -> tuple[Verification, tuple[str, ...]]:
         """Return the comparison for these inputs, and the names of outputs that are NaN nearly everywhere."""
@@ -145,15 +145,23 @@ class _Comparison:
         return [tensor.to(device).clone(memory_format=torch.contiguous_format) for tensor in inputs]
 
     def _called(self, copies: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, str]:
-        """Return the compiled model's outputs for copies of the inputs, and which of these it changes, if any."""
+        """Return the compiled model's outputs for copies of the inputs, and which of these it changes by mistake.
+
+        New values of tensors that the original changes too come after the outputs. Its buffers are restored."""
         import torch
 
+        mutations = self._compiled.mutations
+        state = mutations.copied().state
         got = self._compiled.signature.call(self._compiled, copies)
         changed = [
             spec.name
-            for spec, tensor, before in zip(self._compiled.inputs, copies, inputs, strict=True)
-            if not torch.equal(_bits(tensor.cpu()), _bits(before))
+            for place, (spec, tensor, before) in enumerate(zip(self._compiled.inputs, copies, inputs, strict=True))
+            if place not in mutations.inputs and not torch.equal(_bits(tensor.cpu()), _bits(before))
         ]
+        if mutations:
+            got = [got, *(copies[place] for place in mutations.inputs), *mutations.copied().state]
+            for buffer, before in zip(mutations.state, state, strict=True):
+                buffer.copy_(before)
         return got, f"it changes its input {changed[0]}" if changed else ""
 
     def _evaluated(self, inputs: Sequence[Any], *, wide: bool) -> tuple[Any, bool]:

@@ -140,6 +140,14 @@ def swap_parameter(model: Any, call: int) -> None:
     swap(model.linear.weight, nn.Parameter(torch.full((8, 8), 0.1 * (call + 1))))
 
 
+def exchange(net: Any, x: Tensor, y: Tensor) -> Tensor:
+    before = x.clone()
+    x.copy_(y)
+    y.copy_(before)
+    result: Tensor = net.linear(x)
+    return result
+
+
 def load_state(model: Any, call: int) -> None:
     model.load_state_dict({key: torch.full_like(value, 0.1 * call) for key, value in model.state_dict().items()})
 
@@ -212,21 +220,25 @@ WAYS: dict[str, Way] = {
     ),
     "attention": Way(net_of(lambda net, x: functional.scaled_dot_product_attention(x, x, x)), rows(1, 4, 8)),
     # state
-    "counter": Way(net_of(increment_counter), rows(), compiled=False),
-    "ring buffer": Way(net_of(push_to_ring), rows(), compiled=False),
-    "batch norm in training": Way(net_of(lambda net, x: net.norm(x), train=True), images(), compiled=False),
+    "counter": Way(net_of(increment_counter), rows()),
+    "ring buffer": Way(net_of(push_to_ring), rows()),
+    "batch norm in training": Way(net_of(lambda net, x: net.norm(x), train=True), images()),
     "batch norm in eval mode": Way(net_of(lambda net, x: net.conv(net.norm(x))), images()),
     "batch norm without statistics": Way(
         net_of(lambda net, x: functional.batch_norm(x, None, None, training=True)), images()
     ),
     "instance norm": Way(net_of(lambda net, x: functional.instance_norm(x)), images()),
     # inputs that are written to
-    "an input changed": Way(lambda: write_to_input, rows(), compiled=False),
-    "a cache": Way(lambda: cache, lambda: (torch.randn(4, 8), torch.zeros(4, 5)), compiled=False),
-    "a slice set": Way(net_of(lambda net, x: x.__setitem__((0,), 1.0) or net.linear(x)), rows(), compiled=False),
-    "relu in place": Way(net_of(lambda net, x: functional.relu(x, inplace=True) * 2), rows(), compiled=False),
+    "an input changed": Way(lambda: write_to_input, rows()),
+    "a cache": Way(lambda: cache, lambda: (torch.randn(4, 8), torch.zeros(4, 5))),
+    "a slice set": Way(net_of(lambda net, x: x.__setitem__((0,), 1.0) or net.linear(x)), rows()),
+    "relu in place": Way(net_of(lambda net, x: functional.relu(x, inplace=True) * 2), rows()),
     "relu in place behind a layer": Way(net_of(lambda net, x: functional.relu(net.linear(x), inplace=True)), rows()),
     "a copy changed": Way(net_of(lambda net, x: x.clone().add_(1).mul_(2)), rows()),
+    "a row of an input changed": Way(net_of(lambda net, x: (x[0].add_(1), net.linear(x), x[1])), rows()),
+    "inputs exchanged": Way(net_of(exchange), lambda: (torch.randn(4, 8), torch.randn(4, 8))),
+    "an old value returned": Way(net_of(lambda net, x: (x.clone(), x.mul_(2))), rows()),
+    "an input transposed in place": Way(net_of(lambda net, x: net.linear(x.t_().t())), rows(), compiled=False),
     # aliases
     "a view of an input": Way(net_of(lambda net, x: (x.view(-1), net.linear(x))), rows()),
     "a transposed input": Way(net_of(lambda net, x: (x.t(), net.linear(x))), rows()),
@@ -239,7 +251,7 @@ WAYS: dict[str, Way] = {
     "a result twice": Way(net_of(lambda net, x: (y := net.linear(x), y)), rows()),
     "an expanded result": Way(net_of(lambda net, x: net.linear(x)[:1].expand(3, 8)), rows()),
     "a view of a result changed in place": Way(
-        net_of(lambda net, x: (y := net.linear(x), y.view(-1), y.relu_())[:2]), rows(), compiled=False
+        net_of(lambda net, x: (y := net.linear(x), y.view(-1), y.relu_())[:2]), rows()
     ),
     "detached": Way(net_of(lambda net, x: (x.detach(), net.linear(x))), rows()),
     "one tensor for two inputs": Way(net_of(lambda net, x, y: net.linear(x) + y), same_twice),

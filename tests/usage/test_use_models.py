@@ -170,16 +170,6 @@ class Broken(nn.Module):
         raise RuntimeError("not today")
 
 
-class Counting(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        calls = self.get_buffer("calls").add_(1)
-        return x + calls
-
-
 BAD: dict[str, tuple[Callable[[], Any], Any, type[FelixlikeError], str]] = {
     "nothing": (lambda: None, SIZES, InvalidModel, "None is not a model"),
     "a number": (lambda: 7, SIZES, InvalidModel, "an int is not a model"),
@@ -201,7 +191,6 @@ BAD: dict[str, tuple[Callable[[], Any], Any, type[FelixlikeError], str]] = {
     "raising": (Broken, SIZES, ExportFailed, "not today"),
     "an identity": (nn.Identity, SIZES, EmptyModel, "computes nothing"),
     "no tensor": (lambda: module_of(lambda x: 3), SIZES, EmptyModel, "returns no tensor"),
-    "keeping state": (Counting, SIZES, InvalidModel, "changes its own state"),
     "sizes by values": (lambda: module_of(lambda x: x[x > 0]), SIZES, FelixlikeError, "."),
     "no size yet": (lambda: nn.LazyLinear(4), SIZES, InvalidModel, "weight has no size yet"),
     "without memory": (lambda: nn.Linear(16, 4, device="meta"), SIZES, InvalidModel, "meta"),

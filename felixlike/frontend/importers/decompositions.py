@@ -10,6 +10,7 @@ from typing import Any
 
 from felixlike._util.torch_compat import is_contiguous, lstm, lstm_has_wrong_states
 from felixlike.frontend.importers.attention import ATTENTION
+from felixlike.frontend.importers.scatters import index_put
 from felixlike.frontend.importers.windows import KEPT
 
 
@@ -45,6 +46,8 @@ def table() -> Any:
         aten.logcumsumexp.default: _logcumsumexp,
         aten._cdist_forward.default: _distances,
         aten.rrelu_with_noise_functional.default: _rrelu,
+        aten.index_put.default: index_put,
+        aten._native_batch_norm_legit_functional.default: _batch_norm,
     }
     decompositions.update(ours)
     if lstm_has_wrong_states():
@@ -144,6 +147,32 @@ def _rrelu(
     if training:
         return NotImplemented
     return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """Decompose aten._native_batch_norm_legit_functional, whose statistics TVM's importer leaves out.
+
+    Returns the result, the batch's mean and 1/σ, and the new running mean and variance. The running variance is
+    unbiased.
+    """
+    import torch
+
+    if not training:
+        return NotImplemented
+    dims, shape = [0, *range(2, x.dim())], [1, -1, *[1] * (x.dim() - 2)]
+    of_batch, mean_of_batch = torch.var_mean(x, dims, correction=0)
+    inverse = torch.rsqrt(of_batch + eps)
+    result = (x - mean_of_batch.view(shape)) * inverse.view(shape)
+    if weight is not None:
+        result = result * weight.view(shape)
+    if bias is not None:
+        result = result + bias.view(shape)
+    count = x.numel() // x.shape[1]
+    unbiased = of_batch * (count / (count - 1))
+    means, variances = momentum * mean_of_batch + (1 - momentum) * mean, momentum * unbiased + (1 - momentum) * var
+    return result, mean_of_batch, inverse, means, variances
 
 
 def _distances(a: Any, b: Any, p: float, _: int | None = None) -> Any:

@@ -76,7 +76,7 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
             where=source.name,
             remedy="rewrite that part with other operators",
         ) from error
-    if computes_nothing(module):
+    if not source.mutations and computes_nothing(module):
         raise EmptyModel(
             "the model computes nothing: it returns its inputs or constants",
             where=source.name,
@@ -94,7 +94,7 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
         functions=functions,
         examples=source.examples,
         orders=source.orders,
-        changed_inputs=source.changed_inputs,
+        mutations=source.mutations,
         training=source.training,
         original=source.original,
         note=source.note,
@@ -102,9 +102,10 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
 
 
 def _named(source: Source, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
-    """Return TVM's inputs under the names that the user knows."""
+    """Return the user's inputs of a TVM function under the names that the user knows."""
+    users = inputs[: len(inputs) - len(source.mutations.state)]
     return tuple(
-        InputSpec(name, spec.shape, spec.dtype) for name, spec in zip(source.signature.names, inputs, strict=True)
+        InputSpec(name, spec.shape, spec.dtype) for name, spec in zip(source.signature.names, users, strict=True)
     )
 
 

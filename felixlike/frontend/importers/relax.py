@@ -72,7 +72,7 @@ def outputs_of(
         InvalidShape: A size is not known.
     """
     kinds = list(leaves(function.ret_ty))
-    specs = [_tensor_spec(kind, name, where=where) for kind, name in zip(kinds, structure.places(), strict=True)]
+    specs = [_tensor_spec(kind, name, where=where) for kind, name in zip(kinds, structure.places(), strict=False)]
     return tuple(
         OutputSpec(spec.name, tuple(spec.shape[dim] for dim in inverse(order)) or spec.shape, spec.dtype, order)
         for spec, order in zip(specs, orders or ((),) * len(specs), strict=True)

@@ -39,11 +39,12 @@ from felixlike.frontend.importers.input_shapes import (
 )
 from felixlike.frontend.importers.known_sizes import with_known_sizes
 from felixlike.frontend.importers.low_precision import in_single_precision
+from felixlike.frontend.importers.mutations import lift_mutations
 from felixlike.frontend.importers.promotion import promote
 from felixlike.frontend.importers.randomness import refuse_randomness
 from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
-from felixlike.frontend.signature.layouts import is_users, output_orders, with_outputs_in_memory_order
+from felixlike.frontend.signature.layouts import as_users, is_users, output_orders, with_outputs_in_memory_order
 from felixlike.frontend.signature.nesting import TENSOR
 from felixlike.frontend.signature.signature import Parameter, Signature, parameters_of
 from felixlike.frontend.signature.structure import structure_from_leaves
@@ -193,7 +194,7 @@ def _convert(
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)
-        changed = _changed_inputs(program, specs, signature)
+        mutations = lift_mutations(program, signature.names, [spec.name for spec in specs])
         check_dtypes(program, name)
         promote(program)
         in_single_precision(program)
@@ -201,13 +202,13 @@ def _convert(
         _keep_tensor_inputs(program)
         _keep_own_state(program)
         leaves = _keep_tensor_outputs(program)
-        if not any(leaf is TENSOR for leaf in leaves):
+        if not mutations and not any(leaf is TENSOR for leaf in leaves):
             raise EmptyModel(
                 "the model returns no tensor", where=name, remedy="return a tensor that depends on an input"
             )
         structure = structure_from_leaves(program.call_spec.out_spec, leaves)
         if any(orders):
-            with_outputs_in_memory_order(program, orders)
+            with_outputs_in_memory_order(program, (*orders, *((),) * len(mutations.places)))
         converters = with_right_types(CONVERTERS, _operators(program), name)
         try:
             module = importer.from_exported_program(
@@ -226,9 +227,10 @@ def _convert(
                 where=name,
                 remedy="rewrite that part with other operators",
             ) from None
-    if len(module["main"].params) != len(specs):
+    count = len(specs) + len(mutations.state)
+    if len(module["main"].params) != count:
         raise InvalidModel(
-            f"TVM's importer left {len(module['main'].params) - len(specs)} of the model's parameters unbound",
+            f"TVM's importer left {len(module['main'].params) - count} of the model's parameters unbound",
             where=name,
         )
     return Source(
@@ -239,7 +241,7 @@ def _convert(
         tuple(examples),
         original,
         orders=orders if any(orders) else (),
-        changed_inputs=changed,
+        mutations=mutations,
     )
 
 
@@ -296,10 +298,7 @@ def _check_tensors(model: Any, where: str) -> None:
 
 
 def _check_state(program: Any, where: str) -> None:
-    """Refuse models that write to their own buffers, and weights without values.
-
-    Compiled code keeps no state between calls. TVM would read the memory of the weights.
-    """
+    """Refuse weights without values, whose memory TVM would read."""
     for key, value in {**program.state_dict, **program.constants}.items():
         if is_fake(value):
             raise InvalidModel(
@@ -307,19 +306,6 @@ def _check_state(program: Any, where: str) -> None:
                 where=where,
                 remedy="create the model outside of FakeTensorMode",
             )
-    changed = sorted(program.graph_signature.buffers_to_mutate.values())
-    if changed:
-        raise InvalidModel(
-            f"the model changes its own state ({', '.join(changed)}) when called",
-            where=where,
-            remedy="export it in eval mode, or take the state as an input and return it as an output",
-        )
-
-
-def _changed_inputs(program: Any, specs: Sequence[InputSpec], signature: Signature) -> tuple[str, ...]:
-    """Return the user's names of the inputs that the model changes in place."""
-    changed = set(program.graph_signature.user_inputs_to_mutate.values())
-    return tuple(name for name, spec in zip(signature.names, specs, strict=True) if spec.name in changed)
 
 
 def _keep_own_state(program: Any) -> None:
@@ -393,18 +379,19 @@ def _is_constant(spec: Any) -> bool:
 
 
 def _keep_tensor_outputs(program: Any) -> list[Any]:
-    """Remove constants (None, numbers) and new values of changed inputs from the graph's outputs.
+    """Remove constants (None, numbers) from the graph's outputs, and move new values of changed tensors to the end.
 
     Returns all leaves of the user's output, TENSOR for the computed ones. TVM's importer supports tensors only. The
     constants are restored when the output is rebuilt.
     """
     signature = program.graph_signature
     output = program.graph.output_node()
-    pairs = [pair for pair in zip(output.args[0], signature.output_specs, strict=True) if is_users(pair[1])]
-    leaves = [_leaf(node) for node, _ in pairs]
-    tensor_pairs = [(node, spec) for node, spec in pairs if _leaf(node) is TENSOR]
-    output.args = (tuple(node for node, _ in tensor_pairs),)
-    signature.output_specs[:] = [spec for _, spec in tensor_pairs]
+    pairs = list(zip(output.args[0], signature.output_specs, strict=True))
+    leaves = [_leaf(node) for node, spec in pairs if is_users(spec)]
+    kept = [(node, spec) for node, spec in pairs if is_users(spec) and _leaf(node) is TENSOR]
+    kept += [(node, as_users(spec)) for node, spec in pairs if not is_users(spec)]
+    output.args = (tuple(node for node, _ in kept),)
+    signature.output_specs[:] = [spec for _, spec in kept]
     return leaves
 
 

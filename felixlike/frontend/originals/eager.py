@@ -11,6 +11,7 @@ from typing import Any
 
 from felixlike._util.torch_modes import callers_dtype
 from felixlike.frontend.originals.original import moved_by_a_rounding
+from felixlike.frontend.signature.mutations import NONE, Mutations
 from felixlike.frontend.signature.signature import Signature
 from felixlike.frontend.signature.structure import pytree_warnings_off
 
@@ -20,8 +21,8 @@ class TorchOriginal:
 
     exact = True
 
-    def __init__(self, model: Any, signature: Signature) -> None:
-        self._model, self._signature = model, signature
+    def __init__(self, model: Any, signature: Signature, mutations: Mutations = NONE) -> None:
+        self._model, self._signature, self._mutations = model, signature, mutations
 
     def name(self, *, wide: bool) -> str:
         """Return the precision of the reference: "float64", or the model's own."""
@@ -46,7 +47,10 @@ class TorchOriginal:
         return list({id(tensor): tensor for tensor in state.values() if isinstance(tensor, torch.Tensor)}.values())
 
     def outputs(self, inputs: Sequence[Any], *, wide: bool = False, moved: int | None = None) -> Any:
-        """Evaluate in eval mode. An exported program keeps the mode that it was exported in."""
+        """Evaluate in eval mode. An exported program keeps the mode that it was exported in.
+
+        New values of tensors that the model changes in place come after the outputs.
+        """
         import torch
 
         module = self._copy()
@@ -59,7 +63,15 @@ class TorchOriginal:
         if not isinstance(module, torch.fx.GraphModule):
             module.eval()
         with torch.no_grad(), callers_dtype():
-            return self._signature.call(module, tensors)
+            outputs = self._signature.call(module, tensors)
+        if not self._mutations:
+            return outputs
+        buffers = dict(module.named_buffers(remove_duplicate=False))
+        return [
+            outputs,
+            *(tensors[place] for place in self._mutations.inputs),
+            *(buffers[name] for name in self._mutations.buffers),
+        ]
 
     def _copy(self) -> Any:
         """Return a CPU copy of the model or of the program's module."""

@@ -13,15 +13,17 @@ from felixlike.frontend.originals.eager import TorchOriginal
 from felixlike.frontend.originals.onnx_reference import OnnxOriginal
 from felixlike.frontend.originals.original import Original
 from felixlike.frontend.originals.tvm_alone import RelaxOriginal
+from felixlike.frontend.signature.mutations import NONE, Mutations
 from felixlike.frontend.signature.signature import Signature
 
 
-def original_of(model: Any, signature: Signature) -> Original:
+def original_of(model: Any, signature: Signature, mutations: Mutations = NONE) -> Original:
     """Return the `Original` that evaluates a model.
 
     Args:
         model: nn.Module, ExportedProgram, ONNX ModelProto or Relax IRModule. An `Original` is returned unchanged.
         signature: How the model is called.
+        mutations: What the model changes in place. The new values are evaluated after the outputs.
 
     Returns:
         The model in a form that can be evaluated.
@@ -29,7 +31,7 @@ def original_of(model: Any, signature: Signature) -> Original:
     import torch
 
     if isinstance(model, torch.nn.Module | torch.export.ExportedProgram):
-        return TorchOriginal(model, signature)
+        return TorchOriginal(model, signature, mutations)
     if type(model).__name__ == "ModelProto":
         return OnnxOriginal(model)
     if isinstance(model, _tvm.IRModule):

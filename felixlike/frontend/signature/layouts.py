@@ -41,6 +41,13 @@ def is_users(spec: Any) -> bool:
     return spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT")
 
 
+def as_users(spec: Any) -> Any:
+    """Return the specification of an output as one that the model returns."""
+    import torch
+
+    return torch.export.graph_signature.OutputSpec(torch.export.graph_signature.OutputKind.USER_OUTPUT, spec.arg, None)
+
+
 def output_orders(program: Any) -> tuple[Order, ...]:
     """Return the memory order of each output tensor, as PyTorch's own kernels write it."""
     import torch

@@ -1,0 +1,98 @@
+"""Decompose assignments to indexed elements, such as x[:, i] = y and index_copy.
+
+Input: the arguments of aten.index_put. Output: its result in terms of operators that can be imported, or
+NotImplemented.
+
+One element of a dimension, as in a cache that gets one token, becomes a choice between old and new values, which fuses
+with what uses them. All others scatter into the indexed dimensions, flattened to one. As PyTorch would raise for
+indices out of range, and a kernel cannot, such values go to an additional row that is cut off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+
+def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    """Decompose aten.index_put: x[indices] = values, or += if `accumulate`. Sizes must be fixed."""
+    import torch
+
+    given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if not given or not all(isinstance(size, int) for t in (x, values, *(i for _, i in given)) for size in t.shape):
+        return NotImplemented
+    if any(index.dtype in (torch.bool, torch.uint8) for _, index in given):
+        return _masked(x, given, values, accumulate=accumulate)
+    dims = [dim for dim, _ in given]
+    chosen = torch.broadcast_tensors(*(index for _, index in given))  # type: ignore[no-untyped-call]
+    shape = _shape(x, dims, chosen[0])
+    if len(given) == 1 and chosen[0].numel() == 1:
+        return _one(x, dims[0], chosen[0], values.expand(shape), accumulate=accumulate)
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    values = values.expand(shape)
+    if adjacent:  # their place is that of the indexed dimensions, else the front
+        moved = [dims[0] + place for place in range(chosen[0].dim())]
+        values = values.permute(*moved, *(dim for dim in range(values.dim()) if dim not in moved))
+    rest = [dim for dim in range(x.dim()) if dim not in dims]
+    front = x.permute(*dims, *rest)
+    count, width = math.prod(front.shape[: len(dims)]), math.prod(front.shape[len(dims) :])
+    rows = _rows(chosen, front.shape[: len(dims)], count)
+    table = torch.cat([front.reshape(count, width), x.new_zeros(1, width)])
+    places = rows.reshape(-1, 1).expand(-1, width)
+    source = values.reshape(-1, width)
+    written = table.scatter_add(0, places, source) if accumulate else table.scatter(0, places, source)
+    return written[:count].reshape(front.shape).permute(*_inverse((*dims, *rest)))
+
+
+def _shape(x: Any, dims: Sequence[int], index: Any) -> list[int]:
+    """Return the shape of x[indices] for indices of these dimensions that are broadcast to the shape of `index`."""
+    rest = [size for dim, size in enumerate(x.shape) if dim not in dims]
+    adjacent = list(dims) == list(range(dims[0], dims[0] + len(dims)))
+    first = dims[0] if adjacent else 0
+    return [*rest[:first], *index.shape, *rest[first:]]
+
+
+def _one(x: Any, dim: int, index: Any, values: Any, *, accumulate: bool) -> Any:
+    """Return x with one element of a dimension replaced."""
+    import torch
+
+    size = x.shape[dim]
+    place = index.reshape([1] * x.dim())
+    place = torch.where(place < 0, place + size, place)
+    along = torch.arange(size, dtype=index.dtype).reshape([-1 if at == dim else 1 for at in range(x.dim())])
+    new = values.reshape([1 if at == dim else extent for at, extent in enumerate(x.shape)])
+    return torch.where(along == place, x + new if accumulate else new, x)
+
+
+def _masked(x: Any, given: Sequence[tuple[int, Any]], values: Any, *, accumulate: bool) -> Any:
+    """Return x with the same values at every place of one mask; NotImplemented if each place gets its own."""
+    import torch
+
+    (dim, mask), *others = given
+    rest = x.dim() - dim - mask.dim()
+    if others or mask.dtype is torch.uint8 or (dim and values.numel() != 1):
+        return NotImplemented
+    if values.dim() > rest and math.prod(values.shape[: values.dim() - rest]) != 1:
+        return NotImplemented
+    new = values.reshape([] if values.numel() == 1 else values.shape[values.dim() - rest :])
+    mask = mask.reshape(*[1] * dim, *mask.shape, *[1] * rest)
+    return torch.where(mask, x + new if accumulate else new, x)
+
+
+def _rows(indices: Sequence[Any], sizes: Sequence[int], outside: int) -> Any:
+    """Return the row of each index in the flattened dimensions; `outside` for those out of range."""
+    import torch
+
+    row, valid = None, None
+    for index, size in zip(indices, sizes, strict=True):
+        index = torch.where(index < 0, index + size, index).to(torch.int64)
+        inside = (index >= 0) & (index < size)
+        row = index if row is None else row * size + index
+        valid = inside if valid is None else valid & inside
+    return torch.where(valid, row, outside)  # type: ignore[arg-type]
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    """Return the inverse permutation."""
+    return [list(order).index(dim) for dim in range(len(order))]
