@@ -295,6 +295,8 @@ class Compiled:
     def _specially(self, tensors: Sequence[Any], special: "_Special") -> Any:
         """Run a call with checked inputs of a kind, some of which may have to be copied."""
         if special.gradients:
+            if self.mutations:
+                self._check_changed(tensors)
             self.note_gradients(tensors)
         return self._rebuild(self._outputs(tensors, special.spread))
 

@@ -93,6 +93,11 @@ def views_of_one() -> Sequence[Tensor]:
     return x[:4], x[4:]
 
 
+def overlapping_views() -> Sequence[Tensor]:
+    x = torch.randn(8, 8)
+    return x[:5], x[3:]
+
+
 def increment_counter(net: Any, x: Tensor) -> Any:
     net.count += 1
     return net.linear(x) + net.count
@@ -238,7 +243,7 @@ WAYS: dict[str, Way] = {
     "a row of an input changed": Way(net_of(lambda net, x: (x[0].add_(1), net.linear(x), x[1])), rows()),
     "inputs exchanged": Way(net_of(exchange), lambda: (torch.randn(4, 8), torch.randn(4, 8))),
     "an old value returned": Way(net_of(lambda net, x: (x.clone(), x.mul_(2))), rows()),
-    "an input transposed in place": Way(net_of(lambda net, x: net.linear(x.t_().t())), rows(), compiled=False),
+    "an input transposed in place": Way(net_of(lambda net, x: net.linear(x.t_().t())), rows()),
     # aliases
     "a view of an input": Way(net_of(lambda net, x: (x.view(-1), net.linear(x))), rows()),
     "a transposed input": Way(net_of(lambda net, x: (x.t(), net.linear(x))), rows()),
@@ -256,7 +261,9 @@ WAYS: dict[str, Way] = {
     "detached": Way(net_of(lambda net, x: (x.detach(), net.linear(x))), rows()),
     "one tensor for two inputs": Way(net_of(lambda net, x, y: net.linear(x) + y), same_twice),
     "overlapping inputs": Way(net_of(lambda net, x, y: net.linear(x) + y), views_of_one),
-    "overlapping inputs, one changed": Way(net_of(lambda net, x, y: x.add_(1) + y), same_twice, compiled=False),
+    "an input twice, changed": Way(net_of(lambda net, x, y: x.add_(1) + y), same_twice),
+    "overlapping inputs, one changed": Way(net_of(lambda net, x, y: x.add_(1) + y), overlapping_views, compiled=False),
+    "parts of an input, one changed": Way(net_of(lambda net, x, y: x.add_(1) + y), views_of_one),
     # layouts and types
     "channels last": Way(net_of(lambda net, x: net.conv(x).relu()), images(last=True)),
     "channels first": Way(net_of(lambda net, x: net.conv(x).relu()), images()),
