@@ -1,0 +1,101 @@
+"""Tests for assignments to indexed elements, which are decomposed into choices and scatters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from support.models import Apply
+from torch import Tensor
+
+from felixlike.errors import UnsupportedOperator
+from felixlike.frontend import import_model
+from felixlike.frontend.importers.scatters import index_put
+from felixlike.runtime import compile_model
+
+X = torch.linspace(-2, 2, 360).reshape(3, 4, 5, 6)
+ALL = slice(None)
+
+
+def assign(*places: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    def assigned(x: Tensor, values: Tensor) -> Tensor:
+        x = x.clone()
+        x[places] = values
+        return x
+
+    return assigned
+
+
+@st.composite
+def _assignments(draw: st.DrawFn) -> tuple[Tensor, list[Tensor | None], Tensor, bool]:
+    """Return arguments of index_put whose elements are written once, unless they are added."""
+    x = torch.arange(60.0).reshape(3, 4, 5)
+    indexed = draw(st.lists(st.sampled_from(range(3)), min_size=1, unique=True))
+    accumulate = draw(st.booleans())
+    count = draw(st.integers(1, 3))
+    indices: list[Tensor | None] = [None] * (max(indexed) + 1)
+    for dim in indexed:
+        size = x.shape[dim]
+        places = draw(st.lists(st.integers(-size, size - 1), min_size=count, max_size=count))
+        if not accumulate:  # one order of distinct places
+            places = draw(st.permutations(range(size)))[:count]
+        indices[dim] = torch.tensor(places)
+    shape = x[tuple(ALL if index is None else index for index in indices)].shape
+    shape = torch.Size(1 if draw(st.booleans()) else size for size in shape)
+    return x, indices, -torch.arange(1.0, 1 + shape.numel()).reshape(shape), accumulate
+
+
+@settings(deadline=None)
+@given(_assignments())
+def test_any_dimensions_are_indexed_as_in_pytorch(arguments: tuple[Tensor, list[Tensor | None], Tensor, bool]) -> None:
+    x, indices, values, accumulate = arguments
+    expected = torch.ops.aten.index_put(x, indices, values, accumulate)
+    torch.testing.assert_close(index_put(x, indices, values, accumulate), expected)
+
+
+@pytest.mark.parametrize(
+    ("function", "values"),
+    [
+        (lambda x, v: x.index_copy(2, torch.tensor([3]), v), torch.randn(3, 4, 1, 6)),
+        (lambda x, v: x.index_add(1, torch.tensor([3, 0, 3]), v, alpha=2), torch.randn(3, 3, 5, 6)),
+        (assign(ALL, torch.tensor([[0, 2], [1, -1]])), torch.randn(5, 6)),
+        (assign(torch.tensor([0, 2]), ALL, torch.tensor([1, 4])), torch.randn(2, 4, 6)),
+        (assign(X > 0.5), torch.tensor(2.0)),
+        (assign(X[..., 0] > 0.5), torch.randn(6)),
+        (assign(ALL, X[0, :, 0, 0] > -1.9), torch.tensor(7.0)),
+    ],
+)
+def test_compiled_assignments_equal_pytorchs(function: Callable[[Tensor, Tensor], Tensor], values: Tensor) -> None:
+    compiled = compile_model(import_model(Apply(function), (X, values)))
+    torch.testing.assert_close(compiled(X, values), function(X, values))
+
+
+def test_places_out_of_range_are_not_written() -> None:
+    def put(x: Tensor, at: Tensor) -> Tensor:
+        return torch.index_put(x, (at,), torch.ones(()))
+
+    x, at = torch.zeros(4, 2), torch.tensor([1, 2])
+    compiled = compile_model(import_model(Apply(put), (x, at)))
+    assert compiled(x, torch.tensor([3, 400_000_000])).sum(1).tolist() == [0, 0, 0, 2]
+    assert compiled(x, torch.tensor([-5, -1])).sum(1).tolist() == [0, 0, 0, 2]
+
+
+def test_a_value_for_each_place_of_a_mask_is_refused() -> None:
+    with pytest.raises(UnsupportedOperator, match="IndexPut"):
+        import_model(Apply(assign(X > 0.5)), (X, torch.randn(int((X > 0.5).sum()))))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_in_training_mode_updates_its_statistics(affine: bool) -> None:
+    def norm(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        scale = torch.linspace(1, 2, 4) if affine else None
+        return torch.nn.functional.batch_norm(x, mean, variance, scale, training=True)
+
+    x, state, expected = torch.randn(3, 4, 5), [torch.zeros(4), torch.ones(4)], [torch.zeros(4), torch.ones(4)]
+    compiled = compile_model(import_model(Apply(norm), (x, *state)))
+    torch.testing.assert_close(compiled(x, *state), norm(x, *expected), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(state, expected)
