@@ -11,8 +11,9 @@ import os
 import shutil
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ class StoreFile:
             self.connection = sqlite3.connect(
                 self._address(), timeout=BUSY_MILLISECONDS / 1000, isolation_level=None, uri=True
             )
+        weakref.finalize(self, _close, self.connection).atexit = False
         try:
             with self.explained():
                 self._prepare()
@@ -292,3 +294,9 @@ def _log(path: Path) -> Path:
 def _folder(path: Path) -> Path:
     """Return the folder of the file that links resolve to."""
     return Path(os.path.realpath(path)).parent
+
+
+def _close(connection: sqlite3.Connection) -> None:
+    """Close the connection of a dropped store, unless another thread, which alone may close it, opened it."""
+    with suppress(sqlite3.ProgrammingError):
+        connection.close()

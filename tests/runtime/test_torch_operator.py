@@ -18,7 +18,7 @@ from felixlike.frontend import import_model
 from felixlike.runtime import Compiled, compile_model, load, save
 from felixlike.runtime.torch_operator import run
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.(script|trace|trace_method). is deprecated")
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.(script|trace|trace_method). is ")
 
 
 class Pair(nn.Module):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -245,7 +246,7 @@ def _measured(store: str) -> bool:
     import sqlite3
 
     try:
-        with sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=1) as connection:
+        with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=1)) as connection:
             return bool(connection.execute("SELECT count(*) FROM measurements").fetchone()[0])
     except sqlite3.Error:
         return False

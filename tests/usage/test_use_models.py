@@ -198,7 +198,7 @@ BAD: dict[str, tuple[Callable[[], Any], Any, type[FelixlikeError], str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
 @pytest.mark.parametrize("way", BAD)
 def test_invalid_models_are_refused(way: str) -> None:
