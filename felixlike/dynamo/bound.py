@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 
 class Bound(nn.Module):
@@ -17,7 +17,7 @@ class Bound(nn.Module):
         places: Indices of the remaining inputs.
     """
 
-    def __init__(self, graph: Callable[..., Any], inputs: Sequence[Any], places: Sequence[int]) -> None:
+    def __init__(self, graph: fx.GraphModule, inputs: Sequence[Any], places: Sequence[int]) -> None:
         super().__init__()
         self._graph = graph
         self._places = list(places)
@@ -37,4 +37,4 @@ class Bound(nn.Module):
         values = [getattr(self, value) if isinstance(value, str) else value for value in self._fixed]
         for place, value in zip(self._places, inputs, strict=True):
             values[place] = value
-        return self._graph(*values)
+        return self._graph.forward(*values)  # calling it would print a traceback for every error

@@ -74,6 +74,73 @@ def test_compiled_assignments_equal_pytorchs(function: Callable[[Tensor, Tensor]
     torch.testing.assert_close(compiled(X, values), function(X, values))
 
 
+AT = torch.tensor([[[0, 1, 3], [2, 1, 0]]] * 3)  # fewer than the source's elements, one place of which twice
+NAN = torch.tensor([[1.0, torch.nan, 3.0], [0.0, -1.0, torch.nan]]).repeat(3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("reduce", "include_self"),
+    [("sum", True), ("sum", False), ("prod", False), ("mean", True), ("mean", False), ("amax", True), ("amin", False)],
+)
+def test_reducing_scatters_equal_pytorchs(reduce: str, include_self: bool) -> None:
+    def function(x: Tensor, source: Tensor) -> Tensor:
+        return x.scatter_reduce(1, AT, source, reduce, include_self=include_self)
+
+    x, source = torch.randn(3, 4, 5), torch.randn(3, 4, 5)
+    compiled = compile_model(import_model(Apply(function), (x, source)))
+    torch.testing.assert_close(compiled(x, source), function(x, source))
+    source[:, :4, :3] = NAN
+    torch.testing.assert_close(compiled(x, source), function(x, source), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int8])
+def test_extremes_of_integers_equal_pytorchs(dtype: torch.dtype) -> None:
+    def function(x: Tensor, source: Tensor) -> Tensor:
+        return x.scatter_reduce(1, AT[0], source, "amax", include_self=False)
+
+    x, source = torch.arange(8).reshape(2, 4).to(dtype), -torch.arange(9).reshape(3, 3).to(dtype)
+    compiled = compile_model(import_model(Apply(function), (x, source)))
+    assert torch.equal(compiled(x, source), function(x, source))
+
+
+def test_means_of_integers_are_refused() -> None:
+    x = torch.arange(8).reshape(2, 4)
+    with pytest.raises(UnsupportedOperator, match="means of int64"):
+        import_model(Apply(lambda x: x.scatter_reduce(1, AT[0], x, "mean")), (x,))
+
+
+def test_operators_that_write_the_flat_tensor_equal_pytorchs() -> None:
+    def function(x: Tensor, source: Tensor) -> tuple[Tensor, ...]:
+        at = torch.tensor([[0, 359], [-2, 7]])
+        return x.put(at, source[:4]), x.put(at, source[:4], accumulate=True), x.masked_scatter(x > 0.5, source)
+
+    compiled, source = compile_model(import_model(Apply(function), (X, X.flatten()))), torch.randn(360)
+    torch.testing.assert_close(compiled(X, source), function(X, source))
+
+
+BAGS = torch.tensor([0, 3, 3, 5])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"offsets": BAGS, "mode": "sum"},
+        {"offsets": BAGS, "mode": "mean"},
+        {"offsets": BAGS, "mode": "mean", "padding_idx": 2},
+        {"offsets": BAGS, "mode": "sum", "include_last_offset": True, "per_sample_weights": torch.rand(5)},
+        {"mode": "mean"},
+    ],
+)
+def test_bags_of_embeddings_equal_pytorchs(options: dict[str, Any]) -> None:
+    def function(table: Tensor, at: Tensor) -> Tensor:
+        return torch.nn.functional.embedding_bag(at, table, **options)
+
+    at = torch.tensor([2, 1, 2, 4, 0])
+    table, at = torch.randn(5, 6), at if "offsets" in options else at.expand(3, 5).contiguous()
+    compiled = compile_model(import_model(Apply(function), (table, at)))
+    torch.testing.assert_close(compiled(table, at), function(table, at))
+
+
 def test_places_out_of_range_are_not_written() -> None:
     def put(x: Tensor, at: Tensor) -> Tensor:
         return torch.index_put(x, (at,), torch.ones(()))
@@ -99,3 +166,8 @@ def test_batch_norm_in_training_mode_updates_its_statistics(affine: bool) -> Non
     compiled = compile_model(import_model(Apply(norm), (x, *state)))
     torch.testing.assert_close(compiled(x, *state), norm(x, *expected), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(state, expected)
+
+
+def test_operators_with_effects_are_refused() -> None:
+    with pytest.raises(UnsupportedOperator, match=r"^Apply: .*_linalg_check_errors.*effects"):
+        import_model(Apply(torch.linalg.inv), (torch.eye(4),))

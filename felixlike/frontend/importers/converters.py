@@ -3,11 +3,13 @@
 Input: a node of an ExportedProgram's graph and TVM's importer. Output: the Relax value.
 """
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
 from felixlike import _tvm
+from felixlike.errors import UnsupportedOperator
 from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.known_sizes import size_of
 from felixlike.frontend.importers.pooling import POOLING
@@ -217,13 +219,56 @@ def _hypot(node: Any, importer: Any) -> Any:
     return emit(op.sqrt(emit(op.add(*squares))))
 
 
-def _scatter_add(node: Any, importer: Any) -> Any:
-    """Convert aten.scatter_add. Only the part of the source that has indices is read."""
+def _scatter(node: Any, importer: Any) -> Any:
+    """Convert aten.scatter.src and aten.scatter_add. Only the part of the source that has indices is read."""
+    data, indices, source = (importer.env[node.args[place]] for place in (0, 2, 3))
+    reduction = "add" if "scatter_add" in str(node.target) else "update"
+    return _scattered(importer, data, indices, source, node.args[1], reduction)
+
+
+def _scatter_reduce(node: Any, importer: Any) -> Any:
+    """Convert aten.scatter_reduce."""
+    op, emit, const = _tvm.relax.op, importer.block_builder.emit, _tvm.relax.const
+    axis, reduction = node.args[1], node.args[4]
+    data, indices, source = (importer.env[node.args[place]] for place in (0, 2, 3))
+    dtype = str(data.ty.dtype)
+    if reduction == "mean" and not dtype.startswith("float"):
+        raise UnsupportedOperator(
+            f"TVM cannot import {node.target} with means of {dtype}", remedy="compute them in float32"
+        )
+
+    def filled(value: Any) -> Any:
+        return emit(op.broadcast_to(const(value, dtype), importer.shape_of(source)))  # full() refuses infinities
+
+    ones = emit(op.full_like(data, const(1, dtype)))
+    if not node.kwargs.get("include_self", True):  # what is written does not count
+        data = _scattered(importer, data, indices, filled(_neutral(reduction, node)), axis, "update")
+        ones = _scattered(importer, ones, indices, filled(0), axis, "update")
+    name = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}[reduction]
+    result = _scattered(importer, data, indices, source, axis, name)
+    if reduction == "mean":
+        result = emit(op.divide(result, _scattered(importer, ones, indices, filled(1), axis, "add")))
+    return result
+
+
+def _neutral(reduction: str, node: Any) -> Any:
+    """Return the value that does not change what is reduced with it."""
+    import torch
+
+    if reduction in ("sum", "mean", "prod"):
+        return int(reduction == "prod")
+    dtype = node.meta["val"].dtype
+    if dtype.is_floating_point:
+        return -math.inf if reduction == "amax" else math.inf
+    return torch.iinfo(dtype).min if reduction == "amax" else torch.iinfo(dtype).max
+
+
+def _scattered(importer: Any, data: Any, indices: Any, source: Any, axis: int, reduction: str) -> Any:
+    """Return the data with the part of the source that has indices."""
     op, emit = _tvm.relax.op, importer.block_builder.emit
-    axis, (data, indices, source) = node.args[1], (importer.env[node.args[i]] for i in (0, 2, 3))
     extents = [int(extent) for extent in importer.shape_of(indices)]
     source = emit(op.strided_slice(source, [*range(len(extents))], [0] * len(extents), extents))
-    return emit(op.scatter_elements(data, indices, source, axis=axis, reduction="add"))
+    return emit(op.scatter_elements(data, indices, source, axis=axis, reduction=reduction))
 
 
 def _slice(node: Any, importer: Any) -> Any:
@@ -307,7 +352,9 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "hypot.default": _hypot,
     "mul.Tensor": _product,
     "native_group_norm.default": _group_norm,
-    "scatter_add.default": _scatter_add,
+    "scatter.src": _scatter,
+    "scatter_add.default": _scatter,
+    "scatter_reduce.two": _scatter_reduce,
     "slice.Tensor": _slice,
 }
 """Converters by operator: (node, importer) → value."""

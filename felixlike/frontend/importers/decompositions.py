@@ -10,7 +10,7 @@ from typing import Any
 
 from felixlike._util.torch_compat import is_contiguous, lstm, lstm_has_wrong_states
 from felixlike.frontend.importers.attention import ATTENTION
-from felixlike.frontend.importers.scatters import index_put
+from felixlike.frontend.importers.scatters import index_put, masked_scatter, put
 from felixlike.frontend.importers.windows import KEPT
 
 
@@ -47,6 +47,9 @@ def table() -> Any:
         aten._cdist_forward.default: _distances,
         aten.rrelu_with_noise_functional.default: _rrelu,
         aten.index_put.default: index_put,
+        aten.put.default: put,
+        aten.masked_scatter.default: masked_scatter,
+        aten._embedding_bag_forward_only.default: _embedding_bag,
         aten._native_batch_norm_legit_functional.default: _batch_norm,
     }
     decompositions.update(ours)
@@ -173,6 +176,38 @@ def _batch_norm(
     unbiased = of_batch * (count / (count - 1))
     means, variances = momentum * mean_of_batch + (1 - momentum) * mean, momentum * unbiased + (1 - momentum) * var
     return result, mean_of_batch, inverse, means, variances
+
+
+def _embedding_bag(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_by_frequency: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    factors: Any = None,
+    include_last_offset: bool = False,
+    padding: int = -1,
+) -> Any:
+    """Decompose aten._embedding_bag_forward_only: sums (mode 0), means (1) or maxima (2) of the rows of each bag.
+
+    Returns the result, the bag of each index, the size of each bag, and zeros in place of the maxima's places.
+    """
+    import torch
+
+    if mode not in (0, 1) or not all(isinstance(size, int) for t in (weight, indices, offsets) for size in t.shape):
+        return NotImplemented
+    bags = offsets.shape[0] - include_last_offset
+    places = torch.arange(indices.shape[0], dtype=offsets.dtype)
+    bag = (offsets[:bags] <= places.unsqueeze(1)).sum(1) - 1
+    rows, counted = weight.index_select(0, indices), torch.ones_like(indices, dtype=weight.dtype)
+    if padding >= 0:
+        counted = (indices != padding).to(weight.dtype)
+    rows = rows * (counted if factors is None else counted * factors).unsqueeze(1)
+    sums = weight.new_zeros(bags, weight.shape[1]).index_put((bag,), rows, accumulate=True)
+    sizes = weight.new_zeros(bags).index_put((bag,), counted, accumulate=True)
+    result = sums / sizes.clamp(min=1).unsqueeze(1) if mode == 1 else sums
+    return result, bag, sizes.to(offsets.dtype), torch.zeros_like(sizes, dtype=offsets.dtype)
 
 
 def _distances(a: Any, b: Any, p: float, _: int | None = None) -> Any:

@@ -7,25 +7,36 @@ program's changed buffers are inputs after the user's own, the new values output
 from collections.abc import Sequence
 from typing import Any
 
+from felixlike.errors import UnsupportedOperator
 from felixlike.frontend.signature.layouts import is_users
 from felixlike.frontend.signature.mutations import NONE, Mutations
 
 
-def lift_mutations(program: Any, names: Sequence[str], inputs: Sequence[str]) -> Mutations:
+def lift_mutations(program: Any, names: Sequence[str], inputs: Sequence[str], *, where: str) -> Mutations:
     """Turn changed buffers into inputs, and describe all changed tensors.
 
     Args:
         program: The program, which is modified.
         names: The user's name of each input tensor.
         inputs: The program's name of each input tensor.
+        where: The model's name, for errors.
 
     Returns:
         The changed tensors.
-    """
 
+    Raises:
+        UnsupportedOperator: An operator has other effects than changes in place, such as raising an error.
+    """
     signature, output = program.graph_signature, program.graph.output_node()
     pairs = list(zip(output.args[0], signature.output_specs, strict=True))
     users = [pair for pair in pairs if is_users(pair[1])]
+    if any(pair[1].kind.name == "TOKEN" for pair in pairs):
+        operators = [str(n.args[1]) for n in program.graph.nodes if n.name.startswith("with_effects")]
+        raise UnsupportedOperator(
+            f"TVM cannot import {operators[0] if operators else 'an operator'}, which has effects besides its result",
+            where=where,
+            remedy="use other operators",
+        )
     new = {pair[1].target: pair for pair in pairs if not is_users(pair[1])}
     if not new:
         return NONE

@@ -1,7 +1,6 @@
-"""Decompose assignments to indexed elements, such as x[:, i] = y and index_copy.
+"""Decompose assignments to indexed elements, such as x[:, i] = y, index_copy, put and masked_scatter.
 
-Input: the arguments of aten.index_put. Output: its result in terms of operators that can be imported, or
-NotImplemented.
+Input: the arguments of the operator. Output: its result in terms of operators that can be imported, or NotImplemented.
 
 One element of a dimension, as in a cache that gets one token, becomes a choice between old and new values, which fuses
 with what uses them. All others scatter into the indexed dimensions, flattened to one. As PyTorch would raise for
@@ -43,6 +42,20 @@ def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = Fa
     source = values.reshape(-1, width)
     written = table.scatter_add(0, places, source) if accumulate else table.scatter(0, places, source)
     return written[:count].reshape(front.shape).permute(*_inverse((*dims, *rest)))
+
+
+def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+    """Decompose aten.put: an assignment to elements of the flat tensor."""
+    return x.reshape(-1).index_put((index.reshape(-1),), source.reshape(-1), accumulate).reshape(x.shape)
+
+
+def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
+    """Decompose aten.masked_scatter: the n-th chosen element gets the n-th of the source."""
+    import torch
+
+    x, mask = torch.broadcast_tensors(x, mask)  # type: ignore[no-untyped-call]
+    places = (mask.reshape(-1).to(torch.int64).cumsum(0) - 1).clamp(0, max(source.numel() - 1, 0))
+    return torch.where(mask, source.reshape(-1).index_select(0, places).reshape(x.shape), x)
 
 
 def _shape(x: Any, dims: Sequence[int], index: Any) -> list[int]:

@@ -194,7 +194,7 @@ def _convert(
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)
-        mutations = lift_mutations(program, signature.names, [spec.name for spec in specs])
+        mutations = lift_mutations(program, signature.names, [spec.name for spec in specs], where=name)
         check_dtypes(program, name)
         promote(program)
         in_single_precision(program)
