@@ -63,6 +63,8 @@ def test_more_operators() -> None:
     _assert_matches_pytorch(lambda x: torch.hypot(x, x + 1), x)
     _assert_matches_pytorch(lambda x: torch.nn.functional.group_norm(x, 3), x)
     _assert_matches_pytorch(lambda x: torch.nn.functional.group_norm(x, 2, weight=torch.arange(6.0)), x)
+    _assert_matches_pytorch(lambda x: torch.cat([torch.tensor([]), x, x + 1], -2), x)
+    _assert_matches_pytorch(lambda x: torch.cat([torch.tensor([]), (x > 0).int()], -2), x)
     _assert_matches_pytorch(lambda x: x.scatter_add(1, at, x), x)
     with pytest.raises(UnsupportedOperator, match="special_bessel_j0"):
         import_model(Apply(torch.special.bessel_j0), (x,))

@@ -4,6 +4,7 @@ Input: the operator's arguments. Output: its result in terms of operators that c
 fall back to PyTorch's own decomposition.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -41,6 +42,7 @@ def table() -> Any:
         operator, _, overload = name.partition(".")
         decompositions.pop(getattr(getattr(aten, operator), overload), None)
     ours: dict[Any, Callable[..., Any]] = {
+        aten.cat.default: _cat,
         aten.pad.default: _pad,
         aten.erfinv.default: _erfinv,
         aten.logcumsumexp.default: _logcumsumexp,
@@ -71,6 +73,17 @@ def _view(x: Any, size: Sequence[Any]) -> Any:
     if is_contiguous(x):
         return NotImplemented
     return x.clone(memory_format=torch.contiguous_format).view(size)
+
+
+def _cat(tensors: Sequence[Any], dim: int = 0) -> Any:
+    """Decompose aten.cat of empty tensors of one dimension, which PyTorch skips whatever the others' dimensions are."""
+    import torch
+
+    kept = [tensor for tensor in tensors if tensor.shape != (0,)]
+    if len(kept) == len(tensors) or not kept:
+        return NotImplemented
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    return torch.cat(kept, dim).to(dtype)
 
 
 def _pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:

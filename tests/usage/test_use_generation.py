@@ -1,0 +1,104 @@
+"""Tests for language models that generate text under torch.compile, with the caches that transformers makes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from felixlike.errors import NotCompiledWarning
+
+transformers = pytest.importorskip("transformers")
+
+VOCABULARY = 100
+TOKENS = 5
+
+_SMALL = {"vocab_size": VOCABULARY, "d_model": 32, "d_ff": 48, "d_kv": 16, "num_layers": 1, "num_heads": 2}
+
+
+def _gpt2() -> Any:
+    sizes = {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 32, "vocab_size": VOCABULARY}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+
+
+def _llama() -> Any:
+    sizes = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "vocab_size": VOCABULARY}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
+    return transformers.LlamaForCausalLM(config)
+
+
+def _t5() -> Any:
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(**_SMALL, decoder_start_token_id=0))
+
+
+def _whisper() -> Any:
+    layers = {f"{side}_{what}": count for side in ("encoder", "decoder") for what, count in
+              (("layers", 1), ("attention_heads", 2), ("ffn_dim", 48))}  # fmt: skip
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3}
+    config = transformers.WhisperConfig(
+        **layers,
+        **tokens,
+        vocab_size=VOCABULARY,
+        d_model=32,
+        num_mel_bins=8,
+        max_source_positions=20,
+        max_target_positions=32,
+        suppress_tokens=[],
+        begin_suppress_tokens=[],
+    )
+    return transformers.WhisperForConditionalGeneration(config)
+
+
+def _prompts(batch: int) -> dict[str, Any]:
+    prompts = torch.randint(3, VOCABULARY, (batch, 6))
+    mask = torch.ones_like(prompts)
+    mask[1:, :2] = 0  # shorter prompts are padded on the left
+    return {"input_ids": prompts, "attention_mask": mask}
+
+
+def _sounds(batch: int) -> dict[str, Any]:
+    return {"input_features": torch.randn(batch, 8, 40)}
+
+
+def _tokens(model: Any, inputs: dict[str, Any], **options: Any) -> torch.Tensor:
+    options |= {"max_new_tokens": TOKENS, "do_sample": False, "pad_token_id": 0}
+    return model.generate(**inputs, **options)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "batch"),
+    [(_gpt2, _prompts, 1), (_llama, _prompts, 3), (_t5, _prompts, 3), (_whisper, _sounds, 1)],
+)
+def test_static_caches_give_eagers_tokens(
+    make: Callable[[], Any], inputs: Callable[[int], dict[str, Any]], batch: int, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = make().eval()
+    model.generation_config.eos_token_id = None
+    first, second = inputs(batch), inputs(batch)
+    expected = [_tokens(model, given) for given in (first, second)]
+    options = {"seconds": 0, "store": str(tmp_path / "store.sqlite")}
+    model.forward = torch.compile(model.forward, backend="felixlike", options=options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tokens = [_tokens(model, given, cache_implementation="static") for given in (first, second)]
+    torch._dynamo.reset()
+    assert [str(warning.message) for warning in caught if warning.category is NotCompiledWarning] == []
+    assert all(map(torch.equal, tokens, expected))
+
+
+def test_growing_caches_give_eagers_tokens(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, inputs = _gpt2().eval(), _prompts(3)
+    model.generation_config.eos_token_id = None
+    expected = _tokens(model, inputs)
+    options = {"seconds": 0, "sizes": 2, "store": str(tmp_path / "store.sqlite")}
+    model.forward = torch.compile(model.forward, backend="felixlike", options=options)
+    with pytest.warns(NotCompiledWarning, match="sizes"):
+        tokens = _tokens(model, inputs)
+    torch._dynamo.reset()
+    assert torch.equal(tokens, expected)
