@@ -315,10 +315,6 @@ class TrainingModeWarning(FelixlikeWarning):
     """A model in training mode was optimized in eval mode, in which its outputs differ."""
 
 
-class InputUnchangedWarning(FelixlikeWarning):
-    """Not issued any more: the optimized model changes the inputs that the model changes."""
-
-
 class NotCompiledWarning(FelixlikeWarning):
     """A graph of torch.compile is run by PyTorch instead of felixlike."""
 

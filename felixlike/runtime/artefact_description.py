@@ -203,8 +203,9 @@ def check_versions(meta: Mapping[str, Any], where: str) -> None:
     """Raise InvalidArtefact unless this version can read the file's format."""
     version, writer = _field(meta, "format", where), _text(meta, "felixlike", where)
     if type(version) is not int or version not in FORMATS:
+        formats = f"{', '.join(map(str, FORMATS[:-1]))} or {FORMATS[-1]}"
         raise InvalidArtefact(
-            f"expected file format {' or '.join(map(str, FORMATS))}, got {_shown(version)}",
+            f"expected file format {formats}, got {_shown(version)}",
             where=where,
             remedy=f"load it with felixlike {writer}, which saved it, or optimize the model again",
         )

@@ -166,9 +166,12 @@ def test_shapes_that_depend_on_values_are_refused() -> None:
         import_model(Apply(lambda x: x.nonzero()), (3, 3))
 
 
-def test_a_model_that_changes_its_state_is_refused() -> None:
-    with pytest.raises(InvalidModel, match=r"^Counter: .*\(calls\)"):
-        import_model(Counter(), (3,))
+def test_state_that_a_model_changes_is_taken_and_returned() -> None:
+    imported = import_model(Counter(), (3,))
+    assert imported.mutations.names == imported.mutations.buffers == ("calls",)
+    assert imported.mutations.places == (1,)
+    assert imported.mutations.state[0].tolist() == [0]
+    assert [spec.name for spec in imported.inputs] == ["x"]
 
 
 @pytest.mark.parametrize(

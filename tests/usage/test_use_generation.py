@@ -81,7 +81,7 @@ def test_static_caches_give_eagers_tokens(
     model.generation_config.eos_token_id = None
     first, second = inputs(batch), inputs(batch)
     expected = [_tokens(model, given) for given in (first, second)]
-    options = {"seconds": 0, "store": str(tmp_path / "store.sqlite")}
+    options: dict[str, Any] = {"seconds": 0, "store": str(tmp_path / "store.sqlite")}
     model.forward = torch.compile(model.forward, backend="felixlike", options=options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -96,7 +96,7 @@ def test_growing_caches_give_eagers_tokens(tmp_path: Path) -> None:
     model, inputs = _gpt2().eval(), _prompts(3)
     model.generation_config.eos_token_id = None
     expected = _tokens(model, inputs)
-    options = {"seconds": 0, "sizes": 2, "store": str(tmp_path / "store.sqlite")}
+    options: dict[str, Any] = {"seconds": 0, "sizes": 2, "store": str(tmp_path / "store.sqlite")}
     model.forward = torch.compile(model.forward, backend="felixlike", options=options)
     with pytest.warns(NotCompiledWarning, match="sizes"):
         tokens = _tokens(model, inputs)
