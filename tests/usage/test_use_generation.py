@@ -78,7 +78,7 @@ def test_static_caches_give_eagers_tokens(
 ) -> None:
     torch.manual_seed(0)
     model = make().eval()
-    model.generation_config.eos_token_id = None
+    model.generation_config.update(eos_token_id=None)
     first, second = inputs(batch), inputs(batch)
     expected = [_tokens(model, given) for given in (first, second)]
     options: dict[str, Any] = {"seconds": 0, "store": str(tmp_path / "store.sqlite")}
@@ -94,7 +94,7 @@ def test_static_caches_give_eagers_tokens(
 def test_growing_caches_give_eagers_tokens(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, inputs = _gpt2().eval(), _prompts(3)
-    model.generation_config.eos_token_id = None
+    model.generation_config.update(eos_token_id=None)
     expected = _tokens(model, inputs)
     options: dict[str, Any] = {"seconds": 0, "sizes": 2, "store": str(tmp_path / "store.sqlite")}
     model.forward = torch.compile(model.forward, backend="felixlike", options=options)
