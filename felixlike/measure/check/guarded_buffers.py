@@ -12,7 +12,7 @@ up to fifteen buffers has its own pattern, so copying one zone to another is det
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ class GuardedBuffer:
         start = ZONE + (_START - raw.ctypes.data - ZONE) % _PAGE
         self.bytes = raw[start : start + size]
         self._zones = {"before": raw[start - ZONE : start], "after": raw[start + size : start + size + ZONE]}
-        self._pattern = _pattern(number, ZONE)
+        self._pattern = _pattern(number % _PATTERNS, ZONE)
         for zone in self._zones.values():
             zone[:] = self._pattern
         self.tensor: Any = _tvm.runtime.from_dlpack(self.bytes)._create_view(tuple(shape), dtype)
@@ -80,7 +80,7 @@ class _FarBuffer:
 
     def __init__(self, contents: Any, dtype: str, number: int, device: Any) -> None:
         self._shape, self._dtype = contents.shape, contents.dtype
-        self._pattern = _pattern(number, _FAR_ZONE)
+        self._pattern = _pattern(number % _PATTERNS, _FAR_ZONE)
         self._raw = _tvm.runtime.tensor(np.concatenate([_bytes_of(contents), self._pattern]), device)
         self.tensor: Any = self._raw._create_view(contents.shape, dtype)
 
@@ -155,9 +155,12 @@ def _size(shape: Sequence[int], dtype: str) -> int:
     return max(1, -(-_tvm.bits(dtype) // 8) * int(np.prod(shape, dtype=np.int64)))
 
 
-def _pattern(number: int, size: int) -> Any:
-    """Return `size` bytes of the pattern of a buffer's number."""
-    return np.resize(np.array([0xF1 + number % _PATTERNS, 0xFF], np.uint8), size)
+@cache
+def _pattern(kind: int, size: int) -> Any:
+    """Return `size` bytes, an even number, of a pattern. The array is shared."""
+    pattern = np.tile(np.array([0xF1 + kind, 0xFF], np.uint8), size // 2)
+    pattern.setflags(write=False)
+    return pattern
 
 
 def _bytes_of(contents: Any) -> Any:
