@@ -5,6 +5,7 @@ constants. TVM's SplitLayoutRewritePreproc and FoldConstant have the same effect
 Here all packing functions are built together, and a constant that several calls pack alike is packed once.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,36 +62,47 @@ class _Packer:
 def _rewritten(module: Any, pieces: Pieces, packer: _Packer) -> Any:
     """Return the module with calls of functions in `pieces` replaced by calls of their kernels on packed constants."""
     relax = _tvm.relax
-    call_tir = _tvm.ir.Op.get("relax.call_tir")
-    kernels: dict[str, Any] = {}
-    refused: list[tuple[str, int]] = []
-
-    class Packed(relax.PyExprMutator):  # type: ignore[misc,name-defined]
-        def visit_call_(self, call: Any) -> Any:
-            call = super().visit_call_(call)
-            name = str(call.args[0].name_hint) if call.op == call_tir else ""
-            if name not in pieces:
-                return call
-            kernel, packings = pieces[name]
-            arguments = list(call.args[1].fields)
-            for number, packing in enumerate(packings):
-                constant = arguments[packing.parameter]
-                if not isinstance(constant, _tvm.ir.GenericConst):
-                    refused.append((name, packing.parameter))
-                    return call
-                arguments[packing.parameter] = packer.packed(name, number, packing, constant)
-            if name not in kernels:
-                kernels[name] = self.builder_.add_func(kernel, f"{name}_prepacked")
-            return relax.Call(call.op, [kernels[name], relax.Tuple(arguments)], call.attrs, call.ty_args)
-
-    mutator = relax.expr_functor.mutator(Packed)(module)
+    mutator = _mutator()(module, pieces, packer)
     for variable, function in module.functions.items():
         if isinstance(function, relax.Function):
             mutator.builder_.update_func(variable, mutator.visit_expr(function))
-    for name, parameter in refused:  # raised here, since exceptions that pass through TVM lose their class
+    for name, parameter in mutator.refused:  # raised here, since exceptions that pass through TVM lose their class
         raise InvalidSchedule(
             f"the schedule packs parameter {parameter}, which is not a constant, so every call would pack it",
             where=name,
             remedy="use a schedule without a packing block",
         )
     return relax.transform.DeadCodeElimination()(mutator.builder_.get())
+
+
+@functools.cache
+def _mutator() -> Any:
+    """Return the class of TVM's object that replaces calls. TVM never frees such classes, nor what they refer to."""
+    relax = _tvm.relax
+    call_tir = _tvm.ir.Op.get("relax.call_tir")
+
+    class Packed(relax.PyExprMutator):  # type: ignore[misc,name-defined]
+        def __init__(self, module: Any, pieces: Pieces, packer: _Packer) -> None:
+            super().__init__(module)
+            self.pieces, self.packer = pieces, packer
+            self.kernels: dict[str, Any] = {}
+            self.refused: list[tuple[str, int]] = []
+
+        def visit_call_(self, call: Any) -> Any:
+            call = super().visit_call_(call)
+            name = str(call.args[0].name_hint) if call.op == call_tir else ""
+            if name not in self.pieces:
+                return call
+            kernel, packings = self.pieces[name]
+            arguments = list(call.args[1].fields)
+            for number, packing in enumerate(packings):
+                constant = arguments[packing.parameter]
+                if not isinstance(constant, _tvm.ir.GenericConst):
+                    self.refused.append((name, packing.parameter))
+                    return call
+                arguments[packing.parameter] = self.packer.packed(name, number, packing, constant)
+            if name not in self.kernels:
+                self.kernels[name] = self.builder_.add_func(kernel, f"{name}_prepacked")
+            return relax.Call(call.op, [self.kernels[name], relax.Tuple(arguments)], call.attrs, call.ty_args)
+
+    return relax.expr_functor.mutator(Packed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator
@@ -73,23 +74,34 @@ class Rewriter:
 def rewritten(module: Any, rule: Rule) -> Any:
     """Apply a rule to every call and tuple element in a module's Relax functions, and remove dead code."""
     relax = _tvm.relax
-    known: list[Bindings] = []
+    visitor = _visitor()(module, rule)
+    functions = [(v, f) for v, f in module.functions.items() if isinstance(f, relax.Function)]
+    for variable, function in functions:
+        visitor.bindings = Bindings(function)
+        visitor.builder_.update_func(variable, visitor.visit_expr(function))
+    return relax.transform.DeadCodeElimination()(visitor.builder_.get())
+
+
+@functools.cache
+def _visitor() -> Any:
+    """Return the class of TVM's object that applies a rule. TVM never frees such classes, nor what they refer to."""
+    relax = _tvm.relax
 
     class Visitor(relax.PyExprMutator):  # type: ignore[misc,name-defined]
+        def __init__(self, module: Any, rule: Rule) -> None:
+            super().__init__(module)
+            self.rule = rule
+            self.bindings: Bindings | None = None
+
         def visit_call_(self, call: Any) -> Any:
-            replacement = rule(call, known[-1], Rewriter(self))
+            replacement = self.rule(call, self.bindings, Rewriter(self))  # type: ignore[arg-type]
             return super().visit_call_(call) if replacement is None else replacement
 
         def visit_tuple_getitem_(self, element: Any) -> Any:
-            replacement = rule(element, known[-1], Rewriter(self))
+            replacement = self.rule(element, self.bindings, Rewriter(self))  # type: ignore[arg-type]
             return super().visit_tuple_getitem_(element) if replacement is None else replacement
 
-    visitor = relax.expr_functor.mutator(Visitor)(module)
-    functions = [(v, f) for v, f in module.functions.items() if isinstance(f, relax.Function)]
-    for variable, function in functions:
-        known.append(Bindings(function))
-        visitor.builder_.update_func(variable, visitor.visit_expr(function))
-    return relax.transform.DeadCodeElimination()(visitor.builder_.get())
+    return relax.expr_functor.mutator(Visitor)
 
 
 def settled(module: Any, rule: Rule) -> Any:
