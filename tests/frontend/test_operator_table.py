@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import torch
 
 from felixlike import _tvm
 from felixlike.frontend.importers import decompositions
@@ -47,7 +48,7 @@ def _page() -> str:
     how |= dict.fromkeys(_names(CONVERTERS), "converted")
     for name in _names(ours) - {"lstm"}:  # which only some versions of PyTorch need
         how[name] = "partly" if name in how else "decomposed"
-    aten = sorted(name for name in how if name.isidentifier() and not name.endswith("_"))
+    aten = sorted(name for name in how if hasattr(torch.ops.aten, name) and not name.endswith("_"))
     return TEXT.format(rows="\n".join(f"| `{name}` | {HOW[how[name]]} |" for name in aten))
 
 
