@@ -76,7 +76,7 @@ def _view(x: Any, size: Sequence[Any]) -> Any:
 
 
 def _cat(tensors: Sequence[Any], dim: int = 0) -> Any:
-    """Decompose aten.cat of empty tensors of one dimension, which PyTorch skips whatever the others' dimensions are."""
+    """Decompose aten.cat of tensors some of which are empty and have one dimension. PyTorch skips these."""
     import torch
 
     kept = [tensor for tensor in tensors if tensor.shape != (0,)]

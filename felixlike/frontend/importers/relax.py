@@ -71,8 +71,9 @@ def outputs_of(
         InvalidModel: An output is not a tensor.
         InvalidShape: A size is not known.
     """
-    kinds = list(leaves(function.ret_ty))
-    specs = [_tensor_spec(kind, name, where=where) for kind, name in zip(kinds, structure.places(), strict=False)]
+    names = structure.places()
+    kinds = list(leaves(function.ret_ty))[: len(names)]  # new values of changed tensors come after them
+    specs = [_tensor_spec(kind, name, where=where) for kind, name in zip(kinds, names, strict=True)]
     return tuple(
         OutputSpec(spec.name, tuple(spec.shape[dim] for dim in inverse(order)) or spec.shape, spec.dtype, order)
         for spec, order in zip(specs, orders or ((),) * len(specs), strict=True)

@@ -13,6 +13,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from felixlike.frontend.signature.layouts import inverse
+
 
 def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
     """Decompose aten.index_put: x[indices] = values, or += if `accumulate`. Sizes must be fixed."""
@@ -25,15 +27,15 @@ def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = Fa
         return _masked(x, given, values, accumulate=accumulate)
     dims = [dim for dim, _ in given]
     chosen = torch.broadcast_tensors(*(index for _, index in given))  # type: ignore[no-untyped-call]
-    shape = _shape(x, dims, chosen[0])
-    if len(given) == 1 and chosen[0].numel() == 1:
-        return _one(x, dims[0], chosen[0], values.expand(shape), accumulate=accumulate)
-    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
-    values = values.expand(shape)
-    if adjacent:  # their place is that of the indexed dimensions, else the front
-        moved = [dims[0] + place for place in range(chosen[0].dim())]
-        values = values.permute(*moved, *(dim for dim in range(values.dim()) if dim not in moved))
     rest = [dim for dim in range(x.dim()) if dim not in dims]
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    first = dims[0] if adjacent else 0  # dimension of x[indices] that begins those of the indices
+    sizes = [x.shape[dim] for dim in rest]
+    values = values.expand([*sizes[:first], *chosen[0].shape, *sizes[first:]])
+    if len(given) == 1 and chosen[0].numel() == 1:
+        return _one(x, dims[0], chosen[0], values, accumulate=accumulate)
+    of_indices = range(first, first + chosen[0].dim())
+    values = values.permute(*of_indices, *(dim for dim in range(values.dim()) if dim not in of_indices))
     front = x.permute(*dims, *rest)
     count, width = math.prod(front.shape[: len(dims)]), math.prod(front.shape[len(dims) :])
     rows = _rows(chosen, front.shape[: len(dims)], count)
@@ -41,7 +43,7 @@ def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = Fa
     places = rows.reshape(-1, 1).expand(-1, width)
     source = values.reshape(-1, width)
     written = table.scatter_add(0, places, source) if accumulate else table.scatter(0, places, source)
-    return written[:count].reshape(front.shape).permute(*_inverse((*dims, *rest)))
+    return written[:count].reshape(front.shape).permute(*inverse((*dims, *rest)))
 
 
 def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
@@ -56,14 +58,6 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     x, mask = torch.broadcast_tensors(x, mask)  # type: ignore[no-untyped-call]
     places = (mask.reshape(-1).to(torch.int64).cumsum(0) - 1).clamp(0, max(source.numel() - 1, 0))
     return torch.where(mask, source.reshape(-1).index_select(0, places).reshape(x.shape), x)
-
-
-def _shape(x: Any, dims: Sequence[int], index: Any) -> list[int]:
-    """Return the shape of x[indices] for indices of these dimensions that are broadcast to the shape of `index`."""
-    rest = [size for dim, size in enumerate(x.shape) if dim not in dims]
-    adjacent = list(dims) == list(range(dims[0], dims[0] + len(dims)))
-    first = dims[0] if adjacent else 0
-    return [*rest[:first], *index.shape, *rest[first:]]
 
 
 def _one(x: Any, dim: int, index: Any, values: Any, *, accumulate: bool) -> Any:
@@ -104,8 +98,3 @@ def _rows(indices: Sequence[Any], sizes: Sequence[int], outside: int) -> Any:
         row = index if row is None else row * size + index
         valid = inside if valid is None else valid & inside
     return torch.where(valid, row, outside)  # type: ignore[arg-type]
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    """Return the inverse permutation."""
-    return [list(order).index(dim) for dim in range(len(order))]

@@ -379,7 +379,7 @@ def _is_constant(spec: Any) -> bool:
 
 
 def _keep_tensor_outputs(program: Any) -> list[Any]:
-    """Remove constants (None, numbers) from the graph's outputs, and move new values of changed tensors to the end.
+    """Remove constants (None, numbers) from the graph's outputs. New values of changed tensors are at the end and stay.
 
     Returns all leaves of the user's output, TENSOR for the computed ones. TVM's importer supports tensors only. The
     constants are restored when the output is rebuilt.
@@ -388,8 +388,11 @@ def _keep_tensor_outputs(program: Any) -> list[Any]:
     output = program.graph.output_node()
     pairs = list(zip(output.args[0], signature.output_specs, strict=True))
     leaves = [_leaf(node) for node, spec in pairs if is_users(spec)]
-    kept = [(node, spec) for node, spec in pairs if is_users(spec) and _leaf(node) is TENSOR]
-    kept += [(node, as_users(spec)) for node, spec in pairs if not is_users(spec)]
+    kept = [
+        (node, spec if is_users(spec) else as_users(spec))
+        for node, spec in pairs
+        if not is_users(spec) or _leaf(node) is TENSOR
+    ]
     output.args = (tuple(node for node, _ in kept),)
     signature.output_specs[:] = [spec for _, spec in kept]
     return leaves
