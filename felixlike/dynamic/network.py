@@ -1,15 +1,16 @@
 """Compile a whole model for every size.
 
-Each contraction gets a kernel of uKernels. Everything else runs row by row on CPUs and with TVM's default schedules on
-GPUs. Input: a model, shapes with dimensions. Output: a `Compiled` that accepts tensors of every size in range, and its
-parts.
+Each contraction with symbolic sizes gets a kernel of uKernels. Functions of fixed sizes are tasks for schedules, as in
+other models. Everything else runs row by row on CPUs and with TVM's default schedules on GPUs. Input: a model, shapes
+with dimensions. Output: a `Compiled` that accepts tensors of every size in range, and its parts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,8 +27,9 @@ from felixlike.dynamic.sources import read_network
 from felixlike.dynamic.workloads import workload_at
 from felixlike.errors import CompilationFailed, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Sizes
-from felixlike.frontend.constants import CONSTANTS, constant_arguments, with_indices
-from felixlike.frontend.imported import Source
+from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, constant_arguments, with_indices
+from felixlike.frontend.extract import extract
+from felixlike.frontend.imported import Imported, Source
 from felixlike.frontend.importers.relax import leaves
 from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
@@ -44,6 +46,7 @@ class Part:
         calls: How often it is called.
         plan: The plan of its kernel, None without uKernels.
         flops: Floating-point operations of the kernel at the largest sizes.
+        is_fixed: Whether it has no symbolic sizes.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Part:
     calls: int
     plan: Plan | None
     flops: float
+    is_fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,7 @@ def compile_source(
     kernels: bool = True,
     timings: Timings | None = None,
 ) -> Network:
-    """Compile an imported model.
+    """Compile an imported model, without schedules for its functions of fixed sizes.
 
     Args:
         source: The model.
@@ -148,28 +152,11 @@ def compile_source(
         kernels: If False, everything runs row by row, for comparison.
         timings: The timings of the run, with its store and limits. None for new ones without limits.
     """
-    started = time.monotonic()
-    lowered = lowered_source(source, dims, target, measure=measure, kernels=kernels, timings=timings)
-    main = source.module["main"]
-    inputs, sizes = _inputs(main, source, dims)
-    compiled = runtime.Compiled(
-        lowered.executable.jit(),
-        inputs=inputs,
-        outputs=_outputs(main, source, dims),
-        signature=source.signature,
-        structure=source.structure,
-        target=target,
-        name=source.name,
-        lowered=lowered.module,
-        parallel=_tvm.runs_in_parallel(lowered.module),
-        sizes=sizes,
-        unaligned=kind_of(target).on_host,
-        mutations=source.mutations,
-    )
-    return Network(compiled, source, tuple(dims.values()), lowered.parts, time.monotonic() - started)
+    planned = plan_source(source, dims, target, measure=measure, kernels=kernels, timings=timings)
+    return planned.network(planned.compiled({}))
 
 
-def lowered_source(
+def plan_source(
     source: Source,
     dims: dict[str, Dim],
     target: Any,
@@ -177,22 +164,122 @@ def lowered_source(
     measure: bool = True,
     kernels: bool = True,
     timings: Timings | None = None,
-) -> Lowered:
-    """Lower an imported model for a target that need not exist on this machine. Raise CompilationFailed.
+) -> Planned:
+    """Fuse an imported model and plan its functions with symbolic sizes.
 
-    See `compile_source` for the arguments.
+    The target need not exist on this machine. See `compile_source` for the arguments. Raise CompilationFailed.
     """
-    try:
+    started = time.monotonic()
+    kernel_dims = dims if kernels else {}
+    with _explained(source), pool_for(target, measure=measure and bool(kernel_dims)) as pool:
         module = fuse_dynamic(source.module, target)
-        kernel_dims = dims if kernels else {}
-        with pool_for(target, measure=measure and bool(kernel_dims)) as pool:
-            device = device_of(None, target)
-            planner = partial(
-                plan_operator, device=device, target=target, measure=measure, pool=pool, timings=timings or Timings()
-            )
-            module, parts, pieces = _planned(module, kernel_dims, device, target, planner)
-        module = with_packed_constants(module, pieces)
-        return Lowered(*codegen.compile_relax(module, target), parts)
+        device = device_of(None, target)
+        planner = partial(
+            plan_operator, device=device, target=target, measure=measure, pool=pool, timings=timings or Timings()
+        )
+        module, parts, pieces = _planned(module, kernel_dims, device, target, planner)
+    return Planned(source, dims, target, module, parts, pieces, started)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fused model whose functions with symbolic sizes are planned. Those with fixed sizes have no schedule yet.
+
+    Attributes:
+        source: The imported model.
+        dims: The Dim of each symbolic size, by its name in the source.
+        target: The TVM target.
+        module: The fused module, with planned kernels.
+        parts: All functions.
+        pieces: Kernels with packed constants, which are not in the module yet.
+        started: When planning started, by `time.monotonic`.
+    """
+
+    source: Source
+    dims: dict[str, Dim]
+    target: Any
+    module: Any
+    parts: tuple[Part, ...]
+    pieces: Pieces
+    started: float
+
+    def imported(self) -> Imported:
+        """Return the model with its functions of fixed sizes as tasks. On GPUs it has none."""
+        source = self.source
+        names = self.fixed if kind_of(self.target).on_host else ()
+        tasks, functions = extract(self.module, self.target, names)
+        inputs, _ = _inputs(source.module["main"], source, self.dims)
+        return Imported(
+            name=source.name,
+            module=self.module,
+            inputs=inputs,
+            signature=source.signature,
+            structure=source.structure,
+            target=self.target,
+            tasks=tasks,
+            functions=functions,
+            examples=source.examples,
+            original=source.original,
+            note=source.note,
+            mutations=source.mutations,
+            training=source.training,
+        )
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Names of the functions of fixed sizes."""
+        return tuple(part.name for part in self.parts if part.is_fixed)
+
+    def lowered(self, schedules: Mapping[str, Any]) -> Lowered:
+        """Lower the model.
+
+        Args:
+            schedules: Scheduled functions of fixed sizes by name. Those without a schedule run row by row on CPUs, and
+                with TVM's default schedules on GPUs.
+        """
+        with _explained(self.source):
+            module = _tvm.IRModule(dict(self.module.functions), attrs=self.module.attrs)
+            lanes = _lanes(device_of(None, self.target))
+            for name in self.fixed:
+                variable = module.get_global_var(name)
+                if name in schedules:
+                    module.update_func(variable, _private(schedules[name]))
+                elif not kind_of(self.target).binds_threads:  # on GPUs `codegen.default_schedules` does it
+                    module.update_func(variable, _private(rowwise(module[variable], lanes)))
+            module = with_packed_constants(module, self.pieces)
+            return Lowered(*codegen.compile_relax(module, self.target), self.parts)
+
+    def compiled(self, schedules: Mapping[str, Any]) -> runtime.Compiled:
+        """Compile the model; see `lowered` for the argument."""
+        source = self.source
+        lowered = self.lowered(schedules)
+        main = source.module["main"]
+        inputs, sizes = _inputs(main, source, self.dims)
+        return runtime.Compiled(
+            lowered.executable.jit(),
+            inputs=inputs,
+            outputs=_outputs(main, source, self.dims),
+            signature=source.signature,
+            structure=source.structure,
+            target=self.target,
+            name=source.name,
+            lowered=lowered.module,
+            parallel=_tvm.runs_in_parallel(lowered.module),
+            sizes=sizes,
+            unaligned=kind_of(self.target).on_host,
+            mutations=source.mutations,
+        )
+
+    def network(self, compiled: runtime.Compiled) -> Network:
+        """Return the compiled model with its parts."""
+        return Network(compiled, self.source, tuple(self.dims.values()), self.parts, time.monotonic() - self.started)
+
+
+@contextlib.contextmanager
+def _explained(source: Source) -> Iterator[None]:
+    """Raise CompilationFailed for what TVM refuses."""
+    try:
+        yield
     except _tvm.TVM_ERRORS as error:
         if not _tvm.refusal(error):
             raise
@@ -206,7 +293,7 @@ def lowered_source(
 def _planned(
     module: Any, dims: dict[str, Dim], device: Device, target: Any, planner: Callable[..., Plan]
 ) -> tuple[Any, tuple[Part, ...], Pieces]:
-    """Schedule the functions of a module; return the module, its parts, and kernels with packed constants.
+    """Schedule the functions with symbolic sizes; return the module, its parts, and kernels with packed constants.
 
     planner: Plans a function for its dimensions, under a name.
     """
@@ -229,10 +316,11 @@ def _planned(
                 plans[key] = planner(marked, func_dims, where=name)
         plan = plans[key]
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
-        parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims)))
+        is_fixed = not symbols_of(func)
+        parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims), is_fixed))
         if plan is None:
-            if not kind_of(target).binds_threads:  # on GPUs `codegen.default_schedules` does it
-                scheduled.update_func(variable, _private(rowwise(func, device.vector_bits // 32)))
+            if not (is_fixed or kind_of(target).binds_threads):
+                scheduled.update_func(variable, _private(rowwise(func, _lanes(device))))
         elif plan.packings:
             pieces[name] = (_private(plan.kernel), plan.packings)
         else:
@@ -257,9 +345,14 @@ def _flops(plan: Plan | None, dims: dict[str, Dim]) -> float:
     return float(workload_at(plan.operator, largest).flops)
 
 
+def _lanes(device: Device) -> int:
+    """Return how many float32 elements a vector of a device has."""
+    return device.vector_bits // 32
+
+
 def _private(func: Any) -> Any:
     """Return a scheduled function without a global symbol."""
-    func = _tvm.without_attributes(func, "global_symbol", CONSTANTS)
+    func = _tvm.without_attributes(func, "global_symbol", LAYOUT_FREE, CONSTANTS)
     return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
 
 

@@ -7,21 +7,23 @@ is the only dynamic size of a model with convolutions, the model is optimized fo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
-from felixlike import records, runtime
+from felixlike import costmodel, records, runtime
+from felixlike._util.deadline import Deadline
+from felixlike._util.interrupts import joined
 from felixlike._util.wording import counted
 from felixlike.dynamic.batch import Batch, batch_of, in_parts
 from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.memory import check_memory
-from felixlike.dynamic.network import Network, Part, compile_source
+from felixlike.dynamic.network import Network, Part, Planned, plan_source
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
 from felixlike.dynamic.sources import read_network
 from felixlike.errors import FallbackWarning, FelixlikeWarning, InvalidOption, first_line
-from felixlike.frontend.imported import warnings_of
+from felixlike.frontend.imported import Imported, warnings_of
 from felixlike.frontend.importers.input_shapes import either
 from felixlike.hardware import device_name, kind_of, require_float32, require_real
 from felixlike.report import Report, RunLog, make_progress
@@ -30,7 +32,7 @@ from felixlike.runtime.verification import Verdict, Verification, max_relative_e
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.config import RunConfig
 from felixlike.tuning.reporting import verification_note, versions
-from felixlike.tuning.run import Result, closing, start_event, tune
+from felixlike.tuning.run import Result, Run, closing, start_event, tune
 from felixlike.tuning.verifying import UNVERIFIED, hand_over, verification_warnings
 
 
@@ -63,24 +65,48 @@ def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunCo
     if (batch := batch_of(model, source, dims)) is not None:
         return _optimize_batch(batch, config)
     _refuse_tracker(config)
-    problems = list[str]()
+    problems, deadline = list[str](), Deadline()
     with (
+        joined() as interrupts,
         closing(records.open(config.store), problems) as store,
         closing(make_progress(config.progress), problems) as progress,
         closing(RunLog(config.store), problems) as log,
     ):
         timings = Timings(store, _budget(config), seed=config.seed, say=progress.say, log=log)
-        log.write("start", **start_event(source.name, (), timings.budget, config))
-        network = compile_source(source, dims, config.target, measure=config.measures, timings=timings)
+        planned = plan_source(source, dims, config.target, measure=config.measures, timings=timings)
+        fixed = planned.imported()
+        budget = replace(timings.budget).with_default(len(fixed.tasks), config.effort)
+        log.write("start", **start_event(source.name, fixed.tasks, budget, config))
+        if fixed.tasks:
+            predictor = costmodel.load(kind_of(config.target).device, config.weights, seed=config.seed)
+            run = Run(config, budget, deadline, predictor, store, progress, log, interrupts, problems)
+            with closing(config.pool_factory(deadline)(), problems) as pool:
+                chosen = run.chosen(fixed.tasks, pool)
+            build, reporter = run.built(fixed, chosen, partial(_compiled, planned, fixed))
+            network, tasks = planned.network(build.compiled), reporter.tasks
+        else:
+            network, tasks = planned.network(planned.compiled({})), _no_tasks
         progress.say("comparing the model with the original")
-        report = partial(_report, network, timings, config)
+        report = partial(_report, network, timings, budget, config, tasks)
         hand_over(network.compiled, lambda: report(UNVERIFIED))
         verification = _compared(network.compiled, source.original, network.examples())
         finished = report(verification)
         problems += log.end(finished)
-    pending = [*warnings_of(source), *_without_effect(network, config)]
+    pending = [*warnings_of(source), *([] if fixed.tasks else _without_effect(network, config))]
     pending += [FallbackWarning(f"{source.name}: {problem}.") for problem in problems]
     return Result(network.compiled, finished, verification, tuple(pending))
+
+
+def _compiled(planned: Planned, fixed: Imported, schedules: Mapping[str, Any]) -> runtime.Compiled:
+    """Compile a model with schedules by the keys of its tasks."""
+    return planned.compiled(
+        {name: module["main"] for key, module in schedules.items() for name in fixed.functions[key]}
+    )
+
+
+def _no_tasks() -> tuple[TaskReport, ...]:
+    """Return the reports of the tasks of a model without functions of fixed sizes."""
+    return ()
 
 
 def _refuse_tracker(config: RunConfig) -> None:
@@ -103,7 +129,7 @@ def _budget(config: RunConfig) -> Budget:
 
 
 def _without_effect(network: Network, config: RunConfig) -> list[FelixlikeWarning]:
-    """Return a warning about options that the user changed, but that kernels for dynamic sizes do not have."""
+    """Return a warning about options that the user changed, if no function has fixed sizes to use them."""
     options = {field.name: field.default for field in fields(RunConfig)}
     changed = [name for name in ("strategy", "space", "weights") if getattr(config, name) != options[name]]
     if not changed:
@@ -210,15 +236,23 @@ def _sum(steps: list[int]) -> str:
     return " + ".join(f"{steps.count(size)} × {size}" for size in dict.fromkeys(steps))
 
 
-def _report(network: Network, timings: Timings, config: RunConfig, verification: Verification) -> Report:
-    """Return the report of a compiled network."""
+def _report(
+    network: Network,
+    timings: Timings,
+    budget: Budget,
+    config: RunConfig,
+    fixed: Callable[[], tuple[TaskReport, ...]],
+    verification: Verification,
+) -> Report:
+    """Return the report of a compiled network. fixed: returns the reports of the functions of fixed sizes."""
     plain = "TVM's default schedule" if kind_of(network.compiled.target).binds_threads else "row by row"
-    tasks = tuple(_task(part, plain) for part in network.parts)
+    reports = fixed()
+    tasks = (*(_task(part, plain) for part in network.parts if not (reports and part.is_fixed)), *reports)
     return Report(
         model=network.source.name,
         tasks=tasks,
-        trials=timings.budget.new_trials,
-        recalled=timings.budget.found_trials,
+        trials=budget.new_trials,
+        recalled=budget.found_trials,
         rounds=0,
         seconds=network.seconds,
         total_seconds=time.monotonic() - config.started,

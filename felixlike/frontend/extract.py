@@ -3,7 +3,7 @@
 MetaSchedule's extraction is not used: its order is that of a hash map, and the names it chooses may change.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -13,8 +13,12 @@ from felixlike.frontend.constants import constant_arguments
 from felixlike.frontend.task import Task, make_task
 
 
-def extract(module: Any, target: Any) -> tuple[tuple[Task, ...], Mapping[str, tuple[str, ...]]]:
+def extract(
+    module: Any, target: Any, names: Container[str] | None = None
+) -> tuple[tuple[Task, ...], Mapping[str, tuple[str, ...]]]:
     """Return the tasks of a module, and the names of each task's functions by its key.
+
+    names: Names of the functions that may be tasks. None for all.
 
     Tasks are sorted by descending weight × flops, then by name. A task has the name of the first called function that
     it stands for, which is unique in the module and occurs in its text. Its weight is the number of call sites. A
@@ -26,6 +30,8 @@ def extract(module: Any, target: Any) -> tuple[tuple[Task, ...], Mapping[str, tu
     functions: dict[str, tuple[str, ...]] = {}
     weights: dict[str, int] = {}
     for name, count in calls.items():
+        if names is not None and name not in names:
+            continue
         buffers_of(module[name], where=name)
         task = make_task(module[name], target, name=name, constants=constants[name])
         task_of.setdefault(task.key, task)

@@ -1,7 +1,8 @@
 """Compile a model with the schedules that were chosen for its tasks, and replace schedules that fail.
 
-Inputs: an imported model, and a choice for each task. Output: `Build`. A schedule that cannot be made or that breaks
-the compilation is replaced by the task's next best one, and at last by the unscheduled function.
+Inputs: a function that compiles the model with schedules, and a choice for each task. Output: `Build`. A schedule that
+cannot be made or that breaks the compilation is replaced by the task's next best one, and at last by the unscheduled
+function.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any
 from felixlike import runtime
 from felixlike._util.interrupts import Interrupts
 from felixlike.errors import first_line
-from felixlike.frontend import Imported
 from felixlike.runtime import Compiled
 from felixlike.tuning.choice import ATTEMPTS, Choice, at_hand, untuned
 from felixlike.tuning.state import TaskState
@@ -37,7 +37,7 @@ class Build:
 
 
 def compile_chosen(
-    imported: Imported,
+    compiled: Callable[[Mapping[str, Any]], Compiled],
     states: Sequence[TaskState],
     choices: Sequence[Choice],
     *,
@@ -47,7 +47,7 @@ def compile_chosen(
     """Compile a model with the chosen schedules; replace those that break it.
 
     Args:
-        imported: The model.
+        compiled: Compiles the model with scheduled modules by the tasks' keys.
         states: The state of each task.
         choices: The choice of each task.
         interrupts: The run's handling of Ctrl-C.
@@ -60,12 +60,12 @@ def compile_chosen(
         CompilationFailed: The model does not compile without schedules either.
     """
 
-    def compiled(schedules: Mapping[str, Any]) -> Compiled:
+    def surely_compiled(schedules: Mapping[str, Any]) -> Compiled:
         try:
-            return runtime.compile_model(imported, schedules)
+            return compiled(schedules)
         except KeyboardInterrupt as error:  # of a foreign signal handler; there is no result before this step
             interrupts.give_way(error)
-            return runtime.compile_model(imported, schedules)
+            return compiled(schedules)
 
     tasks = [_Scheduled(state, choice, note) for state, choice in zip(states, choices, strict=True)]
     for task in tasks:
@@ -74,15 +74,15 @@ def compile_chosen(
     for _ in range(ATTEMPTS.culprits):
         schedules = {task.state.task.key: task.module for task in tasks if task.module is not None}
         try:
-            return _build(compiled(schedules), tasks)
+            return _build(surely_compiled(schedules), tasks)
         except Exception as error:  # of TVM, or of one of felixlike's passes
             if not schedules:
                 raise
             if plain is None:
-                plain = compiled({})  # raises if the model does not compile without schedules
+                plain = surely_compiled({})  # raises if the model does not compile without schedules
             if interrupts.hurried:
                 break
-            key = runtime.culprit(schedules, compiled)
+            key = runtime.culprit(schedules, surely_compiled)
             culprit = next(task for task in tasks if task.state.task.key == key)
             culprit.give_up(f"the model could not be compiled with its schedule ({first_line(error)})")
         culprit.schedule(interrupts)

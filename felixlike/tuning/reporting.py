@@ -72,7 +72,7 @@ class Reporter:
     def report(self, verification: Verification) -> Report:
         """Return the report; without its tasks if these fail."""
         bare = self._bare(verification)
-        return self._attempt(lambda: replace(bare, tasks=self._tasks(), stopped=self._why_stopped()), bare)
+        return self._attempt(lambda: replace(bare, tasks=self.tasks(), stopped=self._why_stopped()), bare)
 
     def _bare(self, verification: Verification) -> Report:
         """Return the report without its tasks."""
@@ -96,7 +96,7 @@ class Reporter:
             note=" ".join(filter(None, (self.imported.note, verification_note(verification)))),
         )
 
-    def _tasks(self) -> tuple[TaskReport, ...]:
+    def tasks(self) -> tuple[TaskReport, ...]:
         """Return the reports of all tasks."""
         build = self.build
         return tuple(map(self._task, self.session.states, build.choices, build.modules))

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
-from felixlike import costmodel, records
+from felixlike import costmodel, records, runtime
 from felixlike._util.deadline import Deadline
 from felixlike._util.interrupts import Interrupts, joined
 from felixlike.costmodel import CostModel
@@ -30,11 +31,12 @@ from felixlike.frontend.imported import warnings_of
 from felixlike.hardware import kind_of
 from felixlike.measure import Pool
 from felixlike.report import Report, RunLog, make_progress
+from felixlike.report.progress import Reporter as ProgressDisplay
 from felixlike.runtime import Compiled, Verification
 from felixlike.search import make_strategy
 from felixlike.tuning.budget import Budget
 from felixlike.tuning.choice import Choice, check_ahead, choose_safely
-from felixlike.tuning.compiling import compile_chosen
+from felixlike.tuning.compiling import Build, compile_chosen
 from felixlike.tuning.config import RunConfig
 from felixlike.tuning.predictions import Predictions
 from felixlike.tuning.reporting import Reporter, Searched, versions
@@ -87,37 +89,99 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
         closing(make_progress(config.progress), problems) as progress,
         closing(RunLog(config.store), problems) as log,
     ):
+        run = Run(config, budget, deadline, predictor, store, progress, log, interrupts, problems)
         with closing(open_pool(), problems) as pool:  # its processes start while the model is imported
             progress.say("importing the model")
             imported = import_model(model, shapes, config.target, example_inputs=example_inputs)
             budget.with_default(len(imported.tasks), config.effort)
             log.write("start", **start_event(imported.name, imported.tasks, budget, config))
-            with one_thread():
-                session = Session(
-                    imported.tasks,
-                    strategy=make_strategy(config.strategy),
-                    model=predictor,
-                    pool=pool,
-                    store=store,
-                    seed=config.seed,
-                    space=config.space,
-                    observe=_observer((progress.event, log.event), interrupts),
-                    deadline=deadline,
-                )
-                searched = search(session, budget, pool, interrupts)
-                again = "; Ctrl-C again leaves out what is still to be checked" if interrupts.ended else ""
-                progress.say(f"choosing and compiling the best schedules{again}")
-                choices = choose(session, budget, predictor, pool, config.seed, interrupts, problems.append)
-        with session.spent.on("compiling"):
-            build = compile_chosen(imported, session.states, choices, interrupts=interrupts, note=problems.append)
-        reporter = Reporter(config, imported, session, budget, searched, build, interrupts, problems.append)
+            chosen = run.chosen(imported.tasks, pool)
+        session = chosen.session
+        build, reporter = run.built(imported, chosen, partial(runtime.compile_model, imported))
         with session.spent.on("comparing"):
             interrupts.attempt(lambda: hand_over(build.compiled, lambda: reporter.report(UNVERIFIED)), lambda: None)
             verification = verify(imported, build, interrupts)
         report = reporter.report(verification)
         problems += log.end(report)
-    pending = _warnings(imported, session.states, searched.failure, problems)
+    pending = _warnings(imported, session.states, chosen.searched.failure, problems)
     return Result(build.compiled, report, verification, pending)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The schedules of a run's tasks.
+
+    Attributes:
+        session: The session after the search.
+        searched: The end of the search.
+        choices: The choice of each task.
+    """
+
+    session: Session
+    searched: Searched
+    choices: Sequence[Choice]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the steps of a run share.
+
+    Attributes:
+        config: The run's options.
+        budget: The run's limits.
+        deadline: The deadline, shared with the measuring pool.
+        model: The cost model.
+        store: The record store.
+        progress: The progress display.
+        log: The run's log.
+        interrupts: The run's handling of Ctrl-C.
+        problems: Descriptions of what failed.
+    """
+
+    config: RunConfig
+    budget: Budget
+    deadline: Deadline
+    model: CostModel
+    store: records.Store
+    progress: ProgressDisplay
+    log: RunLog
+    interrupts: Interrupts
+    problems: list[str]
+
+    def chosen(self, tasks: Sequence[Task], pool: Pool) -> Chosen:
+        """Search schedules for tasks, and choose one for each."""
+        config, interrupts = self.config, self.interrupts
+        with one_thread():
+            session = Session(
+                tasks,
+                strategy=make_strategy(config.strategy),
+                model=self.model,
+                pool=pool,
+                store=self.store,
+                seed=config.seed,
+                space=config.space,
+                observe=_observer((self.progress.event, self.log.event), interrupts),
+                deadline=self.deadline,
+            )
+            searched = search(session, self.budget, pool, interrupts)
+            again = "; Ctrl-C again leaves out what is still to be checked" if interrupts.ended else ""
+            self.progress.say(f"choosing and compiling the best schedules{again}")
+            choices = choose(session, self.budget, self.model, pool, config.seed, interrupts, self.problems.append)
+        return Chosen(session, searched, choices)
+
+    def built(
+        self, imported: Imported, chosen: Chosen, compiled: Callable[[Mapping[str, Any]], Compiled]
+    ) -> tuple[Build, Reporter]:
+        """Compile a model with the schedules of its tasks; return also what makes its report.
+
+        compiled: Compiles it with schedules by the tasks' keys.
+        """
+        session, note = chosen.session, self.problems.append
+        with session.spent.on("compiling"):
+            build = compile_chosen(compiled, session.states, chosen.choices, interrupts=self.interrupts, note=note)
+        return build, Reporter(
+            self.config, imported, session, self.budget, chosen.searched, build, self.interrupts, note
+        )
 
 
 def search(session: Session, budget: Budget, pool: Pool, interrupts: Interrupts) -> Searched:
