@@ -54,6 +54,27 @@ def is_contiguous(tensor: Any) -> bool:
     return bool(is_contiguous_or_false(tensor))
 
 
+def size_expression(size: Any) -> Any:
+    """Return the expression of a symbolic size in its symbols, after what is known of them; the size itself if it is a
+    number."""
+    return getattr(getattr(size, "node", None), "expr", size)
+
+
+def size_hint(size: Any) -> int | None:
+    """Return the example's value of a symbolic size, None without one; the size itself if it is a number."""
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint if size.node.has_hint() else None
+    return None if hint is None else int(hint)
+
+
+def always_equal(size: Any, other: Any) -> bool:
+    """Return whether what PyTorch knows of two symbolic sizes makes them equal."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(size <= other)) and bool(statically_known_true(size >= other))
+
+
 def is_wrapped(tensor: Any) -> bool:
     """Return whether a tensor is wrapped by a transform, or of a subclass with its own dispatch."""
     import torch

@@ -25,13 +25,15 @@ from felixlike.dynamic.plan import Plan, device_of, plan_operator
 from felixlike.dynamic.rows import rowwise
 from felixlike.dynamic.sources import read_network
 from felixlike.dynamic.workloads import workload_at
-from felixlike.errors import CompilationFailed, first_line
+from felixlike.errors import CompilationFailed, InvalidModel, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Sizes
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, constant_arguments, with_indices
 from felixlike.frontend.extract import extract
 from felixlike.frontend.imported import Imported, Source
 from felixlike.frontend.importers.relax import leaves
 from felixlike.frontend.rewrites.pipeline import fuse_dynamic
+from felixlike.frontend.signature.layouts import in_users_order
+from felixlike.frontend.signature.sizes import read_size, size_text
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
 from felixlike.runtime.constant_packing import Pieces, with_packed_constants
 
@@ -89,7 +91,8 @@ class Network:
         for tensor, places in zip(self.source.examples, self.compiled.sizes.inputs, strict=True):
             for place, name in enumerate(places):
                 if name is not None:
-                    tensor = tensor.index_select(place, torch.arange(sizes[name]) % tensor.shape[place])
+                    dim, more = read_size(name)
+                    tensor = tensor.index_select(place, torch.arange(sizes[dim] + more) % tensor.shape[place])
             resized.append(tensor.contiguous())
         return tuple(resized)
 
@@ -377,11 +380,8 @@ def _inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[Inpu
     specs, places = [], []
     users = main.params[: len(source.signature.names)]  # buffers that the model changes come after them
     for name, parameter in zip(source.signature.names, users, strict=True):
-        dims_of_input = [
-            dims.get(str(size.name)) if isinstance(size, _tvm.tirx.Var) else None for size in _sizes(parameter.ty)
-        ]
         specs.append(InputSpec(name, largest_shape(parameter.ty, dims), str(parameter.ty.dtype)))
-        places.append(tuple(None if dim is None else dim.name for dim in dims_of_input))
+        places.append(tuple(_size_text(size, dims, where=source.name) for size in _sizes(parameter.ty)))
     ranges = tuple((dim.name, dim.least, dim.most) for dim in {dim.name: dim for dim in dims.values()}.values())
     return tuple(specs), Sizes(ranges, tuple(places))
 
@@ -389,8 +389,28 @@ def _inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[Inpu
 def _outputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[OutputSpec, ...]:
     """Return the output specifications at the largest sizes."""
     names = source.structure.places()
-    pairs = zip(names, list(leaves(main.ret_ty))[: len(names)], strict=True)
-    return tuple(OutputSpec(name, largest_shape(kind, dims), str(kind.dtype)) for name, kind in pairs)
+    specs = []
+    for place, (name, kind) in enumerate(zip(names, list(leaves(main.ret_ty))[: len(names)], strict=True)):
+        shape, order = largest_shape(kind, dims), source.orders[place] if source.orders else ()
+        specs.append(OutputSpec(name, in_users_order(shape, order), str(kind.dtype), order))
+    return tuple(specs)
+
+
+def _size_text(size: Any, dims: dict[str, Dim], *, where: str) -> str | None:
+    """Return the text of a dynamic size of an input, None for a fixed one. Raise InvalidModel for other expressions."""
+    symbols = _tvm.found(size, _tvm.tirx.Var)
+    if not symbols:
+        return None
+    symbol = symbols[0]
+    more = _tvm.simplify(size - symbol)
+    dim = dims.get(str(symbol.name))
+    if dim is None or not isinstance(more, _tvm.tirx.IntImm):
+        raise InvalidModel(
+            f"an input has the size {size}, but only sizes like {symbol} + 1 are supported",
+            where=where,
+            remedy="compute the part of that input that depends on its size inside the model",
+        )
+    return size_text(dim.name, int(more))
 
 
 def _sizes(kind: Any) -> Sequence[Any]:

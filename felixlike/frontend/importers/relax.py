@@ -11,7 +11,7 @@ from felixlike.errors import InvalidModel
 from felixlike.frontend.buffers import check_index_width, sizes_of
 from felixlike.frontend.imported import InputSpec, OutputSpec, Source
 from felixlike.frontend.importers.input_shapes import made, match_known, read_shapes
-from felixlike.frontend.signature.layouts import Order, inverse
+from felixlike.frontend.signature.layouts import Order, in_users_order
 from felixlike.frontend.signature.signature import Signature
 from felixlike.frontend.signature.structure import Structure, structure_of
 
@@ -75,7 +75,7 @@ def outputs_of(
     kinds = list(leaves(function.ret_ty))[: len(names)]  # new values of changed tensors come after them
     specs = [_tensor_spec(kind, name, where=where) for kind, name in zip(kinds, names, strict=True)]
     return tuple(
-        OutputSpec(spec.name, tuple(spec.shape[dim] for dim in inverse(order)) or spec.shape, spec.dtype, order)
+        OutputSpec(spec.name, in_users_order(spec.shape, order), spec.dtype, order)
         for spec, order in zip(specs, orders or ((),) * len(specs), strict=True)
     )
 

@@ -189,7 +189,7 @@ def _convert(
     refuse_randomness(program, name)
     with quiet(), callers_dtype(), _tvm.builders_end_their_blocks():
         try:
-            orders = () if dynamic else output_orders(program)
+            orders = output_orders(program)
             program = decompositions.decomposed(program)
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None

@@ -1,12 +1,14 @@
 """Give outputs the strides that PyTorch's outputs have, so that channels last stays channels last.
 
-Input: an ExportedProgram of fixed sizes. Output: the memory order of each output's dimensions. Compiled code writes
+Input: an ExportedProgram. Output: the memory order of each output's dimensions. Compiled code writes
 contiguous tensors, so a program returns such outputs with their dimensions in memory order, and the caller gets a
 permuted view.
 """
 
 from collections.abc import Sequence
 from typing import Any
+
+from felixlike._util.torch_compat import size_hint
 
 Order = tuple[int, ...]
 """Dimensions from the slowest to the fastest in memory. Empty for a contiguous (row-major) tensor."""
@@ -15,22 +17,29 @@ Order = tuple[int, ...]
 def memory_order(tensor: Any) -> Order:
     """Return the order of a tensor's dimensions in memory.
 
-    Dimensions of size 1 keep their position. Tensors with elements that share memory (stride 0), contiguous tensors
-    and tensors of symbolic sizes have the empty order.
+    Dimensions of size 1 keep their position. Tensors with elements that share memory (stride 0) and contiguous tensors
+    have the empty order. Symbolic sizes count with their example's value; without one the order is empty.
     """
-    if not all(isinstance(number, int) for number in (*tensor.shape, *tensor.stride())):
+    numbers = [size_hint(number) for number in (*tensor.shape, *tensor.stride())]
+    if None in numbers:
         return ()
-    if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+    sizes, strides = numbers[: tensor.dim()], numbers[tensor.dim() :]
+    if any(stride == 0 and size > 1 for size, stride in zip(sizes, strides, strict=True)):
         return ()
-    wide = [dim for dim, size in enumerate(tensor.shape) if size > 1]
-    sorted_dims = iter(sorted(wide, key=lambda dim: -tensor.stride(dim)))
-    order = tuple(next(sorted_dims) if size > 1 else dim for dim, size in enumerate(tensor.shape))
+    wide = [dim for dim, size in enumerate(sizes) if size > 1]
+    sorted_dims = iter(sorted(wide, key=lambda dim: -strides[dim]))
+    order = tuple(next(sorted_dims) if size > 1 else dim for dim, size in enumerate(sizes))
     return () if order == tuple(range(len(order))) else order
 
 
 def inverse(order: Order) -> Order:
     """Return the inverse permutation."""
     return tuple(order.index(dim) for dim in range(len(order)))
+
+
+def in_users_order(shape: tuple[int, ...], order: Order) -> tuple[int, ...]:
+    """Return the sizes of an output as the model returns it, from its sizes in memory order."""
+    return tuple(shape[dim] for dim in inverse(order)) or shape
 
 
 def is_users(spec: Any) -> bool:

@@ -13,7 +13,24 @@ from typing import Any
 from felixlike.errors import InputMismatch, InvalidArtefact
 
 Places = tuple[tuple[str | None, ...], ...]
-"""For each tensor and each of its dimensions, the name of its size, or None if it is fixed."""
+"""For each tensor and each of its dimensions, its size as "T", "T + 1" or "T - 1" with a name, or None if it is
+fixed."""
+
+
+def size_text(name: str, more: int) -> str:
+    """Return the text of a size that differs from a named one by a constant."""
+    return f"{name} {'+' if more > 0 else '-'} {abs(more)}" if more else name
+
+
+def read_size(text: str) -> tuple[str, int]:
+    """Return the name and the constant of a size's text.  Raises ValueError."""
+    name, *rest = text.split(" ")
+    if not rest:
+        return name, 0
+    sign, number = rest
+    if sign not in ("+", "-"):
+        raise ValueError(f"expected a sum, got {text!r}")
+    return name, int(number) if sign == "+" else -int(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +39,7 @@ class Sizes:
 
     Attributes:
         ranges: (name, minimum, maximum) of each size, in elements.
-        inputs: Names of the dimensions of each input. Dimensions without a name have the size in the input's spec.
+        inputs: Sizes of the dimensions of each input. Dimensions without a name have the size in the input's spec.
             For the others, the spec holds the maximum.
     """
 
@@ -55,17 +72,19 @@ class Sizes:
             for place, size in zip(places, actual, strict=True):
                 if place is None:
                     continue
-                known, first = first_use.setdefault(place, (size, input_name))
+                dim, more = read_size(place)
+                size -= more
+                known, first = first_use.setdefault(dim, (size, input_name))
                 if known != size:
                     raise InputMismatch(
-                        f"{place} is {known} in input {first!r} and {size} in input {input_name!r}",
+                        f"{dim} is {known} in input {first!r} and {size} in input {input_name!r}",
                         where=where,
-                        remedy=f"pass inputs with equal {place}",
+                        remedy=f"pass inputs with equal {dim}",
                     )
-                least, most = ranges[place]
+                least, most = ranges[dim]
                 if not least <= size <= most:
                     raise InputMismatch(
-                        f"{place} is {size} in input {input_name!r}, out of its range {least} to {most}",
+                        f"{dim} is {size} in input {input_name!r}, out of its range {least} to {most}",
                         where=where,
                         remedy="pass a size in that range, or optimize the model for more sizes",
                     )
@@ -91,13 +110,14 @@ class Sizes:
         try:
             ranges = tuple((_text(name), _size(least), _size(most)) for name, least, most in data["ranges"])
             inputs = tuple(tuple(None if p is None else _text(p) for p in places) for places in data["inputs"])
+            terms = [[None if p is None else read_size(p) for p in places] for places in inputs]
         except (KeyError, TypeError, ValueError):
             raise InvalidArtefact("the dynamic sizes are malformed") from None
         most_of: Mapping[str, int] = {name: most for name, _, most in ranges}
         matches = len(inputs) == len(shapes) and all(
             len(places) == len(shape)
-            and all(p is None or most_of.get(p) == s for p, s in zip(places, shape, strict=True))
-            for places, shape in zip(inputs, shapes, strict=False)
+            and all(p is None or most_of.get(p[0]) == s - p[1] for p, s in zip(places, shape, strict=True))
+            for places, shape in zip(terms, shapes, strict=False)
         )
         if not matches or any(least > most for _, least, most in ranges):
             raise InvalidArtefact("the dynamic sizes do not match the inputs")
