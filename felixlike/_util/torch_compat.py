@@ -69,10 +69,17 @@ def size_hint(size: Any) -> int | None:
 
 
 def always_equal(size: Any, other: Any) -> bool:
-    """Return whether what PyTorch knows of two symbolic sizes makes them equal."""
+    """Return whether what PyTorch checks before each call makes two symbolic sizes equal."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return bool(statically_known_true(size <= other)) and bool(statically_known_true(size >= other))
+
+
+def check(condition: Any) -> None:
+    """Raise RuntimeError unless a condition holds; torch.export takes one on symbolic sizes as a fact."""
+    import torch
+
+    torch._check(condition)  # type: ignore[no-untyped-call]
 
 
 def is_wrapped(tensor: Any) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 from felixlike import _tvm, runtime
 from felixlike._util.torch_compat import pytree
 from felixlike.dynamic.dims import Dim
+from felixlike.frontend.examples import repeated
 from felixlike.frontend.imported import Source
 from felixlike.frontend.importers.relax import leaves
 from felixlike.frontend.originals import original_of
@@ -78,10 +79,8 @@ class Batch:
 
     def examples(self, size: int) -> tuple[Any, ...]:
         """Return the model's examples, repeated up to a batch of this size."""
-        import torch
-
         return tuple(
-            tensor.index_select(0, torch.arange(size) % tensor.shape[0]).contiguous() if cut else tensor
+            repeated(tensor, {0: size}) if cut else tensor
             for tensor, cut in zip(self.source.examples, self.cut, strict=True)
         )
 

@@ -28,6 +28,7 @@ from felixlike.dynamic.workloads import workload_at
 from felixlike.errors import CompilationFailed, InvalidModel, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Sizes
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, constant_arguments, with_indices
+from felixlike.frontend.examples import repeated
 from felixlike.frontend.extract import extract
 from felixlike.frontend.imported import Imported, Source
 from felixlike.frontend.importers.relax import leaves
@@ -84,16 +85,11 @@ class Network:
 
     def _resized(self, sizes: dict[str, int]) -> tuple[Any, ...]:
         """Return the examples at other sizes, repeated along dynamic dimensions."""
-        import torch
-
         assert self.compiled.sizes is not None
         resized = []
         for tensor, places in zip(self.source.examples, self.compiled.sizes.inputs, strict=True):
-            for place, name in enumerate(places):
-                if name is not None:
-                    dim, more = read_size(name)
-                    tensor = tensor.index_select(place, torch.arange(sizes[dim] + more) % tensor.shape[place])
-            resized.append(tensor.contiguous())
+            dims = {place: read_size(text) for place, text in enumerate(places) if text is not None}
+            resized.append(repeated(tensor, {place: sizes[name] + more for place, (name, more) in dims.items()}))
         return tuple(resized)
 
 

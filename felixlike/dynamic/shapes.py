@@ -95,6 +95,8 @@ def dims_of_program(program: Any) -> tuple[Dim, ...]:
     """
     dims = []
     for symbol, span in program.range_constraints.items():
+        if not symbol.is_symbol:  # such as s0 + 1, whose range follows from that of s0
+            continue
         if not _is_finite(span.upper):
             place, name = _place(program, symbol)
             bounded = f'dynamic_shapes={{"{name}": {{{place}: torch.export.Dim("N", max=64)}}}}'

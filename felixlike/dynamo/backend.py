@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,11 +18,19 @@ from felixlike._util.torch_compat import is_static_input
 from felixlike._util.wording import counted
 from felixlike.dynamo import background
 from felixlike.dynamo.bound import Bound
+from felixlike.dynamo.graph_sizes import GraphSizes
 from felixlike.dynamo.options import Options, read_options
 from felixlike.dynamo.output_views import SplitGraph
 from felixlike.dynamo.weights import WATCHING, WeightGuard
 from felixlike.dynamo.writes import changed_inputs
-from felixlike.errors import FelixlikeError, InvalidModel, NotCompiledWarning, SharedInputs, first_line
+from felixlike.errors import (
+    FelixlikeError,
+    InputMismatch,
+    InvalidModel,
+    NotCompiledWarning,
+    SharedInputs,
+    first_line,
+)
 
 if TYPE_CHECKING:
     from felixlike.frontend import Imported
@@ -52,8 +60,9 @@ def felixlike(graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: di
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
         _warn_of_gradients()
         return graph.forward
-    static = [_is_static(node, x) for node, x in zip(_placeholders(graph), inputs, strict=True)]
-    captured = _CapturedGraph(graph, static, settings)
+    placeholders = _placeholders(graph)
+    static = [_is_static(node, x) for node, x in zip(placeholders, inputs, strict=True)]
+    captured = _CapturedGraph(graph, static, settings, GraphSizes(placeholders))
     result: Graph = torch.compiler.disable(captured.__call__)  # type: ignore[no-untyped-call]
     return result
 
@@ -101,37 +110,49 @@ class _CapturedGraph:
         graph: The graph.
         static: Which inputs are weights.
         options: The options.
+        sizes: The sizes that differ between calls.
     """
 
-    def __init__(self, graph: torch.fx.GraphModule, static: Sequence[bool], options: Options) -> None:
+    def __init__(
+        self, graph: torch.fx.GraphModule, static: Sequence[bool], options: Options, sizes: GraphSizes
+    ) -> None:
         self._graph = graph
         self._static = list(static)
         self._options = options
-        self._compiled: dict[tuple[float, ...], CompiledGraph] = {}
+        self._sizes: GraphSizes | None = sizes or None
+        self._compiled: dict[tuple[Any, ...], CompiledGraph] = {}
         self._recompiled = 0
         self._refused = False
-        self._refused_sizes: set[tuple[float, ...]] = set()
+        self._refused_sizes: set[tuple[Any, ...]] = set()
         self._is_full = False
         self._lock = threading.Lock()
+
+    def _key(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what is equal for all calls that one compiled version serves."""
+        sizes = self._sizes
+        if sizes is not None:
+            return sizes.key(inputs)
+        return tuple(x for x in inputs if isinstance(x, int | float))
 
     def __call__(self, *inputs: Any) -> Any:
         if self._refused:
             return self._graph(*inputs)
-        sizes = tuple(x for x in inputs if isinstance(x, int | float))
+        sizes = self._key(inputs)
         compiled = self._compiled.get(sizes)
         if compiled is None and (self._is_full or sizes in self._refused_sizes):
             return self._graph(*inputs)
         if compiled is None or not compiled.weights.holds(inputs):
-            compiled = self._compile(sizes, inputs)
+            compiled = self._compile(inputs)
             if compiled is None:
                 return self._graph(*inputs)
         return compiled(inputs)
 
-    def _compile(self, sizes: tuple[float, ...], inputs: Sequence[Any]) -> CompiledGraph | None:
+    def _compile(self, inputs: Sequence[Any]) -> CompiledGraph | None:
         """Compile for these sizes and weights. If that fails, warn once and return None."""
         with self._lock:
             if self._refused:  # set by another thread in the meantime
                 return None
+            sizes = self._key(inputs)
             compiled = self._compiled.get(sizes)
             if compiled is not None:
                 if compiled.weights.holds(inputs):
@@ -149,14 +170,26 @@ class _CapturedGraph:
                 most = counted(self._options.sizes, "set")
                 self._refuse(f"it was called with more than {most} of sizes; increase the option sizes")
                 return None
+            self._compiled.pop(sizes, None)  # compiled for other weights
             try:
-                self._compiled[sizes] = CompiledGraph(self._graph, self._static, inputs, self._options)
+                return self._add(inputs)
             except (FelixlikeError, RuntimeError, TypeError) as error:
-                self._compiled.pop(sizes, None)  # compiled for other weights
-                self._refused_sizes.add(sizes)
+                self._refused_sizes.add(self._key(inputs))
                 self._refuse(f"{type(error).__name__}: {first_line(error)}")
                 return None
-            return self._compiled[sizes]
+
+    def _add(self, inputs: Sequence[Any]) -> CompiledGraph:
+        """Compile and keep a version for many sizes, or for those of the inputs if that fails."""
+        if self._sizes is not None:
+            try:
+                compiled = CompiledGraph(self._graph, self._static, inputs, self._options, self._sizes)
+            except (FelixlikeError, RuntimeError, TypeError):
+                self._sizes = None
+                self._compiled.clear()  # versions by other keys
+            else:
+                return self._compiled.setdefault(self._key(inputs), compiled)
+        compiled = CompiledGraph(self._graph, self._static, inputs, self._options)
+        return self._compiled.setdefault(self._key(inputs), compiled)
 
     def _refuse(self, why: str) -> None:
         """Warn that PyTorch runs the graph. Versions compiled for other sizes stay in use."""
@@ -172,6 +205,7 @@ class CompiledGraph:
         static: Which inputs are weights.
         inputs: Example inputs, including weights.
         options: The options.
+        sizes: The sizes that may differ between calls. None to compile for those of the inputs.
 
     Attributes:
         weights: Detects changes of the weights.
@@ -180,11 +214,17 @@ class CompiledGraph:
     """
 
     def __init__(
-        self, graph: torch.fx.GraphModule, static: Sequence[bool], inputs: Sequence[Any], options: Options
+        self,
+        graph: torch.fx.GraphModule,
+        static: Sequence[bool],
+        inputs: Sequence[Any],
+        options: Options,
+        sizes: GraphSizes | None = None,
     ) -> None:
         from felixlike.api import optimize
 
         _check_state_of_pytorch(inputs)
+        self._sizes = sizes
         self._graph, self._split, self._warned = graph, SplitGraph(graph), False
         changed = changed_inputs(graph, _placeholders(graph))
         with torch.no_grad():
@@ -202,18 +242,28 @@ class CompiledGraph:
         if options.background and options.seconds and store is not None:
             self._tuning = background.tune(self, bound, examples, options, store)
 
-    def _imported(self, inputs: Sequence[Any], static: Sequence[bool], changed: set[int]) -> tuple[Imported, Bound]:
+    def _imported(
+        self, inputs: Sequence[Any], static: Sequence[bool], changed: set[int]
+    ) -> tuple[Imported | torch.export.ExportedProgram, Bound]:
         """Import the compiled part. Weights that it changes, such as buffers and caches, become inputs."""
         from felixlike.frontend import import_model
 
         while True:
             tensors = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
             self._places = [i for i in tensors if not static[i] or i in changed]
-            bound = Bound(self._split.computing, inputs, self._places).eval()
-            imported = import_model(bound, tuple(inputs[i].detach() for i in self._places))
-            if not imported.mutations.buffers:
-                return imported, bound
-            changed = changed | {bound.place_of(name) for name in imported.mutations.buffers}
+            bound = Bound(self._split.computing, inputs, self._places, self._sizes).eval()
+            examples = tuple(inputs[i].detach() for i in self._places)
+            model: Imported | torch.export.ExportedProgram
+            buffers: Collection[str]
+            if self._sizes is None:
+                model = imported = import_model(bound, examples)
+                buffers = imported.mutations.buffers
+            else:
+                model = program = bound.exported(examples)
+                buffers = program.graph_signature.buffers_to_mutate.values()
+            if not buffers:
+                return model, bound
+            changed = changed | {bound.place_of(name) for name in buffers}
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         try:
@@ -222,6 +272,10 @@ class CompiledGraph:
             if not self._warned:
                 self._warned = True
                 _warn(f"PyTorch runs calls of a graph whose {error.what}")
+            return self._graph(*inputs)
+        except InputMismatch:  # beyond the sizes at which the graph could be run when it was compiled
+            if self._sizes is None:
+                raise
             return self._graph(*inputs)
         return self._split.outputs(inputs, results)
 

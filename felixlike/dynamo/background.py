@@ -111,10 +111,7 @@ class Tuning:
 
     def _export(self, path: Path) -> None:
         """Export the module to a file."""
-        from felixlike._util.torch_modes import alone
-
-        with alone(exports=True), torch.no_grad():
-            torch.export.save(torch.export.export(self._module, self._examples, strict=False), path)
+        torch.export.save(self._module.exported(self._examples), path)
 
     def _exchange(self, path: Path) -> None:
         """Load the tuned model and use it, unless the weights have changed."""

@@ -55,6 +55,15 @@ _WAYS = (
 """Ways to draw values, in the order in which they are tried."""
 
 
+def repeated(tensor: Any, sizes: Mapping[int, int]) -> Any:
+    """Return a contiguous tensor with other sizes of some dimensions, along which it is repeated or cut."""
+    import torch
+
+    for dim, size in sizes.items():
+        tensor = tensor.index_select(dim, torch.arange(size) % tensor.shape[dim])
+    return tensor.contiguous()
+
+
 def drawn(source: Source) -> Source:
     """Return the source with examples drawn for the inputs in `made`, and a note on inputs that had to be zeros."""
     if not source.made:

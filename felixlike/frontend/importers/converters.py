@@ -5,6 +5,7 @@ Input: a node of an ExportedProgram's graph and TVM's importer. Output: the Rela
 
 import math
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -277,15 +278,20 @@ def _slice(node: Any, importer: Any) -> Any:
     The extent is the one that torch.export derived; TVM would test the bounds.
     """
     arguments: list[Any] = [*node.args, *(0, None, None)[len(node.args) - 1 :]]
-    data, axis, start, _, *step = arguments
+    data, axis, start, end, *step = arguments
     start = 0 if start is None else start
     before, after = data.meta["val"].shape, node.meta["val"].shape
     if isinstance(before[axis], int) and isinstance(after[axis], int):
         return importer._slice(node)
-    size = size_of(after[axis], importer)
-    if size is None or not isinstance(start, int) or start < 0 or step not in ([], [1]):
+    size, whole = size_of(after[axis], importer), size_of(before[axis], importer)
+    if size is None or whole is None or not isinstance(start, int) or step not in ([], [1]):
         return importer._slice(node)
-    cut = {"axes": [axis % len(before)], "begin": [start], "end": [start + size], "assume_inbound": True}
+    begin = start
+    if start < 0:
+        if not (end is None or (isinstance(end, int) and end >= sys.maxsize)):
+            return importer._slice(node)
+        begin = whole - size  # the slice ends where the dimension ends
+    cut = {"axes": [axis % len(before)], "begin": [begin], "end": [begin + size], "assume_inbound": True}
     return importer.block_builder.emit(_tvm.relax.op.strided_slice(importer.env[data], **cut))
 
 

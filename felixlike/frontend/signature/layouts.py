@@ -20,8 +20,9 @@ def memory_order(tensor: Any) -> Order:
     Dimensions of size 1 keep their position. Tensors with elements that share memory (stride 0) and contiguous tensors
     have the empty order. Symbolic sizes count with their example's value; without one the order is empty.
     """
-    numbers = [size_hint(number) for number in (*tensor.shape, *tensor.stride())]
-    if None in numbers:
+    hints = [size_hint(number) for number in (*tensor.shape, *tensor.stride())]
+    numbers = [hint for hint in hints if hint is not None]
+    if len(numbers) < len(hints):
         return ()
     sizes, strides = numbers[: tensor.dim()], numbers[tensor.dim() :]
     if any(stride == 0 and size > 1 for size, stride in zip(sizes, strides, strict=True)):
