@@ -264,6 +264,15 @@ def compile_lock(*, load: bool) -> AbstractContextManager[Any] | None:
     return lock
 
 
+def is_wrapped_number(node: Any) -> bool:
+    """Return whether an input of a graph of Dynamo's is a Python float, which Dynamo passes as a tensor."""
+    import torch
+
+    value = node.meta.get("example_value")
+    is_scalar = isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype is torch.float64
+    return is_scalar and bool(getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False))
+
+
 def is_static_input(node: Any) -> bool:
     """Return whether a placeholder of TorchDynamo's graph is marked as a parameter or buffer."""
     return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from felixlike._util.torch_compat import is_static_input
+from felixlike._util.torch_compat import is_static_input, is_wrapped_number
 from felixlike._util.wording import counted
 from felixlike.dynamo import background
 from felixlike.dynamo.bound import Bound
@@ -98,6 +98,19 @@ def _placeholders(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [node for node in graph.graph.nodes if node.op == "placeholder"]
 
 
+class _Number(float):
+    """A number that Dynamo passes as a tensor of one element, of which a graph takes `item()`."""
+
+    def item(self) -> float:
+        """Return the number."""
+        return float(self)
+
+
+def _is_number(node: torch.fx.Node) -> bool:
+    """Return whether an input is a number that the graph takes from a tensor of one element."""
+    return is_wrapped_number(node) and all(user.target == "item" for user in node.users)
+
+
 def _is_static(node: torch.fx.Node, value: Any) -> bool:
     """Return whether an input is a parameter or buffer of the module, which Dynamo passes at every call."""
     return isinstance(value, nn.Parameter) or (isinstance(value, Tensor) and is_static_input(node))
@@ -120,6 +133,7 @@ class _CapturedGraph:
         self._static = list(static)
         self._options = options
         self._sizes: GraphSizes | None = sizes or None
+        self._numbers = [place for place, node in enumerate(_placeholders(graph)) if _is_number(node)]
         self._compiled: dict[tuple[Any, ...], CompiledGraph] = {}
         self._recompiled = 0
         self._refused = False
@@ -137,6 +151,8 @@ class _CapturedGraph:
     def __call__(self, *inputs: Any) -> Any:
         if self._refused:
             return self._graph(*inputs)
+        if self._numbers:  # they are compiled in, like other numbers
+            inputs = tuple(_Number(x.item()) if place in self._numbers else x for place, x in enumerate(inputs))
         sizes = self._key(inputs)
         compiled = self._compiled.get(sizes)
         if compiled is None and (self._is_full or sizes in self._refused_sizes):
