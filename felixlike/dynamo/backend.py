@@ -23,14 +23,7 @@ from felixlike.dynamo.options import Options, read_options
 from felixlike.dynamo.output_views import SplitGraph
 from felixlike.dynamo.weights import WATCHING, WeightGuard
 from felixlike.dynamo.writes import changed_inputs
-from felixlike.errors import (
-    FelixlikeError,
-    InputMismatch,
-    InvalidModel,
-    NotCompiledWarning,
-    SharedInputs,
-    first_line,
-)
+from felixlike.errors import FelixlikeError, InvalidModel, NotCompiledWarning, SharedInputs, first_line
 
 if TYPE_CHECKING:
     from felixlike.frontend import Imported
@@ -134,28 +127,20 @@ class _CapturedGraph:
         self._options = options
         self._sizes: GraphSizes | None = sizes or None
         self._numbers = [place for place, node in enumerate(_placeholders(graph)) if _is_number(node)]
-        self._compiled: dict[tuple[Any, ...], CompiledGraph] = {}
+        self._versions: list[CompiledGraph] = []
         self._recompiled = 0
         self._refused = False
-        self._refused_sizes: set[tuple[Any, ...]] = set()
+        self._refused_numbers: set[tuple[float, ...]] = set()
         self._is_full = False
         self._lock = threading.Lock()
-
-    def _key(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Return what is equal for all calls that one compiled version serves."""
-        sizes = self._sizes
-        if sizes is not None:
-            return sizes.key(inputs)
-        return tuple(x for x in inputs if isinstance(x, int | float))
 
     def __call__(self, *inputs: Any) -> Any:
         if self._refused:
             return self._graph(*inputs)
         if self._numbers:  # they are compiled in, like other numbers
             inputs = tuple(_Number(x.item()) if place in self._numbers else x for place, x in enumerate(inputs))
-        sizes = self._key(inputs)
-        compiled = self._compiled.get(sizes)
-        if compiled is None and (self._is_full or sizes in self._refused_sizes):
+        compiled = self._version(inputs)
+        if compiled is None and (self._is_full or _numbers(inputs) in self._refused_numbers):
             return self._graph(*inputs)
         if compiled is None or not compiled.weights.holds(inputs):
             compiled = self._compile(inputs)
@@ -163,58 +148,64 @@ class _CapturedGraph:
                 return self._graph(*inputs)
         return compiled(inputs)
 
+    def _version(self, inputs: Sequence[Any]) -> CompiledGraph | None:
+        """Return the version for the sizes of a call."""
+        return next((version for version in self._versions if version.serves(inputs)), None)
+
     def _compile(self, inputs: Sequence[Any]) -> CompiledGraph | None:
         """Compile for these sizes and weights. If that fails, warn once and return None."""
         with self._lock:
             if self._refused:  # set by another thread in the meantime
                 return None
-            sizes = self._key(inputs)
-            compiled = self._compiled.get(sizes)
+            compiled = self._version(inputs)
             if compiled is not None:
                 if compiled.weights.holds(inputs):
                     return compiled
                 compiled.cancel()
+                self._versions = [version for version in self._versions if version is not compiled]
                 self._recompiled += 1
                 if self._recompiled >= WATCHING.changes:
-                    self._compiled.clear()
+                    self._versions = []
                     self._refuse(f"its weights changed {self._recompiled} times")
                     return None
-            elif self._is_full or sizes in self._refused_sizes:  # set by another thread in the meantime
+            elif self._is_full or _numbers(inputs) in self._refused_numbers:  # set by another thread in the meantime
                 return None
-            elif len(self._compiled) + len(self._refused_sizes) >= max(1, self._options.sizes):
+            elif len(self._versions) + len(self._refused_numbers) >= max(1, self._options.sizes):
                 self._is_full = True
                 most = counted(self._options.sizes, "set")
                 self._refuse(f"it was called with more than {most} of sizes; increase the option sizes")
                 return None
-            self._compiled.pop(sizes, None)  # compiled for other weights
             try:
-                return self._add(inputs)
+                compiled = self._new_version(inputs)
             except (FelixlikeError, RuntimeError, TypeError) as error:
-                self._refused_sizes.add(self._key(inputs))
+                self._refused_numbers.add(_numbers(inputs))
                 self._refuse(f"{type(error).__name__}: {first_line(error)}")
                 return None
+            self._versions = [*self._versions, compiled]
+            return compiled
 
-    def _add(self, inputs: Sequence[Any]) -> CompiledGraph:
-        """Compile and keep a version for many sizes, or for those of the inputs if that fails."""
+    def _new_version(self, inputs: Sequence[Any]) -> CompiledGraph:
+        """Compile a version for many sizes, or for those of the inputs if that fails."""
         if self._sizes is not None:
             try:
-                compiled = CompiledGraph(self._graph, self._static, inputs, self._options, self._sizes)
-            except (FelixlikeError, RuntimeError, TypeError):
+                return CompiledGraph(self._graph, self._static, inputs, self._options, self._sizes)
+            except (FelixlikeError, RuntimeError, TypeError):  # which a version for these sizes may not meet
                 self._sizes = None
-                self._compiled.clear()  # versions by other keys
-            else:
-                return self._compiled.setdefault(self._key(inputs), compiled)
-        compiled = CompiledGraph(self._graph, self._static, inputs, self._options)
-        return self._compiled.setdefault(self._key(inputs), compiled)
+        return CompiledGraph(self._graph, self._static, inputs, self._options)
 
     def _refuse(self, why: str) -> None:
         """Warn that PyTorch runs the graph. Versions compiled for other sizes stay in use."""
-        self._refused = not self._compiled
+        self._refused = not self._versions
         _warn(f"PyTorch runs a graph of {len(self._graph.graph.nodes)} nodes: {why}")
 
 
+def _numbers(inputs: Sequence[Any]) -> tuple[float, ...]:
+    """Return the numbers among inputs, sizes of tensors among them."""
+    return tuple(x for x in inputs if isinstance(x, int | float))
+
+
 class CompiledGraph:
-    """A graph compiled for one set of sizes and weights.
+    """A graph compiled for one set of weights, and for one set of sizes or many.
 
     Args:
         graph: The graph.
@@ -240,10 +231,11 @@ class CompiledGraph:
         from felixlike.api import optimize
 
         _check_state_of_pytorch(inputs)
-        self._sizes = sizes
+        self._numbers = _numbers(inputs)
         self._graph, self._split, self._warned = graph, SplitGraph(graph), False
         changed = changed_inputs(graph, _placeholders(graph))
         with torch.no_grad():
+            self._span = None if sizes is None else sizes.span(graph, inputs, changed)
             imported, bound = self._imported(inputs, static, changed)
         weights = [(i, x) for i, x in enumerate(inputs) if isinstance(x, Tensor) and i not in self._places]
         self.weights = WeightGuard(weights, by_content=options.watch_weights)
@@ -267,11 +259,11 @@ class CompiledGraph:
         while True:
             tensors = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
             self._places = [i for i in tensors if not static[i] or i in changed]
-            bound = Bound(self._split.computing, inputs, self._places, self._sizes).eval()
+            bound = Bound(self._split.computing, inputs, self._places, self._span).eval()
             examples = tuple(inputs[i].detach() for i in self._places)
             model: Imported | torch.export.ExportedProgram
             buffers: Collection[str]
-            if self._sizes is None:
+            if self._span is None:
                 model = imported = import_model(bound, examples)
                 buffers = imported.mutations.buffers
             else:
@@ -289,11 +281,11 @@ class CompiledGraph:
                 self._warned = True
                 _warn(f"PyTorch runs calls of a graph whose {error.what}")
             return self._graph(*inputs)
-        except InputMismatch:  # beyond the sizes at which the graph could be run when it was compiled
-            if self._sizes is None:
-                raise
-            return self._graph(*inputs)
         return self._split.outputs(inputs, results)
+
+    def serves(self, inputs: Sequence[Any]) -> bool:
+        """Return whether this version is for the sizes of a call."""
+        return _numbers(inputs) == self._numbers if self._span is None else self._span.holds(inputs)
 
     def cancel(self) -> None:
         """Stop tuning, because the weights have changed."""

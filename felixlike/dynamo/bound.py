@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from felixlike._util.torch_compat import check
-from felixlike.dynamo.graph_sizes import GraphSizes, Place
+from felixlike.dynamo.graph_sizes import Span
 from felixlike.errors import InvalidModel
-from felixlike.frontend.examples import repeated
 
 
 class Bound(nn.Module):
@@ -21,24 +20,21 @@ class Bound(nn.Module):
         graph: The graph, called with all inputs.
         inputs: All inputs; weights and numbers are bound.
         places: Indices of the remaining inputs.
-        sizes: The sizes that may differ between calls. None to bind them too.
+        span: The sizes to export for. None for those of the inputs.
     """
 
     def __init__(
-        self, graph: fx.GraphModule, inputs: Sequence[Any], places: Sequence[int], sizes: GraphSizes | None = None
+        self, graph: fx.GraphModule, inputs: Sequence[Any], places: Sequence[int], span: Span | None = None
     ) -> None:
         super().__init__()
         self._graph = graph
         self._places = list(places)
-        self._sizes = sizes
+        self._span = span
         self._fixed: list[Any] = [None if i in places else x for i, x in enumerate(inputs)]
         for place, value in enumerate(self._fixed):
             if isinstance(value, Tensor):
                 self.register_buffer(f"weight_{place}", value.detach())
                 self._fixed[place] = f"weight_{place}"
-        if sizes is not None:
-            self._relations = sizes.relations(inputs)
-            self._most = self._largest(inputs, sizes)
 
     @staticmethod
     def place_of(buffer: str) -> int:
@@ -49,46 +45,22 @@ class Bound(nn.Module):
         """Export the module for example inputs, for all sizes in range if sizes may differ.
 
         Raises:
-            InvalidModel: The graph fixes a size that may differ.
+            InvalidModel: The graph fixes a size that may differ, or its convolutions are faster at fixed sizes.
         """
         from felixlike._util.torch_modes import alone
 
         with alone(exports=True), torch.no_grad():
             program = torch.export.export(self, tuple(examples), dynamic_shapes=self._dynamic_shapes(), strict=False)
-        if self._sizes is not None:
-            _check_dynamic(program, [self._sizes.dims.get(place, {}) for place in self._places])
+        if self._span is not None:
+            _check_dynamic(program, [self._span.sizes.dims.get(place, {}) for place in self._places])
+            _check_convolutions(program)
         return program
-
-    def _largest(self, inputs: Sequence[Any], sizes: GraphSizes) -> dict[Place, int]:
-        """Return the largest sizes at which the graph runs: a table of positions may end before those to compile for.
-
-        Raises:
-            InvalidModel: It runs at no larger sizes than those of the inputs.
-        """
-        now, most = sizes.of(inputs), sizes.most(inputs)
-        while any(most[place] > now[place] for place in most):
-            for relation in self._relations:
-                most[relation.place] = most[relation.other] + relation.more
-            resized = [
-                inputs[i]
-                if i not in sizes.dims
-                else repeated(inputs[i], {d: most[p] for d, p in sizes.dims[i].items()})
-                for i in self._places
-            ]
-            try:
-                self(*resized)
-            except Exception:  # whatever the user's model raises
-                most = {place: max(now[place], size // 2) for place, size in most.items()}
-            else:
-                return most
-        raise InvalidModel("it does not run at larger sizes", where="graph")
 
     def _dynamic_shapes(self) -> Any:
         """Return the dynamic dimensions of the inputs, as torch.export takes them."""
-        if self._sizes is None:
+        if self._span is None:
             return None
-        dims = [self._sizes.dims.get(place, {}) for place in self._places]
-        most = self._most
+        dims, most = [self._span.sizes.dims.get(place, {}) for place in self._places], self._span.most
         return (tuple({d: torch.export.Dim.AUTO(max=most[p]) for d, p in of_input.items()} for of_input in dims),)
 
     def forward(self, *inputs: Tensor) -> Any:
@@ -96,12 +68,11 @@ class Bound(nn.Module):
         values = [getattr(self, value) if isinstance(value, str) else value for value in self._fixed]
         for place, value in zip(self._places, inputs, strict=True):
             values[place] = value
-        if self._sizes is not None:
-            size = self._sizes.of(values)
-            for relation in self._relations:  # what is not checked here, torch.export takes for different sizes
+        if self._span is not None:
+            size = self._span.sizes.of(values)
+            for relation in self._span.relations:  # torch.export takes what is not checked for different sizes
                 check(size[relation.place] == size[relation.other] + relation.more)
-            for index, source in self._sizes.sources.items():
-                values[index] = size[source]
+            values = self._span.sizes.with_numbers(values)
         return self._graph.forward(*values)  # calling it would print a traceback for every error
 
 
@@ -113,3 +84,15 @@ def _check_dynamic(program: torch.export.ExportedProgram, dims: Sequence[Collect
         fixed = [dim for dim in of_input if isinstance(shape[dim], int)]
         if fixed:
             raise InvalidModel(f"the graph fixes size {fixed[0]} of {name} to {shape[fixed[0]]}", where="graph")
+
+
+def _check_convolutions(program: torch.export.ExportedProgram) -> None:
+    """Raise InvalidModel for convolutions with dynamic sizes, unless the batch is the only one in the program.
+
+    For these there are no register tiles.
+    """
+    for node in program.graph.nodes:
+        if node.op == "call_function" and "conv" in str(node.target):
+            dynamic = [dim for dim, size in enumerate(node.meta["val"].shape) if not isinstance(size, int)]
+            if dynamic and (dynamic != [0] or len(program.range_constraints) > 1):
+                raise InvalidModel(f"{node.target} has dynamic sizes", where="graph")

@@ -10,14 +10,19 @@ call are equal in all calls. Calls for which this does not hold get a version of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from felixlike._util.torch_compat import always_equal, size_expression, size_hint
+from felixlike.errors import InvalidModel
+from felixlike.frontend.examples import repeated
 
 Place = tuple[int, int]
 """The index of an input, and one of its dimensions."""
@@ -32,12 +37,15 @@ class Ranges:
         length: The least largest size of any other dimension, such as the length of a sequence.
         factor: Ratio of successive largest sizes.
         room: Share of a size by which the largest one must exceed it, so that a growing cache fits for a while.
+        flops: Floating-point operations of the graph at the largest sizes, at which the version is compared with
+            PyTorch. This takes a few seconds.
     """
 
     batch: int = 16
     length: int = 256
     factor: int = 4
     room: float = 0.25
+    flops: float = 1e11
 
     def most(self, size: int, dim: int) -> int:
         """Return the largest size to compile for, for a size of a dimension."""
@@ -96,37 +104,119 @@ class GraphSizes:
     def __bool__(self) -> bool:
         return bool(self.places)
 
-    def key(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Return what is equal for all calls that one compiled version serves."""
-        return tuple(self._first_equal(inputs)), tuple(self.most(inputs).values()), self.constants(inputs)
+    def of(self, inputs: Sequence[Any]) -> dict[Place, Any]:
+        """Return the size of each place in a call."""
+        return {(index, dim): inputs[index].shape[dim] for index, dim in self.places}
+
+    def with_numbers(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return inputs with the sizes of their tensors as the numbers that the graph takes."""
+        changed = list(inputs)
+        for index, (tensor, dim) in self.sources.items():
+            changed[index] = inputs[tensor].shape[dim]
+        return changed
 
     def constants(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return the numbers among the inputs that are not sizes of tensors."""
         return tuple(x for i, x in enumerate(inputs) if isinstance(x, int | float) and i not in self.sources)
 
-    def relations(self, inputs: Sequence[Any]) -> list[Relation]:
+    def span(self, graph: fx.GraphModule, inputs: Sequence[Any], changed: Collection[int]) -> Span:
+        """Return the sizes to compile a version for.
+
+        The graph is run at the largest sizes, since a table of positions may end before those to compile for.
+
+        Args:
+            graph: The graph.
+            inputs: The inputs of a call.
+            changed: Indices of parameters that the graph changes.
+
+        Raises:
+            InvalidModel: The graph runs at no larger sizes than those of the call.
+        """
+        relations = self._relations(inputs)
+        now = self.of(inputs)
+        most = {place: RANGES.most(size, place[1]) for place, size in now.items()}
+        free = set(now) - {relation.place for relation in relations}
+        run = partial(self._run, graph, inputs, changed)
+        with FlopCounterMode(display=False) as counter:
+            runs = run(now)
+
+        def growth(place: Place) -> float:
+            return float(most[place] / now[place])
+
+        def smaller(places: Collection[Place]) -> dict[Place, int]:
+            return {place: max(now[place], size // 2) if place in places else size for place, size in most.items()}
+
+        while counter.get_total_flops() * math.prod(map(growth, free)) > RANGES.flops:
+            widest = max(free, key=growth)
+            if growth(widest) <= 1:
+                break
+            most = smaller([widest])
+        while runs and any(growth(place) > 1 for place in free):
+            for relation in relations:
+                most[relation.place] = most[relation.other] + relation.more
+            if run(most):
+                break
+            most = smaller(free)
+            runs = any(growth(place) > 1 for place in free)
+        if not runs:
+            raise InvalidModel("it does not run at larger sizes", where="graph")
+        return Span(self, self.constants(inputs), relations, most)
+
+    def _run(
+        self, graph: fx.GraphModule, inputs: Sequence[Any], changed: Collection[int], most: Mapping[Place, int]
+    ) -> bool:
+        """Return whether a graph runs on copies of the inputs with other sizes."""
+        values = [
+            x.clone() if isinstance(x, Tensor) and (place in changed or not isinstance(x, nn.Parameter)) else x
+            for place, x in enumerate(inputs)
+        ]
+        for index, dims in self.dims.items():
+            values[index] = repeated(values[index], {dim: most[place] for dim, place in dims.items()})
+        try:
+            with torch.random.fork_rng(devices=[]):
+                graph(*self.with_numbers(values))
+        except Exception:  # whatever the user's model raises
+            return False
+        return True
+
+    def _relations(self, inputs: Sequence[Any]) -> list[Relation]:
         """Return the equations between dimensions: what Dynamo knows, and which sizes are equal in this call."""
         known = {relation.place: relation for relation in self._known}
+        sizes = [(dim, size) for (_, dim), size in self.of(inputs).items()]
         found = []
-        for number, (place, same) in enumerate(zip(self.places, self._first_equal(inputs), strict=True)):
+        for number, place in enumerate(self.places):
+            same = sizes.index(sizes[number])
             if place in known:
                 found.append(known[place])
             elif same < number:
                 found.append(Relation(place, self.places[same], 0))
         return found
 
-    def most(self, inputs: Sequence[Any]) -> dict[Place, int]:
-        """Return the largest size to compile for, for each place."""
-        return {place: RANGES.most(size, place[1]) for place, size in self.of(inputs).items()}
 
-    def of(self, inputs: Sequence[Any]) -> dict[Place, Any]:
-        """Return the size of each place in a call."""
-        return {(index, dim): inputs[index].shape[dim] for index, dim in self.places}
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The sizes that one compiled version serves.
 
-    def _first_equal(self, inputs: Sequence[Any]) -> list[int]:
-        """Return, for each place, the number of the first one with the same dimension and size in a call."""
-        sizes = [(dim, size) for (_, dim), size in self.of(inputs).items()]
-        return list(map(sizes.index, sizes))
+    Attributes:
+        sizes: The dynamic sizes of the graph.
+        constants: The numbers that were compiled in.
+        relations: The equations that its sizes fulfil.
+        most: The largest size of each place.
+    """
+
+    sizes: GraphSizes
+    constants: tuple[Any, ...]
+    relations: Sequence[Relation]
+    most: Mapping[Place, int]
+
+    def holds(self, inputs: Sequence[Any]) -> bool:
+        """Return whether the inputs of a call have such sizes."""
+        sizes = self.sizes.of(inputs)
+        return (
+            all(sizes[place] <= most for place, most in self.most.items())
+            and all(sizes[relation.place] == sizes[relation.other] + relation.more for relation in self.relations)
+            and self.constants == self.sizes.constants(inputs)
+        )
 
 
 def _known_relations(sizes: dict[Place, Any]) -> list[Relation]:
