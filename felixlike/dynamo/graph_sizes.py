@@ -21,7 +21,6 @@ from torch import Tensor, fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from felixlike._util.torch_compat import always_equal, size_expression, size_hint
-from felixlike.errors import InvalidModel
 from felixlike.frontend.examples import repeated
 
 Place = tuple[int, int]
@@ -128,9 +127,6 @@ class GraphSizes:
             graph: The graph.
             inputs: The inputs of a call.
             changed: Indices of parameters that the graph changes.
-
-        Raises:
-            InvalidModel: The graph runs at no larger sizes than those of the call.
         """
         relations = self._relations(inputs)
         now = self.of(inputs)
@@ -138,7 +134,7 @@ class GraphSizes:
         free = set(now) - {relation.place for relation in relations}
         run = partial(self._run, graph, inputs, changed)
         with FlopCounterMode(display=False) as counter:
-            runs = run(now)
+            run(now)
 
         def growth(place: Place) -> float:
             return float(most[place] / now[place])
@@ -151,16 +147,13 @@ class GraphSizes:
             if growth(widest) <= 1:
                 break
             most = smaller([widest])
-        while runs and any(growth(place) > 1 for place in free):
+        while any(growth(place) > 1 for place in free):
             for relation in relations:
                 most[relation.place] = most[relation.other] + relation.more
             if run(most):
-                break
+                return Span(self, self.constants(inputs), relations, most)
             most = smaller(free)
-            runs = any(growth(place) > 1 for place in free)
-        if not runs:
-            raise InvalidModel("it does not run at larger sizes", where="graph")
-        return Span(self, self.constants(inputs), relations, most)
+        return Span(self, self.constants(inputs), relations, now)
 
     def _run(
         self, graph: fx.GraphModule, inputs: Sequence[Any], changed: Collection[int], most: Mapping[Place, int]

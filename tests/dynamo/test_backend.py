@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from felixlike.dynamo import NotCompiledWarning, Options, backend, read_options
+from felixlike.dynamo import NotCompiledWarning, Options, backend, graph_sizes, read_options
 from felixlike.errors import InvalidOption, StorageWarning
 
 
@@ -108,14 +109,118 @@ def test_training_graphs_are_left_to_pytorch_with_one_warning(
 
 
 def test_graphs_with_more_sizes_than_allowed_are_left_to_pytorch(options: dict[str, Any]) -> None:
-    model = nn.Linear(12, 24)
+    model = nn.Conv1d(3, 4, 3)  # convolutions of dynamic lengths are compiled for each length
     compiled = torch.compile(model, backend="felixlike", options=options | {"sizes": 1}, dynamic=True)
     with torch.no_grad():
-        torch.testing.assert_close(compiled(x := torch.randn(4, 12)), model(x))
+        torch.testing.assert_close(compiled(x := torch.randn(1, 3, 8)), model(x))
         with pytest.warns(NotCompiledWarning, match="more than 1 set of sizes"):
-            torch.testing.assert_close(compiled(x := torch.randn(5, 12)), model(x))
-        for rows in (4, 5, 6):  # a second warning is an error
+            torch.testing.assert_close(compiled(x := torch.randn(1, 3, 9)), model(x))
+        for length in (8, 9, 10):  # a second warning is an error
+            torch.testing.assert_close(compiled(x := torch.randn(1, 3, length)), model(x))
+
+
+def _versions(monkeypatch: pytest.MonkeyPatch) -> list[backend.CompiledGraph]:
+    """Return a list to which compiled versions of graphs are added."""
+    made: list[backend.CompiledGraph] = []
+    create = backend.CompiledGraph.__init__
+
+    def noted(self: backend.CompiledGraph, *arguments: Any) -> None:
+        create(self, *arguments)
+        made.append(self)
+
+    monkeypatch.setattr(backend.CompiledGraph, "__init__", noted)
+    return made
+
+
+def test_one_version_serves_all_sizes_in_its_range(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_sizes, "RANGES", replace(graph_sizes.RANGES, batch=8))
+    versions = _versions(monkeypatch)
+    model = nn.Sequential(nn.Linear(12, 24), nn.Tanh()).eval()
+    compiled = torch.compile(model, backend="felixlike", options=options, dynamic=True)
+    with torch.no_grad():
+        for rows in (4, 7, 2, 8):
             torch.testing.assert_close(compiled(x := torch.randn(rows, 12)), model(x))
+        assert len(versions) == 1
+        torch.testing.assert_close(compiled(x := torch.randn(9, 12)), model(x))
+        assert len(versions) == 2
+
+
+def test_sizes_that_were_equal_by_chance_get_another_version(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = _versions(monkeypatch)
+
+    def products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x @ x.mT, y @ y.mT
+
+    compiled = torch.compile(products, backend="felixlike", options=options, dynamic=True)
+    for first, second in ((5, 5), (6, 6), (6, 7), (5, 5), (7, 6)):
+        x, y = torch.randn(first, 8), torch.randn(second, 8)
+        torch.testing.assert_close(compiled(x, y), products(x, y))
+    assert len(versions) == 2
+
+
+def test_python_floats_of_dynamic_graphs_are_compiled_in(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = _versions(monkeypatch)
+
+    class Scaled(nn.Module):
+        scale = 0.5
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(x * self.scale)
+
+    model = Scaled()
+    compiled = torch.compile(model, backend="felixlike", options=options, dynamic=True)
+    for scale, rows in ((0.5, 4), (0.5, 6), (2.0, 6), (0.5, 5)):
+        model.scale = scale
+        torch.testing.assert_close(compiled(x := torch.randn(rows, 8)), model(x))
+    assert len(versions) == 2
+
+
+def test_graphs_are_not_run_on_the_callers_state(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = _versions(monkeypatch)
+
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor, seen: Tensor) -> Tensor:
+            self.calls += 1
+            seen += x.sum()
+            return torch.tanh(x) * self.calls
+
+    model = Counted()
+    compiled = torch.compile(model, backend="felixlike", options=options, dynamic=True)
+    seen = torch.zeros(2)
+    for rows in (4, 6):
+        compiled(torch.ones(rows, 3), seen)
+    assert versions
+    assert model.calls == 2
+    assert seen.tolist() == [30.0, 30.0]
+
+
+def test_tables_of_positions_limit_the_sizes(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = _versions(monkeypatch)
+
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(20, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            positions: Tensor = self.table(torch.arange(x.shape[1]))
+            return x + positions
+
+    model = Positions().eval()
+    compiled = torch.compile(model, backend="felixlike", options=options, dynamic=True)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for length in (5, 9, 16, 20):
+            torch.testing.assert_close(compiled(x := torch.randn(2, length, 8)), model(x))
+    assert len(versions) == 2  # up to 16, and up to 20
 
 
 def test_unsupported_graphs_are_left_to_pytorch_with_one_warning(options: dict[str, Any]) -> None:

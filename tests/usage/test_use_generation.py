@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from felixlike.dynamo import backend
 from felixlike.errors import NotCompiledWarning
 
 transformers = pytest.importorskip("transformers")
@@ -91,14 +92,45 @@ def test_static_caches_give_eagers_tokens(
     assert all(map(torch.equal, tokens, expected))
 
 
-def test_growing_caches_give_eagers_tokens(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "inputs", "batch", "dynamic"),
+    [
+        (_gpt2, _prompts, 1, True),
+        (_llama, _prompts, 3, None),
+        (_t5, _prompts, 3, None),
+        (_whisper, _sounds, 1, None),
+    ],
+)
+def test_growing_caches_give_eagers_tokens(
+    make: Callable[[], Any],
+    inputs: Callable[[int], dict[str, Any]],
+    batch: int,
+    dynamic: bool | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One version serves all lengths: Dynamo has three graphs at most for each part of a model."""
     torch.manual_seed(0)
-    model, inputs = _gpt2().eval(), _prompts(3)
+    model, given = make().eval(), inputs(batch)
     model.generation_config.update(eos_token_id=None)
-    expected = _tokens(model, inputs)
-    options: dict[str, Any] = {"seconds": 0, "sizes": 2, "store": str(tmp_path / "store.sqlite")}
-    model.forward = torch.compile(model.forward, backend="felixlike", options=options)
-    with pytest.warns(NotCompiledWarning, match="sizes"):
-        tokens = _tokens(model, inputs)
+    expected = _tokens(model, given)
+    made: list[str] = []
+    create = backend.CompiledGraph.__init__
+
+    def noted(self: backend.CompiledGraph, *arguments: Any) -> None:
+        create(self, *arguments)
+        made.append("compiled")
+
+    monkeypatch.setattr(backend.CompiledGraph, "__init__", noted)
+    options: dict[str, Any] = {"seconds": 0, "store": str(tmp_path / "store.sqlite")}
+    model.forward = torch.compile(model.forward, backend="felixlike", options=options, dynamic=dynamic)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tokens = _tokens(model, given)
+        versions = len(made)
+        again = _tokens(model, given)
     torch._dynamo.reset()
+    assert [str(warning.message) for warning in caught if warning.category is NotCompiledWarning] == []
     assert torch.equal(tokens, expected)
+    assert torch.equal(again, expected)
+    assert len(made) == versions <= (2 if dynamic else 4)
