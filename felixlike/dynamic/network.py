@@ -29,6 +29,7 @@ from felixlike.frontend import InputSpec, OutputSpec, Sizes
 from felixlike.frontend.constants import CONSTANTS, constant_arguments, with_indices
 from felixlike.frontend.imported import Source
 from felixlike.frontend.importers.relax import leaves
+from felixlike.frontend.importers.pytorch_regions import check_target, operators_in
 from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
 from felixlike.runtime.constant_packing import Pieces, with_packed_constants
@@ -165,6 +166,7 @@ def compile_source(
         sizes=sizes,
         unaligned=kind_of(target).on_host,
         mutations=source.mutations,
+        pytorch=operators_in(source.module),
     )
     return Network(compiled, source, tuple(dims.values()), lowered.parts, time.monotonic() - started)
 
@@ -178,10 +180,13 @@ def lowered_source(
     kernels: bool = True,
     timings: Timings | None = None,
 ) -> Lowered:
-    """Lower an imported model for a target that need not exist on this machine. Raise CompilationFailed.
+    """Lower an imported model for a target that need not exist on this machine.
+
+    Raise CompilationFailed or UnsupportedOperator.
 
     See `compile_source` for the arguments.
     """
+    check_target(source.module, target, source.name)
     try:
         module = fuse_dynamic(source.module, target)
         kernel_dims = dims if kernels else {}
