@@ -28,8 +28,8 @@ from felixlike.errors import CompilationFailed, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Sizes
 from felixlike.frontend.constants import CONSTANTS, constant_arguments, with_indices
 from felixlike.frontend.imported import Source
-from felixlike.frontend.importers.relax import leaves
 from felixlike.frontend.importers.pytorch_regions import check_target, operators_in
+from felixlike.frontend.importers.relax import leaves
 from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
 from felixlike.runtime.constant_packing import Pieces, with_packed_constants

@@ -62,7 +62,9 @@ def _run(text: str, *values: Any) -> None:
 
     region = _read(text)
     with default_modes(gradients=False), torch.no_grad(), on_this_thread():
-        tensors = [value if isinstance(value, int) else torch.from_dlpack(value) for value in values]
+        tensors: list[Any] = [
+            value if isinstance(value, int | torch.Tensor) else torch.from_dlpack(value) for value in values
+        ]
         results = tensors[: region.inputs]
         for operator, arguments, named in region.operators:
             results.append(operator(*_filled(arguments, results), **_filled(named, results)))

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._util.torch_compat import is_operator, schema_of
+from felixlike._util.torch_compat import copy_state, is_operator, schema_of
 from felixlike._util.wording import counted
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend.importers.dtypes import check_tensor
@@ -87,10 +87,7 @@ def outline(program: Any, known: set[str], where: str) -> None:
     """
     graph = program.graph
     _check_inputs(program, where)
-    chosen: set[Any] = set()
-    for node in graph.nodes:
-        if node.op == "call_function" and _is_for_pytorch(node, chosen, known):
-            chosen.add(node)
+    chosen = _chosen(graph, known)
     _check_complex(graph, chosen, where)
     wrapped = _with_real_constants(program)
     if not chosen:
@@ -147,9 +144,9 @@ def operators_in(module: Any) -> tuple[str, ...]:
     names: set[str] = set()
 
     def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and isinstance(node.args[0], relax.ExternFunc):
-            if str(node.args[0].global_symbol) == PACKED:
-                names.update(_names(str(node.args[1].fields[0].value)))
+        called = node.args[0] if isinstance(node, relax.Call) and len(node.args) else None
+        if isinstance(called, relax.ExternFunc) and str(called.global_symbol) == PACKED:
+            names.update(_names(str(node.args[1].fields[0].value)))
 
     for function in module.functions.values():
         if isinstance(function, relax.Function):
@@ -178,9 +175,20 @@ def _input(argument: Any, importer: Any) -> Any:
     return importer.env[argument] if isinstance(value, torch.Tensor) else size_of(value, importer)
 
 
+def _chosen(graph: Any, known: set[str]) -> set[Any]:
+    """Return the calls that PyTorch must run and can run. Assertions about complex dtypes, which hold, are removed."""
+    chosen: set[Any] = set()
+    for node in list(graph.nodes):
+        if "_assert_tensor_metadata" in str(node.target) and any(map(_is_complex, node.all_input_nodes)):
+            graph.erase_node(node)
+        elif node.op == "call_function" and _is_for_pytorch(node, chosen, known):
+            chosen.add(node)
+    return chosen
+
+
 def _is_for_pytorch(node: Any, chosen: set[Any], known: set[str]) -> bool:
     """Return whether a call is one that PyTorch must run and can run."""
-    if getattr(node.target, "__name__", "") == "getitem":
+    if node.target is operator.getitem:
         return node.args[0] in chosen
     if not is_operator(node.target) or not is_functional(node.target):
         return False
@@ -257,7 +265,7 @@ def _check_rest(graph: Any, chosen: set[Any], where: str) -> None:
         if node in used:
             used.update(node.all_input_nodes)
     rest = [node for node in used if node.op == "call_function" and node not in chosen]
-    if not any(getattr(node.target, "__name__", "") != "getitem" for node in rest):
+    if all(node.target is operator.getitem for node in rest):
         names = sorted({str(node.target) for node in chosen if is_operator(node.target)})
         raise UnsupportedOperator(
             f"TVM cannot import {', '.join(names)}, and the model has no other operators",
@@ -281,7 +289,7 @@ def _with_real_constants(program: Any) -> set[Any]:
     if not nodes:
         return set()
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
-    program._state_dict, program._constants = dict(program.state_dict), dict(program.constants)  # they are the user's
+    copy_state(program)  # it is the user's
     of_value: dict[int, Any] = {}
     for node in nodes:
         node.meta["val"] = _real(node.meta["val"])
@@ -322,62 +330,81 @@ def _regions(graph: Any, chosen: set[Any]) -> tuple[dict[Any, int], list[list[An
     return level, sorted(regions, key=lambda region: (level[region[0]], position[region[0]]))
 
 
+class _Listing:
+    """The operators of a region as JSON data, and the reference to the result of each node."""
+
+    def __init__(self, inputs: Sequence[Any], wrapped: set[Any], where: str) -> None:
+        """Begin with the inputs. Those in `wrapped` stand for complex numbers."""
+        self._count, self._where = len(inputs), where
+        self.operators: list[Any] = []
+        self.results: dict[Any, dict[str, int]] = {}
+        for index, source in enumerate(inputs):
+            value = {"result": index}
+            self.results[source] = self.call("view_as_complex.default", [value], {}) if source in wrapped else value
+
+    def call(self, name: str, arguments: Any, named: Any) -> dict[str, int]:
+        """Append an operator and return the reference to its result."""
+        self.operators.append([name, arguments, named])
+        return {"result": self._count + len(self.operators) - 1}
+
+    def add(self, node: Any) -> None:
+        """Append a node."""
+        if node.target is operator.getitem:
+            self.results[node] = {**self.results[node.args[0]], "item": node.args[1]}
+            return
+        arguments, named = (_plain(value, self.results, node, self._where) for value in (node.args, node.kwargs))
+        self.results[node] = self.call(str(node.target).removeprefix("aten."), arguments, named)
+
+    def output(self, node: Any) -> dict[str, int]:
+        """Return the reference to a node's result as a real tensor."""
+        value = self.results[node]
+        if not _is_complex(node):
+            return value
+        return self.call("view_as_real.default", [self.call("resolve_conj.default", [value], {})], {})
+
+
 def _as_call(graph: Any, region: Sequence[Any], wrapped: set[Any], where: str) -> list[Any]:
     """Replace a region by its call, and return the new nodes.
 
     wrapped: The nodes whose real values stand for complex ones. New ones are added.
     """
-    import torch
-
     members = set(region)
-    results: dict[Any, dict[str, int]] = {}
-    operators: list[Any] = []
     inputs = list(dict.fromkeys(s for node in region for s in node.all_input_nodes if s not in members))
-
-    def call(name: str, arguments: Any, named: Any) -> dict[str, int]:
-        operators.append([name, arguments, named])
-        return {"result": len(inputs) + len(operators) - 1}
-
-    for index, source in enumerate(inputs):
-        value = {"result": index}
-        results[source] = call("view_as_complex.default", [value], {}) if source in wrapped else value
-    for node in region:
-        if not is_operator(node.target):
-            results[node] = {**results[node.args[0]], "item": node.args[1]}
-            continue
-        arguments, named = (_plain(value, results, node, where) for value in (node.args, node.kwargs))
-        results[node] = call(str(node.target).removeprefix("aten."), arguments, named)
     outputs = [node for node in region if any(user not in members for user in node.users)]
-    if not outputs:  # nothing uses them
-        for node in reversed(region):
-            graph.erase_node(node)
-        return []
-    values, references = [], []
-    for node in outputs:
-        values.append(_real(node.meta["val"]) if _is_complex(node) else node.meta["val"])
-        reference = results[node]
-        if _is_complex(node):
-            reference = call("view_as_real.default", [call("resolve_conj.default", [reference], {})], {})
-        references.append(reference)
-    if not all(isinstance(value, torch.Tensor) for value in values):
-        raise UnsupportedOperator(
-            f"TVM cannot import {', '.join(sorted({str(node.target) for node in region}))}", where=where, remedy=_REMEDY
-        )
-    text = json.dumps({"inputs": len(inputs), "operators": operators, "outputs": references})
-    with graph.inserting_after(region[-1]):
-        added = [graph.call_function(run_by_pytorch, (text, *inputs))]
-    added[0].meta["val"] = tuple(values)
-    with graph.inserting_after(added[0]):
-        for index, (node, value) in enumerate(zip(outputs, values, strict=True)):
-            item = graph.call_function(operator.getitem, (added[0], index))
-            item.meta["val"] = value
-            added.append(item)
-            if _is_complex(node):
-                wrapped.add(item)
-            node.replace_all_uses_with(item, delete_user_cb=lambda user: user not in members)
+    listing = _Listing(inputs, wrapped, where)
+    for node in region:
+        listing.add(node)
+    references = [listing.output(node) for node in outputs]
+    text = json.dumps({"inputs": len(inputs), "operators": listing.operators, "outputs": references})
+    added = []
+    if outputs:
+        with graph.inserting_after(region[-1]):
+            call = graph.call_function(run_by_pytorch, (text, *inputs))
+        call.meta["val"] = tuple(_value_of(node, where) for node in outputs)
+        added = [call, *(_item(graph, call, index, node, members) for index, node in enumerate(outputs))]
+        wrapped.update(item for item, node in zip(added[1:], outputs, strict=True) if _is_complex(node))
     for node in reversed(region):
         graph.erase_node(node)
     return added
+
+
+def _value_of(node: Any, where: str) -> Any:
+    """Return the tensor that a region returns for a node.  Raises UnsupportedOperator for other results."""
+    import torch
+
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        raise UnsupportedOperator(f"TVM cannot import {node.target}", where=where, remedy=_REMEDY)
+    return _real(value) if value.is_complex() else value
+
+
+def _item(graph: Any, call: Any, index: int, node: Any, members: set[Any]) -> Any:
+    """Insert an element of a call's result, and make it replace a node outside of the region."""
+    with graph.inserting_after(call):
+        item = graph.call_function(operator.getitem, (call, index))
+    item.meta["val"] = call.meta["val"][index]
+    node.replace_all_uses_with(item, delete_user_cb=lambda user: user not in members)
+    return item
 
 
 def _plain(value: Any, results: dict[Any, dict[str, int]], node: Any, where: str) -> Any:
