@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from felixlike import _tvm
-from felixlike._util.torch_modes import default_modes, once
+from felixlike._util.torch_modes import default_modes_of_thread, once
 from felixlike.errors import InvalidArtefact
 from felixlike.frontend.importers.pytorch_regions import PACKED, is_functional
 from felixlike.runtime.serial_copy import on_this_thread
@@ -49,22 +49,21 @@ def register() -> None:
     import torch
 
     _tvm.tvm_ffi.register_global_func(PACKED, _run, override=True)
-    error = torch.linalg.LinAlgError
+    error: Any = torch.linalg.LinAlgError  # type: ignore[attr-defined]
     _tvm.tvm_ffi.register_error(error.__name__, error)
 
 
 def _run(text: str, *values: Any) -> None:
     """Run a region: `values` has its inputs, then the tensors for its outputs.
 
-    It runs on the calling thread, as OpenMP's threads would disturb TVM's (`serial_copy.py`).
+    It runs on the calling thread, as OpenMP's threads would disturb TVM's (`serial_copy.py`). Settings of the whole
+    process, such as the default dtype, are not changed, since other threads use them meanwhile.
     """
     import torch
 
     region = _read(text)
-    with default_modes(gradients=False), torch.no_grad(), on_this_thread():
-        tensors: list[Any] = [
-            value if isinstance(value, int | torch.Tensor) else torch.from_dlpack(value) for value in values
-        ]
+    with default_modes_of_thread(), torch.no_grad(), on_this_thread():
+        tensors = list(map(_tensor, values))
         results = tensors[: region.inputs]
         for operator, arguments, named in region.operators:
             results.append(operator(*_filled(arguments, results), **_filled(named, results)))
@@ -72,9 +71,17 @@ def _run(text: str, *values: Any) -> None:
             value = _filled(output, results)
             if value.shape != target.shape or value.dtype != target.dtype:
                 raise RuntimeError(
-                    f"PyTorch returned {value.dtype}{list(value.shape)}, expected {target.dtype}{list(target.shape)}"
+                    f"PyTorch returned {value.dtype}{list(value.shape)}, expected {target.dtype}{list(target.shape)}; the"
+                    f" default dtype is {torch.get_default_dtype()}"
                 )
             target.copy_(value)
+
+
+def _tensor(value: Any) -> Any:
+    """Return one of TVM's tensors as a tensor of PyTorch with the same memory. Other values stay as they are."""
+    from torch.utils.dlpack import from_dlpack
+
+    return from_dlpack(value) if isinstance(value, _tvm.runtime.Tensor) else value
 
 
 def _filled(value: Any, results: Sequence[Any]) -> Any:
