@@ -71,8 +71,8 @@ def _run(text: str, *values: Any) -> None:
             value = _filled(output, results)
             if value.shape != target.shape or value.dtype != target.dtype:
                 raise RuntimeError(
-                    f"PyTorch returned {value.dtype}{list(value.shape)}, expected {target.dtype}{list(target.shape)}; the"
-                    f" default dtype is {torch.get_default_dtype()}"
+                    f"PyTorch returned {value.dtype}{list(value.shape)}, expected {target.dtype}{list(target.shape)},"
+                    f" with the default dtype {torch.get_default_dtype()}"
                 )
             target.copy_(value)
 
