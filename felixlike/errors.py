@@ -92,7 +92,7 @@ class RandomOperator(InvalidModel):
 
 
 class UnsupportedOperator(InvalidModel):
-    """TVM's importer does not support an operator of the model."""
+    """Neither TVM nor PyTorch's kernels can run an operator in compiled code, or PyTorch would run all of them."""
 
 
 class UnknownTarget(FelixlikeError, ValueError):

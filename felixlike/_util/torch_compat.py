@@ -122,6 +122,11 @@ def schema_of(operator: Any) -> Any:
     return operator._schema
 
 
+def copy_state(program: Any) -> None:
+    """Give an ExportedProgram dictionaries of weights and constants that no other program has."""
+    program._state_dict, program._constants = dict(program.state_dict), dict(program.constants)
+
+
 def lstm_has_wrong_states() -> bool:
     """Return whether this PyTorch decomposes aten.lstm into states of a wrong shape, as it does before 2.13."""
     import torch

@@ -125,11 +125,17 @@ def default_modes(*, gradients: bool = True) -> Iterator[None]:
     thread.
     """
     with ExitStack() as stack:
-        stack.enter_context(without_modes())  # first, since function modes intercept the calls of the others
-        stack.enter_context(_without_autocast())
+        stack.enter_context(default_modes_of_thread())
         stack.enter_context(_own_defaults())
         if gradients:
             stack.enter_context(_with_gradients())
+        yield
+
+
+@contextmanager
+def default_modes_of_thread() -> Iterator[None]:
+    """Run a block in default modes, as far as these are settings of the calling thread, and without autocast."""
+    with without_modes(), _without_autocast():  # in this order, since function modes intercept the calls of the second
         yield
 
 

@@ -31,6 +31,7 @@ from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, constant_argume
 from felixlike.frontend.examples import repeated
 from felixlike.frontend.extract import extract
 from felixlike.frontend.imported import Imported, Source
+from felixlike.frontend.importers.pytorch_regions import check_target, operators_in
 from felixlike.frontend.importers.relax import leaves
 from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.frontend.signature.layouts import in_users_order
@@ -166,9 +167,11 @@ def plan_source(
 ) -> Planned:
     """Fuse an imported model and plan its functions with symbolic sizes.
 
-    The target need not exist on this machine. See `compile_source` for the arguments. Raise CompilationFailed.
+    The target need not exist on this machine. See `compile_source` for the arguments. Raise CompilationFailed or
+    UnsupportedOperator.
     """
     started = time.monotonic()
+    check_target(source.module, target, source.name)
     kernel_dims = dims if kernels else {}
     with _explained(source), pool_for(target, measure=measure and bool(kernel_dims)) as pool:
         module = fuse_dynamic(source.module, target)
@@ -267,6 +270,7 @@ class Planned:
             sizes=sizes,
             unaligned=kind_of(self.target).on_host,
             mutations=source.mutations,
+            pytorch=operators_in(source.module),
         )
 
     def network(self, compiled: runtime.Compiled) -> Network:

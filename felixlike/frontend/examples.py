@@ -76,12 +76,17 @@ def drawn(source: Source) -> Source:
     if examples is None:
         names = ", ".join(source.signature.names[index] for index in integers)
         note = f"The model rejects random values of {names}, so it was compared on zeros for them."
-        return replace(source, examples=_examples(source, {}, None), note=note)
+        return _noted(source, _examples(source, {}, None), note)
     unknown = [source.signature.names[index] for index in integers if limits.get(index) == UNKNOWN]
     if not unknown:
         return replace(source, examples=examples)
     note = f"Only zeros are known to be valid for {', '.join(unknown)}, so the model was compared on zeros."
-    return replace(source, examples=examples, note=note)
+    return _noted(source, examples, note)
+
+
+def _noted(source: Source, examples: tuple[Any, ...], note: str) -> Source:
+    """Return the source with examples and a further note."""
+    return replace(source, examples=examples, note=" ".join(filter(None, (source.note, note))))
 
 
 def _tried(source: Source, limits: Mapping[int, int]) -> tuple[Any, ...] | None:

@@ -60,6 +60,8 @@ class _Limits:
             name = str(getattr(value.op, "name", "")).removeprefix("relax.")
             if name in _INDEXING:
                 _INDEXING[name](self, value)
+            if name == "call_dps_packed":  # PyTorch's kernels raise for some integers
+                self.limit(value.args[1], UNKNOWN)
             if limit is not None:
                 self._through(name, list(value.args), limit, value)
         elif limit is not None:

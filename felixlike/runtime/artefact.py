@@ -77,7 +77,8 @@ def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
 
     Raises:
         OutputNotWritable: The path cannot be written.
-        CompilationFailed: The model has one library per batch size, no C compiler is found, or linking fails.
+        CompilationFailed: The model has one library per batch size, PyTorch runs some of its operators, no C compiler
+            is found, or linking fails.
         InvalidModel: The class of the outputs cannot be named in a file.
     """
     check_writable(path)
@@ -86,6 +87,12 @@ def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
             f"the model has one library per batch size: {', '.join(map(str, compiled.parts))}",
             where="export_library",
             remedy="optimize the model for one batch size and export it, or save the model for felixlike.load",
+        )
+    if compiled.pytorch:
+        raise CompilationFailed(
+            f"PyTorch runs some of the model's operators: {', '.join(compiled.pytorch)}",
+            where="export_library",
+            remedy="save the model for felixlike.load, or use other operators",
         )
     library = _library(compiled, artefact_description.describe(compiled))
     with written_whole(path) as file:
@@ -235,6 +242,7 @@ def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tu
             sizes=description.sizes,
             unaligned=description.unaligned,
             mutations=description.mutations,
+            pytorch=description.pytorch,
         )
         embedded = codegen.description_in(compiled.machine)
     except (*_tvm.TVM_ERRORS, AttributeError, OSError) as error:

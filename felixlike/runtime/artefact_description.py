@@ -25,9 +25,10 @@ from felixlike.hardware import device_name, host_target, instruction_sets, kind_
 if TYPE_CHECKING:
     from felixlike.runtime.callable import Compiled
 
-FORMATS = (2, 3, 4)
-"""Versions of the file format that can be read. A file has version 3 only if an output has a memory order, and 4 only
-if the model changes tensors in place, which readers of earlier versions would ignore."""
+FORMATS = (2, 3, 4, 5)
+"""Versions of the file format that can be read. A file has version 3 only if an output has a memory order, 4 only if
+the model changes tensors in place, and 5 only if PyTorch runs some of its operators, which readers of earlier versions
+would ignore."""
 
 _LARGEST = 2**40
 """Maximum size of a dimension: larger than that of any tensor."""
@@ -52,11 +53,13 @@ class Description:
     sizes: Sizes | None
     unaligned: bool
     mutations: Mutations
+    pytorch: tuple[str, ...]
 
 
 def describe(compiled: Compiled) -> dict[str, Any]:
     """Return JSON data that describe the code: where it runs and how it is called."""
     changed = {"changes": _changes(compiled.mutations)} if compiled.mutations else {}
+    pytorch = {"pytorch": list(compiled.pytorch)} if compiled.pytorch else {}
     return {
         "tvm": _tvm.version(),
         "machine": [platform.system(), platform.machine()],
@@ -72,6 +75,7 @@ def describe(compiled: Compiled) -> dict[str, Any]:
         "sizes": None if compiled.sizes is None else compiled.sizes.to_json(),
         "unaligned": compiled.unaligned,
         **changed,
+        **pytorch,
     }
 
 
@@ -87,7 +91,7 @@ def _changes(mutations: Mutations) -> dict[str, Any]:
 def with_versions(description: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON data of the whole file, with versions and report."""
     ordered = any("order" in spec for spec in description.get("outputs", ()))
-    version = FORMATS[2 if "changes" in description else int(ordered)]
+    version = 5 if "pytorch" in description else 4 if "changes" in description else 3 if ordered else 2
     return {"format": version, "felixlike": __version__, **description, "report": dict(report)}
 
 
@@ -123,8 +127,11 @@ def read(meta: Mapping[str, Any], where: str, state: bytes = b"") -> Description
     name, key = _text(meta, "name", where), _text(meta, "key", where)
     sizes = _sizes(meta, inputs, where)
     mutations = _mutations(meta, inputs, state, where)
+    pytorch = tuple(_texts(meta, "pytorch", where)) if "pytorch" in meta else ()
     target = _target(meta, where)
-    return Description(target, name, key, inputs, outputs, signature, structure, parallel, sizes, unaligned, mutations)
+    return Description(
+        target, name, key, inputs, outputs, signature, structure, parallel, sizes, unaligned, mutations, pytorch
+    )
 
 
 def _mutations(meta: Mapping[str, Any], inputs: tuple[InputSpec, ...], state: bytes, where: str) -> Mutations:

@@ -23,7 +23,7 @@ from felixlike.frontend.signature.layouts import inverse
 from felixlike.frontend.signature.nesting import quoted
 from felixlike.hardware.faults import fault_of
 from felixlike.hardware.placement import pin_threads
-from felixlike.runtime import torch_operator
+from felixlike.runtime import pytorch_calls, torch_operator
 from felixlike.runtime.serial_copy import contiguous_copy
 from felixlike.runtime.shared_library import Library
 from felixlike.runtime.stream_serializer import StreamSerializer
@@ -67,6 +67,7 @@ class Compiled:
         key: Identifies the model in PyTorch graphs; equal for copies and saved models.
         threads: Number of threads per call; 0 if the environment decides.
         mutations: What a call changes in place.
+        pytorch: Names of the operators that PyTorch runs.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Compiled:
         threads: int = 0,
         unaligned: bool = False,
         mutations: Mutations = NONE,
+        pytorch: tuple[str, ...] = (),
     ) -> None:
         """Wrap a compiled module.
 
@@ -106,6 +108,7 @@ class Compiled:
             threads: Number of threads per call; 0 if the environment decides.
             unaligned: Whether inputs may start at any element, see `codegen/passes/unaligned_parameters.py`.
             mutations: What the model changes in place. Its buffers are copied.
+            pytorch: Names of the operators that PyTorch runs.
         """
         import torch
         from torch.autograd import forward_ad
@@ -123,6 +126,9 @@ class Compiled:
         self.sizes = sizes
         self.unaligned = unaligned
         self.mutations = mutations
+        self.pytorch = pytorch
+        if pytorch:
+            pytorch_calls.register()
         self._most_kinds = _KINDS if sizes is None else _KINDS_OF_SIZES
         self.runtime = runtime
         device = _tvm.device_of(target)

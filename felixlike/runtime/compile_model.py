@@ -14,6 +14,7 @@ from felixlike._util.wording import kind_of
 from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
 from felixlike.frontend import Imported, outputs_of
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE
+from felixlike.frontend.importers.pytorch_regions import operators_in
 from felixlike.runtime.callable import Compiled
 from felixlike.runtime.constant_packing import with_packed_constants
 
@@ -49,6 +50,7 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
         parallel=_tvm.runs_in_parallel(lowered),
         unaligned=hardware.kind_of(imported.target).on_host,
         mutations=imported.mutations,
+        pytorch=operators_in(imported.module),
     )
 
 

@@ -183,6 +183,8 @@ def test_graphs_are_not_run_on_the_callers_state(options: dict[str, Any], monkey
     versions = _versions(monkeypatch)
 
     class Counted(nn.Module):
+        calls: Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("calls", torch.zeros(()))

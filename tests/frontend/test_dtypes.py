@@ -100,9 +100,12 @@ def test_other_types_are_refused_by_name(dtype: str) -> None:
         import_model(Apply(lambda x: x + x), (unsupported,))
     model = Apply(lambda x: x)
     model.register_buffer("table", unsupported)
-    with pytest.raises(InvalidModel, match=rf"^Apply: table .*\b{dtype}\..*float32"):
-        import_model(model, (torch.zeros(3, 4),))
-    with pytest.raises(UnsupportedOperator, match=rf"^Apply: aten\._to_copy\.default .*\b{dtype}\..*float32"):
+    if not unsupported.is_complex():  # PyTorch computes with complex weights
+        with pytest.raises(InvalidModel, match=rf"^Apply: table .*\b{dtype}\..*float32"):
+            import_model(model, (torch.zeros(3, 4),))
+    reason = "TVM cannot import .*" if unsupported.is_complex() else ""
+    named = "" if unsupported.is_complex() else rf" .*\b{dtype}\..*float32"
+    with pytest.raises(UnsupportedOperator, match=rf"^Apply: {reason}aten\._to_copy\.default{named}"):
         import_model(Apply(lambda x: x.to(unsupported.dtype).float()), (torch.zeros(3, 4),))
 
 
@@ -111,5 +114,5 @@ def test_operators_that_tvm_computes_in_float32_only_are_refused() -> None:
     with pytest.raises(UnsupportedOperator, match=r"upsample_bilinear2d\.vec .*float64.*float32"):
         import_model(model, (torch.zeros(1, 1, 4, 4, dtype=torch.float64),))
     places = Apply(lambda x: functional.max_pool2d(x, 2, return_indices=True)[1])
-    with pytest.raises(UnsupportedOperator, match=r"output 1 of aten\.max_pool2d_with_indices\.default .*int64"):
+    with pytest.raises(UnsupportedOperator, match=r"aten\.max_pool2d_with_indices\.default\b.*no other operators"):
         import_model(places, (torch.zeros(1, 1, 4, 4),))

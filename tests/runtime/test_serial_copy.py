@@ -1,4 +1,4 @@
-"""Tests that copying an input does not start PyTorch's threads."""
+"""Tests that copies and FFTs on the calling thread do not start PyTorch's threads."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ def system_threads():
 torch.set_num_threads(4)
 x = torch.randn(4, 200_000)
 spread = torch.stack([x, x], -1)[..., 0] if sys.argv[1] == "before" else torch.empty(4, 200_000, 2)[..., 0]
+square = torch.empty(64, 64, 64)
 before = system_threads()
 with on_this_thread():
     assert torch.get_num_threads() == 1
     spread.clone(memory_format=torch.contiguous_format)
+    torch.fft.rfft2(square)
     assert system_threads() == before, "threads were started"
     other = []
     asking = threading.Thread(target=lambda: other.append(torch.get_num_threads()))

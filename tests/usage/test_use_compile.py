@@ -274,6 +274,8 @@ WAYS: dict[str, Way] = {
     "integers": Way(net_of(lambda net, x: (x + 1, x > 2)), lambda: (torch.arange(5),)),
     "indices": Way(net_of(lambda net, x: net.table(x)), lambda: (torch.arange(5),)),
     "complex": Way(net_of(lambda net, x: torch.view_as_real(torch.fft.fft(x))), rows(), compiled=False),
+    "complex among others": Way(net_of(lambda net, x: net.linear(torch.fft.fft(net.linear(x)).real)), rows()),
+    "an inverse": Way(net_of(lambda net, x: torch.linalg.inv(net.linear(x).tanh() + 4 * torch.eye(8)) @ x), rows(8, 8)),
     "autocast": Way(net_of(linear), rows(), compiled=False, context=autocast),
     "autocast in the model": Way(net_of(linear_in_autocast), rows()),
     "a default type": Way(

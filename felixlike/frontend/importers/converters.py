@@ -14,6 +14,7 @@ from felixlike.errors import UnsupportedOperator
 from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.known_sizes import size_of
 from felixlike.frontend.importers.pooling import POOLING
+from felixlike.frontend.importers.pytorch_regions import convert, run_by_pytorch
 from felixlike.frontend.importers.windows import WINDOWS
 
 
@@ -362,5 +363,6 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "scatter_add.default": _scatter,
     "scatter_reduce.two": _scatter_reduce,
     "slice.Tensor": _slice,
+    run_by_pytorch.__name__: convert,
 }
 """Converters by operator: (node, importer) → value."""

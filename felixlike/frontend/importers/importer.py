@@ -15,6 +15,7 @@ from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, Invali
 from felixlike.frontend.examples import drawn
 from felixlike.frontend.extract import computes_nothing, extract
 from felixlike.frontend.imported import Imported, InputSpec, Source
+from felixlike.frontend.importers.pytorch_regions import check_target
 from felixlike.frontend.importers.relax import inputs_of
 from felixlike.frontend.rewrites.pipeline import fuse
 from felixlike.hardware import resolve_target
@@ -66,6 +67,7 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
             )
         return model
     source = drawn(_read(model, either(shapes, example_inputs)))
+    check_target(source.module, target, source.name)
     try:
         module = fuse(source.module, target)
     except _tvm.TVM_ERRORS as error:

@@ -17,8 +17,9 @@ _MOVES = {
     *("embedding", "expand", "flip", "gather", "getitem", "index", "index_select", "lift_fresh_copy", "narrow"),
     *("permute", "repeat", "reshape", "roll", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "t"),
     *("transpose", "tril", "triu", "unbind", "unfold", "unsqueeze", "view", "where"),
+    "run_by_pytorch",
 }
-"""Operators that only move elements, and casts."""
+"""Operators that only move elements, casts, and calls of PyTorch's kernels, which compute in their own precision."""
 
 _TRANSPOSITIONS = ("permute", "transpose", "t", "expand", "view", "_unsafe_view", "unsqueeze")
 """Operators that are repeated on the widened operand, so that a transposed factor is still recognised."""

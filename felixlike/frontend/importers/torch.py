@@ -41,6 +41,7 @@ from felixlike.frontend.importers.known_sizes import with_known_sizes
 from felixlike.frontend.importers.low_precision import in_single_precision
 from felixlike.frontend.importers.mutations import lift_mutations
 from felixlike.frontend.importers.promotion import promote
+from felixlike.frontend.importers.pytorch_regions import note_of, outline, without_effects
 from felixlike.frontend.importers.randomness import refuse_randomness
 from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
@@ -194,11 +195,14 @@ def _convert(
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)
+        without_effects(program)
         mutations = lift_mutations(program, signature.names, [spec.name for spec in specs], where=name)
+        known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS}
+        outline(program, known, name)
         check_dtypes(program, name)
         promote(program)
         in_single_precision(program)
-        _check_operators(program, importer, name, dynamic=dynamic)
+        _check_operators(program, known, name, dynamic=dynamic)
         _keep_tensor_inputs(program)
         _keep_own_state(program)
         leaves = _keep_tensor_outputs(program)
@@ -240,6 +244,7 @@ def _convert(
         structure,
         tuple(examples),
         original,
+        note=note_of(module),
         orders=orders if any(orders) else (),
         mutations=mutations,
     )
@@ -294,7 +299,8 @@ def _check_tensors(model: Any, where: str) -> None:
                 where=where,
                 remedy="load the weights on the CPU, for example with model.cpu()",
             )
-        check_tensor(tensor, what=key, where=where)
+        if not tensor.is_complex():  # `outline` makes them real
+            check_tensor(tensor, what=key, where=where)
 
 
 def _check_state(program: Any, where: str) -> None:
@@ -321,9 +327,8 @@ def _keep_own_state(program: Any) -> None:
                 state[name] = copies[id(value)]
 
 
-def _check_operators(program: Any, importer: Any, where: str, *, dynamic: bool) -> None:
+def _check_operators(program: Any, known: set[str], where: str, *, dynamic: bool) -> None:
     """Raise UnsupportedOperator for operators that TVM's importer lacks or whose output shape depends on values."""
-    known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS}
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     missing = sorted({str(node.target) for node in nodes if node.target.__name__ not in known})
     if "felixlike.run.default" in missing:

@@ -114,12 +114,6 @@ def _adaptive_maxima(node: Any, importer: Any) -> Any:
 
     All windows of a dimension get the length of the longest. Shorter ones repeat their last element.
     """
-    if any(
-        getattr(user.target, "__name__", "") == "getitem" and user.args[1] == 1 and user.users for user in node.users
-    ):
-        raise UnsupportedOperator(
-            f"TVM cannot import the indices that {node.target} returns", remedy="set return_indices=False"
-        )
     op, emit = _tvm.relax.op, importer.block_builder.emit
     data, sizes = importer.env[node.args[0]], node.args[1]
     shape = _sizes(node.args[0])

@@ -56,7 +56,7 @@ class TorchOriginal:
         module = self._copy()
         tensors = [tensor.clone() for tensor in inputs]
         if wide:
-            module = module.double()
+            module = _double(module)
             tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
         if moved is not None:
             tensors = moved_by_a_rounding([*tensors, *module.parameters(), *module.buffers()], moved)[: len(tensors)]
@@ -82,3 +82,10 @@ class TorchOriginal:
             model = model.module(check_guards=False)  # shares parameters with the program and the model
         with pytree_warnings_off():
             return copy.deepcopy(model).cpu()
+
+
+def _double(module: Any) -> Any:
+    """Convert a module to float64, and its complex tensors to complex128, which nn.Module.double leaves as they are."""
+    import torch
+
+    return module.double()._apply(lambda tensor: tensor.to(torch.complex128) if tensor.is_complex() else tensor)
