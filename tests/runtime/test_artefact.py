@@ -174,7 +174,7 @@ def edited(saved: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any],
 
 NESTED = structure_of([torch.ones(1)]).to_json()
 WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (lambda m: m.update(format=99), f"format 2, 3 or 4, got 99.*felixlike {re.escape(__version__)}"),
+    (lambda m: m.update(format=99), f"format 2, 3, 4 or 5, got 99.*felixlike {re.escape(__version__)}"),
     (lambda m: m.update(format=True), "format .*true"),
     (lambda m: m.update(felixlike="\ud800"), "damaged.* surrogates not allowed"),
     (lambda m: m.update(felixlike=None), "felixlike is null, not a string"),
