@@ -51,6 +51,9 @@ _PADDING = 0xD935
 _EXTRA = struct.Struct("<HH")
 """Start of an extra field: its identifier, and the number of bytes that follow."""
 
+_ZIP64_BYTES = 20
+"""Size of the extra field that zipfile adds with force_zip64, which makes it independent of the member's size."""
+
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 """Header before a zip member's data: its signature, and the lengths of the name and the extra field that follow."""
 
@@ -111,10 +114,8 @@ def _aligned_member(position: int, size: int) -> zipfile.ZipInfo:
     position: Where in the file its header will start. size: Its size in bytes.
     """
     member = zipfile.ZipInfo(CONSTANTS)
-    member.external_attr = 0o600 << 16  # as for the other members
     member.file_size = size
-    member.CRC = member.compress_size = 0  # known after writing, and of a fixed length
-    padding = -(position + len(member.FileHeader(zip64=True)) + _EXTRA.size) % _PAGE
+    padding = -(position + _LOCAL_HEADER.size + len(CONSTANTS) + _EXTRA.size + _ZIP64_BYTES) % _PAGE
     member.extra = _EXTRA.pack(_PADDING, padding) + bytes(padding)
     return member
 
