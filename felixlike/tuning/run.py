@@ -11,7 +11,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from felixlike import costmodel, records
@@ -110,6 +110,7 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
                 choices = choose(session, budget, predictor, pool, config.seed, interrupts, problems.append)
         with session.spent.on("compiling"):
             build = compile_chosen(imported, session.states, choices, interrupts=interrupts, note=problems.append)
+        imported = replace(imported, module=None)  # frees the weights as imported: the build has its own
         reporter = Reporter(config, imported, session, budget, searched, build, interrupts, problems.append)
         with session.spent.on("comparing"):
             interrupts.attempt(lambda: hand_over(build.compiled, lambda: reporter.report(UNVERIFIED)), lambda: None)
