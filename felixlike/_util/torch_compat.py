@@ -84,7 +84,7 @@ def converted_at_use(tensor: Any, dtype: Any) -> Any:
     """Return a read-only tensor of another dtype, whose values are converted for each operator that reads them.
 
     It shares the memory of `tensor`, and takes memory of its own only while an operator runs. Views of it are the same
-    kind of tensor. Operators that would change it raise TypeError.
+    kind of tensor. Operators that would change it or view its bytes as another dtype raise TypeError.
     """
     return _converting_class()(tensor, dtype)
 
@@ -105,18 +105,23 @@ def _converting_class() -> Any:
         @staticmethod
         def __new__(cls: Any, source: torch.Tensor, dtype: torch.dtype) -> Any:
             made = torch.Tensor._make_wrapper_subclass(
-                cls, source.shape, source.stride(), dtype=dtype, device=source.device
+                cls, source.shape, source.stride(), source.storage_offset(), dtype=dtype, device=source.device
             )
             made.source = source
             return made
 
-        __torch_function__ = torch._C._disabled_torch_function_impl
+        # torch's annotations describe these two methods as they are inherited, not as subclasses define them.
+        __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
         @classmethod
-        def __torch_dispatch__(cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(  # type: ignore[override]
+            cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if operator._schema.is_mutable:
                 raise TypeError(f"{operator} changes a tensor that is converted at each use")
             if operator.is_view:  # of its first argument
+                if any(isinstance(argument, torch.dtype) for argument in args):
+                    raise TypeError(f"{operator} reads the bytes of a tensor that is converted at each use")
                 views = operator(args[0].source, *args[1:], **(kwargs or {}))
                 return pytree().tree_map_only(torch.Tensor, lambda view: cls(view, args[0].dtype), views)
             converted = pytree().tree_map_only(cls, lambda tensor: tensor.source.to(tensor.dtype), (args, kwargs or {}))

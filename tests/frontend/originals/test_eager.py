@@ -85,6 +85,9 @@ USES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], bool]] = {
     "returned": (lambda m, x: (x, {"weight": m.weight.t()}), False),
     "numpy": (lambda m, x: x @ torch.from_numpy(m.weight.detach().numpy().copy()).t(), False),
     "changed": (_changed, False),
+    "bits": (lambda m, x: m.weight.view(torch.int64).remainder(7) + x.argmax(), False),
+    "bits of the narrow type": (lambda m, x: m.weight.view(torch.float32)[:, :9].isfinite() & (x.sum() < 1e9), False),
+    "strides": (lambda m, x: x @ m.weight[1:].as_strided((1024, 3), (1, 1024)), True),
 }
 
 
@@ -99,11 +102,12 @@ def test_large_weights_are_converted_when_they_are_read(way: str, monkeypatch: p
         want = pytree().tree_leaves(copy.deepcopy(model).double()(x.double()))
     copies: list[bool] = []
     make = TorchOriginal._copy
-    monkeypatch.setattr(
-        TorchOriginal,
-        "_copy",
-        lambda self, *, shares_large=False: (copies.append(shares_large), make(self, shares_large=shares_large))[1],
-    )
+
+    def noted(original: TorchOriginal, *, shares_large: bool = False) -> Any:
+        copies.append(shares_large)
+        return make(original, shares_large=shares_large)
+
+    monkeypatch.setattr(TorchOriginal, "_copy", noted)
     got = pytree().tree_leaves(original.outputs((x,), wide=True))
     for actual, expected in zip(got, want, strict=True):
         assert type(actual) is torch.Tensor or type(actual) is nn.Parameter
