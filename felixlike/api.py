@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from felixlike import runtime
-from felixlike._util import supported, user_folders
+from felixlike._util import option_checks, supported, user_folders
 from felixlike._util.torch_modes import default_modes
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
 from felixlike.frontend import Task, import_model
@@ -138,11 +138,17 @@ class Optimized:
 
 
 @default_modes()
-def load(path: str | Path, *, threads: int | None = None) -> Optimized:
+def load(path: str | Path, *, threads: int | None = None, mmap: bool = False) -> Optimized:
     """Load a model that `Optimized.save` has written. The file holds machine code: load only files you trust.
+
+    With `mmap`, the weights are mapped from the file: loading takes no time for them, and processes that load the same
+    file share one copy. The weights are then not checked against their checksums. The file must stay as it is while the
+    model exists: it may be deleted or replaced by another file, but not overwritten or truncated in place, which would
+    change the outputs or end the process. Only weights of models for CPUs that have 1 MiB or more are mapped.
 
     Args:
         path: The saved file.
+        mmap: Whether to map the weights instead of reading them.
         threads: Number of threads per call, as for `optimize`. The value at the time of saving is not used.
 
     Returns:
@@ -150,10 +156,11 @@ def load(path: str | Path, *, threads: int | None = None) -> Optimized:
 
     Raises:
         InvalidArtefact: The file is damaged, or was made by an incompatible version or for another machine.
-        InvalidOption: `threads` is not a whole number from 1 to 1024.
+        InvalidOption: `threads` is not a whole number from 1 to 1024, or `mmap` is not a bool.
     """
     count = check_threads(threads)
-    loaded = _optimized(*runtime.load(path))
+    option_checks.of_kind(mmap, bool, "mmap", where="load", remedy="pass True or False")
+    loaded = _optimized(*runtime.load(path, mmap=mmap))
     loaded.threads = count
     return loaded
 

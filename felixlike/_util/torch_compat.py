@@ -6,6 +6,7 @@ names only, so that a new PyTorch changes this module alone. It imports PyTorch 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -105,6 +106,56 @@ def tensor_guard(tensors: Sequence[Any]) -> Callable[..., bool] | None:
     except (AttributeError, TypeError):
         return None
     return check
+
+
+def converted_at_use(tensor: Any, dtype: Any) -> Any:
+    """Return a read-only tensor of another dtype, whose values are converted for each operator that reads them.
+
+    It shares the memory of `tensor`, and takes memory of its own only while an operator runs. Views of it are the same
+    kind of tensor. Operators that would change it or view its bytes as another dtype raise TypeError.
+    """
+    return _converting_class()(tensor, dtype)
+
+
+def is_converted_at_use(tensor: Any) -> bool:
+    """Return whether a tensor, or a parameter, is one of `converted_at_use`."""
+    return isinstance(tensor, _converting_class())
+
+
+@functools.cache
+def _converting_class() -> Any:
+    """Return the class of the tensors of `converted_at_use`."""
+    import torch
+
+    class Converting(torch.Tensor):
+        source: torch.Tensor
+
+        @staticmethod
+        def __new__(cls: Any, source: torch.Tensor, dtype: torch.dtype) -> Any:
+            made = torch.Tensor._make_wrapper_subclass(
+                cls, source.shape, source.stride(), source.storage_offset(), dtype=dtype, device=source.device
+            )
+            made.source = source
+            return made
+
+        # torch's annotations describe these two methods as they are inherited, not as subclasses define them.
+        __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+        @classmethod
+        def __torch_dispatch__(  # type: ignore[override]
+            cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if operator._schema.is_mutable:
+                raise TypeError(f"{operator} changes a tensor that is converted at each use")
+            if operator.is_view:  # of its first argument
+                if any(isinstance(argument, torch.dtype) for argument in args):
+                    raise TypeError(f"{operator} reads the bytes of a tensor that is converted at each use")
+                views = operator(args[0].source, *args[1:], **(kwargs or {}))
+                return pytree().tree_map_only(torch.Tensor, lambda view: cls(view, args[0].dtype), views)
+            converted = pytree().tree_map_only(cls, lambda tensor: tensor.source.to(tensor.dtype), (args, kwargs or {}))
+            return operator(*converted[0], **converted[1])
+
+    return Converting
 
 
 # -- operators --------------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import Any
 from felixlike import _tvm
 
 
-def relink_relax(lowered: Any, runnable: Any, target: Any, description: str) -> Any:
-    """Link a second VM executable from the kernels of a runnable module and the same constants, with a description.
+def relink_relax(lowered: Any, kernels: Any, target: Any, description: str) -> Any:
+    """Link a second VM executable from compiled kernels and the constants of a lowered module, with a description.
 
     A virtual machine writes an entry for each constant into the executable it is made from. For every entry, TVM prints
     a line when the executable is saved and again when it is loaded (src/runtime/vm/executable.cc). The second
@@ -16,7 +16,7 @@ def relink_relax(lowered: Any, runnable: Any, target: Any, description: str) -> 
 
     Args:
         lowered: The lowered Relax module.
-        runnable: The runnable module with the compiled kernels.
+        kernels: The module with the compiled kernels; None without any.
         target: A TVM target.
         description: The text that `description_in` returns.
 
@@ -29,9 +29,13 @@ def relink_relax(lowered: Any, runnable: Any, target: Any, description: str) -> 
     with builder.function(_DESCRIPTION, num_inputs=0):
         builder.emit_call("vm.builtin.copy", [builder.convert_constant(description)], dst=builder.r(0))
         builder.emit_ret(builder.r(0))
+    return vm_build.VMExecutable(_tvm.relax_api().VMLink(builder, target, kernels, [], {}))
+
+
+def kernels_of_runnable(runnable: Any) -> Any:
+    """Return the module with the compiled kernels of a runnable module; None without any."""
     kernels = [module for module in runnable.imports if module.kind != "relax.VMExecutable"]
-    library = kernels[0] if kernels else None
-    return vm_build.VMExecutable(_tvm.relax_api().VMLink(builder, target, library, [], {}))
+    return kernels[0] if kernels else None
 
 
 _DESCRIPTION = "felixlike_description"

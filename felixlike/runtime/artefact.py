@@ -1,6 +1,7 @@
 """Save a compiled model to one file or to bytes, and load it again.
 
-Inputs: a compiled model and a report. Output: a zip of meta.json and model.so, or of one such zip per part. Loading
+Inputs: a compiled model and a report. Output: a zip of meta.json and model.so, or of one such zip per part. Large
+constants of models for CPUs are a member of their own, constants.bin, from which loaded models read them. Loading
 returns the compiled model and needs no original model, store or compiler. It executes only the compiled code of the
 file: load only files you trust.
 """
@@ -11,7 +12,7 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
 from felixlike import _tvm, codegen
@@ -20,9 +21,13 @@ from felixlike._util.atomic_files import check_writable, written_whole
 from felixlike.errors import CompilationFailed, InvalidArtefact, first_line
 from felixlike.hardware import COMPILERS, c_compiler, kind_of
 from felixlike.runtime import artefact_description, artefact_file
+from felixlike.runtime.artefact_file import Constants
 from felixlike.runtime.batch_buckets import Chunked, described, from_description
 from felixlike.runtime.callable import Compiled
+from felixlike.runtime.constant_layout import Layout, content_of
 from felixlike.runtime.shared_library import Library
+
+_AGAIN = "save the model again, or optimize it again"
 
 _BYTES = "a pickled model"
 """Name of the source of bytes, in messages."""
@@ -45,9 +50,9 @@ def save(compiled: Compiled, path: str | os.PathLike[str], *, report: Mapping[st
         InvalidModel: The class of the outputs cannot be named in a file.
     """
     check_writable(path)
-    meta, files = _content(compiled, report)  # before a temporary file is created beside the path
+    content = _content(compiled, report)  # before a temporary file is created beside the path
     with written_whole(path) as file:
-        artefact_file.pack(file, meta, files)
+        artefact_file.pack(file, *content)
 
 
 def save_again(saved: str | os.PathLike[str], path: str | os.PathLike[str], *, report: Mapping[str, Any]) -> None:
@@ -63,9 +68,9 @@ def save_again(saved: str | os.PathLike[str], path: str | os.PathLike[str], *, r
         OutputNotWritable: The path cannot be written.
     """
     with _opened(saved) as (file, where):
-        meta, files = artefact_file.read(file, where)
+        meta, files, constants = artefact_file.read(file, where, mapped=True)
     with written_whole(path) as file:
-        artefact_file.pack(file, {**meta, "report": dict(report)}, files)
+        artefact_file.pack(file, {**meta, "report": dict(report)}, files, (constants.data,))
 
 
 def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
@@ -94,18 +99,20 @@ def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
             where="export_library",
             remedy="save the model for felixlike.load, or use other operators",
         )
-    library = _library(compiled, artefact_description.describe(compiled))
+    library = _standalone_library(compiled)
     with written_whole(path) as file:
         file.write(library)
 
 
-def load(path: Source) -> tuple[Compiled, dict[str, Any]]:
+def load(path: Source, *, mmap: bool = False) -> tuple[Compiled, dict[str, Any]]:
     """Load a saved model and its report.
 
     Args:
         path: A path or an open binary file.
+        mmap: Whether large constants are mapped from the file, unchecked, instead of read.
 
     Raises:
+        InvalidOption: `mmap` is true, and `path` is an object that is not a file on disk.
         InvalidArtefact: The file is missing, damaged, edited, of another kind, or made by an incompatible version or
             for another processor.
         NoGPU: The model needs a GPU, and there is none.
@@ -113,8 +120,8 @@ def load(path: Source) -> tuple[Compiled, dict[str, Any]]:
         OutputNotWritable: There is no space for temporary files.
     """
     with _opened(path) as (file, where):
-        meta, files = artefact_file.read(file, where)
-    return _open(meta, files, where)
+        meta, files, constants = artefact_file.read(file, where, mapped=mmap)
+    return _open(meta, files, constants, where)
 
 
 def to_bytes(compiled: Compiled, *, report: Mapping[str, Any]) -> bytes:
@@ -144,38 +151,92 @@ def read_report(path: Source) -> dict[str, Any]:
         return artefact_description.read_report(artefact_file.read_description(file, where), where)
 
 
-def _content(compiled: Compiled, report: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the description and the other members of a model's file."""
-    if isinstance(compiled, Chunked):
-        parts = {artefact_file.part_name(size): to_bytes(part, report={}) for size, part in compiled.parts.items()}
-        return artefact_description.with_versions({"chunks": described(compiled)}, report), parts
-    code = artefact_description.describe(compiled)
-    files = {artefact_file.CODE: _library(compiled, code)}
-    if compiled.mutations.state:
-        files[artefact_file.STATE] = b"".join(_bytes_of(tensor) for tensor in compiled.mutations.state)
-    return artefact_description.with_versions(code, report), files
+_Content = tuple[dict[str, Any], dict[str, bytes], Iterable[memoryview]]
+"""The description, the other members by name, and the pieces of the member with the constants."""
 
 
-def _bytes_of(tensor: Any) -> bytes:
-    """Return the values of a tensor, in row-major order."""
-    import torch
+def _content(compiled: Compiled, report: Mapping[str, Any]) -> _Content:
+    """Return what a model's file consists of."""
+    layout = Layout()
+    if not isinstance(compiled, Chunked):
+        return *_code(compiled, report, layout), layout.pieces
+    parts = {}
+    for size, part in compiled.parts.items():
+        file = io.BytesIO()
+        artefact_file.pack(file, *_code(part, {}, layout))
+        parts[artefact_file.part_name(size)] = file.getvalue()
+    description = {"chunks": described(compiled)}
+    meta = artefact_description.with_versions(description, report, constants_apart=bool(layout.pieces))
+    return meta, parts, layout.pieces
 
-    data: bytes = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return data
 
-
-def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
-    """Return the shared library with its embedded description. Any C compiler can link LLVM's objects."""
+def _code(compiled: Compiled, report: Mapping[str, Any], layout: Layout) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the description and the other members of a model without parts. Its constants are added to the layout."""
+    module, constants = compiled.lowered, compiled.constants
+    if compiled.library is None and kind_of(compiled.target).on_host:
+        module, constants = _with_constants_apart(compiled)
+    code = artefact_description.describe(compiled, constants)
     if compiled.library is not None:
-        return compiled.library.path.read_bytes()
+        files = {name: path.read_bytes() for name, path in compiled.library.files.items()}
+    else:
+        files = _linked(module, codegen.kernels_of_runnable(compiled.runtime), compiled, code, apart=bool(constants))
+    if compiled.mutations.state:
+        files[artefact_file.STATE] = b"".join(content_of(tensor) for tensor in _on_cpu(compiled.mutations.state))
+    meta = artefact_description.with_versions(code, report, constants_apart=bool(constants))
+    return meta | ({"offsets": layout.placed(constants, code["constants"])} if constants else {}), files
+
+
+def _with_constants_apart(compiled: Compiled) -> tuple[Any, tuple[Any, ...]]:
+    """Return the lowered module with its large constants as parameters, and the constants as torch tensors."""
+    from torch.utils.dlpack import from_dlpack
+
+    module, constants = codegen.constants_as_parameters(compiled.lowered)
+    return module, tuple(map(from_dlpack, constants))
+
+
+def _on_cpu(tensors: Iterable[Any]) -> Iterator[Any]:
+    """Yield contiguous tensors on the CPU."""
+    for tensor in tensors:
+        yield tensor.cpu().contiguous()
+
+
+def _standalone_library(compiled: Compiled) -> bytes:
+    """Return a shared library with all constants."""
+    library, module, kernels = compiled.library, compiled.lowered, None
+    if library is None:
+        kernels = codegen.kernels_of_runnable(compiled.runtime)
+    elif not compiled.constants:
+        return library.files[artefact_file.CODE].read_bytes()
+    else:
+        program = library.files[artefact_file.PROGRAM].read_text()
+        module, kernels = codegen.linkable(program, library.files[artefact_file.KERNELS], compiled.tvm_constants())
+    return _linked(module, kernels, compiled, artefact_description.describe(compiled))[artefact_file.CODE]
+
+
+def _linked(
+    module: Any, kernels: Any, compiled: Compiled, code: Mapping[str, Any], *, apart: bool = False
+) -> dict[str, bytes]:
+    """Return the shared library with an embedded description. Any C compiler can link LLVM's objects.
+
+    Args:
+        module: The lowered module.
+        kernels: The module with the compiled kernels.
+        compiled: The model.
+        code: The description.
+        apart: Whether the constants are stored apart. What the library can be linked again from is then returned too.
+    """
     compiler = linker()
     try:
         target = compiled.target if kind_of(compiled.target).on_host else _tvm.with_host(compiled.target)
-        executable = codegen.relink_relax(compiled.lowered, compiled.runtime, target, json.dumps(code))
+        executable = codegen.relink_relax(module, kernels, target, json.dumps(code))
         with scratch.temporary("link") as folder:
-            library = folder / "model.so"
+            library = folder / artefact_file.CODE
             executable.export_library(str(library), cc=compiler, workspace_dir=str(folder))
-            return library.read_bytes()
+            files = {artefact_file.CODE: library.read_bytes()}
+            if apart:
+                files[artefact_file.KERNELS] = (folder / "lib0.o").read_bytes()  # the name that TVM gives it
+                files[artefact_file.PROGRAM] = codegen.program_text(module).encode()
+            return files
     except (*_tvm.TVM_ERRORS, OSError) as error:
         if not isinstance(error, OSError) and not _tvm.raised_in_tvm(error):
             raise
@@ -220,16 +281,21 @@ def _opened(source: Source) -> Iterator[tuple[IO[bytes], str]]:
         raise InvalidArtefact("permission denied", where=str(path), remedy="check the file's permissions") from None
 
 
-def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tuple[Compiled, dict[str, Any]]:
+def _open(
+    meta: Mapping[str, Any], files: Mapping[str, bytes], constants: Constants, where: str
+) -> tuple[Compiled, dict[str, Any]]:
     """Open the code from a file that exists as long as the model, so that the model can be saved again."""
     if "chunks" in meta:
-        return _open_chunks(meta, files, where), artefact_description.read_report(meta, where)
-    description = artefact_description.read(meta, where, files.get(artefact_file.STATE, b""))
+        return _open_chunks(meta, files, constants, where), artefact_description.read_report(meta, where)
+    description = artefact_description.read(meta, where, files.get(artefact_file.STATE, b""), constants)
+    for name in (artefact_file.KERNELS, artefact_file.PROGRAM) if description.constants else ():
+        if name not in files:
+            raise InvalidArtefact(f"member {name} is missing", where=where, remedy=_AGAIN)
     report = artefact_description.read_report(meta, where)
-    library = Library(files[artefact_file.CODE])
+    library = Library({name: content for name, content in files.items() if name != artefact_file.STATE})
     try:
         compiled = Compiled(
-            codegen.open_library(str(library.path)),
+            codegen.open_library(str(library.files[artefact_file.CODE])),
             inputs=description.inputs,
             outputs=description.outputs,
             signature=description.signature,
@@ -243,6 +309,7 @@ def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tu
             unaligned=description.unaligned,
             mutations=description.mutations,
             pytorch=description.pytorch,
+            constants=description.constants,
         )
         embedded = codegen.description_in(compiled.machine)
     except (*_tvm.TVM_ERRORS, AttributeError, OSError) as error:
@@ -251,27 +318,25 @@ def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tu
         raise InvalidArtefact(
             f"the compiled code cannot be loaded: {first_line(error)}",
             where=where,
-            remedy="save the model again, or optimize it again",
+            remedy=_AGAIN,
         ) from None
     artefact_description.compare(meta, embedded, where)
     return compiled, report
 
 
-def _open_chunks(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> Chunked:
+def _open_chunks(meta: Mapping[str, Any], files: Mapping[str, bytes], constants: Constants, where: str) -> Chunked:
     """Open a model with several parts."""
     artefact_description.check_versions(meta, where)
 
     def part(size: int) -> Compiled:
         if artefact_file.part_name(size) not in files:
             raise ValueError(f"the part for batch size {size} is missing")
-        part_meta, code = artefact_file.read(io.BytesIO(files[artefact_file.part_name(size)]), where)
+        part_meta, code, _ = artefact_file.read(io.BytesIO(files[artefact_file.part_name(size)]), where)
         if "chunks" in part_meta:
             raise ValueError(f"the part for batch size {size} consists of parts")
-        return _open(part_meta, code, where)[0]
+        return _open(part_meta, code, constants, where)[0]
 
     try:
         return from_description(meta["chunks"], part)
     except ValueError as error:
-        raise InvalidArtefact(
-            f"invalid description: {error}", where=where, remedy="save the model again, or optimize it again"
-        ) from None
+        raise InvalidArtefact(f"invalid description: {error}", where=where, remedy=_AGAIN) from None

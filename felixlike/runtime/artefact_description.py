@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,14 +21,16 @@ from felixlike._version import __version__
 from felixlike.errors import InvalidArtefact, NoGPU, UnknownTarget, WrongArchitecture, first_line
 from felixlike.frontend import NONE, InputSpec, Mutations, OutputSpec, Signature, Sizes, Structure
 from felixlike.hardware import device_name, host_target, instruction_sets, kind_of, require_runnable, resolve_target
+from felixlike.runtime import constant_layout
+from felixlike.runtime.artefact_file import NO_CONSTANTS, Constants
 
 if TYPE_CHECKING:
     from felixlike.runtime.callable import Compiled
 
 FORMATS = (2, 3, 4, 5)
 """Versions of the file format that can be read. A file has version 3 only if an output has a memory order, 4 only if
-the model changes tensors in place, and 5 only if PyTorch runs some of its operators, which readers of earlier versions
-would ignore."""
+the model changes tensors in place, and 5 only if large constants are stored apart from the code, or PyTorch runs some
+of its operators."""
 
 _LARGEST = 2**40
 """Maximum size of a dimension: larger than that of any tensor."""
@@ -54,10 +56,15 @@ class Description:
     unaligned: bool
     mutations: Mutations
     pytorch: tuple[str, ...]
+    constants: tuple[Any, ...]
 
 
-def describe(compiled: Compiled) -> dict[str, Any]:
-    """Return JSON data that describe the code: where it runs and how it is called."""
+def describe(compiled: Compiled, constants: Sequence[Any] = ()) -> dict[str, Any]:
+    """Return JSON data that describe the code: where it runs and how it is called.
+
+    constants: The tensors that are stored apart from the code.
+    """
+    apart = {"constants": constant_layout.described(constants)} if constants else {}
     changed = {"changes": _changes(compiled.mutations)} if compiled.mutations else {}
     pytorch = {"pytorch": list(compiled.pytorch)} if compiled.pytorch else {}
     return {
@@ -76,6 +83,7 @@ def describe(compiled: Compiled) -> dict[str, Any]:
         "unaligned": compiled.unaligned,
         **changed,
         **pytorch,
+        **apart,
     }
 
 
@@ -88,10 +96,16 @@ def _changes(mutations: Mutations) -> dict[str, Any]:
     return {"inputs": list(mutations.inputs), "buffers": buffers}
 
 
-def with_versions(description: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON data of the whole file, with versions and report."""
+def with_versions(
+    description: Mapping[str, Any], report: Mapping[str, Any], *, constants_apart: bool = False
+) -> dict[str, Any]:
+    """Return the JSON data of the whole file, with versions and report.
+
+    constants_apart: Whether the file has a member with constants.
+    """
     ordered = any("order" in spec for spec in description.get("outputs", ()))
-    version = 5 if "pytorch" in description else 4 if "changes" in description else 3 if ordered else 2
+    newest = constants_apart or "pytorch" in description
+    version = FORMATS[3 if newest else 2 if "changes" in description else int(ordered)]
     return {"format": version, "felixlike": __version__, **description, "report": dict(report)}
 
 
@@ -101,10 +115,12 @@ def _output(spec: OutputSpec) -> dict[str, Any]:
     return data if spec.order else {name: value for name, value in data.items() if name != "order"}
 
 
-def read(meta: Mapping[str, Any], where: str, state: bytes = b"") -> Description:
+def read(meta: Mapping[str, Any], where: str, state: bytes = b"", constants: Constants = NO_CONSTANTS) -> Description:
     """Read and validate a description. Raise InvalidArtefact, NoGPU or WrongArchitecture.
 
     state: The values of the buffers that the model changes.
+    constants: The values of the constants apart from the code. They are checked against their checksums unless they
+        are mapped.
     """
     check_versions(meta, where)
     _check_compiler(meta, where)
@@ -129,9 +145,46 @@ def read(meta: Mapping[str, Any], where: str, state: bytes = b"") -> Description
     mutations = _mutations(meta, inputs, state, where)
     pytorch = tuple(_texts(meta, "pytorch", where)) if "pytorch" in meta else ()
     target = _target(meta, where)
+    tensors = _constants(meta, constants, where)
     return Description(
-        target, name, key, inputs, outputs, signature, structure, parallel, sizes, unaligned, mutations, pytorch
+        target,
+        name,
+        key,
+        inputs,
+        outputs,
+        signature,
+        structure,
+        parallel,
+        sizes,
+        unaligned,
+        mutations,
+        pytorch,
+        tensors,
     )
+
+
+def _constants(meta: Mapping[str, Any], constants: Constants, where: str) -> tuple[Any, ...]:
+    """Return the constants apart from the code, as tensors that share the memory; none in files without the field."""
+    import torch
+
+    if "constants" not in meta:
+        return ()
+    specs = _tensors(meta, "constants", where, named=False)
+    offsets = _list(meta, "offsets", where, _is_offset, f"multiples of {constant_layout.ALIGNMENT}")
+    if len(offsets) != len(specs):
+        raise _wrong("offsets", f"has {len(offsets)} elements, but constants has {len(specs)}", where)
+    tensors = []
+    for index, (spec, offset, data) in enumerate(zip(specs, offsets, meta["constants"], strict=True)):
+        dtype, count = getattr(torch, spec["dtype"]), math.prod(spec["shape"])
+        if offset + count * dtype.itemsize > len(constants.data):
+            raise _wrong(f"constants[{index}]", f"needs more bytes than the {len(constants.data)} in the file", where)
+        tensor = torch.frombuffer(constants.data, dtype=dtype, count=count, offset=offset).reshape(spec["shape"])
+        if not constants.mapped and constant_layout.checksum(tensor) != data.get("crc32"):
+            raise InvalidArtefact(
+                f"the file is damaged: the checksum of constants[{index}] is wrong", where=where, remedy=_AGAIN
+            )
+        tensors.append(tensor)
+    return tuple(tensors)
 
 
 def _mutations(meta: Mapping[str, Any], inputs: tuple[InputSpec, ...], state: bytes, where: str) -> Mutations:
@@ -160,6 +213,11 @@ def _mutations(meta: Mapping[str, Any], inputs: tuple[InputSpec, ...], state: by
         raise _wrong("changes.buffers", f"leaves {len(state)} bytes of values", where)
     names = (*(inputs[place].name for place in places), *(spec["name"] for spec in buffers))
     return Mutations(names, (*places, *range(len(inputs), len(inputs) + len(buffers))), tuple(tensors))
+
+
+def _is_offset(value: Any) -> bool:
+    """Return whether a value is a valid offset of a constant."""
+    return type(value) is int and value >= 0 and value % constant_layout.ALIGNMENT == 0
 
 
 def _flag(meta: Mapping[str, Any], field: str, where: str) -> bool:
@@ -196,7 +254,8 @@ def compare(meta: Mapping[str, Any], own: str | None, where: str) -> None:
         truth = None
     if not isinstance(truth, dict):
         raise InvalidArtefact("the compiled code contains no description", where=where, remedy=_AGAIN)
-    for field, value in truth.items():
+    for field in (*truth, *(optional for optional in ("changes", "constants") if optional in meta)):
+        value = truth.get(field)
         if _canonical(meta.get(field)) != _canonical(value):
             raise _wrong(field, f"is {_shown(meta.get(field))}, but the compiled code has {_shown(value)}", where)
 
@@ -275,8 +334,8 @@ def _nested(meta: Mapping[str, Any], field: str, read: Callable[[Any], _Nested],
         raise _wrong(field, f"is invalid: {error.what}", where, error.remedy) from None
 
 
-def _tensors(meta: Mapping[str, Any], field: str, where: str) -> list[dict[str, Any]]:
-    """Return the name, shape and dtype of each input or output."""
+def _tensors(meta: Mapping[str, Any], field: str, where: str, *, named: bool = True) -> list[dict[str, Any]]:
+    """Return the name, shape and dtype of each input or output; without `named` of tensors that have no name."""
     import torch
 
     specs = []
@@ -286,8 +345,9 @@ def _tensors(meta: Mapping[str, Any], field: str, where: str) -> list[dict[str, 
         dtype = _text(spec, "dtype", where, place)
         if not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise _wrong(f"{place}.dtype", f"is {_shown(dtype)}, not a torch dtype", where)
-        specs.append({"name": _text(spec, "name", where, place), "shape": tuple(shape), "dtype": dtype})
-    names = [spec["name"] for spec in specs]
+        name = {"name": _text(spec, "name", where, place)} if named else {}
+        specs.append({**name, "shape": tuple(shape), "dtype": dtype})
+    names = [spec["name"] for spec in specs] if named else []
     if twice := [name for name in names if names.count(name) > 1]:
         raise _wrong(field, f"has the name {_shown(twice[0])} twice", where)
     return specs

@@ -79,10 +79,10 @@ class Chunked(Compiled):
 
     def _virtual_machine(self) -> Any:
         """Return a stand-in for a virtual machine, with one machine per part."""
-        mains = {size: part._virtual_machine()["main"] for size, part in self.parts.items()}
-        return {"main": self._main(mains)}
+        mains = {size: part._main(part._virtual_machine()) for size, part in self.parts.items()}
+        return {"main": self._split(mains)}
 
-    def _main(self, mains: Mapping[int, Callable[..., Any]]) -> Callable[..., Any]:
+    def _split(self, mains: Mapping[int, Callable[..., Any]]) -> Callable[..., Any]:
         """Return a stand-in for a virtual machine's function. It returns one part's result, or a list of tensors."""
         import torch
 

@@ -34,6 +34,9 @@ ALIGNMENT = 64
 """Required alignment of inputs in bytes, for code that was not compiled for unaligned inputs. Such code uses aligned
 vector loads and crashes on other addresses."""
 
+_BOUND_MAIN = "main_with_constants"
+"""Name of the function of a virtual machine that passes constants to its "main"."""
+
 _KINDS = 4
 """Maximum number of cached kinds of inputs (of inference mode, requiring gradients …). Chosen by hand."""
 
@@ -89,6 +92,7 @@ class Compiled:
         unaligned: bool = False,
         mutations: Mutations = NONE,
         pytorch: tuple[str, ...] = (),
+        constants: tuple[Any, ...] = (),
     ) -> None:
         """Wrap a compiled module.
 
@@ -109,6 +113,7 @@ class Compiled:
             unaligned: Whether inputs may start at any element, see `codegen/passes/unaligned_parameters.py`.
             mutations: What the model changes in place. Its buffers are copied.
             pytorch: Names of the operators that PyTorch runs.
+            constants: Torch tensors on the CPU that "main" takes after its other inputs. Loaded models only.
         """
         import torch
         from torch.autograd import forward_ad
@@ -129,6 +134,7 @@ class Compiled:
         self.pytorch = pytorch
         if pytorch:
             pytorch_calls.register()
+        self.constants = constants
         self._most_kinds = _KINDS if sizes is None else _KINDS_OF_SIZES
         self.runtime = runtime
         device = _tvm.device_of(target)
@@ -179,8 +185,19 @@ class Compiled:
 
     def _entry(self, machine: Any) -> Callable[..., Any]:
         """Return the entry of a virtual machine, with the writing of what the model changes."""
-        main: Callable[..., Any] = machine["main"]
+        main = self._main(machine)
         return Writing(main, self.mutations, self._tensors, self.name) if self.mutations else main
+
+    def tvm_constants(self) -> list[Any]:
+        """Return `constants` as TVM's tensors, which share their memory."""
+        return list(map(_tvm.runtime.from_dlpack, self.constants))
+
+    def _main(self, machine: Any) -> Callable[..., Any]:
+        """Return a virtual machine's function, with its constants bound to it."""
+        if self.constants:
+            machine.save_function("main", _BOUND_MAIN, *self.tvm_constants())
+        main: Callable[..., Any] = machine[_BOUND_MAIN if self.constants else "main"]
+        return main
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         """Run the model.

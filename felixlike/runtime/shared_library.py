@@ -1,9 +1,10 @@
-"""Keep a shared library in a temporary file that is deleted with its last reference."""
+"""Keep a shared library, and the files to link it again, in a temporary folder deleted with the last reference."""
 
 from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 
 from felixlike._util import scratch
@@ -11,24 +12,25 @@ from felixlike.errors import OutputNotWritable
 
 
 class Library:
-    """A temporary file with a shared library.
+    """Temporary files with a shared library.
 
     Args:
-        content: The bytes of the library.
+        contents: The bytes of the files by name.
 
     Attributes:
-        path: The file, in a new folder below the one for temporary files.
+        files: The files by name, in a new folder below the one for temporary files.
 
     Raises:
-        OutputNotWritable: The file cannot be written.
+        OutputNotWritable: The files cannot be written.
     """
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, contents: Mapping[str, bytes]) -> None:
         folder = scratch.folder("model")
         weakref.finalize(self, _remove, folder, os.getpid())
-        self.path = folder / "model.so"
+        self.files = {name: folder / name for name in contents}
         try:
-            self.path.write_bytes(content)
+            for name, path in self.files.items():
+                path.write_bytes(contents[name])
         except OSError as error:
             raise OutputNotWritable(
                 f"compiled code cannot be written to a temporary file: {error.strerror}",

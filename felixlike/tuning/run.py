@@ -11,7 +11,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -98,6 +98,7 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
             chosen = run.chosen(imported.tasks, pool)
         session = chosen.session
         build, reporter = run.built(imported, chosen, partial(runtime.compile_model, imported))
+        imported = replace(imported, module=None)  # frees the weights as imported: the build has its own
         with session.spent.on("comparing"):
             interrupts.attempt(lambda: hand_over(build.compiled, lambda: reporter.report(UNVERIFIED)), lambda: None)
             verification = verify(imported, build, interrupts)
@@ -179,9 +180,8 @@ class Run:
         session, note = chosen.session, self.problems.append
         with session.spent.on("compiling"):
             build = compile_chosen(compiled, session.states, chosen.choices, interrupts=self.interrupts, note=note)
-        return build, Reporter(
-            self.config, imported, session, self.budget, chosen.searched, build, self.interrupts, note
-        )
+        bare = replace(imported, module=None)  # the build has its own weights
+        return build, Reporter(self.config, bare, session, self.budget, chosen.searched, build, self.interrupts, note)
 
 
 def search(session: Session, budget: Budget, pool: Pool, interrupts: Interrupts) -> Searched:

@@ -9,15 +9,25 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from felixlike._util.torch_compat import converted_at_use, is_converted_at_use, pytree
 from felixlike._util.torch_modes import callers_dtype
 from felixlike.frontend.originals.original import moved_by_a_rounding
 from felixlike.frontend.signature.mutations import NONE, Mutations
 from felixlike.frontend.signature.signature import Signature
 from felixlike.frontend.signature.structure import pytree_warnings_off
+from felixlike.hardware.probe import free_memory_bytes
+
+_LARGE_BYTES = 2**20
+"""Size in bytes from which a parameter is converted to float64 for each operator that reads it, not in advance. Chosen
+by hand."""
 
 
 class TorchOriginal:
-    """Evaluate a module in eval mode, or an ExportedProgram, with PyTorch. Always works on a copy."""
+    """Evaluate a module in eval mode, or an ExportedProgram, with PyTorch. The model itself stays unchanged.
+
+    A copy is evaluated. In float64 it shares the model's large parameters, and converts each for the operators that
+    read it. If the model does anything else with them, all are converted in advance, if the memory suffices.
+    """
 
     exact = True
 
@@ -32,10 +42,15 @@ class TorchOriginal:
         return str(precisions.pop()).removeprefix("torch.") if len(precisions) == 1 else "the model's own precision"
 
     def memory(self, *, wide: bool) -> int:
-        """Return the bytes of a copy's weights. With `wide`, both copies exist while one is converted to float64."""
+        """Return the bytes of a copy's weights. With `wide`, of small weights and of the largest one in float64, twice:
+        its operator may copy it to another layout.
+        """
         tensors = self._tensors()
-        copy_bytes = int(sum(tensor.nbytes for tensor in tensors))
-        return copy_bytes + sum(8 * t.numel() for t in tensors if t.is_floating_point()) if wide else copy_bytes
+        if not wide:
+            return int(sum(tensor.nbytes for tensor in tensors))
+        large = [tensor for tensor in tensors if _is_large(tensor)]
+        small = [tensor for tensor in tensors if not _is_large(tensor)]
+        return _wide_bytes(small) + max((2 * 8 * tensor.numel() for tensor in large), default=0)
 
     def _tensors(self) -> list[Any]:
         """Return the parameters and buffers, each once."""
@@ -51,12 +66,25 @@ class TorchOriginal:
 
         New values of tensors that the model changes in place come after the outputs.
         """
+        if wide and moved is None and any(map(_is_large, self._tensors())):
+            try:
+                return self._outputs(_with_wide_small_tensors(self._copy(shares_large=True)), inputs, wide=True)
+            except Exception:  # a model may do anything with its weights
+                free = free_memory_bytes()
+                if free is not None and _wide_bytes(self._tensors()) > free:
+                    raise
+        module = self._copy()
+        return self._outputs(module._apply(_wide) if wide else module, inputs, wide=wide, moved=moved)
+
+    def _outputs(self, module: Any, inputs: Sequence[Any], *, wide: bool, moved: int | None = None) -> Any:
+        """Evaluate a copy of the model, which may change it.
+
+        wide: Whether the copy is in float64.
+        """
         import torch
 
-        module = self._copy()
         tensors = [tensor.clone() for tensor in inputs]
         if wide:
-            module = _double(module)
             tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
         if moved is not None:
             tensors = moved_by_a_rounding([*tensors, *module.parameters(), *module.buffers()], moved)[: len(tensors)]
@@ -64,6 +92,8 @@ class TorchOriginal:
             module.eval()
         with torch.no_grad(), callers_dtype():
             outputs = self._signature.call(module, tensors)
+        if any(map(is_converted_at_use, pytree().tree_leaves(outputs))):
+            raise TypeError("the model returns a parameter")
         if not self._mutations:
             return outputs
         buffers = dict(module.named_buffers(remove_duplicate=False))
@@ -73,19 +103,52 @@ class TorchOriginal:
             *(buffers[name] for name in self._mutations.buffers),
         ]
 
-    def _copy(self) -> Any:
-        """Return a CPU copy of the model or of the program's module."""
+    def _copy(self, *, shares_large: bool = False) -> Any:
+        """Return a CPU copy of the model or of the program's module.
+
+        shares_large: Whether its large parameters are the model's, converted to float64 when they are read.
+        """
         import torch
 
         model = self._model
         if isinstance(model, torch.export.ExportedProgram):
             model = model.module(check_guards=False)  # shares parameters with the program and the model
+        shared = {}
+        if shares_large:
+            for parameter in filter(_is_large, model.parameters()):
+                wide = converted_at_use(parameter.detach().cpu(), torch.float64)
+                shared[id(parameter)] = torch.nn.Parameter(wide, requires_grad=False)
         with pytree_warnings_off():
-            return copy.deepcopy(model).cpu()
+            return copy.deepcopy(model, shared) if shares_large else copy.deepcopy(model).cpu()
 
 
-def _double(module: Any) -> Any:
-    """Convert a module to float64, and its complex tensors to complex128, which nn.Module.double leaves as they are."""
+def _wide(tensor: Any) -> Any:
+    """Convert a tensor to float64, or to complex128, which nn.Module.double does not do."""
     import torch
 
-    return module.double()._apply(lambda tensor: tensor.to(torch.complex128) if tensor.is_complex() else tensor)
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _is_large(tensor: Any) -> bool:
+    """Return whether a parameter is converted to float64 only when it is read. Buffers may change in a call."""
+    import torch
+
+    return isinstance(tensor, torch.nn.Parameter) and tensor.is_floating_point() and tensor.nbytes >= _LARGE_BYTES
+
+
+def _with_wide_small_tensors(module: Any) -> Any:
+    """Return a module whose parameters that are not large, and whose buffers, are converted to float64 on the CPU."""
+    for parameter in module.parameters():
+        if not is_converted_at_use(parameter):
+            parameter.data = _wide(parameter.data.cpu())
+    for part in module.modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            part._buffers[name] = _wide(buffer.cpu())
+    return module
+
+
+def _wide_bytes(tensors: Sequence[Any]) -> int:
+    """Return the bytes of copies of tensors and of the copies' float64 values, which exist together."""
+    return int(sum(t.nbytes + (8 * t.numel() if t.is_floating_point() else 0) for t in tensors))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
+from felixlike._util.torch_compat import pytree
 from felixlike.frontend import import_model
-from felixlike.frontend.originals import original_of
+from felixlike.frontend.originals import eager, original_of
 from felixlike.frontend.originals.eager import TorchOriginal
 from felixlike.frontend.originals.original import moved_by_a_rounding
 
@@ -45,6 +50,82 @@ def test_memory_counts_the_copy_and_the_float64_values() -> None:
     original = original_of(nn.Linear(100, 50, bias=False), import_model(nn.Linear(100, 50), ((1, 100),)).signature)
     assert original.memory(wide=False) == 4 * 5000
     assert original.memory(wide=True) == (4 + 8) * 5000
+
+
+class Uses(nn.Module):
+    """A model that uses a large weight in a way of its own."""
+
+    def __init__(self, use: Callable[[Any, torch.Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(512, 1024))
+        self.tied = self.weight
+        self.bias = nn.Parameter(torch.randn(512))
+        self.scale: torch.Tensor
+        self.register_buffer("scale", torch.randn(512))
+        self.use = use
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.use(self, x)
+
+
+def _changed(model: Uses, x: torch.Tensor) -> torch.Tensor:
+    model.weight.data.mul_(0.5)
+    return x @ model.weight.t()
+
+
+USES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], bool]] = {
+    "linear": (lambda m, x: nn.functional.linear(x, m.weight, m.bias) * m.scale, True),
+    "the other operand's type": (lambda m, x: x.to(m.weight.dtype) @ m.weight.t(), True),
+    "views": (lambda m, x: [x[:, :512] @ part for part in m.weight.t().reshape(2, 512, 512).unbind()], True),
+    "tied": (lambda m, x: (x @ m.weight.t()) @ m.tied, True),
+    "embedding": (lambda m, x: nn.functional.embedding(x.argmax(1).remainder(512), m.weight), True),
+    "arithmetic": (lambda m, x: (x @ (m.weight / m.weight.norm(dim=1, keepdim=True)).t()).softmax(-1), True),
+    "a new tensor": (lambda m, x: torch.zeros_like(m.weight) + x.sum(), True),
+    "returned": (lambda m, x: (x, {"weight": m.weight.t()}), False),
+    "numpy": (lambda m, x: x @ torch.from_numpy(m.weight.detach().numpy().copy()).t(), False),
+    "changed": (_changed, False),
+    "bits": (lambda m, x: m.weight.view(torch.int64).remainder(7) + x.argmax(), False),
+    "bits of the narrow type": (lambda m, x: m.weight.view(torch.float32)[:, :9].isfinite() & (x.sum() < 1e9), False),
+    "strides": (lambda m, x: x @ m.weight[1:].as_strided((1024, 3), (1, 1024)), True),
+}
+
+
+@pytest.mark.parametrize("way", USES)
+def test_large_weights_are_converted_when_they_are_read(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outputs are those of a model in float64, without a copy of its large weights if possible."""
+    use, is_shared = USES[way]
+    model, x = Uses(use).eval(), torch.randn(3, 1024, generator=torch.Generator().manual_seed(1))
+    original = TorchOriginal(model, import_model(nn.Linear(1024, 4), (x,)).signature)
+    before = copy.deepcopy(model.state_dict())
+    with torch.no_grad():
+        want = pytree().tree_leaves(copy.deepcopy(model).double()(x.double()))
+    copies: list[bool] = []
+    make = TorchOriginal._copy
+
+    def noted(original: TorchOriginal, *, shares_large: bool = False) -> Any:
+        copies.append(shares_large)
+        return make(original, shares_large=shares_large)
+
+    monkeypatch.setattr(TorchOriginal, "_copy", noted)
+    got = pytree().tree_leaves(original.outputs((x,), wide=True))
+    for actual, expected in zip(got, want, strict=True):
+        assert type(actual) is torch.Tensor or type(actual) is nn.Parameter
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    assert copies == ([True] if is_shared else [True, False])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_copy_of_large_weights_needs_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Uses(_changed).eval(), torch.ones(3, 1024)
+    original = TorchOriginal(model, import_model(nn.Linear(1024, 4), (x,)).signature)
+    small = 4 * 1024 + 8 * 1024
+    assert original.memory(wide=True) == small + 2 * 8 * 512 * 1024
+    monkeypatch.setattr(eager, "free_memory_bytes", lambda: small + 12 * 512 * 1024 - 1)
+    with pytest.raises(TypeError, match="changes a tensor"):
+        original.outputs((x,), wide=True)
+    monkeypatch.setattr(eager, "free_memory_bytes", lambda: small + 12 * 512 * 1024)
+    assert original.outputs((x,), wide=True).dtype == torch.float64
 
 
 def test_shared_weights_are_counted_once() -> None:
