@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from felixlike.bench.processes import Sides
+    from felixlike.measure.sides.processes import Sides
     from felixlike.dynamic import DynamicKernel
 
 SIZES = range(1, 129)
@@ -46,7 +46,7 @@ def main() -> None:
     arguments = parser.parse_args()
     from benchmarks.dynamic_tables import picture, text_of
     from benchmarks.results import write_for_this_machine
-    from felixlike.bench.processes import Sides
+    from felixlike.measure.sides.processes import Sides
     from felixlike.hardware import placement
 
     rows = {}

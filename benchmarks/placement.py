@@ -85,7 +85,7 @@ def _call(path: Path) -> dict[str, float]:
     import torch
 
     import felixlike as fx
-    from felixlike.bench.timing import summary, timer
+    from felixlike.measure.sides.timing import summary, timer
     from felixlike.hardware import placement
 
     model, x = fx.load(path), torch.rand(*_SHAPE)

@@ -51,7 +51,7 @@ def _measure(name: str, runs: int, stores: Path | None) -> dict[str, Any]:
     from support import models
 
     import felixlike as fx
-    from felixlike.bench.processes import Sides
+    from felixlike.measure.sides.processes import Sides
     from felixlike.bench.sides import saved
 
     make = getattr(models, name)

@@ -15,7 +15,7 @@ from typing import Any
 
 from felixlike._util import scratch
 from felixlike.bench.networks import NETWORKS, SMALL
-from felixlike.bench.processes import Sides
+from felixlike.measure.sides.processes import Sides
 from felixlike.bench.sides import CHANNELS_LAST, COMPILED, EAGER, ONNX, baselines, saved
 from felixlike.errors import FelixlikeWarning
 
