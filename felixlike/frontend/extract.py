@@ -4,6 +4,7 @@ MetaSchedule's extraction is not used: its order is that of a hash map, and the 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,8 +14,12 @@ from felixlike.frontend.constants import constant_arguments
 from felixlike.frontend.task import Task, make_task
 
 
-def extract(module: Any, target: Any) -> tuple[tuple[Task, ...], Mapping[str, tuple[str, ...]]]:
+def extract(
+    module: Any, target: Any, layers: Mapping[str, tuple[str, ...]] | None = None
+) -> tuple[tuple[Task, ...], Mapping[str, tuple[str, ...]]]:
     """Return the tasks of a module, and the names of each task's functions by its key.
+
+    layers: what the call sites of each function compute, see `layers.layers_of`.
 
     Tasks are sorted by descending weight × flops, then by name. A task has the name of the first called function that
     it stands for, which is unique in the module and occurs in its text. Its weight is the number of call sites. A
@@ -31,8 +36,14 @@ def extract(module: Any, target: Any) -> tuple[tuple[Task, ...], Mapping[str, tu
         task_of.setdefault(task.key, task)
         functions[task.key] = (*functions.get(task.key, ()), name)
         weights[task.key] = weights.get(task.key, 0) + count
+    known = layers or {}
     tasks = [
-        Task(task.name, task.module, task.target, float(weights[key]), task.flops, key) for key, task in task_of.items()
+        replace(
+            task,
+            weight=float(weights[key]),
+            layers=tuple(text for name in functions[key] for text in known.get(name, ()) if text),
+        )
+        for key, task in task_of.items()
     ]
     tasks.sort(key=lambda task: (-task.weight * task.flops, task.name))
     return tuple(tasks), MappingProxyType(functions)

@@ -14,6 +14,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._util.torch_modes import alone
 from felixlike.frontend.constants import with_marks
+from felixlike.frontend.layers import layers_of
 from felixlike.frontend.rewrites import (
     in_phases,
     with_absorbed_pads,
@@ -147,12 +148,17 @@ def rewrites_of(kind: str) -> tuple[Rewrite, ...]:
     return tuple(rewrite for rewrite in REWRITES if not rewrite.kinds or kind in rewrite.kinds)
 
 
-def fuse(module: Any, target: Any) -> Any:
+def fuse(module: Any, target: Any) -> tuple[Any, dict[str, tuple[str, ...]]]:
     """Legalise and fuse a Relax module for a target, and annotate weights whose layout is free.
 
-    Raises what TVM raises.
+    Returns the fused module, and the layers of each of its functions (`layers.layers_of`).  Raises what TVM raises.
     """
-    return with_marks(_run(module, target, rewrites_of(kind_of(target).name)))
+    rewrites = rewrites_of(kind_of(target).name)
+    fusing, inlining = (next(i for i, r in enumerate(rewrites) if r.name == name) for name in ("FuseOps", "FuseTIR"))
+    legal = _run(module, target, rewrites[:fusing])
+    grouped = _run(legal, target, rewrites[fusing:inlining])
+    layers = layers_of(module, legal, grouped)
+    return with_marks(_run(grouped, target, rewrites[inlining:])), layers
 
 
 def fuse_dynamic(module: Any, target: Any) -> Any:
