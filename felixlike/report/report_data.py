@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, Self, TypeVar
 
+from felixlike._util.wording import task_title
 from felixlike.report.task_history import TaskHistory
 from felixlike.report.validation import damaged, shown
 
@@ -40,6 +41,10 @@ class TaskReport:
         precision: Precision of the products of the chosen schedule. It differs from "float32" only on tensor cores.
         recalled: Candidates that earlier runs had measured.
         recalled_failures: Number of those that had failed.
+        predicted: Latency of the schedule that was predicted to be fastest before anything was measured: the one with the
+            best prediction among the first round's. nan if unknown, and in reports of earlier versions.
+        layers: What each call site computes, in names of the user's model: "layer1.0.conv1 + bn1 + relu". Empty if
+            the model has no such names, and in reports of earlier versions.
     """
 
     name: str
@@ -60,6 +65,13 @@ class TaskReport:
     precision: str = "float32"
     recalled: int = 0
     recalled_failures: int = 0
+    predicted: float = math.nan
+    layers: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Return the layers of the first call site and the number of other ones, or the task's name."""
+        return task_title(self.layers, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,13 @@ class ReportData:
         note: Further remark for the user.
         spent: Seconds by step of the run; empty in reports of earlier versions.
         precision: Requested precision of products. Each task has the precision that it uses.
+        latency: Median seconds of a whole call of the tuned model on the example inputs, on this machine. This value and
+            the next five are nan if unknown, and in reports of earlier versions.
+        latency_low: First quartile of these seconds.
+        latency_high: Third quartile of these seconds.
+        eager: Median seconds of a whole call of the original in eager PyTorch, with `compare=True`.
+        eager_low: First quartile of these seconds.
+        eager_high: Third quartile of these seconds.
     """
 
     model: str
@@ -103,6 +122,17 @@ class ReportData:
     note: str = ""
     spent: dict[str, float] = field(default_factory=dict)
     precision: str = "float32"
+    latency: float = math.nan
+    latency_low: float = math.nan
+    latency_high: float = math.nan
+    eager: float = math.nan
+    eager_low: float = math.nan
+    eager_high: float = math.nan
+
+    @property
+    def speedup(self) -> float:
+        """Seconds of a call in eager PyTorch divided by those of the tuned model; nan if either is unknown."""
+        return self.eager / self.latency
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data for JSON.
@@ -158,6 +188,8 @@ def _read(cls: type[_T], data: Any, place: str) -> _T:
             value = math.nan
         if kind.startswith("dict["):
             _check_dict(value, kind, name)
+        elif kind == "tuple[str, ...]":
+            value = _strings(value, name)
         elif kind in _KINDS and (isinstance(value, bool) or not isinstance(value, _KINDS[kind]) or _is_huge(value)):
             raise damaged(name, f"is {shown(value)}, expected {kind}")
         values[entry.name] = TaskHistory.from_json(value, name) if kind == "TaskHistory" else value
@@ -174,6 +206,13 @@ def _check_dict(value: Any, kind: str, name: str) -> None:
     classes = _KINDS[kind.removeprefix("dict[str, ").removesuffix("]")]
     if not isinstance(value, dict) or any(type(part) not in classes or _is_huge(part) for part in value.values()):
         raise damaged(name, f"is {shown(value)}, expected {kind}")
+
+
+def _strings(value: Any, name: str) -> tuple[str, ...]:
+    """Return a list of strings as a tuple. Raise InvalidArtefact for anything else."""
+    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+        raise damaged(name, f"is {shown(value)}, expected a list of strings")
+    return tuple(value)
 
 
 def _is_huge(value: Any) -> bool:
