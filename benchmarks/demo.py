@@ -32,8 +32,8 @@ def main() -> None:
     from support.models import resnet18
 
     import felixlike as fx
-    from felixlike.measure.sides.processes import Sides
     from felixlike.bench.sides import COMPILED, EAGER, baselines, saved
+    from felixlike.measure.sides.processes import Sides
 
     folder = arguments.output.parent
     folder.mkdir(parents=True, exist_ok=True)

@@ -41,8 +41,9 @@ class TaskReport:
         precision: Precision of the products of the chosen schedule. It differs from "float32" only on tensor cores.
         recalled: Candidates that earlier runs had measured.
         recalled_failures: Number of those that had failed.
-        predicted: Latency of the schedule that was predicted to be fastest before anything was measured: the one with the
-            best prediction among the first round's. nan if unknown, and in reports of earlier versions.
+        predicted: Latency of the schedule that was predicted to be the fastest before the task was measured: of the
+            first round's candidates, the one with the best prediction. nan if unknown or in reports of earlier
+            versions.
         layers: What each call site computes, in names of the user's model: "layer1.0.conv1 + bn1 + relu". Empty if
             the model has no such names, and in reports of earlier versions.
     """
@@ -96,8 +97,8 @@ class ReportData:
         note: Further remark for the user.
         spent: Seconds by step of the run; empty in reports of earlier versions.
         precision: Requested precision of products. Each task has the precision that it uses.
-        latency: Median seconds of a whole call of the tuned model on the example inputs, on this machine. This value and
-            the next five are nan if unknown, and in reports of earlier versions.
+        latency: Median seconds of a whole call of the tuned model on the example inputs, on this machine. This value
+            and the next five are nan if unknown, and in reports of earlier versions.
         latency_low: First quartile of these seconds.
         latency_high: Third quartile of these seconds.
         eager: Median seconds of a whole call of the original in eager PyTorch, with `compare=True`.
@@ -183,22 +184,28 @@ def _read(cls: type[_T], data: Any, place: str) -> _T:
             if entry.default is entry.default_factory is dataclasses.MISSING:
                 raise damaged(name, "is missing")
             continue
-        value, kind = data[entry.name], str(entry.type)
-        if kind == "float" and value is None:
-            value = math.nan
-        if kind.startswith("dict["):
-            _check_dict(value, kind, name)
-        elif kind == "tuple[str, ...]":
-            value = _strings(value, name)
-        elif kind in _KINDS and (isinstance(value, bool) or not isinstance(value, _KINDS[kind]) or _is_huge(value)):
-            raise damaged(name, f"is {shown(value)}, expected {kind}")
-        values[entry.name] = TaskHistory.from_json(value, name) if kind == "TaskHistory" else value
+        values[entry.name] = _value(data[entry.name], str(entry.type), name)
     unknown = sorted(set(data) - {entry.name for entry in dataclasses.fields(cls)})  # type: ignore[arg-type]
     if unknown:
         raise damaged(f"{place}.{unknown[0]}" if place else unknown[0], "is an unknown field")
     if cls is TaskReport and values["seconds"] <= 0:
         raise damaged(f"{place}.seconds", f"is {values['seconds']}, expected a positive number")
     return cls(**values)
+
+
+def _value(value: Any, kind: str, name: str) -> Any:
+    """Return a field's value from JSON. kind: the field's annotation. Raise InvalidArtefact for other types."""
+    if kind == "TaskHistory":
+        return TaskHistory.from_json(value, name)
+    if kind == "tuple[str, ...]":
+        return _strings(value, name)
+    if kind == "float" and value is None:
+        return math.nan
+    if kind.startswith("dict["):
+        _check_dict(value, kind, name)
+    elif kind in _KINDS and (isinstance(value, bool) or not isinstance(value, _KINDS[kind]) or _is_huge(value)):
+        raise damaged(name, f"is {shown(value)}, expected {kind}")
+    return value
 
 
 def _check_dict(value: Any, kind: str, name: str) -> None:

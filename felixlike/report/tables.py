@@ -153,7 +153,7 @@ def task_notes(report: ReportData) -> list[str]:
     if words := precision_words(report):
         lines.append(f"Products: {words}.")
     for task in report.tasks:
-        title = f"{task.title} ({task.name})" if task.layers else task.name
+        title = f"{task.layers[0]} ({task.name})" if task.layers else task.name
         for sketch, reason in task.sampled.items():
             lines.append(f"{title}, sketch {sketch}: tuned by sampling, since {reason}")
         if task.note:

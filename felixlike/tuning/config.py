@@ -73,7 +73,16 @@ class RunConfig:
 
     @classmethod
     def checked(
-        cls, *, target: Any, precision: str, effort: str, seed: Any, space: str, threads: Any, compare: Any, **options: Any
+        cls,
+        *,
+        target: Any,
+        precision: str,
+        effort: str,
+        seed: Any,
+        space: str,
+        threads: Any,
+        compare: Any,
+        **options: Any,
     ) -> RunConfig:
         """Return the configuration for a user's options.
 
@@ -87,15 +96,23 @@ class RunConfig:
         make_strategy(options["strategy"])
         make_progress(options["progress"])
         seed, space, threads = option_checks.seed(seed), check_space(space), check_threads(threads)
-        compare = option_checks.of_kind(
-            compare, bool, "compare", where="compare", remedy="pass True or False"
-        )
+        compare = option_checks.of_kind(compare, bool, "compare", where="compare", remedy="pass True or False")
         target = hardware.with_precision(resolve_target(target), precision)
         require_runnable(target)
         device = device_name(target)  # raises if the required GPU is missing
         if kind_of(target).on_host:
             pin_threads()  # raises if the calling thread cannot run the result
-        return cls(target, device, effort=level, seed=seed, space=space, threads=threads, compare=compare, started=started, **options)
+        return cls(
+            target,
+            device,
+            effort=level,
+            seed=seed,
+            space=space,
+            threads=threads,
+            compare=compare,
+            started=started,
+            **options,
+        )
 
     @property
     def measures(self) -> bool:

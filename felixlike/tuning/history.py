@@ -41,7 +41,6 @@ class History:
         self.building += found.build_seconds
         self.running += found.run_seconds
 
-
     def predicted(self) -> float:
         """Return the latency of the first round's correct candidate with the best prediction.
 

@@ -1,7 +1,7 @@
 """Time whole calls of a tuned model, alone or beside the original in eager PyTorch.
 
-Inputs: an imported model and the compiled one. Output: `CallTimes`. Beside eager PyTorch, each model runs in a process of
-its own: thread pools of TVM and PyTorch in one process slow each other down, up to a hundredfold.
+Inputs: an imported model and the compiled one. Output: `CallTimes`. Beside eager PyTorch, each model runs in a process
+of its own: thread pools of TVM and PyTorch in one process slow each other down, up to a hundredfold.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def call_times(imported: Imported, compiled: Compiled, config: RunConfig) -> Cal
         return CallTimes(words=words)
     if not kind_of(config.target).on_host or config.tracker is not None:
         return CallTimes()
-    return _beside_eager(imported, compiled, config.threads) if config.compare else CallTimes(_alone(imported, compiled))
+    return (
+        _beside_eager(imported, compiled, config.threads) if config.compare else CallTimes(_alone(imported, compiled))
+    )
 
 
 def _alone(imported: Imported, compiled: Compiled) -> Timed:
@@ -122,7 +124,7 @@ def _beside_eager(imported: Imported, compiled: Compiled, threads: int | None) -
             EAGER: partial(_eager, original, args, kwargs, count),
             TUNED: partial(_saved, path, args, kwargs, count),
         }
-        times = sides.compare(makes, seconds_a_side=_SECONDS_A_SIDE, say=None)
+        times = sides.compare(makes, seconds_a_side=_SECONDS_A_SIDE, say=str)
     failures = "; ".join(f"{name}: {why}" for name, why in sides.failures.items())
     words = f"The model was not compared with eager PyTorch: {failures}." if failures else ""
     return CallTimes(times.get(TUNED), times.get(EAGER), words)

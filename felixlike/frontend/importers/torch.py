@@ -44,7 +44,7 @@ from felixlike.frontend.importers.promotion import promote
 from felixlike.frontend.importers.randomness import refuse_randomness
 from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
-from felixlike.frontend.layers import Recorder
+from felixlike.frontend.rewrites.layers import Recorder
 from felixlike.frontend.signature.layouts import as_users, is_users, output_orders, with_outputs_in_memory_order
 from felixlike.frontend.signature.nesting import TENSOR
 from felixlike.frontend.signature.signature import Parameter, Signature, parameters_of

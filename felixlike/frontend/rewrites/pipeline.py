@@ -14,7 +14,6 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._util.torch_modes import alone
 from felixlike.frontend.constants import with_marks
-from felixlike.frontend.layers import layers_of
 from felixlike.frontend.rewrites import (
     in_phases,
     with_absorbed_pads,
@@ -35,6 +34,7 @@ from felixlike.frontend.rewrites import (
     with_transposed_factors,
     with_wide_norms,
 )
+from felixlike.frontend.rewrites.layers import layers_of
 from felixlike.frontend.rewrites.simplify_indices import with_simple_indices
 from felixlike.hardware import kind_of, target_device
 

@@ -73,7 +73,7 @@ class Rewriter:
 
 
 class _Spanning:
-    """A block builder whose variables have a span, which is the label of a layer (`frontend/layers.py`)."""
+    """A block builder whose variables have a span, which is the label of a layer (`frontend/rewrites/layers.py`)."""
 
     def __init__(self, builder: Any, span: Any) -> None:
         self._builder, self._span = builder, span

@@ -15,12 +15,10 @@ import sys
 from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from types import TracebackType
 from typing import Any, Self
 
-from felixlike.measure.sides.timing import Timed, Timer, interleaved, summary, timer
 import cloudpickle
 
 from felixlike._util.child_process import environment
@@ -28,6 +26,7 @@ from felixlike.errors import first_line
 from felixlike.hardware import placement
 from felixlike.hardware.probe import usable_processors
 from felixlike.measure.child.confine import confine
+from felixlike.measure.sides.timing import Timed, Timer, interleaved, summary, timer
 
 Make = Callable[[], Callable[[], object]]
 """Creates a side's call in the process where it runs."""
@@ -79,7 +78,7 @@ class Side:
         return latencies
 
     def _send(self, request: object) -> None:
-        """Send an object. Functions and classes of the main module and of notebooks are sent whole. Raise SideFailed."""
+        """Send an object, whole with its class even if that is in the main module or a notebook. Raise SideFailed."""
         try:
             message = cloudpickle.dumps(request)
         except Exception as error:  # of the user's classes
@@ -124,7 +123,7 @@ class Sides:
         *,
         seconds_a_side: float = 3.0,
         slot: float = 0.1,
-        say: Callable[[str], None] | None = partial(print, flush=True),
+        say: Callable[[str], object] = print,
     ) -> dict[str, Timed]:
         """Time sides as `interleaved` does. Leave out the sides that fail.
 
@@ -142,8 +141,7 @@ class Sides:
                 side.load(make)
                 side.times(0)
             except SideFailed as failure:
-                if say is not None:
-                    say(f"{name} does not work here: {failure}")
+                say(f"{name} does not work here: {failure}")
                 self.failures[name] = str(failure)
                 side.__exit__(None, None, None)
                 del self._sides[name]

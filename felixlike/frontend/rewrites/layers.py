@@ -81,18 +81,50 @@ def _visitor() -> Any:
         def visit_dataflow_var_(self, variable: Any) -> Any:
             return self.new.get(_tvm.identity(variable), variable)
 
-        visit_var_ = visit_var_def_ = visit_dataflow_var_def_ = visit_dataflow_var_
+        def visit_var_(self, variable: Any) -> Any:
+            return self.visit_dataflow_var_(variable)
+
+        def visit_dataflow_var_def_(self, variable: Any) -> Any:
+            return self.visit_dataflow_var_(variable)
+
+        def visit_var_def_(self, variable: Any) -> Any:
+            return self.visit_dataflow_var_(variable)
 
     return relax.expr_functor.mutator(Visitor)
 
 
 _MOVES = frozenset(
-    "alias cat chunk clone contiguous detach expand flatten getitem permute reshape select slice split split_with_sizes"
-    " squeeze stack t transpose unbind unflatten unsqueeze view".split()
+    {
+        "alias",
+        "cat",
+        "chunk",
+        "clone",
+        "contiguous",
+        "detach",
+        "expand",
+        "flatten",
+        "getitem",
+        "permute",
+        "reshape",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "stack",
+        "t",
+        "transpose",
+        "unbind",
+        "unflatten",
+        "unsqueeze",
+        "view",
+    }
 )
 """Operators that only move data."""
 
-_CONSTANTS = frozenset("arange empty eye full lift_fresh_copy linspace ones scalar_tensor zeros".split())
+_CONSTANTS = frozenset(
+    {"arange", "empty", "eye", "full", "lift_fresh_copy", "linspace", "ones", "scalar_tensor", "zeros"}
+)
 """Operators whose results do not depend on inputs. They have no labels."""
 
 
@@ -162,7 +194,7 @@ def layers_of(source: Any, before: Any, after: Any) -> dict[str, tuple[str, ...]
 
 
 def layers_text(labels: Sequence[str]) -> str:
-    """Return the layers of one call as text: "layer1.0.conv1 + bn1". Later labels omit what they share with the first."""
+    """Return the layers of one call as text: "layer1.0.conv1 + bn1". Later ones omit what they share with the first."""
     first = labels[0].split(".") if labels else []
 
     def short(label: str) -> str:
@@ -240,7 +272,9 @@ class _Labelled:
         if identity not in self._known:
             self._known[identity] = {}
             label = _label(variable)
-            self._known[identity] = self._absorbed.get(label, {}) | {label: None} if label else self.of_readers(variable)
+            self._known[identity] = (
+                self._absorbed.get(label, {}) | {label: None} if label else self.of_readers(variable)
+            )
         return self._known[identity]
 
     def of_readers(self, variable: Any) -> Labels:
