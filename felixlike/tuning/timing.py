@@ -7,7 +7,6 @@ of its own: thread pools of TVM and PyTorch in one process slow each other down,
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +17,16 @@ from felixlike import runtime
 from felixlike._util import scratch
 from felixlike.errors import InvalidOption
 from felixlike.frontend import Imported
-from felixlike.hardware import kind_of, placement
+from felixlike.hardware import kind_of, placement, simulated
 from felixlike.measure.sides.timing import Timed, summary, timer
 from felixlike.runtime import Compiled
 from felixlike.tuning.config import RunConfig
 
-_SECONDS, _FEWEST, _MOST = 0.1, 3, 1000
+_SECONDS, _FEWEST, _MOST = 0.1, 5, 1000
 """Seconds of timing a model alone, and the limits on its calls. Chosen by hand."""
+
+_SLOW = 1.0
+"""Seconds of a call from which on a model is timed once. Chosen by hand."""
 
 _REST = 0.02
 """Seconds to wait for PyTorch's threads to sleep: OpenMP's wait actively for some milliseconds. Chosen by hand."""
@@ -80,7 +82,8 @@ def _is_pytorch(model: Any) -> bool:
 def call_times(imported: Imported, compiled: Compiled, config: RunConfig) -> CallTimes:
     """Time calls on the example inputs, beside eager PyTorch if the options say so.
 
-    Models for other devices, and those that change their inputs or buffers in place, are not timed.
+    Alone, only models that are tuned for this machine's CPU are timed. Those that change their inputs or buffers in
+    place are never timed.
 
     Args:
         imported: The model.
@@ -90,11 +93,10 @@ def call_times(imported: Imported, compiled: Compiled, config: RunConfig) -> Cal
     if compiled.mutations:
         words = "The model was not timed, since calls change its inputs or buffers." if config.compare else ""
         return CallTimes(words=words)
-    if not kind_of(config.target).on_host or config.tracker is not None:
-        return CallTimes()
-    return (
-        _beside_eager(imported, compiled, config.threads) if config.compare else CallTimes(_alone(imported, compiled))
-    )
+    if config.compare:
+        return _beside_eager(imported, compiled, config.threads)
+    here = kind_of(config.target).on_host and config.tracker is None and simulated(config.target) is None
+    return CallTimes(_alone(imported, compiled)) if here else CallTimes()
 
 
 def _alone(imported: Imported, compiled: Compiled) -> Timed:
@@ -103,8 +105,9 @@ def _alone(imported: Imported, compiled: Compiled) -> Timed:
     times = timer(partial(compiled, *args, **kwargs))
     time.sleep(_REST)
     first = times(1)
-    calls = min(_MOST, max(_FEWEST, int(_SECONDS / max(first[0], 1e-7))))
-    return summary(first + times(calls - 1)) if first[0] > _SECONDS else summary(array("d", times(calls)))
+    if first[0] > _SLOW:
+        return summary(first)
+    return summary(times(min(_MOST, max(_FEWEST, int(_SECONDS / max(first[0], 1e-7))))))
 
 
 def _beside_eager(imported: Imported, compiled: Compiled, threads: int | None) -> CallTimes:
