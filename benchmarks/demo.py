@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from felixlike.bench.timing import Timed
+    from felixlike.measure.sides.timing import Timed
 
 PREDICTED, TUNED = "felixlike, predicted", "felixlike, tuned"
 
@@ -32,8 +32,8 @@ def main() -> None:
     from support.models import resnet18
 
     import felixlike as fx
-    from felixlike.bench.processes import Sides
     from felixlike.bench.sides import COMPILED, EAGER, baselines, saved
+    from felixlike.measure.sides.processes import Sides
 
     folder = arguments.output.parent
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from felixlike.bench.processes import Sides
     from felixlike.dynamic import DynamicKernel
+    from felixlike.measure.sides.processes import Sides
 
 SIZES = range(1, 129)
 EIGHT = (5, 24, 43, 62, 81, 100, 119, 128)
@@ -46,8 +46,8 @@ def main() -> None:
     arguments = parser.parse_args()
     from benchmarks.dynamic_tables import picture, text_of
     from benchmarks.results import write_for_this_machine
-    from felixlike.bench.processes import Sides
     from felixlike.hardware import placement
+    from felixlike.measure.sides.processes import Sides
 
     rows = {}
     stated = {"threads": placement.threads(), "step": arguments.step}

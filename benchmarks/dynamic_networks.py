@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.dynamic import EIGHT
 
 if TYPE_CHECKING:
-    from felixlike.bench.processes import Sides
+    from felixlike.measure.sides.processes import Sides
 
 BATCHES = (1, 2, 3, 5, 8, 11, 13, 16)
 NETWORKS = {"ResNet-18, batch": BATCHES, "BERT-base, length": EIGHT, "GPT-2, length": EIGHT}
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=100.0, help="of tuning, where sizes of parts are tuned")
     arguments = parser.parse_args()
     from benchmarks.results import of_this_machine, write_for_this_machine
-    from felixlike.bench.processes import Sides
+    from felixlike.measure.sides.processes import Sides
 
     rows = dict(of_this_machine("dynamic_networks").get("networks", {}))
     for name in NETWORKS:

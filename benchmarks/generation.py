@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from felixlike.bench.processes import Sides
+    from felixlike.measure.sides.processes import Sides
 
 PROMPT, TOKENS = 32, 32
 NETWORKS = ("GPT-2", "LLaMA, 8 layers of 1024")
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="networks whose name contains this; other rows stay")
     arguments = parser.parse_args()
     from benchmarks.results import of_this_machine, write_for_this_machine
-    from felixlike.bench.processes import Sides
+    from felixlike.measure.sides.processes import Sides
 
     rows = dict(of_this_machine("generation").get("networks", {}))
     for name in NETWORKS:

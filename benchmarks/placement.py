@@ -85,8 +85,8 @@ def _call(path: Path) -> dict[str, float]:
     import torch
 
     import felixlike as fx
-    from felixlike.bench.timing import summary, timer
     from felixlike.hardware import placement
+    from felixlike.measure.sides.timing import summary, timer
 
     model, x = fx.load(path), torch.rand(*_SHAPE)
     torch.rand(500, 500) @ torch.rand(500, 500)  # start PyTorch's threads

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from felixlike.hardware.probe import usable_processors
 
 if TYPE_CHECKING:
-    from felixlike.bench.processes import Make, Sides
+    from felixlike.measure.sides.processes import Make, Sides
 
 _PEAK = Path(__file__).with_name("peak.c")
 """Measures independent fused multiply-adds in registers, and reads from more memory than any cache holds."""
@@ -73,7 +73,7 @@ def _in_process(cores: Sequence[int], arguments: argparse.Namespace) -> dict[str
 
 def _measure_all(arguments: argparse.Namespace) -> None:
     from benchmarks.subgraphs import LAYERS
-    from felixlike.bench.processes import Sides
+    from felixlike.measure.sides.processes import Sides
 
     with Sides() as sides:
         rows = [_row(name, arguments, sides) for name in LAYERS if arguments.only in name]

@@ -70,7 +70,7 @@ def _inference(call: Callable[..., Any], inputs: list[Any]) -> Callable[[], obje
 
 def _measure(name: str, rounds: int) -> dict[str, Any]:
     import felixlike as fx
-    from felixlike.bench.processes import Sides
+    from felixlike.measure.sides.processes import Sides
 
     inputs = KERNELS[name].tensors()
     with tempfile.TemporaryDirectory(prefix="felixlike-tc-") as home:

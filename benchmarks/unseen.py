@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from felixlike.bench.processes import Sides
+    from felixlike.measure.sides.processes import Sides
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "TVM_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
     from benchmarks.results import geometric_mean, keep, kept, write_for_this_machine
-    from felixlike.bench.processes import Sides
+    from felixlike.measure.sides.processes import Sides
 
     rows = {row["operator"]: row for row in kept(arguments.rows)}
     with Sides() as sides:

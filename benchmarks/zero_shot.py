@@ -51,8 +51,8 @@ def _measure(name: str, runs: int, stores: Path | None) -> dict[str, Any]:
     from support import models
 
     import felixlike as fx
-    from felixlike.bench.processes import Sides
     from felixlike.bench.sides import saved
+    from felixlike.measure.sides.processes import Sides
 
     make = getattr(models, name)
     with tempfile.TemporaryDirectory(prefix="felixlike-zero-") as folder:

@@ -219,6 +219,7 @@ def optimize(
     key: str | None = None,
     threads: int | None = None,
     precision: str = "float32",
+    compare: bool = False,
 ) -> Optimized:
     """Tune a model and return a callable that runs faster.
 
@@ -263,6 +264,8 @@ def optimize(
         weights: Path of cost-model weights; None for the shipped ones.
         seed: Random seed. It fixes the choice of candidates, given the same measurements.
         progress: True, False, or "plain".
+        compare: Also time the original in eager PyTorch: in turns with the tuned model, in processes of their own, on
+            the example inputs and the same number of threads. It takes about 10 s. The report has both latencies.
 
     Returns:
         The tuned model and the report of the run.
@@ -307,6 +310,7 @@ def optimize(
         tracker=tracker,
         key=key,
         threads=threads,
+        compare=compare,
     )
     run = optimize_dynamic if is_dynamic(model, shapes, example_inputs) else tune
     result = run(model, shapes, example_inputs, config)

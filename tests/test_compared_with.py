@@ -84,7 +84,8 @@ def passes_with_an_error(module: Any, target: Any) -> Any:
     def changed(func: Any) -> Any:
         return func.with_body(_tvm.structural_map(func.body, (tirx.Add, subtract)))
 
-    return _tvm.map_functions(FUSE(module, target), changed)
+    fused, layers = FUSE(module, target)
+    return _tvm.map_functions(fused, changed), layers
 
 
 FUSE = pipeline.fuse

@@ -122,7 +122,7 @@ class Bench:
         A side that cannot be made or called is omitted, and the row has its error. `sides` are functions that make
         calls whose results stay on the GPU.
         """
-        from felixlike.bench.timing import interleaved, timer
+        from felixlike.measure.sides.timing import interleaved, timer
 
         self.errors = {}
         calls: dict[str, Call] = {}

@@ -33,6 +33,12 @@ def advice(python: str, command: str) -> str:
     return command if _in_command else python
 
 
+def task_title(layers: Iterable[str], name: str) -> str:
+    """Return the layers of a task's first call site and the number of other ones, or its name if it has no layers."""
+    first, *others = dict.fromkeys(layers) or [name]
+    return f"{first} (and {counted(len(others), 'other')})" if others else first
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: "1 round", "2 rounds".  plural: needed if it is not the noun with an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

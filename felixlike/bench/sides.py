@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from felixlike._util import scratch
-from felixlike.bench.processes import Make
+from felixlike.measure.sides.processes import Make
 
 if TYPE_CHECKING:
     from felixlike.bench.networks import Model

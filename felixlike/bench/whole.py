@@ -15,9 +15,9 @@ from typing import Any
 
 from felixlike._util import scratch
 from felixlike.bench.networks import NETWORKS, SMALL
-from felixlike.bench.processes import Sides
 from felixlike.bench.sides import CHANNELS_LAST, COMPILED, EAGER, ONNX, baselines, saved
 from felixlike.errors import FelixlikeWarning
+from felixlike.measure.sides.processes import Sides
 
 OTHERS = (EAGER, CHANNELS_LAST, COMPILED, ONNX)
 """Sides that networks are compared with by default."""

@@ -53,6 +53,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--tracker", metavar="HOST:PORT", help="measure on the servers of this tracker")
     parser.add_argument("--key", help="key of these servers")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compare", action="store_true", help="also time the original in eager PyTorch")
     parser.add_argument("--quiet", action="store_true", help="print no progress and no report")
     parser.add_argument("--in-background-of", type=int, metavar="PID", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
@@ -122,6 +123,7 @@ def _tune(options: argparse.Namespace) -> int:
                 tracker=options.tracker,
                 key=options.key,
                 precision=options.precision,
+                compare=options.compare,
             )
         except VerificationFailed as error:
             if error.optimized is None:

@@ -209,7 +209,7 @@ class Planned:
         """Return the model with its functions of fixed sizes as tasks. On GPUs it has none."""
         source = self.source
         names = self.fixed if kind_of(self.target).on_host else ()
-        tasks, functions = extract(self.module, self.target, names)
+        tasks, functions = extract(self.module, self.target, names=names)
         inputs, _ = _inputs(source.module["main"], source, self.dims)
         return Imported(
             name=source.name,

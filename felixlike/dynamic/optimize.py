@@ -6,6 +6,7 @@ is the only dynamic size of a model with convolutions, the model is optimized fo
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
@@ -55,11 +56,17 @@ def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunCo
         The compiled model, its report and what there is to tell about it.
 
     Raises:
-        InvalidOption: A tracker is given, but kernels for dynamic sizes are measured on this machine.
+        InvalidOption: A tracker is given, but kernels for dynamic sizes are measured on this machine. Or `compare`.
         FelixlikeError: As for `compile_network`, and as for `tune` if parts of a batch are tuned.
     """
     require_real(config.target, where="dynamic shapes")  # dynamic kernels are measured on this machine
     require_float32(config.target)
+    if config.compare:
+        raise InvalidOption(
+            "models with dynamic sizes are not compared with eager PyTorch",
+            where="compare",
+            remedy="leave out `compare`, or optimize for fixed sizes",
+        )
     source, dims = read_network(model, either(shapes, example_inputs))
     check_memory(source, dims)
     if (batch := batch_of(model, source, dims)) is not None:
@@ -205,7 +212,14 @@ def _merged(
     first = next(iter(reports.values()))
     name, most = batch.dim.name, batch.dim.most
     tasks = tuple(
-        replace(task, name=f"{task.name}, {name}={size}") for size, report in reports.items() for task in report.tasks
+        replace(
+            task,
+            name=f"{task.name}, {name}={size}",
+            layers=tuple(f"{text}, {name}={size}" for text in task.layers),
+            predicted=math.nan,
+        )
+        for size, report in reports.items()
+        for task in report.tasks
     )
     notes = [note for note in (batch.source.note, *(report.note for report in reports.values())) if note]
     notes.append(verification_note(verification))
@@ -228,6 +242,9 @@ def _merged(
         recalled=sum(report.recalled for report in reports.values()),
         note=" ".join(filter(None, dict.fromkeys(notes))),
         spent=spent,
+        latency=math.nan,  # of one size only
+        latency_low=math.nan,
+        latency_high=math.nan,
     )
 
 

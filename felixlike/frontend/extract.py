@@ -4,6 +4,7 @@ MetaSchedule's extraction is not used: its order is that of a hash map, and the 
 """
 
 from collections.abc import Container, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,11 +15,16 @@ from felixlike.frontend.task import Task, make_task
 
 
 def extract(
-    module: Any, target: Any, names: Container[str] | None = None
+    module: Any,
+    target: Any,
+    layers: Mapping[str, tuple[str, ...]] | None = None,
+    *,
+    names: Container[str] | None = None,
 ) -> tuple[tuple[Task, ...], Mapping[str, tuple[str, ...]]]:
     """Return the tasks of a module, and the names of each task's functions by its key.
 
-    names: Names of the functions that may be tasks. None for all.
+    layers: what the call sites of each function compute, see `layers.layers_of`.  names: names of the functions that
+    may be tasks, None for all.
 
     Tasks are sorted by descending weight × flops, then by name. A task has the name of the first called function that
     it stands for, which is unique in the module and occurs in its text. Its weight is the number of call sites. A
@@ -37,8 +43,14 @@ def extract(
         task_of.setdefault(task.key, task)
         functions[task.key] = (*functions.get(task.key, ()), name)
         weights[task.key] = weights.get(task.key, 0) + count
+    known = layers or {}
     tasks = [
-        Task(task.name, task.module, task.target, float(weights[key]), task.flops, key) for key, task in task_of.items()
+        replace(
+            task,
+            weight=float(weights[key]),
+            layers=tuple(text for name in functions[key] for text in known.get(name, ()) if text),
+        )
+        for key, task in task_of.items()
     ]
     tasks.sort(key=lambda task: (-task.weight * task.flops, task.name))
     return tuple(tasks), MappingProxyType(functions)

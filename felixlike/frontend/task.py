@@ -7,7 +7,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._encoding import showable
-from felixlike._util.wording import kind_of
+from felixlike._util.wording import kind_of, task_title
 from felixlike.errors import InvalidModel, InvalidOption
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, layout_free, layout_free_parameters, with_indices
 
@@ -23,6 +23,8 @@ class Task:
         weight: Number of call sites in the model.
         flops: Floating-point operations of one call.
         key: Hash that is equal for structurally equal PrimFuncs on the same target, in every process.
+        layers: What each call site computes, in names of the user's model: "layer1.0.conv1 + bn1 + relu". Empty if
+            the model has no such names. It does not enter the key.
     """
 
     name: str
@@ -31,11 +33,17 @@ class Task:
     weight: float
     flops: float
     key: str
+    layers: tuple[str, ...] = ()
 
     @property
     def layout_free(self) -> tuple[str, ...]:
         """Names of the parameters whose layout schedules may choose."""
         return tuple(str(parameter.name) for parameter in layout_free_parameters(self.module["main"]))
+
+    @property
+    def title(self) -> str:
+        """Layers of the first call site and the number of other ones, or the name if the model names no layers."""
+        return task_title(self.layers, self.name)
 
     def __str__(self) -> str:
         return showable(f"{self.name} (×{self.weight:g}, {self.flops / 1e6:.1f} MFLOP)")

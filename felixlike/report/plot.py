@@ -51,7 +51,7 @@ def figure_of(report: ReportData) -> Any:
         if max(best) < _WIDE * min(best):
             panel.set_yscale("linear")
         panel.set_xlim(left=0.0)
-        panel.set_title(task.name, fontsize="small", parse_math=False)
+        panel.set_title(task.title, fontsize="small", parse_math=False)
         panel.set_xlabel("seconds", fontsize="small")
         panel.set_ylabel("µs", fontsize="small")
     left_out = f"; {len(known) - len(drawn)} tasks omitted" if len(known) > len(drawn) else ""

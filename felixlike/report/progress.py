@@ -143,7 +143,7 @@ def _line(event: Event) -> str:
     best = latency(state.best[0]) if state.best else "none yet"
     of = f"{budget.spent_trials} of " if budget.trials is not None else ""
     trials = counted(budget.spent_trials if budget.trials is None else budget.trials, "trial")
-    parts = [f"{state.task.name}: best {best}", of + trials]
+    parts = [f"{state.task.title}: best {best}", of + trials]
     if budget.rounds is not None:
         parts.append(f"round {min(budget.spent_rounds + 1, budget.rounds)} of {budget.rounds}")
     left = budget.seconds_left()

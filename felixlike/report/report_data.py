@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, Self, TypeVar
 
+from felixlike._util.wording import task_title
 from felixlike.report.task_history import TaskHistory
 from felixlike.report.validation import damaged, shown
 
@@ -40,6 +41,11 @@ class TaskReport:
         precision: Precision of the products of the chosen schedule. It differs from "float32" only on tensor cores.
         recalled: Candidates that earlier runs had measured.
         recalled_failures: Number of those that had failed.
+        predicted: Latency of the schedule that was predicted to be the fastest before the task was measured: of the
+            first round's candidates, the one with the best prediction. nan if unknown or in reports of earlier
+            versions.
+        layers: What each call site computes, in names of the user's model: "layer1.0.conv1 + bn1 + relu". Empty if
+            the model has no such names, and in reports of earlier versions.
     """
 
     name: str
@@ -60,6 +66,13 @@ class TaskReport:
     precision: str = "float32"
     recalled: int = 0
     recalled_failures: int = 0
+    predicted: float = math.nan
+    layers: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Return the layers of the first call site and the number of other ones, or the task's name."""
+        return task_title(self.layers, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,13 @@ class ReportData:
         note: Further remark for the user.
         spent: Seconds by step of the run; empty in reports of earlier versions.
         precision: Requested precision of products. Each task has the precision that it uses.
+        latency: Median seconds of a whole call of the tuned model on the example inputs, on this machine. This value
+            and the next five are nan if unknown, and in reports of earlier versions.
+        latency_low: First quartile of these seconds.
+        latency_high: Third quartile of these seconds.
+        eager: Median seconds of a whole call of the original in eager PyTorch, with `compare=True`.
+        eager_low: First quartile of these seconds.
+        eager_high: Third quartile of these seconds.
     """
 
     model: str
@@ -103,6 +123,17 @@ class ReportData:
     note: str = ""
     spent: dict[str, float] = field(default_factory=dict)
     precision: str = "float32"
+    latency: float = math.nan
+    latency_low: float = math.nan
+    latency_high: float = math.nan
+    eager: float = math.nan
+    eager_low: float = math.nan
+    eager_high: float = math.nan
+
+    @property
+    def speedup(self) -> float:
+        """Seconds of a call in eager PyTorch divided by those of the tuned model; nan if either is unknown."""
+        return self.eager / self.latency
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data for JSON.
@@ -153,14 +184,7 @@ def _read(cls: type[_T], data: Any, place: str) -> _T:
             if entry.default is entry.default_factory is dataclasses.MISSING:
                 raise damaged(name, "is missing")
             continue
-        value, kind = data[entry.name], str(entry.type)
-        if kind == "float" and value is None:
-            value = math.nan
-        if kind.startswith("dict["):
-            _check_dict(value, kind, name)
-        elif kind in _KINDS and (isinstance(value, bool) or not isinstance(value, _KINDS[kind]) or _is_huge(value)):
-            raise damaged(name, f"is {shown(value)}, expected {kind}")
-        values[entry.name] = TaskHistory.from_json(value, name) if kind == "TaskHistory" else value
+        values[entry.name] = _value(data[entry.name], str(entry.type), name)
     unknown = sorted(set(data) - {entry.name for entry in dataclasses.fields(cls)})  # type: ignore[arg-type]
     if unknown:
         raise damaged(f"{place}.{unknown[0]}" if place else unknown[0], "is an unknown field")
@@ -169,11 +193,33 @@ def _read(cls: type[_T], data: Any, place: str) -> _T:
     return cls(**values)
 
 
+def _value(value: Any, kind: str, name: str) -> Any:
+    """Return a field's value from JSON. kind: the field's annotation. Raise InvalidArtefact for other types."""
+    if kind == "TaskHistory":
+        return TaskHistory.from_json(value, name)
+    if kind == "tuple[str, ...]":
+        return _strings(value, name)
+    if kind == "float" and value is None:
+        return math.nan
+    if kind.startswith("dict["):
+        _check_dict(value, kind, name)
+    elif kind in _KINDS and (isinstance(value, bool) or not isinstance(value, _KINDS[kind]) or _is_huge(value)):
+        raise damaged(name, f"is {shown(value)}, expected {kind}")
+    return value
+
+
 def _check_dict(value: Any, kind: str, name: str) -> None:
     """Raise InvalidArtefact unless a value is a dictionary of strings or of integers, as `kind` says."""
     classes = _KINDS[kind.removeprefix("dict[str, ").removesuffix("]")]
     if not isinstance(value, dict) or any(type(part) not in classes or _is_huge(part) for part in value.values()):
         raise damaged(name, f"is {shown(value)}, expected {kind}")
+
+
+def _strings(value: Any, name: str) -> tuple[str, ...]:
+    """Return a list of strings as a tuple. Raise InvalidArtefact for anything else."""
+    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+        raise damaged(name, f"is {shown(value)}, expected a list of strings")
+    return tuple(value)
 
 
 def _is_huge(value: Any) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from felixlike._util.wording import counted
@@ -45,6 +46,10 @@ _MODEL = (Column("task", right=False, least=20), Column("key", right=False), Col
 """Columns of a list of tasks."""
 
 
+_NAME_RANK = 7
+"""Rank of the column of names beside the layers."""
+
+
 def report_text(report: ReportData, *, width: int | None = None) -> str:
     """Format a report as plain text.
 
@@ -53,7 +58,8 @@ def report_text(report: ReportData, *, width: int | None = None) -> str:
         width: Columns of text; None does not wrap.
     """
     lines = paragraph(f"{report.model} on {report.device}", width)
-    lines += ["", *table(_TASKS, [_row(task) for task in report.tasks], width), ""]
+    columns, rows = _with_layers(_TASKS, [task.title for task in report.tasks], [_row(task) for task in report.tasks])
+    lines += ["", *table(columns, rows, width), ""]
     for note in (*task_notes(report), *run_notes(report)):
         lines += paragraph(note, width)
     return "\n".join(lines)
@@ -92,7 +98,20 @@ def tasks_text(tasks: Sequence[Task], *, width: int | None = None) -> str:
         width: Columns of text; None does not wrap.
     """
     rows = [(t.name, t.key[:8], f"{t.flops / 1e6:.3g}", f"{t.weight:g}") for t in tasks]
-    return "\n".join(table(_MODEL, rows, width))
+    return "\n".join(table(*_with_layers(_MODEL, [t.title for t in tasks], rows), width))
+
+
+def _with_layers(
+    columns: Sequence[Column], titles: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[Column], list[Sequence[str]]]:
+    """Return a table of tasks with their layers as the first column, if a task's title is not its name.
+
+    The column of names is then omitted early in narrow tables.
+    """
+    if all(row[0] == title for title, row in zip(titles, rows, strict=True)):
+        return list(columns), list(rows)
+    layers, name = replace(columns[0], name="layers"), replace(columns[0], rank=_NAME_RANK)
+    return [layers, *columns[1:], name], [[t, *row[1:], row[0]] for t, row in zip(titles, rows, strict=True)]
 
 
 def _row(task: TaskReport) -> tuple[str, ...]:
@@ -125,8 +144,8 @@ def rate(flops: float, seconds: float) -> str:
 def task_notes(report: ReportData) -> list[str]:
     """Return remarks on single tasks."""
     lines = []
-    unmeasured = [t.name for t in report.tasks if t.how == "unmeasured"]
-    untuned = [t.name for t in report.tasks if t.how == "untuned"]
+    unmeasured = dict.fromkeys(t.title for t in report.tasks if t.how == "unmeasured")
+    untuned = dict.fromkeys(t.title for t in report.tasks if t.how == "untuned")
     if unmeasured:
         lines.append(f"Predicted and checked, not measured, for lack of budget: {', '.join(unmeasured)}.")
     if untuned:
@@ -134,10 +153,11 @@ def task_notes(report: ReportData) -> list[str]:
     if words := precision_words(report):
         lines.append(f"Products: {words}.")
     for task in report.tasks:
+        title = f"{task.layers[0]} ({task.name})" if task.layers else task.name
         for sketch, reason in task.sampled.items():
-            lines.append(f"{task.name}, sketch {sketch}: tuned by sampling, since {reason}")
+            lines.append(f"{title}, sketch {sketch}: tuned by sampling, since {reason}")
         if task.note:
-            lines.append(f"{task.name}: {task.note}")
+            lines.append(f"{title}: {task.note}")
     return lines
 
 
@@ -145,7 +165,7 @@ def precision_words(report: ReportData) -> str:
     """Return the precision of products as text; empty if float32 was requested."""
     if report.precision == "float32":
         return ""
-    on_tensor_cores = [task.name for task in report.tasks if task.precision != "float32"]
+    on_tensor_cores = dict.fromkeys(task.title for task in report.tasks if task.precision != "float32")
     if not on_tensor_cores:
         return f"{report.precision} was requested, but all are float32"
     return f"{report.precision} on tensor cores in {', '.join(on_tensor_cores)}; float32 elsewhere"
@@ -159,6 +179,7 @@ def run_notes(report: ReportData) -> list[str]:
         + (f", after {counted(report.recalled, 'candidate')} from the store" if report.recalled else "")
         + f"; {report.stopped}."
     ]
+    lines += call_notes(report)
     if report.reference:
         error = f"{report.error:.1e}" if math.isfinite(report.error) else "unknown"
         lines.append(f"Maximum relative error of the whole model against {report.reference}: {error}.")
@@ -166,6 +187,32 @@ def run_notes(report: ReportData) -> list[str]:
         lines.append(report.note)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     lines.append(f"Seed {report.seed}; {versions}.")
+    return lines
+
+
+def call_notes(report: ReportData) -> list[str]:
+    """Return sentences on whole calls of the model, and on what tuning gained."""
+    lines = []
+    if math.isfinite(report.latency):
+        spread = f"{latency(report.latency_low)} to {latency(report.latency_high)}"
+        times = f", {report.speedup:.3g}x the speed of eager PyTorch" * math.isfinite(report.speedup)
+        lines.append(f"A call of the tuned model takes {latency(report.latency)} (half of the calls {spread}){times}.")
+    if math.isfinite(report.eager):
+        spread = f"{latency(report.eager_low)} to {latency(report.eager_high)}"
+        lines.append(f"The original takes {latency(report.eager)} in eager PyTorch (half of the calls {spread}).")
+    timed = [task for task in report.tasks if math.isfinite(task.predicted) and math.isfinite(task.seconds)]
+    if timed:
+        predicted = math.fsum(task.weight * task.predicted for task in timed)
+        tuned = math.fsum(task.weight * task.seconds for task in timed)
+        ratio = f"{predicted / tuned:.2f}"
+        part = "the model" if len(timed) == len(report.tasks) else f"{len(timed)} of {len(report.tasks)} tasks"
+        if ratio == "1.00":
+            lines.append("Tuning found nothing faster than the predicted schedules.")
+        else:
+            lines.append(
+                f"Tuning made {part} {ratio}x faster than the predicted schedules (sum of kernels: {latency(tuned)}"
+                f" instead of {latency(predicted)})."
+            )
     return lines
 
 

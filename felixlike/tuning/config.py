@@ -68,11 +68,21 @@ class RunConfig:
     tracker: str | None = None
     key: str | None = None
     threads: int | None = None
+    compare: bool = False
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
     def checked(
-        cls, *, target: Any, precision: str, effort: str, seed: Any, space: str, threads: Any, **options: Any
+        cls,
+        *,
+        target: Any,
+        precision: str,
+        effort: str,
+        seed: Any,
+        space: str,
+        threads: Any,
+        compare: Any,
+        **options: Any,
     ) -> RunConfig:
         """Return the configuration for a user's options.
 
@@ -86,12 +96,23 @@ class RunConfig:
         make_strategy(options["strategy"])
         make_progress(options["progress"])
         seed, space, threads = option_checks.seed(seed), check_space(space), check_threads(threads)
+        compare = option_checks.of_kind(compare, bool, "compare", where="compare", remedy="pass True or False")
         target = hardware.with_precision(resolve_target(target), precision)
         require_runnable(target)
         device = device_name(target)  # raises if the required GPU is missing
         if kind_of(target).on_host:
             pin_threads()  # raises if the calling thread cannot run the result
-        return cls(target, device, effort=level, seed=seed, space=space, threads=threads, started=started, **options)
+        return cls(
+            target,
+            device,
+            effort=level,
+            seed=seed,
+            space=space,
+            threads=threads,
+            compare=compare,
+            started=started,
+            **options,
+        )
 
     @property
     def measures(self) -> bool:

@@ -26,6 +26,7 @@ from felixlike.tuning.compiling import Build
 from felixlike.tuning.config import RunConfig
 from felixlike.tuning.session import Session
 from felixlike.tuning.state import TaskState
+from felixlike.tuning.timing import CallTimes
 
 _T = TypeVar("_T")
 
@@ -69,12 +70,12 @@ class Reporter:
     interrupts: Interrupts
     note: Callable[[str], None]
 
-    def report(self, verification: Verification) -> Report:
+    def report(self, verification: Verification, times: CallTimes | None = None) -> Report:
         """Return the report; without its tasks if these fail."""
-        bare = self._bare(verification)
+        bare = self._bare(verification, times or CallTimes())
         return self._attempt(lambda: replace(bare, tasks=self.tasks(), stopped=self._why_stopped()), bare)
 
-    def _bare(self, verification: Verification) -> Report:
+    def _bare(self, verification: Verification, times: CallTimes) -> Report:
         """Return the report without its tasks."""
         return Report(
             model=self.imported.name,
@@ -93,7 +94,8 @@ class Reporter:
             recalled=self.budget.found_trials,
             precision=precision_of(self.imported.target).name,
             spent={step: round(seconds, 3) for step, seconds in self.session.spent.seconds.items()},
-            note=" ".join(filter(None, (self.imported.note, verification_note(verification)))),
+            note=" ".join(filter(None, (self.imported.note, verification_note(verification), times.words))),
+            **_call_fields(times),
         )
 
     def tasks(self) -> tuple[TaskReport, ...]:
@@ -133,6 +135,15 @@ class Reporter:
         except Exception as error:
             self.note(f"the report failed: {first_line(error)}")
         return otherwise
+
+
+def _call_fields(times: CallTimes) -> dict[str, float]:
+    """Return the report's fields on whole calls."""
+    fields: dict[str, float] = {}
+    for name, timed in (("latency", times.tuned), ("eager", times.eager)):
+        if timed is not None:
+            fields |= {name: timed.seconds, f"{name}_low": timed.low, f"{name}_high": timed.high}
+    return fields
 
 
 def verification_note(verification: Verification) -> str:
@@ -191,5 +202,7 @@ def _bare_task(state: TaskState, choice: Choice) -> TaskReport:
         error=choice.error,
         point={},
         sampled={},
+        predicted=state.history.predicted(),
+        layers=state.task.layers,
         note="; ".join(filter(None, (choice.note, *(f"a mistake in felixlike: {fault}" for fault in state.faults)))),
     )

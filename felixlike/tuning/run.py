@@ -32,7 +32,7 @@ from felixlike.hardware import kind_of
 from felixlike.measure import Pool
 from felixlike.report import Report, RunLog, make_progress
 from felixlike.report.progress import Reporter as ProgressDisplay
-from felixlike.runtime import Compiled, Verification
+from felixlike.runtime import Compiled, Verdict, Verification
 from felixlike.search import make_strategy
 from felixlike.tuning.budget import Budget
 from felixlike.tuning.choice import Choice, check_ahead, choose_safely
@@ -43,6 +43,7 @@ from felixlike.tuning.reporting import Reporter, Searched, versions
 from felixlike.tuning.session import OVERTIME, Event, Session
 from felixlike.tuning.state import TaskState
 from felixlike.tuning.threads import one_thread
+from felixlike.tuning.timing import CallTimes, call_times, require_eager
 from felixlike.tuning.verifying import UNVERIFIED, hand_over, verify
 
 _T = TypeVar("_T")
@@ -80,6 +81,7 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
     Raises:
         FelixlikeError: As for `felixlike.optimize`, except VerificationFailed, which `tell` raises.
     """
+    require_eager(model, config)
     budget, deadline, problems = config.budget(), Deadline(), list[str]()
     open_pool = config.pool_factory(deadline)
     predictor = costmodel.load(kind_of(config.target).device, config.weights, seed=config.seed)
@@ -102,7 +104,11 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
         with session.spent.on("comparing"):
             interrupts.attempt(lambda: hand_over(build.compiled, lambda: reporter.report(UNVERIFIED)), lambda: None)
             verification = verify(imported, build, interrupts)
-        report = reporter.report(verification)
+        if config.compare:
+            progress.say("timing the model beside eager PyTorch")
+        with session.spent.on("timing"):
+            times = _timed(imported, build.compiled, config, verification, interrupts, problems.append)
+        report = reporter.report(verification, times)
         problems += log.end(report)
     pending = _warnings(imported, session.states, chosen.searched.failure, problems)
     return Result(build.compiled, report, verification, pending)
@@ -180,6 +186,7 @@ class Run:
         session, note = chosen.session, self.problems.append
         with session.spent.on("compiling"):
             build = compile_chosen(compiled, session.states, chosen.choices, interrupts=self.interrupts, note=note)
+            build.compiled.threads = self.config.threads or 0
         bare = replace(imported, module=None)  # the build has its own weights
         return build, Reporter(self.config, bare, session, self.budget, chosen.searched, build, self.interrupts, note)
 
@@ -293,6 +300,24 @@ def start_event(name: str, tasks: Sequence[Task], budget: Budget, config: RunCon
         "tasks": {task.key: task.name for task in tasks},
         "calls": {task.key: task.weight for task in tasks},
     }
+
+
+def _timed(
+    imported: Imported,
+    compiled: Compiled,
+    config: RunConfig,
+    verification: Verification,
+    interrupts: Interrupts,
+    note: Callable[[str], None],
+) -> CallTimes:
+    """Return the latencies of whole calls; none of a wrong model, or if the run was interrupted."""
+    if verification.verdict is Verdict.WRONG:
+        return CallTimes()
+    try:
+        return interrupts.attempt(lambda: call_times(imported, compiled, config), CallTimes)
+    except Exception as error:  # no space for the saved model, for example
+        note(f"timing the model failed: {first_line(error)}")
+        return CallTimes()
 
 
 def _observer(listeners: tuple[Callable[[Event], None], ...], interrupts: Interrupts) -> Callable[[Event], None]:

@@ -238,6 +238,7 @@ class Session:
             return
         if not measured:
             return
+        state.history.first = state.history.first or len(measured)
         budget.spent_rounds += not begun
         state.progress.add(state.best[0] if state.best else math.inf, len(measured))
         state.progress.exhausted = nothing_left

@@ -97,7 +97,7 @@ def compiler() -> None:
 
 @pytest.fixture(scope="module")
 def lowered() -> network.Lowered:
-    return network.lowered_source(*read_network(_program(), None), _SM_90, measure=False)
+    return network.plan_source(*read_network(_program(), None), _SM_90, measure=False).lowered({})
 
 
 @pytest.mark.usefixtures("compiler")

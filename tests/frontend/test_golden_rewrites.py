@@ -233,6 +233,7 @@ def test_every_rewrite_has_a_text() -> None:
         "fuse_dynamic",
         "rewrites_of",
         "function_pass",
+        "layers_of",
         "_run",
         "relax_pass",
     }

@@ -58,7 +58,7 @@ def indices_of_large(func: Any) -> list[Any]:
     ],
 )
 def test_indices_of_imported_models_have_64_bits(operator: Any, shapes: Any) -> None:
-    ((task,), _) = extract(fuse(relax_module(operator, *shapes), TARGET), TARGET)
+    ((task,), _) = extract(fuse(relax_module(operator, *shapes), TARGET)[0], TARGET)
     sketches = symbolic.sketches(task)
     scheduled = [sketch.schedule(sketch.sample(1, 0)[0]).mod for sketch in sketches[:2]]
     for module in (task.module, *scheduled):

@@ -20,9 +20,9 @@ from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.records import WorkloadSummary
 from felixlike.report import Report, TaskReport, make_progress, report_text, store_text
-from felixlike.report.page import report_table
+from felixlike.report.page import page_of_report, page_text, report_table
 from felixlike.report.progress import LineReporter, LiveReporter, Reporter
-from felixlike.report.tables import latency
+from felixlike.report.tables import call_notes, latency
 from felixlike.tuning import Budget, Event, TaskState
 
 
@@ -81,6 +81,61 @@ def test_text_at_every_width(
     assert str(report) == text
 
 
+@pytest.fixture
+def named(report: Report) -> Report:
+    """A report with the layers of two tasks, and latencies of whole calls."""
+    dense, norm, pool = report.tasks
+    tasks = (
+        dataclasses.replace(dense, layers=("block.0.dense + relu", "block.1.dense + relu"), predicted=2.5e-4),
+        dataclasses.replace(norm, layers=("block.0.norm", "block.1.norm", "block.2.norm"), note="old"),
+        pool,
+    )
+    calls: dict[str, Any] = {"latency": 5e-4, "latency_low": 4.9e-4, "latency_high": 5.2e-4}
+    eager: dict[str, Any] = {"eager": 9e-4, "eager_low": 8e-4, "eager_high": 1e-3}
+    return dataclasses.replace(report, tasks=tasks, **calls, **eager)
+
+
+@pytest.mark.parametrize("width", [None, 80])
+def test_text_with_layers(named: Report, golden: Callable[[str, str], None], width: int | None) -> None:
+    text = report_text(named, width=width)
+    golden("report_layers" if width is None else f"report_layers_{width}", text)
+    restored = Report.from_json(json.loads(json.dumps(named.to_json())))
+    assert report_text(restored, width=width) == text
+
+
+def test_pages_list_the_layers_and_the_latency_of_a_call(named: Report) -> None:
+    page = page_text(page_of_report(named))
+    assert "block.0.dense + relu (and 1 other)" in page
+    assert "block.0.norm, block.1.norm, block.2.norm" in page
+    assert "1.8x the speed of eager PyTorch" in page
+    assert "1.8x the speed of eager PyTorch" in report_table(named)
+    assert named.speedup == pytest.approx(1.8)
+
+
+def test_reports_of_earlier_versions_have_no_layers(named: Report) -> None:
+    data = named.to_json()
+    for name in ("latency", "latency_low", "latency_high", "eager", "eager_low", "eager_high"):
+        del data[name]
+    for task in data["tasks"]:
+        del task["layers"], task["predicted"]
+    old = Report.from_json(data)
+    assert [task.title for task in old.tasks] == [task.name for task in old.tasks]
+    assert call_notes(old) == []
+
+
+@pytest.mark.parametrize(
+    ("predicted", "tuned", "words"),
+    [
+        (2.5e-4, 2e-4, "Tuning made the model 1.25x faster than the predicted schedules (sum of kernels: 400 µs"),
+        (2e-4, 2e-4, "Tuning found nothing faster than the predicted schedules."),
+    ],
+)
+def test_the_gain_over_the_predicted_schedules(report: Report, predicted: float, tuned: float, words: str) -> None:
+    task = dataclasses.replace(report.tasks[0], seconds=tuned, predicted=predicted)
+    (line,) = call_notes(dataclasses.replace(report, tasks=(task,)))
+    assert line.startswith(words)
+
+
 def test_text_uses_characters_of_the_output_encoding(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     print(report)
@@ -135,6 +190,9 @@ def test_reports_round_trip_through_json(report: Report) -> None:
         (lambda r: r["tasks"][0].update(seconds="1"), r"tasks\[0\].seconds is '1', expected float"),
         (lambda r: r["tasks"][0].update(point={"a": "b"}), r"tasks\[0\].point is .*\bdict\[str, int\]"),
         (lambda r: r["tasks"][0].update(failures=[1]), r"tasks\[0\].failures is \[1\]"),
+        (lambda r: r["tasks"][0].update(layers="fc"), r"tasks\[0\].layers is 'fc', expected a list of strings"),
+        (lambda r: r["tasks"][0].update(layers=[1]), r"tasks\[0\].layers is \[1\], expected a list of strings"),
+        (lambda r: r.update(latency="1"), r"latency is '1', expected float"),
         (lambda r: r["tasks"][0].update(sketch=True), r"tasks\[0\].sketch is True"),
         (lambda r: r["tasks"][0].update(seconds=0.0), r"tasks\[0\].seconds is 0.0"),
         (lambda r: r["tasks"][0].update(weight=10**400), r"tasks\[0\].weight is 10+"),

@@ -69,7 +69,7 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
     source = drawn(_read(model, either(shapes, example_inputs)))
     check_target(source.module, target, source.name)
     try:
-        module = fuse(source.module, target)
+        module, layers = fuse(source.module, target)
     except _tvm.TVM_ERRORS as error:
         if not _tvm.refusal(error):
             raise
@@ -84,7 +84,7 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
             where=source.name,
             remedy="pass a model with at least one operator that depends on an input",
         )
-    tasks, functions = extract(module, target)
+    tasks, functions = extract(module, target, layers)
     return Imported(
         name=source.name,
         module=module,

@@ -45,6 +45,7 @@ from felixlike.frontend.importers.pytorch_regions import note_of, outline, witho
 from felixlike.frontend.importers.randomness import refuse_randomness
 from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
+from felixlike.frontend.rewrites.layers import Recorder
 from felixlike.frontend.signature.layouts import as_users, is_users, output_orders, with_outputs_in_memory_order
 from felixlike.frontend.signature.nesting import TENSOR
 from felixlike.frontend.signature.signature import Parameter, Signature, parameters_of
@@ -213,7 +214,8 @@ def _convert(
         structure = structure_from_leaves(program.call_spec.out_spec, leaves)
         if any(orders):
             with_outputs_in_memory_order(program, (*orders, *((),) * len(mutations.places)))
-        converters = with_right_types(CONVERTERS, _operators(program), name)
+        recorder = Recorder(program)
+        converters = recorder.recording(with_right_types(CONVERTERS, _operators(program), name))
         try:
             module = importer.from_exported_program(
                 program,
@@ -239,7 +241,7 @@ def _convert(
         )
     return Source(
         name,
-        module,
+        recorder.labelled(module),
         signature,
         structure,
         tuple(examples),

@@ -34,6 +34,7 @@ from felixlike.frontend.rewrites import (
     with_transposed_factors,
     with_wide_norms,
 )
+from felixlike.frontend.rewrites.layers import layers_of
 from felixlike.frontend.rewrites.simplify_indices import with_simple_indices
 from felixlike.hardware import kind_of, target_device
 
@@ -147,12 +148,17 @@ def rewrites_of(kind: str) -> tuple[Rewrite, ...]:
     return tuple(rewrite for rewrite in REWRITES if not rewrite.kinds or kind in rewrite.kinds)
 
 
-def fuse(module: Any, target: Any) -> Any:
+def fuse(module: Any, target: Any) -> tuple[Any, dict[str, tuple[str, ...]]]:
     """Legalise and fuse a Relax module for a target, and annotate weights whose layout is free.
 
-    Raises what TVM raises.
+    Returns the fused module, and the layers of each of its functions (`layers.layers_of`).  Raises what TVM raises.
     """
-    return with_marks(_run(module, target, rewrites_of(kind_of(target).name)))
+    rewrites = rewrites_of(kind_of(target).name)
+    fusing, inlining = (next(i for i, r in enumerate(rewrites) if r.name == name) for name in ("FuseOps", "FuseTIR"))
+    legal = _run(module, target, rewrites[:fusing])
+    grouped = _run(legal, target, rewrites[fusing:inlining])
+    layers = layers_of(module, legal, grouped)
+    return with_marks(_run(grouped, target, rewrites[inlining:])), layers
 
 
 def fuse_dynamic(module: Any, target: Any) -> Any:

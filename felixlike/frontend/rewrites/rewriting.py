@@ -42,8 +42,8 @@ class Bindings:
         return self._values.get(_tvm.identity(expression), expression)
 
     def variable(self, value: Any) -> Any:
-        """Return the variable that a value is bound to."""
-        return self._variables[_tvm.identity(value)]
+        """Return the variable that a value is bound to, None for the function's output and subexpressions."""
+        return self._variables.get(_tvm.identity(value))
 
     def block(self, value: Any) -> int:
         """Return the index of the block that binds a value, or -1 for a subexpression."""
@@ -62,13 +62,33 @@ class Rewriter:
     """Build the new function in a rule.
 
     Attributes:
-        builder: TVM's block builder of the new function.
+        builder: TVM's block builder of the new function. Its variables get the span of the one that is rewritten.
         new: Maps an expression of the old function to the new one.
     """
 
-    def __init__(self, visitor: Any) -> None:
-        self.builder = visitor.builder_
+    def __init__(self, visitor: Any, variable: Any) -> None:
+        span = None if variable is None else variable.span
+        self.builder = visitor.builder_ if span is None else _Spanning(visitor.builder_, span)
         self.new = visitor.visit_expr
+
+
+class _Spanning:
+    """A block builder whose variables have a span, which is the label of a layer (`frontend/rewrites/layers.py`)."""
+
+    def __init__(self, builder: Any, span: Any) -> None:
+        self._builder, self._span = builder, span
+
+    def emit(self, expression: Any) -> Any:
+        """Emit an expression as TVM's builder does, and return its variable."""
+        value = self._builder.normalize(expression)
+        flow = self._builder.current_block_is_dataflow()
+        kind, prefix = (_tvm.relax.DataflowVar, "lv") if flow else (_tvm.relax.Var, "gv")
+        variable = kind(self._builder.get_unique_name(prefix), value.ty, self._span)
+        self._builder.emit_normalized(_tvm.relax.VarBinding(variable, value))
+        return variable
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._builder, name)
 
 
 def rewritten(module: Any, rule: Rule) -> Any:
@@ -94,12 +114,16 @@ def _visitor() -> Any:
             self.bindings: Bindings | None = None
 
         def visit_call_(self, call: Any) -> Any:
-            replacement = self.rule(call, self.bindings, Rewriter(self))  # type: ignore[arg-type]
+            replacement = self._replacement(call)
             return super().visit_call_(call) if replacement is None else replacement
 
         def visit_tuple_getitem_(self, element: Any) -> Any:
-            replacement = self.rule(element, self.bindings, Rewriter(self))  # type: ignore[arg-type]
+            replacement = self._replacement(element)
             return super().visit_tuple_getitem_(element) if replacement is None else replacement
+
+        def _replacement(self, value: Any) -> Any:
+            assert self.bindings is not None
+            return self.rule(value, self.bindings, Rewriter(self, self.bindings.variable(value)))
 
     return relax.expr_functor.mutator(Visitor)
 

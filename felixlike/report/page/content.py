@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from felixlike._util.wording import task_title
 from felixlike.report.task_history import Pair
 from felixlike.symbolic.program.tree import Nodes
 
@@ -38,6 +39,7 @@ class PageTask:
         building: Seconds that parallel processes spent on building.
         running: Seconds that parallel processes spent on running.
         notes: Further remarks.
+        layers: What each call site computes, as `TaskReport.layers`.
     """
 
     name: str
@@ -60,6 +62,12 @@ class PageTask:
     building: float = 0.0
     running: float = 0.0
     notes: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Return the layers of the task and the number of other ones, or its name."""
+        return task_title(self.layers, self.name)
 
     @property
     def total(self) -> float:

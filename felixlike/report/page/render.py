@@ -105,9 +105,11 @@ def task_table(group: Group, *, links: str = "") -> Markup:
     head = [element("th", name, class_="left" if name in left else None, scope="col") for name in columns]
     rows = []
     for place, task in enumerate(group.tasks):
-        name = named(task.name)
+        name = named(task.title)
         if links and place < MOST_SHOWN:
             name = element("a", name, href=f"#{links}{place}")
+        if task.layers:
+            name = joined(name, " ", element("span", named(task.name), class_="quiet"))
         share = group.share(task)
         cells = (
             name,
@@ -191,7 +193,10 @@ def _details(task: PageTask, identity: str, *, is_open: bool) -> Markup:
         panels.append(_figure("Untuned: the original function", loops_picture(task.untuned)))
     words = element("p", task.unseen, class_="quiet") if task.unseen and not task.chosen else None
     notes = [element("p", note) for note in task.notes]
-    summary = element("summary", element("b", named(task.name)), " ", element("span", latency(task.best)))
+    if task.layers:
+        layers = ", ".join(dict.fromkeys(task.layers))
+        notes.insert(0, element("p", "Layers: ", named(layers), ". Task: ", named(task.name), ".", class_="quiet"))
+    summary = element("summary", element("b", named(task.title)), " ", element("span", latency(task.best)))
     nothing = element("p", "No further data.", class_="quiet") if not panels and not task.unseen else None
     return element(
         "details", summary, *notes, element("div", *panels, class_="panels"), words, nothing, id=identity, open=is_open

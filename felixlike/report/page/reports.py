@@ -12,7 +12,7 @@ from felixlike.report.page.content import Group, Page, PageTask
 from felixlike.report.page.markup import element, joined, named
 from felixlike.report.page.render import task_table
 from felixlike.report.report_data import ReportData, TaskReport
-from felixlike.report.tables import precision_words, run_notes, task_notes
+from felixlike.report.tables import call_notes, precision_words, run_notes, task_notes
 
 
 def page_of_report(report: ReportData) -> Page:
@@ -21,7 +21,7 @@ def page_of_report(report: ReportData) -> Page:
     Args:
         report: Report of a run.
     """
-    notes = [*task_notes(report), *([report.note] if report.note else [])]
+    notes = [*call_notes(report), *task_notes(report), *([report.note] if report.note else [])]
     if not any(task.story.steps for task in report.tasks):
         notes.append("The report has no curves: nothing was measured in this run, or an earlier version wrote it.")
     return Page(
@@ -100,4 +100,5 @@ def _task(task: TaskReport, report: ReportData) -> PageTask:
         point=task.point,
         building=history.building,
         running=history.running,
+        layers=task.layers,
     )

@@ -7,23 +7,29 @@ placed by felixlike.hardware.placement. OpenMP settings of the user take precede
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import pickle
 import signal
+import subprocess
+import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
 from types import TracebackType
 from typing import Any, Self
 
-from felixlike.bench.timing import Timed, Timer, interleaved, summary, timer
+import cloudpickle
+
+from felixlike._util.child_process import environment
+from felixlike.errors import first_line
 from felixlike.hardware import placement
 from felixlike.hardware.probe import usable_processors
 from felixlike.measure.child.confine import confine
+from felixlike.measure.sides.timing import Timed, Timer, interleaved, summary, timer
 
 Make = Callable[[], Callable[[], object]]
-"""Creates a side's call in the process where it runs: a module-level function, or a functools.partial of one."""
+"""Creates a side's call in the process where it runs."""
 
 
 _GRACE_SECONDS = 10.0
@@ -38,14 +44,17 @@ class Side:
     """A process for one side, which can load calls repeatedly; a context manager."""
 
     def __init__(self) -> None:
-        spawning = multiprocessing.get_context("spawn")
-        self._connection, theirs = spawning.Pipe()
-        self._process = spawning.Process(target=_serve, args=(theirs, os.getpid()), daemon=True)
-        with placement.unbound(), _environment(_bound()):
-            self._process.start()
-        assert self._process.pid is not None
+        self._connection, theirs = Pipe()
+        # multiprocessing would run the user's main module again, which may have no guard (if __name__ == "__main__").
+        code = f"from {__name__} import serve; serve({theirs.fileno()}, {os.getpid()})"
+        with placement.unbound(), theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code],
+                pass_fds=[theirs.fileno()],
+                env={**_bound(), **environment()},
+            )
         self._number = self._process.pid
-        theirs.close()
+        self._send(list(sys.path))
 
     def __enter__(self) -> Self:
         return self
@@ -54,9 +63,10 @@ class Side:
         self._connection.close()
         with suppress(ProcessLookupError):  # the process has exited
             os.kill(self._number, signal.SIGCONT)
-        self._process.join(_GRACE_SECONDS)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_SECONDS)
         self._process.kill()
-        self._process.join()
+        self._process.wait()
 
     def load(self, make: Make) -> None:
         """Create the side's call in the process, in place of the previous one. Raise SideFailed."""
@@ -67,11 +77,19 @@ class Side:
         latencies: array[float] = self._ask(calls)
         return latencies
 
+    def _send(self, request: object) -> None:
+        """Send an object, whole with its class even if that is in the main module or a notebook. Raise SideFailed."""
+        try:
+            message = cloudpickle.dumps(request)
+        except Exception as error:  # of the user's classes
+            raise SideFailed(f"it cannot be sent to another process ({first_line(error)})") from None
+        self._connection.send_bytes(message)
+
     def _ask(self, request: object) -> Any:
         """Return the answer to a request. The process is stopped before and after."""
         try:
             os.kill(self._number, signal.SIGCONT)
-            self._connection.send(request)
+            self._send(request)
             answer = self._connection.recv()
         except (EOFError, OSError):
             raise SideFailed("its process died") from None
@@ -99,13 +117,21 @@ class Sides:
         for side in self._sides.values():
             side.__exit__(kind, error, at)
 
-    def compare(self, makes: Mapping[str, Make], *, seconds_a_side: float = 3.0, slot: float = 0.1) -> dict[str, Timed]:
-        """Time sides as `interleaved` does. Print and leave out the sides that fail.
+    def compare(
+        self,
+        makes: Mapping[str, Make],
+        *,
+        seconds_a_side: float = 3.0,
+        slot: float = 0.1,
+        say: Callable[[str], object] = print,
+    ) -> dict[str, Timed]:
+        """Time sides as `interleaved` does. Leave out the sides that fail.
 
         Args:
             makes: Functions that create the calls, by name.
             seconds_a_side: Seconds of timing per side.
             slot: Seconds per turn.
+            say: Called with the reason for each side that fails.
         """
         self.failures = {}
         timers: dict[str, Timer] = {}
@@ -115,7 +141,7 @@ class Sides:
                 side.load(make)
                 side.times(0)
             except SideFailed as failure:
-                print(f"{name} does not work here: {failure}", flush=True)
+                say(f"{name} does not work here: {failure}")
                 self.failures[name] = str(failure)
                 side.__exit__(None, None, None)
                 del self._sides[name]
@@ -141,13 +167,20 @@ def fresh(make: Make, *, processes: int = 10, seconds: float = 0.5) -> list[Time
     return results
 
 
-def _serve(connection: Connection, parent: int) -> None:
-    """Load and time calls on request until the parent exits. Output of the calls is discarded."""
+def serve(descriptor: int, parent: int) -> None:
+    """Load and time calls on request until the parent exits. Output of the calls is discarded.
+
+    Args:
+        descriptor: File descriptor of the connection. The first message is the parent's import path.
+        parent: Process id of the parent.
+    """
     confine(parent)
+    connection = Connection(descriptor)
+    sys.path[:] = pickle.loads(connection.recv_bytes())
     times = timer(_nothing)
     while True:
         try:
-            request = connection.recv()
+            request = pickle.loads(connection.recv_bytes())
             if isinstance(request, int):
                 connection.send(times(request))
             else:
@@ -169,15 +202,3 @@ def _bound() -> dict[str, str]:
     """Return the environment that binds each OpenMP thread to one core."""
     places = ",".join(f"{{{min(core)}}}" for core in usable_processors())
     return {"OMP_PROC_BIND": "true", "OMP_PLACES": places}
-
-
-@contextmanager
-def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables that are unset, for processes that are started in the block."""
-    missing = {name: value for name, value in settings.items() if name not in os.environ}
-    os.environ.update(missing)
-    try:
-        yield
-    finally:
-        for name in missing:
-            del os.environ[name]
