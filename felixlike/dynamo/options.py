@@ -26,7 +26,8 @@ class Options:
             tuning.
         store: Path of the record store, shared by the user's processes. None uses the store in the user's data folder,
             or memory if that cannot be written.
-        sizes: Maximum number of combinations of sizes for which a graph with dynamic sizes is compiled.
+        sizes: Maximum number of versions of a graph with dynamic sizes. A version serves all sizes in a range, or one
+            combination of sizes if the graph cannot be compiled for many.
         watch_weights: Whether to compare the contents of weights, to detect changes that PyTorch does not count
             (through `.data`, or in inference mode). This takes about 1 % of the time. Without it only counted changes
             and replaced tensors are detected.
