@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from felixlike._util.torch_compat import forward_of
+
 
 class Bound(nn.Module):
     """A module whose inputs are the graph's inputs without weights and sizes.
@@ -37,4 +39,4 @@ class Bound(nn.Module):
         values = [getattr(self, value) if isinstance(value, str) else value for value in self._fixed]
         for place, value in zip(self._places, inputs, strict=True):
             values[place] = value
-        return self._graph.forward(*values)  # calling it would print a traceback for every error
+        return forward_of(self._graph)(*values)  # calling the graph would print a traceback for every error

@@ -168,11 +168,11 @@ def _grouped_product(node: Any, importer: Any) -> Any:
     """
     rows, matrices, *more = node.args
     given = dict(zip(("offs", "bias", "out_dtype"), more, strict=False)) | dict(node.kwargs)
-    (count, width), ranks = _sizes(rows), (rows.meta["val"].dim(), matrices.meta["val"].dim())
-    if ranks != (2, 3) or given.get("bias") is not None:
+    if (len(_sizes(rows)), len(_sizes(matrices))) != (2, 3) or given.get("bias") is not None:
         raise UnsupportedOperator(
-            f"TVM cannot import {node.target} of these ranks or with a bias", remedy="use torch.bmm"
+            f"TVM cannot import {node.target} with a bias or for other ranks than 2 and 3", remedy="use torch.bmm"
         )
+    count, width = _sizes(rows)
     groups, _, columns = _sizes(matrices)
     relax, op, emit = _tvm.relax, _tvm.relax.op, importer.block_builder.emit
     ends = emit(op.reshape(importer.env[given["offs"]], (1, groups)))
