@@ -329,6 +329,15 @@ def is_wrapped_number(node: Any) -> bool:
     return is_scalar and bool(getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False))
 
 
+def forward_of(graph: Any) -> Callable[..., Any]:
+    """Return the forward of a GraphModule. Calling one whose code is not generated yet prints each error."""
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    _LazyGraphModule.force_recompile(graph)
+    forward: Callable[..., Any] = graph.forward
+    return forward
+
+
 def is_static_input(node: Any) -> bool:
     """Return whether a placeholder of TorchDynamo's graph is marked as a parameter or buffer."""
     return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})

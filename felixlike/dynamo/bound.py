@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from felixlike._util.torch_compat import check
+from felixlike._util.torch_compat import check, forward_of
 from felixlike.dynamo.graph_sizes import Span
 from felixlike.errors import InvalidModel
 
@@ -73,7 +73,7 @@ class Bound(nn.Module):
             for relation in self._span.relations:  # torch.export takes what is not checked for different sizes
                 check(size[relation.place] == size[relation.other] + relation.more)
             values = self._span.sizes.with_numbers(values)
-        return self._graph.forward(*values)  # calling it would print a traceback for every error
+        return forward_of(self._graph)(*values)  # calling the graph would print a traceback for every error
 
 
 def _check_dynamic(program: torch.export.ExportedProgram, dims: Sequence[Collection[int]]) -> None:

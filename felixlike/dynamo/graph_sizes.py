@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from felixlike._util.torch_compat import always_equal, size_expression, size_hint
+from felixlike._util.torch_compat import always_equal, forward_of, size_expression, size_hint
 from felixlike.frontend.examples import repeated
 
 Place = tuple[int, int]
@@ -167,7 +167,7 @@ class GraphSizes:
             values[index] = repeated(values[index], {dim: most[place] for dim, place in dims.items()})
         try:
             with torch.random.fork_rng(devices=[]):
-                graph(*self.with_numbers(values))
+                forward_of(graph)(*self.with_numbers(values))
         except Exception:  # whatever the user's model raises
             return False
         return True

@@ -129,6 +129,9 @@ BAGS = torch.tensor([0, 3, 3, 5])
         {"offsets": BAGS, "mode": "mean", "padding_idx": 2},
         {"offsets": BAGS, "mode": "sum", "include_last_offset": True, "per_sample_weights": torch.rand(5)},
         {"mode": "mean"},
+        {"offsets": BAGS, "mode": "max"},
+        {"offsets": BAGS, "mode": "max", "padding_idx": 2},
+        {"mode": "max"},
     ],
 )
 def test_bags_of_embeddings_equal_pytorchs(options: dict[str, Any]) -> None:

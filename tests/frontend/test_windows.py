@@ -189,3 +189,31 @@ def test_shapes_that_differ_from_pytorch_s_are_refused(monkeypatch: pytest.Monke
     monkeypatch.setitem(CONVERTERS, "cat.default", lambda node, importer: importer.env[node.args[0][0]])
     with pytest.raises(UnsupportedOperator, match=r"cat\.default .*\[4, 3\].*\[2, 3\]"):
         import_model(Apply(lambda x: torch.cat([x, x])), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(("bins", "low", "high"), [(8, 0, 7), (13, -1, 1)])
+def test_histograms(bins: int, low: float, high: float) -> None:
+    x = torch.cat([torch.linspace(-1.3, 1.3, 97), torch.arange(-1.0, 9.0), torch.tensor([math.nan, math.inf])])
+    _assert_agrees(lambda x: torch.histc(x, bins, low, high), x)
+
+
+def test_histograms_without_ends_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedOperator, match=r"aten\.histc"):
+        import_model(Apply(lambda x: torch.histc(x, 4)), torch.randn(9))
+
+
+@pytest.mark.parametrize("ends", [[2, 2, 7], [0, 7, 7], [1, 2, 5]])
+def test_products_of_groups_of_rows(ends: list[int]) -> None:
+    from transformers.integrations import moe  # noqa: F401  (registers the operator)
+
+    _assert_agrees(
+        lambda x, w, ends: torch.ops.transformers.grouped_mm_fallback(x, w.transpose(-2, -1), ends),
+        *_random((7, 6), (3, 5, 6)),
+        torch.tensor(ends, dtype=torch.int32),
+    )
+
+
+def test_grouped_products_of_other_ranks_are_refused_by_name() -> None:
+    x, w = (tensor.bfloat16() for tensor in _random((3, 4, 16), (3, 16, 8)))
+    with pytest.raises(UnsupportedOperator, match=r"aten\._grouped_mm"):
+        import_model(Apply(lambda x, w: functional.grouped_mm(x, w)), (x, w))

@@ -63,6 +63,7 @@ def net_of(function: Callable[..., Any], train: bool = False) -> Callable[[], nn
             self.register_buffer("count", torch.zeros(()))
             self.register_buffer("ring", torch.zeros(4, 8))
             self.table = nn.Embedding(10, 8)
+            self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
 
         def forward(self, *inputs: Any) -> Any:
             return function(self, *inputs)
@@ -224,6 +225,19 @@ WAYS: dict[str, Way] = {
         compiled=False,
     ),
     "attention": Way(net_of(lambda net, x: functional.scaled_dot_product_attention(x, x, x)), rows(1, 4, 8)),
+    "encoder layer": Way(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), rows(2, 4, 8)),
+    "encoder layer with its norms first": Way(
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True, norm_first=True).eval(),
+        lambda: (
+            torch.randn(2, 4, 8),
+            torch.ones(4, 4).triu(1).bool(),
+            torch.tensor([[False] * 4, [False] * 3 + [True]]),
+        ),
+    ),
+    "encoder layer with padding": Way(
+        net_of(lambda net, x, padding: net.layer(x, src_key_padding_mask=padding)),
+        lambda: (torch.randn(2, 4, 8), torch.tensor([[False] * 4, [False] * 3 + [True]])),
+    ),
     # state
     "counter": Way(net_of(increment_counter), rows()),
     "ring buffer": Way(net_of(push_to_ring), rows()),
@@ -381,3 +395,14 @@ def test_results_and_side_effects_match_eager(name: str, tmp_path: Path, monkeyp
             else:
                 _equal(got_part, want_part)
     torch._dynamo.reset()
+
+
+def test_no_traceback_is_printed_if_a_graph_cannot_run_in_float64(capfd: pytest.CaptureFixture[str]) -> None:
+    def grouped(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
+        return functional.grouped_mm(x, w, offs=ends)
+
+    inputs = torch.randn(6, 16).bfloat16(), torch.randn(3, 16, 8).bfloat16(), torch.tensor([2, 2, 6], dtype=torch.int32)
+    with torch.no_grad():
+        got = torch.compile(grouped, backend="felixlike", options={"seconds": 0})(*inputs)
+    torch.testing.assert_close(got, grouped(*inputs))
+    assert "Traceback" not in capfd.readouterr().err

@@ -52,6 +52,8 @@ def table() -> Any:
         aten.put.default: put,
         aten.masked_scatter.default: masked_scatter,
         aten._embedding_bag_forward_only.default: _embedding_bag,
+        aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+        aten.histc.default: _histogram,
         aten._native_batch_norm_legit_functional.default: _batch_norm,
     }
     decompositions.update(ours)
@@ -208,7 +210,7 @@ def _embedding_bag(
     """
     import torch
 
-    if mode not in (0, 1) or not all(isinstance(size, int) for t in (weight, indices, offsets) for size in t.shape):
+    if not all(isinstance(size, int) for t in (weight, indices, offsets) for size in t.shape):
         return NotImplemented
     bags = offsets.shape[0] - include_last_offset
     places = torch.arange(indices.shape[0], dtype=offsets.dtype)
@@ -216,11 +218,80 @@ def _embedding_bag(
     rows, counted = weight.index_select(0, indices), torch.ones_like(indices, dtype=weight.dtype)
     if padding >= 0:
         counted = (indices != padding).to(weight.dtype)
-    rows = rows * (counted if factors is None else counted * factors).unsqueeze(1)
-    sums = weight.new_zeros(bags, weight.shape[1]).index_put((bag,), rows, accumulate=True)
     sizes = weight.new_zeros(bags).index_put((bag,), counted, accumulate=True)
-    result = sums / sizes.clamp(min=1).unsqueeze(1) if mode == 1 else sums
+    empty = weight.new_zeros(bags, weight.shape[1])
+    if mode == 2:
+        rows = torch.where(counted.unsqueeze(1) > 0, rows, -math.inf)
+        largest = empty.scatter_reduce(0, bag.unsqueeze(1).expand_as(rows), rows, "amax", include_self=False)
+        result = torch.where(sizes.unsqueeze(1) > 0, largest, 0.0)
+    else:
+        rows = rows * (counted if factors is None else counted * factors).unsqueeze(1)
+        result = empty.index_put((bag,), rows, accumulate=True)
+    if mode == 1:
+        result = result / sizes.clamp(min=1).unsqueeze(1)
     return result, bag, sizes.to(offsets.dtype), torch.zeros_like(sizes, dtype=offsets.dtype)
+
+
+def _encoder_layer(
+    x: Any,
+    width: int,
+    heads: int,
+    weight_in: Any,
+    bias_in: Any,
+    weight_out: Any,
+    bias_out: Any,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    *rest: Any,
+) -> Any:
+    """Decompose aten._transformer_encoder_layer_fwd, which nn.TransformerEncoderLayer calls in eval mode.
+
+    rest: weight and bias of both norms and of both linear layers, then optionally a mask and its type: pairs of
+    positions (0), positions by batch (1) or pairs by batch and head (2). PyTorch converts masks to booleans; a row that
+    is masked entirely gives NaN.
+    """
+    import torch
+
+    functional = torch.nn.functional
+    norms, (wide, wide_bias, narrow, narrow_bias) = (rest[:2], rest[2:4]), rest[4:8]
+    mask, mask_type = (*rest[8:], None, None)[:2]
+    batch, length, _ = x.shape
+
+    def attention(y: Any) -> Any:
+        parts = functional.linear(y, weight_in, bias_in).view(batch, length, 3, heads, width // heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        scores = (query / math.sqrt(width // heads)) @ key.transpose(-2, -1)
+        if mask is not None:
+            masked = mask.to(torch.bool)
+            masked = masked.view(batch, 1, 1, length) if mask_type == 1 else masked
+            scores = scores.masked_fill(masked, -math.inf)
+        joined = (torch.softmax(scores, -1) @ value).transpose(1, 2).reshape(batch, length, width)
+        return functional.linear(joined, weight_out, bias_out)
+
+    def feed_forward(y: Any) -> Any:
+        inner = functional.linear(y, wide, wide_bias)
+        inner = functional.gelu(inner) if use_gelu else functional.relu(inner)
+        return functional.linear(inner, narrow, narrow_bias)
+
+    for part, norm in zip((attention, feed_forward), norms, strict=True):
+        if norm_first:
+            x = x + part(functional.layer_norm(x, (width,), *norm, eps))
+        else:
+            x = functional.layer_norm(x + part(x), (width,), *norm, eps)
+    return x
+
+
+def _histogram(x: Any, bins: int = 100, low: float = 0, high: float = 0) -> Any:
+    """Decompose aten.histc with given ends: compare the bin of each element with all bins, and count."""
+    import torch
+
+    if low >= high:  # PyTorch takes the ends from the data
+        return NotImplemented
+    x = x.reshape(-1, 1)
+    bin_of = ((x - low) * bins / (high - low)).floor().clamp(max=bins - 1)
+    hits = (bin_of == torch.arange(bins, dtype=x.dtype)) & (x <= high)
+    return hits.sum(0).to(x.dtype)
 
 
 def _distances(a: Any, b: Any, p: float, _: int | None = None) -> Any:

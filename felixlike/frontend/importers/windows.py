@@ -154,10 +154,47 @@ def _sampled(node: Any, importer: Any) -> Any:
     return emit(sampled)
 
 
+def _grouped_product(node: Any, importer: Any) -> Any:
+    """Convert aten._grouped_mm of rows in groups, and the operator of the same meaning that transformers registers.
+
+    The offsets are the ends of the groups. Row i of group g is multiplied by matrix g, which the kernel reads in place.
+    Rows behind the last group become 0, which transformers' operator defines; PyTorch leaves them undefined.
+    """
+    rows, matrices, *more = node.args
+    given = dict(zip(("offs", "bias", "out_dtype"), more, strict=False)) | dict(node.kwargs)
+    if (len(_sizes(rows)), len(_sizes(matrices))) != (2, 3) or given.get("bias") is not None:
+        raise UnsupportedOperator(
+            f"TVM cannot import {node.target} with a bias or for other ranks than 2 and 3", remedy="use torch.bmm"
+        )
+    count, width = _sizes(rows)
+    groups, _, columns = _sizes(matrices)
+    relax, op, emit = _tvm.relax, _tvm.relax.op, importer.block_builder.emit
+    ends = emit(op.reshape(importer.env[given["offs"]], (1, groups)))
+    places = emit(op.arange(0, count, 1, str(ends.ty.dtype)))
+    behind = emit(op.astype(emit(op.less_equal(ends, emit(op.reshape(places, (count, 1))))), "int32"))
+    group = emit(op.sum(behind, 1))
+
+    def product(x: Any, w: Any, g: Any) -> Any:
+        k = _tvm.te.reduce_axis((0, width), name="k")
+
+        def element(i: Any, j: Any) -> Any:
+            place = _tvm.tirx.max(_tvm.tirx.min(g[i], groups - 1), 0)
+            return _tvm.te.sum(x[i, k] * w[place, k, j], axis=k)
+
+        return _tvm.te.compute((count, columns), element, name="grouped_product")
+
+    operands = importer.env[rows], importer.env[matrices], group
+    result = importer.block_builder.emit_te(product, *operands, primfunc_name_hint="grouped_product")
+    inside = emit(op.less(emit(op.reshape(group, (count, 1))), relax.const(groups, "int32")))
+    return emit(op.where(inside, result, relax.const(0, str(result.ty.dtype))))
+
+
 WINDOWS: dict[str, Callable[[Any, Any], Any]] = {
     "adaptive_max_pool2d.default": _adaptive_maxima,
     "adaptive_max_pool3d.default": _adaptive_maxima,
+    "_grouped_mm.default": _grouped_product,
     "grid_sampler_2d.default": _sampled,
+    "grouped_mm_fallback.default": _grouped_product,
     "im2col.default": _windows,
     "index.Tensor": _index,
     "unfold.default": _slices,

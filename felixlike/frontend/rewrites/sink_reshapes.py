@@ -48,8 +48,9 @@ def _late(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     if name not in UNARY | BINARY:
         return None
     tensors = [argument for argument in expression.args if hasattr(argument.ty, "shape")]
-    moved = next((a for a in tensors if _moves(a, expression, known)), None)
-    if moved is None:
+    # If several operands are contractions, the first decides the shape. Otherwise their reshapes would alternate.
+    moved = next((a for a in tensors if _is_whole(a, expression) and _follows_contraction(a, known)), None)
+    if moved is None or not _moves(moved, expression, known):
         return None
     inner = known.value(moved).args[0]
 
@@ -74,15 +75,20 @@ def _gated(product: Any, known: Bindings) -> Any:
 
 
 def _moves(argument: Any, expression: Any, known: Bindings) -> bool:
-    """Return whether an operand is a reshape of a contraction that can move behind the operator.
+    """Return whether an operand that follows a contraction is a reshape, which can move behind the operator.
 
-    The reshape must have no other reader. Other operands must have the operator's shape or be one number.
+    Other operands must have the operator's shape or be one number.
     """
-    reshape = known.value(argument)
     others = [a for a in expression.args if not a.same_as(argument) and hasattr(a.ty, "shape")]
     alike = all(_is_whole(a, expression) or (is_constant(a) and math.prod(shape(a)) == 1) for a in others)
-    plain = operator(reshape) == "reshape" and shape(argument) == shape(expression) and known.once(argument)
-    return plain and alike and known.once(reshape.args[0]) and _of_contraction(reshape.args[0], known)
+    return alike and operator(known.value(argument)) == "reshape"
+
+
+def _follows_contraction(argument: Any, known: Bindings) -> bool:
+    """Return whether an operand is a contraction or a reshape of one, without other readers."""
+    value = known.value(argument)
+    source = value.args[0] if operator(value) == "reshape" else argument
+    return known.once(argument) and known.once(source) and _of_contraction(source, known)
 
 
 def _of_contraction(variable: Any, known: Bindings) -> bool:

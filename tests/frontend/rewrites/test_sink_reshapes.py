@@ -37,6 +37,16 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], int]] = 
     "a_row": (lambda x, w, b: (x @ w).reshape(2, 3, 4) + b, ((6, 5), (5, 4), (4,)), 2),
     "read_twice": (lambda x, w: ((y := (x @ w).reshape(2, 12)), F.relu(y)), ((6, 5), (5, 4)), 2),
     "no_contraction": (lambda x: F.relu(torch.softmax(x, -1).reshape(2, 12)), ((6, 4),), 2),
+    "two_products": (
+        lambda x, w, y, z: (x @ w).reshape(2, 12) * torch.bmm(y, z).reshape(2, 12),
+        ((6, 5), (5, 4), (2, 3, 7), (2, 7, 4)),
+        2,
+    ),
+    "a_product_after_a_reshaped_one": (
+        lambda x, w, y, z: torch.bmm(y, z) - (x @ w).reshape(2, 3, 4),
+        ((6, 5), (5, 4), (2, 3, 7), (2, 7, 4)),
+        2,
+    ),
     "one_after_the_other": (lambda x: torch.softmax(x, -1).reshape(2, 12).reshape(4, 6).reshape(6, 4), ((6, 4),), 1),
 }
 
