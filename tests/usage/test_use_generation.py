@@ -109,7 +109,7 @@ def test_growing_caches_give_eagers_tokens(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One version serves all lengths: Dynamo has three graphs at most for each part of a model."""
+    """One version serves all lengths, though Dynamo first captures graphs of one length."""
     torch.manual_seed(0)
     model, given = make().eval(), inputs(batch)
     model.generation_config.update(eos_token_id=None)
@@ -133,4 +133,4 @@ def test_growing_caches_give_eagers_tokens(
     assert [str(warning.message) for warning in caught if warning.category is NotCompiledWarning] == []
     assert torch.equal(tokens, expected)
     assert torch.equal(again, expected)
-    assert len(made) == versions <= (2 if dynamic else 4)
+    assert len(made) == versions <= (2 if dynamic else 5)
