@@ -1,9 +1,9 @@
 """Measure text generation: python -m benchmarks.generation [--only NAME].
 
-A model's `generate` under `torch.compile(backend="felixlike")`, with predicted schedules, is compared with PyTorch eager
-and with torch.compile, each with a static and with a growing cache. Whole calls that generate 32 tokens after a prompt of 32 are timed
-interleaved, each side in its own process with a thread per core. The seconds of the first call, from an empty store,
-are noted. The benchmark writes docs/results/generation.json and .md.
+A model's `generate` under `torch.compile(backend="felixlike")`, with predicted schedules, is compared with PyTorch
+eager and with torch.compile, each with a static and with a growing cache. Whole calls that generate 32 tokens after a
+prompt of 32 are timed interleaved, each side in its own process with a thread per core. The seconds of the first call,
+from an empty store, are noted. The benchmark writes docs/results/generation.json and .md.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _measured(name: str, sides: Sides, folder: Path) -> dict[str, Any]:
 def _text(rows: Mapping[str, Any]) -> str:
     lines = [
         f"Tokens a second: {TOKENS} tokens after a prompt of {PROMPT}, batch 1, float32, random weights. Ours has"
-        " predicted schedules, nothing is measured. The cache is static unless the column says otherwise. first: seconds of"
-        " the first call, which compiles two graphs, or three with a growing cache.",
+        " predicted schedules, nothing is measured. The cache is static unless the column says otherwise. first:"
+        " seconds of the first call, which compiles two graphs, or three with a growing cache.",
         "",
         f"| network |{''.join(f' {side} | first |' for side in CACHES)} ours ÷ best | same tokens |",
         f"| --- |{' --- |' * (2 * len(CACHES) + 2)}",
