@@ -274,11 +274,11 @@ def _encoder_layer(
         inner = functional.gelu(inner) if use_gelu else functional.relu(inner)
         return functional.linear(inner, narrow, narrow_bias)
 
-    for part, norm in zip((attention, feed_forward), norms, strict=True):
+    for part, (scale, shift) in zip((attention, feed_forward), norms, strict=True):
         if norm_first:
-            x = x + part(functional.layer_norm(x, (width,), *norm, eps))
+            x = x + part(functional.layer_norm(x, (width,), scale, shift, eps))
         else:
-            x = functional.layer_norm(x + part(x), (width,), *norm, eps)
+            x = functional.layer_norm(x + part(x), (width,), scale, shift, eps)
     return x
 
 
