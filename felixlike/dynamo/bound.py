@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from felixlike._util.torch_compat import check, forward_of
-from felixlike.dynamo.graph_sizes import Span
+from felixlike.dynamo.graph_sizes import Place, Span
 from felixlike.errors import InvalidModel
 
 
@@ -60,8 +60,12 @@ class Bound(nn.Module):
         """Return the dynamic dimensions of the inputs, as torch.export takes them."""
         if self._span is None:
             return None
-        dims, most = [self._span.sizes.dims.get(place, {}) for place in self._places], self._span.most
-        return (tuple({d: torch.export.Dim.AUTO(max=most[p]) for d, p in of_input.items()} for of_input in dims),)
+        dims, least, most = self._span.sizes.dims, self._span.least, self._span.most
+
+        def range_of(place: Place) -> Any:
+            return torch.export.Dim.AUTO(min=least[place], max=most[place])
+
+        return (tuple({dim: range_of(p) for dim, p in dims.get(place, {}).items()} for place in self._places),)
 
     def forward(self, *inputs: Tensor) -> Any:
         """Return the graph's outputs."""

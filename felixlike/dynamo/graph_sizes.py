@@ -56,6 +56,9 @@ class Ranges:
 
 RANGES = Ranges()
 
+_LEAST = 2
+"""Smallest size of a dynamic dimension: Dynamo captures graphs of their own for sizes of 0 and 1."""
+
 
 @dataclass(frozen=True, slots=True)
 class Relation:
@@ -121,7 +124,7 @@ class GraphSizes:
     def span(self, graph: fx.GraphModule, inputs: Sequence[Any], changed: Collection[int]) -> Span:
         """Return the sizes to compile a version for.
 
-        The graph is run at the largest sizes, since a table of positions may end before those to compile for.
+        The graph is run at the largest and smallest sizes: a table of positions may end before those to compile for.
 
         Args:
             graph: The graph.
@@ -142,18 +145,22 @@ class GraphSizes:
         def smaller(places: Collection[Place]) -> dict[Place, int]:
             return {place: max(now[place], size // 2) if place in places else size for place, size in most.items()}
 
+        def fulfilled(sizes: dict[Place, int]) -> dict[Place, int]:
+            for relation in relations:
+                sizes[relation.place] = sizes[relation.other] + relation.more
+            return sizes
+
         while counter.get_total_flops() * math.prod(map(growth, free)) > RANGES.flops:
             widest = max(free, key=growth)
             if growth(widest) <= 1:
                 break
             most = smaller([widest])
-        while any(growth(place) > 1 for place in free):
-            for relation in relations:
-                most[relation.place] = most[relation.other] + relation.more
-            if run(most):
-                return Span(self, self.constants(inputs), relations, most)
-            most = smaller(free)
-        return Span(self, self.constants(inputs), relations, now)
+        most = fulfilled(most)
+        while any(growth(place) > 1 for place in free) and not run(most):
+            most = fulfilled(smaller(free))
+        below = min([0, *(relation.more for relation in relations)])
+        least = fulfilled({place: min(now[place], _LEAST - below) for place in now})
+        return Span(self, self.constants(inputs), relations, least if run(least) else now, most)
 
     def _run(
         self, graph: fx.GraphModule, inputs: Sequence[Any], changed: Collection[int], most: Mapping[Place, int]
@@ -194,32 +201,40 @@ class Span:
         sizes: The dynamic sizes of the graph.
         constants: The numbers that were compiled in.
         relations: The equations that its sizes fulfil.
+        least: The smallest size of each place.
         most: The largest size of each place.
     """
 
     sizes: GraphSizes
     constants: tuple[Any, ...]
     relations: Sequence[Relation]
+    least: Mapping[Place, int]
     most: Mapping[Place, int]
 
     def holds(self, inputs: Sequence[Any]) -> bool:
         """Return whether the inputs of a call have such sizes."""
         sizes = self.sizes.of(inputs)
         return (
-            all(sizes[place] <= most for place, most in self.most.items())
+            all(self.least[place] <= sizes[place] <= most for place, most in self.most.items())
             and all(sizes[relation.place] == sizes[relation.other] + relation.more for relation in self.relations)
             and self.constants == self.sizes.constants(inputs)
         )
 
 
 def _known_relations(sizes: dict[Place, Any]) -> list[Relation]:
-    """Return the equations between sizes that Dynamo checks before each call."""
+    """Return the equations between sizes that Dynamo checks before each call.
+
+    Of sizes that are equal when the graph is captured only the first is looked at: the others are taken as equal to it.
+    """
     relations = []
-    places = [place for place in sizes if size_hint(sizes[place]) is not None]
-    for number, place in enumerate(places):
-        for other in places[:number]:
-            more = (size_hint(sizes[place]) or 0) - (size_hint(sizes[other]) or 0)
-            if always_equal(sizes[place], sizes[other] + more):
-                relations.append(Relation(place, other, more))
+    first: dict[tuple[int, int], Place] = {}
+    for place, size in sizes.items():
+        hint = size_hint(size)
+        if hint is None or (place[1], hint) in first:
+            continue
+        for (_, value), other in first.items():
+            if always_equal(size, sizes[other] + (hint - value)):
+                relations.append(Relation(place, other, hint - value))
                 break
+        first[place[1], hint] = place
     return relations

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import felixlike as fx
-from felixlike.errors import InputMismatch, InvalidDim, InvalidModel, InvalidShape, WrongContext
+from felixlike.errors import FelixlikeWarning, InputMismatch, InvalidDim, InvalidModel, InvalidShape, WrongContext
 
 _T = fx.Dim("T", range(1, 33))
 
@@ -217,3 +217,70 @@ def test_transformers_are_correct_at_every_length(kind: str) -> None:
         for length in (1, 2, 31, 97, 128):
             expected = float64_model(ids[:, :length])
             assert (optimized_model(ids[:, :length]) - expected).abs().max() <= 1e-4 * expected.abs().max(), length
+
+
+class _LastToken(torch.nn.Module):
+    """A token that attends to a cache, and is classified by layers of fixed sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(32, 64), torch.nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        attended = torch.softmax(x @ cache.transpose(0, 1), -1) @ cache
+        result: torch.Tensor = self.down(torch.relu(self.up(attended)))
+        return result
+
+
+def test_functions_of_fixed_sizes_are_tasks() -> None:
+    torch.manual_seed(0)
+    model = _LastToken().eval()
+    fast = fx.optimize(model, ((1, 32), (_T, 32)), trials=24, progress=False)
+    tasks = {task.name: task for task in fast.report.tasks}
+    dense = [task for name, task in tasks.items() if "add" in name]
+    assert [task.sketches > 0 and task.error is not None for task in dense] == [True, True]
+    assert sum(task.trials for task in tasks.values()) == fast.report.trials == 24
+    for size in (1, 20, 32):
+        x, cache = torch.randn(1, 32), torch.randn(size, 32)
+        torch.testing.assert_close(fast(x, cache), model(x, cache).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_without_functions_of_fixed_sizes_ignores_the_strategy() -> None:
+    with pytest.warns(FelixlikeWarning, match="strategy has no effect"):
+        fx.optimize(_Sum(), {"x": (_T, 8), "y": (_T, 8)}, trials=0, strategy="random", progress=False)
+
+
+class _Masked(torch.nn.Module):
+    """A mask is one longer than the cache that it is for."""
+
+    def forward(self, cache: torch.Tensor, new: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.cat([cache, new]) * mask[:, None]
+
+
+def test_sizes_may_differ_by_a_constant(tmp_path: Path) -> None:
+    length = torch.export.Dim("T", min=2, max=20)
+    shapes = {"cache": {0: length}, "new": None, "mask": {0: length + 1}}
+    examples = (torch.randn(5, 4), torch.randn(1, 4), torch.randn(6))
+    program = torch.export.export(_Masked(), examples, dynamic_shapes=shapes)
+    fast = fx.optimize(program, rounds=0, progress=False)
+    fast.save(tmp_path / "model.fx")
+    for model in (fast, fx.load(tmp_path / "model.fx")):
+        for size in (2, 11, 20):
+            cache, new, mask = torch.randn(size, 4), torch.randn(1, 4), torch.randn(size + 1)
+            torch.testing.assert_close(model(cache, new, mask), _Masked()(cache, new, mask))
+        with pytest.raises(InputMismatch, match=r"is 5 in input .*cache.* and 4 in input .*mask"):
+            model(torch.randn(5, 4), torch.randn(1, 4), torch.randn(5))
+
+
+class _Turned(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * 2).transpose(1, 2), x[:, -1:, :] + 1
+
+
+def test_outputs_have_pytorchs_memory_order() -> None:
+    fast = fx.optimize(_Turned(), ((2, _T, 8),), rounds=0, progress=False)
+    for size in (2, 9, 32):
+        x = torch.randn(2, size, 8)
+        for got, want in zip(fast(x), _Turned()(x), strict=True):
+            torch.testing.assert_close(got, want)
+            assert got.stride() == want.stride()

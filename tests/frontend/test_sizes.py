@@ -9,8 +9,8 @@ import pytest
 from felixlike.errors import InvalidArtefact
 from felixlike.frontend import Sizes
 
-_SIZES = Sizes((("B", 1, 4), ("T", 2, 9)), (("B", "T", None), (None, "T")))
-_SHAPES = ((4, 9, 3), (7, 9))
+_SIZES = Sizes((("B", 1, 4), ("T", 2, 9)), (("B", "T", None), (None, "T"), ("T + 1", "B - 1")))
+_SHAPES = ((4, 9, 3), (7, 9), (10, 3))
 
 
 def test_sizes_survive_json() -> None:
@@ -26,7 +26,10 @@ def test_sizes_survive_json() -> None:
         ({"ranges": [["B", 1, 4], ["T", 2, 8]]}, "inputs"),
         ({"ranges": [["B", 5, 4], ["T", 2, 9]]}, "inputs"),
         ({"inputs": [["B", "T", None]]}, "inputs"),
-        ({"inputs": [["B", "T", None], [None, "U"]]}, "inputs"),
+        ({"inputs": [["B", "T", None], [None, "U"], ["T + 1", "B - 1"]]}, "inputs"),
+        ({"inputs": [["B", "T", None], [None, "T"], ["T + 2", "B - 1"]]}, "inputs"),
+        ({"inputs": [["B", "T", None], [None, "T"], ["T * 1", "B - 1"]]}, "malformed"),
+        ({"inputs": [["B", "T", None], [None, "T"], ["T + x", "B - 1"]]}, "malformed"),
     ],
 )
 def test_invalid_json_is_refused(changes: dict[str, Any], words: str) -> None:
