@@ -67,7 +67,9 @@ def run(options: argparse.Namespace) -> int:
         raise StoreError("its latest command contains unprintable characters", where=options.store, remedy=_AGAIN)
     if not (options.yes or authorship.is_ours(mark, path, stored)):
         _confirm(command, options.store)
-    return tune.run(argparse.Namespace(**merged, store=options.store, quiet=options.quiet, in_background_of=None))
+    return tune.run(
+        argparse.Namespace(**merged, store=options.store, quiet=options.quiet, in_background_of=None, compare=False)
+    )
 
 
 _OLD_DEFAULTS = {"space": "best", "precision": "float32", "effort": "normal"}

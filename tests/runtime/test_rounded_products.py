@@ -20,6 +20,7 @@ from felixlike.runtime.compile_model import lowered_model
 from felixlike.search import Candidate
 from felixlike.symbolic import Sketch, sketches
 from felixlike.tuning import Choice, How
+from felixlike.tuning.history import History
 from felixlike.tuning.reporting import task_report
 from felixlike.tuning.verifying import product_error
 
@@ -86,6 +87,7 @@ def test_the_report_and_tolerance_follow_the_chosen_precision(imported: Any) -> 
         recalled=0,
         recalled_failures=0,
         faults=[],
+        history=History(),
     )
     for name, allowed in (("tf32", check_precision("tf32").model_tolerance), ("float32", 0.0), ("", 0.0)):
         choice = _choice(by_precision.get(name))
