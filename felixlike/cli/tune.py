@@ -98,7 +98,7 @@ def _tune(options: argparse.Namespace) -> int:
     if options.output is not None:
         runtime.check_writable(options.output)
         runtime.linker()
-    model, shapes = read_model(options)
+    model, shapes = read_model(options) if options.in_background_of is None else _written_for_us(options)
     from felixlike.api import optimize  # slow to import, so it comes after errors in the model
 
     if options.store is not None and options.in_background_of is None:
@@ -141,6 +141,16 @@ def _tune(options: argparse.Namespace) -> int:
         if saved_path is not None:
             print(f"Saved to {saved_path}.")
     return int(bool(failure) or saved_path != path or SearchFailedWarning in warned)
+
+
+def _written_for_us(options: argparse.Namespace) -> tuple[Any, None]:
+    """Return the program that the process in whose background this one tunes has written into a folder of its own.
+
+    It may have symbolic sizes, which are not opened in files of unknown origin.
+    """
+    import torch
+
+    return torch.export.load(options.model), None
 
 
 @contextlib.contextmanager

@@ -101,6 +101,19 @@ def test_the_tuned_result_replaces_the_graph(tuners: Tuners, options: dict[str, 
     assert words[words.index("--in-background-of") + 1] == str(os.getpid())
 
 
+def test_graphs_with_dynamic_sizes_are_tuned_for_all_of_them(options: dict[str, Any]) -> None:
+    """The tuning process opens the exported graph, whose sizes are symbolic."""
+    model, earlier = _model(), set(_compiled_graphs())
+    compiled = torch.compile(model, backend="felixlike", options=options, dynamic=True)
+    with torch.no_grad():
+        compiled(torch.randn(4, 12))
+        (graph,) = set(_compiled_graphs()) - earlier
+        predicted = graph.call
+        _until(lambda: graph.call is not predicted)
+        for rows in (2, 7, 16):
+            torch.testing.assert_close(compiled(x := torch.randn(rows, 12)), model(x))
+
+
 class _Graph(nn.Module):
     """A result with wrong outputs, so that the test can tell it from the graph."""
 

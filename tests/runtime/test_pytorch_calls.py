@@ -86,7 +86,8 @@ def short_time(x: Tensor) -> Tensor:
 
 
 def solved(factors: Tensor, pivots: Tensor, y: Tensor) -> Tensor:
-    return torch.linalg.lu_solve(factors, pivots, y * 2) + 1
+    solution: Tensor = torch.linalg.lu_solve(factors, pivots, y * 2)
+    return solution + 1
 
 
 def unpooled(x: Tensor) -> Tensor:
