@@ -27,7 +27,7 @@ from felixlike.dynamic.sources import read_network
 from felixlike.dynamic.workloads import workload_at
 from felixlike.errors import CompilationFailed, InvalidModel, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Sizes
-from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, constant_arguments, with_indices
+from felixlike.frontend.constants import CONSTANTS, constant_arguments, with_indices
 from felixlike.frontend.examples import repeated
 from felixlike.frontend.extract import extract
 from felixlike.frontend.imported import Imported, Source
@@ -37,6 +37,7 @@ from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.frontend.signature.layouts import in_users_order
 from felixlike.frontend.signature.sizes import read_size, size_text
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
+from felixlike.runtime.compile_model import as_private
 from felixlike.runtime.constant_packing import Pieces, with_packed_constants
 
 
@@ -245,9 +246,9 @@ class Planned:
             for name in self.fixed:
                 variable = module.get_global_var(name)
                 if name in schedules:
-                    module.update_func(variable, _private(schedules[name]))
+                    module.update_func(variable, as_private(schedules[name]))
                 elif not kind_of(self.target).binds_threads:  # on GPUs `codegen.default_schedules` does it
-                    module.update_func(variable, _private(rowwise(module[variable], lanes)))
+                    module.update_func(variable, as_private(rowwise(module[variable], lanes)))
             module = with_packed_constants(module, self.pieces)
             return Lowered(*codegen.compile_relax(module, self.target), self.parts)
 
@@ -323,11 +324,11 @@ def _planned(
         parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims), is_fixed))
         if plan is None:
             if not (is_fixed or kind_of(target).binds_threads):
-                scheduled.update_func(variable, _private(rowwise(func, _lanes(device))))
+                scheduled.update_func(variable, as_private(rowwise(func, _lanes(device))))
         elif plan.packings:
-            pieces[name] = (_private(plan.kernel), plan.packings)
+            pieces[name] = (as_private(plan.kernel), plan.packings)
         else:
-            scheduled.update_func(variable, _private(plan.kernel))
+            scheduled.update_func(variable, as_private(plan.kernel))
     parts.sort(key=lambda part: (part.plan is None, part.name))
     return scheduled, tuple(parts), pieces
 
@@ -351,12 +352,6 @@ def _flops(plan: Plan | None, dims: dict[str, Dim]) -> float:
 def _lanes(device: Device) -> int:
     """Return how many float32 elements a vector of a device has."""
     return device.vector_bits // 32
-
-
-def _private(func: Any) -> Any:
-    """Return a scheduled function without a global symbol."""
-    func = _tvm.without_attributes(func, "global_symbol", LAYOUT_FREE, CONSTANTS)
-    return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
 
 
 def _calls(module: Any) -> dict[str, int]:

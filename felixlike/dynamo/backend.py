@@ -134,11 +134,12 @@ class _CapturedGraph:
         self._is_full = False
         self._lock = threading.Lock()
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *given: Any) -> Any:
         if self._refused:
-            return self._graph(*inputs)
-        if self._numbers:  # they are compiled in, like other numbers
-            inputs = tuple(_Number(x.item()) if place in self._numbers else x for place, x in enumerate(inputs))
+            return self._graph(*given)
+        inputs = list(given)
+        for place in self._numbers:  # they are compiled in, like other numbers
+            inputs[place] = _Number(inputs[place].item())
         compiled = self._version(inputs)
         if compiled is None and (self._is_full or _numbers(inputs) in self._refused_numbers):
             return self._graph(*inputs)

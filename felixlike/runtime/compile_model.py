@@ -109,11 +109,11 @@ def _substitute(imported: Imported, chosen: Mapping[str, Any]) -> Any:
                     where=names[key],
                     remedy="give a schedule of this task",
                 )
-            module.update_func(imported.module.get_global_var(name), _as_private(func))
+            module.update_func(imported.module.get_global_var(name), as_private(func))
     return module
 
 
-def _as_private(func: Any) -> Any:
+def as_private(func: Any) -> Any:
     """Return a scheduled function without its symbol, marked so that no pass schedules it again."""
     func = _tvm.without_attributes(func, "global_symbol", LAYOUT_FREE, CONSTANTS)
     return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
