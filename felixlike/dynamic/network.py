@@ -212,21 +212,7 @@ class Planned:
         names = self.fixed if kind_of(self.target).on_host else ()
         tasks, functions = extract(self.module, self.target, names=names)
         inputs, _ = _inputs(source.module["main"], source, self.dims)
-        return Imported(
-            name=source.name,
-            module=self.module,
-            inputs=inputs,
-            signature=source.signature,
-            structure=source.structure,
-            target=self.target,
-            tasks=tasks,
-            functions=functions,
-            examples=source.examples,
-            original=source.original,
-            note=source.note,
-            mutations=source.mutations,
-            training=source.training,
-        )
+        return source.imported(self.module, self.target, inputs=inputs, tasks=tasks, functions=functions)
 
     @property
     def fixed(self) -> tuple[str, ...]:

@@ -85,6 +85,33 @@ class Source:
     mutations: Mutations = NONE
     training: tuple[str, ...] = ()
 
+    def imported(
+        self,
+        module: Any,
+        target: Any,
+        *,
+        inputs: tuple[InputSpec, ...],
+        tasks: tuple[Task, ...],
+        functions: Mapping[str, tuple[str, ...]],
+    ) -> "Imported":
+        """Return the model with its fused module and its tasks. See `Imported` for the arguments."""
+        return Imported(
+            name=self.name,
+            module=module,
+            inputs=inputs,
+            signature=self.signature,
+            structure=self.structure,
+            target=target,
+            tasks=tasks,
+            functions=functions,
+            examples=self.examples,
+            original=self.original,
+            note=self.note,
+            orders=self.orders,
+            mutations=self.mutations,
+            training=self.training,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Imported:

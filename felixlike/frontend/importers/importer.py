@@ -85,22 +85,8 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
             remedy="pass a model with at least one operator that depends on an input",
         )
     tasks, functions = extract(module, target, layers)
-    return Imported(
-        name=source.name,
-        module=module,
-        inputs=_named(source, inputs_of(module["main"], where=source.name)),
-        signature=source.signature,
-        structure=source.structure,
-        target=target,
-        tasks=tasks,
-        functions=functions,
-        examples=source.examples,
-        orders=source.orders,
-        mutations=source.mutations,
-        training=source.training,
-        original=source.original,
-        note=source.note,
-    )
+    inputs = _named(source, inputs_of(module["main"], where=source.name))
+    return source.imported(module, target, inputs=inputs, tasks=tasks, functions=functions)
 
 
 def _named(source: Source, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
