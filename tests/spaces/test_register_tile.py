@@ -45,6 +45,7 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "conv3d": (lambda: op.conv3d(2, 4, 8, 16), (1,)),
     "grouped": (lambda: op.grouped(8, 8, 32, 2), (1,)),
     "depthwise": (lambda: op.depthwise(6, 16), (1,)),
+    "scaled_residual": (lambda: op.scaled_residual(6, 16), (1,)),
 }
 
 
@@ -81,7 +82,7 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
 
 EXACT = [
     *("dense", "dense_anew", "dense_tail", "matmul", "matmul_odd", "batch_matmul"),
-    *("conv1d", "conv2d", "conv2d_nhwc_first", "depthwise"),
+    *("conv1d", "conv2d", "conv2d_nhwc_first", "depthwise", "scaled_residual"),
 ]
 
 

@@ -83,6 +83,12 @@ def depthwise(channels: int, size: int, stride: int = 1) -> Any:
     return _func(x, w, topi.nn.depthwise_conv2d_nchw(x, w, stride, 1, 1))
 
 
+def scaled_residual(channels: int, size: int) -> Any:
+    """ReLU of a depthwise 1×1 convolution plus its input, NCHW."""
+    x, w = _input(1, channels, size, size), _input(channels, 1, 1, 1, name="W")
+    return _func(x, w, topi.nn.relu(topi.add(topi.nn.depthwise_conv2d_nchw(x, w, 1, 0, 1), x)))
+
+
 def conv3d(channels: int, depth: int, size: int, filters: int) -> Any:
     """Three-dimensional convolution, NCDHW, 3×3×3."""
     x, w = _input(1, channels, depth, size, size), _input(filters, channels, 3, 3, 3, name="W")

@@ -123,7 +123,9 @@ def _tile(
     panel, lane_place, copies = None, 1, adjacent.copies
     if roles.panel is not None:
         source = schedule.get(block).reads[roles.panel.read].source
-        panel = schedule.cache_read(block, roles.panel.read, "global")
+        # The epilogue may read the operand as well, as in conv(x) + x; it goes on reading the original.
+        read_again = any(region.source.same_as(source) for region in schedule.get(last).reads)
+        panel = schedule.cache_read(block, roles.panel.read, "global", [block] if read_again else None)
         for copy in copies:
             if schedule.get(copy).writes[0].source.same_as(source):
                 schedule.compute_inline(copy)  # padding is done during the copy into panels

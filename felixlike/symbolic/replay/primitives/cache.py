@@ -13,7 +13,8 @@ from felixlike.symbolic.replay.state import ReplayState
 def _read(state: ReplayState, instruction: Instruction, _: int) -> None:
     """Replay CacheRead."""
     index, scope = int(instruction.attrs[0]), str(instruction.attrs[1])
-    state.put(instruction.outputs, [state.schedule.cache_read(state.get(instruction.inputs[0]), index, scope)])
+    block, consumers = state.get(instruction.inputs[0]), [state.get(consumer) for consumer in instruction.inputs[1]]
+    state.put(instruction.outputs, [state.schedule.cache_read(block, index, scope, consumers or None)])
 
 
 def _write(state: ReplayState, instruction: Instruction, _: int) -> None:
