@@ -53,6 +53,21 @@ def loads_of(root: Node, buffer: Buffer) -> list[Any]:
     return [load for load in _tvm.found(root, _tvm.ir.TensorLoad) if load.source.same_as(buffer)]
 
 
+def copy_operand(schedule: Schedule, block: BlockRef, read: int, scope: str, last: BlockRef) -> Any:
+    """Copy what a block reads into a new buffer, and return the block that copies it.
+
+    Args:
+        schedule: The schedule.
+        block: The block.
+        read: The place of the buffer among the block's reads.
+        scope: The scope of the new buffer.
+        last: The block's epilogue. If it reads the same buffer, as in conv(x) + x, it goes on reading the original.
+    """
+    source = schedule.get(block).reads[read].source
+    read_again = any(region.source.same_as(source) for region in schedule.get(last).reads)
+    return schedule.cache_read(block, read, scope, [block] if read_again else None)
+
+
 def elementwise(schedule: Schedule, block: BlockRef) -> bool:
     """Return whether all axes of a block are data-parallel."""
     statement = schedule.get(block)

@@ -48,10 +48,26 @@ def _split_sum(rows: int = 8, columns: int = 12, *, relu: bool) -> Any:
     return workloads.matmul(rows, 512, columns, relu=relu)
 
 
+def _residual() -> Any:
+    """Return ReLU of a 1×1 convolution plus its input."""
+    x, w = te.placeholder((1, 16, 8, 8), name="X"), te.placeholder((16, 16, 1, 1), name="W")
+    return te.create_prim_func([x, w, topi.nn.relu(topi.add(topi.nn.conv2d_nchw(x, w, 1, 0, 1), x))])
+
+
+def _square() -> Any:
+    """Return the product of a matrix with itself."""
+    a = te.placeholder((32, 32), name="A")
+    return te.create_prim_func([a, topi.matmul(a, a)])
+
+
 @cache
 def _sketches(name: str, *, small: bool = True) -> tuple[Sketch, ...]:
-    make_split = {"split": lambda: _split_sum(relu=True), "split_alone": lambda: _split_sum(relu=False)}.get(name)
-    return sketches(make_split() if make_split else OPERATORS[name](small_size=small), SM_90, space="own")
+    make = {
+        "split": lambda: _split_sum(relu=True),
+        "split_alone": lambda: _split_sum(relu=False),
+        "residual": _residual,
+    }.get(name)
+    return sketches(make() if make else OPERATORS[name](small_size=small), SM_90, space="own")
 
 
 def _is_pipelined(sketch: Sketch) -> bool:
@@ -62,7 +78,7 @@ def _is_split(sketch: Sketch) -> bool:
     return "RFactor" in sketch.trace_json()
 
 
-@pytest.mark.parametrize("name", [*SMALL, "split", "split_alone"])
+@pytest.mark.parametrize("name", [*SMALL, "split", "split_alone", "residual"])
 def test_results_are_correct(name: str) -> None:
     """Every sketch, including pipelined ones, agrees with float64 at random points."""
     for sketch in _sketches(name):
@@ -162,6 +178,7 @@ def test_large_outputs_are_not_split() -> None:
     [
         workloads.softmax(),
         workloads.max_pool(),
+        _square(),
         te.create_prim_func(
             [
                 a := te.placeholder((8, 8), name="A"),

@@ -33,7 +33,7 @@ from felixlike.codegen.annotations import Blocks, Guard, Prefetch, Skip, Transpo
 from felixlike.codegen.padding import padded
 from felixlike.hardware import Device
 from felixlike.hardware.vectors import TILE
-from felixlike.spaces.blocks import costs, in_step, realize_of
+from felixlike.spaces.blocks import copy_operand, costs, in_step, realize_of
 from felixlike.spaces.contraction import Axis, Contraction, read_contraction, without_groups, without_points
 from felixlike.spaces.cpu.register_bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled
@@ -123,9 +123,7 @@ def _tile(
     panel, lane_place, copies = None, 1, adjacent.copies
     if roles.panel is not None:
         source = schedule.get(block).reads[roles.panel.read].source
-        # The epilogue may read the operand as well, as in conv(x) + x; it goes on reading the original.
-        read_again = any(region.source.same_as(source) for region in schedule.get(last).reads)
-        panel = schedule.cache_read(block, roles.panel.read, "global", [block] if read_again else None)
+        panel = copy_operand(schedule, block, roles.panel.read, "global", last)
         for copy in copies:
             if schedule.get(copy).writes[0].source.same_as(source):
                 schedule.compute_inline(copy)  # padding is done during the copy into panels

@@ -29,7 +29,7 @@ from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, Buffer, LoopRef, Schedule
 from felixlike.codegen.annotations import TensorCores
 from felixlike.hardware import FLOAT32, Device
-from felixlike.spaces.blocks import in_step_on_gpus
+from felixlike.spaces.blocks import copy_operand, in_step_on_gpus
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups, without_points
 from felixlike.spaces.gpu.packed_operands import pack_operands
 from felixlike.spaces.gpu.thread_axes import LANES, ThreadAxes, moved_last, multiple_of, thread_axes
@@ -159,6 +159,9 @@ def _prepared(
     contraction = read_contraction(schedule, block)
     if contraction is None or max(axis.extent for axis in contraction.reduction) == 1:
         return None
+    first, second = (schedule.get(block).reads[operand.read].source for operand in contraction.operands)
+    if first.same_as(second):
+        return None  # one copy in shared memory would have to serve both
     padding = [multiple_of(a.extent) for a in contraction.axes] if multiples is None else multiples(contraction)
     contraction = _padded(schedule, block, contraction, padding)
     surroundings = settle_surroundings(schedule, block)
@@ -192,7 +195,7 @@ def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int
         last = schedule.cache_write(block, 0, "local")
     else:
         schedule.set_scope(block, 0, "local")
-    fetches = [_shared(schedule, block, o, source, axes) for o, source in zip(operands, sources, strict=True)]
+    fetches = [_shared(schedule, block, o, source, axes, last) for o, source in zip(operands, sources, strict=True)]
     for copy in prepared.copies:
         schedule.compute_inline(copy)
     loops = _split(schedule, axes, levels)
@@ -300,10 +303,14 @@ def _sum_up(schedule: Schedule, total: BlockRef, epilogue: Any | None, contracti
         schedule.compute_at(total, group, preserve_unit_loops=True)
 
 
-def _shared(schedule: Schedule, block: BlockRef, operand: Operand, source: Buffer, axes: ThreadAxes) -> Any:
+def _shared(
+    schedule: Schedule, block: BlockRef, operand: Operand, source: Buffer, axes: ThreadAxes, last: BlockRef
+) -> Any:
     """Return the block that copies an operand into shared memory, its main axis last."""
     reads = schedule.get(block).reads
-    fetch = schedule.cache_read(block, next(i for i, r in enumerate(reads) if r.source.same_as(source)), "shared")
+    fetch = copy_operand(
+        schedule, block, next(i for i, r in enumerate(reads) if r.source.same_as(source)), "shared", last
+    )
     if isinstance(axes, WarpAxes):
         align_for_warps(schedule, axes, fetch, operand)
         return fetch
