@@ -11,7 +11,8 @@ elements: larger ones are memory-bound and are tuned better separately.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,11 +71,12 @@ def _with_joined(module: Any, variable: Any, function: Any) -> Any:
     relax = _tvm.relax
     blocks, builder = [], relax.BlockBuilder(module)
     values = [b.value for block in function.body.blocks for b in block.bindings if hasattr(b, "value")]
+    readers = _readers([*values, function.body.body])
     for block in function.body.blocks:
         bindings: list[Any] = []
         for row in _rows(module, block.bindings):
-            outputs = _outputs(row, [*values, function.body.body])
-            bindings += row.bindings if row.calls < 2 or outputs is None else _joined(builder, module, row, outputs)
+            outputs = None if row.calls < 2 else _outputs(row, readers)
+            bindings += row.bindings if outputs is None else _joined(builder, module, row, outputs)
         blocks.append(type(block)(bindings, block.span))
     body = relax.SeqExpr(blocks, function.body.body)
     builder.update_func(
@@ -141,18 +143,20 @@ def _tensors(kind: Any) -> list[Any]:
     return [tensor for field in kind.fields for tensor in _tensors(field)] if hasattr(kind, "fields") else [kind]
 
 
-def _outputs(row: _Row, values: Sequence[Any]) -> list[Any] | None:
+def _readers(values: Sequence[Any]) -> dict[int | None, set[int | None]]:
+    """Return the values that read each variable, both by identity."""
+    readers: dict[int | None, set[int | None]] = defaultdict(set)
+    for value in values:
+        for variable in _tvm.relax.analysis.free_vars(value):
+            readers[_tvm.identity(variable)].add(_tvm.identity(value))
+    return readers
+
+
+def _outputs(row: _Row, readers: Mapping[int | None, set[int | None]]) -> list[Any] | None:
     """Return the variables of a row that are read elsewhere, or None if one is a tuple or there are none."""
-    row_values = {_tvm.identity(binding.value) for binding in row.bindings}
-    elsewhere = [v for value in values if _tvm.identity(value) not in row_values for v in _variables(value)]
-    read = {_tvm.identity(v) for v in elsewhere}
-    outputs = [binding.var for binding in row.bindings if _tvm.identity(binding.var) in read]
+    own = {_tvm.identity(binding.value) for binding in row.bindings}
+    outputs = [b.var for b in row.bindings if readers.get(_tvm.identity(b.var), own) - own]
     return None if not outputs or any(hasattr(v.ty, "fields") for v in outputs) else outputs
-
-
-def _variables(value: Any) -> list[Any]:
-    """Return the variables that a value reads."""
-    return list(_tvm.relax.analysis.free_vars(value))
 
 
 def _joined(builder: Any, module: Any, row: _Row, outputs: Sequence[Any]) -> list[Any]:
