@@ -343,6 +343,10 @@ class SuspiciousNameWarning(FelixlikeWarning):
     """A tensor comprehension sums over an index whose name resembles another one: probably a typo."""
 
 
+class ImplicitSumWarning(FelixlikeWarning):
+    """A statement of a tensor comprehension with a plain `=` sums over an index that is only on its right."""
+
+
 class NoGradientWarning(FelixlikeWarning):
     """An input of a compiled model requires a gradient, but the outputs carry none."""
 

@@ -122,8 +122,11 @@ class Arguments:
             TCCallError,
             step.span,
             f"reduction without initialization: `{output.name}` is accumulated into, so its initial values must be"
-            " passed by the caller",
-            f'pass out={{"{output.name}": tensor}}, or write {step.operator}=! to initialize the reduction',
+            " passed by the caller"
+            if not step.fresh
+            else f"`{output.name}` is read before it is written, so its initial values must be passed by the caller",
+            f'pass out={{"{output.name}": tensor}}'
+            + ("" if step.fresh else f", or write {step.operator}=! to initialize the reduction"),
         )
 
     def _check_outputs(self, made: Instance, out: Mapping[str, Any]) -> None:

@@ -6,33 +6,70 @@ and are inferred later, in `ranges.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from felixlike._util.wording import counted
-from felixlike.errors import TCSemanticError
+from felixlike.errors import FelixlikeWarning, ImplicitSumWarning, SuspiciousNameWarning, TCSemanticError
 from felixlike.tc import tree
 from felixlike.tc.functions import ARITY
 from felixlike.tc.lint import slips
 from felixlike.tc.names import Names
-from felixlike.tc.program import Index, Output, Program, Step, Tensor, Value, walk
-from felixlike.tc.scalars import canonical, matched, spoken
+from felixlike.tc.program import Index, Literal, Note, Output, Program, Read, Step, Tensor, Unary, Value, walk
+from felixlike.tc.scalars import canonical, is_float, matched, spoken
 from felixlike.tc.source import Source, Span
 from felixlike.tc.type_checker import Typist
 
 
 def check(source: Source, definition: tree.Definition) -> Program:
     """Return the checked program of a definition. Raise TCSemanticError."""
-    return _Checker(source, definition).program()
+    floats: dict[str, str] = {}
+    while True:
+        try:
+            return _Checker(source, definition, floats).program()
+        except _WrittenAsFloat as found:
+            floats[found.tensor] = found.dtype
+
+
+_WEAKEST = "uint8"
+"""The type of which operators with other types have the other type, or one as wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """The names, ranges of `where`, value and `exists` values of a statement."""
+
+    names: Names
+    ranges: dict[str, tuple[Value, Value]]
+    value: Value
+    witnesses: tuple[Value, ...]
+
+
+class _WrittenAsFloat(Exception):
+    """A tensor that is first written with an integer literal is written with a float type later."""
+
+    def __init__(self, tensor: str, dtype: str) -> None:
+        super().__init__(tensor, dtype)
+        self.tensor, self.dtype = tensor, dtype
 
 
 class _Checker:
-    """The analysis of one definition, with the names declared so far."""
+    """The analysis of one definition, with the names declared so far.
 
-    def __init__(self, source: Source, definition: tree.Definition) -> None:
-        self._source, self._definition = source, definition
+    Args:
+        source: The text.
+        definition: The definition.
+        floats: Types of outputs that are first written with an integer literal and have a float type.
+    """
+
+    def __init__(self, source: Source, definition: tree.Definition, floats: Mapping[str, str]) -> None:
+        self._source, self._definition, self._floats = source, definition, floats
+        self._literals: set[str] = set()
         self._sizes: dict[str, Span] = {}
         self._parameters: dict[str, Tensor] = {}
         self._results: dict[str, tree.Result] = {}
         self._written: dict[str, Output] = {}
-        self._notes: list[str] = []
+        self._notes: list[Note] = []
 
     def program(self) -> Program:
         """Check the whole definition. Raise TCSemanticError."""
@@ -129,15 +166,21 @@ class _Checker:
         """Check one statement."""
         self._check_target(statement)
         left = self._left(statement)
-        names = self._names(statement, left)
-        typist = Typist(self._source, names)
-        ranges = self._clauses(statement, names, typist)
-        value = typist.value(statement.value)
-        witnesses = tuple(typist.value(c.value) for c in statement.clauses if isinstance(c, tree.Exists))
+        typed, updates = self._typed(statement, left)
+        names, ranges, value, witnesses = typed.names, typed.ranges, typed.value, typed.witnesses
         used = {v.name: v.span for v in walk(value, *witnesses) if isinstance(v, Index)}
         reduced = tuple(name for name in [*used, *ranges] if name not in left)
         reduced = tuple(dict.fromkeys(reduced))
         operator = statement.operator.text.rstrip("!").rstrip("=") or "="
+        fresh = operator == "=" or statement.operator.text.endswith("!")
+        summed = {v.name for v in walk(value) if isinstance(v, Index)}
+        if operator == "=" and reduced and not updates and summed >= set(reduced):
+            operator = "+"
+            self._note(
+                statement,
+                f"index `{reduced[0]}` is only on the right of `=`, so the statement sums over it; write +=! to say so",
+                ImplicitSumWarning,
+            )
         if operator == "=" and reduced:
             where = used.get(reduced[0], names.reduced.get(reduced[0], statement.span))
             raise self._error(
@@ -151,13 +194,14 @@ class _Checker:
                 "arithmetic on bool is not defined",
                 "cast it to a number, for example int32(…), or use max=! for any and min=! for all",
             )
-        fresh = operator == "=" or statement.operator.text.endswith("!")
+        value = self._as_float(statement, value)
         first = statement.target.text not in self._written
-        self._write(statement, value, fresh=fresh)
+        self._write(statement, value, given=not fresh or updates)
         for name, other in slips(value, left, reduced):
-            line = self._error(statement.span, "").line
-            self._notes.append(
-                f"line {line}: index `{name}` is reduced over and occurs in only one access; did you mean `{other}`?"
+            self._note(
+                statement,
+                f"index `{name}` is reduced over and occurs in only one access; did you mean `{other}`?",
+                SuspiciousNameWarning,
             )
         return Step(
             target=statement.target.text,
@@ -172,6 +216,70 @@ class _Checker:
             span=statement.span,
             index_spans={i.text: i.span for i in statement.indices} | used,
         )
+
+    def _note(self, statement: tree.Statement, words: str, category: type[FelixlikeWarning]) -> None:
+        """Record what is likely a mistake in a statement."""
+        self._notes.append(Note(f"line {self._error(statement.span, '').line}: {words}", category))
+
+    def _typed(self, statement: tree.Statement, left: tuple[str, ...]) -> tuple[_Typed, bool]:
+        """Return the types of a statement, and whether it updates an output that the caller passes.
+
+        It does if it is the first one that writes the output, and reads just the element that it writes, as in
+        C(i, j) = b * C(i, j). The output then has the type of the value.
+        """
+        name, result = statement.target.text, self._results[statement.target.text]
+        if name in self._written:
+            return self._typed_with(statement, left, {}), False
+        known = None if result.type is None else canonical(result.type.scalar.text)
+        dtype = known or _WEAKEST
+        typed = self._typed_with(statement, left, {name: (dtype, len(left))})
+        reads = [v for v in walk(typed.value, *typed.witnesses) if isinstance(v, Read)]
+        own = [read for read in reads if read.tensor == name]
+        if not own:
+            return typed, False
+        for read in own:
+            if [s.name if isinstance(s, Index) else None for s in read.subscripts] != [*left]:
+                raise self._error(
+                    read.span,
+                    f"undefined variable `{name}` used here: it is an output that no earlier statement writes",
+                    f"write it first, pass it as a parameter with another name, or read {name}({', '.join(left)}) only",
+                )
+        if known is None and typed.value.dtype != dtype:
+            dtype = typed.value.dtype
+            typed = self._typed_with(statement, left, {name: (dtype, len(left))})
+        unknown = known is None and dtype == _WEAKEST and not any(r.dtype == dtype for r in reads if r not in own)
+        if typed.value.dtype != dtype or unknown:
+            raise self._error(
+                statement.target.span,
+                f"the type of `{name}` is unknown: its first statement reads it",
+                f"declare it after the arrow, for example float({', '.join(left)}) {name}",
+            )
+        return typed, True
+
+    def _typed_with(
+        self, statement: tree.Statement, left: tuple[str, ...], more: Mapping[str, tuple[str, int]]
+    ) -> _Typed:
+        """Return the types of a statement. more: (dtype, rank) of tensors that no earlier statement writes."""
+        names = self._names(statement, left, more)
+        typist = Typist(self._source, names)
+        ranges = self._clauses(statement, names, typist)
+        value = typist.value(statement.value)
+        witnesses = tuple(typist.value(c.value) for c in statement.clauses if isinstance(c, tree.Exists))
+        return _Typed(names, ranges, value, witnesses)
+
+    def _as_float(self, statement: tree.Statement, value: Value) -> Value:
+        """Return an integer literal in the float type of its target; other values as they are."""
+        name = statement.target.text
+        before = self._written.get(name)
+        dtype = self._floats.get(name, "") if before is None else before.dtype
+        match value:
+            case Literal(dtype="int32") if is_float(dtype):
+                return Literal(float(value.value), dtype, value.span)
+            case Unary(operator="-", value=Literal(dtype="int32") as literal) if is_float(dtype):
+                return Unary("-", Literal(float(literal.value), dtype, literal.span), dtype, value.span)
+            case Literal(dtype="int32") | Unary(operator="-", value=Literal(dtype="int32")) if before is None:
+                self._literals.add(name)
+        return value
 
     def _check_target(self, statement: tree.Statement) -> None:
         """Check that the target of a statement is an output."""
@@ -198,11 +306,12 @@ class _Checker:
             indices[index.text] = index.span
         return tuple(indices)
 
-    def _names(self, statement: tree.Statement, left: tuple[str, ...]) -> Names:
+    def _names(self, statement: tree.Statement, left: tuple[str, ...], more: Mapping[str, tuple[str, int]]) -> Names:
         """Return the name table of a statement, before its clauses are read."""
         tensors = {t.name: (t.dtype, len(t.dims)) for t in self._parameters.values()}
         tensors |= {o.name: (o.dtype, o.rank) for o in self._written.values()}
-        unwritten = frozenset(self._results) - set(self._written)
+        tensors |= more
+        unwritten = frozenset(self._results) - set(self._written) - set(more)
         names = Names(self._sizes, tensors, unwritten, left)
         for clause in statement.clauses:
             if isinstance(clause, tree.Let):
@@ -255,13 +364,16 @@ class _Checker:
                 "`where` gives ranges to indices only",
             )
 
-    def _write(self, statement: tree.Statement, value: Value, *, fresh: bool) -> None:
-        """Record that a statement writes its target, after checking earlier writes and the declared type."""
+    def _write(self, statement: tree.Statement, value: Value, *, given: bool) -> None:
+        """Record that a statement writes its target, after checking earlier writes and the declared type.
+
+        given: Whether the caller passes the tensor, if this statement is the first.
+        """
         name, rank, dtype = statement.target, len(statement.indices), value.dtype
         before = self._written.get(name.text)
         if before is None:
             self._check_declared(statement, dtype, rank)
-            self._written[name.text] = Output(name.text, dtype, rank, not fresh, self._results[name.text].name.span)
+            self._written[name.text] = Output(name.text, dtype, rank, given, self._results[name.text].name.span)
             return
         if before.rank != rank:
             raise self._error(
@@ -269,6 +381,8 @@ class _Checker:
                 f"`{name.text}` has {before.rank} dimensions where it is first written, but {rank} dimensions here",
                 "use the same number of indices in every statement",
             )
+        if before.dtype != dtype and name.text in self._literals and is_float(dtype):
+            raise _WrittenAsFloat(name.text, dtype)
         if before.dtype != dtype:
             near = (
                 "write literals with a decimal point, for example 0.0"

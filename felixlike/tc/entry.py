@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from felixlike._util.wording import choose_from, kind_of
-from felixlike.errors import InvalidOption, SuspiciousNameWarning, TCSemanticError, TCSyntaxError, callers_level
+from felixlike.errors import InvalidOption, TCSemanticError, TCSyntaxError, callers_level
 from felixlike.hardware import resolve_target
 from felixlike.runtime.torch_operator import prepare
 from felixlike.tc import operator
@@ -45,6 +45,7 @@ def define(
 
     Warns:
         SuspiciousNameWarning: The name of an index looks like a misspelling of another one.
+        ImplicitSumWarning: A statement with a plain `=` sums over an index that is only on its right.
 
     Example:
         mm = fx.tc.define("def mm(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }")
@@ -60,7 +61,7 @@ def define(
     prepare()  # once per process, here rather than in the first call
     operator.prepare()
     for note in program.notes:
-        warnings.warn(SuspiciousNameWarning(f"{program.name}, {note}"), stacklevel=callers_level())
+        warnings.warn(note.category(f"{program.name}, {note.words}"), stacklevel=callers_level())
     return Comprehension(program, resolve_target(target), options or Options())
 
 

@@ -29,7 +29,7 @@ def explained(program: Program) -> str:
         for index in (*step.indices, *step.reduced):
             range_ = ranges[number][index] if ranges else "depends on the sizes; call explain(*inputs) to see it"
             lines.append(f"    {index} in {range_}{_role(step, index)}")
-    return "\n".join([*lines, *(f"  note: {note}" for note in program.notes)])
+    return "\n".join([*lines, *(f"  note: {note.words}" for note in program.notes)])
 
 
 def explained_for(made: Instance, *, fuse: bool = True) -> str:
@@ -55,7 +55,7 @@ def explained_for(made: Instance, *, fuse: bool = True) -> str:
         low, high = check.bounds
         text = program.source.shown(check.read.subscripts[check.dimension].span)
         lines.append(f"  checked in every call: {low} <= {text} <= {high}")
-    lines += [f"  note: {note}" for note in program.notes]
+    lines += [f"  note: {note.words}" for note in program.notes]
     return "\n".join([*lines, "", relax_module(made if fuse else apart(made)).script()])
 
 

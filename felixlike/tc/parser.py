@@ -170,7 +170,7 @@ def _unknown(source: Source, place: int | None) -> TCSyntaxError:
     place = place or 0
     sign = source.text[place]
     remedy = "use only letters, digits and + - * / % ( ) { } ? : , = < > ! && ||"
-    if sign in "→⟶⇒":
+    if sign in "⟶⇒":
         remedy = "write the arrow as `->`"
     elif sign in "[]":
         remedy = "write subscripts in parentheses: `A(i, j)`"
@@ -213,7 +213,7 @@ def _definition(node: Any) -> tree.Definition:
     return tree.Definition(
         name=_identifier(name),
         parameters=tuple(
-            tree.Parameter(_identifier(_tokens(p, "ID")[0]), _type(p.children[0])) for p in _trees(node, "parameters")
+            tree.Parameter(_identifier(p.children[-1]), _type(p.children[0])) for p in _trees(node, "parameters")
         ),
         results=tuple(
             tree.Result(_identifier(_tokens(r, "ID")[0]), None if r.children[0] is None else _type(r.children[0]))

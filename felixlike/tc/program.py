@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from felixlike.errors import FelixlikeWarning
 from felixlike.tc.source import Source, Span
 
 
@@ -151,7 +152,8 @@ class Output:
         name: Its name.
         dtype: Element type.
         rank: Number of dimensions.
-        given: Whether the caller passes its initial contents, since the first statement that writes it accumulates.
+        given: Whether the caller passes its initial contents, since the first statement that writes it accumulates
+            into it or reads it.
         span: Position of its name.
     """
 
@@ -194,6 +196,19 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """Something in a definition that is likely a mistake.
+
+    Attributes:
+        words: What it is, and the line.
+        category: The class of the warning.
+    """
+
+    words: str
+    category: type[FelixlikeWarning]
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """One checked definition.
 
@@ -204,7 +219,7 @@ class Program:
         sizes: Names of its sizes, in order.
         outputs: Its outputs, in order.
         steps: Its statements, in order.
-        notes: Suspicious names, in words.
+        notes: What is likely a mistake.
     """
 
     source: Source
@@ -213,7 +228,7 @@ class Program:
     sizes: tuple[str, ...]
     outputs: tuple[Output, ...]
     steps: tuple[Step, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     @property
     def given(self) -> tuple[Output, ...]:

@@ -2,13 +2,16 @@
 
 Input: a program, sizes. Output: a `Domain` per statement, or a TCRangeError. The rules of the language: ranges of
 `where` come first. In each round an index is solved from all accesses in which it is the only unknown. Indices solved
-in a round are used from the next round on, in their worst case, and are not narrowed later.
+in a round are used from the next round on, in their worst case, and are not narrowed later. Left indices that a
+statement does not determine have the ranges of the other statements that write the tensor: in `C(i) = 0`, then
+`C(i) += A(i, k) * x(k)`, the second gives the range of i.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from felixlike.errors import TCRangeError
 from felixlike.tc.const_eval import Unknown, on_grid
@@ -58,7 +61,8 @@ def infer(program: Program, sizes: Mapping[str, int]) -> Ranges:
     }
     domains = []
     for step in program.steps:
-        domain = _Solver(program.source, step, sizes, bounds).solved()
+        others = partial(_written_by_others, program, step, sizes, bounds)
+        domain = _Solver(program.source, step, sizes, bounds).solved(others)
         domains.append(domain)
         written = tuple(domain.intervals[index] for index in step.indices)
         if step.first:
@@ -67,6 +71,22 @@ def infer(program: Program, sizes: Mapping[str, int]) -> Ranges:
         elif bounds[step.target] != written:
             raise _incompatible(program.source, step, bounds[step.target], written)
     return Ranges(tuple(domains), bounds)
+
+
+def _written_by_others(
+    program: Program, step: Step, sizes: Mapping[str, int], bounds: Mapping[str, tuple[Interval, ...]]
+) -> dict[str, Interval]:
+    """Return the ranges that a statement's left indices have in other statements that write the same tensor."""
+    if step.target in bounds:
+        return dict(zip(step.indices, bounds[step.target], strict=True))
+    ranges: dict[str, Interval] = {}
+    for other in program.steps:
+        if other.target == step.target and other is not step:
+            solved = _Solver(program.source, other, sizes, bounds).solved_alone()
+            for index, other_index in zip(step.indices, other.indices, strict=True):
+                if other_index in solved:
+                    ranges.setdefault(index, solved[other_index])
+    return ranges
 
 
 def _check_size(source: Source, step: Step, written: tuple[Interval, ...]) -> None:
@@ -117,13 +137,30 @@ class _Solver:
         self._constraints = [
             _Constraint(linear(subscript, sizes), low, high, read)
             for read in self._reads
+            if read.tensor in bounds  # not an output that its first statement reads: its size is that of the writes
             for subscript, (low, high) in zip(read.subscripts, bounds[read.tensor], strict=True)
         ]
         self._solved: dict[str, Interval] = {}
         self._rounds: dict[str, int] = {}
 
-    def solved(self) -> Domain:
-        """Return the ranges. Raise TCRangeError."""
+    def solved_alone(self) -> dict[str, Interval]:
+        """Return the ranges that can be inferred from this statement. Raise TCRangeError if one is empty."""
+        self._solve(dict)
+        return self._solved
+
+    def solved(self, others: Callable[[], Mapping[str, Interval]]) -> Domain:
+        """Return the ranges. Raise TCRangeError.
+
+        others: Returns the ranges of left indices in other statements, used when this one does not determine them.
+        """
+        unsolved = self._solve(others)
+        if unsolved:
+            raise self._unsolved(unsolved)
+        names = [*self._step.indices, *self._step.reduced]
+        return Domain({name: self._solved[name] for name in names}, self._rounds)
+
+    def _solve(self, others: Callable[[], Mapping[str, Interval]]) -> list[str]:
+        """Solve as many indices as possible, and return those that are not solved."""
         for name, (low, high) in self._step.ranges.items():
             self._record(name, (self._bound(low), self._bound(high) - 1), 0)
         names = [*self._step.indices, *self._step.reduced]
@@ -132,10 +169,13 @@ class _Solver:
             number += 1
             solved = self._round(unsolved)
             if not solved:
-                raise self._unsolved(unsolved)
+                known = others()
+                solved = {name: known[name] for name in unsolved if name in known}
+            if not solved:
+                return unsolved
             for name, interval in solved.items():
                 self._record(name, interval, number)
-        return Domain({name: self._solved[name] for name in names}, self._rounds)
+        return []
 
     def _bound(self, value: Value) -> int:
         """Evaluate a bound of `where`. Raise TCRangeError."""

@@ -13,6 +13,7 @@ import torch
 import felixlike as fx
 from felixlike.errors import (
     FelixlikeError,
+    ImplicitSumWarning,
     InvalidOption,
     SuspiciousNameWarning,
     TCCallError,
@@ -166,8 +167,11 @@ def test_malformed_programs_raise_syntax_errors(source: str, underlined: str, wo
         ("def f(float(N) A) -> (O) { O(i) = u(i) where u = A(i) }", "u", "`u` is a let"),
         ("def f(float(N) A) -> (O) { O(i) = A(i) + N(i) }", "N", "`N` is a size"),
         ("def f(float(N) A) -> (O) { A(i) = 1.0 }", "A", "immutable"),
-        ("def f(float(N) A) -> (O) { O(i) = O(i) + A(i) }", "O", "`O` used here: it is an output"),
-        ("def f(float(N) A) -> (O) { O(i) += O(i) * A(i) }", "O", "`O` used here: it is an output"),
+        ("def f(float(N) A) -> (O) { O(i) = O(i + 1) + A(i) }", "O(i + 1)", "`O` used here: it is an output"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) * s where s = O(0) }", "O(0)", "`O` used here: it is an output"),
+        ("def f(float(N) A) -> (O) { O(i) = O(i) + A(j) }", "j", "does not specify a reduction"),
+        ("def f(float(N) A) -> (O) { O(i) = O(i) }", "O", "type of `O` is unknown.*declare it"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where k in 0:3 }", "k", "does not specify a reduction"),
         ("def f(float16(N) A) -> (O) { O(i) = A(i) }", "float16", "float16 is not supported"),
         ("def f(float(N) A) -> (O) { O(i) = float16(A(i)) }", "float16", "float16 is not supported"),
         ("def f(float(0) A) -> (O) { O(i) = A(i) }", "0", "size 0"),
@@ -184,7 +188,7 @@ def test_malformed_programs_raise_syntax_errors(source: str, underlined: str, wo
         ("def f(float(N) A) -> (O) { O(i) = A(bool(i)) }", "bool(i)", "integral"),
         ("def f(float(N) A) -> (O) { O(i) = A(i) O(i, j) = A(i) where j in 0:2 }", "O", "1 dimension.*2 dimension"),
         ("def f(float(N) A) -> (O) { O(i) = A(i) O(i) = double(A(i)) }", "double(A(i))", "type mismatch.*`O`"),
-        ("def f(float(N) A) -> (O) { O(i) = A(i) O(i) += 1 }", "1", "type mismatch.*`O`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) O(i) += int64(1) }", "int64(1)", "type mismatch.*`O`"),
         ("def f(float(N) A) -> (int32(N) O) { O(i) = A(i) }", "A(i)", "float.*narrower.*int32"),
         ("def f(float(N) A) -> (O) { O(i) = A(i) where N in 0:3 }", "N", "a size, not an index"),
         ("def f(float(N) A) -> (O) { O(i) = A(i) where A in 0:3 }", "A", "a tensor, not an index"),
@@ -233,6 +237,8 @@ def test_chained_comparisons_are_valid() -> None:
         ("O(i) min=! B(i, k) - A(i)", (4,), lambda: (_B - _A[:, None]).amin(1)),
         ("O +=! A(i) * A(i)", (), lambda: (_A * _A).sum()),
         ("O(i) = A(i) O(i) *= A(i) O(i) += 1.0 where exists A(i)", (4,), lambda: _A * _A + 1),
+        ("O(i) = A(i) O(i) *= A(i) O(i) += 1", (4,), lambda: _A * _A + 1),
+        ("O(i) = 1 O(i) max= 2 O(i) *= A(i)", (4,), lambda: 2 * _A),
         ("O(i) +=! -A(i) * B(i, k) * 2.0", (4,), lambda: -2 * _A * _B.sum(1)),
         ("O(i) = float(u) where u = I(i), exists A(i)", (4,), lambda: _I.float()),
         ("O(i) = A(int32(float(i)) % N) where i in 0:N", (4,), lambda: _A),
@@ -258,7 +264,7 @@ def test_ranges_are_the_largest_that_keep_accesses_in_bounds(body: str, shape: t
     [
         ("O(i) +=! A(i + j)", "i", "`i` \\(nor `j`\\).*`A\\(i \\+ j\\)`"),
         ("O(b, n) = A(n)", "b", "range of `b`"),
-        ("O(i) = A(i) O(i) += 1.0", "i", "range of `i`.*where i in"),
+        ("O(i) = 1.0 O(i) += 1.0", "i", "range of `i`.*where i in"),
         ("O(i) = A(max(i, 0))", "i", "`A\\(max\\(i, 0\\)\\)`"),
         ("O(i) = A(i * i)", "i", "`A\\(i \\* i\\)`"),
         ("O(i) = A(I(0) + i)", "i", "`A\\(I\\(0\\) \\+ i\\)`"),
@@ -409,6 +415,24 @@ def test_name_selects_one_of_several_definitions() -> None:
         fx.tc.define(source, name="h")
     with pytest.raises(InvalidOption, match=r"^source: .* an int"):
         fx.tc.define(3)  # type: ignore[arg-type]
+
+
+def test_plain_assignments_over_a_free_index_sum_and_warn() -> None:
+    source = "def conv1d(float(M) I, float(N) K) → (O) {\n  O(i) = K(x) * I(i + x)\n}"
+    with pytest.warns(ImplicitSumWarning, match="^conv1d, line 2: .*`x`.*write \\+=!"):
+        conv1d = fx.tc.define(source)
+    signal, taps = torch.randn(20), torch.randn(3)
+    wanted = torch.nn.functional.conv1d(signal[None, None], taps[None, None])[0, 0]
+    torch.testing.assert_close(conv1d(signal, taps), wanted)
+
+
+def test_outputs_that_are_read_first_must_be_passed() -> None:
+    scale = fx.tc.define("def scale(float b, float(N) A) -> (C) { C(i) = b * C(i) + A(i) }")
+    with pytest.raises(TCCallError, match=r"`C` is read before it is written.*pass out="):
+        scale(2.0, torch.ones(3))
+    c = torch.arange(3.0)
+    assert scale(2.0, torch.ones(3), out={"C": c}) is c
+    assert c.tolist() == [1.0, 3.0, 5.0]
 
 
 def test_a_likely_typo_in_an_index_warns() -> None:
