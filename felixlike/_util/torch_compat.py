@@ -197,7 +197,7 @@ def recurrent_shapes() -> Iterator[None]:
     """Let FakeTensorMode compute the shapes of recurrent layers without their steps, inside the context.
 
     PyTorch goes through all steps to find the shapes, which takes some 10 ms each. Decompositions that are traced are
-    not changed, nor are packed sequences. Only one thread at a time can be inside.
+    not changed, nor are packed sequences and symbolic sizes: the length must be fixed there. Only one thread at a time can be inside.
     """
     from torch._decomp import decompositions
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
@@ -205,10 +205,13 @@ def recurrent_shapes() -> Iterator[None]:
     original: Any = decompositions._rnn_helper
 
     def helper(x: Any, hidden: Sequence[Any], *rest: Any) -> Any:
-        if get_proxy_mode() is not None or not is_fake(x) or x.dim() != 3:
+        known = is_fake(x) and x.dim() == 3 and all(isinstance(size, int) for size in x.shape)
+        if not known or get_proxy_mode() is not None:
             return original(x, hidden, *rest)
         *_, bidirectional, batch_first, _ = rest
-        last = [tuple(s.new_empty(s.shape) for s in h) if isinstance(h, tuple) else h.new_empty(h.shape) for h in hidden]
+        last = [
+            tuple(s.new_empty(s.shape) for s in h) if isinstance(h, tuple) else h.new_empty(h.shape) for h in hidden
+        ]
         width = (last[0][0] if isinstance(last[0], tuple) else last[0]).shape[-1]
         steps = x.transpose(0, 1) if batch_first else x
         out = x.new_empty((*steps.shape[:2], width * (2 if bidirectional else 1)))

@@ -147,7 +147,8 @@ def test_the_kernel_is_compared_with_float64_and_has_the_name_of_the_layer() -> 
     fast = fx.optimize(model, x, trials=2, progress=False)  # a warning is an error here
     (layer,) = [task for task in fast.report.tasks if task.name == "gru_layer"]
     assert layer.layers == ("gru",)
-    assert layer.error is not None and layer.error < 1e-4
+    assert layer.error is not None
+    assert layer.error < 1e-4
     torch.testing.assert_close(fast(x)[0], model(x)[0])
 
 

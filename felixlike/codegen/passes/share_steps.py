@@ -29,8 +29,11 @@ _SPINS = 2**13
 _SOURCE = f"""
 declare i32 @sched_yield()
 
-define i32 @felixlike_wait(ptr %done, i64 %wanted) {{
+define i32 @felixlike_wait(ptr %done, i32 %step, i32 %tiles) alwaysinline {{
 entry:
+  %wide_step = zext i32 %step to i64
+  %wide_tiles = zext i32 %tiles to i64
+  %wanted = mul i64 %wide_step, %wide_tiles
   br label %test
 test:
   %spins = phi i32 [ 0, %entry ], [ %next, %again ]
@@ -50,7 +53,7 @@ exit:
   ret i32 0
 }}
 
-define i32 @felixlike_finish(ptr %done) {{
+define i32 @felixlike_finish(ptr %done) alwaysinline {{
   %old = atomicrmw add ptr %done, i64 1 release
   ret i32 0
 }}
@@ -68,12 +71,12 @@ def _in_one_region(loop: Loop) -> Stmt:
     tirx, tiles = _tvm.tirx, loop.body
     done = tirx.decl_buffer((1,), "int64", "done")
     place = [tirx.const(0, "int64")]
-    wanted = tirx.Cast("int64", loop.loop_var) * tirx.Cast("int64", tiles.extent)
+    counts = [tirx.Cast("int32", count) for count in (loop.loop_var, tiles.extent)]  # TVM may narrow 64-bit ones
 
     def call(name: str, *arguments: Any) -> Stmt:
         return tirx.Evaluate(tirx.call_extern("int32", name, tirx.address_of(done[place[0]]), *arguments))
 
-    body = tirx.stmt_seq(call("felixlike_wait", wanted), tiles.body, call("felixlike_finish"))
+    body = tirx.stmt_seq(call("felixlike_wait", *counts), tiles.body, call("felixlike_finish"))
     region = _pragma("parallel_launch_point", place[0], unmarked(loop, unmarked(tiles, body)))
     start = tirx.BufferStore(done, place[0], place)
     return tirx.stmt_seq(tirx.AllocBuffer(done), start, _pragma("import_llvm", _tvm.ir.StringImm(_SOURCE), region))

@@ -16,7 +16,7 @@ from felixlike.frontend.importers.windows import KEPT
 
 
 def decomposed(program: Any, kept: Collection[str] = ()) -> Any:
-    """Run the decompositions of an ExportedProgram, except those of operators that are kept. Raises what PyTorch raises.
+    """Run the decompositions of an ExportedProgram, except those of kept operators.  Raises what PyTorch raises.
 
     PyTorch's decomposition of attention gives its result other strides than the operator does, so a valid view can
     fail. Such programs are decomposed again with copies before views. The copies have no effect later: Relax tensors

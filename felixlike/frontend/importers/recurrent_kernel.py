@@ -215,7 +215,7 @@ class _Emitter:
         return seq(*allocations, self.shared_steps() if self.layer.shares_steps else self.parts())
 
     def shared_steps(self) -> Stmt:
-        """Return the kernel in which cores share each step. A core always has the same tiles, and so the same weights."""
+        """Return the kernel in which cores share each step. A core always has the same tiles, thus the same weights."""
         layer, build = self.layer, self.build
 
         def tiles(body: Callable[[Any, Any, Any], Stmt], kind: str = "SERIAL") -> Stmt:
@@ -297,74 +297,93 @@ class _Emitter:
 
     def step(self, t: Any, d: Any, n: Any, block: Any) -> Stmt:
         """Return the code of a step of the units of a tile."""
-        return self.rows(block, lambda row, height: self.tile(t, d, n, row, height))
+        return self.rows(block, lambda row, height: _Tile(self, t, d, n, row, height).whole())
 
-    def tile(self, t: Any, d: Any, n: Any, row: Any, height: int) -> Stmt:
-        """Return the code of a step for the units of a tile and some sequences of the batch."""
-        layer, build, tirx = self.layer, self.build, _tvm.tirx
-        now, new = t % 2, (t + 1) % 2
-        step = t + d * (layer.length - 1 - 2 * t) if layer.directions == 2 else t
-        every = [(r, gate) for r in range(height) for gate in range(layer.cell.gates)]
-        sums = {place: tirx.decl_buffer((layer.width,), _DTYPE, "sums_{}_{}".format(*place)) for place in every}
 
-        def product(r: int, gate: int, column: Any) -> TirExpr:
-            place = (row + r, step) if layer.batch_first else (step, row + r)
-            return self.products[*place, d, n, gate, column]
+class _Tile:
+    """Generates a step of the units of a tile, for some sequences of the batch."""
 
-        def start(r: int, gate: int) -> Stmt:
-            def store(column: Any) -> Stmt:
-                own = gate == layer.cell.apart
-                return tirx.BufferStore(
-                    sums[r, gate], self.bias[d, n, column] if own else product(r, gate, column), [column]
-                )
+    def __init__(self, emitter: _Emitter, t: Any, d: Any, n: Any, row: Any, height: int) -> None:
+        self.emitter, self.layer, self.build = emitter, emitter.layer, emitter.build
+        self.d, self.n, self.row, self.height = d, n, row, height
+        self.now, self.new = t % 2, (t + 1) % 2
+        self.step = t + d * (self.layer.length - 1 - 2 * t) if self.layer.directions == 2 else t
+        every = [(r, gate) for r in range(height) for gate in range(self.layer.cell.gates)]
+        name = "sums_{}_{}"
+        self.sums = {p: _tvm.tirx.decl_buffer((self.layer.width,), _DTYPE, name.format(*p)) for p in every}
 
-            return build.vectors(layer.vectors, store)
-
-        def add(r: int, gate: int, vector: int, k: Any) -> Stmt:
-            def store(lane: Any) -> Stmt:
-                column = lane + vector * layer.lanes
-                factor = self.states["h"][now, d, row + r, k] * self.weights[d, n, k, gate, column]
-                return tirx.BufferStore(sums[r, gate], sums[r, gate][column] + factor, [column])
-
-            return build.loop("lane", layer.lanes, store, "VECTORIZED")
-
-        def reduce(k: Any) -> Stmt:
-            # All rows use a vector of weights at once, so that it needs only one register.
-            gates, vectors = range(layer.cell.gates), range(layer.vectors)
-            return seq(*(add(r, gate, v, k) for v in vectors for gate in gates for r in range(height)))
-
-        def update(r: int) -> Stmt:
-            def store(column: Any) -> Stmt:
-                unit, b = n * layer.width + column, row + r
-                values = {"h": self.states["h"][now, d, b, unit]}
-                if "c" in self.states:
-                    values["c"] = self.states["c"][d, b, unit]
-                gates = [sums[r, gate][column] for gate in range(layer.cell.gates)]
-                apart = None if layer.cell.apart is None else product(r, layer.cell.apart, column)
-                places = {"h": [new, d, b, unit], "c": [d, b, unit]}
-                return seq(
-                    *(
-                        tirx.BufferStore(self.states[name], value(gates, apart, values), places[name])
-                        for name, value in layer.cell.updates
-                    )
-                )
-
-            return build.vectors(layer.vectors, store)
-
-        def write(r: int) -> Stmt:
-            b = row + r
-            place = (b, step) if layer.batch_first else (step, b)
-
-            def store(unit: Any) -> Stmt:
-                value = self.states["h"][new, d, b, unit]
-                return tirx.BufferStore(self.result, value, [*place, d * layer.hidden + unit])
-
-            return self.written(n, store)
-
+    def whole(self) -> Stmt:
+        """Return the whole code."""
         return seq(
-            *map(tirx.AllocBuffer, sums.values()),
-            *(start(r, gate) for r, gate in every),
-            build.loop("k", layer.hidden, reduce),
-            *(statement for r in range(height) for statement in (update(r), write(r))),
+            *map(_tvm.tirx.AllocBuffer, self.sums.values()),
+            *(self.start(r, gate) for r, gate in self.sums),
+            self.build.loop("k", self.layer.hidden, self.reduce),
+            *(statement for r in range(self.height) for statement in (self.update(r), self.write(r))),
         )
 
+    def place(self, r: int) -> tuple[Any, Any]:
+        """Return the first two indices of a row's inputs and outputs."""
+        b = self.row + r
+        return (b, self.step) if self.layer.batch_first else (self.step, b)
+
+    def product(self, r: int, gate: int, column: Any) -> TirExpr:
+        """Return the product of the inputs of a gate."""
+        return self.emitter.products[*self.place(r), self.d, self.n, gate, column]
+
+    def start(self, r: int, gate: int) -> Stmt:
+        """Return the initial values of the sums of a gate."""
+
+        def store(column: Any) -> Stmt:
+            if gate == self.layer.cell.apart:
+                value = self.emitter.bias[self.d, self.n, column]
+            else:
+                value = self.product(r, gate, column)
+            return _tvm.tirx.BufferStore(self.sums[r, gate], value, [column])
+
+        return self.build.vectors(self.layer.vectors, store)
+
+    def reduce(self, k: Any) -> Stmt:
+        """Return the products with a unit of h. All rows use a vector of weights at once: it needs one register."""
+        gates, vectors, rows = range(self.layer.cell.gates), range(self.layer.vectors), range(self.height)
+        return seq(*(self.add(r, gate, vector, k) for vector in vectors for gate in gates for r in rows))
+
+    def add(self, r: int, gate: int, vector: int, k: Any) -> Stmt:
+        """Return the addition of a vector of products."""
+        emitter, sums = self.emitter, self.sums[r, gate]
+
+        def store(lane: Any) -> Stmt:
+            column = lane + vector * self.layer.lanes
+            factor = emitter.states["h"][self.now, self.d, self.row + r, k]
+            product = factor * emitter.weights[self.d, self.n, k, gate, column]
+            return _tvm.tirx.BufferStore(sums, sums[column] + product, [column])
+
+        return self.build.loop("lane", self.layer.lanes, store, "VECTORIZED")
+
+    def update(self, r: int) -> Stmt:
+        """Return the new states of a row."""
+        layer, b = self.layer, self.row + r
+
+        def store(column: Any) -> Stmt:
+            unit = self.n * layer.width + column
+            places = {"h": [self.now, self.d, b, unit], "c": [self.d, b, unit]}
+            states = {name: state[*places[name]] for name, state in self.emitter.states.items()}
+            gates = [self.sums[r, gate][column] for gate in range(layer.cell.gates)]
+            apart = None if layer.cell.apart is None else self.product(r, layer.cell.apart, column)
+            places["h"] = [self.new, self.d, b, unit]
+            stores = [
+                _tvm.tirx.BufferStore(self.emitter.states[name], update(gates, apart, states), places[name])
+                for name, update in layer.cell.updates
+            ]
+            return seq(*stores)
+
+        return self.build.vectors(layer.vectors, store)
+
+    def write(self, r: int) -> Stmt:
+        """Return the stores of a row's outputs."""
+
+        def store(unit: Any) -> Stmt:
+            value = self.emitter.states["h"][self.new, self.d, self.row + r, unit]
+            place = [*self.place(r), self.d * self.layer.hidden + unit]
+            return _tvm.tirx.BufferStore(self.emitter.result, value, place)
+
+        return self.emitter.written(self.n, store)
