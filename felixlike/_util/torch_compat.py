@@ -197,7 +197,8 @@ def recurrent_shapes() -> Iterator[None]:
     """Let FakeTensorMode compute the shapes of recurrent layers without their steps, inside the context.
 
     PyTorch goes through all steps to find the shapes, which takes some 10 ms each. Decompositions that are traced are
-    not changed, nor are packed sequences and symbolic sizes: the length must be fixed there. Only one thread at a time can be inside.
+    not changed, nor are packed sequences and symbolic sizes, whose length PyTorch must find to be fixed. Only one
+    thread at a time can be inside.
     """
     from torch._decomp import decompositions
     from torch.fx.experimental.proxy_tensor import get_proxy_mode

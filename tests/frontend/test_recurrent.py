@@ -123,7 +123,7 @@ def test_packed_sequences_are_refused() -> None:
     layer = nn.LSTM(6, 8).eval()
 
     def run(x: Tensor, lengths: Tensor) -> Tensor:
-        _, (h, _) = layer(nn.utils.rnn.pack_padded_sequence(x, lengths))
+        h: Tensor = layer(nn.utils.rnn.pack_padded_sequence(x, lengths))[1][0]
         return h
 
     with pytest.raises(ExportFailed):

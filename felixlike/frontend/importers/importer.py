@@ -97,7 +97,7 @@ def _named(source: Source, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ..
     )
 
 
-def _read(model: Any, shapes: Any, target: Any) -> Source:
+def _read(model: Any, shapes: Any, target: Any = None) -> Source:
     """Read the model as Relax according to its kind.  Raises InvalidModel for other kinds."""
     import torch
 

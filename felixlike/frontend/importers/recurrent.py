@@ -119,7 +119,8 @@ def _layer(builder: Any, layer: Layer, x: Any, weights: Sequence[Any], states: S
     gates = emit(op.reshape(products, layer.gates_shape))
     operands = (gates, packed(_weights, *of_h), *apart, *states)
     call = builder.call_te(whole, *operands, primfunc_name_hint=f"{layer.cell.name}_layer")
-    # h is as large as its weights' inputs only if they are drawn for that many terms (`measure/check/inputs.py`).
+    # The inputs of checks are scaled by this number, for factors that are all drawn. But h is about 1, so that its
+    # weights must be smaller: otherwise states are chaotic, and rounding errors grow from step to step.
     builder.update_func(call.args[0], builder.get()[call.args[0]].with_attr(TERMS, layer.hidden**2))
     result = emit(call)
     return [emit(_tvm.relax.TupleGetItem(result, index)) for index in range(len(layer.output_shapes))]

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Stmt, TirExpr
 from felixlike.codegen.annotations import Steps
-from felixlike.codegen.build import Builder, ceil_div, seq
+from felixlike.codegen.build import Builder, seq
 from felixlike.hardware import Device
 from felixlike.hardware.vectors import IN_FLIGHT
 
@@ -87,6 +87,11 @@ CELLS = {
 """Cells by the name of PyTorch's operator. Gates are in PyTorch's order."""
 
 
+def _ceil_div(number: int, by: int) -> int:
+    """Return ⌈number / by⌉."""
+    return -(-number // by)
+
+
 @dataclass(frozen=True)
 class Layer:
     """A recurrent layer with one or two directions.
@@ -117,13 +122,13 @@ class Layer:
     @cached_property
     def vectors(self) -> int:
         """Vectors of a tile: enough sums for the multipliers with the rows that a tile has, and no core without one."""
-        wanted = ceil_div(IN_FLIGHT, self.cell.gates * min(self.batch, 2))
+        wanted = _ceil_div(IN_FLIGHT, self.cell.gates * min(self.batch, 2))
         fitting = (v for v in (8, 4, 2) if v <= wanted and self._fits(v * self.lanes))
         return next(fitting, 1)
 
     def _fits(self, width: int) -> bool:
         """Return whether tiles of a width leave no core without one, and no vector of the last tile empty."""
-        tiles = ceil_div(self.hidden, width)
+        tiles = _ceil_div(self.hidden, width)
         return tiles * self.directions >= self.device.cores and tiles * width - self.hidden < self.lanes
 
     @cached_property
@@ -134,7 +139,7 @@ class Layer:
     @cached_property
     def tiles(self) -> int:
         """Tiles of a direction."""
-        return ceil_div(self.hidden, self.width)
+        return _ceil_div(self.hidden, self.width)
 
     @cached_property
     def rows(self) -> tuple[tuple[int, int], ...]:
@@ -143,7 +148,7 @@ class Layer:
         A tile needs a register for each sum, one for each row's factor, and one for a vector of weights.
         """
         most = max((self.device.unit.registers - 1) // (self.cell.gates * self.vectors + 1), 1)
-        count = ceil_div(self.batch, most)
+        count = _ceil_div(self.batch, most)
         low, high = divmod(self.batch, count)
         covers = ((low + 1, high), (low, count - high))
         return tuple((height, number) for height, number in covers if number)
@@ -198,9 +203,9 @@ class _Emitter:
 
     def __init__(self, layer: Layer, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         self.layer, self.build = layer, Builder(_INDEX, layer.lanes)
-        names = [name for name in ("h", "c") if name in dict(layer.cell.updates)]
+        names: list[str] = [name for name in ("h", "c") if name in dict(layer.cell.updates)]
         self.products, self.weights, *rest = inputs
-        self.bias = rest.pop(0) if layer.cell.apart is not None else None
+        self.bias: Buffer = rest.pop(0) if layer.cell.apart is not None else None
         self.first = dict(zip(names, rest, strict=True))
         self.result, *last = outputs
         self.last = dict(zip(names, last, strict=True))
@@ -249,9 +254,13 @@ class _Emitter:
         if block is not None:
             height = self.layer.rows[0][0]
             return body(block * height, height)
+
+        def block_of(first: int, height: int, number: Any) -> Stmt:
+            return body(first + number * height, height)
+
         loops, start = [], 0
         for height, count in self.layer.rows:
-            loops.append(self.build.loop("rows", count, lambda i, f=start, h=height: body(f + i * h, h)))
+            loops.append(self.build.loop("rows", count, partial(block_of, start, height)))
             start += height * count
         return seq(*loops)
 
