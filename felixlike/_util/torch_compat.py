@@ -192,6 +192,39 @@ def lstm(*arguments: Any) -> Any:
     return lstm_impl(*arguments)
 
 
+@contextmanager
+def recurrent_shapes() -> Iterator[None]:
+    """Let FakeTensorMode compute the shapes of recurrent layers without their steps, inside the context.
+
+    PyTorch goes through all steps to find the shapes, which takes some 10 ms each. Decompositions that are traced are
+    not changed, nor are packed sequences and symbolic sizes, whose length PyTorch must find to be fixed. Only one
+    thread at a time can be inside.
+    """
+    from torch._decomp import decompositions
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    original: Any = decompositions._rnn_helper
+
+    def helper(x: Any, hidden: Sequence[Any], *rest: Any) -> Any:
+        known = is_fake(x) and x.dim() == 3 and all(isinstance(size, int) for size in x.shape)
+        if not known or get_proxy_mode() is not None:
+            return original(x, hidden, *rest)
+        *_, bidirectional, batch_first, _ = rest
+        last = [
+            tuple(s.new_empty(s.shape) for s in h) if isinstance(h, tuple) else h.new_empty(h.shape) for h in hidden
+        ]
+        width = (last[0][0] if isinstance(last[0], tuple) else last[0]).shape[-1]
+        steps = x.transpose(0, 1) if batch_first else x
+        out = x.new_empty((*steps.shape[:2], width * (2 if bidirectional else 1)))
+        return out.transpose(0, 1) if batch_first else out, last
+
+    decompositions._rnn_helper = helper
+    try:
+        yield
+    finally:
+        decompositions._rnn_helper = original
+
+
 def below_autograd() -> AbstractContextManager[None]:
     """Return a context in which operators are called without autograd."""
     import torch

@@ -147,6 +147,13 @@ class Skip(LoopAnnotation):
 
 
 @dataclass(frozen=True, slots=True)
+class Steps(LoopAnnotation):
+    """Mark a loop that contains only a parallel loop, each iteration of which reads what all of the last step wrote."""
+
+    key = "felixlike.steps"
+
+
+@dataclass(frozen=True, slots=True)
 class Prefetch(LoopAnnotation):
     """Mark the reduction loop over channels of a constant operand that is packed in the order of the loops."""
 

@@ -20,7 +20,7 @@ import numpy as np
 from felixlike import _tvm
 from felixlike._tvm.typing import Stmt
 from felixlike._util.torch_modes import alone
-from felixlike.dynamic.build import Builder, ceil_div
+from felixlike.codegen.build import Builder, ceil_div
 from felixlike.dynamic.emit import Cover, Pool
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.ukernel import Floats

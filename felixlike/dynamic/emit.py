@@ -20,7 +20,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Func, Stmt
-from felixlike.dynamic.build import Builder, ceil_div, function, seq
+from felixlike.codegen.build import Builder, ceil_div, function, seq
 from felixlike.dynamic.operator import Axis, Operator
 from felixlike.dynamic.panel import Panel, Places
 from felixlike.hardware.vectors import IN_FLIGHT

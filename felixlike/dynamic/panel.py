@@ -15,7 +15,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Stmt
 from felixlike.codegen.annotations import Transpose
-from felixlike.dynamic.build import Builder, ceil_div, function, seq
+from felixlike.codegen.build import Builder, ceil_div, function, seq
 from felixlike.dynamic.operator import Axis, Operator
 from felixlike.measure.packing import Packing
 

@@ -14,6 +14,9 @@ from felixlike import _tvm
 CONSTANTS = "felixlike.constants"
 """Attribute of a task's function that lists all its constant parameters."""
 
+TERMS = "felixlike.terms"
+"""Attribute of a function without reduction blocks: the number of terms of its longest sum."""
+
 LAYOUT_FREE = "layout_free_buffers"
 """TVM's attribute that lists the parameters whose layout RewriteLayout of MetaSchedule, or our own rule, may change."""
 

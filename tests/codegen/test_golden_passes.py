@@ -18,6 +18,7 @@ from felixlike.codegen.annotations import (
     Prefetch,
     Row,
     Skip,
+    Steps,
     TensorCores,
     Tile,
     Transpose,
@@ -178,6 +179,16 @@ def rows_in_vectors() -> Any:
     return schedule
 
 
+def shared_steps() -> Any:
+    """Steps that cores share."""
+    (x,) = _inputs(x=(4, 8))
+    schedule = _schedule(x, _tvm.te.compute((4, 8), lambda t, i: x[t, i] + 1.0, name="y"))
+    step, tile = schedule.get_loops(schedule.get_sblock("y"))
+    schedule.parallel(tile)
+    Steps().put(schedule, step)
+    return schedule
+
+
 def share_reciprocals() -> Any:
     """Rows divided by a number each."""
     x, y = _inputs(x=(4, 32), y=(4,))
@@ -250,6 +261,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         peel_tails,
         peel_columns,
         rows_in_vectors,
+        shared_steps,
         share_reciprocals,
         write_out_halves,
         keep_nan,

@@ -20,6 +20,7 @@ from felixlike.codegen.annotations import (
     Prefetch,
     Row,
     Skip,
+    Steps,
     TensorCores,
     Tile,
     Transpose,
@@ -71,7 +72,7 @@ def test_every_annotation_has_a_pass_and_a_unique_key() -> None:
         if isinstance(kind, type) and issubclass(kind, LoopAnnotation) and kind is not LoopAnnotation
     ]
     assert {annotation for each_pass in (*CPU_PASSES, *GPU_PASSES) for annotation in each_pass.marks} == set(kinds)
-    assert len({kind.key for kind in kinds}) == len(kinds) == 11
+    assert len({kind.key for kind in kinds}) == len(kinds) == 12
     assert all(kind.key == f"felixlike.{kind.__name__.lower()}" for kind in kinds)
 
 
@@ -81,6 +82,7 @@ def test_every_annotation_has_a_pass_and_a_unique_key() -> None:
         (Guard(), True),
         (Blocks(), True),
         (Skip(), True),
+        (Steps(), True),
         (Prefetch(), True),
         (Tile(), True),
         (Row(16), 16),

@@ -11,6 +11,7 @@ import torch
 from felixlike import _tvm
 from felixlike.frontend.importers import decompositions
 from felixlike.frontend.importers.converters import CONVERTERS
+from felixlike.frontend.importers.recurrent import RECURRENT
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/operators.md"
 
@@ -38,6 +39,7 @@ HOW = {
     "decomposed": "felixlike decomposes it into other operators",
     "partly": "felixlike decomposes some cases, TVM converts the others to Relax",
     "converted": "felixlike converts it to Relax",
+    "recurrent": "felixlike converts it to a product and a kernel a layer, or PyTorch decomposes it into steps",
     "TVM": "TVM converts it to Relax",
 }
 
@@ -54,6 +56,7 @@ def _page() -> str:
     }
     how = dict.fromkeys(_names(_tvm.torch_importer().ExportedProgramImporter().convert_map), "TVM")
     how |= dict.fromkeys(_names(CONVERTERS), "converted")
+    how |= dict.fromkeys(_names(RECURRENT), "recurrent")
     for name in _names(ours) - {"lstm"}:  # which only some versions of PyTorch need
         how[name] = "partly" if name in how else "decomposed"
     aten = sorted(name for name in how if hasattr(torch.ops.aten, name) and not name.endswith("_"))

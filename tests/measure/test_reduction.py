@@ -4,6 +4,7 @@ import pytest
 import workloads
 
 from felixlike import _tvm
+from felixlike.frontend.constants import TERMS
 from felixlike.measure.check.reduction import reduction_length
 
 
@@ -14,6 +15,7 @@ from felixlike.measure.check.reduction import reduction_length
         (workloads.conv2d(channels=16), 16 * 3 * 3),
         (workloads.depthwise(kernel=5), 25),
         (workloads.chain(), 1),
+        (workloads.chain().with_attr(TERMS, 64), 64),
     ],
 )
 def test_reduction_length_is_the_number_of_terms(func: object, terms: int) -> None:

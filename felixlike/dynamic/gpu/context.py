@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.dynamic.build import Builder
+from felixlike.codegen.build import Builder
 from felixlike.dynamic.gpu.operand import Operand, operands_of, summed
 from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
 from felixlike.dynamic.operator import Operator

@@ -11,7 +11,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Stmt
-from felixlike.dynamic.build import seq
+from felixlike.codegen.build import seq
 from felixlike.dynamic.gpu.context import Block, Launch, side_of
 from felixlike.dynamic.gpu.operand import Operand
 from felixlike.dynamic.gpu.tile import BANK_SHIFT, BlockTile

@@ -21,7 +21,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import Func, Stmt
 from felixlike.codegen.annotations import Asynchronous
-from felixlike.dynamic.build import Builder, ceil_div, function, seq
+from felixlike.codegen.build import Builder, ceil_div, function, seq
 from felixlike.dynamic.dispatch import Leaf, Tree
 from felixlike.dynamic.gpu.context import INDEX, Block, Launch
 from felixlike.dynamic.gpu.copies import copies

@@ -6,7 +6,7 @@ fall back to PyTorch's own decomposition.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from felixlike._util.torch_compat import is_contiguous, lstm, lstm_has_wrong_states
@@ -15,32 +15,32 @@ from felixlike.frontend.importers.scatters import index_put, masked_scatter, put
 from felixlike.frontend.importers.windows import KEPT
 
 
-def decomposed(program: Any) -> Any:
-    """Run the decompositions of an ExportedProgram.  Raises what PyTorch raises.
+def decomposed(program: Any, kept: Collection[str] = ()) -> Any:
+    """Run the decompositions of an ExportedProgram, except those of kept operators.  Raises what PyTorch raises.
 
     PyTorch's decomposition of attention gives its result other strides than the operator does, so a valid view can
     fail. Such programs are decomposed again with copies before views. The copies have no effect later: Relax tensors
     have no strides.
     """
     try:
-        return program.run_decompositions(table())
+        return program.run_decompositions(table(kept))
     except Exception as error:
         if "Cannot view a tensor" not in str(error):
             raise
     import torch
 
-    return program.run_decompositions({**table(), torch.ops.aten.view.default: _view})
+    return program.run_decompositions({**table(kept), torch.ops.aten.view.default: _view})
 
 
-def table() -> Any:
-    """Return PyTorch's decomposition table with the entries of this module, for ExportedProgram.run_decompositions."""
+def table(kept: Collection[str] = ()) -> Any:
+    """Return PyTorch's decomposition table with the entries of this module, for ExportedProgram.run_decompositions.
+
+    kept: names of operators that are not decomposed, besides those that never are.
+    """
     import torch
 
     aten: Any = torch.ops.aten
     decompositions: Any = torch.export.default_decompositions()
-    for name in (*KEPT, *ATTENTION):
-        operator, _, overload = name.partition(".")
-        decompositions.pop(getattr(getattr(aten, operator), overload), None)
     ours: dict[Any, Callable[..., Any]] = {
         aten.cat.default: _cat,
         aten.pad.default: _pad,
@@ -59,6 +59,9 @@ def table() -> Any:
     decompositions.update(ours)
     if lstm_has_wrong_states():
         decompositions[aten.lstm.input] = _lstm
+    for name in (*KEPT, *ATTENTION, *kept):
+        operator, _, overload = name.partition(".")
+        decompositions.pop(getattr(getattr(aten, operator), overload), None)
     return decompositions
 
 

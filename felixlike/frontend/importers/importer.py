@@ -66,7 +66,7 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
                 remedy="pass the target that it was imported for, or import the model again",
             )
         return model
-    source = drawn(_read(model, either(shapes, example_inputs)))
+    source = drawn(_read(model, either(shapes, example_inputs), target))
     check_target(source.module, target, source.name)
     try:
         module, layers = fuse(source.module, target)
@@ -97,7 +97,7 @@ def _named(source: Source, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ..
     )
 
 
-def _read(model: Any, shapes: Any) -> Source:
+def _read(model: Any, shapes: Any, target: Any = None) -> Source:
     """Read the model as Relax according to its kind.  Raises InvalidModel for other kinds."""
     import torch
 
@@ -105,11 +105,11 @@ def _read(model: Any, shapes: Any) -> Source:
     from felixlike.frontend.importers import torch as pytorch
 
     if isinstance(model, str | os.PathLike):
-        return _read_file(option_checks.path(model, "model", error=InvalidModel), shapes)
+        return _read_file(option_checks.path(model, "model", error=InvalidModel), shapes, target)
     if isinstance(model, torch.nn.Module):
-        return pytorch.from_module(model, shapes)
+        return pytorch.from_module(model, shapes, target=target)
     if isinstance(model, torch.export.ExportedProgram):
-        return pytorch.from_program(model, shapes)
+        return pytorch.from_program(model, shapes, target=target)
     if isinstance(model, _tvm.PrimFunc):
         return primfunc.from_primfunc(model, shapes)
     if isinstance(model, _tvm.IRModule):
@@ -125,7 +125,7 @@ def _read(model: Any, shapes: Any) -> Source:
     raise InvalidModel(f"{kind_of(model)} is not a model", where="model", remedy=f"pass {_KINDS}")
 
 
-def _read_file(path: Path, shapes: Any) -> Source:
+def _read_file(path: Path, shapes: Any, target: Any) -> Source:
     """Read a .pt2 or .onnx file.  Raises InvalidModel for other suffixes and missing files."""
     from felixlike.frontend.importers import onnx, pt2
     from felixlike.frontend.importers import torch as pytorch
@@ -140,4 +140,4 @@ def _read_file(path: Path, shapes: Any) -> Source:
         raise InvalidModel("there is no such file", where=str(path), remedy="check the path")
     if path.suffix == ".onnx":
         return onnx.from_onnx(path, shapes)
-    return pytorch.from_program(pt2.open_pt2(path), shapes, name=path.stem)
+    return pytorch.from_program(pt2.open_pt2(path), shapes, name=path.stem, target=target)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._util.torch_compat import is_fake, pytree
+from felixlike._util.torch_compat import is_fake, pytree, recurrent_shapes
 from felixlike._util.torch_modes import alone, callers_dtype
 from felixlike._util.wording import advice
 from felixlike.errors import (
@@ -43,6 +43,7 @@ from felixlike.frontend.importers.mutations import lift_mutations
 from felixlike.frontend.importers.promotion import promote
 from felixlike.frontend.importers.pytorch_regions import note_of, outline, without_effects
 from felixlike.frontend.importers.randomness import refuse_randomness
+from felixlike.frontend.importers.recurrent import recurrent_converters
 from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
 from felixlike.frontend.rewrites.layers import Recorder
@@ -53,10 +54,11 @@ from felixlike.frontend.signature.structure import structure_from_leaves
 
 
 @alone(exports=True)
-def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
+def from_module(model: Any, shapes: Any, dynamic: Any = None, *, target: Any = None) -> Source:
     """Export and import an nn.Module. The export runs in eval mode, and the model is left unchanged.
 
-    dynamic: the `dynamic_shapes` argument of torch.export, if sizes of the inputs are symbolic.
+    dynamic: the `dynamic_shapes` argument of torch.export, if sizes of the inputs are symbolic.  target: what the model
+    will be compiled for. None for kernels that are for no target.
 
     Raises InvalidShape, ExportFailed, DynamicControlFlow, RandomOperator, UnsupportedOperator, EmptyModel,
     InvalidModel.
@@ -84,14 +86,14 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
     tensors = tuple(value.value() for value in args)
     named = {key: value.value() for key, value in kwargs.items()}
     signature = Signature.of_call(parameters, tensors, named)
-    with evaluating(model), callers_dtype(), quiet():
+    with evaluating(model), callers_dtype(), quiet(), recurrent_shapes():
         try:
             program = torch.export.export(model, tensors, named, dynamic_shapes=dynamic)
             check_indices(program)
         except Exception as error:
             raise export_error(error, name, only_sizes=user_inputs.only_sizes, dims=dynamic is not None) from None
     examples = _leaves((tensors, named))
-    source = _convert(program, model, name, signature, examples, dynamic=dynamic is not None)
+    source = _convert(program, model, name, signature, examples, dynamic=dynamic is not None, target=target)
     indices_made = made(example for value in (*args, *kwargs.values()) for example in value.examples)
     return replace(source, training=training, made=indices_made)
 
@@ -105,8 +107,8 @@ def from_dynamic_program(program: Any, *, name: str = "") -> Source:
 
 
 @alone(exports=True)
-def from_program(program: Any, shapes: Any, *, name: str = "") -> Source:
-    """Import an ExportedProgram, which knows its shapes.  Raises like from_module."""
+def from_program(program: Any, shapes: Any, *, name: str = "", target: Any = None) -> Source:
+    """Import an ExportedProgram, which knows its shapes.  target: as in from_module.  Raises like from_module."""
     name = name or "ExportedProgram"
     specs = _program_inputs(program, name)
     signature = _program_signature(program)
@@ -118,9 +120,9 @@ def from_program(program: Any, shapes: Any, *, name: str = "") -> Source:
     examples = match_known(user_inputs, specs, where=name)
     program_examples = _leaves(program.example_inputs) if user_inputs is None else ()
     if len(program_examples) == len(specs):
-        return _convert(program, program, name, signature, program_examples)
+        return _convert(program, program, name, signature, program_examples, target=target)
     tensors = tuple(example.tensor() for example in examples)
-    source = _convert(program, program, name, signature, tensors)
+    source = _convert(program, program, name, signature, tensors, target=target)
     return replace(source, made=frozenset(range(len(specs))) if sizes_alone else made(examples))
 
 
@@ -180,11 +182,12 @@ def _convert(
     examples: Sequence[Any],
     *,
     dynamic: bool = False,
+    target: Any = None,
 ) -> Source:
     """Convert an ExportedProgram to Relax, with only tensors among the outputs.
 
     original: the model that the program was exported from, or the program itself.  dynamic: whether sizes may be
-    symbolic.
+    symbolic.  target: as in from_module.
     """
     importer = _tvm.torch_importer()
     specs = _program_inputs(program, name, dynamic=dynamic)
@@ -192,13 +195,15 @@ def _convert(
     with quiet(), callers_dtype(), _tvm.builders_end_their_blocks():
         try:
             orders = output_orders(program)
-            program = decompositions.decomposed(program)
+            recurrent = recurrent_converters(program, target)
+            with recurrent_shapes():
+                program = decompositions.decomposed(program, recurrent)
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)
         without_effects(program)
         mutations = lift_mutations(program, signature.names, [spec.name for spec in specs], where=name)
-        known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS}
+        known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS, *recurrent}
         outline(program, known, name)
         check_dtypes(program, name)
         promote(program)
@@ -215,7 +220,7 @@ def _convert(
         if any(orders):
             with_outputs_in_memory_order(program, (*orders, *((),) * len(mutations.places)))
         recorder = Recorder(program)
-        converters = recorder.recording(with_right_types(CONVERTERS, _operators(program), name))
+        converters = recorder.recording(with_right_types({**CONVERTERS, **recurrent}, _operators(program), name))
         try:
             module = importer.from_exported_program(
                 program,

@@ -9,12 +9,15 @@ from math import prod
 from typing import Any
 
 from felixlike import _tvm
+from felixlike.frontend.constants import TERMS
 
 
 def reduction_length(func: Any) -> int:
     """Return the number of terms of the longest reduction of one value, 1 without reductions.
 
-    If windows differ in size, this is an upper limit."""
+    If windows differ in size, this is an upper limit. An attribute states it for functions without blocks."""
+    if func.attrs and TERMS in func.attrs:
+        return int(func.attrs[TERMS])
     variables = [v for block in _tvm.found(func.body, _tvm.s_tir.SBlock) for v in block.iter_vars]
     known = {v.var: int(v.dom.extent) for v in variables if isinstance(v.dom.extent, _tvm.tirx.IntImm)}
     blocks = _tvm.found(func.body, _tvm.s_tir.SBlock)

@@ -51,7 +51,8 @@ def test_reductions_are_not_joined() -> None:
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_a_recurrent_cell_is_a_product_and_one_kernel(kind: Any) -> None:
     torch.manual_seed(0)
-    model, x = kind(16, 32, batch_first=True).eval(), torch.randn(2, 5, 16)
+    # Layers of float64 are unrolled.
+    model, x = kind(16, 32, batch_first=True).double().eval(), torch.randn(2, 5, 16, dtype=torch.float64)
     imported = import_model(model, (x,))
     # Two kernels a step, the product with the inputs of all steps, and the extra kernels of the first and last step.
     assert sum(task.weight for task in imported.tasks) <= 2 * 5 + 3
@@ -60,7 +61,8 @@ def test_a_recurrent_cell_is_a_product_and_one_kernel(kind: Any) -> None:
 
 def test_the_last_step_is_not_fused_into_the_stack() -> None:
     torch.manual_seed(0)
-    model, x = nn.LSTM(64, 64, batch_first=True, bidirectional=True).eval(), torch.randn(8, 7, 64)
+    model = nn.LSTM(64, 64, batch_first=True, bidirectional=True).double().eval()
+    x = torch.randn(8, 7, 64, dtype=torch.float64)
     imported = import_model(model, (x,))
     assert [task.weight for task in imported.tasks if task.name == "concatenate"] == [2]
     assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
