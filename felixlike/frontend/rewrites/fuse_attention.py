@@ -27,8 +27,8 @@ from felixlike.frontend.rewrites.views import (
     is_number,
     number,
     operand,
+    regrouped,
     simplified,
-    step,
     view,
 )
 from felixlike.hardware import Device
@@ -290,7 +290,7 @@ class _Kernel:
         expression, at = self.attention.logits, self._of_softmax(batch, i, j)
         while not (value := self.known.value(expression)).same_as(self.attention.scores):
             if operator(value) == "reshape":
-                expression, at = value.args[0], step(value).place(at)
+                expression, at = value.args[0], regrouped(shape(value.args[0]), shape(value), at)
             else:
                 expression = next(a for a in value.args if _scores(a, self.known) is not None)
                 at = broadcast(at, shape(expression))
@@ -312,7 +312,7 @@ class _Kernel:
         if is_number(expression):
             return _tvm.tirx.const(number(expression), str(expression.ty.dtype))
         if operator(value) == "reshape":
-            return self._logit(value.args[0], step(value).place(at), score, masks)
+            return self._logit(value.args[0], regrouped(shape(value.args[0]), shape(value), at), score, masks)
         parts = [self._logit(a, broadcast(at, shape(a)), score, masks) for a in value.args]
         return _tvm.tirx.Select(*parts) if operator(value) == "where" else _BINARY[operator(value)](*parts)
 

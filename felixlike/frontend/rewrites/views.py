@@ -35,7 +35,7 @@ class View:
 def view(expression: Any, known: Bindings) -> View:
     """Trace a tensor back to the value that it is a view of."""
     last = View(expression, list)
-    while (one := step(known.value(last.source))) is not None:
+    while (one := _step(known.value(last.source))) is not None:
         last = _chained(last, one)
     return last
 
@@ -50,7 +50,7 @@ def operand(expression: Any, known: Bindings, *, scaled: bool, sliced: bool) -> 
     best = last = View(expression, list)
     while True:
         value = known.value(last.source)
-        one = (_scaled(value) if scaled else None) or (_sliced(value, known) if sliced else None) or step(value)
+        one = (_scaled(value) if scaled else None) or (_sliced(value, known) if sliced else None) or _step(value)
         if one is None or is_constant(one.source):
             return best
         reshaped = operator(value) == "reshape"
@@ -68,7 +68,7 @@ def _both(first: Place, second: Place, indices: Indices) -> Indices:
     return second(first(indices))
 
 
-def step(value: Any) -> View | None:
+def _step(value: Any) -> View | None:
     """Return the view that an operator computes, or None."""
     if operator(value) == "permute_dims":
         order = axes_of(value)
@@ -76,7 +76,7 @@ def step(value: Any) -> View | None:
     if operator(value) == "broadcast_to":
         return View(value.args[0], lambda indices: broadcast(indices, shape(value.args[0])))
     if operator(value) in ("reshape", "expand_dims", "squeeze"):
-        return View(value.args[0], lambda indices: _regrouped(shape(value.args[0]), shape(value), indices))
+        return View(value.args[0], lambda indices: regrouped(shape(value.args[0]), shape(value), indices))
     return None
 
 
@@ -131,7 +131,7 @@ def broadcast(indices: Sequence[Any], extents: Sequence[int]) -> Indices:
     return [0 if n == 1 else i for n, i in zip(extents, last, strict=True)]
 
 
-def _regrouped(before: Sequence[int], after: Sequence[int], indices: Indices) -> Indices:
+def regrouped(before: Sequence[int], after: Sequence[int], indices: Indices) -> Indices:
     """Return the indices before a reshape. Dimensions that the reshape leaves alone keep their index."""
     result: Indices = []
     place = 0
@@ -155,6 +155,5 @@ def simplified(indices: Sequence[Any], variables: Sequence[Any], extents: Sequen
     """Return indices simplified for variables of known extents."""
     analyzer = _tvm.sym.Analyzer()
     for variable, extent in zip(variables, extents, strict=True):
-        if not isinstance(variable, int):
-            analyzer.bind(variable, _tvm.ir.Range(0, extent))
+        analyzer.bind(variable, _tvm.ir.Range(0, extent))
     return [i if isinstance(i, int) else analyzer.simplify(i) for i in indices]

@@ -147,10 +147,10 @@ def _stages(stages: Sequence[Stage], products: Sequence[_Product]) -> _Stages | 
     if not elementwise or len(names) != len(named) + 2 or len(before) != 1 or len(after) != 2:
         return None
     return _Stages(
-        (padding[0] and padding[0].name, padding[1] and padding[1].name),
+        (_name(padding[0]), _name(padding[1])),
         queries.name,
         scores,
-        masked and masked.name,
+        _name(masked),
         before,
         powers.name,
         after,
@@ -158,6 +158,11 @@ def _stages(stages: Sequence[Stage], products: Sequence[_Product]) -> _Stages | 
         results[0].name,
         outputs[0].name,
     )
+
+
+def _name(stage: Stage | None) -> str | None:
+    """Return the name of a stage, if there is one."""
+    return None if stage is None else stage.name
 
 
 @dataclass(frozen=True, slots=True)
