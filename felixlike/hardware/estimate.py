@@ -8,10 +8,11 @@ has the same tasks. It chooses between forms of a program that are not searched.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from felixlike.hardware.vectors import IN_FLIGHT
+from felixlike.hardware.vectors import IN_FLIGHT, TILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +63,39 @@ def hindrance(rows: int, vectors: int) -> float:
 def moved(count: float) -> float:
     """Return the floating-point operations in the time that `count` bytes take between memory and cores."""
     return COSTS.balance * count
+
+
+_MULTIPLES = (1, 12, 8, 10, 9, 7, 11)
+"""Rows are padded to a multiple of one of these. The divisors of 12 suit any vector unit. The others are tried after
+it: they are the other heights of tiles with two or more vectors in a row."""
+
+_GAIN = 1.015
+"""Ratio of `padded_tiles` up to which tiles that are not padded are preferred. Chosen by hand: no benchmark compares
+other values."""
+
+
+def padded_tiles(extent: int, multiple: int, vectors: int, wider: int, registers: int) -> float:
+    """Return the time of a reduction step in the best tiles of rows and vectors that are padded to their multiples.
+
+    Rows that do not exist are not counted.
+    """
+    padded, across = (-(-size // by) * by for size, by in ((extent, multiple), (vectors, wider)))
+    return min(
+        (extent // rows * tile(rows, width) + tile(extent % rows, width)) * (across // width)
+        for rows in range(1, TILE.rows + 1)
+        for width in range(1, TILE.vectors + 1)
+        if padded % rows == 0 and across % width == 0 and rows * width + width < registers
+    )
+
+
+def best(multiples: tuple[int, ...], time: Callable[[int], float]) -> int:
+    """Return the multiple that takes the least time, or 1, the first, unless another one is better by more than
+    `_GAIN`.
+    """
+    fastest = min(multiples, key=time)
+    return fastest if time(1) > _GAIN * time(fastest) else 1
+
+
+def multiple_of_rows(extent: int, vectors: int, wider: int, registers: int) -> int:
+    """Return the multiple that rows should be padded to, 1 for none. Vectors are padded to a multiple of `wider`."""
+    return best(_MULTIPLES, lambda multiple: padded_tiles(extent, multiple, vectors, wider, registers))

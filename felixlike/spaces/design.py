@@ -18,6 +18,7 @@ from felixlike.frontend.task import Task
 from felixlike.hardware import Device, kind_of, target_device
 from felixlike.spaces import metaschedule
 from felixlike.spaces.cpu.flat import flat
+from felixlike.spaces.cpu.query_tiles import query_tiles
 from felixlike.spaces.cpu.register_bounds import keeps_to_bounds
 from felixlike.spaces.cpu.register_tile import register_tiles
 from felixlike.spaces.cpu.rows import row_by_row
@@ -187,6 +188,7 @@ def _whole(rule: Callable[[Any, int], list[Any]], postprocessors: tuple[str, ...
 
 
 _CPU_RULES = (
+    Rule(query_tiles.__name__, query_tiles, ("DisallowDynamicLoop", "RewriteReductionBlock", KEEPS_TO_BOUNDS)),
     Rule(
         register_tiles.__name__,
         register_tiles,

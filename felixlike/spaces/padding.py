@@ -13,24 +13,14 @@ the last tile instead. Rows may therefore be padded only to get better tiles: 6Ã
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from felixlike._tvm.typing import BlockRef, Schedule
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import estimate
 from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.contraction import Axis, Contraction
 
-_MULTIPLES = (1, 12, 8, 10, 9, 7, 11)
-"""Rows are padded to a multiple of one of these. The divisors of 12 suit any vector unit. The others are tried after
-it: they are the other heights of tiles with two or more vectors in a row."""
-
 _WIDTHS = (1, 2, 3, 4)
 """Padded vectors are padded to a multiple of one of these: 13 vectors, for example, only divide into tiles of one."""
-
-_GAIN = 1.015
-"""Ratio of `_time` up to which tiles that are not padded are preferred. Chosen by hand: no benchmark compares other
-values."""
 
 
 def is_plain(contraction: Contraction) -> bool:
@@ -56,35 +46,13 @@ def multiples(contraction: Contraction, vector: Axis, rows: Axis | None, lanes: 
     count = 1 if rows is None else rows.extent
     width = 1
     if vector.extent % lanes:
-        width = _best(_WIDTHS, lambda width: _time(count, 1, -(-vector.extent // lanes), width, registers))
+        vectors = -(-vector.extent // lanes)
+        width = estimate.best(_WIDTHS, lambda width: estimate.padded_tiles(count, 1, vectors, width, registers))
         result[vector.place] = lanes * width
     if rows is not None and rows.extent > TILE.rows:
         vectors = -(-vector.extent // lanes)
-        result[rows.place] = _best(_MULTIPLES, lambda multiple: _time(count, multiple, vectors, width, registers))
+        result[rows.place] = estimate.multiple_of_rows(count, vectors, width, registers)
     return result
-
-
-def _best(multiples: tuple[int, ...], time: Callable[[int], float]) -> int:
-    """Return the multiple that takes the least time, or 1, the first, unless another one is better by more than
-    `_GAIN`.
-    """
-    best = min(multiples, key=time)
-    return best if time(1) > _GAIN * time(best) else 1
-
-
-def _time(extent: int, multiple: int, vectors: int, wider: int, registers: int) -> float:
-    """Estimate the time of a reduction step, in products, in the best tiles of rows and vectors padded to their
-    multiples.
-
-    Rows that do not exist are not counted.
-    """
-    padded, across = (-(-size // by) * by for size, by in ((extent, multiple), (vectors, wider)))
-    return min(
-        (extent // rows * estimate.tile(rows, width) + estimate.tile(extent % rows, width)) * (across // width)
-        for rows in range(1, TILE.rows + 1)
-        for width in range(1, TILE.vectors + 1)
-        if padded % rows == 0 and across % width == 0 and rows * width + width < registers
-    )
 
 
 def pack_when_compiled(schedule: Schedule, block: BlockRef, moved: int, lanes: int) -> None:

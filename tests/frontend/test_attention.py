@@ -1,6 +1,9 @@
-"""Tests for attention: its softmax is one kernel, and fully masked rows give 0 as in PyTorch."""
+"""Tests for attention: it is one kernel where that is worth it, and fully masked rows give 0 or NaN as in PyTorch."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,8 +11,11 @@ from support.models import Apply
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from felixlike import _tvm
 from felixlike.frontend import import_model
 from felixlike.runtime import compile_model
+
+_AVX2 = _tvm.Target({"kind": "llvm", "mcpu": "core-avx2", "num-cores": 2})
 
 
 def _softmax(x: Tensor) -> Tensor:
@@ -45,3 +51,102 @@ def test_softmax_of_non_finite_values(dtype: torch.dtype) -> None:
     x = torch.stack([x.T, torch.full_like(x.T, torch.finfo(dtype).min)])
     fast = compile_model(import_model(Apply(_softmax), (x,)))
     torch.testing.assert_close(fast(x), _softmax(x), equal_nan=True)
+
+
+_HEADS = 4
+
+
+def _heads(x: Tensor, count: int = _HEADS) -> Tensor:
+    return x.reshape(*x.shape[:2], count, -1).transpose(1, 2)
+
+
+def _joined(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(2)
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return _joined(scaled_dot_product_attention(_heads(q), _heads(k), _heads(v)))
+
+
+def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return _joined(scaled_dot_product_attention(_heads(q), _heads(k), _heads(v), is_causal=True))
+
+
+def _grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    k, v = _heads(k[..., :16], 2), _heads(v[..., :16], 2)
+    return _joined(scaled_dot_product_attention(_heads(q), k, v, enable_gqa=True))
+
+
+def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return _joined(scaled_dot_product_attention(_heads(q), _heads(k), _heads(v), attn_mask=mask))
+
+
+def _added(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return torch.softmax(_heads(q) @ _heads(k).mT / math.sqrt(8) + mask, -1) @ _heads(v)
+
+
+def _filled(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    scores = torch.bmm(_heads(q).flatten(0, 1), _heads(k).flatten(0, 1).mT).reshape(2, _HEADS, *mask.shape)
+    powers = torch.softmax(scores.masked_fill(mask, -math.inf), -1).flatten(0, 1)
+    return torch.bmm(powers, _heads(v).flatten(0, 1)).reshape(2, _HEADS, len(mask), -1)
+
+
+def _tensors(queries: int, keys: int) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(2, rows, 32) for rows in (queries, keys, keys)]
+
+
+def _some_rows_masked(queries: int, keys: int) -> Tensor:
+    mask = torch.rand(queries, keys) > 0.3
+    mask[2], mask[3, 1:] = False, False
+    return mask
+
+
+_VARIANTS: dict[str, tuple[Callable[..., Tensor], Callable[[int, int], list[Tensor]]]] = {
+    "plain": (_plain, lambda _q, _k: []),
+    "causal": (_causal, lambda _q, _k: []),
+    "grouped heads": (_grouped, lambda _q, _k: []),
+    "boolean mask": (_masked, lambda q, k: [_some_rows_masked(q, k)]),
+    "mask of keys": (_masked, lambda _, k: [torch.rand(2, 1, 1, k) > 0.3]),
+    "mask of heads": (_masked, lambda q, k: [torch.randn(_HEADS, q, k)]),
+    "softmax": (_added, lambda q, k: [torch.zeros(2, 1, q, k).masked_fill(~_some_rows_masked(q, k), -math.inf)]),
+    "batch products": (_filled, lambda q, k: [~_some_rows_masked(q, k)]),
+}
+
+_LONG = ("plain", "grouped heads")
+"""Variants whose keys and values are also copied, since there are many."""
+
+
+@pytest.mark.parametrize(
+    ("name", "queries", "keys"), [*((name, 40, 37) for name in _VARIANTS), *((name, 32, 260) for name in _LONG)]
+)
+def test_attention_is_one_kernel(name: str, queries: int, keys: int) -> None:
+    function, masks = _VARIANTS[name]
+    inputs = (*_tensors(queries, keys), *masks(queries, keys))
+    imported = import_model(Apply(function), inputs, target=_AVX2)
+    assert not any("matmul" in task.name or "softmax" in task.name for task in imported.tasks)
+    fast = compile_model(imported)
+    torch.testing.assert_close(fast(*inputs), function(*inputs), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("change", [lambda x: x * 1e4, lambda x: x.index_fill(1, torch.tensor([3]), torch.nan)])
+def test_large_scores_and_nan(change: Callable[[Tensor], Tensor]) -> None:
+    q, k, v = _tensors(40, 37)
+    fast = compile_model(import_model(Apply(_plain), (q, k, v), target=_AVX2))
+    q = change(q)
+    torch.testing.assert_close(fast(q, k, v), _plain(q, k, v), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_weights_that_are_returned_are_not_computed_twice() -> None:
+    def both(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        weights = torch.softmax(_heads(q) @ _heads(k).mT, -1)
+        return weights @ _heads(v), weights
+
+    names = [task.name for task in import_model(Apply(both), tuple(_tensors(40, 37)), target=_AVX2).tasks]
+    assert "attention" not in names
+    assert any("softmax" in name for name in names)
+
+
+def test_attention_of_float64_is_computed_in_parts() -> None:
+    inputs = tuple(x.double() for x in _tensors(40, 37))
+    assert "attention" not in [task.name for task in import_model(Apply(_plain), inputs, target=_AVX2).tasks]

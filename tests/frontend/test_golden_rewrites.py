@@ -15,9 +15,11 @@ from felixlike import _tvm
 from felixlike.frontend import constants, rewrites
 from felixlike.frontend.rewrites import pipeline, simplify_indices, winograd
 from felixlike.frontend.rewrites.rewriting import constant
+from felixlike.hardware import target_device
 from felixlike.hardware.vectors import VectorUnit
 
 _WIDTH = VectorUnit(512, 32)
+_AVX512 = _tvm.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
 
 
 def _graph(write: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32", **others: str) -> Any:
@@ -118,6 +120,17 @@ def with_late_reshapes() -> Any:
     return _graph(lambda x, y: op.nn.relu(op.reshape(op.matmul(x, y), (2, 3, 4))), (6, 5), (5, 4))
 
 
+def with_fused_attention() -> Any:
+    """Attention of 32 queries to 33 keys, which are the values, too, with a mask."""
+    op = _tvm.relax.op
+
+    def write(x: Any, y: Any, z: Any) -> Any:
+        scores = op.matmul(x, op.permute_dims(y, [0, 2, 1]))
+        return op.matmul(op.nn.softmax(op.add(scores, z)), y)
+
+    return _graph(write, (2, 32, 4), (2, 33, 4), (2, 32, 33))
+
+
 def with_transposed_factors() -> Any:
     """A product with a transposed matrix."""
     op = _tvm.relax.op
@@ -199,6 +212,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_group_norms_in_two_passes,
         with_joint_projections,
         with_late_reshapes,
+        with_fused_attention,
         with_transposed_factors,
         with_room,
         with_infinite_padding,
@@ -215,6 +229,8 @@ def _rewrite(name: str) -> Callable[[Any], Any]:
     """Return the rewrite of that name, for vectors of 512 bits."""
     if name == "with_room":
         return lambda module: rewrites.with_room(module, _WIDTH)
+    if name == "with_fused_attention":
+        return lambda module: rewrites.with_fused_attention(module, target_device(_AVX512))
     if name == "with_marks":
         return constants.with_marks
     rewrite: Callable[[Any], Any] = getattr(simplify_indices if name == "with_simple_indices" else rewrites, name)

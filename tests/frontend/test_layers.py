@@ -69,7 +69,7 @@ def test_parts_of_a_module_are_told_apart_by_operators() -> None:
     found = layers(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), (1, 32, 64))
     assert found >= {
         ("self_attn.linear",),
-        ("self_attn.scaled_dot_product_attention",),
+        ("self_attn.scaled_dot_product_attention + permute",),
         ("linear1 + relu",),
         ("linear2 + add",),
         ("norm1", "norm2"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from felixlike import _tvm
+from felixlike.frontend.rewrites.fuse_attention import SAFE_SOFTMAX
 
 
 def _safe_softmax(node: Any, importer: Any) -> Any:
@@ -24,7 +25,10 @@ def _safe_softmax(node: Any, importer: Any) -> Any:
     if wide != dtype:
         data = builder.emit(relax.op.astype(data, wide))
     axis = options["dim"] % len(importer.shape_of(data))
-    softmax = builder.emit(builder.call_te(_rows_of_shares, data, axis, primfunc_name_hint="softmax"))
+    along_last = {SAFE_SOFTMAX: True} if axis == len(importer.shape_of(data)) - 1 else {}
+    softmax = builder.emit(
+        builder.call_te(_rows_of_shares, data, axis, primfunc_name_hint="softmax", primfunc_attrs=along_last)
+    )
     return softmax if wide == result else builder.emit(relax.op.astype(softmax, result))
 
 

@@ -20,6 +20,7 @@ from felixlike.frontend.rewrites import (
     with_channels_last,
     with_fast_convolutions,
     with_folded_batch_norms,
+    with_fused_attention,
     with_gates_apart,
     with_group_norms_in_two_passes,
     with_infinite_padding,
@@ -114,8 +115,10 @@ REWRITES = [
     function_pass(with_joint_projections),
     # Elementwise operators join a contraction even if a reshape is between them.
     function_pass(with_late_reshapes),
-    # Products read transposed factors in place.
+    # Scores, softmax and the product with the values become one kernel.
     relax_pass("CanonicalizeBindings"),
+    function_pass(with_fused_attention, *_CPU, of=lambda target: [target_device(target)], static=True),
+    # Products read transposed factors in place.
     function_pass(with_transposed_factors, static=True),
     # Convolutions whose channels or columns do not fill vectors are padded.
     function_pass(with_room, *_CPU, of=lambda target: [target_device(target).unit], static=True),
