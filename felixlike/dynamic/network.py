@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,23 +19,22 @@ from felixlike import _tvm, codegen, runtime
 from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.gpu.plan import pool_for
+from felixlike.dynamic.inputs import dynamic_inputs, resized
 from felixlike.dynamic.memory import largest_shape
 from felixlike.dynamic.operator import read_operator, symbols_of
 from felixlike.dynamic.plan import Plan, device_of, plan_operator
 from felixlike.dynamic.rows import rowwise
 from felixlike.dynamic.sources import read_network
 from felixlike.dynamic.workloads import workload_at
-from felixlike.errors import CompilationFailed, InvalidModel, first_line
-from felixlike.frontend import InputSpec, OutputSpec, Sizes
+from felixlike.errors import CompilationFailed, first_line
+from felixlike.frontend import OutputSpec
 from felixlike.frontend.constants import CONSTANTS, constant_arguments, with_indices
-from felixlike.frontend.examples import repeated
 from felixlike.frontend.extract import extract
 from felixlike.frontend.imported import Imported, Source
 from felixlike.frontend.importers.pytorch_regions import check_target, operators_in
 from felixlike.frontend.importers.relax import leaves
 from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.frontend.signature.layouts import in_users_order
-from felixlike.frontend.signature.sizes import read_size, size_text
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
 from felixlike.runtime.compile_model import as_private
 from felixlike.runtime.constant_packing import Pieces, with_packed_constants
@@ -82,17 +81,13 @@ class Network:
 
     def examples(self) -> list[tuple[Any, ...]]:
         """Return inputs at the smallest sizes, at the exported sizes and at the largest sizes."""
-        largest = {dim.name: dim.most for dim in self.dims}
-        return [self._resized({dim.name: dim.least for dim in self.dims}), self.source.examples, self._resized(largest)]
-
-    def _resized(self, sizes: dict[str, int]) -> tuple[Any, ...]:
-        """Return the examples at other sizes, repeated along dynamic dimensions."""
-        assert self.compiled.sizes is not None
-        resized = []
-        for tensor, places in zip(self.source.examples, self.compiled.sizes.inputs, strict=True):
-            dims = {place: read_size(text) for place, text in enumerate(places) if text is not None}
-            resized.append(repeated(tensor, {place: sizes[name] + more for place, (name, more) in dims.items()}))
-        return tuple(resized)
+        sizes = self.compiled.sizes
+        assert sizes is not None
+        return [
+            resized(self.source, sizes, {dim.name: dim.least for dim in self.dims}),
+            self.source.examples,
+            resized(self.source, sizes, {dim.name: dim.most for dim in self.dims}),
+        ]
 
 
 def compile_network(model: Any, shapes: Any, target: Any = "cpu", *, measure: bool = True) -> Network:
@@ -211,7 +206,7 @@ class Planned:
         source = self.source
         names = self.fixed if kind_of(self.target).on_host else ()
         tasks, functions = extract(self.module, self.target, names=names)
-        inputs, _ = _inputs(source.module["main"], source, self.dims)
+        inputs, _ = dynamic_inputs(source.module["main"], source, self.dims)
         return source.imported(self.module, self.target, inputs=inputs, tasks=tasks, functions=functions)
 
     @property
@@ -243,7 +238,7 @@ class Planned:
         source = self.source
         lowered = self.lowered(schedules)
         main = source.module["main"]
-        inputs, sizes = _inputs(main, source, self.dims)
+        inputs, sizes = dynamic_inputs(main, source, self.dims)
         return runtime.Compiled(
             lowered.executable.jit(),
             inputs=inputs,
@@ -356,17 +351,6 @@ def _calls(module: Any) -> dict[str, int]:
     return counts
 
 
-def _inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[InputSpec, ...], Sizes]:
-    """Return the input specifications at the largest sizes, and the dynamic dimensions."""
-    specs, places = [], []
-    users = main.params[: len(source.signature.names)]  # buffers that the model changes come after them
-    for name, parameter in zip(source.signature.names, users, strict=True):
-        specs.append(InputSpec(name, largest_shape(parameter.ty, dims), str(parameter.ty.dtype)))
-        places.append(tuple(_size_text(size, dims, where=source.name) for size in _sizes(parameter.ty)))
-    ranges = tuple((dim.name, dim.least, dim.most) for dim in {dim.name: dim for dim in dims.values()}.values())
-    return tuple(specs), Sizes(ranges, tuple(places))
-
-
 def _outputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[OutputSpec, ...]:
     """Return the output specifications at the largest sizes."""
     names = source.structure.places()
@@ -375,24 +359,3 @@ def _outputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[OutputSpe
         shape, order = largest_shape(kind, dims), source.orders[place] if source.orders else ()
         specs.append(OutputSpec(name, in_users_order(shape, order), str(kind.dtype), order))
     return tuple(specs)
-
-
-def _size_text(size: Any, dims: dict[str, Dim], *, where: str) -> str | None:
-    """Return the text of a dynamic size of an input, None for a fixed one. Raise InvalidModel for other expressions."""
-    symbols = _tvm.found(size, _tvm.tirx.Var)
-    if not symbols:
-        return None
-    symbol = symbols[0]
-    more = _tvm.simplify(size - symbol)
-    dim = dims.get(str(symbol.name))
-    if dim is None or not isinstance(more, _tvm.tirx.IntImm):
-        raise InvalidModel(
-            f"an input has the size {size}, but only sizes like {symbol} + 1 are supported",
-            where=where,
-            remedy="compute the part of that input that depends on its size inside the model",
-        )
-    return size_text(dim.name, int(more))
-
-
-def _sizes(kind: Any) -> Sequence[Any]:
-    return list(kind.shape.values)

@@ -6,7 +6,8 @@ error.
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from felixlike.frontend.importers import decompositions
 from felixlike.frontend.importers.converters import CONVERTERS
 from felixlike.frontend.importers.dtypes import check_dtypes, check_tensor, with_right_types
 from felixlike.frontend.importers.input_shapes import (
+    Example,
     Given,
     Input,
     check_count,
@@ -53,10 +55,10 @@ from felixlike.frontend.signature.structure import structure_from_leaves
 
 
 @alone(exports=True)
-def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
+def from_module(model: Any, shapes: Any, dynamic: Mapping[str, Any] | None = None) -> Source:
     """Export and import an nn.Module. The export runs in eval mode, and the model is left unchanged.
 
-    dynamic: the `dynamic_shapes` argument of torch.export, if sizes of the inputs are symbolic.
+    dynamic: torch.export's dimension for each name in the examples' `dims`, None if all sizes are fixed.
 
     Raises InvalidShape, ExportFailed, DynamicControlFlow, RandomOperator, UnsupportedOperator, EmptyModel,
     InvalidModel.
@@ -86,7 +88,8 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
     signature = Signature.of_call(parameters, tensors, named)
     with evaluating(model), callers_dtype(), quiet():
         try:
-            program = torch.export.export(model, tensors, named, dynamic_shapes=dynamic)
+            sizes = None if dynamic is None else _dynamic_sizes(model, args, kwargs, dynamic)
+            program = torch.export.export(model, tensors, named, dynamic_shapes=sizes)
             check_indices(program)
         except Exception as error:
             raise export_error(error, name, only_sizes=user_inputs.only_sizes, dims=dynamic is not None) from None
@@ -170,6 +173,40 @@ def _bind(
         required_count = sum(p.default is None for p in positional)
         check_count(len(user_inputs.positional), [p.name for p in positional], required=required_count, where=where)
     return user_inputs.positional, {}
+
+
+def bound_examples(model: Any, user_inputs: Given) -> tuple[Example, ...]:
+    """Return the examples of a module's input tensors, in the order of the imported module's parameters."""
+    args, kwargs = _bind(user_inputs, parameters_of(model.forward), type(model).__name__)
+    return tuple(example for value in (*args, *kwargs.values()) for example in value.examples)
+
+
+def _dynamic_sizes(
+    model: Any, args: Sequence[Input], kwargs: Mapping[str, Input], dims: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the dynamic dimensions of a module's arguments, as torch.export expects them.
+
+    dims: torch.export's dimension for each name.
+    """
+
+    def nested(value: Input) -> Any:
+        leaves: list[Any] = [{place: dims[name] for place, name in example.dims} for example in value.examples]
+        for index, _ in value.structure.constants:
+            leaves.insert(index, None)
+        return leaves[0] if value.structure.spec is None else _as_builtin(value.structure.spec, iter(leaves))
+
+    bound = inspect.signature(model.forward).bind(*map(nested, args), **{k: nested(v) for k, v in kwargs.items()})
+    return dict(bound.arguments)
+
+
+def _as_builtin(tree: Any, leaves: Iterator[Any]) -> Any:
+    """Nest leaves like a TreeSpec, with lists in place of registered classes, as torch.export expects them."""
+    if tree.is_leaf():
+        return next(leaves)
+    parts = [_as_builtin(child, leaves) for child in tree.children()]
+    if tree.type not in pytree().BUILTIN_TYPES:
+        return parts
+    return pytree().SUPPORTED_NODES[tree.type].unflatten_fn(parts, tree.context)
 
 
 def _convert(
