@@ -6,7 +6,7 @@ fall back to PyTorch's own decomposition.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from felixlike._util.torch_compat import is_contiguous, lstm, lstm_has_wrong_states
@@ -15,21 +15,24 @@ from felixlike.frontend.importers.scatters import index_put, masked_scatter, put
 from felixlike.frontend.importers.windows import KEPT
 
 
-def decomposed(program: Any) -> Any:
-    """Run the decompositions of an ExportedProgram.  Raises what PyTorch raises.
+def decomposed(program: Any, kept: Iterable[Any] = ()) -> Any:
+    """Run the decompositions of an ExportedProgram, except those of operators in `kept`.  Raises what PyTorch raises.
 
     PyTorch's decomposition of attention gives its result other strides than the operator does, so a valid view can
     fail. Such programs are decomposed again with copies before views. The copies have no effect later: Relax tensors
     have no strides.
     """
+    entries = table()
+    for overload in kept:
+        entries.pop(overload, None)
     try:
-        return program.run_decompositions(table())
+        return program.run_decompositions(entries)
     except Exception as error:
         if "Cannot view a tensor" not in str(error):
             raise
     import torch
 
-    return program.run_decompositions({**table(), torch.ops.aten.view.default: _view})
+    return program.run_decompositions({**entries, torch.ops.aten.view.default: _view})
 
 
 def table() -> Any:

@@ -44,7 +44,7 @@ from felixlike.frontend.importers.low_precision import in_single_precision
 from felixlike.frontend.importers.mutations import lift_mutations
 from felixlike.frontend.importers.promotion import promote
 from felixlike.frontend.importers.pytorch_regions import note_of, outline, without_effects
-from felixlike.frontend.importers.randomness import refuse_randomness
+from felixlike.frontend.importers.randomness import random_operators, refuse_randomness
 from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
 from felixlike.frontend.rewrites.layers import Recorder
@@ -55,10 +55,11 @@ from felixlike.frontend.signature.structure import structure_from_leaves
 
 
 @alone(exports=True)
-def from_module(model: Any, shapes: Any, dynamic: Mapping[str, Any] | None = None) -> Source:
+def from_module(model: Any, shapes: Any, dynamic: Mapping[str, Any] | None = None, *, random: bool = False) -> Source:
     """Export and import an nn.Module. The export runs in eval mode, and the model is left unchanged.
 
-    dynamic: torch.export's dimension for each name in the examples' `dims`, None if all sizes are fixed.
+    dynamic: torch.export's dimension for each name in the examples' `dims`, None if all sizes are fixed.  random:
+    whether PyTorch runs operators that draw random numbers, which are refused otherwise.
 
     Raises InvalidShape, ExportFailed, DynamicControlFlow, RandomOperator, UnsupportedOperator, EmptyModel,
     InvalidModel.
@@ -94,7 +95,7 @@ def from_module(model: Any, shapes: Any, dynamic: Mapping[str, Any] | None = Non
         except Exception as error:
             raise export_error(error, name, only_sizes=user_inputs.only_sizes, dims=dynamic is not None) from None
     examples = _leaves((tensors, named))
-    source = _convert(program, model, name, signature, examples, dynamic=dynamic is not None)
+    source = _convert(program, model, name, signature, examples, dynamic=dynamic is not None, random=random)
     indices_made = made(example for value in (*args, *kwargs.values()) for example in value.examples)
     return replace(source, training=training, made=indices_made)
 
@@ -108,8 +109,8 @@ def from_dynamic_program(program: Any, *, name: str = "") -> Source:
 
 
 @alone(exports=True)
-def from_program(program: Any, shapes: Any, *, name: str = "") -> Source:
-    """Import an ExportedProgram, which knows its shapes.  Raises like from_module."""
+def from_program(program: Any, shapes: Any, *, name: str = "", random: bool = False) -> Source:
+    """Import an ExportedProgram, which knows its shapes.  Raises like from_module, which explains `random`."""
     name = name or "ExportedProgram"
     specs = _program_inputs(program, name)
     signature = _program_signature(program)
@@ -121,9 +122,9 @@ def from_program(program: Any, shapes: Any, *, name: str = "") -> Source:
     examples = match_known(user_inputs, specs, where=name)
     program_examples = _leaves(program.example_inputs) if user_inputs is None else ()
     if len(program_examples) == len(specs):
-        return _convert(program, program, name, signature, program_examples)
+        return _convert(program, program, name, signature, program_examples, random=random)
     tensors = tuple(example.tensor() for example in examples)
-    source = _convert(program, program, name, signature, tensors)
+    source = _convert(program, program, name, signature, tensors, random=random)
     return replace(source, made=frozenset(range(len(specs))) if sizes_alone else made(examples))
 
 
@@ -217,19 +218,22 @@ def _convert(
     examples: Sequence[Any],
     *,
     dynamic: bool = False,
+    random: bool = False,
 ) -> Source:
     """Convert an ExportedProgram to Relax, with only tensors among the outputs.
 
     original: the model that the program was exported from, or the program itself.  dynamic: whether sizes may be
-    symbolic.
+    symbolic.  random: see `from_module`.
     """
     importer = _tvm.torch_importer()
     specs = _program_inputs(program, name, dynamic=dynamic)
-    refuse_randomness(program, name)
+    if not random:
+        refuse_randomness(program, name)
+    drawing = random_operators(program, name)
     with quiet(), callers_dtype(), _tvm.builders_end_their_blocks():
         try:
             orders = output_orders(program)
-            program = decompositions.decomposed(program)
+            program = decompositions.decomposed(program, drawing)
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)
