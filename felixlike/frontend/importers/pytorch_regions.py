@@ -25,6 +25,7 @@ from felixlike import _tvm
 from felixlike._util.torch_compat import copy_state, is_operator, schema_of
 from felixlike._util.wording import counted
 from felixlike.errors import UnsupportedOperator
+from felixlike.frontend.importers.constant_regions import fold
 from felixlike.frontend.importers.dtypes import check_tensor
 from felixlike.frontend.importers.known_sizes import size_of
 from felixlike.frontend.importers.randomness import is_random, may_be_random
@@ -79,6 +80,8 @@ def without_effects(program: Any) -> None:
 def outline(program: Any, known: set[str], where: str) -> None:
     """Replace the regions of operators that PyTorch must run by one call each. Modifies the program.
 
+    What depends on weights alone is computed at once.
+
     Args:
         program: A functional ExportedProgram without effects.
         known: Names of the operators that can be imported.
@@ -91,7 +94,7 @@ def outline(program: Any, known: set[str], where: str) -> None:
     """
     graph = program.graph
     _check_inputs(program, where)
-    chosen = _chosen(graph, known)
+    chosen = fold(program, _chosen(graph, known))
     _check_complex(graph, chosen, where)
     wrapped = _with_real_constants(program)
     if not chosen:
