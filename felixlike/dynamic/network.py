@@ -51,6 +51,7 @@ class Part:
         plan: The plan of its kernel, None without uKernels.
         flops: Floating-point operations of the kernel at the largest sizes.
         is_fixed: Whether it has no symbolic sizes.
+        layers: What its call sites compute, see `layers.layers_of`.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Part:
     plan: Plan | None
     flops: float
     is_fixed: bool = False
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +172,12 @@ def plan_source(
     check_target(source.module, target, source.name)
     kernel_dims = dims if kernels else {}
     with _explained(source), pool_for(target, measure=measure and bool(kernel_dims)) as pool:
-        module = fuse_dynamic(source.module, target)
+        module, layers = fuse_dynamic(source.module, target)
         device = device_of(None, target)
         planner = partial(
             plan_operator, device=device, target=target, measure=measure, pool=pool, timings=timings or Timings()
         )
-        module, parts, pieces = _planned(module, kernel_dims, device, target, planner)
+        module, parts, pieces = _planned(module, layers, kernel_dims, device, target, planner)
     return Planned(source, dims, target, module, parts, pieces, started)
 
 
@@ -205,7 +207,9 @@ class Planned:
         """Return the model with its functions of fixed sizes as tasks. On GPUs it has none."""
         source = self.source
         names = self.fixed if kind_of(self.target).on_host else ()
-        tasks, functions = extract(self.module, self.target, names=names)
+        tasks, functions = extract(
+            self.module, self.target, {part.name: part.layers for part in self.parts}, names=names
+        )
         inputs, _ = dynamic_inputs(source.module["main"], source, self.dims)
         return source.imported(self.module, self.target, inputs=inputs, tasks=tasks, functions=functions)
 
@@ -276,10 +280,16 @@ def _explained(source: Source) -> Iterator[None]:
 
 
 def _planned(
-    module: Any, dims: dict[str, Dim], device: Device, target: Any, planner: Callable[..., Plan]
+    module: Any,
+    layers: Mapping[str, tuple[str, ...]],
+    dims: dict[str, Dim],
+    device: Device,
+    target: Any,
+    planner: Callable[..., Plan],
 ) -> tuple[Any, tuple[Part, ...], Pieces]:
     """Schedule the functions with symbolic sizes; return the module, its parts, and kernels with packed constants.
 
+    layers: What the call sites of each function compute.
     planner: Plans a function for its dimensions, under a name.
     """
     constants = constant_arguments(module)
@@ -302,7 +312,7 @@ def _planned(
         plan = plans[key]
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         is_fixed = not symbols_of(func)
-        parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims), is_fixed))
+        parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims), is_fixed, layers.get(name, ())))
         if plan is None:
             if not (is_fixed or kind_of(target).binds_threads):
                 scheduled.update_func(variable, as_private(rowwise(func, _lanes(device))))

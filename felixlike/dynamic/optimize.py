@@ -33,8 +33,8 @@ from felixlike.report.report_data import TaskReport
 from felixlike.runtime.verification import Verdict, Verification, max_relative_error
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.config import RunConfig
-from felixlike.tuning.reporting import verification_note, versions
-from felixlike.tuning.run import Result, Run, closing, start_event, tune
+from felixlike.tuning.reporting import call_fields, verification_note, versions
+from felixlike.tuning.run import Result, Run, closing, start_event, timed, tune
 from felixlike.tuning.verifying import UNVERIFIED, hand_over, verification_warnings
 
 
@@ -101,7 +101,8 @@ def optimize_dynamic(
         report = partial(_report, network, timings, budget, config, tasks)
         hand_over(network.compiled, lambda: report(UNVERIFIED))
         verification = _compared(network.compiled, source.original, network.examples())
-        finished = report(verification)
+        times = timed(fixed, network.compiled, config, verification, interrupts, problems.append)
+        finished = replace(report(verification), **call_fields(times))
         problems += log.end(finished)
     pending = [
         *warnings_of(source),
@@ -328,4 +329,5 @@ def _task(part: Part, words: str) -> TaskReport:
         point={},
         sampled={},
         note=words,
+        layers=part.layers,
     )

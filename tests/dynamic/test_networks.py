@@ -67,6 +67,8 @@ def test_outputs_are_correct_at_every_size(optimized: fx.Optimized) -> None:
     assert optimized.inputs[0].shape == (1, 32, 16)
     assert optimized.report.error < 1e-4
     assert "T in 1…32" in optimized.report.stopped
+    assert {"queries", "up + gelu", "down + add"} <= {layer for task in optimized.report.tasks for layer in task.layers}
+    assert 0 < optimized.report.latency_low <= optimized.report.latency <= optimized.report.latency_high
     assert any("uKernels in code" in task.note for task in optimized.report.tasks)
     assert str(optimized.report)
 
