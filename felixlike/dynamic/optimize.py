@@ -102,7 +102,8 @@ def optimize_dynamic(
         hand_over(network.compiled, lambda: report(UNVERIFIED))
         verification = _compared(network.compiled, source.original, network.examples())
         times = timed(fixed, network.compiled, config, verification, interrupts, problems.append)
-        finished = replace(report(verification), **call_fields(times))
+        latencies: dict[str, Any] = {**call_fields(times)}
+        finished = replace(report(verification), **latencies)
         problems += log.end(finished)
     pending = [
         *warnings_of(source),

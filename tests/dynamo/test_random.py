@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from frontend.test_randomness import RANDOM, Layer
+from support.random_models import RANDOM, Layer
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -43,8 +43,8 @@ def _assert_draws_like_eager(model: Any, *, exact: bool = False) -> None:
         for seed in (3, 3, 4):
             got, state = _seeded(compiled, seed)
             want, expected = _seeded(model, seed)
-            tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {"rtol": 1e-4, "atol": 1e-5}
-            torch.testing.assert_close(got, want, **tolerance)
+            rtol, atol = (0.0, 0.0) if exact else (1e-4, 1e-5)
+            torch.testing.assert_close(got, want, rtol=rtol, atol=atol)
             assert torch.equal(state, expected)
 
 
@@ -100,7 +100,8 @@ class _Layers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.encoder(x[None])
-        return self.drop(torch.tanh(self.lstm(h)[0])) + h
+        result: Tensor = self.drop(torch.tanh(self.lstm(h)[0])) + h
+        return result
 
 
 def test_layers_in_training_mode_draw_like_eager() -> None:

@@ -101,7 +101,7 @@ def _named(source: Source, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ..
     )
 
 
-def _read(model: Any, shapes: Any, random: bool) -> Source:
+def _read(model: Any, shapes: Any, random: bool = False) -> Source:
     """Read the model as Relax according to its kind.  Raises InvalidModel for other kinds."""
     import torch
 
