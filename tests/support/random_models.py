@@ -26,7 +26,7 @@ class Layer(nn.Module):
 
 def attention(x: Tensor, dropout: float) -> Tensor:
     q = x[None]
-    return functional.scaled_dot_productattention(q, q, q, dropout_p=dropout)
+    return functional.scaled_dot_product_attention(q, q, q, dropout_p=dropout)
 
 
 RANDOM: dict[str, Callable[[Layer, Tensor], Any]] = {
