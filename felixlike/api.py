@@ -220,6 +220,7 @@ def optimize(
     threads: int | None = None,
     precision: str = "float32",
     compare: bool = False,
+    dynamic_shapes: Any = None,
 ) -> Optimized:
     """Tune a model and return a callable that runs faster.
 
@@ -233,6 +234,9 @@ def optimize(
             of a model with convolutions, the model is tuned for a few batch sizes, which share the limits. With any
             other `Dim`, `strategy`, `space` and `weights` have no effect, and each timing of a kernel is a trial.
         example_inputs: Another name for `shapes`.
+        dynamic_shapes: Which sizes of the example inputs are dynamic, as torch.export takes them: an entry for each
+            input by position or by name, nested like the input, with a dict from dimensions to `Dim`s for each tensor.
+            `torch.export.Dim`s are accepted, too.
         precision: Precision of float32 products: "float32" (exact), or on a GPU's tensor cores "tf32", "float16" or
             "bfloat16", which round the factors first (docs/gpu.md). Sums are always float32. The report names the
             tasks that use it.
@@ -275,6 +279,7 @@ def optimize(
         InvalidOption: An option has an invalid value.
         UnknownTarget: The target's name is unknown, or its device is missing.
         InvalidShape: A shape is malformed.
+        InvalidDim: A dynamic size is invalid.
         InvalidModel: The model cannot be imported; subclasses name the cause.
         StoreError: The store cannot be opened.
         InvalidWeights: The weights cannot be read.
@@ -312,8 +317,10 @@ def optimize(
         threads=threads,
         compare=compare,
     )
-    run = optimize_dynamic if is_dynamic(model, shapes, example_inputs) else tune
-    result = run(model, shapes, example_inputs, config)
+    if dynamic_shapes is not None or is_dynamic(model, shapes, example_inputs):
+        result = optimize_dynamic(model, shapes, example_inputs, config, dynamic_shapes)
+    else:
+        result = tune(model, shapes, example_inputs, config)
     optimized = Optimized(result.compiled, result.report)
     optimized.threads = config.threads
     tell(result.verification, result.report.model, optimized, result.warnings)

@@ -371,6 +371,15 @@ def forward_of(graph: Any) -> Callable[..., Any]:
     return forward
 
 
+def run_with_metadata(graph: Any, inputs: Sequence[Any]) -> Any:
+    """Run a graph of Dynamo's so that an export of it has its metadata, such as the user's modules."""
+    import torch
+    from torch.fx import traceback
+
+    with traceback.preserve_node_meta():
+        return torch.fx.Interpreter(graph).run(*inputs, enable_io_processing=False)
+
+
 def is_static_input(node: Any) -> bool:
     """Return whether a placeholder of TorchDynamo's graph is marked as a parameter or buffer."""
     return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})

@@ -146,11 +146,15 @@ def _tune(options: argparse.Namespace) -> int:
 def _written_for_us(options: argparse.Namespace) -> tuple[Any, None]:
     """Return the program that the process in whose background this one tunes has written into a folder of its own.
 
-    It may have symbolic sizes, which are not opened in files of unknown origin.
+    It may have symbolic sizes, which are not opened in files of unknown origin, or draw random numbers.
     """
     import torch
 
-    return torch.export.load(options.model), None
+    from felixlike.dynamic.shapes import is_dynamic_program
+    from felixlike.frontend import import_model
+
+    program = torch.export.load(options.model)
+    return (program if is_dynamic_program(program) else import_model(program, random=True)), None
 
 
 @contextlib.contextmanager

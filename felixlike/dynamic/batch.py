@@ -71,11 +71,10 @@ class Batch:
         """Return the model for a batch of this size and its inputs, None in place of inputs for an ExportedProgram."""
         import torch
 
-        tensors, signature = self.examples(size), self.source.signature
+        args, named = self.source.signature.arguments(self.examples(size))
         if isinstance(self.model, torch.export.ExportedProgram):
-            args, named = signature.arguments(tensors)
             return torch.export.export(self.model.module(check_guards=False), args, named), None
-        return self.model, tensors if signature.by_position else dict(zip(signature.names, tensors, strict=True))
+        return self.model, named or args
 
     def examples(self, size: int) -> tuple[Any, ...]:
         """Return the model's examples, repeated up to a batch of this size."""
@@ -94,7 +93,7 @@ def batch_of(model: Any, source: Source, dims: Mapping[str, Dim]) -> Batch | Non
         return None
     ((symbol, dim),) = dims.items()
     cut = _places(source.module["main"], symbol)
-    if cut is None or dim.most < 2 or dim.most > runtime.MOST_BATCH or not _named(source):
+    if cut is None or dim.most < 2 or dim.most > runtime.MOST_BATCH:
         return None
     batch = Batch(model, source, dim, cut, _sizes(dim))
     return batch if _independent(batch) else None
@@ -150,11 +149,6 @@ def _is_batch(kind: Any, symbol: str) -> bool | None:
         return False
     first = isinstance(sizes[0], _tvm.tirx.Var) and str(sizes[0].name) == symbol
     return True if first and all(fixed[1:]) else None
-
-
-def _named(source: Source) -> bool:
-    """Return whether the inputs can be passed by position or by name."""
-    return source.signature.by_position or all(name.isidentifier() for name in source.signature.names)
 
 
 def _independent(batch: Batch) -> bool:

@@ -18,7 +18,7 @@ from felixlike.errors import InputMismatch, InvalidDim
 MOST_DIMS = 4
 """Upper limit on dynamic axes of an operator, as in FTuner §VI-A."""
 
-_MOST_SIZES = 2**16
+MOST_SIZES = 2**16
 """Upper limit on listed sizes of a dimension. Chosen by hand."""
 
 
@@ -158,12 +158,12 @@ def _sizes(sizes: Any, *, where: str) -> list[int]:
     how = "give a range or a list of positive integers"
     if isinstance(sizes, str | bytes) or not isinstance(sizes, Iterable):
         raise InvalidDim(f"expected a range or a list of sizes, got {shown(sizes)}", where=where, remedy=how)
-    listed = list(itertools.islice(sizes, _MOST_SIZES + 1))
+    listed = list(itertools.islice(sizes, MOST_SIZES + 1))
     if not listed:
         raise InvalidDim("expected at least one size, got none", where=where, remedy=how)
-    if len(listed) > _MOST_SIZES:
+    if len(listed) > MOST_SIZES:
         raise InvalidDim(
-            f"expected at most {_MOST_SIZES} sizes, got more",
+            f"expected at most {MOST_SIZES} sizes, got more",
             where=where,
             remedy="list fewer sizes: those between them are supported too",
         )

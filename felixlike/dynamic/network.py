@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,23 +19,22 @@ from felixlike import _tvm, codegen, runtime
 from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.gpu.plan import pool_for
+from felixlike.dynamic.inputs import dynamic_inputs, resized
 from felixlike.dynamic.memory import largest_shape
 from felixlike.dynamic.operator import read_operator, symbols_of
 from felixlike.dynamic.plan import Plan, device_of, plan_operator
 from felixlike.dynamic.rows import rowwise
 from felixlike.dynamic.sources import read_network
 from felixlike.dynamic.workloads import workload_at
-from felixlike.errors import CompilationFailed, InvalidModel, first_line
-from felixlike.frontend import InputSpec, OutputSpec, Sizes
+from felixlike.errors import CompilationFailed, first_line
+from felixlike.frontend import OutputSpec
 from felixlike.frontend.constants import CONSTANTS, constant_arguments, with_indices
-from felixlike.frontend.examples import repeated
 from felixlike.frontend.extract import extract
 from felixlike.frontend.imported import Imported, Source
 from felixlike.frontend.importers.pytorch_regions import check_target, operators_in
 from felixlike.frontend.importers.relax import leaves
 from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.frontend.signature.layouts import in_users_order
-from felixlike.frontend.signature.sizes import read_size, size_text
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
 from felixlike.runtime.compile_model import as_private
 from felixlike.runtime.constant_packing import Pieces, with_packed_constants
@@ -52,6 +51,7 @@ class Part:
         plan: The plan of its kernel, None without uKernels.
         flops: Floating-point operations of the kernel at the largest sizes.
         is_fixed: Whether it has no symbolic sizes.
+        layers: What its call sites compute, see `layers.layers_of`.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Part:
     plan: Plan | None
     flops: float
     is_fixed: bool = False
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +83,13 @@ class Network:
 
     def examples(self) -> list[tuple[Any, ...]]:
         """Return inputs at the smallest sizes, at the exported sizes and at the largest sizes."""
-        largest = {dim.name: dim.most for dim in self.dims}
-        return [self._resized({dim.name: dim.least for dim in self.dims}), self.source.examples, self._resized(largest)]
-
-    def _resized(self, sizes: dict[str, int]) -> tuple[Any, ...]:
-        """Return the examples at other sizes, repeated along dynamic dimensions."""
-        assert self.compiled.sizes is not None
-        resized = []
-        for tensor, places in zip(self.source.examples, self.compiled.sizes.inputs, strict=True):
-            dims = {place: read_size(text) for place, text in enumerate(places) if text is not None}
-            resized.append(repeated(tensor, {place: sizes[name] + more for place, (name, more) in dims.items()}))
-        return tuple(resized)
+        sizes = self.compiled.sizes
+        assert sizes is not None
+        return [
+            resized(self.source, sizes, {dim.name: dim.least for dim in self.dims}),
+            self.source.examples,
+            resized(self.source, sizes, {dim.name: dim.most for dim in self.dims}),
+        ]
 
 
 def compile_network(model: Any, shapes: Any, target: Any = "cpu", *, measure: bool = True) -> Network:
@@ -175,12 +172,12 @@ def plan_source(
     check_target(source.module, target, source.name)
     kernel_dims = dims if kernels else {}
     with _explained(source), pool_for(target, measure=measure and bool(kernel_dims)) as pool:
-        module = fuse_dynamic(source.module, target)
+        module, layers = fuse_dynamic(source.module, target)
         device = device_of(None, target)
         planner = partial(
             plan_operator, device=device, target=target, measure=measure, pool=pool, timings=timings or Timings()
         )
-        module, parts, pieces = _planned(module, kernel_dims, device, target, planner)
+        module, parts, pieces = _planned(module, layers, kernel_dims, device, target, planner)
     return Planned(source, dims, target, module, parts, pieces, started)
 
 
@@ -210,8 +207,10 @@ class Planned:
         """Return the model with its functions of fixed sizes as tasks. On GPUs it has none."""
         source = self.source
         names = self.fixed if kind_of(self.target).on_host else ()
-        tasks, functions = extract(self.module, self.target, names=names)
-        inputs, _ = _inputs(source.module["main"], source, self.dims)
+        tasks, functions = extract(
+            self.module, self.target, {part.name: part.layers for part in self.parts}, names=names
+        )
+        inputs, _ = dynamic_inputs(source.module["main"], source, self.dims)
         return source.imported(self.module, self.target, inputs=inputs, tasks=tasks, functions=functions)
 
     @property
@@ -243,7 +242,7 @@ class Planned:
         source = self.source
         lowered = self.lowered(schedules)
         main = source.module["main"]
-        inputs, sizes = _inputs(main, source, self.dims)
+        inputs, sizes = dynamic_inputs(main, source, self.dims)
         return runtime.Compiled(
             lowered.executable.jit(),
             inputs=inputs,
@@ -281,10 +280,16 @@ def _explained(source: Source) -> Iterator[None]:
 
 
 def _planned(
-    module: Any, dims: dict[str, Dim], device: Device, target: Any, planner: Callable[..., Plan]
+    module: Any,
+    layers: Mapping[str, tuple[str, ...]],
+    dims: dict[str, Dim],
+    device: Device,
+    target: Any,
+    planner: Callable[..., Plan],
 ) -> tuple[Any, tuple[Part, ...], Pieces]:
     """Schedule the functions with symbolic sizes; return the module, its parts, and kernels with packed constants.
 
+    layers: What the call sites of each function compute.
     planner: Plans a function for its dimensions, under a name.
     """
     constants = constant_arguments(module)
@@ -307,7 +312,7 @@ def _planned(
         plan = plans[key]
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         is_fixed = not symbols_of(func)
-        parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims), is_fixed))
+        parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims), is_fixed, layers.get(name, ())))
         if plan is None:
             if not (is_fixed or kind_of(target).binds_threads):
                 scheduled.update_func(variable, as_private(rowwise(func, _lanes(device))))
@@ -356,17 +361,6 @@ def _calls(module: Any) -> dict[str, int]:
     return counts
 
 
-def _inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[InputSpec, ...], Sizes]:
-    """Return the input specifications at the largest sizes, and the dynamic dimensions."""
-    specs, places = [], []
-    users = main.params[: len(source.signature.names)]  # buffers that the model changes come after them
-    for name, parameter in zip(source.signature.names, users, strict=True):
-        specs.append(InputSpec(name, largest_shape(parameter.ty, dims), str(parameter.ty.dtype)))
-        places.append(tuple(_size_text(size, dims, where=source.name) for size in _sizes(parameter.ty)))
-    ranges = tuple((dim.name, dim.least, dim.most) for dim in {dim.name: dim for dim in dims.values()}.values())
-    return tuple(specs), Sizes(ranges, tuple(places))
-
-
 def _outputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[OutputSpec, ...]:
     """Return the output specifications at the largest sizes."""
     names = source.structure.places()
@@ -375,24 +369,3 @@ def _outputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[OutputSpe
         shape, order = largest_shape(kind, dims), source.orders[place] if source.orders else ()
         specs.append(OutputSpec(name, in_users_order(shape, order), str(kind.dtype), order))
     return tuple(specs)
-
-
-def _size_text(size: Any, dims: dict[str, Dim], *, where: str) -> str | None:
-    """Return the text of a dynamic size of an input, None for a fixed one. Raise InvalidModel for other expressions."""
-    symbols = _tvm.found(size, _tvm.tirx.Var)
-    if not symbols:
-        return None
-    symbol = symbols[0]
-    more = _tvm.simplify(size - symbol)
-    dim = dims.get(str(symbol.name))
-    if dim is None or not isinstance(more, _tvm.tirx.IntImm):
-        raise InvalidModel(
-            f"an input has the size {size}, but only sizes like {symbol} + 1 are supported",
-            where=where,
-            remedy="compute the part of that input that depends on its size inside the model",
-        )
-    return size_text(dim.name, int(more))
-
-
-def _sizes(kind: Any) -> Sequence[Any]:
-    return list(kind.shape.values)

@@ -19,12 +19,13 @@ from felixlike._util.interrupts import joined
 from felixlike._util.wording import counted
 from felixlike.dynamic.batch import Batch, batch_of, in_parts
 from felixlike.dynamic.bench import Timings
+from felixlike.dynamic.inputs import with_bounds
 from felixlike.dynamic.memory import check_memory
 from felixlike.dynamic.network import Network, Part, Planned, plan_source
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
 from felixlike.dynamic.sources import read_network
 from felixlike.errors import FallbackWarning, FelixlikeWarning, InvalidOption, first_line
-from felixlike.frontend.imported import Imported, warnings_of
+from felixlike.frontend.imported import Imported, Source, warnings_of
 from felixlike.frontend.importers.input_shapes import either
 from felixlike.hardware import device_name, kind_of, require_float32, require_real
 from felixlike.report import Report, RunLog, make_progress
@@ -32,8 +33,8 @@ from felixlike.report.report_data import TaskReport
 from felixlike.runtime.verification import Verdict, Verification, max_relative_error
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.config import RunConfig
-from felixlike.tuning.reporting import verification_note, versions
-from felixlike.tuning.run import Result, Run, closing, start_event, tune
+from felixlike.tuning.reporting import call_fields, verification_note, versions
+from felixlike.tuning.run import Result, Run, closing, start_event, timed, tune
 from felixlike.tuning.verifying import UNVERIFIED, hand_over, verification_warnings
 
 
@@ -42,13 +43,16 @@ def is_dynamic(model: Any, shapes: Any, example_inputs: Any) -> bool:
     return has_dims(shapes) or has_dims(example_inputs) or is_dynamic_program(model)
 
 
-def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Result:
+def optimize_dynamic(
+    model: Any, shapes: Any, example_inputs: Any, config: RunConfig, dynamic_shapes: Any = None
+) -> Result:
     """Compile a model with dynamic sizes.
 
     Args:
         model: As for `optimize`.
-        shapes: As for `optimize`; some sizes are `Dim`s.
+        shapes: As for `optimize`; some sizes may be `Dim`s.
         example_inputs: Another name for `shapes`.
+        dynamic_shapes: As for `optimize`.
         config: The run's options. If rounds or trials is 0, or the effort is instant, nothing is timed. Timings of
             kernels are kept in the store like measurements of candidates, and count as trials.
 
@@ -67,7 +71,7 @@ def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunCo
             where="compare",
             remedy="leave out `compare`, or optimize for fixed sizes",
         )
-    source, dims = read_network(model, either(shapes, example_inputs))
+    source, dims = with_bounds(*read_network(model, either(shapes, example_inputs), dynamic_shapes))
     check_memory(source, dims)
     if (batch := batch_of(model, source, dims)) is not None:
         return _optimize_batch(batch, config)
@@ -97,9 +101,15 @@ def optimize_dynamic(model: Any, shapes: Any, example_inputs: Any, config: RunCo
         report = partial(_report, network, timings, budget, config, tasks)
         hand_over(network.compiled, lambda: report(UNVERIFIED))
         verification = _compared(network.compiled, source.original, network.examples())
-        finished = report(verification)
+        times = timed(fixed, network.compiled, config, verification, interrupts, problems.append)
+        latencies: dict[str, Any] = {**call_fields(times)}
+        finished = replace(report(verification), **latencies)
         problems += log.end(finished)
-    pending = [*warnings_of(source), *([] if fixed.tasks else _without_effect(network, config))]
+    pending = [
+        *warnings_of(source),
+        *_chosen_ranges(source),
+        *([] if fixed.tasks else _without_effect(network, config)),
+    ]
     pending += [FallbackWarning(f"{source.name}: {problem}.") for problem in problems]
     return Result(network.compiled, finished, verification, tuple(pending))
 
@@ -133,6 +143,13 @@ def _budget(config: RunConfig) -> Budget:
     return Budget(
         None, min((limit for limit in limits if limit is not None), default=None), config.seconds, config.started
     )
+
+
+def _chosen_ranges(source: Source) -> list[FelixlikeWarning]:
+    """Return a warning about sizes without an upper bound."""
+    if not source.unbounded:
+        return []
+    return [FelixlikeWarning(f"{source.name}: {source.note} Give them an upper bound to compile for other sizes.")]
 
 
 def _without_effect(network: Network, config: RunConfig) -> list[FelixlikeWarning]:
@@ -172,7 +189,7 @@ def _optimize_batch(batch: Batch, config: RunConfig) -> Result:
         for part in parts.values()
         for warning in (*part.warnings, *verification_warnings(part.verification, part.report.model))
     }
-    return Result(compiled, report(verification), verification, tuple(pending.values()))
+    return Result(compiled, report(verification), verification, (*_chosen_ranges(batch.source), *pending.values()))
 
 
 def shared(limits: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
@@ -313,4 +330,5 @@ def _task(part: Part, words: str) -> TaskReport:
         point={},
         sampled={},
         note=words,
+        layers=part.layers,
     )

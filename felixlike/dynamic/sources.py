@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +19,26 @@ from felixlike._util import option_checks
 from felixlike._util.wording import counted, kind_of
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.shapes import DynamicShapes, dims_of_program, read_dynamic_shapes
-from felixlike.errors import EmptyModel, InvalidDim, InvalidModel, InvalidShape
+from felixlike.errors import EmptyModel, InvalidDim, InvalidModel, InvalidOption, InvalidShape
 from felixlike.frontend.examples import drawn
 from felixlike.frontend.imported import Source
+from felixlike.frontend.importers.input_shapes import Example, Given, check_count, check_names, made
 from felixlike.frontend.importers.primfunc import called, name_of
 from felixlike.frontend.importers.relax import main_of, placeholders
 from felixlike.frontend.signature.signature import Signature
 from felixlike.frontend.signature.structure import structure_of
 
 
-def read_network(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
+def read_network(model: Any, shapes: Any, dynamic_shapes: Any = None) -> tuple[Source, dict[str, Dim]]:
     """Import a model; return it with the Dim of each symbolic size, by its name in the module.
 
     Raise InvalidDim, InvalidShape, InvalidModel or a subclass.
     """
-    source, dims = _read(model, shapes)
+    source, dims = _read(model, shapes, dynamic_shapes)
     return drawn(source), dims
 
 
-def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
+def _read(model: Any, shapes: Any, dynamic_shapes: Any) -> tuple[Source, dict[str, Dim]]:
     """Import a model as its type requires."""
     import torch
 
@@ -43,9 +46,16 @@ def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
     from felixlike.frontend.importers import torch as pytorch
 
     if isinstance(model, torch.export.ExportedProgram):
-        dims = dims_of_program(model)  # first, so that a missing bound is reported at once
-        return pytorch.from_dynamic_program(model), {dim.name: dim for dim in dims}
-    read = read_dynamic_shapes(shapes)
+        if dynamic_shapes is not None:
+            raise InvalidOption(
+                "an ExportedProgram has its own dynamic sizes",
+                where="dynamic_shapes",
+                remedy="pass them to torch.export.export, or pass the module itself to optimize",
+            )
+        dims, unbounded = dims_of_program(model)
+        source = replace(pytorch.from_dynamic_program(model), unbounded=unbounded)
+        return source, {dim.name: dim for dim in dims}
+    read = partial(read_dynamic_shapes, shapes, dynamic_shapes)
     if isinstance(model, torch.nn.Module):
         return _of_module(model, read)
     if isinstance(model, str | os.PathLike):
@@ -64,27 +74,21 @@ def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
     )
 
 
-def _of_module(model: Any, read: DynamicShapes) -> tuple[Source, dict[str, Dim]]:
+def _of_module(model: Any, reader: Callable[..., DynamicShapes]) -> tuple[Source, dict[str, Dim]]:
     """Export a PyTorch module; return it with its dimensions."""
     import torch
 
     from felixlike.frontend.importers import torch as pytorch
 
-    named = {dim.name: torch.export.Dim(dim.name, min=dim.least, max=max(dim.most, 2)) for dim in read.dims}
-
-    def places(positions: dict[int, str]) -> dict[int, Any]:
-        return {place: named[name] for place, name in positions.items()}
-
-    if isinstance(read.places, dict):
-        dynamic: Any = {name: places(positions) for name, positions in read.places.items()}
-    else:
-        dynamic = _by_parameter(model, [places(positions) for positions in read.places])
-    source = pytorch.from_module(model, read.given, dynamic)
-    order = read.places.values() if isinstance(read.places, dict) else read.places
+    parameters = inspect.signature(model.forward).parameters.values()
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+    read = reader([p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)], rest)
+    named = {name: torch.export.Dim(name, min=d.least, max=max(d.most, 2)) for name, d in read.dims.items()}
+    source = pytorch.from_module(model, read.given, named)
     dims: dict[str, Dim] = {}
     users = source.module["main"].params[: len(source.signature.names)]  # changed buffers come after them
-    for parameter, positions in zip(users, order, strict=True):
-        for place, name in positions.items():
+    for parameter, example in zip(users, pytorch.bound_examples(model, read.given), strict=True):
+        for place, name in example.dims:
             symbol = parameter.ty.shape.values[place]
             if not isinstance(symbol, _tvm.tirx.Var):
                 raise InvalidModel(
@@ -92,75 +96,43 @@ def _of_module(model: Any, read: DynamicShapes) -> tuple[Source, dict[str, Dim]]
                     where=source.name,
                     remedy=f"find the operation that fixes it, or give {symbol} instead of a Dim",
                 )
-            dims[str(symbol.name)] = _named(read, name)
-    return source, dims
+            dims[str(symbol.name)] = read.dims[name]
+    return replace(source, unbounded=read.unbounded), dims
 
 
-def _by_parameter(model: Any, places: list[dict[int, Any]]) -> Any:
-    """Return dynamic dimensions of positional inputs by parameter name, as torch.export expects them.
-
-    A parameter that takes any number of arguments gets a tuple.
-    """
-    parameters = inspect.signature(model.forward).parameters.items()
-    names = [name for name, p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    variadic = [name for name, p in parameters if p.kind is p.VAR_POSITIONAL]
-    by_name: dict[str, Any] = dict(zip(names, places, strict=False))
-    if len(places) > len(names) and variadic:
-        by_name[variadic[0]] = tuple(places[len(names) :])
-    return by_name
-
-
-def _of_relax(named: tuple[str, Any, Any], read: DynamicShapes) -> tuple[Source, dict[str, Dim]]:
+def _of_relax(named: tuple[str, Any, Any], reader: Callable[..., DynamicShapes]) -> tuple[Source, dict[str, Dim]]:
     """Return a Relax module with symbolic sizes as a Source, and its dimensions.
 
     named: Its name, the module, and the original model.
     """
-    import torch
-
     name, module, original = named
     main = main_of(module)
     inputs = [str(parameter.name) for parameter in main.params]
-    shapes = _in_order(read.given, inputs, name)
-    places = _in_order(read.places, inputs, name)
+    read = reader(inputs)
+    given = _in_order(read.given, inputs, name)
     dims: dict[str, Dim] = {}
-    examples = []
-    for parameter, shape, dynamic in zip(main.params, shapes, places, strict=True):
-        examples.append(_example(parameter, shape, dynamic, read, dims, name))
+    examples = [
+        _example(parameter, example, read, dims, name) for parameter, example in zip(main.params, given, strict=True)
+    ]
     structure = structure_of(placeholders(main.ret_ty))
-    drawn_inputs = frozenset(index for index, shape in enumerate(shapes) if not isinstance(shape, torch.Tensor))
-    return Source(name, module, Signature.plain(inputs), structure, tuple(examples), original, drawn_inputs), dims
+    source = Source(name, module, Signature.plain(inputs), structure, tuple(examples), original, made(given))
+    return replace(source, unbounded=read.unbounded), dims
 
 
-def _in_order(values: Any, names: Sequence[str], where: str) -> list[Any]:
-    """Return what was given, by name or by position, in the order of the inputs."""
-    if isinstance(values, Mapping):
-        if set(values) != set(names):
-            raise InvalidShape(
-                f"shapes are given for {', '.join(values)}", where=where, remedy=f"the inputs are {', '.join(names)}"
-            )
-        return [values[name] for name in names]
-    if len(values) != len(names):
-        raise InvalidShape(
-            f"expected {counted(len(names), 'shape')}, got {len(values)}",
-            where=where,
-            remedy=f"the inputs are {', '.join(names) or 'none'}",
-        )
-    return list(values)
+def _in_order(given: Given, names: Sequence[str], where: str) -> list[Example]:
+    """Return the examples, by name or by position, in the order of the inputs."""
+    if given.named:
+        by_name = dict(given.named)
+        check_names(by_name, names, required=names, where=where)
+        values = [by_name[name] for name in names]
+    else:
+        check_count(len(given.positional), names, required=len(names), where=where)
+        values = list(given.positional)
+    return [value.alone(f"input {name!r}") for name, value in zip(names, values, strict=True)]
 
 
-def _example(
-    parameter: Any,
-    shape_or_tensor: Any,
-    dynamic: Mapping[int, str],
-    read: DynamicShapes,
-    dims: dict[str, Dim],
-    where: str,
-) -> Any:
+def _example(parameter: Any, example: Example, read: DynamicShapes, dims: dict[str, Dim], where: str) -> Any:
     """Return an example tensor of an input; add the dimensions of its symbolic sizes to `dims`."""
-    import torch
-
-    from felixlike.frontend.importers.input_shapes import Example
-
     name, kind = str(parameter.name), parameter.ty
     if not isinstance(kind, _tvm.relax.TensorType) or not isinstance(kind.shape, _tvm.relax.ShapeExpr):
         raise InvalidModel(
@@ -168,11 +140,12 @@ def _example(
             where=where,
             remedy="use a model whose inputs are tensors",
         )
-    sizes = list(kind.shape.values)
-    shape = tuple(shape_or_tensor.shape) if isinstance(shape_or_tensor, torch.Tensor) else tuple(shape_or_tensor)
+    sizes, dynamic, shape = list(kind.shape.values), dict(example.dims), example.shape
     expected = f"({', '.join(str(s.name) if isinstance(s, _tvm.tirx.Var) else str(int(s)) for s in sizes)})"
     if len(shape) != len(sizes):
         raise InvalidShape(f"input {name!r} has shape {expected}, but got {counted(len(shape), 'size')}", where=where)
+    if example.value is not None and example.dtype != str(kind.dtype):
+        raise InvalidShape(f"input {name!r} has dtype {kind.dtype}, but {example.dtype} was given", where=where)
     for place, (size, actual) in enumerate(zip(sizes, shape, strict=True)):
         if isinstance(size, _tvm.tirx.Var):
             if place not in dynamic:
@@ -181,7 +154,7 @@ def _example(
                     where=where,
                     remedy=f'give fx.Dim("{size}", …) with the sizes to support',
                 )
-            dim = dims.setdefault(str(size.name), _named(read, dynamic[place]))
+            dim = dims.setdefault(str(size.name), read.dims[dynamic[place]])
             if dim.name != dynamic[place]:
                 raise InvalidDim(
                     f"size {size} is given as both {dim.name} and {dynamic[place]}",
@@ -194,11 +167,7 @@ def _example(
                 where=where,
                 remedy="give sizes that match",
             )
-    return shape_or_tensor if isinstance(shape_or_tensor, torch.Tensor) else Example(shape, str(kind.dtype)).tensor()
-
-
-def _named(read: DynamicShapes, name: str) -> Dim:
-    return next(dim for dim in read.dims if dim.name == name)
+    return example.tensor() if example.value is not None else Example(shape, str(kind.dtype)).tensor()
 
 
 def _symbolic(func: Any) -> Any:

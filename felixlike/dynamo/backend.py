@@ -265,7 +265,7 @@ class CompiledGraph:
             model: Imported | torch.export.ExportedProgram
             buffers: Collection[str]
             if self._span is None:
-                model = imported = import_model(bound, examples)
+                model = imported = import_model(bound, examples, random=True)
                 buffers = imported.mutations.buffers
             else:
                 model = program = bound.exported(examples)

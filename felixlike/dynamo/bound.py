@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from felixlike._util.torch_compat import check, forward_of
+from felixlike._util.torch_compat import check, forward_of, run_with_metadata
 from felixlike.dynamo.graph_sizes import Place, Span
 from felixlike.errors import InvalidModel
 
@@ -77,6 +77,8 @@ class Bound(nn.Module):
             for relation in self._span.relations:  # torch.export takes what is not checked for different sizes
                 check(size[relation.place] == size[relation.other] + relation.more)
             values = self._span.sizes.with_numbers(values)
+        if torch.compiler.is_exporting():
+            return run_with_metadata(self._graph, values)
         return forward_of(self._graph)(*values)  # calling the graph would print a traceback for every error
 
 

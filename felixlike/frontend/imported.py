@@ -71,6 +71,7 @@ class Source:
         mutations: What the model changes in place. The module takes and returns further tensors for it.
         training: Parts of an nn.Module that were in training mode and compute something else in eval mode, in which
             the model was read.
+        unbounded: Names of dynamic sizes without an upper bound, for which one was chosen.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Source:
     orders: tuple[tuple[int, ...], ...] = ()
     mutations: Mutations = NONE
     training: tuple[str, ...] = ()
+    unbounded: tuple[str, ...] = ()
 
     def imported(
         self,

@@ -14,6 +14,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._util.torch_modes import default_modes
+from felixlike.frontend.importers.pytorch_regions import draws_random_numbers
 from felixlike.frontend.originals import Original, original_of
 from felixlike.hardware.probe import free_memory_bytes
 from felixlike.runtime.agreement import Agreement, agreement
@@ -96,12 +97,18 @@ class _Comparison:
     """The comparison of one model with its original."""
 
     def __init__(self, compiled: Compiled, original: Original, products: float) -> None:
+        import torch
+
         self._compiled, self._original, self._products = compiled, original, products
+        self._random = torch.get_rng_state() if draws_random_numbers(compiled.pytorch) else None
         self._names = [*(spec.name for spec in compiled.outputs), *compiled.mutations.names]
 
     def of(self, inputs: Sequence[Any]) -> tuple[Verification, tuple[str, ...]]:
         """Return the comparison for these inputs, and the names of outputs that are NaN nearly everywhere."""
-        wide = self._original.exact and self._fits(inputs, wide=True)
+        import torch
+
+        # An operator draws other numbers for another precision.
+        wide = self._original.exact and self._random is None and self._fits(inputs, wide=True)
         if not wide and not self._fits(inputs, wide=False):
             needed, free = self._needed(inputs, wide=False) / 2**30, (free_memory_bytes() or 0) / 2**30
             words = f"evaluating the original needs about {needed:.1f} GiB of memory, but {free:.1f} GiB are available"
@@ -111,8 +118,12 @@ class _Comparison:
         if damage := damage_by_kernels(self._compiled, copies):
             return Verification(float("nan"), self._original.name(wide=wide), Verdict.WRONG, damage), ()
         got, changed = self._called(copies, inputs)
+        state = torch.get_rng_state()
         want, wide = self._evaluated(inputs, wide=wide)
         reference = self._original.name(wide=wide)
+        if self._random is not None and not torch.equal(state, torch.get_rng_state()):
+            words = "it draws other random numbers than the original"
+            return Verification(float("nan"), reference, Verdict.WRONG, words), ()
         result = self._agreement(got, want, wide=wide)
         verdict, words = Verdict.WRONG, changed
         if not changed:
@@ -124,6 +135,7 @@ class _Comparison:
     ) -> tuple[Agreement, Verdict, str]:
         """Return the verdict. If outputs differ, check whether the original is random, and estimate its noise."""
         if not result.right:
+            self._from_the_start()
             again = self._original.outputs(inputs, wide=wide)
             if not agreement(again, want).right:
                 words = "the original returns different outputs at every call, so they cannot be compared"
@@ -152,6 +164,7 @@ class _Comparison:
 
         mutations = self._compiled.mutations
         state = mutations.copied().state
+        self._from_the_start()
         got = self._compiled.signature.call(self._compiled, copies)
         changed = [
             spec.name
@@ -164,6 +177,13 @@ class _Comparison:
                 buffer.copy_(before)
         return got, f"it changes its input {changed[0]}" if changed else ""
 
+    def _from_the_start(self) -> None:
+        """Reset PyTorch's generator, so that each evaluation of a random model draws the same numbers."""
+        import torch
+
+        if self._random is not None:
+            torch.set_rng_state(self._random)
+
     def _evaluated(self, inputs: Sequence[Any], *, wide: bool) -> tuple[Any, bool]:
         """Return the original's outputs, and whether they were computed in float64."""
         if wide:
@@ -171,6 +191,7 @@ class _Comparison:
                 return self._original.outputs(inputs, wide=True), True
             except Exception:  # a model with a fixed precision may raise anything
                 pass
+        self._from_the_start()
         return self._original.outputs(inputs), False
 
     def _samples(self, inputs: Sequence[Any]) -> list[Any]:
@@ -178,6 +199,7 @@ class _Comparison:
         samples = []
         for moved in (None, *range(_SAMPLES)):
             try:
+                self._from_the_start()
                 samples.append(self._original.outputs(inputs, moved=moved))
             except Exception:  # float16 and bfloat16 on older CPUs, weights that share memory
                 continue

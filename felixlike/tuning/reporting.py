@@ -95,7 +95,7 @@ class Reporter:
             precision=precision_of(self.imported.target).name,
             spent={step: round(seconds, 3) for step, seconds in self.session.spent.seconds.items()},
             note=" ".join(filter(None, (self.imported.note, verification_note(verification), times.words))),
-            **_call_fields(times),
+            **call_fields(times),
         )
 
     def tasks(self) -> tuple[TaskReport, ...]:
@@ -137,7 +137,7 @@ class Reporter:
         return otherwise
 
 
-def _call_fields(times: CallTimes) -> dict[str, float]:
+def call_fields(times: CallTimes) -> dict[str, float]:
     """Return the report's fields on whole calls."""
     fields: dict[str, float] = {}
     for name, timed in (("latency", times.tuned), ("eager", times.eager)):

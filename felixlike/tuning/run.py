@@ -107,7 +107,7 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
         if config.compare:
             progress.say("timing the model beside eager PyTorch")
         with session.spent.on("timing"):
-            times = _timed(imported, build.compiled, config, verification, interrupts, problems.append)
+            times = timed(imported, build.compiled, config, verification, interrupts, problems.append)
         report = reporter.report(verification, times)
         problems += log.end(report)
     pending = _warnings(imported, session.states, chosen.searched.failure, problems)
@@ -302,7 +302,7 @@ def start_event(name: str, tasks: Sequence[Task], budget: Budget, config: RunCon
     }
 
 
-def _timed(
+def timed(
     imported: Imported,
     compiled: Compiled,
     config: RunConfig,

@@ -100,14 +100,17 @@ def call_times(imported: Imported, compiled: Compiled, config: RunConfig) -> Cal
 
 
 def _alone(imported: Imported, compiled: Compiled) -> Timed:
-    """Time calls in this process."""
+    """Time calls in this process. Models that draw random numbers leave the caller's generator as it was."""
+    import torch
+
     args, kwargs = imported.signature.arguments(imported.examples)
     times = timer(partial(compiled, *args, **kwargs))
     time.sleep(_REST)
-    first = times(1)
-    if first[0] > _SLOW:
-        return summary(first)
-    return summary(times(min(_MOST, max(_FEWEST, int(_SECONDS / max(first[0], 1e-7))))))
+    with torch.random.fork_rng(devices=[]):
+        first = times(1)
+        if first[0] > _SLOW:
+            return summary(first)
+        return summary(times(min(_MOST, max(_FEWEST, int(_SECONDS / max(first[0], 1e-7))))))
 
 
 def _beside_eager(imported: Imported, compiled: Compiled, threads: int | None) -> CallTimes:

@@ -60,9 +60,10 @@ def _program() -> Any:
 
 def test_a_model_is_correct_at_every_size_with_serialized_threads() -> None:
     source, dims = read_network(_program(), None)
-    module = fuse_dynamic(source.module, _SM_90)
+    module, layers = fuse_dynamic(source.module, _SM_90)
     module, parts, pieces = network._planned(
         module,
+        layers,
         dims,
         target_device(_SM_90),
         _SM_90,

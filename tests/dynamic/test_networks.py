@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,15 @@ import pytest
 import torch
 
 import felixlike as fx
-from felixlike.errors import FelixlikeWarning, InputMismatch, InvalidDim, InvalidModel, InvalidShape, WrongContext
+from felixlike.errors import (
+    FelixlikeWarning,
+    InputMismatch,
+    InvalidDim,
+    InvalidModel,
+    InvalidOption,
+    InvalidShape,
+    WrongContext,
+)
 
 _T = fx.Dim("T", range(1, 33))
 
@@ -58,6 +67,8 @@ def test_outputs_are_correct_at_every_size(optimized: fx.Optimized) -> None:
     assert optimized.inputs[0].shape == (1, 32, 16)
     assert optimized.report.error < 1e-4
     assert "T in 1…32" in optimized.report.stopped
+    assert {"queries", "up + gelu", "down + add"} <= {layer for task in optimized.report.tasks for layer in task.layers}
+    assert 0 < optimized.report.latency_low <= optimized.report.latency <= optimized.report.latency_high
     assert any("uKernels in code" in task.note for task in optimized.report.tasks)
     assert str(optimized.report)
 
@@ -141,12 +152,127 @@ def test_an_exported_program_with_dynamic_shapes_is_correct_in_its_range() -> No
         optimized_program(torch.zeros(1, 21, 16))
 
 
-@pytest.mark.parametrize("dim", [torch.export.Dim("T"), torch.export.Dim.AUTO])
-def test_an_exported_program_without_size_bounds_raises(dim: Any) -> None:
-    program = torch.export.export(_model(), (torch.randn(1, 5, 16),), dynamic_shapes={"x": {1: dim}})
-    words = r'ExportedProgram: dimension 1 of x .*{"x": {1: torch.export.Dim\("N", max=64\)}}'
-    with pytest.raises(InvalidDim, match=words):
-        fx.optimize(program, rounds=0, progress=False)
+class _Positions(torch.nn.Module):
+    """Tokens with positions from a table that ends at 30."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = torch.nn.Embedding(30, 16)
+        self.model = _model()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.model(x + self.positions(torch.arange(x.shape[1])))
+        return result
+
+
+@pytest.mark.parametrize(
+    ("make", "most", "dim"), [(_model, 40, torch.export.Dim.AUTO), (_Positions, 20, torch.export.Dim("T"))]
+)
+def test_a_size_without_a_bound_gets_a_range(make: Callable[[], torch.nn.Module], most: int, dim: Any) -> None:
+    """The range is halved where the model cannot be run at its end."""
+    model = make().eval()
+    program = torch.export.export(model, (torch.randn(1, 5, 16),), dynamic_shapes={"x": {1: dim}})
+    with pytest.warns(FelixlikeWarning, match=rf"without an upper bound.* in \d…{most}\. Give") as warned:
+        fast = fx.optimize(program, rounds=0, progress=False)
+    assert len(warned) == 1
+    assert f"…{most}." in fast.report.note
+    for size in (2, 13, most):
+        x = torch.randn(1, size, 16)
+        torch.testing.assert_close(fast(x), model(x).detach(), rtol=1e-4, atol=1e-4)
+    with pytest.raises(InputMismatch, match=rf"{most + 1} .*'x'.*to {most}"):
+        fast(torch.zeros(1, most + 1, 16))
+
+
+class _Tokens(torch.nn.Module):
+    """Tokens, a mask and a nested state, which all have a length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.dense = torch.nn.Embedding(50, 16), torch.nn.Linear(16, 8)
+
+    def forward(
+        self, ids: torch.Tensor, mask: torch.Tensor, state: Any = None, *more: torch.Tensor, scale: float = 1.0
+    ) -> torch.Tensor:
+        y: torch.Tensor = self.dense(self.table(ids) * mask[..., None]) * scale
+        return sum(more, y if state is None else y + state["h"][0])
+
+
+def _tokens(length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randint(0, 50, (1, length)), torch.rand(1, length) > 0.3
+
+
+_TD = torch.export.Dim("T", min=1, max=32)
+
+
+@pytest.mark.parametrize(
+    ("make", "sizes"),
+    [
+        (lambda *given: given[:2], ({1: _T}, (None, _T))),
+        (lambda *given: given[:2], {"ids": {1: _TD}, "mask": [1, _TD]}),
+        (lambda ids, mask, _: {"ids": ids, "mask": mask, "scale": 2.0}, {"mask": {1: _T}, "ids": {1: _T, 0: None}}),
+        (lambda *given: given, ({1: _T}, {1: _T}, {"h": ({1: _T}, None)})),
+        (
+            lambda ids, mask, state: (ids, mask, None, state["h"][0]),
+            {"ids": {1: _T}, "mask": {1: _T}, "more": ({1: _T},)},
+        ),
+    ],
+)
+def test_examples_of_any_dtype_have_dynamic_sizes(make: Any, sizes: Any) -> None:
+    """Examples of size 1 are repeated, since torch.export takes that size as fixed."""
+    torch.manual_seed(0)
+    model = _Tokens().eval()
+
+    def inputs(length: int) -> Any:
+        return make(*_tokens(length), {"h": (torch.randn(1, length, 8), torch.randn(3))})
+
+    fast = fx.optimize(model, inputs(1), rounds=0, progress=False, dynamic_shapes=sizes)
+    for length in (1, 2, 17, 32):
+        given = inputs(length)
+        args, named = ((), given) if isinstance(given, dict) else (given, {})
+        torch.testing.assert_close(fast(*args, **named), model(*args, **named).detach(), rtol=1e-4, atol=1e-5)
+    given = inputs(33)
+    with pytest.raises(InputMismatch, match="T is 33"):
+        fast(**given) if isinstance(given, dict) else fast(*given)
+
+
+def test_sizes_in_nested_inputs() -> None:
+    class Pair(torch.nn.Module):
+        def forward(self, pair: tuple[torch.Tensor, torch.Tensor], flag: bool) -> torch.Tensor:
+            return pair[0] @ pair[1] if flag else pair[0]
+
+    fast = fx.optimize(Pair(), (((_T, 8), (8, 24)), True), rounds=0, progress=False)
+    for size in (1, 9, 32):
+        pair = torch.randn(size, 8), torch.randn(8, 24)
+        torch.testing.assert_close(fast(pair), pair[0] @ pair[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error", "words"),
+    [
+        (({}, None), InvalidDim, "at least one Dim"),
+        (({1: _T},), InvalidShape, "expected 2 entries, got 1"),
+        (3, InvalidShape, "tuple or a dictionary, got 3"),
+        ({"idz": {1: _T}}, InvalidShape, "no input 'idz'.*ids, mask"),
+        (({2: _T}, None), InvalidShape, r"ynamic_shapes\[0\]: .*no dimension 2 .*\(1, 6\).*0 to 1"),
+        (([_T], None), InvalidShape, "expected 2 entries, got 1"),
+        (({1: "T"}, None), InvalidDim, "expected a Dim, got 'T'"),
+        (({1: 7}, None), InvalidShape, "is 6 in the example, but 7"),
+        (({1: fx.Dim("T", [2, 5])}, None), InvalidShape, "size is 6, out of the range 2 to 5 of T"),
+        (({0: _T, 1: _T}, None), InvalidShape, "T is 1 .*but 6"),
+        (({1: _T}, {1: fx.Dim("T", [4, 8])}), InvalidDim, "two different dimensions have the name 'T'"),
+        (({1: _TD + 1}, None), InvalidDim, "name and a range"),
+        (({1: torch.export.Dim.AUTO}, None), InvalidDim, "expected a Dim"),
+    ],
+)
+def test_invalid_dynamic_sizes_of_examples_raise(sizes: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        fx.optimize(_Tokens().eval(), _tokens(6), rounds=0, progress=False, dynamic_shapes=sizes)
+
+
+def test_dynamic_sizes_of_a_program_are_its_own() -> None:
+    program = torch.export.export(_model(), (torch.randn(1, 5, 16),))
+    with pytest.raises(InvalidOption, match="ExportedProgram"):
+        fx.optimize(program, dynamic_shapes=({1: _T},), progress=False)
 
 
 def test_sizes_that_exceed_memory_raise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +293,7 @@ def test_sizes_that_exceed_memory_raise(monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("relax", ((1, _T, 16),), InvalidModel, "dynamic sizes .*an object"),
         (_Sum, ((_T, 8), (fx.Dim("T", [1, 2]), 8)), InvalidDim, "two .*'T'"),
-        (_Sum, ((_T, 8), 3), InvalidShape, "tuple of sizes, got 3"),
+        (_Sum, ((_T, 8), {3}), InvalidShape, "tuple of sizes, got a set"),
         (
             _Sum,
             (tuple(fx.Dim(n, [2, 3]) for n in "ABC"), tuple(fx.Dim(n, [2, 3]) for n in "DE")),

@@ -97,10 +97,15 @@ def test_an_onnx_model_is_correct_at_every_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "shapes", "error", "words"),
     [
-        (lambda: operators.dense(24, 40), ((_T, 24), (40, 24)), InvalidShape, "expected 3 shapes, got 2"),
+        (lambda: operators.dense(24, 40), ((_T, 24), (40, 24)), InvalidShape, "expected 3 inputs, got 2"),
         (lambda: operators.dense(24, 40), ((_T, 25), (40, 24), (40,)), InvalidShape, r"'X' has shape \(T, 24\).*25"),
         (lambda: operators.dense(24, 40), ((_T, 24), (_T, 24), (40,)), InvalidShape, r"'W' has shape \(40, 24\).*T"),
-        (lambda: operators.dense(24, 40), {"X": (_T, 24), "w": (4, 2), "b": (40,)}, InvalidShape, "X, w, b.*X, W, b"),
+        (
+            lambda: operators.dense(24, 40),
+            {"X": (_T, 24), "w": (4, 2), "b": (40,)},
+            InvalidShape,
+            "no input 'w'.*X, W, b",
+        ),
         (
             lambda: operators.scores(3, 8),
             ((3, 5, 8), (3, _T, 8)),

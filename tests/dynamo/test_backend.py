@@ -48,6 +48,31 @@ def test_a_compiled_module_gives_equal_outputs_for_every_size(options: dict[str,
             torch.testing.assert_close(compiled(x), model(x))
 
 
+def test_reports_name_the_layers_of_the_users_modules(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    made: list[Any] = []
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.down(torch.relu(self.up(x)))
+            return result
+
+    class Recorded(backend.CompiledGraph):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self.call)
+
+    monkeypatch.setattr(backend, "CompiledGraph", Recorded)
+    model, x = nn.Sequential(Block(), Block()).eval(), torch.randn(3, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend="felixlike", options=options)(x), model(x))
+    layers = [layer for task in made[0].report.tasks for layer in task.layers]
+    assert sorted(layers) == ["0.down", "0.up + relu", "1.down", "1.up + relu"]
+
+
 def test_changed_weights_are_used(options: dict[str, Any]) -> None:
     model, x = _model(), torch.randn(4, 12)
     compiled = torch.compile(model, backend="felixlike", options=options)

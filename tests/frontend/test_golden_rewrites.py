@@ -250,6 +250,7 @@ def test_every_rewrite_has_a_text() -> None:
         "rewrites_of",
         "function_pass",
         "layers_of",
+        "_fused",
         "_run",
         "relax_pass",
     }

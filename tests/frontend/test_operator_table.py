@@ -22,13 +22,14 @@ PyTorch decomposes most other operators into these.
 
 PyTorch itself runs those that remain, such as FFTs, `linalg` and operators on complex numbers, within a call of the
 compiled model: each connected region of such operators is one call of PyTorch's kernels, on the calling thread, and the
-rest of the model is compiled. The report lists them. Errors, such as that of a singular matrix, are PyTorch's. Weights
-and values inside of the model may be complex, its inputs and outputs may not. Such models run on CPUs only, and not
-without Python: `export_library` refuses them.
+rest of the model is compiled. The report lists them. What depends on weights alone is computed once, when the model is
+imported. Errors, such as that of a singular matrix, are PyTorch's. Weights and values inside of the model may be
+complex, its inputs and outputs may not. Such models run on CPUs only, and not without Python: `export_library` refuses
+them.
 
 Refused with `UnsupportedOperator`, which gives the names of the operators, are models that PyTorch would run alone,
 operators of other libraries, and outputs whose sizes depend on values. Random numbers are refused with
-`RandomOperator`. Under `torch.compile` PyTorch runs a graph that is refused.
+`RandomOperator`, except under `torch.compile`, where PyTorch draws them. There PyTorch runs a graph that is refused.
 
 | operator | how it is imported |
 | --- | --- |

@@ -11,6 +11,7 @@ from support.models import Apply
 from torch import Tensor, nn
 from torch.nn import functional
 
+import felixlike as fx
 from felixlike import _tvm
 from felixlike.errors import InvalidModel, UnsupportedOperator
 from felixlike.frontend import import_model
@@ -58,6 +59,57 @@ def test_a_region_is_one_call_and_the_rest_is_compiled() -> None:
     assert imported.note == "PyTorch runs 3 operators of the model: _fft_c2r, _fft_r2c, mul."
 
 
+class _FromWeights(nn.Module):
+    """A filter and a product whose factors are computed from weights. The matrix is singular for a scale of 0."""
+
+    def __init__(self, scale: float = 3.0) -> None:
+        super().__init__()
+        self.register_buffer("kernel", torch.linspace(-1, 1, 8))
+        self.matrix = nn.Parameter(torch.eye(8) * scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(torch.relu(x)) * torch.fft.rfft(self.get_buffer("kernel") + 0.5)
+        result: Tensor = torch.fft.irfft(spectrum, n=8) @ torch.linalg.inv(self.matrix)
+        return result
+
+
+def test_what_depends_on_weights_alone_is_computed_once() -> None:
+    model, x = _FromWeights(), torch.randn(4, 8)
+    imported = import_model(model, (x,))
+    assert [operators(region)[-3:] for region in regions(imported)] == [
+        ["_fft_r2c.default", "mul.Tensor", "_fft_c2r.default"]
+    ]
+    assert model.get_buffer("kernel").dtype == torch.float32
+    fast = fx.optimize(imported, trials=0, progress=False)
+    torch.testing.assert_close(fast(x), model(x).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_errors_and_random_numbers_are_not_computed_once() -> None:
+    assert operators_in(import_model(_FromWeights(0.0), (4, 8)).module) == (
+        "_fft_c2r",
+        "_fft_r2c",
+        "_linalg_check_errors",
+        "linalg_inv_ex",
+        "mul",
+    )
+    noisy = Apply(lambda x: torch.relu(x) + torch.rand(8) * 2)
+    assert operators_in(import_model(noisy, (4, 8), random=True).module) == ("rand",)
+
+
+def test_buffers_that_calls_change_are_not_constants() -> None:
+    class Halved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("matrix", torch.eye(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.get_buffer("matrix").mul_(0.5)
+            result: Tensor = x + torch.linalg.matrix_exp(self.get_buffer("matrix")).sum()
+            return result
+
+    assert operators_in(import_model(Halved(), (4, 8)).module) == ("linalg_matrix_exp",)
+
+
 def test_a_compiled_part_between_two_halves_of_a_region_splits_it() -> None:
     def gated(x: Tensor) -> Tensor:
         spectrum = torch.fft.rfft(x)
@@ -83,14 +135,14 @@ def test_regions_without_a_connection_are_separate_calls() -> None:
 
 def test_arguments_of_all_kinds() -> None:
     def mixed(x: Tensor) -> Tensor:
-        z = torch.full((3,), 2j, dtype=torch.complex64) * torch.fft.fft(x, norm="ortho") / (1 + 2j)
-        z = torch.cat([z, torch.zeros(2, dtype=torch.cfloat, device="cpu")]).to(memory_format=torch.contiguous_format)
+        z = torch.fft.fft(x, norm="ortho") * 2j / (1 + 2j)
+        z = torch.cat([z, z]).to("cpu", torch.complex128).clone(memory_format=torch.contiguous_format)
         return torch.view_as_real(z.roll([1], [0]) * float("inf")).relu()
 
     (region,) = regions(import_model(Apply(mixed), (3,)))
     assert {"complex": [0.0, 2.0]} in [a for _, arguments, _ in region["operators"] for a in arguments]
     text = json.dumps(region)
-    assert all(part in text for part in ('{"dtype": "complex64"}', '{"device": "cpu"}', "Infinity"))
+    assert all(part in text for part in ('{"dtype": "complex128"}', '{"device": "cpu"}', "Infinity"))
 
 
 def test_programs_keep_their_complex_weights() -> None:

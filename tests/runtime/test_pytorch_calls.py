@@ -279,7 +279,7 @@ def _of_any_batch() -> Any:
         "relu_.default",
         "_print.default",
         "nonzero.default",
-        "rand_like.default",
+        "bernoulli_.float",
         "none.default",
         "add.Tensors",
         "add",

@@ -6,7 +6,7 @@ fall back to PyTorch's own decomposition.
 
 import functools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from felixlike._util.torch_compat import is_contiguous, lstm, lstm_has_wrong_states
@@ -15,28 +15,28 @@ from felixlike.frontend.importers.scatters import index_put, masked_scatter, put
 from felixlike.frontend.importers.windows import KEPT
 
 
-def decomposed(program: Any, kept: Collection[str] = ()) -> Any:
-    """Run the decompositions of an ExportedProgram, except those of kept operators.  Raises what PyTorch raises.
+def decomposed(program: Any, kept: Iterable[Any] = ()) -> Any:
+    """Run the decompositions of an ExportedProgram, except those of operators in `kept`.  Raises what PyTorch raises.
 
     PyTorch's decomposition of attention gives its result other strides than the operator does, so a valid view can
     fail. Such programs are decomposed again with copies before views. The copies have no effect later: Relax tensors
     have no strides.
     """
+    entries = table()
+    for operator in kept:
+        entries.pop(operator, None)
     try:
-        return program.run_decompositions(table(kept))
+        return program.run_decompositions(entries)
     except Exception as error:
         if "Cannot view a tensor" not in str(error):
             raise
     import torch
 
-    return program.run_decompositions({**table(kept), torch.ops.aten.view.default: _view})
+    return program.run_decompositions({**entries, torch.ops.aten.view.default: _view})
 
 
-def table(kept: Collection[str] = ()) -> Any:
-    """Return PyTorch's decomposition table with the entries of this module, for ExportedProgram.run_decompositions.
-
-    kept: names of operators that are not decomposed, besides those that never are.
-    """
+def table() -> Any:
+    """Return PyTorch's decomposition table with the entries of this module, for ExportedProgram.run_decompositions."""
     import torch
 
     aten: Any = torch.ops.aten
@@ -59,10 +59,17 @@ def table(kept: Collection[str] = ()) -> Any:
     decompositions.update(ours)
     if lstm_has_wrong_states():
         decompositions[aten.lstm.input] = _lstm
-    for name in (*KEPT, *ATTENTION, *kept):
-        operator, _, overload = name.partition(".")
-        decompositions.pop(getattr(getattr(aten, operator), overload), None)
+    for name in (*KEPT, *ATTENTION):
+        decompositions.pop(overload(name), None)
     return decompositions
+
+
+def overload(name: str) -> Any:
+    """Return the operator of PyTorch with a name such as "lstm.input"."""
+    import torch
+
+    operator, _, of_operator = name.partition(".")
+    return getattr(getattr(torch.ops.aten, operator), of_operator)
 
 
 def _lstm(x: Any, states: Sequence[Any], *arguments: Any) -> Any:

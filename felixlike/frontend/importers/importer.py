@@ -26,7 +26,9 @@ _KINDS = (
 
 
 @default_modes()
-def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example_inputs: Any = None) -> Imported:
+def import_model(
+    model: Any, shapes: Any = None, target: Any = "cpu", *, example_inputs: Any = None, random: bool = False
+) -> Imported:
     """Read a model and split it into tasks.
 
     Args:
@@ -37,6 +39,8 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
             model knows its shapes.
         target: "cpu" or a TVM target.
         example_inputs: Alias of `shapes`. Pass only one of them.
+        random: Whether PyTorch runs the operators of a PyTorch model that draw random numbers, in the model's order
+            and with PyTorch's generator. Otherwise they are refused.
 
     Returns:
         The fused module with its inputs, outputs and tasks.
@@ -66,7 +70,7 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
                 remedy="pass the target that it was imported for, or import the model again",
             )
         return model
-    source = drawn(_read(model, either(shapes, example_inputs), target))
+    source = drawn(_read(model, either(shapes, example_inputs), target, random=random))
     check_target(source.module, target, source.name)
     try:
         module, layers = fuse(source.module, target)
@@ -97,7 +101,7 @@ def _named(source: Source, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ..
     )
 
 
-def _read(model: Any, shapes: Any, target: Any = None) -> Source:
+def _read(model: Any, shapes: Any, target: Any = None, *, random: bool = False) -> Source:
     """Read the model as Relax according to its kind.  Raises InvalidModel for other kinds."""
     import torch
 
@@ -107,9 +111,9 @@ def _read(model: Any, shapes: Any, target: Any = None) -> Source:
     if isinstance(model, str | os.PathLike):
         return _read_file(option_checks.path(model, "model", error=InvalidModel), shapes, target)
     if isinstance(model, torch.nn.Module):
-        return pytorch.from_module(model, shapes, target=target)
+        return pytorch.from_module(model, shapes, target=target, random=random)
     if isinstance(model, torch.export.ExportedProgram):
-        return pytorch.from_program(model, shapes, target=target)
+        return pytorch.from_program(model, shapes, target=target, random=random)
     if isinstance(model, _tvm.PrimFunc):
         return primfunc.from_primfunc(model, shapes)
     if isinstance(model, _tvm.IRModule):

@@ -39,12 +39,14 @@ _TEXT = re.compile(r"(?:(?P<name>[^=:]+)=)?(?P<sizes>scalar|[^=:]+)(?::(?P<dtype
 class Example:
     """Describe one input tensor.
 
-    `value` is the user's own tensor, or None if only its sizes are known.
+    `value` is the user's own tensor, or None if only its sizes are known. `dims` has the position and the name of each
+    dimension whose size differs between calls.
     """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
     value: Any = field(default=None, compare=False)
+    dims: tuple[tuple[int, str], ...] = ()
 
     def tensor(self) -> Any:
         """Return the user's tensor, or make one: normal random floats from a fixed seed, zeros of other dtypes.

@@ -4,6 +4,9 @@ Input: the graph of an ExportedProgram. Output: the same graph, in which each re
 has no complex numbers, so operators that take or return them belong to regions too. Complex weights become real ones
 with a last dimension of size 2, and so do complex values that pass from one region to another.
 
+An operator that draws random numbers is a region by itself. Each such region has a result of the one before as a
+further input, so that no pass reorders or merges them: they draw in the order of the graph.
+
 A call has the region's operators as JSON text, which `runtime/pytorch_calls.py` reads:
 
     {"inputs": 1, "operators": [["_fft_r2c.default", [{"result": 0}, [1], 0, true], {}], …], "outputs": [{"result": 1}]}
@@ -15,15 +18,17 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from felixlike import _tvm
 from felixlike._util.torch_compat import copy_state, is_operator, schema_of
 from felixlike._util.wording import counted
 from felixlike.errors import UnsupportedOperator
+from felixlike.frontend.importers.constant_regions import fold
 from felixlike.frontend.importers.dtypes import check_tensor
 from felixlike.frontend.importers.known_sizes import size_of
+from felixlike.frontend.importers.randomness import is_random, may_be_random
 from felixlike.hardware import kind_of
 
 PACKED = "felixlike.run_by_pytorch"
@@ -75,6 +80,8 @@ def without_effects(program: Any) -> None:
 def outline(program: Any, known: set[str], where: str) -> None:
     """Replace the regions of operators that PyTorch must run by one call each. Modifies the program.
 
+    What depends on weights alone is computed at once.
+
     Args:
         program: A functional ExportedProgram without effects.
         known: Names of the operators that can be imported.
@@ -87,7 +94,7 @@ def outline(program: Any, known: set[str], where: str) -> None:
     """
     graph = program.graph
     _check_inputs(program, where)
-    chosen = _chosen(graph, known)
+    chosen = fold(program, _chosen(graph, known))
     _check_complex(graph, chosen, where)
     wrapped = _with_real_constants(program)
     if not chosen:
@@ -95,8 +102,13 @@ def outline(program: Any, known: set[str], where: str) -> None:
     _check_rest(graph, chosen, where)
     level, regions = _regions(graph, chosen)
     place = {node: (level[node], 0, index) for index, node in enumerate(graph.nodes)}
+    drawn: list[Any] = []
     for region in regions:
-        for added in _as_call(graph, region, wrapped, where):
+        random = is_random(region[0])
+        call = _as_call(graph, region, wrapped, where, drawn if random else None)
+        if random:
+            drawn = call[1:2]
+        for added in call:
             place[added] = (level[region[0]], 1, place[region[0]][2])
     output = graph.output_node()
     for node in sorted((node for node in graph.nodes if node is not output), key=place.__getitem__):
@@ -154,6 +166,11 @@ def operators_in(module: Any) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
+def draws_random_numbers(names: Iterable[str]) -> bool:
+    """Return whether one of the operators that PyTorch runs in a model draws random numbers.  names: theirs."""
+    return any(map(may_be_random, names))
+
+
 def note_of(module: Any) -> str:
     """Return the report's remark on a Relax module with operators that PyTorch runs, empty without any."""
     names = operators_in(module)
@@ -194,6 +211,7 @@ def _is_for_pytorch(node: Any, chosen: set[Any], known: set[str]) -> bool:
         return False
     return (
         node.target.__name__ not in known
+        or is_random(node)
         or _has_indices(node)
         or _is_complex(node)
         or any(map(_is_complex, node.all_input_nodes))
@@ -208,11 +226,11 @@ def _has_indices(node: Any) -> bool:
 
 
 def is_functional(overload: Any) -> bool:
-    """Return whether an operator is one of PyTorch's own, changes nothing, and has results of known sizes."""
+    """Return whether an operator is one of PyTorch's own, changes no tensor, and has results of known sizes."""
     import torch
 
     schema = schema_of(overload)
-    tags = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.nondeterministic_seeded)
+    tags = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
     if overload.namespace != "aten" or schema.is_mutable or any(tag in overload.tags for tag in tags):
         return False
     tensors = all(str(result.type) in ("Tensor", "List[Tensor]") for result in schema.returns)
@@ -314,16 +332,27 @@ def _regions(graph: Any, chosen: set[Any]) -> tuple[dict[Any, int], list[list[An
     """Return the level of each node, and the regions of the chosen ones in an order in which they can be called.
 
     The level is the largest number of regions that are left on a path to the node. Chosen nodes that are connected and
-    have one level are a region: a path between them that leaves the region would lead to another level.
+    have one level are a region: a path between them that leaves the region would lead to another level. A random
+    operator is left on each path to a later one, and on each path from and to other chosen nodes.
     """
     level: dict[Any, int] = {}
     region_of: dict[Any, list[Any]] = {}
     position = {node: index for index, node in enumerate(graph.nodes)}
+    drawing: dict[Any, Any] = {}  # the random operator that a node calls or has a result of
+    last: list[Any] = []
     for node in graph.nodes:
-        sources = node.all_input_nodes
-        level[node] = max((level[s] + (s in chosen and node not in chosen) for s in sources), default=0)
+        sources = [*node.all_input_nodes]
+        if node in chosen and node.target is operator.getitem and node.args[0] in drawing:
+            drawing[node] = drawing[node.args[0]]
+        elif node in chosen and is_random(node):
+            drawing[node] = node
+            sources += last
+            last = [node]
+        leaves = {s for s in sources if s in chosen and (node not in chosen or drawing.get(s) is not drawing.get(node))}
+        level[node] = max((level[s] + (s in leaves) for s in sources), default=0)
         if node in chosen:
-            near = {id(region_of[s]): region_of[s] for s in sources if s in chosen and level[s] == level[node]}
+            joined = [s for s in sources if s in chosen and s not in leaves]
+            near = {id(region_of[s]): region_of[s] for s in joined if level[s] == level[node]}
             merged = [*(member for region in near.values() for member in region), node]
             region_of.update(dict.fromkeys(merged, merged))
     regions = [sorted(region, key=position.__getitem__) for region in {id(r): r for r in region_of.values()}.values()]
@@ -363,14 +392,20 @@ class _Listing:
         return self.call("view_as_real.default", [self.call("resolve_conj.default", [value], {})], {})
 
 
-def _as_call(graph: Any, region: Sequence[Any], wrapped: set[Any], where: str) -> list[Any]:
+def _as_call(
+    graph: Any, region: Sequence[Any], wrapped: set[Any], where: str, drawn: Sequence[Any] | None
+) -> list[Any]:
     """Replace a region by its call, and return the new nodes.
 
-    wrapped: The nodes whose real values stand for complex ones. New ones are added.
+    wrapped: The nodes whose real values stand for complex ones. New ones are added.  drawn: A result of the random
+    region before, if the region is a random one.
     """
     members = set(region)
     inputs = list(dict.fromkeys(s for node in region for s in node.all_input_nodes if s not in members))
     outputs = [node for node in region if any(user not in members for user in node.users)]
+    if drawn is not None:
+        inputs = list(dict.fromkeys([*inputs, *drawn]))
+        outputs = outputs or list(region[:1])
     listing = _Listing(inputs, wrapped, where)
     for node in region:
         listing.add(node)

@@ -1,11 +1,12 @@
 """Find the operators of an exported program that draw random numbers.
 
 Input: an ExportedProgram before decomposition. After it, TVM's importer turns a dropout or `randn_like` into a
-constant or nothing. Output: a RandomOperator error that names them.
+constant or nothing. Output: a RandomOperator error that names them; or, where PyTorch may run them at each call
+(`pytorch_regions.py`), the operators.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NoReturn
 
 from felixlike._util.torch_compat import is_operator, schema_of
 from felixlike.errors import RandomOperator
@@ -17,15 +18,45 @@ _PROBABILITIES = ("p", "dropout", "dropout_p")
 """Arguments that disable drawing if they are 0."""
 
 
+def random_operators(program: Any, where: str) -> frozenset[Any]:
+    """Return the operators that draw random numbers in a program.
+
+    Raises RandomOperator for those in inner graphs, which are compiled as a whole.
+    """
+    inner = [node for node in _calls(program) if node.graph is not program.graph and is_random(node)]
+    if inner:
+        _refuse(inner, where)
+    return frozenset(node.target for node in program.graph.nodes if is_random(node))
+
+
+def is_random(node: Any) -> bool:
+    """Return whether a node of a graph calls an operator that draws random numbers."""
+    return is_operator(node.target) and draws_random_numbers(node.target, _arguments(node))
+
+
+def may_be_random(name: str) -> bool:
+    """Return whether an overload of an operator of PyTorch's, such as "rand_like", may draw random numbers."""
+    import torch
+
+    packet: Any = getattr(torch.ops.aten, name)
+    return any(draws_random_numbers(getattr(packet, overload), {}) for overload in packet.overloads())
+
+
 def refuse_randomness(program: Any, where: str) -> None:
     """Raise RandomOperator if a program draws random numbers: compiled code would return the same ones in each call."""
-    operators = sorted({_name(node) for node in _calls(program) if draws_random_numbers(node.target, _arguments(node))})
-    if operators:
-        raise RandomOperator(
-            f"the model draws random numbers ({', '.join(operators)}), which compiled code does not support",
-            where=where,
-            remedy="draw them outside of the model and pass them as an input; export dropout in eval mode",
-        )
+    nodes = list(filter(is_random, _calls(program)))
+    if nodes:
+        _refuse(nodes, where)
+
+
+def _refuse(nodes: Iterable[Any], where: str) -> NoReturn:
+    """Raise RandomOperator for nodes that draw random numbers."""
+    raise RandomOperator(
+        f"the model draws random numbers ({', '.join(sorted(set(map(_name, nodes))))}), which compiled code does not"
+        " support",
+        where=where,
+        remedy="draw them outside of the model and pass them as an input; export dropout in eval mode",
+    )
 
 
 def draws_random_numbers(operator: Any, arguments: Mapping[str, Any]) -> bool:

@@ -57,8 +57,7 @@ def check_indices(program: Any) -> None:
 def _typed(dims: bool) -> str:
     """Return the remedy that explains how to specify an input's dtype."""
     if dims:
-        bounded = "dynamic_shapes={'ids': {1: torch.export.Dim('T', max=128)}}"
-        return f"export the model with torch.export.export(model, (ids,), {bounded}) and pass the program"
+        return "pass an example tensor and its dynamic sizes: dynamic_shapes={'ids': {1: fx.Dim('T', range(1, 129))}}"
     return advice("pass an example tensor", "add the dtype: --shape ids=1x64:int64")
 
 

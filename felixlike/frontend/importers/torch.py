@@ -6,7 +6,8 @@ error.
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from felixlike.frontend.importers import decompositions
 from felixlike.frontend.importers.converters import CONVERTERS
 from felixlike.frontend.importers.dtypes import check_dtypes, check_tensor, with_right_types
 from felixlike.frontend.importers.input_shapes import (
+    Example,
     Given,
     Input,
     check_count,
@@ -42,7 +44,7 @@ from felixlike.frontend.importers.low_precision import in_single_precision
 from felixlike.frontend.importers.mutations import lift_mutations
 from felixlike.frontend.importers.promotion import promote
 from felixlike.frontend.importers.pytorch_regions import note_of, outline, without_effects
-from felixlike.frontend.importers.randomness import refuse_randomness
+from felixlike.frontend.importers.randomness import random_operators, refuse_randomness
 from felixlike.frontend.importers.recurrent import recurrent_converters
 from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
@@ -54,11 +56,14 @@ from felixlike.frontend.signature.structure import structure_from_leaves
 
 
 @alone(exports=True)
-def from_module(model: Any, shapes: Any, dynamic: Any = None, *, target: Any = None) -> Source:
+def from_module(
+    model: Any, shapes: Any, dynamic: Mapping[str, Any] | None = None, *, target: Any = None, random: bool = False
+) -> Source:
     """Export and import an nn.Module. The export runs in eval mode, and the model is left unchanged.
 
-    dynamic: the `dynamic_shapes` argument of torch.export, if sizes of the inputs are symbolic.  target: what the model
-    will be compiled for. None for kernels that are for no target.
+    dynamic: torch.export's dimension for each name in the examples' `dims`, None if all sizes are fixed.  target: what
+    the model will be compiled for. None for kernels that are for no target.  random: whether PyTorch runs operators
+    that draw random numbers, which are refused otherwise.
 
     Raises InvalidShape, ExportFailed, DynamicControlFlow, RandomOperator, UnsupportedOperator, EmptyModel,
     InvalidModel.
@@ -88,12 +93,15 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None, *, target: Any = N
     signature = Signature.of_call(parameters, tensors, named)
     with evaluating(model), callers_dtype(), quiet(), recurrent_shapes():
         try:
-            program = torch.export.export(model, tensors, named, dynamic_shapes=dynamic)
+            sizes = None if dynamic is None else _dynamic_sizes(model, args, kwargs, dynamic)
+            program = torch.export.export(model, tensors, named, dynamic_shapes=sizes)
             check_indices(program)
         except Exception as error:
             raise export_error(error, name, only_sizes=user_inputs.only_sizes, dims=dynamic is not None) from None
     examples = _leaves((tensors, named))
-    source = _convert(program, model, name, signature, examples, dynamic=dynamic is not None, target=target)
+    source = _convert(
+        program, model, name, signature, examples, dynamic=dynamic is not None, target=target, random=random
+    )
     indices_made = made(example for value in (*args, *kwargs.values()) for example in value.examples)
     return replace(source, training=training, made=indices_made)
 
@@ -107,8 +115,8 @@ def from_dynamic_program(program: Any, *, name: str = "") -> Source:
 
 
 @alone(exports=True)
-def from_program(program: Any, shapes: Any, *, name: str = "", target: Any = None) -> Source:
-    """Import an ExportedProgram, which knows its shapes.  target: as in from_module.  Raises like from_module."""
+def from_program(program: Any, shapes: Any, *, name: str = "", target: Any = None, random: bool = False) -> Source:
+    """Import an ExportedProgram, which knows its shapes.  target, random: as in from_module.  Raises like it."""
     name = name or "ExportedProgram"
     specs = _program_inputs(program, name)
     signature = _program_signature(program)
@@ -120,9 +128,9 @@ def from_program(program: Any, shapes: Any, *, name: str = "", target: Any = Non
     examples = match_known(user_inputs, specs, where=name)
     program_examples = _leaves(program.example_inputs) if user_inputs is None else ()
     if len(program_examples) == len(specs):
-        return _convert(program, program, name, signature, program_examples, target=target)
+        return _convert(program, program, name, signature, program_examples, target=target, random=random)
     tensors = tuple(example.tensor() for example in examples)
-    source = _convert(program, program, name, signature, tensors, target=target)
+    source = _convert(program, program, name, signature, tensors, target=target, random=random)
     return replace(source, made=frozenset(range(len(specs))) if sizes_alone else made(examples))
 
 
@@ -174,6 +182,40 @@ def _bind(
     return user_inputs.positional, {}
 
 
+def bound_examples(model: Any, user_inputs: Given) -> tuple[Example, ...]:
+    """Return the examples of a module's input tensors, in the order of the imported module's parameters."""
+    args, kwargs = _bind(user_inputs, parameters_of(model.forward), type(model).__name__)
+    return tuple(example for value in (*args, *kwargs.values()) for example in value.examples)
+
+
+def _dynamic_sizes(
+    model: Any, args: Sequence[Input], kwargs: Mapping[str, Input], dims: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the dynamic dimensions of a module's arguments, as torch.export expects them.
+
+    dims: torch.export's dimension for each name.
+    """
+
+    def nested(value: Input) -> Any:
+        leaves: list[Any] = [{place: dims[name] for place, name in example.dims} for example in value.examples]
+        for index, _ in value.structure.constants:
+            leaves.insert(index, None)
+        return leaves[0] if value.structure.spec is None else _as_builtin(value.structure.spec, iter(leaves))
+
+    bound = inspect.signature(model.forward).bind(*map(nested, args), **{k: nested(v) for k, v in kwargs.items()})
+    return dict(bound.arguments)
+
+
+def _as_builtin(tree: Any, leaves: Iterator[Any]) -> Any:
+    """Nest leaves like a TreeSpec, with lists in place of registered classes, as torch.export expects them."""
+    if tree.is_leaf():
+        return next(leaves)
+    parts = [_as_builtin(child, leaves) for child in tree.children()]
+    if tree.type not in pytree().BUILTIN_TYPES:
+        return parts
+    return pytree().SUPPORTED_NODES[tree.type].unflatten_fn(parts, tree.context)
+
+
 def _convert(
     program: Any,
     original: Any,
@@ -183,21 +225,25 @@ def _convert(
     *,
     dynamic: bool = False,
     target: Any = None,
+    random: bool = False,
 ) -> Source:
     """Convert an ExportedProgram to Relax, with only tensors among the outputs.
 
     original: the model that the program was exported from, or the program itself.  dynamic: whether sizes may be
-    symbolic.  target: as in from_module.
+    symbolic.  target, random: as in from_module.
     """
     importer = _tvm.torch_importer()
     specs = _program_inputs(program, name, dynamic=dynamic)
-    refuse_randomness(program, name)
+    if not random:
+        refuse_randomness(program, name)
+    drawing = random_operators(program, name)
     with quiet(), callers_dtype(), _tvm.builders_end_their_blocks():
         try:
             orders = output_orders(program)
             recurrent = recurrent_converters(program, target)
             with recurrent_shapes():
-                program = decompositions.decomposed(program, recurrent)
+                kept = (*drawing, *map(decompositions.overload, recurrent))
+                program = decompositions.decomposed(program, kept)
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)

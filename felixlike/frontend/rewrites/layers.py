@@ -138,7 +138,9 @@ def labels_of(program: Any) -> dict[str, str]:
     for node in program.graph.nodes:
         stack = node.meta.get("nn_module_stack")
         if node.op == "call_function" and stack:
-            path, first = list(stack.values())[-1][0], next(iter(node.meta.get("from_node") or ()), node)
+            paths = [path for path, _ in stack.values()]
+            path = paths[-1].removeprefix(paths[0]).lstrip(".")  # the outermost has a name in graphs of Dynamo's
+            first = next(iter(node.meta.get("from_node") or ()), node)
             operator = str(first.target).removeprefix("aten.").partition(".")[0].rstrip("_")
             places[node.name] = (path, operator, first.name)
     operators: dict[str, set[str]] = {}

@@ -156,17 +156,21 @@ def fuse(module: Any, target: Any) -> tuple[Any, dict[str, tuple[str, ...]]]:
 
     Returns the fused module, and the layers of each of its functions (`layers.layers_of`).  Raises what TVM raises.
     """
-    rewrites = rewrites_of(kind_of(target).name)
+    module, layers = _fused(module, target, rewrites_of(kind_of(target).name))
+    return with_marks(module), layers
+
+
+def fuse_dynamic(module: Any, target: Any) -> tuple[Any, dict[str, tuple[str, ...]]]:
+    """Legalise and fuse a module with symbolic sizes, without annotations.  Returns and raises like `fuse`."""
+    return _fused(module, target, [r for r in rewrites_of(kind_of(target).name) if not r.static])
+
+
+def _fused(module: Any, target: Any, rewrites: Sequence[Rewrite]) -> tuple[Any, dict[str, tuple[str, ...]]]:
+    """Run rewrites on a module. Return it with the layers of each of its functions."""
     fusing, inlining = (next(i for i, r in enumerate(rewrites) if r.name == name) for name in ("FuseOps", "FuseTIR"))
     legal = _run(module, target, rewrites[:fusing])
     grouped = _run(legal, target, rewrites[fusing:inlining])
-    layers = layers_of(module, legal, grouped)
-    return with_marks(_run(grouped, target, rewrites[inlining:])), layers
-
-
-def fuse_dynamic(module: Any, target: Any) -> Any:
-    """Legalise and fuse a module with symbolic sizes, without annotations.  Raises what TVM raises."""
-    return _run(module, target, [r for r in rewrites_of(kind_of(target).name) if not r.static])
+    return _run(grouped, target, rewrites[inlining:]), layers_of(module, legal, grouped)
 
 
 def _run(module: Any, target: Any, rewrites: Sequence[Rewrite]) -> Any:
