@@ -39,8 +39,19 @@ from felixlike.measure.sides.processes import Make, SideFailed, Sides
 if TYPE_CHECKING:
     from felixlike.bench.networks import Model
 
-OTHERS = (EAGER, CHANNELS_LAST, COMPILED, COMPILED_BEST, ONNX, ONNX_FUSED, OPENVINO, OPENVINO_DEFAULT, ZENTORCH)
-"""Sides that models are compared with by default."""
+OTHERS = (
+    EAGER,
+    CHANNELS_LAST,
+    COMPILED,
+    COMPILED_BEST,
+    ONNX,
+    ONNX_FUSED,
+    OPENVINO,
+    OPENVINO_DEFAULT,
+    ZENTORCH,
+    ZERO_SHOT,
+)
+"""Sides that tuned models are compared with by default."""
 
 
 def measure(
@@ -100,7 +111,7 @@ def compared(
         tuned.save(path)
         del model, inputs, tuned
         gc.collect()  # every side loads the network, and some networks fill much of the memory
-        makes: dict[str, Make] = {**baselines(make, [*against, ZERO_SHOT]), TUNED: partial(saved, path, make)}
+        makes: dict[str, Make] = {**baselines(make, against), TUNED: partial(saved, path, make)}
         with Sides(folder) as sides:
             cold, without = _started(makes, sides)
             times = sides.compare({side: makes[side] for side in cold})

@@ -172,6 +172,7 @@ _SIDES = {
     "onnx": ("ONNX", "ONNX_FUSED"),
     "openvino": ("OPENVINO", "OPENVINO_DEFAULT"),
     "zentorch": ("ZENTORCH",),
+    "zero-shot": ("ZERO_SHOT",),
     "untuned": ("UNTUNED",),
 }
 """Names of sides for --against, with those of their constants in `bench.sides`, which is slow to import."""
