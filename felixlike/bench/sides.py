@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from felixlike._util import scratch
+from felixlike._util.wording import counted
 from felixlike.bench.answers import packed
 from felixlike.errors import first_line
 from felixlike.hardware import placement
@@ -134,7 +135,7 @@ def loaded(package: str, prepare: Prepare, make: Callable[[], Model]) -> Loaded:
         words = f"{missing} is not installed" if missing else f"{type(error).__name__}: {first_line(error)}"
         raise SideFailed(f"{words} ({_version(package)})" if package in sys.modules else words) from error
     if threads != placement.threads():
-        raise SideFailed(f"it uses {threads} threads instead of {placement.threads()}")
+        raise SideFailed(f"it uses {counted(threads, 'thread')} instead of {placement.threads()}")
     facts = Facts(_version(package), prepared.settings, precision, threads, seconds, packed(answer))
     return Loaded(prepared.run, facts)
 

@@ -95,7 +95,7 @@ def compared(
         under "wrong".
 
     Raises:
-        RuntimeError: The tuned model cannot be called. Errors of `felixlike.optimize` are raised as well.
+        SideFailed: The tuned model cannot be called. Errors of `felixlike.optimize` are raised as well.
     """
     import felixlike as fx
     from felixlike.hardware import placement
@@ -118,7 +118,7 @@ def compared(
             facts: dict[str, Facts] = sides.facts
             without |= sides.failures
     if TUNED not in times:
-        raise RuntimeError(f"{name}: the tuned model cannot be called: {without[TUNED]}")
+        raise SideFailed(f"{name}: the tuned model cannot be called: {without[TUNED]}")
     kernels = sum(task.seconds * task.weight for task in report.tasks)  # nan where one was not measured
     row: dict[str, Any] = {"limit": seconds, "threads": placement.threads()}
     row |= {

@@ -102,15 +102,21 @@ def _run_networks(options: argparse.Namespace, path: Path, seconds: float, again
 
 
 def _run_model(options: argparse.Namespace, path: Path | None, seconds: float, against: tuple[str, ...]) -> int:
-    """Measure a user's model. Return 0."""
+    """Measure a user's model. Return 0, or 1 if the tuned model cannot be called."""
     from felixlike.bench import page
     from felixlike.bench.given import given
     from felixlike.bench.results import of_this_machine
     from felixlike.bench.whole import compared
+    from felixlike.cli.terminal import complain
     from felixlike.cli.tune import read_model
+    from felixlike.measure.sides.processes import SideFailed
 
     name, make = given(*read_model(options))
-    row = {"network": options.model, **compared(make, name, seconds, against=against, progress=not options.quiet)}
+    try:
+        row = {"network": options.model, **compared(make, name, seconds, against=against, progress=not options.quiet)}
+    except SideFailed as failure:
+        complain(str(failure))
+        return 1
     if path is not None:
         rows = of_this_machine(path).get("rows", [])
         _write(path, [*(other for other in rows if other["network"] != options.model), row], quiet=True)

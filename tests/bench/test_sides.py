@@ -20,6 +20,7 @@ from felixlike.bench.sides import (
     ONNX_FUSED,
     OPENVINO,
     OPENVINO_DEFAULT,
+    ZENTORCH,
     Facts,
     Prepared,
     _precision_of_openvino,
@@ -67,6 +68,12 @@ def test_a_rival_of_another_version_is_named_with_it(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     with Side() as side, pytest.raises(SideFailed, match=r"AttributeError: .*convert_model.* \(openvino 2022\.1\)$"):
         side.load(baselines(mlp, [OPENVINO])[OPENVINO])
+
+
+def test_zentorch_is_refused_where_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    with pytest.raises(SideFailed, match=r"only for CPUs with AVX-512, and this one has AVX2$"):
+        baselines(mlp, [ZENTORCH])[ZENTORCH]()
 
 
 def test_precision_is_lowered_openly(monkeypatch: pytest.MonkeyPatch) -> None:

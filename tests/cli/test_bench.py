@@ -30,6 +30,7 @@ from felixlike.bench.sides import (
 )
 from felixlike.cli import main
 from felixlike.errors import InvalidModel
+from felixlike.measure.sides.processes import SideFailed
 
 
 def _row(name: str, batch: int = 1, **more: Any) -> dict[str, Any]:
@@ -242,6 +243,17 @@ def test_models_that_cannot_be_compared_are_refused(
 ) -> None:
     assert main(["bench", f"{model_file}:{model}", *arguments]) == 1
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_tuned_model_that_cannot_be_called_is_reported(
+    model_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def compared(*_: Any, **__: Any) -> dict[str, Any]:
+        raise SideFailed("Scaled: the tuned model cannot be called: its process died")
+
+    monkeypatch.setattr(whole, "compared", compared)
+    assert main(["bench", f"{model_file}:scaled"]) == 1
+    assert "felixlike: Scaled: the tuned model cannot be called: its process died" in capsys.readouterr().err
 
 
 def test_models_without_pytorch_are_refused() -> None:
