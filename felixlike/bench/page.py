@@ -252,7 +252,8 @@ def _startup(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     )
 
     def cell(row: dict[str, Any], side: str) -> str:
-        return " / ".join(f"{seconds:.2g}" for seconds in row["startup"].get(side, ())) or "–"
+        seconds = row["startup"].get(side, ())
+        return " / ".join(f"{number:.2g}" if number < 10 else f"{number:.0f}" for number in seconds) or "–"
 
     lines = (
         [_name(row), *(cell(row, side) for side in sides), f"{row[ZERO_SHOT] * _MS:.3g}" if ZERO_SHOT in row else "–"]
