@@ -18,6 +18,7 @@ from felixlike.bench.networks import Model
 from felixlike.errors import InvalidModel
 from felixlike.frontend import import_model
 from felixlike.frontend.signature.signature import Signature
+from felixlike.measure.sides.modules import sendable
 
 
 def given(model: Any, shapes: Any = None) -> tuple[str, Callable[[], Model]]:
@@ -33,9 +34,7 @@ def given(model: Any, shapes: Any = None) -> tuple[str, Callable[[], Model]]:
     """
     imported = import_model(model, shapes)
     original = imported.original
-    if isinstance(original, torch.export.ExportedProgram):
-        original = original.module(check_guards=False)
-    if not isinstance(original, nn.Module):
+    if not isinstance(original, nn.Module | torch.export.ExportedProgram):
         raise InvalidModel(
             "only models of PyTorch can be compared",
             where=imported.name,
@@ -47,12 +46,18 @@ def given(model: Any, shapes: Any = None) -> tuple[str, Callable[[], Model]]:
             where=imported.name,
             remedy="compare a model that only returns values",
         )
-    if not isinstance(original, torch.fx.GraphModule):  # an exported program keeps its mode
-        original.eval()
     args, kwargs = imported.signature.arguments(imported.examples)
-    if kwargs or not all(isinstance(argument, Tensor) for argument in args):
-        original = _Flat(original, imported.signature).train(original.training)
-    return imported.name, partial(_with_inputs, original, imported.examples)
+    is_nested = bool(kwargs) or not all(isinstance(argument, Tensor) for argument in args)
+    signature = imported.signature if is_nested else None
+    return imported.name, partial(_created, sendable(original), signature, imported.examples)
+
+
+def _created(make: Callable[[], nn.Module], signature: Signature | None, inputs: tuple[Tensor, ...]) -> Model:
+    """Return the module in eval mode, and its inputs. Its arguments are flat if it has a signature for them."""
+    module = make()
+    if not isinstance(module, torch.fx.GraphModule):  # an exported program keeps its mode
+        module.eval()
+    return module if signature is None else _Flat(module, signature).train(module.training), inputs
 
 
 class _Flat(nn.Module):
@@ -66,8 +71,3 @@ class _Flat(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the model's outputs."""
         return tuple(pytree().tree_leaves(self.signature.call(self.model, tensors)))
-
-
-def _with_inputs(model: nn.Module, inputs: tuple[Tensor, ...]) -> Model:
-    """Return a model and its inputs. Another process receives copies of both."""
-    return model, inputs

@@ -10,8 +10,10 @@ from typing import Any
 
 import cloudpickle
 import pytest
+import torch
 
 from felixlike.bench import page, whole
+from felixlike.bench.answers import Reference, unpacked
 from felixlike.bench.given import given
 from felixlike.bench.networks import NETWORKS, SMALL, Llama
 from felixlike.bench.sides import (
@@ -27,6 +29,8 @@ from felixlike.bench.sides import (
     UNTUNED,
     ZENTORCH,
     ZERO_SHOT,
+    _eager,
+    loaded,
 )
 from felixlike.cli import main
 from felixlike.errors import InvalidModel
@@ -243,6 +247,14 @@ def test_models_that_cannot_be_compared_are_refused(
 ) -> None:
     assert main(["bench", f"{model_file}:{model}", *arguments]) == 1
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_exported_programs_are_sent_to_sides() -> None:
+    program = torch.export.export(torch.nn.Linear(4, 4).eval(), (torch.ones(2, 4),))
+    name, make = given(program)
+    facts = loaded("torch", _eager, cloudpickle.loads(cloudpickle.dumps(make))).facts
+    assert name
+    assert not Reference(*make(), wide=True).judge(unpacked(facts.answer), facts.precision).wrong
 
 
 def test_a_tuned_model_that_cannot_be_called_is_reported(
