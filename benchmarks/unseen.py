@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from felixlike.measure.sides.processes import Sides
+    from felixlike.measure.sides.processes import Make, Sides
 
 
 def main() -> None:
@@ -89,7 +89,7 @@ def _row(name: str, trials: int, sides: Sides) -> dict[str, Any]:
     import torch
 
     import felixlike as fx
-    from felixlike.bench.sides import eager, saved
+    from felixlike.bench.sides import EAGER, baselines, saved
 
     torch.set_num_threads(1)
     make = partial(operator, name)
@@ -99,7 +99,7 @@ def _row(name: str, trials: int, sides: Sides) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="felixlike-unseen-") as folder:
         path = Path(folder) / "operator.flx"
         tuned.save(path)
-        makes = {"eager": partial(eager, make), "ours": partial(saved, path, make)}
+        makes: dict[str, Make] = {"eager": baselines(make, [EAGER])[EAGER], "ours": partial(saved, path, make)}
         times = sides.compare(makes, seconds_a_side=0.6, slot=0.03)
     row: dict[str, Any] = {"operator": name, "tuning": tuned.report.total_seconds, "error": tuned.report.error}
     row |= {label: t.seconds for label, t in times.items()}

@@ -82,15 +82,31 @@ def resnet18(batch: int = 1, size: int = 224) -> Model:
     return Output(transformers.ResNetModel(config), "pooler_output").eval(), _images(batch, size)
 
 
-def bert(batch: int = 1, layers: int = 2, hidden: int = 256, length: int = 64) -> Model:
-    """Create a small BERT encoder on int64[batch, length] token ids. It returns last_hidden_state."""
+def bert(batch: int = 1, layers: int = 2, hidden: int = 256, length: int = 64, heads: int = 4) -> Model:
+    """Create a BERT encoder, small by default, on int64[batch, length] token ids. It returns last_hidden_state."""
     transformers = _transformers()
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=4 * hidden
+        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * hidden
     )
     ids = torch.randint(0, config.vocab_size, (batch, length))
     return Output(transformers.BertModel(config), "last_hidden_state").eval(), (ids,)
+
+
+def bert_base(batch: int = 1, layers: int = 12) -> Model:
+    """Create BERT-base on 128 tokens. It returns last_hidden_state."""
+    return bert(batch, layers, hidden=768, length=128, heads=12)
+
+
+def whisper_encoder(batch: int = 1, layers: int = 4) -> Model:
+    """Create the encoder of Whisper-tiny on 30 seconds of sound, 80 × 3000. It returns last_hidden_state."""
+    transformers = _transformers()
+    torch.manual_seed(0)
+    config = transformers.WhisperConfig(
+        d_model=384, encoder_layers=layers, encoder_attention_heads=6, encoder_ffn_dim=1536, num_mel_bins=80
+    )
+    encoder = transformers.models.whisper.modeling_whisper.WhisperEncoder(config)
+    return Output(encoder, "last_hidden_state").eval(), (torch.randn(batch, 80, 3000),)
 
 
 class Llama(nn.Module):
@@ -137,9 +153,9 @@ def llama(batch: int = 1, layers: int | None = None, hidden: int = 4096) -> Mode
 _LAYER_BYTES = 4 * (4 * 4096**2 + 3 * 4096 * 11008)
 """Bytes of one block's float32 weights."""
 
-_COPIES = 14
-"""Copies of the weights in memory at a time: the original in two precisions, in Relax, packed, in the artefact being
-written, and in the processes of the sides.
+_COPIES = 18
+"""Copies of the weights in memory at a time: up to 13 in the processes of the sides, of which some hold packed weights
+beside the original, and 5 while one of them imports, exports or compiles.
 """
 
 _MOST_LAYERS = 2
@@ -230,6 +246,65 @@ def lstm(batch: int = 1, wide: int = 256, layers: int = 2, steps: int = 32) -> M
     return _LastStep(wide, layers).eval(), (torch.randn(batch, steps, wide),)
 
 
+class _Tagger(nn.Module):
+    """A bidirectional GRU that gives each token scores of tags."""
+
+    def __init__(self, words: int, wide: int, tags: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, wide)
+        self.cells = nn.GRU(wide, wide, batch_first=True, bidirectional=True)
+        self.tags = nn.Linear(2 * wide, tags)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the scores. tokens: int64[batch, length]."""
+        scores: Tensor = self.tags(self.cells(self.words(tokens))[0])
+        return scores
+
+
+def gru_tagger(batch: int = 1, wide: int = 128, length: int = 32) -> Model:
+    """Create a tagger of sentences of 32 tokens: embedding, a bidirectional GRU of width 128, scores of 17 tags."""
+    torch.manual_seed(0)
+    return _Tagger(10_000, wide, 17).eval(), (torch.randint(0, 10_000, (batch, length)),)
+
+
+class _UNet(nn.Module):
+    """A U-Net (Ronneberger et al., 2015) with padded convolutions and batch norm."""
+
+    def __init__(self, channels: int, depth: int, classes: int) -> None:
+        super().__init__()
+        wide = [channels * 2**i for i in range(depth + 1)]
+        self.down = nn.ModuleList(map(_double_convolution, [3, *wide], wide))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * out, out, 2, 2) for out in reversed(wide[:-1]))
+        self.joined = nn.ModuleList(_double_convolution(2 * out, out) for out in reversed(wide[:-1]))
+        self.classes = nn.Conv2d(channels, classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of the classes for each pixel."""
+        skipped = []
+        for block in self.down[:-1]:
+            skipped.append(block(x))
+            x = nn.functional.max_pool2d(skipped[-1], 2)
+        x = self.down[-1](x)
+        for up, joined, beside in zip(self.up, self.joined, reversed(skipped), strict=True):
+            x = joined(torch.cat([beside, up(x)], 1))
+        scores: Tensor = self.classes(x)
+        return scores
+
+
+def _double_convolution(in_channels: int, out_channels: int) -> nn.Module:
+    """Create two 3×3 convolutions with batch norm and ReLU."""
+    parts: list[nn.Module] = []
+    for channels in (in_channels, out_channels):
+        parts += [nn.Conv2d(channels, out_channels, 3, padding=1, bias=False), nn.BatchNorm2d(out_channels), nn.ReLU()]
+    return nn.Sequential(*parts)
+
+
+def unet(batch: int = 1, size: int = 128, channels: int = 32) -> Model:
+    """Create a U-Net of 5 levels (32 to 512 channels) and 2 classes on images of 3×128×128, by default."""
+    torch.manual_seed(0)
+    return _UNet(channels, depth=4, classes=2).eval(), _images(batch, size)
+
+
 def mlp(batch: int = 8) -> Model:
     """Create an MLP 128 → 256 → 10 with ReLU and softmax."""
     torch.manual_seed(0)
@@ -238,18 +313,24 @@ def mlp(batch: int = 8) -> Model:
 
 
 NETWORKS: dict[str, Callable[..., Model]] = {
+    "resnet18": resnet18,
     "resnet50": resnet50,
     "mobilenet_v2": mobilenet_v2,
     "r3d_18": r3d_18,
+    "unet": unet,
     "dcgan": dcgan,
     "vit_b16": vit_b16,
+    "bert_base": bert_base,
+    "whisper_encoder": whisper_encoder,
     "llama": llama,
     "gpt2": gpt2,
     "lstm": lstm,
+    "gru_tagger": gru_tagger,
+    "mlp": mlp,
 }
 """Networks that `felixlike bench networks` measures by default. Each function takes batch=."""
 
-SMALL: dict[str, Callable[..., Model]] = {"resnet18": resnet18, "bert": bert, "mlp": mlp}
+SMALL: dict[str, Callable[..., Model]] = {"bert": bert}
 """Networks that it measures only if named."""
 
 

@@ -1,7 +1,8 @@
-"""Tune one network and compare it with other sides: a row of the table.
+"""Tune one model and compare it with other sides: a row of the table.
 
-Inputs: the network's name, the batch size, seconds of tuning. Output: a row of numbers and text: seconds per call of
-each side, timed alternately in separate processes with equal numbers of threads; errors, and the time of tuning.
+Inputs: a network's name and a batch size, or a user's model; seconds of tuning. Output: a row of numbers and text:
+seconds per call of each side, timed alternately in separate processes with equal numbers of threads; the precision,
+the error and the seconds to the first answer of each; and the time of tuning.
 """
 
 from __future__ import annotations
@@ -9,27 +10,54 @@ from __future__ import annotations
 import gc
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from felixlike._util import scratch
+from felixlike.bench.answers import Reference, unpacked
 from felixlike.bench.networks import NETWORKS, SMALL
-from felixlike.bench.sides import CHANNELS_LAST, COMPILED, EAGER, ONNX, baselines, saved
+from felixlike.bench.sides import (
+    CHANNELS_LAST,
+    COMPILED,
+    COMPILED_BEST,
+    EAGER,
+    ONNX,
+    ONNX_FUSED,
+    OPENVINO,
+    OPENVINO_DEFAULT,
+    TUNED,
+    ZENTORCH,
+    ZERO_SHOT,
+    Facts,
+    baselines,
+    saved,
+)
 from felixlike.errors import FelixlikeWarning
-from felixlike.measure.sides.processes import Sides
+from felixlike.measure.sides.processes import Make, SideFailed, Sides
 
-OTHERS = (EAGER, CHANNELS_LAST, COMPILED, ONNX)
-"""Sides that networks are compared with by default."""
+if TYPE_CHECKING:
+    from felixlike.bench.networks import Model
 
-TUNED = "tuned"
-"""Name of the tuned side."""
+OTHERS = (
+    EAGER,
+    CHANNELS_LAST,
+    COMPILED,
+    COMPILED_BEST,
+    ONNX,
+    ONNX_FUSED,
+    OPENVINO,
+    OPENVINO_DEFAULT,
+    ZENTORCH,
+    ZERO_SHOT,
+)
+"""Sides that tuned models are compared with by default."""
 
 
 def measure(
     name: str, batch: int, seconds: float, *, against: Sequence[str] = OTHERS, progress: bool | str = True
 ) -> dict[str, Any]:
-    """Tune a network, save it, and time it against other sides.
+    """Tune a network, and time it against other sides.
 
     Args:
         name: Name of a network in NETWORKS or SMALL.
@@ -39,15 +67,39 @@ def measure(
         progress: As in `felixlike.optimize`.
 
     Returns:
-        The row. Sides that failed are named under "without".
+        The row; see `compared`.
+    """
+    make = partial((NETWORKS | SMALL)[name], batch=batch)
+    return {"network": name, "batch": batch} | compared(make, name, seconds, against=against, progress=progress)
+
+
+def compared(
+    make: Callable[[], Model],
+    name: str,
+    seconds: float,
+    *,
+    against: Sequence[str] = OTHERS,
+    progress: bool | str = True,
+) -> dict[str, Any]:
+    """Tune a model, save it, and time it against other sides.
+
+    Args:
+        make: Function that creates the module and its inputs, always the same. It can be pickled.
+        name: The model's name, for messages.
+        seconds: Seconds of tuning.
+        against: Names of the other sides.
+        progress: As in `felixlike.optimize`.
+
+    Returns:
+        The row without the network's name. Sides that failed are named under "without", and those with wrong answers
+        under "wrong".
 
     Raises:
-        RuntimeError: The tuned model cannot be called. Errors of `felixlike.optimize` are raised as well.
+        SideFailed: The tuned model cannot be called. Errors of `felixlike.optimize` are raised as well.
     """
     import felixlike as fx
     from felixlike.hardware import placement
 
-    make = partial((NETWORKS | SMALL)[name], batch=batch)
     model, inputs = make()
     against = [side for side in against if side != CHANNELS_LAST or any(x.dim() in (4, 5) for x in inputs)]
     with warnings.catch_warnings(record=True) as recorded_warnings:
@@ -55,17 +107,20 @@ def measure(
         tuned = fx.optimize(model, inputs, seconds=seconds, progress=progress)
     report = tuned.report
     with scratch.temporary("networks") as folder:
-        path = folder / f"{name}.flx"
+        path = folder / "model.flx"
         tuned.save(path)
         del model, inputs, tuned
         gc.collect()  # every side loads the network, and some networks fill much of the memory
-        with Sides() as sides:
-            times = sides.compare({**baselines(make, against), TUNED: partial(saved, path, make)})
-            without = dict(sides.failures)
+        makes: dict[str, Make] = {**baselines(make, against), TUNED: partial(saved, path, make)}
+        with Sides(folder) as sides:
+            cold, without = _started(makes, sides)
+            times = sides.compare({side: makes[side] for side in cold})
+            facts: dict[str, Facts] = sides.facts
+            without |= sides.failures
     if TUNED not in times:
-        raise RuntimeError(f"{name}: the tuned model cannot be called: {without[TUNED]}")
+        raise SideFailed(f"{name}: the tuned model cannot be called: {without[TUNED]}")
     kernels = sum(task.seconds * task.weight for task in report.tasks)  # nan where one was not measured
-    row: dict[str, Any] = {"network": name, "batch": batch, "limit": seconds, "threads": placement.threads()}
+    row: dict[str, Any] = {"limit": seconds, "threads": placement.threads()}
     row |= {
         "error": report.error,
         "reference": report.reference,
@@ -77,6 +132,13 @@ def measure(
     row["mean"] = {side: timed.mean for side, timed in times.items()}
     row["quartiles"] = {side: [timed.low, timed.high] for side, timed in times.items()}
     row["without"] = without
+    row["startup"] = {side: [cold[side].seconds, facts[side].seconds] for side in times}
+    for field in ("version", "settings", "precision"):
+        row[field] = {side: getattr(facts[side], field) for side in times}
+    reference = Reference(*make(), wide=report.reference == "float64")
+    judged = {side: reference.judge(unpacked(facts[side].answer), facts[side].precision) for side in times}
+    row["errors"] = {side: result.error for side, result in judged.items()}
+    row["wrong"] = {side: result.wrong for side, result in judged.items() if result.wrong}
     row["warnings"] = [
         str(warning.message) for warning in recorded_warnings if issubclass(warning.category, FelixlikeWarning)
     ]
@@ -91,3 +153,15 @@ def measure(
         for task in report.tasks
     ]
     return row
+
+
+def _started(makes: Mapping[str, Make], sides: Sides) -> tuple[dict[str, Facts], dict[str, str]]:
+    """Load each side in a new process with empty caches. Return the sides' facts, and why others failed."""
+    facts: dict[str, Facts] = {}
+    failures = {}
+    for name, make in makes.items():
+        try:
+            facts[name] = sides.start(name, make)
+        except SideFailed as failure:
+            failures[name] = str(failure)
+    return facts, failures

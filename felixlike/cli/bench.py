@@ -1,6 +1,7 @@
-"""Implement `felixlike bench networks`: tune whole networks and compare them with PyTorch and ONNX Runtime here.
+"""Implement `felixlike bench`: tune whole models and compare them with the other compilers that are installed here.
 
-Inputs: names, batches, seconds per network. Outputs: a JSON file, which later runs extend, and a page beside it.
+Inputs: names of networks and batches, or a user's model; seconds per model. Outputs: for networks a JSON file, which
+later runs extend, and a page beside it; for a user's model the page's text and a sentence about the fastest side.
 """
 
 from __future__ import annotations
@@ -11,28 +12,37 @@ from typing import Any
 
 from felixlike._util import option_checks as checks
 
+_NETWORKS = "networks"
+"""Word that stands for the networks of `bench.networks`."""
+
 
 def add_parser(commands: Any) -> None:
     """Add the parser of `felixlike bench`."""
+    from felixlike.cli.tune import add_shape
+
     parser = commands.add_parser(
         "bench",
-        help="tune whole networks and compare them",
-        description="Tune networks (ResNet-50, MobileNet-v2, R3D-18, DCGAN's generator, ViT-B/16, blocks of LLaMA-7B, "
-        "GPT-2, an LSTM; random weights) and compare them with PyTorch eager, torch.compile and ONNX "
-        "Runtime, timed alternately, each in a separate process. Results are written after each network. Networks that "
-        "the results already contain are not measured again.",
-    )
-    parser.add_argument("what", choices=("networks",), help="what to measure")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="networks, default all eight")
-    parser.add_argument("--batch", type=int, action="append", help="batch size, default 1; may be repeated")
-    parser.add_argument("--seconds", type=float, default=100.0, help="seconds of tuning per network, default 100")
-    parser.add_argument(
-        "--output", metavar="FILE", default="networks.json", help="JSON file of results; the page is written beside it"
+        help="tune whole models and compare them with other compilers",
+        description="Tune a model of yours, or networks (ResNet-18 and -50, MobileNet-v2, R3D-18, a U-Net, DCGAN's "
+        "generator, ViT-B/16, BERT-base, Whisper-tiny's encoder, a block of LLaMA-7B, GPT-2, an LSTM, a GRU, an MLP; "
+        "random weights), and compare them with PyTorch eager, torch.compile, ONNX Runtime, OpenVINO and zentorch at "
+        "their best settings, as far as they are installed. Sides are timed alternately, each in a separate process. "
+        "Results are written after each network. Networks that the results already contain are not measured again.",
     )
     parser.add_argument(
-        "--against",
-        metavar="SIDES",
-        help="what to compare with, separated by commas: eager, channels-last, compile, onnx, untuned",
+        "model", metavar="MODEL", help='"networks", or your model: file.py:factory, package.module:factory, a .pt2 file'
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="networks, default all fourteen")
+    add_shape(parser)
+    parser.add_argument("--batch", type=int, action="append", help="batch size of networks, default 1; may be repeated")
+    parser.add_argument("--seconds", type=float, default=100.0, help="seconds of tuning per model, default 100")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="JSON file of results; the page is written beside it; default networks.json for networks, else none",
+    )
+    parser.add_argument(
+        "--against", metavar="SIDES", help=f"what to compare with, separated by commas: {', '.join(_SIDES)}"
     )
     parser.add_argument("--again", action="store_true", help="measure networks that the results already contain again")
     parser.add_argument("--quiet", action="store_true", help="print no progress and no page")
@@ -40,19 +50,39 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure networks. Return 0, or 1 if a network failed."""
+    """Measure models. Return 0, or 1 if a network failed."""
     from felixlike._util.atomic_files import check_writable
+    from felixlike.errors import InvalidOption, OutputNotWritable
+
+    is_networks = options.model == _NETWORKS
+    if not is_networks and (options.names or options.batch):
+        raise InvalidOption(
+            f"{'--batch' if options.batch else options.names[0]} is for networks, not for a model of yours",
+            where="bench",
+            remedy="leave it out; --shape sets the sizes of the model's inputs",
+        )
+    if is_networks and options.shape:
+        raise InvalidOption("--shape is for a model of yours", where="bench", remedy="use --batch for networks")
+    name = options.output or ("networks.json" if is_networks else None)
+    path = None if name is None else checks.path(name, "output", error=OutputNotWritable)
+    if path is not None:
+        check_writable(path)
+    seconds = checks.real(options.seconds, "seconds", unit="seconds")
+    against = _against(options.against)
+    if path is not None and is_networks:
+        return _run_networks(options, path, seconds, against)
+    return _run_model(options, path, seconds, against)
+
+
+def _run_networks(options: argparse.Namespace, path: Path, seconds: float, against: tuple[str, ...]) -> int:
+    """Measure networks. Return 0, or 1 if one failed."""
     from felixlike.bench import page
     from felixlike.bench.results import of_this_machine
     from felixlike.bench.whole import measure
     from felixlike.cli.terminal import complain
-    from felixlike.errors import FelixlikeError, OutputNotWritable, first_line
+    from felixlike.errors import FelixlikeError, first_line
 
-    path = checks.path(options.output, "output", error=OutputNotWritable)
-    check_writable(path)
-    seconds = checks.real(options.seconds, "seconds", unit="seconds")
     batches = [checks.whole(batch, "batch", least=1) for batch in options.batch or (1,)]
-    against = _against(options.against)
     jobs = [(name, batch) for batch in batches for name in _names(options.names)]
     rows = {page.key(row): row for row in of_this_machine(path).get("rows", [])}
     failed = False
@@ -71,6 +101,30 @@ def run(options: argparse.Namespace) -> int:
     return int(failed)
 
 
+def _run_model(options: argparse.Namespace, path: Path | None, seconds: float, against: tuple[str, ...]) -> int:
+    """Measure a user's model. Return 0, or 1 if the tuned model cannot be called."""
+    from felixlike.bench import page
+    from felixlike.bench.given import given
+    from felixlike.bench.results import of_this_machine
+    from felixlike.bench.whole import compared
+    from felixlike.cli.terminal import complain
+    from felixlike.cli.tune import read_model
+    from felixlike.measure.sides.processes import SideFailed
+
+    name, make = given(*read_model(options))
+    try:
+        row = {"network": options.model, **compared(make, name, seconds, against=against, progress=not options.quiet)}
+    except SideFailed as failure:
+        complain(str(failure))
+        return 1
+    if path is not None:
+        rows = of_this_machine(path).get("rows", [])
+        _write(path, [*(other for other in rows if other["network"] != options.model), row], quiet=True)
+    if not options.quiet:
+        print(page.text([row]), page.verdict(row), sep="\n\n")
+    return 0
+
+
 def _write(path: Path, rows: list[dict[str, Any]], *, quiet: bool) -> None:
     """Write the results, the page and the picture. Print the page unless `quiet`."""
     from felixlike.bench import page
@@ -82,7 +136,7 @@ def _write(path: Path, rows: list[dict[str, Any]], *, quiet: bool) -> None:
     picture = path.with_name(f"{path.stem}-{where()['mcpu']}.svg")
     drawn = bool(rows) and page.draw(rows, picture)
     page_text = write_for_this_machine(
-        path, {"rows": rows}, page.text(rows, picture.name if drawn else ""), command="felixlike bench networks"
+        path, {"rows": rows}, page.text(rows, picture.name if drawn else ""), command="felixlike bench"
     )
     if not quiet:
         print(page_text)
@@ -108,17 +162,23 @@ def _against(sides_text: str | None) -> tuple[str, ...]:
     from felixlike.bench.whole import OTHERS
     from felixlike.errors import InvalidOption
 
-    known = {
-        "eager": sides.EAGER,
-        "channels-last": sides.CHANNELS_LAST,
-        "compile": sides.COMPILED,
-        "onnx": sides.ONNX,
-        "untuned": sides.UNTUNED,
-    }
     if sides_text is None:
         return OTHERS
     names = [name.strip() for name in sides_text.split(",")]
     for name in names:
-        if name not in known:
-            raise InvalidOption(f"unknown side {name!r}", where="--against", remedy=choose_from(name, known))
-    return tuple(known[name] for name in names)
+        if name not in _SIDES:
+            raise InvalidOption(f"unknown side {name!r}", where="--against", remedy=choose_from(name, list(_SIDES)))
+    return tuple(getattr(sides, constant) for name in names for constant in _SIDES[name])
+
+
+_SIDES = {
+    "eager": ("EAGER",),
+    "channels-last": ("CHANNELS_LAST",),
+    "compile": ("COMPILED", "COMPILED_BEST"),
+    "onnx": ("ONNX", "ONNX_FUSED"),
+    "openvino": ("OPENVINO", "OPENVINO_DEFAULT"),
+    "zentorch": ("ZENTORCH",),
+    "zero-shot": ("ZERO_SHOT",),
+    "untuned": ("UNTUNED",),
+}
+"""Names of sides for --against, with those of their constants in `bench.sides`, which is slow to import."""

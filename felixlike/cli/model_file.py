@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
+
 from felixlike._util import option_checks
 from felixlike._util.wording import choose_from, counted, kind_of
 from felixlike.errors import InvalidModel, first_line
@@ -152,6 +154,8 @@ def _module(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses, pickle and torch look up classes by module name
+    if name != path.stem:  # processes that time the model cannot import it by that name
+        cloudpickle.register_pickle_by_value(module)
     with _explained(str(path), "importing the file"):
         spec.loader.exec_module(module)
     return module

@@ -64,6 +64,12 @@ def add_model(parser: Any) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="file.py:factory, package.module:factory, a .pt2 or a .onnx file"
     )
+    add_shape(parser)
+    parser.add_argument("--target", default="cpu", help="cpu, cuda, sm_80, sm_90, simulated:cpu (docs/simulated.md)")
+
+
+def add_shape(parser: Any) -> None:
+    """Add the argument for the sizes of a model's inputs."""
     parser.add_argument(
         "--shape",
         action="append",
@@ -71,7 +77,6 @@ def add_model(parser: Any) -> None:
         metavar="NAME=1x3x224x224[:DTYPE]",
         help="sizes of an input; repeat for each input",
     )
-    parser.add_argument("--target", default="cpu", help="cpu, cuda, sm_80, sm_90, simulated:cpu (docs/simulated.md)")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -140,7 +140,7 @@ class _Comparison:
             if not agreement(again, want).right:
                 words = "the original returns different outputs at every call, so they cannot be compared"
                 return result, Verdict.RANDOM, words
-            samples = self._samples(inputs)
+            samples = noise_samples(self._original, inputs, before=self._from_the_start)
             result = self._agreement(got, want, samples, wide=wide and bool(samples))
         verdict = Verdict.WRONG if result.wrong else Verdict.UNSURE if result.unsure else Verdict.RIGHT
         return result, verdict, result.wrong or result.unsure
@@ -194,17 +194,6 @@ class _Comparison:
         self._from_the_start()
         return self._original.outputs(inputs), False
 
-    def _samples(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return outputs of the original in its own precision, without evaluations that this CPU does not support."""
-        samples = []
-        for moved in (None, *range(_SAMPLES)):
-            try:
-                self._from_the_start()
-                samples.append(self._original.outputs(inputs, moved=moved))
-            except Exception:  # float16 and bfloat16 on older CPUs, weights that share memory
-                continue
-        return samples
-
     def _fits(self, inputs: Sequence[Any], *, wide: bool) -> bool:
         """Return whether the free memory suffices to evaluate the original."""
         free = free_memory_bytes()
@@ -214,6 +203,22 @@ class _Comparison:
         """Return the approximate number of bytes needed to evaluate the original."""
         activations = _planned_bytes(self._compiled.lowered) + sum(tensor.nbytes for tensor in inputs)
         return self._original.memory(wide=wide) + int(_ACTIVATIONS * activations)
+
+
+def noise_samples(original: Original, inputs: Sequence[Any], *, before: Callable[[], None] = lambda: None) -> list[Any]:
+    """Return outputs of the original in its own precision, without evaluations that this CPU does not support.
+
+    The first are those of the inputs, the others those of inputs and weights that were changed by a rounding error.
+    `before` is called before each.
+    """
+    samples = []
+    for moved in (None, *range(_SAMPLES)):
+        try:
+            before()
+            samples.append(original.outputs(inputs, moved=moved))
+        except Exception:  # float16 and bfloat16 on older CPUs, weights that share memory
+            continue
+    return samples
 
 
 def _planned_bytes(lowered: Any) -> int:

@@ -115,19 +115,16 @@ def _alone(imported: Imported, compiled: Compiled) -> Timed:
 
 def _beside_eager(imported: Imported, compiled: Compiled, threads: int | None) -> CallTimes:
     """Time calls of both models in turns, each in a process of its own, on equal inputs and numbers of threads."""
-    import torch
-
+    from felixlike.measure.sides.modules import sendable
     from felixlike.measure.sides.processes import Sides
 
-    count, original = threads or placement.threads(), imported.original
-    if isinstance(original, torch.export.ExportedProgram):
-        original = original.module(check_guards=False)
+    count = threads or placement.threads()
     args, kwargs = imported.signature.arguments(imported.examples)
     with scratch.temporary("compare") as folder, Sides() as sides:
         path = folder / "model.flx"
         runtime.save(compiled, path, report={})
         makes = {
-            EAGER: partial(_eager, original, args, kwargs, count),
+            EAGER: partial(_eager, sendable(imported.original), args, kwargs, count),
             TUNED: partial(_saved, path, args, kwargs, count),
         }
         times = sides.compare(makes, seconds_a_side=_SECONDS_A_SIDE, say=str)
@@ -136,12 +133,14 @@ def _beside_eager(imported: Imported, compiled: Compiled, threads: int | None) -
     return CallTimes(times.get(TUNED), times.get(EAGER), words)
 
 
-def _eager(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], threads: int) -> Callable[[], object]:
+def _eager(
+    make: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any], threads: int
+) -> Callable[[], object]:
     """Create the call of the original in eager PyTorch, in eval mode without gradients."""
     import torch
 
     torch.set_num_threads(threads)
-    model = model.cpu()
+    model = make().cpu()
     if not isinstance(model, torch.fx.GraphModule):  # an exported program keeps its mode
         model.eval()
 

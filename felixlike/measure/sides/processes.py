@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,7 +31,21 @@ from felixlike.hardware.probe import usable_processors
 from felixlike.measure.child.confine import confine
 from felixlike.measure.sides.timing import Timed, Timer, interleaved, summary, timer
 
-Make = Callable[[], Callable[[], object]]
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A side's call with facts about it.
+
+    Attributes:
+        call: The call.
+        facts: What the side reports about itself. It can be pickled.
+    """
+
+    call: Callable[[], object]
+    facts: Any
+
+
+Make = Callable[[], Callable[[], object] | Loaded]
 """Creates a side's call in the process where it runs."""
 
 
@@ -41,9 +58,13 @@ class SideFailed(RuntimeError):
 
 
 class Side:
-    """A process for one side, which can load calls repeatedly; a context manager."""
+    """A process for one side, which can load calls repeatedly; a context manager.
 
-    def __init__(self) -> None:
+    Args:
+        caches: Folder of the caches of felixlike and PyTorch in this process; None for the user's.
+    """
+
+    def __init__(self, caches: Path | None = None) -> None:
         self._connection, theirs = Pipe()
         # multiprocessing would run the user's main module again, which may have no guard (if __name__ == "__main__").
         code = f"from {__name__} import serve; serve({theirs.fileno()}, {os.getpid()})"
@@ -51,7 +72,7 @@ class Side:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", code],
                 pass_fds=[theirs.fileno()],
-                env={**_bound(), **environment()},
+                env={**_bound(), **environment(**_caches_in(caches))},
             )
         self._number = self._process.pid
         self._send(list(sys.path))
@@ -68,9 +89,9 @@ class Side:
         self._process.kill()
         self._process.wait()
 
-    def load(self, make: Make) -> None:
-        """Create the side's call in the process, in place of the previous one. Raise SideFailed."""
-        self._ask(make)
+    def load(self, make: Make) -> Any:
+        """Create the side's call in the process, in place of the previous one. Return its facts. Raise SideFailed."""
+        return self._ask(make)
 
     def times(self, calls: int) -> array[float]:
         """Time the call that was loaded last, as a `Timer`."""
@@ -102,12 +123,18 @@ class Side:
 class Sides:
     """The processes of all sides, reused for further comparisons; a context manager.
 
+    Args:
+        caches: Folder in which each side has a folder of its own for caches; None for the user's caches.
+
     Attributes:
         failures: Why sides of the latest comparison were left out, by name.
+        facts: Facts about the sides of the latest comparison, by name; None for sides that report nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, caches: Path | None = None) -> None:
         self.failures: dict[str, str] = {}
+        self.facts: dict[str, Any] = {}
+        self._caches = caches
         self._sides: dict[str, Side] = {}
 
     def __enter__(self) -> Self:
@@ -133,21 +160,31 @@ class Sides:
             slot: Seconds per turn.
             say: Called with the reason for each side that fails.
         """
-        self.failures = {}
+        self.failures, self.facts = {}, {}
         timers: dict[str, Timer] = {}
         for name, make in makes.items():
-            side = self._sides.get(name) or self._sides.setdefault(name, Side())
+            side = self._sides.get(name) or self._sides.setdefault(name, Side(self._caches_of(name)))
             try:
-                side.load(make)
+                self.facts[name] = side.load(make)
                 side.times(0)
             except SideFailed as failure:
                 say(f"{name} does not work here: {failure}")
                 self.failures[name] = str(failure)
+                self.facts.pop(name, None)
                 side.__exit__(None, None, None)
                 del self._sides[name]
                 continue
             timers[name] = side.times
         return interleaved(timers, seconds_a_side=seconds_a_side, slot=slot)
+
+    def start(self, name: str, make: Make) -> Any:
+        """Load a side in a process that then ends, with the caches of its name. Return its facts. Raise SideFailed."""
+        with Side(self._caches_of(name)) as side:
+            return side.load(make)
+
+    def _caches_of(self, name: str) -> Path | None:
+        """Return the folder of a side's caches. Compilers split paths at spaces and commas."""
+        return self._caches and self._caches / re.sub(r"\W+", "-", name)
 
 
 def fresh(make: Make, *, processes: int = 10, seconds: float = 0.5) -> list[Timed]:
@@ -185,10 +222,15 @@ def serve(descriptor: int, parent: int) -> None:
                 connection.send(times(request))
             else:
                 times = timer(_nothing)  # free the previous call first
-                times = timer(request())
-                connection.send(None)
+                made = request()
+                loaded = made if isinstance(made, Loaded) else Loaded(made, None)
+                times = timer(loaded.call)
+                connection.send(loaded.facts)
+                del made, loaded
         except EOFError:
             return
+        except SideFailed as failure:
+            connection.send(failure)
         except Exception as error:
             words = " ".join(str(error).split())
             connection.send(SideFailed(f"{type(error).__name__}: {words}"[:300]))
@@ -196,6 +238,14 @@ def serve(descriptor: int, parent: int) -> None:
 
 def _nothing() -> None:
     """Do nothing. Stands in for the call until one is loaded."""
+
+
+def _caches_in(folder: Path | None) -> dict[str, str]:
+    """Return the environment that puts the caches of felixlike and PyTorch into a folder."""
+    if folder is None:
+        return {}
+    places = {"XDG_CACHE_HOME": "cache", "XDG_DATA_HOME": "data", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+    return {variable: str(folder / name) for variable, name in places.items()}
 
 
 def _bound() -> dict[str, str]:
