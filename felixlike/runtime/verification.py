@@ -7,7 +7,7 @@ its inputs or write outside its buffers (`guarded_calls.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
