@@ -383,3 +383,10 @@ def run_with_metadata(graph: Any, inputs: Sequence[Any]) -> Any:
 def is_static_input(node: Any) -> bool:
     """Return whether a placeholder of TorchDynamo's graph is marked as a parameter or buffer."""
     return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
+
+
+def freeze_weights() -> None:
+    """Let torch.compile take weights for constants in this process."""
+    from torch._inductor import config
+
+    config.freezing = True

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from felixlike._util import scratch
+from felixlike._util.torch_compat import freeze_weights
 from felixlike._util.wording import counted
 from felixlike.bench.answers import packed
 from felixlike.errors import first_line
@@ -210,9 +211,8 @@ def _compiled(model: nn.Module, inputs: Inputs) -> Prepared:
 def _compiled_best(model: nn.Module, inputs: Inputs) -> Prepared:
     """Prepare torch.compile with constant weights and its search over kernels, which it makes in the first call."""
     import torch
-    from torch._inductor import config
 
-    config.freezing = True  # packs the weights; gradients must be off
+    freeze_weights()  # packs them; gradients must be off
     compiled = torch.compile(model, mode="max-autotune")
     return _of_torch(compiled, model, inputs, 'freezing, mode="max-autotune", no_grad', mode=torch.no_grad)
 
@@ -225,9 +225,8 @@ def _zentorch(model: nn.Module, inputs: Inputs) -> Prepared:
     if not capability.startswith("AVX512"):
         raise SideFailed(f"zentorch optimizes only for CPUs with AVX-512, and this one has {capability}")
     import zentorch  # noqa: F401 (registers the backend)
-    from torch._inductor import config
 
-    config.freezing = True
+    freeze_weights()
     compiled = torch.compile(model, backend="zentorch")
     return _of_torch(compiled, model, inputs, "freezing, no_grad", mode=torch.no_grad)
 

@@ -201,24 +201,20 @@ def linear(net: Any, x: Tensor) -> Tensor:
 
 WAYS: dict[str, Way] = {
     # random
-    "randn_like": Way(net_of(lambda net, x: net.linear(x) + torch.randn_like(x)), rows(), compiled=False),
-    "rand": Way(net_of(lambda net, x: net.linear(x) + torch.rand(8)), rows(), compiled=False),
-    "normal": Way(net_of(lambda net, x: torch.normal(net.linear(x), 1.0)), rows(), compiled=False),
-    "bernoulli": Way(net_of(lambda net, x: torch.bernoulli(net.linear(x).sigmoid())), rows(), compiled=False),
-    "dropout in training": Way(net_of(lambda net, x: net.drop(net.linear(x)), train=True), rows(), compiled=False),
+    "randn_like": Way(net_of(lambda net, x: net.linear(x) + torch.randn_like(x)), rows()),
+    "rand": Way(net_of(lambda net, x: net.linear(x) + torch.rand(8)), rows()),
+    "normal": Way(net_of(lambda net, x: torch.normal(net.linear(x), 1.0)), rows()),
+    "bernoulli": Way(net_of(lambda net, x: torch.bernoulli(net.linear(x).sigmoid())), rows()),
+    "dropout in training": Way(net_of(lambda net, x: net.drop(net.linear(x)), train=True), rows()),
     "dropout in eval mode": Way(net_of(lambda net, x: net.drop(net.linear(x))), rows()),
-    "functional dropout": Way(
-        net_of(lambda net, x: functional.dropout(net.linear(x), 0.5, True)), rows(), compiled=False
-    ),
-    "feature dropout": Way(
-        net_of(lambda net, x: functional.dropout2d(net.conv(x), 0.5, True)), images(), compiled=False
-    ),
+    "functional dropout": Way(net_of(lambda net, x: functional.dropout(net.linear(x), 0.5, True)), rows()),
+    "feature dropout": Way(net_of(lambda net, x: functional.dropout2d(net.conv(x), 0.5, True)), images()),
     "rrelu in training": Way(net_of(lambda net, x: functional.rrelu(x, training=True)), rows(), compiled=False),
     "rrelu": Way(net_of(lambda net, x: functional.rrelu(x)), rows()),
-    "gumbel softmax": Way(net_of(lambda net, x: functional.gumbel_softmax(net.linear(x))), rows(), compiled=False),
-    "multinomial": Way(net_of(lambda net, x: torch.multinomial(x.softmax(-1), 2)), rows(), compiled=False),
-    "uniform_": Way(net_of(lambda net, x: x + torch.empty_like(x).uniform_()), rows(), compiled=False),
-    "randint": Way(net_of(lambda net, x: x[torch.randint(0, 4, (3,))]), rows(), compiled=False),
+    "gumbel softmax": Way(net_of(lambda net, x: functional.gumbel_softmax(net.linear(x))), rows()),
+    "multinomial": Way(net_of(lambda net, x: torch.multinomial(x.softmax(-1), 2)), rows()),
+    "uniform_": Way(net_of(lambda net, x: x + torch.empty_like(x).uniform_()), rows()),
+    "randint": Way(net_of(lambda net, x: x[torch.randint(0, 4, (3,))]), rows()),
     "attention with dropout": Way(
         net_of(lambda net, x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)),
         rows(1, 4, 8),
