@@ -10,36 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from felixlike.bench.results import geometric_mean
-from felixlike.bench.sides import (
-    CHANNELS_LAST,
-    COMPILED,
-    COMPILED_BEST,
-    EAGER,
-    ONNX,
-    ONNX_FUSED,
-    OPENVINO,
-    OPENVINO_DEFAULT,
-    TUNED,
-    UNTUNED,
-    ZENTORCH,
-    ZERO_SHOT,
-)
+from felixlike.bench.sides import RIVAL_SIDES, RIVALS, TUNED, UNTUNED, ZERO_SHOT
 from felixlike.errors import MissingDependency
 
 GOAL = 1.5
 """Target of the geometric mean of best other ÷ tuned."""
 
-_RIVALS: dict[str, tuple[str, ...]] = {
-    EAGER: (EAGER, CHANNELS_LAST),
-    COMPILED: (COMPILED, COMPILED_BEST),
-    ONNX: (ONNX, ONNX_FUSED),
-    OPENVINO: (OPENVINO,),
-    OPENVINO_DEFAULT: (OPENVINO_DEFAULT,),
-    ZENTORCH: (ZENTORCH,),
-}
-"""Columns of the other sides, with the sides of which a column shows the fastest."""
-
-_SIDES = (*(side for sides in _RIVALS.values() for side in sides), UNTUNED, ZERO_SHOT, TUNED)
+_SIDES = (*RIVAL_SIDES, UNTUNED, ZERO_SHOT, TUNED)
 """All sides, in the order of tables."""
 
 _MS = 1e3
@@ -59,9 +36,7 @@ def ratio(row: dict[str, Any]) -> float | None:
 
     Only sides with our precision and right answers count.
     """
-    others = [
-        row[side] for sides in _RIVALS.values() for side in sides if _is_right(row, side) and _is_equal(row, side)
-    ]
+    others = [row[side] for side in RIVAL_SIDES if _is_right(row, side) and _is_equal(row, side)]
     return min(others) / row[TUNED] if others else None
 
 
@@ -101,7 +76,7 @@ def text(rows: Sequence[dict[str, Any]], picture: str = "") -> str:
 def verdict(row: dict[str, Any]) -> str:
     """Return a sentence about which side is the fastest, for each precision."""
     by_precision: dict[str, list[tuple[float, str]]] = {}
-    for side in (*(side for sides in _RIVALS.values() for side in sides), TUNED):
+    for side in (*RIVAL_SIDES, TUNED):
         if _is_right(row, side):
             by_precision.setdefault(_precision(row, side), []).append((row[side], side))
     ours = _precision(row, TUNED)
@@ -152,12 +127,12 @@ def _name(row: dict[str, Any]) -> str:
 
 def _columns(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the columns of other sides that have results."""
-    return [column for column in _RIVALS if any(_best(row, column) for row in rows)]
+    return [column for column in RIVALS if any(_best(row, column) for row in rows)]
 
 
 def _best(row: dict[str, Any], column: str) -> str | None:
     """Return the fastest side of a column, of those with right answers if there are any; None if none was timed."""
-    timed = [side for side in _RIVALS.get(column, (column,)) if side in row]
+    timed = [side for side in RIVALS.get(column, (column,)) if side in row]
     right = [side for side in timed if _is_right(row, side)]
     return min(right or timed, key=lambda side: float(row[side]), default=None)
 

@@ -57,6 +57,20 @@ TUNED, ZERO_SHOT = "tuned", "zero-shot"
 """Names of our sides: a tuned model from its file, and one with predicted schedules (`trials=0`)."""
 
 
+RIVALS: dict[str, tuple[str, ...]] = {
+    EAGER: (EAGER, CHANNELS_LAST),
+    COMPILED: (COMPILED, COMPILED_BEST),
+    ONNX: (ONNX, ONNX_FUSED),
+    OPENVINO: (OPENVINO,),
+    OPENVINO_DEFAULT: (OPENVINO_DEFAULT,),
+    ZENTORCH: (ZENTORCH,),
+}
+"""Columns of the other compilers in tables, with the sides of which a column shows the fastest."""
+
+RIVAL_SIDES = tuple(side for sides in RIVALS.values() for side in sides)
+"""The sides of the other compilers, in the order of the columns."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a side reports about its call.

@@ -17,40 +17,14 @@ from typing import TYPE_CHECKING, Any
 from felixlike._util import scratch
 from felixlike.bench.answers import Reference, unpacked
 from felixlike.bench.networks import NETWORKS, SMALL
-from felixlike.bench.sides import (
-    CHANNELS_LAST,
-    COMPILED,
-    COMPILED_BEST,
-    EAGER,
-    ONNX,
-    ONNX_FUSED,
-    OPENVINO,
-    OPENVINO_DEFAULT,
-    TUNED,
-    ZENTORCH,
-    ZERO_SHOT,
-    Facts,
-    baselines,
-    saved,
-)
+from felixlike.bench.sides import CHANNELS_LAST, RIVAL_SIDES, TUNED, ZERO_SHOT, Facts, baselines, saved
 from felixlike.errors import FelixlikeWarning
 from felixlike.measure.sides.processes import Make, SideFailed, Sides
 
 if TYPE_CHECKING:
     from felixlike.bench.networks import Model
 
-OTHERS = (
-    EAGER,
-    CHANNELS_LAST,
-    COMPILED,
-    COMPILED_BEST,
-    ONNX,
-    ONNX_FUSED,
-    OPENVINO,
-    OPENVINO_DEFAULT,
-    ZENTORCH,
-    ZERO_SHOT,
-)
+OTHERS = (*RIVAL_SIDES, ZERO_SHOT)
 """Sides that tuned models are compared with by default."""
 
 

@@ -18,15 +18,17 @@ _PROBABILITIES = ("p", "dropout", "dropout_p")
 """Arguments that disable drawing if they are 0."""
 
 
-def random_operators(program: Any, where: str) -> frozenset[Any]:
+def random_operators(program: Any, where: str, *, allowed: bool) -> frozenset[Any]:
     """Return the operators that draw random numbers in a program.
 
-    Raises RandomOperator for those in inner graphs, which are compiled as a whole.
+    Raises RandomOperator for them unless they are allowed, since compiled code would return the same numbers in each
+    call, and always for those in inner graphs, which are compiled as a whole.
     """
-    inner = [node for node in _calls(program) if node.graph is not program.graph and is_random(node)]
-    if inner:
-        _refuse(inner, where)
-    return frozenset(node.target for node in program.graph.nodes if is_random(node))
+    nodes = list(filter(is_random, _calls(program)))
+    refused = [node for node in nodes if not allowed or node.graph is not program.graph]
+    if refused:
+        _refuse(refused, where)
+    return frozenset(node.target for node in nodes)
 
 
 def is_random(node: Any) -> bool:
@@ -40,13 +42,6 @@ def may_be_random(name: str) -> bool:
 
     packet: Any = getattr(torch.ops.aten, name)
     return any(draws_random_numbers(getattr(packet, overload), {}) for overload in packet.overloads())
-
-
-def refuse_randomness(program: Any, where: str) -> None:
-    """Raise RandomOperator if a program draws random numbers: compiled code would return the same ones in each call."""
-    nodes = list(filter(is_random, _calls(program)))
-    if nodes:
-        _refuse(nodes, where)
 
 
 def _refuse(nodes: Iterable[Any], where: str) -> NoReturn:

@@ -44,7 +44,7 @@ from felixlike.frontend.importers.low_precision import in_single_precision
 from felixlike.frontend.importers.mutations import lift_mutations
 from felixlike.frontend.importers.promotion import promote
 from felixlike.frontend.importers.pytorch_regions import note_of, outline, without_effects
-from felixlike.frontend.importers.randomness import random_operators, refuse_randomness
+from felixlike.frontend.importers.randomness import random_operators
 from felixlike.frontend.importers.recurrent import recurrent_converters
 from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
@@ -234,9 +234,7 @@ def _convert(
     """
     importer = _tvm.torch_importer()
     specs = _program_inputs(program, name, dynamic=dynamic)
-    if not random:
-        refuse_randomness(program, name)
-    drawing = random_operators(program, name)
+    drawing = random_operators(program, name, allowed=random)
     with quiet(), callers_dtype(), _tvm.builders_end_their_blocks():
         try:
             orders = output_orders(program)
