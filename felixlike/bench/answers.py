@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """How far a side's answer is from the reference.
+    """The difference of a side's answer from the reference.
 
     Attributes:
         error: max |got − ref| / max |ref|, the maximum over outputs; inf if shapes or NaNs differ.

@@ -73,7 +73,7 @@ RIVAL_SIDES = tuple(side for sides in RIVALS.values() for side in sides)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a side reports about its call.
+    """Properties of a side's call, read back after its first answer.
 
     Attributes:
         version: Name and version of the package.

@@ -5,7 +5,8 @@
                                        x, h, c = kernel(products, U, h, c)
 
 Input: a node of an ExportedProgram's graph and TVM's importer. Output: the Relax value. PyTorch's own decompositions
-unroll the steps, so that a model grows with the length. They stay in use for whatever `recurrent_converters` excludes.
+unroll the steps, so that a model grows with the length. They are used for operators that `recurrent_converters`
+excludes.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class Layer:
 
     @cached_property
     def shares_steps(self) -> bool:
-        """Whether cores share each step, and not directions and parts of the batch, for which they need not wait."""
+        """Whether cores share each step. Otherwise they share directions and parts of the batch, without waiting."""
         return self.directions * self.blocks < self.device.cores and self.step_work >= _WORTH_A_BARRIER
 
     @property
