@@ -337,7 +337,7 @@ def dims_of_program(program: Any) -> tuple[tuple[Dim, ...], tuple[str, ...]]:
     for symbol, span in program.range_constraints.items():
         if not symbol.is_symbol:  # such as s0 + 1, whose range follows from that of s0
             continue
-        name, least = str(symbol), max(1, int(span.lower))
+        name, least = str(symbol), max(1, int(span.lower)) if _is_finite(span.lower) else 1
         if _is_finite(span.upper):
             sizes = _range(least, int(span.upper))
         else:

@@ -178,7 +178,7 @@ class _CapturedGraph:
                 return None
             try:
                 compiled = self._new_version(inputs)
-            except (FelixlikeError, RuntimeError, TypeError) as error:
+            except Exception as error:  # whatever it is, PyTorch can run the graph
                 self._refused_numbers.add(_numbers(inputs))
                 self._refuse(f"{type(error).__name__}: {first_line(error)}")
                 return None
@@ -190,7 +190,7 @@ class _CapturedGraph:
         if self._sizes is not None:
             try:
                 return CompiledGraph(self._graph, self._static, inputs, self._options, self._sizes)
-            except (FelixlikeError, RuntimeError, TypeError):  # which a version for these sizes may not meet
+            except Exception:  # which a version for these sizes may not meet
                 self._sizes = None
         return CompiledGraph(self._graph, self._static, inputs, self._options)
 
