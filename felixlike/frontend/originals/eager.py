@@ -18,8 +18,8 @@ from felixlike.frontend.signature.structure import pytree_warnings_off
 from felixlike.hardware.probe import free_memory_bytes
 
 _LARGE_BYTES = 2**20
-"""Size in bytes from which a parameter or buffer is converted to float64 for each operator that reads it, not in advance.
-Chosen by hand."""
+"""Size in bytes from which a parameter or buffer is converted to float64 for each operator that reads it, not in
+advance. Chosen by hand."""
 
 
 class TorchOriginal:
@@ -159,10 +159,10 @@ def _with_wide_small_tensors(module: Any) -> Any:
     for parameter in module.parameters():
         if not is_converted_at_use(parameter):
             parameter.data = _wide(parameter.data.cpu())
+    narrow = {id(buffer): buffer for buffer in module.buffers() if not is_converted_at_use(buffer)}
+    wide = {key: _wide(buffer.cpu()) for key, buffer in narrow.items()}  # a buffer with several names stays one
     for part in module.modules():
-        for name, buffer in part.named_buffers(recurse=False):
-            if not is_converted_at_use(buffer):
-                part._buffers[name] = _wide(buffer.cpu())
+        part._buffers.update({name: wide[id(b)] for name, b in part._buffers.items() if id(b) in wide})
     return module
 
 
