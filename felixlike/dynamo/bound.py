@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -35,6 +36,15 @@ class Bound(nn.Module):
             if isinstance(value, Tensor):
                 self.register_buffer(f"weight_{place}", value.detach())
                 self._fixed[place] = f"weight_{place}"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Bound:
+        """Return a copy. It shares the graph, which holds nothing that a call changes unless it has attributes."""
+        if not any(node.op in ("get_attr", "call_module") for node in self._graph.graph.nodes):
+            memo[id(self._graph)] = self._graph
+        copied = Bound.__new__(Bound)
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     @staticmethod
     def place_of(buffer: str) -> int:

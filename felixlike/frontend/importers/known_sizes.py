@@ -49,7 +49,7 @@ def shape_of(value: Any, importer: Any) -> list[Any] | None:
 
 def size_of(size: Any, importer: Any) -> Any:
     """Return a size of the graph as a number or TVM expression, or None if it cannot be converted."""
-    return size if isinstance(size, int) else _size(size.node.expr, _variables(importer))
+    return size if isinstance(size, int) else _size(size.node.expr, importer)
 
 
 def _differs(value: Any, expected: list[Any]) -> bool:
@@ -65,25 +65,24 @@ def _differs(value: Any, expected: list[Any]) -> bool:
     )
 
 
-def _variables(importer: Any) -> dict[str, Any]:
-    """Return TVM's variables for symbolic sizes by name, as they occur in the inputs' shapes."""
-    variables: dict[str, Any] = {}
+def _variable(name: str, importer: Any) -> Any:
+    """Return TVM's variable for a symbolic size, or None. The inputs' shapes, which have nearly all, are read first."""
     for value in importer.env.values():
         shape = getattr(getattr(value, "ty", None), "shape", None)
         if isinstance(shape, _tvm.relax.ShapeExpr):
             for size in shape.values:
-                if isinstance(size, _tvm.tirx.Var):
-                    variables.setdefault(str(size.name), size)
-    return variables
+                if isinstance(size, _tvm.tirx.Var) and str(size.name) == name:
+                    return size
+    return None
 
 
-def _size(expression: Any, variables: Mapping[str, Any]) -> Any:
+def _size(expression: Any, importer: Any) -> Any:
     """Convert a sympy size to TVM. Returns None unless it consists of numbers, symbols, sums and products."""
     if expression.is_Integer:
         return _tvm.tirx.const(int(expression), "int64")
     if expression.is_Symbol:
-        return variables.get(str(expression))
-    parts = [_size(part, variables) for part in expression.args]
+        return _variable(str(expression), importer)
+    parts = [_size(part, importer) for part in expression.args]
     if not (expression.is_Add or expression.is_Mul) or any(part is None for part in parts):
         return None
     first, *others = parts

@@ -18,15 +18,16 @@ from felixlike.frontend.signature.structure import pytree_warnings_off
 from felixlike.hardware.probe import free_memory_bytes
 
 _LARGE_BYTES = 2**20
-"""Size in bytes from which a parameter is converted to float64 for each operator that reads it, not in advance. Chosen
-by hand."""
+"""Size in bytes from which a parameter or buffer is converted to float64 for each operator that reads it, not in
+advance. Chosen by hand."""
 
 
 class TorchOriginal:
     """Evaluate a module in eval mode, or an ExportedProgram, with PyTorch. The model itself stays unchanged.
 
-    A copy is evaluated. In float64 it shares the model's large parameters, and converts each for the operators that
-    read it. If the model does anything else with them, all are converted in advance, if the memory suffices.
+    A copy is evaluated. In float64 it shares the model's large parameters and buffers, and converts each for the
+    operators that read it. Buffers that the model is known to change are copied. If the model does anything else with
+    the shared ones, all are converted in advance, if the memory suffices.
     """
 
     exact = True
@@ -48,25 +49,30 @@ class TorchOriginal:
         tensors = self._tensors()
         if not wide:
             return int(sum(tensor.nbytes for tensor in tensors))
-        large = [tensor for tensor in tensors if _is_large(tensor)]
-        small = [tensor for tensor in tensors if not _is_large(tensor)]
+        shared = self._shared(self._model)
+        large = [tensor for tensor in tensors if id(tensor) in shared]
+        small = [tensor for tensor in tensors if id(tensor) not in shared]
         return _wide_bytes(small) + max((2 * 8 * tensor.numel() for tensor in large), default=0)
 
     def _tensors(self) -> list[Any]:
         """Return the parameters and buffers, each once."""
         import torch
 
-        model = self._model
-        program = isinstance(model, torch.export.ExportedProgram)
-        state = model.state_dict if program else dict([*model.named_parameters(), *model.named_buffers()])
-        return list({id(tensor): tensor for tensor in state.values() if isinstance(tensor, torch.Tensor)}.values())
+        state = _named_tensors(self._model).values()
+        return list({id(tensor): tensor for tensor in state if isinstance(tensor, torch.Tensor)}.values())
+
+    def _shared(self, model: Any) -> dict[int, Any]:
+        """Return the large tensors of a model by identity, without buffers that a call changes."""
+        tensors = _named_tensors(model)
+        changed = {id(tensors[name]) for name in self._mutations.buffers if name in tensors}
+        return {id(t): t for t in tensors.values() if _is_large(t) and id(t) not in changed}
 
     def outputs(self, inputs: Sequence[Any], *, wide: bool = False, moved: int | None = None) -> Any:
         """Evaluate in eval mode. An exported program keeps the mode that it was exported in.
 
         New values of tensors that the model changes in place come after the outputs.
         """
-        if wide and moved is None and any(map(_is_large, self._tensors())):
+        if wide and moved is None and self._shared(self._model):
             try:
                 return self._outputs(_with_wide_small_tensors(self._copy(shares_large=True)), inputs, wide=True)
             except Exception:  # a model may do anything with its weights
@@ -106,7 +112,7 @@ class TorchOriginal:
     def _copy(self, *, shares_large: bool = False) -> Any:
         """Return a CPU copy of the model or of the program's module.
 
-        shares_large: Whether its large parameters are the model's, converted to float64 when they are read.
+        shares_large: Whether its large parameters and buffers are the model's, converted to float64 when they are read.
         """
         import torch
 
@@ -115,9 +121,10 @@ class TorchOriginal:
             model = model.module(check_guards=False)  # shares parameters with the program and the model
         shared = {}
         if shares_large:
-            for parameter in filter(_is_large, model.parameters()):
-                wide = converted_at_use(parameter.detach().cpu(), torch.float64)
-                shared[id(parameter)] = torch.nn.Parameter(wide, requires_grad=False)
+            for key, tensor in self._shared(model).items():
+                wide = converted_at_use(tensor.detach().cpu(), torch.float64)
+                is_parameter = isinstance(tensor, torch.nn.Parameter)
+                shared[key] = torch.nn.Parameter(wide, requires_grad=False) if is_parameter else wide
         with pytree_warnings_off():
             return copy.deepcopy(model, shared) if shares_large else copy.deepcopy(model).cpu()
 
@@ -131,11 +138,20 @@ def _wide(tensor: Any) -> Any:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _is_large(tensor: Any) -> bool:
-    """Return whether a parameter is converted to float64 only when it is read. Buffers may change in a call."""
+def _named_tensors(model: Any) -> dict[str, Any]:
+    """Return the parameters and buffers of a module or a program, under all their names."""
     import torch
 
-    return isinstance(tensor, torch.nn.Parameter) and tensor.is_floating_point() and tensor.nbytes >= _LARGE_BYTES
+    if isinstance(model, torch.export.ExportedProgram):
+        return dict(model.state_dict)
+    return dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+
+
+def _is_large(tensor: Any) -> bool:
+    """Return whether a tensor is converted to float64 only when it is read."""
+    import torch
+
+    return isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.nbytes >= _LARGE_BYTES
 
 
 def _with_wide_small_tensors(module: Any) -> Any:
@@ -143,9 +159,10 @@ def _with_wide_small_tensors(module: Any) -> Any:
     for parameter in module.parameters():
         if not is_converted_at_use(parameter):
             parameter.data = _wide(parameter.data.cpu())
+    narrow = {id(buffer): buffer for buffer in module.buffers() if not is_converted_at_use(buffer)}
+    wide = {key: _wide(buffer.cpu()) for key, buffer in narrow.items()}  # a buffer with several names stays one
     for part in module.modules():
-        for name, buffer in part.named_buffers(recurse=False):
-            part._buffers[name] = _wide(buffer.cpu())
+        part._buffers.update({name: wide[id(b)] for name, b in part._buffers.items() if id(b) in wide})
     return module
 
 

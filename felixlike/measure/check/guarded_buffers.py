@@ -145,7 +145,7 @@ class Buffers:
         for name, buffer, contents in self._known:
             if zones := buffer.damage:
                 return f"it writes outside of {name}, {zones}"
-            if contents is not None and not np.array_equal(_bytes_of(buffer.numbers()), _bytes_of(contents)):
+            if contents is not None and not np.array_equal(_bytes_of(buffer.tensor), _bytes_of(contents)):
                 return f"it changes its input {name}"
         return ""
 
@@ -164,6 +164,11 @@ def _pattern(kind: int, size: int) -> Any:
 
 
 def _bytes_of(contents: Any) -> Any:
-    """Return the bytes of an array or a TVM tensor."""
-    array = contents if isinstance(contents, np.ndarray) else contents.numpy()
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    """Return the bytes of an array or of a TVM tensor on this machine's CPU, without a copy if it is contiguous."""
+    if isinstance(contents, np.ndarray):
+        return np.ascontiguousarray(contents).reshape(-1).view(np.uint8)
+    dtype = str(contents.dtype)
+    if not contents.is_contiguous() or (_tvm.bits(dtype) % 8 and dtype != "bool"):
+        return _bytes_of(contents.numpy())
+    size = int(np.prod(contents.shape, dtype=np.int64)) * -(-_tvm.bits(dtype) // 8)
+    return np.from_dlpack(contents._create_view((size,), "uint8"))

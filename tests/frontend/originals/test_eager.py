@@ -15,6 +15,7 @@ from felixlike.frontend import import_model
 from felixlike.frontend.originals import eager, original_of
 from felixlike.frontend.originals.eager import TorchOriginal
 from felixlike.frontend.originals.original import moved_by_a_rounding
+from felixlike.frontend.signature.mutations import Mutations
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
 
@@ -53,13 +54,18 @@ def test_memory_counts_the_copy_and_the_float64_values() -> None:
 
 
 class Uses(nn.Module):
-    """A model that uses a large weight in a way of its own."""
+    """A model that uses a large weight, a parameter or a buffer, in a way of its own."""
 
-    def __init__(self, use: Callable[[Any, torch.Tensor], Any]) -> None:
+    def __init__(self, use: Callable[[Any, torch.Tensor], Any], *, buffer: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.weight = nn.Parameter(torch.randn(512, 1024))
-        self.tied = self.weight
+        self.weight: torch.Tensor
+        if buffer:
+            self.register_buffer("weight", torch.randn(512, 1024))
+            self.register_buffer("tied", self.weight)
+        else:
+            self.weight = nn.Parameter(torch.randn(512, 1024))
+            self.tied = self.weight
         self.bias = nn.Parameter(torch.randn(512))
         self.scale: torch.Tensor
         self.register_buffer("scale", torch.randn(512))
@@ -91,11 +97,14 @@ USES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], bool]] = {
 }
 
 
+@pytest.mark.parametrize("buffer", [False, True])
 @pytest.mark.parametrize("way", USES)
-def test_large_weights_are_converted_when_they_are_read(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_are_converted_when_they_are_read(
+    way: str, buffer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The outputs are those of a model in float64, without a copy of its large weights if possible."""
     use, is_shared = USES[way]
-    model, x = Uses(use).eval(), torch.randn(3, 1024, generator=torch.Generator().manual_seed(1))
+    model, x = Uses(use, buffer=buffer).eval(), torch.randn(3, 1024, generator=torch.Generator().manual_seed(1))
     original = TorchOriginal(model, import_model(nn.Linear(1024, 4), (x,)).signature)
     before = copy.deepcopy(model.state_dict())
     with torch.no_grad():
@@ -114,6 +123,24 @@ def test_large_weights_are_converted_when_they_are_read(way: str, monkeypatch: p
         torch.testing.assert_close(actual, expected, rtol=0, atol=0)
     assert copies == ([True] if is_shared else [True, False])
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["weight", "tied"])
+def test_large_buffers_that_a_call_changes_are_copied(name: str) -> None:
+    """The model is evaluated once: the changed buffer is not shared under any of its names."""
+
+    def changing(model: Uses, x: torch.Tensor) -> torch.Tensor:
+        model.weight += 1
+        return x @ model.weight.t()
+
+    model, x = Uses(changing, buffer=True).eval(), torch.ones(3, 1024)
+    before = model.weight.clone()
+    mutations = Mutations((name,), (1,), (before,))
+    original = TorchOriginal(model, import_model(nn.Linear(1024, 4), (x,)).signature, mutations)
+    _, changed = original._outputs(eager._with_wide_small_tensors(original._copy(shares_large=True)), (x,), wide=True)
+    assert torch.equal(changed, before.double() + 1)
+    assert torch.equal(model.weight, before)
+    assert original.memory(wide=True) == (4 + 8) * (512 * 1024 + 2 * 512)
 
 
 def test_a_copy_of_large_weights_needs_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
