@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from support.models import Apply
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 import felixlike as fx
 from felixlike.bench.sides import EAGER, TUNED, inference
@@ -31,17 +31,20 @@ OPERATORS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] 
     "mean of columns": (lambda x: x.mean(0), ((1024, 1024),)),
     "max of rows": (lambda x: x.amax(-1), ((1024, 1024),)),
     "argmax": (lambda x: x.argmax(-1), ((1024, 1024),)),
-    "erf GELU": (F.gelu, ((128, 3072),)),
-    "tanh GELU": (partial(F.gelu, approximate="tanh"), ((128, 3072),)),
-    "SiLU": (F.silu, ((128, 3072),)),
+    "erf GELU": (functional.gelu, ((128, 3072),)),
+    "tanh GELU": (partial(functional.gelu, approximate="tanh"), ((128, 3072),)),
+    "SiLU": (functional.silu, ((128, 3072),)),
     "exp": (torch.exp, ((128, 3072),)),
-    "bilinear ×8": (partial(F.interpolate, scale_factor=8, mode="bilinear"), ((1, 16, 32, 32),)),
-    "max pooling 3×3": (partial(F.max_pool2d, kernel_size=3, stride=2, padding=1), ((1, 64, 112, 112),)),
-    "max pooling 3×3, stride 1": (partial(F.max_pool2d, kernel_size=3, stride=1, padding=1), ((1, 64, 56, 56),)),
-    "average pooling 3×3": (partial(F.avg_pool2d, kernel_size=3, stride=2, padding=1), ((1, 64, 112, 112),)),
-    "softmax": (partial(F.softmax, dim=-1), ((1536, 128),)),
-    "softmax, long": (partial(F.softmax, dim=-1), ((256, 4096),)),
-    "layer norm": (lambda x: F.layer_norm(x, x.shape[-1:]), ((128, 768),)),
+    "bilinear ×8": (partial(functional.interpolate, scale_factor=8, mode="bilinear"), ((1, 16, 32, 32),)),
+    "max pooling 3×3": (partial(functional.max_pool2d, kernel_size=3, stride=2, padding=1), ((1, 64, 112, 112),)),
+    "max pooling 3×3, stride 1": (
+        partial(functional.max_pool2d, kernel_size=3, stride=1, padding=1),
+        ((1, 64, 56, 56),),
+    ),
+    "average pooling 3×3": (partial(functional.avg_pool2d, kernel_size=3, stride=2, padding=1), ((1, 64, 112, 112),)),
+    "softmax": (partial(functional.softmax, dim=-1), ((1536, 128),)),
+    "softmax, long": (partial(functional.softmax, dim=-1), ((256, 4096),)),
+    "layer norm": (lambda x: functional.layer_norm(x, x.shape[-1:]), ((128, 768),)),
     "A·B": (torch.matmul, ((512, 512), (512, 512))),
     "A·Bᵀ, odd": (lambda a, b: a @ b.T, ((333, 517), (251, 517))),
     "transpose": (lambda x: x.transpose(0, 1).contiguous(), ((1024, 1024),)),
@@ -57,7 +60,9 @@ def main() -> None:
     parser.add_argument("--threads", nargs="*", type=int, default=sorted({1, placement.threads()}))
     parser.add_argument("--seconds", type=float, default=1.0, help="of timing for each side")
     arguments = parser.parse_args()
-    print("| operator | threads | PyTorch (µs) | ours (µs) | ratio | error |\n| --- | ---: | ---: | ---: | ---: | ---: |")
+    print(
+        "| operator | threads | PyTorch (µs) | ours (µs) | ratio | error |\n| --- | ---: | ---: | ---: | ---: | ---: |"
+    )
     with tempfile.TemporaryDirectory(prefix="felixlike-operators-") as folder, Sides() as sides:
         path = Path(folder) / "operator.flx"
         for name in arguments.only:
@@ -73,7 +78,9 @@ def main() -> None:
                 makes = {EAGER: partial(_eager, name, threads), TUNED: partial(_ours, path, name, threads)}
                 times = sides.compare(makes, seconds_a_side=arguments.seconds, slot=0.05)
                 eager, ours = (times[side].least * 1e6 for side in (EAGER, TUNED))
-                print(f"| {name} | {threads} | {eager:.1f} | {ours:.1f} | {eager / ours:.2f} | {error:.1e} |", flush=True)
+                print(
+                    f"| {name} | {threads} | {eager:.1f} | {ours:.1f} | {eager / ours:.2f} | {error:.1e} |", flush=True
+                )
 
 
 def _model(name: str) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
