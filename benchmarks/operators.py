@@ -69,8 +69,8 @@ def main() -> None:
             model, inputs = _model(name)
             try:
                 optimized = fx.optimize(model, example_inputs=inputs, trials=0, progress=False)
-            except fx.errors.UnsupportedOperator as error:
-                print(f"| {name} | refused: {error} |", flush=True)
+            except fx.errors.UnsupportedOperator as refusal:
+                print(f"| {name} | refused: {refusal} |", flush=True)
                 continue
             optimized.save(path)
             error = _error(optimized(*inputs), model(*(value.double() for value in inputs)))
