@@ -149,6 +149,29 @@ def test_trilinear_interpolation() -> None:
 
 
 @pytest.mark.parametrize(
+    "how",
+    [
+        {"scale_factor": 8.0},
+        {"size": (40, 7)},
+        {"size": (5, 31), "align_corners": True},
+        {"size": (1, 1), "align_corners": True},
+        {"scale_factor": 1.3},
+        {"scale_factor": (0.5, 2.0)},
+        {"scale_factor": 1.0},
+        {"scale_factor": 2**0.5},
+    ],
+)
+def test_bilinear_interpolation(how: dict[str, Any]) -> None:
+    _assert_agrees(lambda x: functional.interpolate(x, mode="bilinear", **how) + 1, *_random(_IMAGE))
+
+
+def test_bilinear_interpolation_of_infinities() -> None:
+    image = torch.zeros(1, 1, 4, 4)
+    image[0, 0, 1, 1], image[0, 0, 3, 0] = math.inf, math.nan
+    _assert_agrees(lambda x: functional.interpolate(x, scale_factor=4.0, mode="bilinear"), image)
+
+
+@pytest.mark.parametrize(
     ("mode", "padding", "aligned"),
     [
         ("bilinear", "zeros", False),

@@ -102,6 +102,16 @@ def test_rows_of_any_length(name: str, length: int) -> None:
     _check(_CASES[name](5, length))
 
 
+@pytest.mark.parametrize(("rows", "parts"), [(257, 10), (256, 64)])
+@pytest.mark.parametrize("name", ["sum of everything", "mean of everything"])
+def test_long_reductions_of_everything_are_split_into_parts_for_all_cores(name: str, rows: int, parts: int) -> None:
+    func = _CASES[name](rows, 320)
+    _check(func, sketches=1)
+    (schedule,) = row_by_row(_tvm.Schedule(as_module(func)), _LANES)
+    loops = _tvm.found(schedule.mod["main"].body, _tvm.tirx.For)
+    assert {int(x.extent) for x in loops if x.kind == _tvm.tirx.ForKind.PARALLEL} == {1, parts}
+
+
 @pytest.mark.parametrize("length", [1, 53])
 @pytest.mark.parametrize("name", _CASES)
 def test_reductions_along_rows(name: str, length: int) -> None:

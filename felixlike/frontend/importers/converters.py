@@ -15,6 +15,7 @@ from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.known_sizes import size_of
 from felixlike.frontend.importers.pooling import POOLING
 from felixlike.frontend.importers.pytorch_regions import convert, run_by_pytorch
+from felixlike.frontend.importers.resizing import RESIZING
 from felixlike.frontend.importers.windows import WINDOWS
 
 
@@ -334,6 +335,7 @@ def _full(node: Any, importer: Any) -> Any:
 CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     **ATTENTION,
     **POOLING,
+    **RESIZING,
     **WINDOWS,
     "embedding.default": _embedding,
     "convolution.default": _convolution,

@@ -36,12 +36,17 @@ class _Limits:
         unrolled: Upper limit on unrolled vectors of a row, when sampling.
         vectors: Upper limit on vectors of columns of an iteration, when sampling.
         image: Upper limit on vectors of an image whose columns are one group: half of AVX-512's registers.
+        whole: Elements of a reduction of everything from which on it is split into parts for all cores. Fewer take less
+            time than a parallel loop.
+        parts: Upper limit on these parts.
     """
 
     rows: int = 64
     unrolled: int = 16
     vectors: int = 8
     image: int = 16
+    whole: int = 2**16
+    parts: int = 64
 
 
 _LIMITS = _Limits()
@@ -86,6 +91,9 @@ def _scheduled(sch: Schedule, lanes: int, accumulators: int) -> Any:
         return None
     first, read = reduction
     if first.step(read, first.innermost(first.reduced)) == 1:
+        for more in reversed(_ACCUMULATORS):
+            if parts := _parts(stages, rows, lanes * more):
+                return _in_parts(sch, stages, rows, parts, lanes, more) if accumulators == 1 else None
         if accumulators > 1 and contiguous(first, first.reduced)[0] < 2 * accumulators * lanes:
             return None
         return _along_rows(sch, stages, rows, lanes, accumulators)
@@ -184,17 +192,20 @@ def _propagate_rows(
 
 
 def _along_rows(
-    sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int, accumulators: int
+    sch: Schedule,
+    stages: Sequence[Stage],
+    rows: dict[str, tuple[Any, ...]],
+    lanes: int,
+    accumulators: int,
+    most: int = _LIMITS.rows,
 ) -> Any:
-    """Compute all stages at a loop over rows, with reductions in lanes."""
-    for stage in stages:
-        if not stage.extents:  # rfactor fails on a block without loops
-            sch.add_unit_loop(sch.get_sblock(stage.name))
+    """Compute all stages at a loop over rows, with reductions in lanes, at most `most` rows in an iteration."""
+    _add_missing_loops(sch, stages)
     nests: list[_Nest] = []
     for stage in stages:
         nests += _split_stage(sch, stage, rows[stage.name], lanes, accumulators)
     row_loops = [_row_loop(sch, nest) for nest in nests]
-    tile = sch.sample_perfect_tile(row_loops[0], 2, _LIMITS.rows)
+    tile = sch.sample_perfect_tile(row_loops[0], 2, most)
     inner = [sch.split(loop, tile)[1] for loop in row_loops]
     if len(inner) > 1:
         sch.merge(*inner)
@@ -202,6 +213,48 @@ def _along_rows(
     for nest in nests:
         _in_vectors(sch, nest, lanes)
     return sch
+
+
+def _add_missing_loops(sch: Schedule, stages: Sequence[Stage]) -> None:
+    """Put loops around blocks without loops, next to which rfactor fails."""
+    for stage in stages:
+        if not stage.extents:
+            sch.add_unit_loop(sch.get_sblock(stage.name))
+
+
+def _parts(stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], width: int) -> int:
+    """Return the number of parts into which a long reduction of everything is split, 0 for none.
+
+    It is the only reduction, and the parts are whole vectors of `width` elements.
+    """
+    first, *others = stages
+    if not first.reduced or any(prod(stage.extents.values()) > 1 for stage in others):
+        return 0
+    length = prod(first.extents[v] for v in first.reduced)
+    along = [v for v in first.extents if v not in rows[first.name]]
+    if length < _LIMITS.whole or prod(first.extents.values()) > length or contiguous(first, along)[0] < length:
+        return 0
+    return max((n for n in range(2, _LIMITS.parts + 1) if length % (n * width) == 0), default=0)
+
+
+def _in_parts(
+    sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], parts: int, lanes: int, accumulators: int
+) -> Any:
+    """Reduce everything in parts, which become rows, and then reduce their results."""
+    first, *others = stages
+    _add_missing_loops(sch, stages)
+    block = sch.get_sblock(first.name)
+    loops = dict(zip(first.extents, sch.get_loops(block), strict=True))
+    along = [loops[v] for v in first.extents if v not in rows[first.name]]
+    length = prod(first.extents[v] for v in first.reduced) // parts
+    part = sch.split(sch.fuse(*along) if len(along) > 1 else along[0], [None, length])[0]
+    partial = sch.get(sch.rfactor(part, 0)).name_hint
+    results = {stage.name: stage for stage in stages_of(sch)}
+    number = next(v for v in results[partial].extents if v not in results[partial].reduced)
+    _along_rows(sch, [results[partial]], {partial: (number,)}, lanes, accumulators, most=1)
+    # TVM's block of the results has the name of the block that was split.
+    rest = [results[name] for name in (first.name, *(stage.name for stage in others))]
+    return _along_rows(sch, rest, {stage.name: () for stage in rest}, lanes, 1)
 
 
 def _along_columns(sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> Any:

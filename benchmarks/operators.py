@@ -1,0 +1,110 @@
+"""Compare single operators with PyTorch's kernels: python -m benchmarks.operators [--only NAME ...] [--threads 1 2].
+
+Each operator is a model of its own, compiled with predicted schedules (`trials=0`), and is timed in turns with eager
+PyTorch, each side in its own process. The benchmark prints the smallest latencies of both sides, their ratio, and the
+largest difference from float64, relative to the largest result. It writes no file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.models import Apply
+from torch import Tensor
+from torch.nn import functional
+
+import felixlike as fx
+from felixlike.bench.sides import EAGER, TUNED, inference
+from felixlike.hardware import placement
+from felixlike.measure.sides.processes import Sides
+
+OPERATORS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
+    "topk": (lambda x: torch.topk(x, 10)[0], ((64, 4096),)),
+    "sort": (lambda x: torch.sort(x)[0], ((64, 4096),)),
+    "sum of a million": (torch.sum, ((1000, 1000),)),
+    "mean of columns": (lambda x: x.mean(0), ((1024, 1024),)),
+    "max of rows": (lambda x: x.amax(-1), ((1024, 1024),)),
+    "argmax": (lambda x: x.argmax(-1), ((1024, 1024),)),
+    "erf GELU": (functional.gelu, ((128, 3072),)),
+    "tanh GELU": (partial(functional.gelu, approximate="tanh"), ((128, 3072),)),
+    "SiLU": (functional.silu, ((128, 3072),)),
+    "exp": (torch.exp, ((128, 3072),)),
+    "bilinear ×8": (partial(functional.interpolate, scale_factor=8, mode="bilinear"), ((1, 16, 32, 32),)),
+    "max pooling 3×3": (partial(functional.max_pool2d, kernel_size=3, stride=2, padding=1), ((1, 64, 112, 112),)),
+    "max pooling 3×3, stride 1": (
+        partial(functional.max_pool2d, kernel_size=3, stride=1, padding=1),
+        ((1, 64, 56, 56),),
+    ),
+    "average pooling 3×3": (partial(functional.avg_pool2d, kernel_size=3, stride=2, padding=1), ((1, 64, 112, 112),)),
+    "softmax": (partial(functional.softmax, dim=-1), ((1536, 128),)),
+    "softmax, long": (partial(functional.softmax, dim=-1), ((256, 4096),)),
+    "layer norm": (lambda x: functional.layer_norm(x, x.shape[-1:]), ((128, 768),)),
+    "A·B": (torch.matmul, ((512, 512), (512, 512))),
+    "A·Bᵀ, odd": (lambda a, b: a @ b.T, ((333, 517), (251, 517))),
+    "transpose": (lambda x: x.transpose(0, 1).contiguous(), ((1024, 1024),)),
+    "cumulative sum": (partial(torch.cumsum, dim=-1), ((256, 1024),)),
+}
+"""Functions with the shapes of their inputs."""
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", choices=OPERATORS, default=list(OPERATORS), help="names of operators")
+    parser.add_argument("--threads", nargs="*", type=int, default=sorted({1, placement.threads()}))
+    parser.add_argument("--seconds", type=float, default=1.0, help="of timing for each side")
+    arguments = parser.parse_args()
+    print(
+        "| operator | threads | PyTorch (µs) | ours (µs) | ratio | error |\n| --- | ---: | ---: | ---: | ---: | ---: |"
+    )
+    with tempfile.TemporaryDirectory(prefix="felixlike-operators-") as folder, Sides() as sides:
+        path = Path(folder) / "operator.flx"
+        for name in arguments.only:
+            model, inputs = _model(name)
+            try:
+                optimized = fx.optimize(model, example_inputs=inputs, trials=0, progress=False)
+            except fx.errors.UnsupportedOperator as refusal:
+                print(f"| {name} | refused: {refusal} |", flush=True)
+                continue
+            optimized.save(path)
+            error = _error(optimized(*inputs), model(*(value.double() for value in inputs)))
+            for threads in arguments.threads:
+                makes = {EAGER: partial(_eager, name, threads), TUNED: partial(_ours, path, name, threads)}
+                times = sides.compare(makes, seconds_a_side=arguments.seconds, slot=0.05)
+                eager, ours = (times[side].least * 1e6 for side in (EAGER, TUNED))
+                print(
+                    f"| {name} | {threads} | {eager:.1f} | {ours:.1f} | {eager / ours:.2f} | {error:.1e} |", flush=True
+                )
+
+
+def _model(name: str) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
+    """Return an operator as a module, and its inputs."""
+    function, shapes = OPERATORS[name]
+    torch.manual_seed(0)
+    return Apply(function).eval(), tuple(torch.randn(shape) for shape in shapes)
+
+
+def _error(result: Any, reference: Any) -> float:
+    """Return the largest difference from the reference divided by the reference's largest absolute value."""
+    return float((result.double() - reference).abs().max() / reference.abs().max())
+
+
+def _eager(name: str, threads: int) -> Callable[[], object]:
+    """Create the call of an operator in eager PyTorch."""
+    torch.set_num_threads(threads)
+    return inference(*_model(name))
+
+
+def _ours(path: Path, name: str, threads: int) -> Callable[[], object]:
+    """Create the call of a saved operator."""
+    return inference(fx.load(path, threads=threads), _model(name)[1])
+
+
+if __name__ == "__main__":
+    main()
