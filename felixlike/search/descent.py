@@ -161,7 +161,7 @@ class _Trajectories:
 
 
 def descend(walks: Sequence[Start], model: CostModel, options: Descent, task: str | None = None) -> list[LogPoints]:
-    """Descend from all seeds and return the relaxed points of every trajectory.
+    """Descend from all seeds and return the points recorded along the trajectories.
 
     The seeds of all structures are evaluated as one batch. A RuntimeWarning counts a sketch's seeds whose gradients
     were not finite at some step.

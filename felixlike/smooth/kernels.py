@@ -1,9 +1,16 @@
 """Define smooth replacements for operators with corners or jumps, each with an error bound.
 
 Input: tensors of any shape in log units (natural logarithm), and a width w > 0 in the same unit. Output: the same
-shape. All come from heavy-tailed kernels like φ(t) = 1/(1 + t²) (Felix §3.3): their gradients decay as 1/x² or 1/x³
-instead of vanishing, so a distant corner still has a gradient. All are differentiable any number of times for finite
-arguments.
+shape. All are differentiable any number of times for finite arguments.
+
+The step and the maximum are convolutions of [x ≥ 0] and max(x, 0) with the kernel k(t) = w² / (2 (t² + w²)^(3/2)),
+whose integral is 1. Felix §3.3 uses φ(t) = 1/(1 + t²). The convolution of φ with the step exists, ½ + arctan(x / w) / π
+when scaled to width w, but that with max diverges: its integrand decays as 1/|t|. k decays as 1/|t|³, so both integrals
+exist. Like those of φ, the gradients decay as powers of 1/x, so a distant corner still has a gradient.
+
+The error bounds follow from r = √(x² + w²). The maximum is off by (r − |x|) / 2 = w² / (2 (r + |x|)), which is largest
+at x = 0, where it is w / 2. The step is off by (1 − |x| / r) / 2 = w² / (2 r (r + |x|)), which is less than w² / (4 x²)
+because r > |x|.
 """
 
 from __future__ import annotations

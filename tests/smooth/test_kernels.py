@@ -37,6 +37,21 @@ def test_maximum_and_minimum_are_within_their_bounds(a: float, b: float, width: 
     assert -1e-12 <= below <= width / 2 + 1e-12
 
 
+@pytest.mark.parametrize("x", [-2.0, -0.1, 0.0, 0.3, 1.5])
+def test_step_and_maximum_are_convolutions_with_the_documented_kernel(x: float) -> None:
+    width, reach = 0.2, 2e6
+    # t = width · sinh(u) makes the nodes dense near 0; beyond −reach, width² / (2 · reach) of the maximum remains.
+    end = math.asinh(reach / width)
+    # ∫ [x ≥ t] k(t) dt ends at t = x; the maximum has a corner there and none elsewhere.
+    u = torch.linspace(-end, math.asinh(x / width), 200_001, dtype=torch.float64)
+    t = width * torch.sinh(u)
+    density = width**2 / (2 * (t * t + width**2) ** 1.5) * width * torch.cosh(u)
+    assert float(torch.trapezoid(density, u)) == pytest.approx(float(kernels.smooth_step(_tensor(x), width)), abs=1e-6)
+    assert float(torch.trapezoid((x - t) * density, u)) == pytest.approx(
+        float(kernels.smooth_maximum(_tensor(x), _tensor(0.0), width)), abs=1e-6
+    )
+
+
 @settings(max_examples=200, deadline=None)
 @given(LOGS, st.floats(0.01, 20.0))
 def test_log_diff_exp_is_within_its_bound(a: float, gap: float) -> None:
