@@ -31,6 +31,12 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--explain", action="store_true", help="print ranges and functions first")
+    parser.add_argument(
+        "--schedule-tree", action="store_true", help="print the schedule tree that isl computes, and run nothing"
+    )
+    parser.add_argument(
+        "--fusion", default="Max", help="fusion strategy: Max (default), Preserve3Coincident or Min (one by one)"
+    )
     parser.add_argument("--tune", action="store_true", help="tune, and show the time before and after")
     parser.add_argument("--rounds", type=int, help="with --tune: rounds of one task each")
     parser.add_argument("--trials", type=int, help="with --tune: total number of measured candidates")
@@ -44,7 +50,7 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run, tune and run again. Return 0."""
-    from felixlike.tc import define
+    from felixlike.tc import Options, define
     from felixlike.tc.trial import random_inputs, seconds_of
 
     path = checks.path(options.file, "file", error=InvalidModel)
@@ -52,8 +58,11 @@ def run(options: argparse.Namespace) -> int:
         source = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InvalidModel("it is not a text file", where=str(path), remedy="give a file with definitions") from None
-    defined = define(source, options.name, options.target)
+    defined = define(source, options.name, options.target, options=Options().fuse(options.fusion))
     inputs, out_tensors = random_inputs(defined.program, _sizes(options.size), _SIZE, seed=checks.seed(options.seed))
+    if options.schedule_tree:
+        print(defined.schedule_tree(*inputs))
+        return 0
     if options.explain:
         print(defined.explain(*inputs))
     result = defined(*inputs, out=out_tensors or None)

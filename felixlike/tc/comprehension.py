@@ -214,6 +214,26 @@ class Comprehension:
             return explained(self.program)
         return explained_for(instance(self.program, self._arguments.of_inputs(tensors)), fuse=self._options.fuses)
 
+    def schedule_tree(self, *tensors: Any) -> str:
+        """Return the schedule tree that isl computes, with the fusion strategy of the options. Nothing is compiled.
+
+        Args:
+            tensors: One tensor or shape tuple for each parameter.
+
+        Returns:
+            The tree in isl's YAML: domain, bands with their coincident (parallel) members, sequences, filters.
+
+        Raises:
+            MissingDependency: islpy is not installed.
+            TCCallError: The tensors do not match the definition.
+            TCRangeError: No ranges can be inferred for these sizes, or an access is outside its tensor.
+            TCError: isl finds no schedule within its limit of operations.
+        """
+        from felixlike.tc.polyhedral import schedule_tree
+
+        made = instance(self.program, self._arguments.of_inputs(tensors))
+        return schedule_tree(self.program, made.sizes, made.ranges, made.bounds, self._options.fusion)
+
     def _key(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return shapes and dtypes of the inputs, the key of code in memory."""
         return tuple([(tensor.shape, tensor.dtype) for tensor in tensors])

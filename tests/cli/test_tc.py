@@ -58,3 +58,13 @@ def test_errors_of_definitions_and_sizes_are_reported(
 def test_a_missing_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tc", str(tmp_path / "none.tc")]) == 1
     assert "none.tc" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_the_schedule_tree_is_printed_and_nothing_is_run(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tc", str(file), "--name", "mm", "--size", "M=8", "--schedule-tree", "--fusion", "Min"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("# mm, M = 8, K = 64, N = 64, fusion Min\n")
+    assert "coincident: [ 1, 1, 0 ]" in printed
+    assert "per call" not in printed
+    assert main(["tc", str(file), "--name", "mm", "--fusion", "Most"]) == 1
+    assert "'Most'" in capsys.readouterr().err
