@@ -21,7 +21,7 @@ from felixlike.hardware import (
 )
 
 GPU = resolve_target("sm_90")
-ROUNDED = [precision for precision in PRECISIONS if precision.on_tensor_cores]
+ROUNDED = [precision for precision in PRECISIONS if precision.is_reduced]
 
 
 def test_targets_keep_their_precision() -> None:

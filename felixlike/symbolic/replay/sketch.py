@@ -26,6 +26,7 @@ from felixlike.errors import InvalidPoint, UnsupportedSketch
 from felixlike.frontend.task import Task
 from felixlike.hardware import FLOAT32, PRECISIONS
 from felixlike.spaces import Postprocessor
+from felixlike.spaces.cpu.narrow_weights import NARROW
 from felixlike.symbolic.expr.evaluation import Graph
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint, tile_constraints
@@ -83,9 +84,10 @@ class Sketch:
 
     @cached_property
     def precision(self) -> str:
-        """Return the name of the precision of its products: "float32", or another one on tensor cores."""
-        values = [i.inputs[1] for i in self.trace.insts if list(map(str, i.attrs)) == [TensorCores.key]]
-        return (PRECISIONS[TensorCores.from_value(values[0]).precision] if values else FLOAT32).name
+        """Return the name of the precision of its products: "float32", or that of the factors that are rounded."""
+        keys = (TensorCores.key, NARROW)
+        values = [i.inputs[1] for i in self.trace.insts if [*map(str, i.attrs)] in ([key] for key in keys)]
+        return (PRECISIONS[int(values[0])] if values else FLOAT32).name
 
     # -- the parts of a sketch ----------------------------------------------------------------------------------------
 
