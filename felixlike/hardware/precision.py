@@ -134,8 +134,8 @@ def with_precision(target: Any, name: Any) -> Any:
         raise InvalidOption(
             refusal,
             where="precision",
-            remedy='use precision="float32", on CPUs also "bfloat16", or a target like "cuda" of compute capability 8.0 or '
-            "later",
+            remedy='use precision="float32", on CPUs also "bfloat16", or a target like "cuda" of compute capability '
+            "8.0 or later",
         )
     return _tvm.Target({**target.export(), _ATTRIBUTE: precision.name})
 
