@@ -14,13 +14,11 @@ import math
 
 from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, Schedule
+from felixlike.codegen.annotations import Narrow, Prefetch
 from felixlike.frontend.constants import layout_free_parameters, packing_blocks
 from felixlike.hardware import BFLOAT16, FLOAT32, PRECISIONS, Device, estimate
 from felixlike.spaces.contraction import Contraction
 from felixlike.spaces.roles import Roles
-
-NARROW = "felixlike.narrow"
-"""Key of the annotation of a contraction's block. Its value is the position of the weights' type in `PRECISIONS`."""
 
 ITEM_BYTES = 2
 """Bytes of a narrow weight."""
@@ -38,7 +36,8 @@ def pays(schedule: Schedule, contraction: Contraction, roles: Roles, device: Dev
     """Return whether narrow weights are estimated to be faster: they are vectorized, larger than the L2 cache, and
     loading them takes longer than the products and the shifts.
     """
-    if not any(operand.constant and roles.vector.place in operand.axes for operand in contraction.operands):
+    vectorized = any(operand.constant and roles.vector.place in operand.axes for operand in contraction.operands)
+    if not vectorized or roles.summed is None:
         return False
     (constant,) = layout_free_parameters(schedule.mod["main"])
     weights = math.prod(int(extent) for extent in constant.shape)
@@ -50,14 +49,14 @@ def pays(schedule: Schedule, contraction: Contraction, roles: Roles, device: Dev
 
 
 def mark(schedule: Schedule, block: BlockRef) -> None:
-    """Annotate a contraction's block, so that its constant is packed in bfloat16."""
-    schedule.annotate(block, NARROW, PRECISIONS.index(BFLOAT16))
+    """Annotate the reduction loop of a tiled contraction, so that its constant is packed in bfloat16."""
+    loop = next(loop for loop in schedule.get_loops(block) if Prefetch.on(schedule.get(loop)))
+    Narrow(PRECISIONS.index(BFLOAT16)).put(schedule, loop)
 
 
 def is_marked(schedule: Schedule) -> bool:
     """Return whether a schedule's constant is packed in bfloat16."""
-    blocks = _tvm.found(schedule.mod["main"].body, _tvm.s_tir.SBlock)
-    return any(NARROW in block.annotations for block in blocks)
+    return any(map(Narrow.on, _tvm.found(schedule.mod["main"].body, _tvm.tirx.For)))
 
 
 def narrowed(schedule: Schedule) -> bool:

@@ -21,12 +21,11 @@ from felixlike import _tvm
 from felixlike._tvm.typing import Trace
 from felixlike._util import option_checks
 from felixlike._util.wording import counted, kind_of
-from felixlike.codegen.annotations import TensorCores
+from felixlike.codegen.annotations import Narrow, TensorCores
 from felixlike.errors import InvalidPoint, UnsupportedSketch
 from felixlike.frontend.task import Task
 from felixlike.hardware import FLOAT32, PRECISIONS
 from felixlike.spaces import Postprocessor
-from felixlike.spaces.cpu.narrow_weights import NARROW
 from felixlike.symbolic.expr.evaluation import Graph
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint, tile_constraints
@@ -85,8 +84,8 @@ class Sketch:
     @cached_property
     def precision(self) -> str:
         """Return the name of the precision of its products: "float32", or that of the factors that are rounded."""
-        keys = (TensorCores.key, NARROW)
-        values = [i.inputs[1] for i in self.trace.insts if [*map(str, i.attrs)] in ([key] for key in keys)]
+        keys = [[TensorCores.key], [Narrow.key]]
+        values = [i.inputs[1] for i in self.trace.insts if list(map(str, i.attrs)) in keys]
         return (PRECISIONS[int(values[0])] if values else FLOAT32).name
 
     # -- the parts of a sketch ----------------------------------------------------------------------------------------
