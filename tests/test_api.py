@@ -257,16 +257,16 @@ def test_dynamic_sizes_refuse_reduced_precisions(target: str, precision: str, mo
 def test_weights_in_bfloat16(tmp_path: Path) -> None:
     """A layer that takes the time of loading its weights rounds them; a small one does not."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024)).eval()
-    x = torch.randn(1, 64)
-    tuned = fx.optimize(net, x, precision="bfloat16", effort="instant", progress=False)
+    small, large, x = nn.Linear(64, 1024), nn.Linear(1024, 1024), torch.randn(1, 64)
+    tuned = fx.optimize(
+        nn.Sequential(small, nn.ReLU(), large).eval(), x, precision="bfloat16", effort="instant", progress=False
+    )
     precisions = {task.precision: task for task in tuned.report.tasks}
     assert set(precisions) == {"bfloat16", "float32"}
     assert precisions["float32"].flops < precisions["bfloat16"].flops
     assert f"Products: bfloat16 weights in {precisions['bfloat16'].title}; float32" in str(tuned.report)
     assert 1e-4 < tuned.report.error < 1e-2
-    weight = net[2].weight.detach().bfloat16().float()
-    rounded = nn.functional.linear(net[1](net[0](x)), weight, net[2].bias)
+    rounded = nn.functional.linear(small(x).relu(), large.weight.bfloat16().float(), large.bias)
     torch.testing.assert_close(tuned(x), rounded.detach(), rtol=1e-4, atol=1e-5)
     tuned.save(tmp_path / "model.flx")
     assert torch.equal(fx.load(tmp_path / "model.flx")(x), tuned(x))

@@ -43,7 +43,7 @@ def rewrite_layout(program: Program, free: Collection[str]) -> Program:
             return store
         return replace(store, loads=tuple(access if a.buffer is access.buffer.origin else a for a in store.loads))
 
-    new_buffers = {access.buffer.origin: access.buffer for access in packed.values()}
+    new_buffers = {a.buffer.origin: a.buffer for a in packed.values() if a.buffer.origin is not None}
     return _changed(program, change, new_buffers)
 
 
