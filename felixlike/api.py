@@ -15,6 +15,7 @@ from felixlike._util import option_checks, supported, user_folders
 from felixlike._util.torch_modes import default_modes
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
 from felixlike.frontend import Task, import_model
+from felixlike.hardware import FLOAT32
 from felixlike.report import Report
 from felixlike.search import Strategy
 from felixlike.symbolic import SpaceName
@@ -237,9 +238,9 @@ def optimize(
         dynamic_shapes: Which sizes of the example inputs are dynamic, as torch.export takes them: an entry for each
             input by position or by name, nested like the input, with a dict from dimensions to `Dim`s for each tensor.
             `torch.export.Dim`s are accepted, too.
-        precision: Precision of float32 products: "float32" (exact), or on a GPU's tensor cores "tf32", "float16" or
-            "bfloat16", which round the factors first (docs/gpu.md). Sums are always float32. The report names the
-            tasks that use it.
+        precision: Precision of float32 products: "float32" (exact), on CPUs also "bfloat16", which rounds constant
+            weights (docs/language-models.md), or on a GPU's tensor cores "tf32", "float16" or "bfloat16", which round
+            both factors (docs/gpu.md). Sums are always float32. The report names the tasks that use it.
 
     Args: How long
         rounds: Maximum number of rounds; one round measures up to 16 candidates of one task. The run ends at the first
@@ -323,5 +324,6 @@ def optimize(
         result = tune(model, shapes, example_inputs, config)
     optimized = Optimized(result.compiled, result.report)
     optimized.threads = config.threads
-    tell(result.verification, result.report.model, optimized, result.warnings)
+    reduced = any(task.precision != FLOAT32.name for task in result.report.tasks)
+    tell(result.verification, result.report.model, optimized, result.warnings, reduced=reduced)
     return optimized

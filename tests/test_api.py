@@ -246,11 +246,30 @@ def test_invalid_options_raise_before_any_work(
         fx.optimize(arguments.pop("model"), arguments.pop("shapes"), **arguments)
 
 
-def test_dynamic_sizes_refuse_tensor_core_precisions(model: nn.Module) -> None:
+@pytest.mark.parametrize(("target", "precision"), [("sm_90", "tf32"), ("cpu", "bfloat16")])
+def test_dynamic_sizes_refuse_reduced_precisions(target: str, precision: str, model: nn.Module) -> None:
     """Without a GPU the error about the missing device comes first."""
-    config = RunConfig(with_precision(resolve_target("sm_90"), "tf32"), "a GPU")
-    with pytest.raises(InvalidOption, match="tf32"):
+    config = RunConfig(with_precision(resolve_target(target), precision), "a device")
+    with pytest.raises(InvalidOption, match=precision):
         optimize_dynamic(model, (fx.Dim("n", range(1, 9)), 64), None, config)
+
+
+def test_weights_in_bfloat16(tmp_path: Path) -> None:
+    """A layer that takes the time of loading its weights rounds them; a small one does not."""
+    torch.manual_seed(0)
+    small, large, x = nn.Linear(64, 1024), nn.Linear(1024, 1024), torch.randn(1, 64)
+    tuned = fx.optimize(
+        nn.Sequential(small, nn.ReLU(), large).eval(), x, precision="bfloat16", effort="instant", progress=False
+    )
+    precisions = {task.precision: task for task in tuned.report.tasks}
+    assert set(precisions) == {"bfloat16", "float32"}
+    assert precisions["float32"].flops < precisions["bfloat16"].flops
+    assert f"Products: bfloat16 weights in {precisions['bfloat16'].title}; float32" in str(tuned.report)
+    assert 1e-4 < tuned.report.error < 1e-2
+    rounded = nn.functional.linear(small(x).relu(), large.weight.bfloat16().float(), large.bias)
+    torch.testing.assert_close(tuned(x), rounded.detach(), rtol=1e-4, atol=1e-5)
+    tuned.save(tmp_path / "model.flx")
+    assert torch.equal(fx.load(tmp_path / "model.flx")(x), tuned(x))
 
 
 def test_numpy_numbers_are_accepted_as_options(model: nn.Module, x: torch.Tensor) -> None:

@@ -48,7 +48,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--precision",
         default="float32",
-        help="precision of products: float32; on a GPU's tensor cores also tf32, float16, bfloat16",
+        help="precision of products: float32; on CPUs also bfloat16, on a GPU's tensor cores tf32, float16, bfloat16",
     )
     parser.add_argument("--tracker", metavar="HOST:PORT", help="measure on the servers of this tracker")
     parser.add_argument("--key", help="key of these servers")

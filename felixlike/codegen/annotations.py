@@ -161,6 +161,18 @@ class Prefetch(LoopAnnotation):
 
 
 @dataclass(frozen=True, slots=True)
+class Narrow(LoopAnnotation):
+    """Mark the reduction loop of a constant operand that is packed in a narrower type.
+
+    Attributes:
+        precision: Position in `hardware.PRECISIONS`, since formulas replay loop annotations that are numbers.
+    """
+
+    key = "felixlike.narrow"
+    precision: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tile(LoopAnnotation):
     """Mark a reduction loop of a tile. Rules do not use it: `first_and_last` marks loops for later passes."""
 

@@ -6,6 +6,7 @@ from felixlike.hardware.gpu import gpu_at_hand
 from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import KINDS, Kind, kind_of
 from felixlike.hardware.precision import (
+    BFLOAT16,
     FLOAT32,
     PRECISIONS,
     Precision,
@@ -37,6 +38,7 @@ from felixlike.hardware.target import (
 )
 
 __all__ = [
+    "BFLOAT16",
     "COMPILERS",
     "FLOAT32",
     "KINDS",

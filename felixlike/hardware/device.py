@@ -24,7 +24,7 @@ class Device:
         triple: LLVM's name of a CPU's architecture and system, empty for the host's.
         clock_hz: Clock of a core in Hz.
         memory_bandwidth: Bandwidth of the whole device from and to main memory, in bytes per second.
-        precision: Name of the precision that a GPU may compute products of float32 numbers in (`precision.py`).
+        precision: Name of the precision that products of float32 numbers may be computed in (`precision.py`).
     """
 
     kind: str

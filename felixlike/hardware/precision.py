@@ -1,4 +1,6 @@
-"""Select the precision of products of float32 numbers: exact, or a GPU's tensor cores, which round the factors first.
+"""Select the precision of products of float32 numbers: exact, or with factors that are rounded first.
+
+A GPU's tensor cores round both factors. CPUs round constant weights to bfloat16, which halves the bytes to load.
 
 Input: a TVM target and a precision's name. Output: a target with the precision as an attribute. Keys of tasks, records
 and saved models contain the target, so those of different precisions are never mixed up.
@@ -22,6 +24,8 @@ _ATTRIBUTE = "feature.precision"
 _LEAST_ARCH = 80
 """Compute capability 8.0, times ten: the first whose tensor cores support all three (PTX ISA, mma)."""
 
+_SIMULATED = "simulated devices were measured in float32 only"
+
 
 @dataclass(frozen=True, slots=True)
 class Precision:
@@ -29,20 +33,22 @@ class Precision:
 
     Attributes:
         name: Name for users.
-        unit: The largest relative error of a product whose factors were both rounded: twice half of the distance of two
-            neighbours, 2⁻¹⁰ and 2⁻⁷.
+        unit: The largest relative error of a product: half of the distance of two neighbours for each factor that is
+            rounded. Both are, 2⁻¹⁰ and 2⁻⁷, except on CPUs, 2⁻⁸.
         times: Ratio of products per second to float32, rounded (white papers of A100, 19.5 : 156 : 312, and H100, 67 :
             495 : 989 TFLOP/s).
+        growth: Ratio of a model's tolerance to that of a contraction.
     """
 
     name: str
     unit: float
     times: int
+    growth: float = 4.0
 
     @property
-    def on_tensor_cores(self) -> bool:
-        """Return whether products are computed on tensor cores, as for all but float32."""
-        return self.times > 1
+    def is_reduced(self) -> bool:
+        """Return whether factors may be rounded, as for all but float32."""
+        return self.name != FLOAT32.name
 
     @property
     def tolerance(self) -> float:
@@ -52,24 +58,33 @@ class Precision:
         the largest sums, a sum's error is therefore about that of its products: up to 0.43 units were found for sums of
         16 to 4096 terms.
         """
-        return 2.0 * self.unit if self.on_tensor_cores else 0.0
+        return 2.0 * self.unit if self.is_reduced else 0.0
 
     @property
     def model_tolerance(self) -> float:
-        """Return the largest accepted error of a model, whose layers' errors add up like a random walk of 16 steps."""
-        return 4.0 * self.tolerance
+        """Return the largest accepted error of a model, whose layers' errors add up like a random walk of 16 steps.
+
+        On CPUs only some layers round, so it is 2 % of the largest output at most.
+        """
+        return self.growth * self.tolerance
 
 
 FLOAT32 = Precision("float32", 2.0**-24, 1)
 """The exact precision, the default."""
 
+BFLOAT16 = Precision("bfloat16", 2.0**-7, 16)
+"""The precision of tensor cores that round both factors to bfloat16."""
+
+_WEIGHTS = Precision(BFLOAT16.name, 2.0**-8, 1, growth=2.5)
+"""The same precision on CPUs, where only constant weights are rounded."""
+
 PRECISIONS = (
     FLOAT32,
     Precision("tf32", 2.0**-10, 8),
     Precision("float16", 2.0**-10, 16),
-    Precision("bfloat16", 2.0**-7, 16),
+    BFLOAT16,
 )
-"""All precisions. Loop annotations in stored traces refer to their positions: append new ones at the end."""
+"""All precisions. Annotations in stored traces refer to their positions: append new ones at the end."""
 
 NAMES = tuple(precision.name for precision in PRECISIONS)
 """Names of all precisions."""
@@ -97,7 +112,8 @@ def precision_of(target: Any) -> Precision:
     Raises:
         InvalidOption: If the target's attribute is not a precision.
     """
-    return check_precision(str(target.attrs.get(_ATTRIBUTE, FLOAT32.name)))
+    precision = check_precision(str(target.attrs.get(_ATTRIBUTE, FLOAT32.name)))
+    return _WEIGHTS if precision is BFLOAT16 and kind_of(target).on_host else precision
 
 
 def with_precision(target: Any, name: Any) -> Any:
@@ -108,17 +124,18 @@ def with_precision(target: Any, name: Any) -> Any:
         name: Name of the precision.
 
     Raises:
-        InvalidOption: If no precision has this name, or the target has no tensor cores that support it.
+        InvalidOption: If no precision has this name, or the target does not support it.
     """
     precision = check_precision(name)
-    if not precision.on_tensor_cores:
+    if not precision.is_reduced:
         return target
-    reason = _without_tensor_cores(target)
-    if reason:
+    refusal = _refusal(target, precision)
+    if refusal:
         raise InvalidOption(
-            f"{precision.name} needs tensor cores, but {reason}",
+            refusal,
             where="precision",
-            remedy='use precision="float32", or a target like "cuda" of compute capability 8.0 or later',
+            remedy='use precision="float32", on CPUs also "bfloat16", or a target like "cuda" of compute capability '
+            "8.0 or later",
         )
     return _tvm.Target({**target.export(), _ATTRIBUTE: precision.name})
 
@@ -144,7 +161,7 @@ def require_float32(target: Any) -> None:
         InvalidOption: If it has another precision.
     """
     precision = precision_of(target)
-    if precision.on_tensor_cores:
+    if precision.is_reduced:
         raise InvalidOption(
             f"dynamic sizes do not support precision {precision.name}",
             where="precision",
@@ -152,13 +169,18 @@ def require_float32(target: Any) -> None:
         )
 
 
-def _without_tensor_cores(target: Any) -> str:
-    """Return why a target has no suitable tensor cores, empty if it has them."""
-    if kind_of(target).on_host:
-        return "a CPU has none"
-    if simulated(target) is not None:
-        return "simulated devices were measured in float32 only"
+def _refusal(target: Any, precision: Precision) -> str:
+    """Return why a target does not support a reduced precision, empty if it does."""
+    on_host = kind_of(target).on_host
+    if on_host and precision is BFLOAT16:
+        return "" if simulated(target) is None else f"{precision.name} is not supported: {_SIMULATED}"
     arch = re.match(r"sm_(\d+)", str(target.attrs.get("arch", "")))
-    if arch is None or int(arch[1]) < _LEAST_ARCH:
-        return f"those of {target.attrs.get('arch')} do not support it"
-    return ""
+    if on_host:
+        reason = "a CPU has none"
+    elif simulated(target) is not None:
+        reason = _SIMULATED
+    elif arch is None or int(arch[1]) < _LEAST_ARCH:
+        reason = f"those of {target.attrs.get('arch')} do not support it"
+    else:
+        return ""
+    return f"{precision.name} needs tensor cores, but {reason}"

@@ -10,7 +10,7 @@ from felixlike.hardware.device import Device
 from felixlike.hardware.gpu import gpu_at_hand, gpu_device, require_gpu
 from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import kind_of
-from felixlike.hardware.precision import checked_precision
+from felixlike.hardware.precision import checked_precision, precision_of
 from felixlike.hardware.presets import described, imitated, machines, with_processor
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import PREFIX, SIMULATED_NAMES, Simulated, simulated, simulated_by_name
@@ -179,7 +179,7 @@ def target_device(target: Target) -> Device:
     For a GPU, this is its architecture. For a CPU, the vector registers are those that LLVM lists for the processor.
     The caches are the host's if it has this processor or the target names none, else those of the described machine
     with this processor, else modest defaults. A target that imitates a described machine has all of that machine's
-    properties. The number of cores is always the target's.
+    properties. The number of cores and the precision are always the target's.
 
     Args:
         target: A TVM target.
@@ -192,17 +192,18 @@ def target_device(target: Target) -> Device:
     simulated_device, mcpu = simulated(target), str(target.attrs.get("mcpu", ""))
     model = simulated_device.machine if simulated_device is not None else str(target.attrs.get(_MODEL, ""))
     if model in machines():
-        return _with_cores(described(model), target)
+        return _as_in(target, described(model))
     host = host_device()
     base = host if mcpu in ("", host.mcpu) else with_processor(mcpu) or _modest(mcpu)
     unit = vector_unit(_tvm.cpu_features(target))
     base = replace(base, vector_bits=unit.bits, register_bytes=unit.registers * unit.bits // 8)
-    return _with_cores(base, target)
+    return _as_in(target, base)
 
 
-def _with_cores(device: Device, target: Target) -> Device:
-    """Return the device with the target's number of cores."""
-    return replace(device, cores=int(target.attrs.get("num-cores", device.cores)))
+def _as_in(target: Target, device: Device) -> Device:
+    """Return the device with the target's number of cores and precision."""
+    cores = int(target.attrs.get("num-cores", device.cores))
+    return replace(device, cores=cores, precision=precision_of(target).name)
 
 
 def _modest(mcpu: str) -> Device:

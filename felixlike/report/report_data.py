@@ -38,7 +38,7 @@ class TaskReport:
         sampled: For each sketch that was only sampled, why it is not symbolic.
         note: Further remark for the user.
         story: Data of the pictures; empty in reports of earlier versions.
-        precision: Precision of the products of the chosen schedule. It differs from "float32" only on tensor cores.
+        precision: Precision of the products of the chosen schedule. "float32", or another one if factors are rounded.
         recalled: Candidates that earlier runs had measured.
         recalled_failures: Number of those that had failed.
         predicted: Latency of the schedule that was predicted to be the fastest before the task was measured: of the

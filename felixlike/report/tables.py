@@ -165,10 +165,11 @@ def precision_words(report: ReportData) -> str:
     """Return the precision of products as text; empty if float32 was requested."""
     if report.precision == "float32":
         return ""
-    on_tensor_cores = dict.fromkeys(task.title for task in report.tasks if task.precision != "float32")
-    if not on_tensor_cores:
+    reduced = dict.fromkeys(task.title for task in report.tasks if task.precision != "float32")
+    if not reduced:
         return f"{report.precision} was requested, but all are float32"
-    return f"{report.precision} on tensor cores in {', '.join(on_tensor_cores)}; float32 elsewhere"
+    kind = "weights" if '"llvm"' in report.target else "on tensor cores"
+    return f"{report.precision} {kind} in {', '.join(reduced)}; float32 elsewhere"
 
 
 def run_notes(report: ReportData) -> list[str]:

@@ -6,9 +6,9 @@ rounding noise. Output: `Agreement`, the error and a description of what is wron
 Each output is compared as a whole, and each of its slices along each dimension relative to the slice's magnitude:
 scores of a detection head share an output with boxes that are a thousand times larger. The error may be
 `Tolerances.digits` of the slice's largest value, or 32 times the noise of the original in that slice, since other
-orders of summation and fast convolutions lose a digit. If products ran on tensor cores at reduced precision, the error
-may also be the tolerance of that precision (`hardware/precision.py`). Integers must be equal, except for a few that
-depend on nearly equal numbers, as in an argmax.
+orders of summation and fast convolutions lose a digit. If factors of products were rounded to a reduced precision, the
+error may also be the tolerance of that precision (`hardware/precision.py`). Integers must be equal, except for a few
+that depend on nearly equal numbers, as in an argmax.
 """
 
 import math

@@ -9,9 +9,16 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from felixlike import _tvm, codegen
 from felixlike.errors import InvalidSchedule
 from felixlike.measure.packing import Packing, cut
+
+_HALF = "bfloat16"
+
+_LEAST_INFINITE = (2 - 2.0**-8) * 2.0**127
+"""The least number that rounds to infinity in bfloat16: half a unit above the largest one, a tie that goes to even."""
 
 Pieces = Mapping[str, tuple[Any, tuple[Packing, ...]]]
 """Maps a function's name to its kernel and the packings of the kernel's constants."""
@@ -28,7 +35,8 @@ def with_packed_constants(module: Any, known: Pieces | None = None) -> Any:
         The new module; the same one if it has no packing blocks.
 
     Raises:
-        InvalidSchedule: A function packs a parameter that is not a constant, so that every call would pack it.
+        InvalidSchedule: A function packs a parameter that is not a constant, so that every call would pack it, or
+            packs a finite number in a type that makes it infinite.
     """
     functions = {str(v.name_hint): f for v, f in module.functions.items() if isinstance(f, _tvm.PrimFunc)}
     pieces = {name: cut(func) for name, func in functions.items()}
@@ -59,6 +67,27 @@ class _Packer:
         return self._done[key]
 
 
+def _refusal(name: str, packing: Packing, constant: Any) -> InvalidSchedule | None:
+    """Return why a function cannot pack an argument, or None."""
+    if not isinstance(constant, _tvm.ir.GenericConst):
+        return InvalidSchedule(
+            f"the schedule packs parameter {packing.parameter}, which is not a constant, so every call would pack it",
+            where=name,
+            remedy="use a schedule without a packing block",
+        )
+    if packing.dtype != _HALF or str(constant.value.dtype) == _HALF:
+        return None
+    sizes = np.abs(constant.value.numpy())
+    largest = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
+    if largest < _LEAST_INFINITE:
+        return None
+    return InvalidSchedule(
+        f"{packing.dtype} has no number near {largest:.6g}, which parameter {packing.parameter} contains",
+        where=name,
+        remedy='use precision="float32", or scale the weights down',
+    )
+
+
 def _rewritten(module: Any, pieces: Pieces, packer: _Packer) -> Any:
     """Return the module with calls of functions in `pieces` replaced by calls of their kernels on packed constants."""
     relax = _tvm.relax
@@ -66,12 +95,8 @@ def _rewritten(module: Any, pieces: Pieces, packer: _Packer) -> Any:
     for variable, function in module.functions.items():
         if isinstance(function, relax.Function):
             mutator.builder_.update_func(variable, mutator.visit_expr(function))
-    for name, parameter in mutator.refused:  # raised here, since exceptions that pass through TVM lose their class
-        raise InvalidSchedule(
-            f"the schedule packs parameter {parameter}, which is not a constant, so every call would pack it",
-            where=name,
-            remedy="use a schedule without a packing block",
-        )
+    for refusal in mutator.refusals:  # raised here, since exceptions that pass through TVM lose their class
+        raise refusal
     return relax.transform.DeadCodeElimination()(mutator.builder_.get())
 
 
@@ -86,7 +111,7 @@ def _mutator() -> Any:
             super().__init__(module)
             self.pieces, self.packer = pieces, packer
             self.kernels: dict[str, Any] = {}
-            self.refused: list[tuple[str, int]] = []
+            self.refusals: list[InvalidSchedule] = []
 
         def visit_call_(self, call: Any) -> Any:
             call = super().visit_call_(call)
@@ -97,8 +122,9 @@ def _mutator() -> Any:
             arguments = list(call.args[1].fields)
             for number, packing in enumerate(packings):
                 constant = arguments[packing.parameter]
-                if not isinstance(constant, _tvm.ir.GenericConst):
-                    self.refused.append((name, packing.parameter))
+                refusal = _refusal(name, packing, constant)
+                if refusal is not None:
+                    self.refusals.append(refusal)
                     return call
                 arguments[packing.parameter] = self.packer.packed(name, number, packing, constant)
             if name not in self.kernels:

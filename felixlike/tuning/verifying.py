@@ -83,7 +83,14 @@ def verification_warnings(verification: Verification, name: str) -> list[Felixli
             return []
 
 
-def tell(verification: Verification, name: str, optimized: Any, others: Sequence[FelixlikeWarning] = ()) -> None:
+def tell(
+    verification: Verification,
+    name: str,
+    optimized: Any,
+    others: Sequence[FelixlikeWarning] = (),
+    *,
+    reduced: bool = False,
+) -> None:
     """Issue the warnings of a run.
 
     Args:
@@ -91,6 +98,7 @@ def tell(verification: Verification, name: str, optimized: Any, others: Sequence
         name: The model's name.
         optimized: The tuned model, attached to errors and warnings.
         others: Further warnings.
+        reduced: Whether products of the tuned model have a reduced precision.
 
     Raises:
         VerificationFailed: The tuned model computes something else.
@@ -100,7 +108,8 @@ def tell(verification: Verification, name: str, optimized: Any, others: Sequence
             f"the outputs of the tuned model differ from those of the original ({verification.reference}):"
             f" {verification.words}",
             where=name,
-            remedy="the tuned model is this error's attribute `optimized`; please report this with the model",
+            remedy=('use precision="float32"; ' if reduced else "")
+            + "the tuned model is this error's attribute `optimized`; please report this with the model",
         )
         failed.optimized = optimized
         raise failed

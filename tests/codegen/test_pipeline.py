@@ -16,6 +16,7 @@ from felixlike.codegen.annotations import (
     Columns,
     Guard,
     LoopAnnotation,
+    Narrow,
     Peel,
     Prefetch,
     Row,
@@ -72,7 +73,7 @@ def test_every_annotation_has_a_pass_and_a_unique_key() -> None:
         if isinstance(kind, type) and issubclass(kind, LoopAnnotation) and kind is not LoopAnnotation
     ]
     assert {annotation for each_pass in (*CPU_PASSES, *GPU_PASSES) for annotation in each_pass.marks} == set(kinds)
-    assert len({kind.key for kind in kinds}) == len(kinds) == 12
+    assert len({kind.key for kind in kinds}) == len(kinds) == 13
     assert all(kind.key == f"felixlike.{kind.__name__.lower()}" for kind in kinds)
 
 
@@ -88,6 +89,7 @@ def test_every_annotation_has_a_pass_and_a_unique_key() -> None:
         (Row(16), 16),
         (Transpose(16), 16),
         (TensorCores(2), 2),
+        (Narrow(3), 3),
         (Columns(113, 16), [113, 16]),
         (Peel(197, 16), [197, 16]),
         (Peel(197, 16, (32, 96)), [197, 16, 32, 96]),

@@ -9,13 +9,13 @@ import pytest
 from expressions import number
 
 from felixlike import _tvm, codegen
-from felixlike.codegen.annotations import Prefetch
+from felixlike.codegen.annotations import Narrow, Prefetch
 from felixlike.codegen.passes import prefetch
 
 _LANES, _LINE = 16, 16  # elements
 
 
-def _product(rows: int, steps: int, blocks: int, *, marked: bool = True) -> Any:
+def _product(rows: int, steps: int, blocks: int, *, marked: bool = True, narrow: bool = False) -> Any:
     """Return y[m, b, l] = Σ_k x[m, k] · w[b, k, l], with w packed in blocks of vectors that are used for all rows."""
     x, w = _tvm.te.placeholder((rows, steps), name="x"), _tvm.te.placeholder((blocks, steps, _LANES), name="w")
     k = _tvm.te.reduce_axis((0, steps), name="k")
@@ -31,6 +31,8 @@ def _product(rows: int, steps: int, blocks: int, *, marked: bool = True) -> Any:
     schedule.reverse_compute_at(schedule.cache_write(block, 0, "global"), row)
     if marked:
         Prefetch().put(schedule, step)
+    if narrow:
+        Narrow(3).put(schedule, step)
     schedule.decompose_reduction(block, step)
     return schedule.mod
 
@@ -51,6 +53,22 @@ def test_the_next_block_is_fetched_completely(rows: int, steps: int) -> None:
     assert fetched[0] == 4 * block
     assert np.all((np.diff(fetched) >= 0) & (np.diff(fetched) <= _LINE))
     assert 5 * block - _LINE <= fetched[-1] <= 5 * block + rows * steps
+
+
+def test_narrow_weights_that_are_read_once_are_fetched_at_a_distance() -> None:
+    (loop,) = [
+        loop
+        for loop in _tvm.found(prefetch(_product(1, 1024, 32, narrow=True))["main"].body, _tvm.tirx.For)
+        if str(loop.loop_var.name) == "k" and _tvm.found(loop.body, _tvm.tirx.Evaluate)
+    ]
+    (call,) = [statement.value for statement in _tvm.found(loop.body, _tvm.tirx.Evaluate)]
+    index = call.args[0].args[0].indices[-1]
+    for block, step in ((0, 0), (0, 5), (3, 7)):
+        read = (block * 1024 + step) * _LANES
+        assert number(index, {"b": block, "m": 0, "k": step}) == read + 1024 // 4
+    assert not loop.annotations
+    plain = prefetch(_product(1, 1024, 32))["main"]
+    assert not _tvm.found(plain.body, _tvm.tirx.Evaluate)
 
 
 def test_values_are_correct() -> None:

@@ -21,7 +21,7 @@ from felixlike.hardware import (
 )
 
 GPU = resolve_target("sm_90")
-ROUNDED = [precision for precision in PRECISIONS if precision.on_tensor_cores]
+ROUNDED = [precision for precision in PRECISIONS if precision.is_reduced]
 
 
 def test_targets_keep_their_precision() -> None:
@@ -43,6 +43,7 @@ def test_targets_keep_their_precision() -> None:
     [
         ("cpu", "tf32", "tf32 needs tensor cores, but a CPU has none"),
         ("simulated:cpu", "float16", "float16 needs tensor cores, but a CPU has none"),
+        ("simulated:cpu", "bfloat16", "bfloat16 is not supported: simulated devices"),
         ("simulated:h100", "bfloat16", "bfloat16 needs tensor cores, but simulated devices"),
         ("sm_90", "tf23", "'tf23' is not a precision"),
         ("sm_90", 32, "32 is not a precision"),
@@ -69,6 +70,17 @@ def test_targets_with_a_bad_attribute_are_refused(attributes: dict[str, str], wo
     with pytest.raises(UnknownTarget, match=r"feature\.precision") as caught:
         resolve_target(_tvm.Target({**GPU.export(), **invalid, **attributes}))
     assert words in str(caught.value)
+
+
+def test_cpus_round_weights_to_bfloat16() -> None:
+    """One factor is rounded, so that a product's error is half of that on tensor cores, and no product is faster."""
+    target = with_precision(resolve_target("cpu"), "bfloat16")
+    assert target_device(target).precision == "bfloat16"
+    precision = precision_of(resolve_target(_tvm.Target(str(target))))
+    assert (precision.name, precision.times) == ("bfloat16", 1)
+    assert precision.unit == check_precision("bfloat16").unit / 2
+    assert precision.model_tolerance <= 2e-2
+    assert target_device(resolve_target("cpu")).precision == "float32"
 
 
 def _rounded(values: Any, digits: int) -> Any:

@@ -304,6 +304,8 @@ def test_the_precision_of_products_is_reported(report: Report) -> None:
     assert "Products: tf32 on tensor cores in dense; float32 elsewhere." in report_text(with_task_precision)
     assert "tf32 on tensor cores in dense" in report_table(with_task_precision)
     assert Report.from_json(json.loads(json.dumps(with_task_precision.to_json()))).tasks[0].precision == "tf32"
+    on_a_cpu = dataclasses.replace(with_task_precision, precision="bfloat16", target='{"kind":"llvm"}')
+    assert "Products: bfloat16 weights in dense; float32 elsewhere." in report_text(on_a_cpu)
     older = with_task_precision.to_json()
     del older["precision"]
     for task in older["tasks"]:

@@ -1,5 +1,6 @@
 """Tests for packed constants: each call site's constant is packed at compile time, and no call packs any."""
 
+import math
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from felixlike import _tvm
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend import Imported, import_model
 from felixlike.frontend.constants import PACKING
+from felixlike.hardware import resolve_target, with_precision
 from felixlike.runtime import compile_model, load, save
 from felixlike.runtime.constant_packing import with_packed_constants
 from felixlike.symbolic import sketches
@@ -126,3 +128,22 @@ def test_schedules_that_pack_inputs_are_refused(net: Any) -> None:
     schedule.annotate(schedule.cache_read(schedule.get_sblock("matmul"), 1, "global"), PACKING, True)
     with pytest.raises(InvalidSchedule, match=r"matmul: .*packs parameter 1, which is not a constant"):
         compile_model(imported, {task.key: schedule})
+
+
+def test_weights_that_overflow_when_they_are_packed_are_refused() -> None:
+    """Infinite weights stay infinite. Finite ones that bfloat16 rounds to infinity are refused."""
+    model = nn.Linear(1024, 1024, bias=False).eval()
+    target = with_precision(resolve_target("cpu"), "bfloat16")
+
+    def compiled(value: float) -> Any:
+        with torch.no_grad():
+            model.weight[3, 7] = value
+        imported = import_model(model, torch.zeros(1, 1024), target)
+        (task,) = imported.tasks
+        sketch = next(s for s in sketches(task, space="own") if s.precision == "bfloat16")
+        return compile_model(imported, {task.key: sketch.schedule(sketch.sample(1, seed=0)[0].tolist())})
+
+    assert compiled(3.3961e38)(torch.eye(1024)[7:8])[0, 3] == torch.tensor(3.3961e38).bfloat16().float()
+    assert compiled(math.inf)(torch.ones(1, 1024))[0, 3] == math.inf
+    with pytest.raises(InvalidSchedule, match=r"bfloat16 has no number near 3\.3962\d*e\+38.*precision=\"float32\""):
+        compiled(-3.3962e38)

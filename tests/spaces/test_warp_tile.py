@@ -30,7 +30,7 @@ from felixlike.symbolic.expr.evaluation import evaluate
 from felixlike.symbolic.program.source_size import source_characters
 
 PLAIN = resolve_target("sm_90")
-ON_TENSOR_CORES = [precision.name for precision in PRECISIONS if precision.on_tensor_cores]
+ON_TENSOR_CORES = [precision.name for precision in PRECISIONS if precision.is_reduced]
 TARGETS = {name: with_precision(PLAIN, name) for name in ON_TENSOR_CORES}
 
 OPERATORS: dict[str, Callable[[], Any]] = {

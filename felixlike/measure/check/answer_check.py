@@ -77,7 +77,7 @@ def tolerance(
         terms: Number of terms of the longest sum in the function.
         given: The user's tolerance. It replaces that of float32 and is a lower limit for other dtypes.
         rounded: Coarsest dtype of an intermediate value; its ε is used if it is larger.
-        products: Largest error due to rounded factors, as on tensor cores (`hardware/precision.py`).
+        products: Largest error due to factors that are rounded first (`hardware/precision.py`).
 
     Returns:
         The tolerance; 0 for integers and booleans.

@@ -31,10 +31,11 @@ from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, LoopRef, Schedule, TirExpr
 from felixlike.codegen.annotations import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
-from felixlike.hardware import Device
+from felixlike.hardware import BFLOAT16, Device
 from felixlike.hardware.vectors import TILE
 from felixlike.spaces.blocks import copy_operand, costs, in_step, realize_of
 from felixlike.spaces.contraction import Axis, Contraction, read_contraction, without_groups, without_points
+from felixlike.spaces.cpu import narrow_weights
 from felixlike.spaces.cpu.register_bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled
 from felixlike.spaces.roles import Roles, choose_roles, slides
@@ -50,23 +51,39 @@ def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[
     """Return the schedule, changed, with the block tiled for registers, or [] if the rule does not apply.
 
     It does not apply if the block is no contraction, has no axis suitable for vectors, or is among other reductions.
+    Where weights may be rounded, a second schedule keeps them in bfloat16 if that is estimated to be faster.
     """
-    if read_contraction(schedule, block) is None:
+    may_narrow = device.precision == BFLOAT16.name and narrow_weights.can_be_narrow(schedule, block)
+    second, name = schedule.copy() if may_narrow else None, str(schedule.get(block).name_hint)
+    tiled = _tiled(schedule, block, device)
+    if tiled is None:
         return []
+    if second is None or not narrow_weights.pays(schedule, *tiled, device):
+        return [schedule]
+    narrow = second.get_sblock(name)
+    _tiled(second, narrow, device)
+    narrow_weights.mark(second, narrow)
+    return [schedule, second]
+
+
+def _tiled(schedule: Schedule, block: BlockRef, device: Device) -> tuple[Contraction, Roles] | None:
+    """Tile a block and return its contraction and roles, or None if the rule does not apply."""
+    if read_contraction(schedule, block) is None:
+        return None
     without_groups(schedule, block)
     contraction = read_contraction(schedule, block)
     if contraction is None:
-        return []
+        return None
     contraction = _padded(schedule, block, contraction, device)
     roles = choose_roles(contraction, device)
     if roles is None:
-        return []
+        return None
     adjacent = settle_surroundings(schedule, block)
     if adjacent is None:
-        return []
+        return None
     adjacent = _packed(schedule, block, contraction, roles, adjacent)
     _tile(schedule, block, contraction, roles, adjacent, device)
-    return [schedule]
+    return contraction, roles
 
 
 def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, device: Device) -> Contraction:

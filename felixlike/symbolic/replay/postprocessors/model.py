@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from felixlike.errors import UnsupportedSketch
+from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
 from felixlike.spaces import FITS_REGISTERS, KEEPS_TO_BOUNDS
+from felixlike.spaces.cpu import narrow_weights
 from felixlike.symbolic.expr.expression import const
 from felixlike.symbolic.program import Constraint, Program
 from felixlike.symbolic.replay.postprocessors.compact_allocation import compact_allocation
 from felixlike.symbolic.replay.postprocessors.cooperative_fetch import cooperative_fetch
 from felixlike.symbolic.replay.postprocessors.gpu_code import gpu_constraints
 from felixlike.symbolic.replay.postprocessors.parallel_vectorize_unroll import Limits, parallel_vectorize_unroll
-from felixlike.symbolic.replay.postprocessors.rewrite_layout import rewrite_layout
+from felixlike.symbolic.replay.postprocessors.rewrite_layout import narrow_constants, rewrite_layout
 from felixlike.symbolic.replay.postprocessors.thread_bounds import thread_bounds
 from felixlike.symbolic.replay.postprocessors.tile_bounds import tile_bounds
 from felixlike.symbolic.replay.state import ReplayState
@@ -88,6 +90,15 @@ def _fused_loops(program: Program, replay: ReplayState, _: Task) -> Program:
     return parallel_vectorize_unroll(program, limits)
 
 
+def _packed_constants(program: Program, replay: ReplayState, task: Task) -> Program:
+    """Apply the layout and the type of packed constants."""
+    program = rewrite_layout(program, task.layout_free)
+    if not narrow_weights.is_marked(replay.schedule):
+        return program
+    blocks = packing_blocks(replay.schedule.mod["main"].body)
+    return narrow_constants(program, [str(b.writes[0].source.name) for b in blocks], narrow_weights.ITEM_BYTES)
+
+
 def _limits_of_a_gpu(program: Program, replay: ReplayState, task: Task) -> tuple[Constraint, ...]:
     """Return the constraints of VerifyGPUCode."""
     lowest: dict[str, int] = {}
@@ -103,7 +114,7 @@ MODELS: dict[str, Model] = {
     "RewriteUnboundBlock": Model(),
     "RewriteParallelVectorizeUnroll": Model(loops=_fused_loops),
     "RewriteReductionBlock": Model(),  # `reduction_block` gives the position of initial stores
-    "RewriteLayout": Model(buffers=lambda program, _, task: rewrite_layout(program, task.layout_free)),
+    "RewriteLayout": Model(buffers=_packed_constants),
     "VerifyGPUCode": Model(refuses=_limits_of_a_gpu),
     KEEPS_TO_BOUNDS: Model(refuses=lambda program, replay, _: tile_bounds(replay, program)),
     FITS_REGISTERS: Model(refuses=lambda program, replay, _: thread_bounds(replay, program)),

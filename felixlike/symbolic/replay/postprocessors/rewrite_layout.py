@@ -10,7 +10,7 @@ access neighbouring elements. Follows TVM's rewrite_layout.cc and SuggestIndexMa
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from felixlike.errors import UnsupportedSketch
@@ -36,13 +36,45 @@ def rewrite_layout(program: Program, free: Collection[str]) -> Program:
         packed[store] = _packed(access, path)
     if not packed:
         return program
+
+    def change(store: Store) -> Store:
+        access = packed.get(store)
+        if access is None:
+            return store
+        return replace(store, loads=tuple(access if a.buffer is access.buffer.origin else a for a in store.loads))
+
+    new_buffers = {a.buffer.origin: a.buffer for a in packed.values() if a.buffer.origin is not None}
+    return _changed(program, change, new_buffers)
+
+
+def narrow_constants(program: Program, packed: Collection[str], item_bytes: int) -> Program:
+    """Return the program with another size of the elements of packed constants.
+
+    Args:
+        program: The program after `rewrite_layout`.
+        packed: Names of the constants that the schedule itself has packed.
+        item_bytes: Bytes of an element.
+    """
+    narrow = {
+        buffer: replace(buffer, item_bytes=item_bytes)
+        for buffer in program.buffers
+        if buffer.origin is not None or (buffer.name in packed and not buffer.internal)
+    }
+
+    def of(accesses: tuple[Access, ...]) -> tuple[Access, ...]:
+        return tuple(replace(a, buffer=narrow.get(a.buffer, a.buffer)) for a in accesses)
+
+    return _changed(program, lambda s: replace(s, loads=of(s.loads), regions=of(s.regions)), narrow)
+
+
+def _changed(program: Program, change: Callable[[Store], Store], buffers: dict[Buffer, Buffer]) -> Program:
+    """Return a program with changed stores and buffers."""
     stores: dict[Store, Store] = {}
-    body = tuple(_rebuild(node, packed, stores) for node in program.body)
-    new_buffers = {access.buffer.origin: access.buffer for access in packed.values()}
+    body = tuple(_rebuild(node, change, stores) for node in program.body)
     return replace(
         program,
         body=body,
-        buffers=tuple(new_buffers.get(buffer, buffer) for buffer in program.buffers),
+        buffers=tuple(buffers.get(buffer, buffer) for buffer in program.buffers),
         blankets={stores[s]: blanket for s, blanket in program.blankets.items()},
     )
 
@@ -87,13 +119,9 @@ def _check_digits(buffer: Buffer, index: Index, extent: Expr, loops: list[Loop])
         )
 
 
-def _rebuild(node: Loop | Store, packed: dict[Store, Access], stores: dict[Store, Store]) -> Loop | Store:
-    """Return a node with the new accesses, and record the new stores."""
+def _rebuild(node: Loop | Store, change: Callable[[Store], Store], stores: dict[Store, Store]) -> Loop | Store:
+    """Return a node with changed stores, and record the new stores."""
     if isinstance(node, Loop):
-        return replace(node, body=tuple(_rebuild(child, packed, stores) for child in node.body))
-    access = packed.get(node)
-    stores[node] = node
-    if access is not None:
-        loads = tuple(access if load.buffer is access.buffer.origin else load for load in node.loads)
-        stores[node] = replace(node, loads=loads)
+        return replace(node, body=tuple(_rebuild(child, change, stores) for child in node.body))
+    stores[node] = change(node)
     return stores[node]
