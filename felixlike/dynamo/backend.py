@@ -23,7 +23,7 @@ from felixlike.dynamo.options import Options, read_options
 from felixlike.dynamo.output_views import SplitGraph
 from felixlike.dynamo.weights import WATCHING, WeightGuard
 from felixlike.dynamo.writes import changed_inputs
-from felixlike.errors import FelixlikeError, InvalidModel, NotCompiledWarning, SharedInputs, first_line
+from felixlike.errors import InvalidModel, NotCompiledWarning, SharedInputs, first_line
 
 if TYPE_CHECKING:
     from felixlike.frontend import Imported
