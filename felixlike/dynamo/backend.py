@@ -21,7 +21,7 @@ from felixlike.dynamo.bound import Bound
 from felixlike.dynamo.graph_sizes import GraphSizes
 from felixlike.dynamo.options import Options, read_options
 from felixlike.dynamo.output_views import SplitGraph
-from felixlike.dynamo.weights import WATCHING, WeightGuard
+from felixlike.dynamo.weights import WATCHING, WeightGuard, unused
 from felixlike.dynamo.writes import changed_inputs
 from felixlike.errors import InvalidModel, NotCompiledWarning, SharedInputs, first_line
 
@@ -143,15 +143,15 @@ class _CapturedGraph:
         compiled = self._version(inputs)
         if compiled is None and (self._is_full or _numbers(inputs) in self._refused_numbers):
             return self._graph(*inputs)
-        if compiled is None or not compiled.weights.holds(inputs):
+        if compiled is None or not compiled.weights.hold():
             compiled = self._compile(inputs)
             if compiled is None:
                 return self._graph(*inputs)
         return compiled(inputs)
 
     def _version(self, inputs: Sequence[Any]) -> CompiledGraph | None:
-        """Return the version for the sizes of a call."""
-        return next((version for version in self._versions if version.serves(inputs)), None)
+        """Return the version for the sizes and the weights of a call."""
+        return next((one for one in self._versions if one.weights.are_in(inputs) and one.serves(inputs)), None)
 
     def _compile(self, inputs: Sequence[Any]) -> CompiledGraph | None:
         """Compile for these sizes and weights. If that fails, warn once and return None."""
@@ -159,22 +159,20 @@ class _CapturedGraph:
             if self._refused:  # set by another thread in the meantime
                 return None
             compiled = self._version(inputs)
-            if compiled is not None:
-                if compiled.weights.holds(inputs):
-                    return compiled
-                compiled.cancel()
-                self._versions = [version for version in self._versions if version is not compiled]
-                self._recompiled += 1
-                if self._recompiled >= WATCHING.changes:
-                    self._versions = []
-                    self._refuse(f"its weights changed {self._recompiled} times")
-                    return None
-            elif self._is_full or _numbers(inputs) in self._refused_numbers:  # set by another thread in the meantime
+            if compiled is not None and compiled.weights.hold():
+                return compiled
+            if compiled is None and (self._is_full or _numbers(inputs) in self._refused_numbers):  # likewise
                 return None
-            elif len(self._versions) + len(self._refused_numbers) >= max(1, self._options.sizes):
+            left = unused([one.weights for one in self._versions])
+            self._drop([one for one in self._versions if one is compiled or one.weights in left])
+            if self._recompiled >= WATCHING.changes:
+                times = self._recompiled
+                self._drop(self._versions)
+                self._refuse(f"its weights changed {times} times")
+                return None
+            if why := self._limit(inputs):
                 self._is_full = True
-                most = counted(self._options.sizes, "set")
-                self._refuse(f"it was called with more than {most} of sizes; increase the option sizes")
+                self._refuse(why)
                 return None
             try:
                 compiled = self._new_version(inputs)
@@ -184,6 +182,24 @@ class _CapturedGraph:
                 return None
             self._versions = [*self._versions, compiled]
             return compiled
+
+    def _drop(self, versions: Sequence[CompiledGraph]) -> None:
+        """Drop versions whose weights have changed, or which nothing uses any more."""
+        for version in versions:
+            version.cancel()
+        self._versions = [version for version in self._versions if version not in versions]
+        self._recompiled += len(versions)
+
+    def _limit(self, inputs: Sequence[Any]) -> str:
+        """Return why no further version may be compiled; empty if it may."""
+        sets = sum(version.serves(inputs) for version in self._versions)
+        if sets >= WATCHING.sets:
+            return f"it was called with more than {counted(WATCHING.sets, 'set')} of weights"
+        sizes = {version.numbers for version in self._versions} | self._refused_numbers
+        if not sets and len(sizes) >= max(1, self._options.sizes):
+            most = counted(self._options.sizes, "set")
+            return f"it was called with more than {most} of sizes; increase the option sizes"
+        return ""
 
     def _new_version(self, inputs: Sequence[Any]) -> CompiledGraph:
         """Compile a version for many sizes, or for those of the inputs if that fails."""
@@ -217,6 +233,7 @@ class CompiledGraph:
 
     Attributes:
         weights: Detects changes of the weights.
+        numbers: The sizes and other numbers among the example inputs.
         call: Maps the inputs that are not weights to the results of the compiled part. It is replaced when tuning has
             found a better version.
     """
@@ -232,7 +249,7 @@ class CompiledGraph:
         from felixlike.api import optimize
 
         _check_state_of_pytorch(inputs)
-        self._numbers = _numbers(inputs)
+        self.numbers = _numbers(inputs)
         self._graph, self._split, self._warned = graph, SplitGraph(graph), False
         changed = changed_inputs(graph, _placeholders(graph))
         with torch.no_grad():
@@ -286,7 +303,7 @@ class CompiledGraph:
 
     def serves(self, inputs: Sequence[Any]) -> bool:
         """Return whether this version is for the sizes of a call."""
-        return _numbers(inputs) == self._numbers if self._span is None else self._span.holds(inputs)
+        return _numbers(inputs) == self.numbers if self._span is None else self._span.holds(inputs)
 
     def cancel(self) -> None:
         """Stop tuning, because the weights have changed."""

@@ -13,8 +13,10 @@ MB takes about 50 s, until which such a change is not detected.
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,12 +33,14 @@ class Watching:
         piece: Bytes per checksum, which takes 0.2 ms.
         share: Upper limit on the share of the time that checksums take, 0 to 1.
         changes: Number of changes of weights after which a graph is no longer compiled but run by PyTorch.
+        sets: Number of sets of weights for which a graph is compiled. Equal layers share a graph.
     """
 
     words: int = 4
     piece: int = 2**18
     share: float = 0.01
     changes: int = 8
+    sets: int = 64
 
 
 WATCHING = Watching()
@@ -66,12 +70,9 @@ class WeightGuard:
                 for offset in range(0, length, WATCHING.piece)
             ]
 
-    def holds(self, inputs: Sequence[Any]) -> bool:
-        """Return whether the weights among a graph's inputs are unchanged, as far as detected so far."""
-        for place, tensor, _, _ in self._known:
-            if inputs[place] is not tensor:
-                return False
-        return self.hold()
+    def are_in(self, inputs: Sequence[Any]) -> bool:
+        """Return whether a graph's inputs contain these tensors, changed or not."""
+        return all(inputs[place] is tensor for place, tensor, _, _ in self._known)
 
     def hold(self) -> bool:
         """Return whether the tensors are unchanged, as far as detected so far. After a change it is always False."""
@@ -107,6 +108,20 @@ class WeightGuard:
                 break
         self._due = time.monotonic() + (time.thread_time() - started) / WATCHING.share
         return same
+
+
+def unused(guards: Sequence[WeightGuard]) -> list[WeightGuard]:
+    """Return those with a tensor to which nothing else in Python refers.
+
+    References are counted, because a tensor with weak references cannot be swapped (`torch.utils.swap_tensors`).
+    """
+    own = Counter(id(tensor) for guard in guards for _, tensor, _, _ in guard._known)
+    others = 2  # the variable of the loop and the argument
+    return [
+        guard
+        for guard in guards
+        if any(sys.getrefcount(tensor) <= own[id(tensor)] + others for _, tensor, _, _ in guard._known)
+    ]
 
 
 def _region(tensor: Any) -> tuple[int, int] | None:

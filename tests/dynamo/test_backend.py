@@ -34,6 +34,19 @@ def _model() -> nn.Module:
     return nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.BatchNorm1d(24), nn.Linear(24, 8)).eval()
 
 
+def _made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list that receives the compiled function of each version."""
+    made: list[Any] = []
+
+    class Recorded(backend.CompiledGraph):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self.call)
+
+    monkeypatch.setattr(backend, "CompiledGraph", Recorded)
+    return made
+
+
 def test_the_backend_is_registered() -> None:
     assert "felixlike" in torch._dynamo.list_backends()
 
@@ -49,7 +62,7 @@ def test_a_compiled_module_gives_equal_outputs_for_every_size(options: dict[str,
 
 
 def test_reports_name_the_layers_of_the_users_modules(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
-    made: list[Any] = []
+    made = _made(monkeypatch)
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -60,12 +73,6 @@ def test_reports_name_the_layers_of_the_users_modules(monkeypatch: pytest.Monkey
             result: Tensor = self.down(torch.relu(self.up(x)))
             return result
 
-    class Recorded(backend.CompiledGraph):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            made.append(self.call)
-
-    monkeypatch.setattr(backend, "CompiledGraph", Recorded)
     model, x = nn.Sequential(Block(), Block()).eval(), torch.randn(3, 8)
     with torch.no_grad():
         torch.testing.assert_close(torch.compile(model, backend="felixlike", options=options)(x), model(x))
@@ -102,6 +109,40 @@ def test_graphs_whose_weights_keep_changing_are_left_to_pytorch(options: dict[st
     with pytest.warns(NotCompiledWarning, match="weights .*8 times"):
         call()
     call()
+
+
+class _Apart(nn.Module):
+    """A layer in a graph of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        result: Tensor = torch.relu(self.linear(x))
+        return result
+
+
+def test_layers_that_share_a_graph_have_a_version_each(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _made(monkeypatch)
+    model, x = nn.Sequential(*(_Apart() for _ in range(10))).eval(), torch.randn(2, 8)
+    compiled = torch.compile(model, backend="felixlike", options=options)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), model(x))
+        assert len(made) == 10
+        for _ in range(7):  # the versions of replaced weights are dropped, and count as changes
+            first = model.get_submodule("0.linear")
+            assert isinstance(first, nn.Linear)
+            first.weight = nn.Parameter(torch.randn(8, 8))
+            torch.testing.assert_close(compiled(x), model(x))
+        assert len(made) == 17
+        first.weight = nn.Parameter(torch.randn(8, 8))
+        with pytest.warns(NotCompiledWarning, match="weights .*8 times"):
+            torch.testing.assert_close(compiled(x), model(x))
 
 
 @pytest.mark.usefixtures("own_cache")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from felixlike.dynamo import weights
-from felixlike.dynamo.weights import WeightGuard
+from felixlike.dynamo.weights import WeightGuard, unused
 
 
 def _weight(*shape: int) -> Tensor:
@@ -37,17 +37,26 @@ def _counted(tensor: Tensor) -> None:
 def test_changes_are_detected_by_the_next_call(change: Callable[[Tensor], None]) -> None:
     first, second = _weight(), _weight()
     guard = WeightGuard([(0, first), (2, second)])
-    assert guard.holds([first, None, second])
+    assert guard.are_in([first, None, second])
+    assert guard.hold()
     change(second)
-    assert not guard.holds([first, None, second])
+    assert not guard.hold()
     assert not guard.hold()  # a detected change invalidates the guard permanently
 
 
-def test_another_tensor_with_equal_values_is_a_change() -> None:
+def test_another_tensor_with_equal_values_is_another_weight() -> None:
     weight = _weight()
     guard = WeightGuard([(0, weight)])
-    assert not guard.holds([weight.clone()])
-    assert guard.holds([weight])
+    assert not guard.are_in([weight.clone()])
+    assert guard.are_in([weight])
+
+
+def test_tensors_that_only_guards_refer_to_are_unused() -> None:
+    kept, dropped = _weight(), _weight()
+    guards = [WeightGuard([(0, kept)]), WeightGuard([(0, kept), (1, dropped)]), WeightGuard([(0, dropped)])]
+    assert unused(guards) == []
+    del dropped
+    assert unused(guards) == guards[1:]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int8, torch.bool])
@@ -64,9 +73,9 @@ def test_tensors_of_inference_mode_are_compared_by_content() -> None:
     with torch.inference_mode():
         weight = torch.randn(8, 8)
         guard = WeightGuard([(0, weight)])
-        assert guard.holds([weight])
+        assert guard.hold()
         weight.add_(1)
-        assert not guard.holds([weight])
+        assert not guard.hold()
 
 
 def test_changes_of_one_element_are_detected_within_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
