@@ -1,24 +1,26 @@
 """Measure text generation: python -m benchmarks.generation [--only NAME].
 
 A model's `generate` under `torch.compile(backend="felixlike")`, with predicted schedules, is compared with PyTorch
-eager and with torch.compile, each with a static and with a growing cache. Whole calls that generate 32 tokens after a
-prompt of 32 are timed interleaved, each side in its own process with a thread per core. The seconds of the first call,
-from an empty store, are noted. The benchmark writes docs/results/generation.json and .md.
+eager and with torch.compile, each with a static and with a growing cache, and with OpenVINO, whose graph holds the
+cache as its state. Whole calls that generate 32 tokens after a prompt of 32 are timed interleaved, each side in its own
+process with a thread per core. The seconds of the first call, with empty caches, are noted. The benchmark writes
+docs/results/generation.json and .md.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from felixlike.measure.sides.processes import Sides
+    from torch import Tensor, nn
+
+    from felixlike.bench.sides import Prepared
+    from felixlike.measure.sides.processes import Loaded, Sides
 
 PROMPT, TOKENS = 32, 32
 NETWORKS = ("GPT-2", "LLaMA, 8 layers of 1024")
@@ -30,7 +32,10 @@ RIVALS = {
     "eager": None,
 }
 CACHES = {**OURS, **RIVALS}
-"""The cache of each side. `generate` makes a growing one unless told otherwise."""
+"""The cache of each side of PyTorch. `generate` makes a growing one unless told otherwise."""
+
+OPENVINO, OPENVINO_DEFAULT = "OpenVINO float32", "OpenVINO default"
+SIDES = (*CACHES, OPENVINO, OPENVINO_DEFAULT)
 
 
 def main() -> None:
@@ -44,8 +49,8 @@ def main() -> None:
     rows = dict(of_this_machine("generation").get("networks", {}))
     for name in NETWORKS:
         if arguments.only in name:
-            with Sides() as sides, tempfile.TemporaryDirectory(prefix="felixlike-") as folder:
-                rows[name] = _measured(name, sides, Path(folder))
+            with tempfile.TemporaryDirectory(prefix="felixlike-") as caches, Sides(Path(caches)) as sides:
+                rows[name] = _measured(name, sides)
             ordered = {network_name: rows[network_name] for network_name in NETWORKS if network_name in rows}
             write_for_this_machine("generation", {"networks": ordered}, _text(ordered))
 
@@ -72,53 +77,80 @@ def network(name: str) -> Any:
     return model.eval()
 
 
-def generated(side: str, name: str, folder: Path) -> Callable[[], Any]:
-    """Return a call that generates the tokens. The seconds of its first call are written to a file of the folder."""
+def model_and_prompt(name: str) -> tuple[nn.Module, tuple[Tensor]]:
+    """Return a model and the tokens to go on from."""
     import torch
 
-    model = network(name)
-    prompt = torch.randint(0, 32_000, (1, PROMPT), generator=torch.Generator().manual_seed(1))
+    return network(name), (torch.randint(0, 32_000, (1, PROMPT), generator=torch.Generator().manual_seed(1)),)
+
+
+def loaded(side: str, name: str) -> Loaded:
+    """Return a call that generates the tokens, and facts about its first one."""
+    from benchmarks import generation_openvino
+    from felixlike.bench import sides
+    from felixlike.bench.openvino import FLOAT32
+
+    prepare: Callable[[Any, Any], Prepared]
+    if side in CACHES:
+        package, prepare = "felixlike" if side in OURS else "torch", partial(_of_torch, side)
+    else:
+        hints = {**FLOAT32, "KV_CACHE_PRECISION": "f32"} if side == OPENVINO else {}
+        package, prepare = "openvino", partial(generation_openvino.prepared, TOKENS, hints)
+    return sides.loaded(package, prepare, partial(model_and_prompt, name))
+
+
+def _of_torch(side: str, model: Any, inputs: tuple[Tensor]) -> Prepared:
+    """Prepare the model's own `generate`."""
+    import torch
+
+    from felixlike.bench.sides import Prepared, dtypes
+
     if side in OURS:
-        options: dict[str, Any] = {"seconds": 0, "store": str(folder / "store.sqlite")}
-        model.forward = torch.compile(model.forward, backend="felixlike", options=options)
+        import felixlike  # noqa: F401 (its version is a fact of the side)
+
+        model.forward = torch.compile(model.forward, backend="felixlike", options={"seconds": 0})
     elif side.startswith("torch.compile"):
         model.forward = torch.compile(model.forward)
+    (prompt,) = inputs
     given = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "pad_token_id": 0}
-    call = functools.partial(model.generate, prompt, max_new_tokens=TOKENS, cache_implementation=CACHES[side], **given)
-    started = time.monotonic()
-    tokens = call()
-    _file(folder, side).write_text(f"{time.monotonic() - started} {tokens.tolist()}")
-    return call
+    call = partial(model.generate, prompt, max_new_tokens=TOKENS, cache_implementation=CACHES[side], **given)
+    return Prepared(
+        call, "predicted schedules" if side in OURS else "", lambda: (dtypes(model, inputs), torch.get_num_threads())
+    )
 
 
-def _file(folder: Path, side: str) -> Path:
-    return folder / f"{side.replace(' ', '_')}.txt"
-
-
-def _measured(name: str, sides: Sides, folder: Path) -> dict[str, Any]:
+def _measured(name: str, sides: Sides) -> dict[str, Any]:
     """Measure all sides of one network."""
-    timed = sides.compare({side: partial(generated, side, name, folder) for side in CACHES}, seconds_a_side=15, slot=2)
-    notes = {side: _file(folder, side).read_text().split(" ", 1) for side in timed}
+    from felixlike.bench.answers import unpacked
+
+    timed = sides.compare({side: partial(loaded, side, name) for side in SIDES}, seconds_a_side=15, slot=2)
+    facts = {side: sides.facts[side] for side in timed}
+    tokens = {side: unpacked(fact.answer)[0].tolist() for side, fact in facts.items()}
     return {
         "tokens a second": {side: TOKENS / timing.seconds for side, timing in timed.items()},
-        "first call": {side: float(first) for side, (first, _) in notes.items()},
-        "same tokens": len({tokens for _, tokens in notes.values()}) == 1,
+        "first call": {side: fact.seconds for side, fact in facts.items()},
+        "precision": {side: fact.precision for side, fact in facts.items()},
+        "same tokens": all(tokens[side] == tokens["eager"] for side in tokens if side != OPENVINO_DEFAULT),
     }
 
 
 def _text(rows: Mapping[str, Any]) -> str:
     lines = [
         f"Tokens a second: {TOKENS} tokens after a prompt of {PROMPT}, batch 1, float32, random weights. Ours has"
-        " predicted schedules, nothing is measured. The cache is static unless the column says otherwise. first:"
-        " seconds of the first call, which compiles two graphs, or three with a growing cache.",
+        " predicted schedules, nothing is measured. The cache is static unless the column says otherwise; OpenVINO's is"
+        f" the state of its graph. {OPENVINO_DEFAULT} has the precision in brackets and a cache of 8 bits, and does not"
+        " count in ours ÷ best, which compares sides in float32. first: seconds of the first call with empty caches. It"
+        " compiles two graphs in PyTorch, or three with a growing cache.",
         "",
-        f"| network |{''.join(f' {side} | first |' for side in CACHES)} ours ÷ best | same tokens |",
-        f"| --- |{' --- |' * (2 * len(CACHES) + 2)}",
+        f"| network |{''.join(f' {side} | first |' for side in SIDES)} ours ÷ best | same tokens |",
+        f"| --- |{' --- |' * (2 * len(SIDES) + 2)}",
     ]
     for name, row in rows.items():
         speeds, first = row["tokens a second"], row["first call"]
-        cells = [f"{speeds[s]:.1f} | {first[s]:.1f}" if s in speeds else "– | –" for s in CACHES]
-        ours, rivals = ([speeds[side] for side in group if side in speeds] for group in (OURS, RIVALS))
+        other = row.get("precision", {}).get(OPENVINO_DEFAULT)
+        notes = {OPENVINO_DEFAULT: f" ({other})"} if other else {}
+        cells = [f"{speeds[s]:.1f}{notes.get(s, '')} | {first[s]:.1f}" if s in speeds else "– | –" for s in SIDES]
+        ours, rivals = ([speeds[side] for side in group if side in speeds] for group in (OURS, (*RIVALS, OPENVINO)))
         ratio = f"**{max(ours) / max(rivals):.2f}**" if ours and rivals else "–"
         lines.append(f"| {name} | {' | '.join(cells)} | {ratio} | {'yes' if row['same tokens'] else 'no'} |")
     return "\n".join(lines)

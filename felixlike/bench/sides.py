@@ -8,7 +8,6 @@ eager has one per memory layout, torch.compile and ONNX Runtime have one with an
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import warnings
@@ -22,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 from felixlike._util import scratch
 from felixlike._util.torch_compat import freeze_weights
 from felixlike._util.wording import counted
+from felixlike.bench import openvino
 from felixlike.bench.answers import packed
+from felixlike.bench.precisions import precisions
 from felixlike.errors import first_line
 from felixlike.hardware import placement
 from felixlike.hardware.probe import usable_processors
@@ -183,7 +184,7 @@ def _zero_shot(model: nn.Module, inputs: Inputs) -> Prepared:
 def _ours(optimized: Any, model: nn.Module, inputs: Inputs, settings: str) -> Prepared:
     """Prepare a model of felixlike, which has the precision of the original: no rewrite for CPUs lowers it."""
     threads = optimized.threads or placement.threads()
-    return Prepared(lambda: optimized(*inputs), settings, lambda: (_dtypes(model, inputs), threads))
+    return Prepared(lambda: optimized(*inputs), settings, lambda: (dtypes(model, inputs), threads))
 
 
 def _untuned(model: nn.Module, inputs: Inputs) -> Prepared:
@@ -193,7 +194,7 @@ def _untuned(model: nn.Module, inputs: Inputs) -> Prepared:
 
     plain = compile_model(import_model(model, inputs))
     threads = placement.threads()
-    return Prepared(lambda: plain(*inputs), "no schedules", lambda: (_dtypes(model, inputs), threads))
+    return Prepared(lambda: plain(*inputs), "no schedules", lambda: (dtypes(model, inputs), threads))
 
 
 def _eager(model: nn.Module, inputs: Inputs) -> Prepared:
@@ -258,7 +259,7 @@ def _of_torch(
 
     def read_back() -> tuple[str, int]:
         products = torch.get_float32_matmul_precision()
-        precision = _dtypes(model, inputs) + ("" if products == "highest" else f", products {products}")
+        precision = dtypes(model, inputs) + ("" if products == "highest" else f", products {products}")
         return precision, torch.get_num_threads()
 
     return Prepared(inference(function, inputs, mode), settings, read_back)
@@ -331,7 +332,7 @@ def _precision_of_onnx(path: str) -> str:
     types |= {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output, *graph.value_info)}
     types |= {attribute.i for node in graph.node if node.op_type == "Cast" for attribute in node.attribute}
     names = {onnx.TensorProto.DataType.Name(number).lower() for number in types}
-    return _joined("float32" if name == "float" else name for name in names)
+    return precisions("float32" if name == "float" else name for name in names)
 
 
 def _exported(model: nn.Module, inputs: Inputs, files: ExitStack) -> str:
@@ -350,13 +351,10 @@ def _openvino(model: nn.Module, inputs: Inputs, *, hints: dict[str, str] | None 
 
     It converts the module, or else its export to ONNX.
     """
-    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment] # converting would report usage to its maker
-    if sys.platform == "linux":  # its threads inherit the processors of this one, which OpenMP has bound to the first
-        os.sched_setaffinity(0, frozenset[int]().union(*usable_processors()))
-    import openvino
+    package = openvino.imported()
 
     def converted(source: Any, **more: Any) -> Any:
-        graph = openvino.convert_model(source, **more)
+        graph = package.convert_model(source, **more)
         graph.reshape({port: list(tensor.shape) for port, tensor in zip(graph.inputs, inputs, strict=True)})
         return graph
 
@@ -367,37 +365,15 @@ def _openvino(model: nn.Module, inputs: Inputs, *, hints: dict[str, str] | None 
     except Exception:  # of its front end for PyTorch, which knows fewer operators
         with ExitStack() as files:
             source, graph = "ONNX", converted(_exported(model, inputs, files))
-    hints = {"PERFORMANCE_HINT": "LATENCY", **(hints or {})}
-    threads = {"INFERENCE_NUM_THREADS": placement.threads()}
-    compiled = openvino.Core().compile_model(graph, "CPU", {**hints, **threads})
-    request = compiled.create_infer_request()
+    request = openvino.compiled(graph, **(hints or {}))
     for place, tensor in enumerate(inputs):
-        request.set_input_tensor(place, openvino.Tensor(tensor.contiguous().numpy(), shared_memory=True))
+        request.set_input_tensor(place, package.Tensor(tensor.contiguous().numpy(), shared_memory=True))
+    return Prepared(
+        lambda: list(request.infer(share_outputs=True).values()),
+        f"from {source}, static shapes, {openvino.stated(hints or {})}",
+        partial(openvino.read_back, request),
+    )
 
-    def read_back() -> tuple[str, int]:
-        return _precision_of_openvino(compiled.get_runtime_model()), compiled.get_property("INFERENCE_NUM_THREADS")
-
-    settings = f"from {source}, static shapes, {', '.join(f'{name}={value}' for name, value in hints.items())}"
-    return Prepared(lambda: list(request.infer(share_outputs=True).values()), settings, read_back)
-
-
-def _precision_of_openvino(graph: Any) -> str:
-    """Return the precisions of the operators of the graph that is run: floating-point ones, and all of products."""
-    names = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64", "i8": "int8", "u8": "int8"}
-    precisions = set()
-    for operator in graph.get_ordered_ops():
-        about = operator.get_rt_info()
-        kind, precision = (about[key].astype(str) for key in ("layerType", "runtimePrecision"))
-        if kind not in _OPENVINO_MOVES and (precision[0] in "fb" or kind in _OPENVINO_PRODUCTS):
-            precisions.add(names.get(precision, precision))
-    return _joined(precisions)
-
-
-_OPENVINO_MOVES = ("Const", "Input", "Output", "Reorder", "Convert")
-"""Kinds of OpenVINO's operators that compute nothing."""
-
-_OPENVINO_PRODUCTS = ("Convolution", "Deconvolution", "FullyConnected", "MatMul")
-"""Kinds of OpenVINO's operators that may multiply integers in place of floats."""
 
 _KINDS: dict[str, tuple[str, Prepare]] = {
     EAGER: ("torch", _eager),
@@ -406,7 +382,7 @@ _KINDS: dict[str, tuple[str, Prepare]] = {
     COMPILED_BEST: ("torch", _compiled_best),
     ONNX: ("onnxruntime", _onnxruntime),
     ONNX_FUSED: ("onnxruntime", _onnxruntime_fused),
-    OPENVINO: ("openvino", partial(_openvino, hints={"INFERENCE_PRECISION_HINT": "f32"})),
+    OPENVINO: ("openvino", partial(_openvino, hints=openvino.FLOAT32)),
     OPENVINO_DEFAULT: ("openvino", _openvino),
     ZENTORCH: ("zentorch", _zentorch),
     UNTUNED: ("tvm", _untuned),
@@ -415,16 +391,10 @@ _KINDS: dict[str, tuple[str, Prepare]] = {
 """The package of each side, and the function that prepares its call."""
 
 
-def _dtypes(model: nn.Module, inputs: Inputs) -> str:
+def dtypes(model: nn.Module, inputs: Inputs) -> str:
     """Return the floating-point types of a module's tensors and its inputs."""
     tensors = (*model.parameters(), *model.buffers(), *inputs)
-    return _joined(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
-
-
-def _joined(names: Any) -> str:
-    """Return the names of floating-point types and of int8 among names of types, or "integers"."""
-    kinds = sorted({name for name in names if "float" in name or name == "int8"})
-    return " and ".join(kinds) or "integers"
+    return precisions(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
 
 
 def inference(function: Callable[..., object], inputs: Any, mode: Callable[[], Any] | None = None) -> Call:

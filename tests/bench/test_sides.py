@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from felixlike.bench.answers import Reference, packed, unpacked
 from felixlike.bench.networks import bert, mlp
+from felixlike.bench.openvino import _precision
 from felixlike.bench.sides import (
     EAGER,
     ONNX,
@@ -23,7 +24,6 @@ from felixlike.bench.sides import (
     ZENTORCH,
     Facts,
     Prepared,
-    _precision_of_openvino,
     baselines,
     loaded,
 )
@@ -92,10 +92,12 @@ def test_precision_of_openvino_is_that_of_what_computes() -> None:
         return SimpleNamespace(get_ordered_ops=lambda: nodes)
 
     plain = (("Input", "bf16"), ("Reorder", "bf16"), ("Gather", "i32"), ("Eltwise", "u8"))
-    assert _precision_of_openvino(graph(*plain, ("MatMul", "f32"))) == "float32"
-    assert _precision_of_openvino(graph(("MatMul", "bf16"), ("Softmax", "f32"))) == "bfloat16 and float32"
-    assert _precision_of_openvino(graph(("FullyConnected", "i8"))) == "int8"
-    assert _precision_of_openvino(graph(*plain)) == "integers"
+    assert _precision(graph(*plain, ("MatMul", "f32")), "bf16") == "float32"
+    assert _precision(graph(("MatMul", "bf16"), ("Softmax", "f32")), "bf16") == "bfloat16 and float32"
+    assert _precision(graph(("FullyConnected", "i8")), "f32") == "int8"
+    assert _precision(graph(*plain), "bf16") == "integers"
+    assert _precision(graph(("Subgraph", "f32")), "bf16") == "bfloat16 and float32"  # products inside tell nothing
+    assert _precision(graph(("Subgraph", "f32")), "f32") == "float32"
 
 
 def test_caches_of_a_side_are_its_own(tmp_path: Path) -> None:
