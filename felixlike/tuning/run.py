@@ -28,7 +28,7 @@ from felixlike.errors import (
 )
 from felixlike.frontend import Imported, Task, import_model
 from felixlike.frontend.imported import warnings_of
-from felixlike.hardware import kind_of
+from felixlike.hardware import kind_of, simulated
 from felixlike.measure import Pool
 from felixlike.report import Report, RunLog, make_progress
 from felixlike.report.progress import Reporter as ProgressDisplay
@@ -38,6 +38,7 @@ from felixlike.tuning.budget import Budget
 from felixlike.tuning.choice import Choice, check_ahead, choose_safely
 from felixlike.tuning.compiling import Build, compile_chosen
 from felixlike.tuning.config import RunConfig
+from felixlike.tuning.in_context import InContext, is_small, seconds_needed, seconds_reserved
 from felixlike.tuning.predictions import Predictions
 from felixlike.tuning.reporting import Reporter, Searched, versions
 from felixlike.tuning.session import OVERTIME, Event, Session
@@ -99,7 +100,7 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
             log.write("start", **start_event(imported.name, imported.tasks, budget, config))
             chosen = run.chosen(imported.tasks, pool)
         session = chosen.session
-        build, reporter = run.built(imported, chosen, partial(runtime.compile_model, imported))
+        build, reporter = run.built(imported, chosen, partial(runtime.compile_model, imported), whole=True)
         imported = replace(imported, module=None)  # frees the weights as imported: the build has its own
         with session.spent.on("comparing"):
             interrupts.attempt(lambda: hand_over(build.compiled, lambda: reporter.report(UNVERIFIED)), lambda: None)
@@ -169,6 +170,7 @@ class Run:
                 space=config.space,
                 observe=_observer((self.progress.event, self.log.event), interrupts),
                 deadline=self.deadline,
+                reserve=seconds_reserved(self.budget.seconds, len(tasks)),
             )
             searched = search(session, self.budget, pool, interrupts)
             again = "; Ctrl-C again leaves out what is still to be checked" if interrupts.ended else ""
@@ -177,18 +179,51 @@ class Run:
         return Chosen(session, searched, choices)
 
     def built(
-        self, imported: Imported, chosen: Chosen, compiled: Callable[[Mapping[str, Any]], Compiled]
+        self,
+        imported: Imported,
+        chosen: Chosen,
+        compiled: Callable[[Mapping[str, Any]], Compiled],
+        *,
+        whole: bool = False,
     ) -> tuple[Build, Reporter]:
         """Compile a model with the schedules of its tasks; return also what makes its report.
 
-        compiled: Compiles it with schedules by the tasks' keys.
+        Args:
+            imported: The model.
+            chosen: The schedules.
+            compiled: Compiles it with schedules by the tasks' keys.
+            whole: Whether the tasks are all of the model, which may then be timed with several schedules.
         """
         session, note = chosen.session, self.problems.append
-        with session.spent.on("compiling"):
-            build = compile_chosen(compiled, session.states, chosen.choices, interrupts=self.interrupts, note=note)
+
+        def finish(choices: Sequence[Choice]) -> Build:
+            build = compile_chosen(compiled, session.states, choices, interrupts=self.interrupts, note=note)
             build.compiled.threads = self.config.threads or 0
+            return build
+
+        def improve(context: InContext, base: Build) -> Build:
+            try:
+                return context.improved(base, compiled=compiled, finish=finish)
+            except Exception as error:  # of a schedule in the model
+                note(f"timing schedules in the model failed: {first_line(error)}")
+                return base
+
+        context = InContext(imported, session.states, chosen.choices) if whole and self._in_context(imported) else None
+        with session.spent.on("compiling"):
+            build = finish(context.choices() if context else chosen.choices)
+        enough = self.budget.seconds_left() >= seconds_needed(len(session.states))
+        if context and context.undecided and enough:
+            self.progress.say("timing the best schedules in the model")
+            with session.spent.on("timing in the model"):
+                build = self.interrupts.attempt(partial(improve, context, build), lambda: build)
         bare = replace(imported, module=None)  # the build has its own weights
         return build, Reporter(self.config, bare, session, self.budget, chosen.searched, build, self.interrupts, note)
+
+    def _in_context(self, imported: Imported) -> bool:
+        """Return whether schedules may be timed in the model: on this machine, where calls leave no traces."""
+        config = self.config
+        here = kind_of(config.target).on_host and config.tracker is None and simulated(config.target) is None
+        return config.measures and here and not imported.mutations and is_small(imported)
 
 
 def search(session: Session, budget: Budget, pool: Pool, interrupts: Interrupts) -> Searched:

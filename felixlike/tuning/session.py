@@ -111,6 +111,7 @@ class Session:
         space: Name of the design space, see `SpaceName`.
         observe: Called with every `Event`. It must not raise anything but KeyboardInterrupt.
         deadline: Deadline shared with the pool. The search moves it, and measures nothing after it.
+        reserve: Seconds before the budget's end at which the search ends.
 
     Attributes:
         states: The state of each task.
@@ -130,6 +131,7 @@ class Session:
         space: str = SpaceName.BEST,
         observe: Callable[[Event], None] | None = None,
         deadline: Deadline | None = None,
+        reserve: float = 0.0,
     ) -> None:
         self.deadline = Deadline() if deadline is None else deadline
         self.states = [
@@ -148,6 +150,7 @@ class Session:
         self._weights = model.version()
         strategy.begin(model)
         self._seed = seed
+        self._reserve = reserve
         self._observe = observe if observe is not None else _ignore
 
     @default_modes()
@@ -187,7 +190,8 @@ class Session:
         """Move the deadline to leave time for later steps, which take longer for models of many tasks."""
         unmeasured = sum(not state.known.best for state in self.states)
         afterwards = OVERTIME.check * unmeasured + OVERTIME.finish * len(self.states)
-        self.deadline.move(budget.seconds_to(OVERTIME.under_way - max(0.0, afterwards - OVERTIME.afterwards)))
+        earlier = max(0.0, afterwards - OVERTIME.afterwards) + self._reserve
+        self.deadline.move(budget.seconds_to(OVERTIME.under_way - earlier))
 
     def _next(self) -> int | None:
         """Return the index of the task for the next round; None if all are exhausted."""
