@@ -17,6 +17,7 @@ from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE
 from felixlike.frontend.importers.pytorch_regions import operators_in
 from felixlike.runtime.callable import Compiled
 from felixlike.runtime.constant_packing import with_packed_constants
+from felixlike.runtime.in_place_kernels import with_writes_in_place
 
 _OTHERWISE = "rewrite the part that the message names with other operators"
 
@@ -63,7 +64,7 @@ def lowered_model(imported: Imported, schedules: Mapping[str, Any] | None = None
     if chosen:
         module = _substitute(imported, chosen)
     try:
-        module = with_packed_constants(module)
+        module = with_packed_constants(with_writes_in_place(module, imported.mutations.places))
         lowered, executable = codegen.compile_relax(module, imported.target)
     except _tvm.TVM_ERRORS as error:
         if not _tvm.refusal(error):

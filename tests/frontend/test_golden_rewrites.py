@@ -131,6 +131,17 @@ def with_fused_attention() -> Any:
     return _graph(write, (2, 32, 4), (2, 33, 4), (2, 32, 33))
 
 
+def with_grouped_heads() -> Any:
+    """Four queries for two keys each, which are repeated and scaled."""
+    op = _tvm.relax.op
+
+    def write(x: Any, y: Any) -> Any:
+        repeated = op.reshape(op.broadcast_to(op.expand_dims(y, 1), (2, 2, 5, 3)), (4, 5, 3))
+        return op.matmul(x, op.multiply(op.permute_dims(repeated, [0, 2, 1]), _tvm.relax.const(0.5)))
+
+    return _graph(write, (4, 1, 3), (2, 5, 3))
+
+
 def with_transposed_factors() -> Any:
     """A product with a transposed matrix."""
     op = _tvm.relax.op
@@ -213,6 +224,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_joint_projections,
         with_late_reshapes,
         with_fused_attention,
+        with_grouped_heads,
         with_transposed_factors,
         with_room,
         with_infinite_padding,

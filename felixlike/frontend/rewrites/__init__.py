@@ -6,6 +6,7 @@ from felixlike.frontend.rewrites.float64_norms import with_wide_norms
 from felixlike.frontend.rewrites.fold_batch_norm import with_folded_batch_norms
 from felixlike.frontend.rewrites.fold_padding import with_absorbed_pads
 from felixlike.frontend.rewrites.fuse_attention import with_fused_attention
+from felixlike.frontend.rewrites.group_heads import with_grouped_heads
 from felixlike.frontend.rewrites.isolate_broadcast_gates import with_gates_apart
 from felixlike.frontend.rewrites.isolate_stacks import with_stacks_apart
 from felixlike.frontend.rewrites.join_small_kernels import with_joined_small_kernels
@@ -29,6 +30,7 @@ __all__ = [
     "with_fused_attention",
     "with_gates_apart",
     "with_group_norms_in_two_passes",
+    "with_grouped_heads",
     "with_infinite_padding",
     "with_joined_small_kernels",
     "with_joint_projections",

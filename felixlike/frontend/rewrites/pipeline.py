@@ -23,6 +23,7 @@ from felixlike.frontend.rewrites import (
     with_fused_attention,
     with_gates_apart,
     with_group_norms_in_two_passes,
+    with_grouped_heads,
     with_infinite_padding,
     with_joined_small_kernels,
     with_joint_projections,
@@ -118,6 +119,8 @@ REWRITES = [
     # Scores, softmax and the product with the values become one kernel.
     relax_pass("CanonicalizeBindings"),
     function_pass(with_fused_attention, *_CPU, of=lambda target: [target_device(target)], static=True),
+    # Few queries are multiplied with the keys and values of their group at once, which are not repeated for each.
+    function_pass(with_grouped_heads),
     # Products read transposed factors in place.
     function_pass(with_transposed_factors, static=True),
     # Convolutions whose channels or columns do not fill vectors are padded.
