@@ -34,6 +34,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--schedule-tree", action="store_true", help="print the schedule tree that isl computes, and run nothing"
     )
+    parser.add_argument("--c", action="store_true", help="print readable C of the schedule, and run nothing")
     parser.add_argument(
         "--fusion", default="Max", help="fusion strategy: Max (default), Preserve3Coincident or Min (one by one)"
     )
@@ -62,6 +63,9 @@ def run(options: argparse.Namespace) -> int:
     inputs, out_tensors = random_inputs(defined.program, _sizes(options.size), _SIZE, seed=checks.seed(options.seed))
     if options.schedule_tree:
         print(defined.schedule_tree(*inputs))
+    if options.c:
+        print(defined.to_c(*inputs))
+    if options.schedule_tree or options.c:
         return 0
     if options.explain:
         print(defined.explain(*inputs))

@@ -234,6 +234,30 @@ class Comprehension:
         made = instance(self.program, self._arguments.of_inputs(tensors))
         return schedule_tree(self.program, made.sizes, made.ranges, made.bounds, self._options.fusion)
 
+    def to_c(self, *tensors: Any) -> str:
+        """Return readable C for reference: the loops of the schedule tree around plain statements. Nothing is compiled.
+
+        Args:
+            tensors: One tensor or shape tuple for each parameter.
+
+        Returns:
+            A function of C11. Its arguments are the parameters, scalars by value, then the outputs, as contiguous
+            arrays. An access that is checked in every call is asserted to be within its tensor.
+
+        Raises:
+            MissingDependency: islpy is not installed.
+            TCCallError: The tensors do not match the definition.
+            TCRangeError: No ranges can be inferred for these sizes, or an access is outside its tensor.
+            TCError: A function is not in C, a statement reads elements of the tensor that it writes other than its own,
+                or isl finds no schedule within its limit of operations.
+
+        Example:
+            print(mm.to_c((64, 32), (32, 16)))
+        """
+        from felixlike.tc.c_code import c_code
+
+        return c_code(instance(self.program, self._arguments.of_inputs(tensors)), self._options.fusion)
+
     def _key(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return shapes and dtypes of the inputs, the key of code in memory."""
         return tuple([(tensor.shape, tensor.dtype) for tensor in tensors])

@@ -8,9 +8,9 @@ A read whose subscript is not affine, or is checked in every call, counts as a r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from felixlike.errors import MissingDependency, TCError
 from felixlike.tc.bounds import Bounds, Kept
@@ -18,6 +18,8 @@ from felixlike.tc.const_eval import Unknown, on_grid
 from felixlike.tc.program import Binary, Convert, Index, Program, Read, Step, Unary, Value, walk
 from felixlike.tc.ranges import Ranges
 from felixlike.tc.scalars import is_integral, limits
+
+_Result = TypeVar("_Result")
 
 _OPTIONS: dict[str, dict[str, int]] = {
     "Max": {"whole_component": 1, "maximize_coincidence": 0},
@@ -78,13 +80,24 @@ def schedule(program: Program, sizes: Mapping[str, int], ranges: Ranges, bounds:
             remedy='pip install "felixlike[tc]"',
         ) from error
     statements = [part for number in range(len(program.steps)) for part in _statements(program, number, sizes, ranges)]
-    try:
+
+    def scheduled() -> Any:
         tree = _scheduled(isl, statements, bounds, fusion)
         if fusion == "Preserve3Coincident":
             largest = _scheduled(isl, statements, bounds, "Max")
             if all(coincident >= _COINCIDENT for coincident in _fused_coincidence(isl, largest)):
                 return largest
         return tree
+
+    return limited(program, scheduled)
+
+
+def limited(program: Program, compute: Callable[[], _Result]) -> _Result:
+    """Return what isl computes. Raise TCError if it exceeds its limit of operations."""
+    import islpy as isl
+
+    try:
+        return compute()
     except isl.Error as error:
         if "operations" not in str(error):
             raise
