@@ -19,7 +19,7 @@ from felixlike.tc.bounds import Kept
 from felixlike.tc.functions import ARITY
 from felixlike.tc.instance import Instance
 from felixlike.tc.linear import Interval, interval
-from felixlike.tc.polyhedral import limited, schedule
+from felixlike.tc.polyhedral import heading, limited, schedule
 from felixlike.tc.program import (
     Binary,
     Call,
@@ -123,21 +123,23 @@ _TAKEN = re.compile(r"_.*|\w+_(t|float|double|u?int\d+)|[A-Z0-9_]*_(MAX|MIN|WIDT
 """Names that headers or the text itself may use."""
 
 
-def c_code(made: Instance, fusion: str) -> str:
+def c_code(made: Instance, fusion: str, fused: Sequence[tuple[int, ...]] = ()) -> str:
     """Return C code of a program for its sizes.
 
     Args:
         made: The instance.
         fusion: Fusion strategy of isl's schedule.
+        fused: Groups of statements to fuse by request, by their numbers from 1.
 
     Raises:
         MissingDependency: islpy is not installed.
+        InvalidOption, TCFusionError: The groups are not possible.
         TCError: The program has a function that C lacks, a statement reads elements of the tensor that it writes other
             than its own, or isl exceeds its limit of operations.
     """
     for step in made.program.steps:
         _check_in_place(made, step)
-    return _Printer(made).printed(fusion)
+    return _Printer(made).printed(fusion, fused)
 
 
 def _check_in_place(made: Instance, step: Step) -> None:
@@ -180,15 +182,15 @@ class _Printer:
     names: dict[str, str] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)
 
-    def printed(self, fusion: str) -> str:
+    def printed(self, fusion: str, fused: Sequence[tuple[int, ...]]) -> str:
         """Return the whole text."""
         program = self.made.program
         for name in (*(t.name for t in program.parameters), *(o.name for o in program.outputs)):
             self.names[name] = _free(name, self.names.values())
-        tree = schedule(program, self.made.sizes, self.made.ranges, self.made.bounds, fusion)
+        tree = schedule(program, self.made.sizes, self.made.ranges, self.made.bounds, fusion, fused)
         body = [f"  {line}" for line in limited(program, lambda: list(self._loops(_ast(tree), {})))]
-        sizes = "".join(f", {name} = {size}" for name, size in self.made.sizes.items())
-        lines = [f"// {program.name}{sizes}, fusion {fusion}. Compile it with -fwrapv and link it with -lm."]
+        title = heading(program, self.made.sizes, fusion, fused)
+        lines = [f"// {title}. Compile it with -fwrapv and link it with -lm."]
         lines += [f"//   S{number}: {self._shown(step)}" for number, step in enumerate(program.steps, 1)]
         code = [f"void {_free(program.name, ())}({', '.join(self._parameters())}) {{", *body, "}"]
         helpers = [line for text in self.used.values() for line in (*text.split("\n"), "")]

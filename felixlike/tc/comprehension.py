@@ -23,6 +23,7 @@ from felixlike.runtime.torch_operator import is_traced
 from felixlike.tc import compiled as code_cache
 from felixlike.tc.arguments import Arguments
 from felixlike.tc.call import Given
+from felixlike.tc.fusion import with_fusion
 from felixlike.tc.instance import Instance, imported, instance
 from felixlike.tc.nodes import extent
 from felixlike.tc.options import Options
@@ -160,11 +161,11 @@ class Comprehension:
 
         tensors, out = self._arguments.completed(tensors, out, examples=True)
         signature = self._arguments.signature(tensors, out)
-        made = instance(self.program, signature[: len(tensors)])
+        made = self._made(signature[: len(tensors)])
         examples = [*tensors, *(out[shapes] for shapes in self._given)]
         with default_modes():
             optimized = api.optimize(
-                imported(made, self._target, examples=examples, fuse=self._options.fuses),
+                imported(made, self._target, examples=examples),
                 None,
                 rounds,
                 target=self._target,
@@ -212,10 +213,10 @@ class Comprehension:
 
         if not tensors and self.program.parameters:
             return explained(self.program)
-        return explained_for(instance(self.program, self._arguments.of_inputs(tensors)), fuse=self._options.fuses)
+        return explained_for(self._made(self._arguments.of_inputs(tensors)))
 
     def schedule_tree(self, *tensors: Any) -> str:
-        """Return the schedule tree that isl computes, with the fusion strategy of the options. Nothing is compiled.
+        """Return the schedule tree that isl computes, fused as the options say, by default "Max". Nothing is compiled.
 
         Args:
             tensors: One tensor or shape tuple for each parameter.
@@ -232,7 +233,8 @@ class Comprehension:
         from felixlike.tc.polyhedral import schedule_tree
 
         made = instance(self.program, self._arguments.of_inputs(tensors))
-        return schedule_tree(self.program, made.sizes, made.ranges, made.bounds, self._options.fusion)
+        options = self._options
+        return schedule_tree(self.program, made.sizes, made.ranges, made.bounds, options.fusion or "Max", options.fused)
 
     def to_c(self, *tensors: Any) -> str:
         """Return readable C for reference: the loops of the schedule tree around plain statements. Nothing is compiled.
@@ -256,7 +258,14 @@ class Comprehension:
         """
         from felixlike.tc.c_code import c_code
 
-        return c_code(instance(self.program, self._arguments.of_inputs(tensors)), self._options.fusion)
+        options = self._options
+        return c_code(
+            instance(self.program, self._arguments.of_inputs(tensors)), options.fusion or "Max", options.fused
+        )
+
+    def _made(self, given: Sequence[Given]) -> Instance:
+        """Return the program for inputs of these shapes, with the functions that the options ask for."""
+        return with_fusion(instance(self.program, given), self._options)
 
     def _key(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return shapes and dtypes of the inputs, the key of code in memory."""
@@ -281,7 +290,7 @@ class Comprehension:
     def _load_or_compile(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> _Kernel:
         """Load the code from the cache on disk, or compile and store it."""
         signature = self._arguments.signature(tensors, out)
-        made = instance(self.program, signature[: len(tensors)])
+        made = self._made(signature[: len(tensors)])
         key = self._cache_key(signature)
         entry = code_cache.load(key)
         if entry is None:
@@ -297,7 +306,7 @@ class Comprehension:
 
     def _compile(self, made: Instance, examples: Sequence[Any]) -> Compiled:
         """Compile with the schedules predicted to be best; small programs are compiled without schedules."""
-        model = imported(made, self._target, examples=examples, fuse=self._options.fuses)
+        model = imported(made, self._target, examples=examples)
         steps = sum(math.prod(map(extent, n.intervals.values())) for group in made.groups for n in group.nodes)
         small = steps < _SMALL and not self._options.hints and kind_of(self._target).on_host
         if small or not model.inputs:

@@ -12,6 +12,9 @@ from felixlike.errors import InvalidOption
 
 _FUSIONS = ("Max", "Preserve3Coincident", "Min")
 
+_MOST_STATEMENTS = 1000
+"""Most statements in a group. Chosen by hand."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -24,14 +27,16 @@ class Options:
         unrolled: Iterations of inner loops to unroll, or None.
         blocks: GPU grid size, in blocks for each dimension.
         threads: GPU block size, in threads for each dimension.
-        fusion: "Max", "Preserve3Coincident" or "Min".
+        fusion: "Max", "Preserve3Coincident" or "Min"; None for felixlike's own rules.
+        fused: Groups of statements to fuse, by their numbers from 1.
     """
 
     tiles: tuple[int, ...] = ()
     unrolled: int | None = None
     blocks: tuple[int, ...] = ()
     threads: tuple[int, ...] = ()
-    fusion: str = "Max"
+    fusion: str | None = None
+    fused: tuple[tuple[int, ...], ...] = ()
 
     def tile(self, *sizes: int) -> Options:
         """Set the tile sizes of the outermost output dimensions.
@@ -92,31 +97,68 @@ class Options:
     def fuse(self, strategy: str) -> Options:
         """Set how statements are fused into functions.
 
+        With "Max" and "Preserve3Coincident", statements share a function if isl's schedule has them in one outermost
+        loop. Both need `pip install "felixlike[tc]"`.
+
         Args:
-            strategy: "Max" or "Preserve3Coincident" to let statements share functions, "Min" for one function per
-                statement.
+            strategy: "Max" to fuse all dependent statements that can share a loop, "Preserve3Coincident" to fuse only
+                where no parallel loop is lost or three are left, "Min" for one function per statement.
 
         Returns:
             New options.
 
         Raises:
-            InvalidOption: The strategy is unknown.
+            InvalidOption: The strategy is unknown, or fuses other statements than `fuse_statements` requested.
         """
         if strategy not in _FUSIONS:
             raise InvalidOption(
                 f"unknown fusion strategy {shown(strategy)}", where="fuse", remedy=choose_from(strategy, _FUSIONS)
             )
-        return replace(self, fusion=strategy)
+        return replace(self, fusion=strategy)._checked()
+
+    def fuse_statements(self, *numbers: int) -> Options:
+        """Fuse these statements into one function. Statements that no call names have a function each.
+
+        A call with concrete sizes raises TCFusionError if isl finds no loop that all of them can share, or if another
+        statement has to run between them. It needs `pip install "felixlike[tc]"`.
+
+        Args:
+            numbers: Two or more numbers of statements, from 1, as in schedule trees.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: A number is not a positive integer or is named twice, there are fewer than two, or a fusion
+                strategy other than "Min" is set.
+
+        Example:
+            options = Options().fuse_statements(1, 2).fuse_statements(3, 4)
+        """
+        _positive("fuse_statements", numbers, most=_MOST_STATEMENTS)
+        every = [*numbers, *(number for group in self.fused for number in group)]
+        if len(numbers) < 2 or len(set(every)) < len(every):
+            raise InvalidOption(
+                f"expected two or more statements, each in one group, got {', '.join(map(str, numbers))}",
+                where="fuse_statements",
+                remedy="for example fuse_statements(1, 2)",
+            )
+        return replace(self, fused=(*self.fused, tuple(sorted(numbers))))._checked()
+
+    def _checked(self) -> Options:
+        """Return these options. Raise InvalidOption if a strategy and `fuse_statements` contradict each other."""
+        if self.fused and self.fusion not in (None, "Min"):
+            raise InvalidOption(
+                f"the fusion strategy {self.fusion} contradicts fuse_statements",
+                where="fuse",
+                remedy="set one of them",
+            )
+        return self
 
     @property
     def hints(self) -> bool:
         """Whether there are hints about schedules."""
         return bool(self.tiles or self.unrolled or self.blocks or self.threads)
-
-    @property
-    def fuses(self) -> bool:
-        """Whether statements may share functions."""
-        return self.fusion != "Min"
 
 
 def _positive(name: str, sizes: tuple[int, ...], *, most: int = 8) -> tuple[int, ...]:

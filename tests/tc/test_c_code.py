@@ -92,6 +92,16 @@ def test_softmax_shares_the_loop_over_rows(sizes: tuple[int, int], tmp_path: Pat
     np.testing.assert_allclose(outputs["O"], exponentials / exponentials.sum(1, keepdims=True), rtol=1e-5)
 
 
+def test_skewed_loops_equal_numpy(tmp_path: Path) -> None:
+    source = "def f(float(N) A) -> (O, T) { T(i, j) = A(i) * A(j) + A(i) O(i) +=! T(i, j) + T(j, i) }"
+    code = fx.tc.define(source, options=fx.tc.Options().fuse_statements(1, 2)).to_c((5,))
+    assert "max(0, i - 4)" in code
+    a = np.asarray(np.random.default_rng(0).standard_normal(5), "float32")
+    outputs = _run(code, tmp_path, _instance(source, None, [("float32", (5,))]), {"A": a})
+    products = np.outer(a, a) + a[:, None]
+    np.testing.assert_allclose(outputs["O"], (products + products.T).sum(1), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("case", cases("valid"), ids=lambda case: str(case["name"]))
 def test_code_equals_numpy(case: dict[str, Any], tmp_path: Path) -> None:
     arrays = contents(case, "inputs", "given")

@@ -18,7 +18,7 @@ from felixlike.tc.instance import imported, instance
 def test_hints_accumulate() -> None:
     options = fx.tc.Options().tile(32, 8).unroll(4).map_to_blocks(16).map_to_threads(8, 8).fuse("Min")
     assert (options.tiles, options.unrolled, options.blocks, options.threads) == ((32, 8), 4, (16,), (8, 8))
-    assert not options.fuses
+    assert options.fusion == "Min"
 
 
 def test_invalid_hints_raise() -> None:
