@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from felixlike import runtime
-from felixlike._util import user_folders
+from felixlike._util import user_folders, wording
 from felixlike._util.torch_modes import default_modes
-from felixlike.errors import InputMismatch, TCRangeError
+from felixlike.errors import InputMismatch, InvalidOption, TCRangeError
 from felixlike.hardware import kind_of
 from felixlike.runtime import Compiled
 from felixlike.runtime.torch_operator import is_traced
@@ -137,6 +137,7 @@ class Comprehension:
         seconds: float | None = None,
         store: str | Path | None = None,
         strategy: Any = "gradient",
+        starting_options: Options | Sequence[Options] | None = None,
         seed: int = 0,
         progress: bool | str = False,
         tracker: str | None = None,
@@ -149,6 +150,8 @@ class Comprehension:
         Args:
             tensors: One torch tensor for each parameter. They are also the inputs used for verification.
             out: Output tensors by name. Outputs that are accumulated into may be left out; tensors of ones are used.
+            starting_options: Mapping options, or several, whose nearest schedules are measured first: up to 8 a task.
+                Unlike the options of `define`, they do not restrict the search.
 
         Returns:
             This comprehension. Its `report` describes the run.
@@ -156,9 +159,14 @@ class Comprehension:
         Raises:
             TCCallError: The tensors do not match the definition.
             TCRangeError: No ranges can be inferred for these sizes, or an access is outside its tensor.
+            InvalidOption: `starting_options` contradict the options of the definition or request what the target lacks.
+
+        Example:
+            mm.tune(a, b, trials=64, starting_options=fx.tc.make_naive_mapping_options())
         """
         from felixlike import api
 
+        starts = self._starts(starting_options)
         tensors, out = self._arguments.completed(tensors, out, examples=True)
         signature = self._arguments.signature(tensors, out)
         made = self._made(signature[: len(tensors)])
@@ -169,7 +177,7 @@ class Comprehension:
                 None,
                 rounds,
                 target=self._target,
-                strategy=self._strategy(strategy),
+                strategy=self._strategy(strategy, starts),
                 trials=trials,
                 seconds=seconds,
                 store=store,
@@ -317,14 +325,29 @@ class Comprehension:
         strategy = self._strategy("gradient")
         return api.optimize(model, None, rounds, target=self._target, strategy=strategy, progress=False)._compiled
 
-    def _strategy(self, strategy: Any) -> Any:
-        """Wrap a strategy so that it follows the hints, if there are any."""
-        if not self._options.hints:
-            return strategy
-        from felixlike.search import make_strategy
-        from felixlike.tc.hints import Hinted
+    def _starts(self, starts: Options | Sequence[Options] | None) -> tuple[Options, ...]:
+        """Return options to start from as a tuple. Raise InvalidOption if they are no options or not possible."""
+        every = () if starts is None else (starts,) if isinstance(starts, Options) else starts
+        completed = []
+        for start in every:
+            if not isinstance(start, Options):
+                raise InvalidOption(
+                    f"expected felixlike.tc.Options, got {wording.kind_of(start)}",
+                    where="starting_options",
+                    remedy="create them with felixlike.tc.Options() or a preset",
+                )
+            start.check_target(on_host=kind_of(self._target).on_host)
+            completed.append(self._options.started_from(start))
+        return tuple(completed)
 
-        return Hinted(self._options, make_strategy(strategy))
+    def _strategy(self, strategy: Any, starts: tuple[Options, ...] = ()) -> Any:
+        """Wrap a strategy so that it follows the hints and starts from options, if there are any."""
+        from felixlike.search import make_strategy
+        from felixlike.tc.hints import Hinted, Seeded
+
+        if self._options.hints:
+            strategy = Hinted(self._options, make_strategy(strategy))
+        return Seeded(starts, make_strategy(strategy)) if starts else strategy
 
     def _run(self, kernel: _Kernel, tensors: Sequence[Any], out: Mapping[str, Any] | None) -> Any:
         """Run compiled code, check accesses and copy results into `out`."""

@@ -27,6 +27,9 @@ class Options:
         unrolled: Iterations of inner loops to unroll, or None.
         blocks: GPU grid size, in blocks for each dimension.
         threads: GPU block size, in threads for each dimension.
+        shared: Whether tiles of inputs are copied to the shared memory of a GPU's block, None for either.
+        private: Whether sums are kept in a GPU thread's own memory, None for either.
+        shared_bytes: Upper limit on shared memory of a block, in bytes, or None.
         fusion: "Max", "Preserve3Coincident" or "Min"; None for felixlike's own rules.
         fused: Groups of statements to fuse, by their numbers from 1.
     """
@@ -35,6 +38,9 @@ class Options:
     unrolled: int | None = None
     blocks: tuple[int, ...] = ()
     threads: tuple[int, ...] = ()
+    shared: bool | None = None
+    private: bool | None = None
+    shared_bytes: int | None = None
     fusion: str | None = None
     fused: tuple[tuple[int, ...], ...] = ()
 
@@ -93,6 +99,48 @@ class Options:
             InvalidOption: A size is not a positive integer, or there are more than three.
         """
         return replace(self, threads=_positive("map_to_threads", sizes, most=3))
+
+    def use_shared_memory(self, use: bool = True) -> Options:
+        """Set whether tiles of inputs are copied to the shared memory of a GPU's block.
+
+        Args:
+            use: False for schedules without such copies.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: `use` is not a bool.
+        """
+        return replace(self, shared=_boolean("use_shared_memory", use))
+
+    def use_private_memory(self, use: bool = True) -> Options:
+        """Set whether sums are kept in a GPU thread's own memory, its registers.
+
+        Args:
+            use: False for schedules that keep them in global memory.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: `use` is not a bool.
+        """
+        return replace(self, private=_boolean("use_private_memory", use))
+
+    def max_shared_memory(self, size: int) -> Options:
+        """Limit the shared memory of a GPU's block.
+
+        Args:
+            size: A positive integer, in bytes.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: `size` is not a positive integer.
+        """
+        return replace(self, shared_bytes=_positive("max_shared_memory", (size,))[0])
 
     def fuse(self, strategy: str) -> Options:
         """Set how statements are fused into functions.
@@ -158,7 +206,67 @@ class Options:
     @property
     def hints(self) -> bool:
         """Whether there are hints about schedules."""
-        return bool(self.tiles or self.unrolled or self.blocks or self.threads)
+        return bool(self.tiles or self.unrolled or self.blocks or self.threads or self.memory)
+
+    @property
+    def memory(self) -> bool:
+        """Whether there are hints about the memory of a GPU."""
+        return self.shared is not None or self.private is not None or self.shared_bytes is not None
+
+    def check_target(self, *, on_host: bool) -> None:
+        """Raise InvalidOption if the options request memory that a CPU does not have."""
+        requests = {
+            "use_shared_memory": self.shared,
+            "use_private_memory": self.private,
+            "max_shared_memory": self.shared_bytes,
+        }
+        for where, value in requests.items():
+            if on_host and value:
+                raise InvalidOption(
+                    f"a CPU has no {where.split('_')[1]} memory of threads",
+                    where=where,
+                    remedy="leave it out, or define the comprehension for a GPU; tile() decides what caches hold",
+                )
+
+    def started_from(self, start: Options) -> Options:
+        """Return options to start from and these, which restrict the search. Raise InvalidOption if they differ."""
+        for name, where in _SETTERS.items():
+            here, there = getattr(self, name), getattr(start, name)
+            if there in (None, ()) or here == there:
+                continue
+            if name in ("fusion", "fused"):
+                reason, remedy = "fusion is not searched", "pass it to define(options=…)"
+            elif here in (None, ()):
+                continue
+            else:
+                reason = f"{shown(there)} contradicts {shown(here)} in the options of the definition"
+                remedy = "leave it out in one of them"
+            raise InvalidOption(reason, where=f"starting_options, {where}", remedy=remedy)
+        missing = {name: getattr(self, name) for name in _SETTERS if getattr(start, name) in (None, ())}
+        return replace(start, **missing)
+
+
+_SETTERS = {
+    "tiles": "tile",
+    "unrolled": "unroll",
+    "blocks": "map_to_blocks",
+    "threads": "map_to_threads",
+    "shared": "use_shared_memory",
+    "private": "use_private_memory",
+    "shared_bytes": "max_shared_memory",
+    "fusion": "fuse",
+    "fused": "fuse_statements",
+}
+"""The method that sets each attribute."""
+
+
+def _boolean(name: str, value: bool) -> bool:
+    """Return the value. Raise InvalidOption unless it is a bool."""
+    if not isinstance(value, bool):
+        raise InvalidOption(
+            f"expected True or False, got {shown(value)}", where=name, remedy=f"for example {name}(True)"
+        )
+    return value
 
 
 def _positive(name: str, sizes: tuple[int, ...], *, most: int = 8) -> tuple[int, ...]:
