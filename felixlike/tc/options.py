@@ -27,22 +27,22 @@ class Options:
         unrolled: Iterations of inner loops to unroll, or None.
         blocks: GPU grid size, in blocks for each dimension.
         threads: GPU block size, in threads for each dimension.
+        fusion: "Max", "Preserve3Coincident" or "Min"; None for felixlike's own rules.
+        fused: Groups of statements to fuse, by their numbers from 1.
         shared: Whether tiles of inputs are copied to the shared memory of a GPU's block, None for either.
         private: Whether sums are kept in a GPU thread's own memory, None for either.
         shared_bytes: Upper limit on shared memory of a block, in bytes, or None.
-        fusion: "Max", "Preserve3Coincident" or "Min"; None for felixlike's own rules.
-        fused: Groups of statements to fuse, by their numbers from 1.
     """
 
     tiles: tuple[int, ...] = ()
     unrolled: int | None = None
     blocks: tuple[int, ...] = ()
     threads: tuple[int, ...] = ()
+    fusion: str | None = None
+    fused: tuple[tuple[int, ...], ...] = ()
     shared: bool | None = None
     private: bool | None = None
     shared_bytes: int | None = None
-    fusion: str | None = None
-    fused: tuple[tuple[int, ...], ...] = ()
 
     def tile(self, *sizes: int) -> Options:
         """Set the tile sizes of the outermost output dimensions.
