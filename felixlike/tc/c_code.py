@@ -123,13 +123,14 @@ _TAKEN = re.compile(r"_.*|\w+_(t|float|double|u?int\d+)|[A-Z0-9_]*_(MAX|MIN|WIDT
 """Names that headers or the text itself may use."""
 
 
-def c_code(made: Instance, fusion: str, fused: Sequence[tuple[int, ...]] = ()) -> str:
+def c_code(made: Instance, fusion: str, fused: Sequence[tuple[int, ...]] = (), tiles: tuple[int, ...] = ()) -> str:
     """Return C code of a program for its sizes.
 
     Args:
         made: The instance.
         fusion: Fusion strategy of isl's schedule.
         fused: Groups of statements to fuse by request, by their numbers from 1.
+        tiles: Tile sizes of the outermost loops.
 
     Raises:
         MissingDependency: islpy is not installed.
@@ -139,7 +140,7 @@ def c_code(made: Instance, fusion: str, fused: Sequence[tuple[int, ...]] = ()) -
     """
     for step in made.program.steps:
         _check_in_place(made, step)
-    return _Printer(made).printed(fusion, fused)
+    return _Printer(made).printed(fusion, fused, tiles)
 
 
 def _check_in_place(made: Instance, step: Step) -> None:
@@ -182,14 +183,14 @@ class _Printer:
     names: dict[str, str] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)
 
-    def printed(self, fusion: str, fused: Sequence[tuple[int, ...]]) -> str:
+    def printed(self, fusion: str, fused: Sequence[tuple[int, ...]], tiles: tuple[int, ...]) -> str:
         """Return the whole text."""
         program = self.made.program
         for name in (*(t.name for t in program.parameters), *(o.name for o in program.outputs)):
             self.names[name] = _free(name, self.names.values())
-        tree = schedule(program, self.made.sizes, self.made.ranges, self.made.bounds, fusion, fused)
+        tree = schedule(program, self.made.sizes, self.made.ranges, self.made.bounds, fusion, fused, tiles)
         body = [f"  {line}" for line in limited(program, lambda: list(self._loops(_ast(tree), {})))]
-        title = heading(program, self.made.sizes, fusion, fused)
+        title = heading(program, self.made.sizes, fusion, fused, tiles)
         lines = [f"// {title}. Compile it with -fwrapv and link it with -lm."]
         lines += [f"//   S{number}: {self._shown(step)}" for number, step in enumerate(program.steps, 1)]
         code = [f"void {_free(program.name, ())}({', '.join(self._parameters())}) {{", *body, "}"]
@@ -256,7 +257,7 @@ class _Printer:
         yield "}"
 
     def _indices(self, node: Any, variable: str) -> Iterator[str]:
-        """Yield the indices of statements within a node that a loop's variable is the value of."""
+        """Yield indices of statements within a node that equal a loop's variable, then those it is part of."""
         import islpy as isl
 
         calls: list[Any] = []
@@ -267,13 +268,14 @@ class _Printer:
             return True
 
         node.foreach_descendant_top_down(visit)
+        places: list[tuple[str, str]] = []
         for call in calls:
             number, is_step = _called(call)
             step = self.made.program.steps[number]
             indices = (*step.indices, *step.reduced) if is_step else step.indices
-            for place, index in enumerate(indices, 1):
-                if call.get_op_arg(place).to_C_str() == variable:
-                    yield index
+            places += [(call.get_op_arg(place).to_C_str(), index) for place, index in enumerate(indices, 1)]
+        yield from (index for text, index in places if text == variable)
+        yield from (index for text, index in places if re.search(rf"\b{variable}\b", text))
 
     def _isl(self, expression: Any, iterators: Mapping[str, str]) -> str:
         """Return an expression of isl as C."""

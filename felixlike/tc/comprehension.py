@@ -224,7 +224,7 @@ class Comprehension:
         return explained_for(self._made(self._arguments.of_inputs(tensors)))
 
     def schedule_tree(self, *tensors: Any) -> str:
-        """Return the schedule tree that isl computes, fused as the options say, by default "Max". Nothing is compiled.
+        """Return the schedule tree that isl computes, fused and tiled as the options say. Nothing is compiled.
 
         Args:
             tensors: One tensor or shape tuple for each parameter.
@@ -242,7 +242,8 @@ class Comprehension:
 
         made = instance(self.program, self._arguments.of_inputs(tensors))
         options = self._options
-        return schedule_tree(self.program, made.sizes, made.ranges, made.bounds, options.fusion or "Max", options.fused)
+        fusion = options.fusion or "Max"
+        return schedule_tree(self.program, made.sizes, made.ranges, made.bounds, fusion, options.fused, options.tiles)
 
     def to_c(self, *tensors: Any) -> str:
         """Return readable C for reference: the loops of the schedule tree around plain statements. Nothing is compiled.
@@ -266,10 +267,8 @@ class Comprehension:
         """
         from felixlike.tc.c_code import c_code
 
-        options = self._options
-        return c_code(
-            instance(self.program, self._arguments.of_inputs(tensors)), options.fusion or "Max", options.fused
-        )
+        made, options = instance(self.program, self._arguments.of_inputs(tensors)), self._options
+        return c_code(made, options.fusion or "Max", options.fused, options.tiles)
 
     def _made(self, given: Sequence[Given]) -> Instance:
         """Return the program for inputs of these shapes, with the functions that the options ask for."""

@@ -53,23 +53,31 @@ _Groups = Sequence[tuple[int, ...]]
 """Groups of statements, by their numbers from 1."""
 
 
-def heading(program: Program, sizes: Mapping[str, int], fusion: str, fused: _Groups = ()) -> str:
-    """Return the name of a program, its sizes and how it is fused, as a line above trees and code."""
+def heading(
+    program: Program, sizes: Mapping[str, int], fusion: str, fused: _Groups = (), tiles: tuple[int, ...] = ()
+) -> str:
+    """Return the name of a program, its sizes, and how it is fused and tiled, as a line above trees and code."""
     by_hand = " and ".join(" with ".join(f"S{number}" for number in group) for group in fused)
     parts = [program.name, *(f"{name} = {size}" for name, size in sizes.items()), f"fusion {by_hand or fusion}"]
-    return ", ".join(parts)
+    return ", ".join([*parts, f"tiles {' × '.join(map(str, tiles))}"] if tiles else parts)
 
 
 def schedule_tree(
-    program: Program, sizes: Mapping[str, int], ranges: Ranges, bounds: Bounds, fusion: str, fused: _Groups = ()
+    program: Program,
+    sizes: Mapping[str, int],
+    ranges: Ranges,
+    bounds: Bounds,
+    fusion: str,
+    fused: _Groups = (),
+    tiles: tuple[int, ...] = (),
 ) -> str:
     """Return the schedule tree of a program as isl prints it, in YAML, after a line with the sizes.
 
     See `schedule` for arguments and errors.
     """
-    tree = schedule(program, sizes, ranges, bounds, fusion, fused).get_root().to_str()
+    tree = schedule(program, sizes, ranges, bounds, fusion, fused, tiles).get_root().to_str()
     lines = [line for line in tree.splitlines() if not line.startswith("#")]
-    return "\n".join([f"# {heading(program, sizes, fusion, fused)}", *lines])
+    return "\n".join([f"# {heading(program, sizes, fusion, fused, tiles)}", *lines])
 
 
 def fused_statements(
@@ -99,7 +107,13 @@ def fused_statements(
 
 
 def schedule(
-    program: Program, sizes: Mapping[str, int], ranges: Ranges, bounds: Bounds, fusion: str, fused: _Groups = ()
+    program: Program,
+    sizes: Mapping[str, int],
+    ranges: Ranges,
+    bounds: Bounds,
+    fusion: str,
+    fused: _Groups = (),
+    tiles: tuple[int, ...] = (),
 ) -> Any:
     """Return isl's schedule of a program, an `islpy.Schedule`.
 
@@ -110,6 +124,7 @@ def schedule(
         bounds: How its accesses are kept within their tensors.
         fusion: "Max", "Preserve3Coincident" or "Min". It has no effect if there are `fused` statements.
         fused: Groups of statements to fuse by request, by their numbers from 1. All others are scheduled one by one.
+        tiles: Tile sizes of the outermost loops of each outermost band, outermost first.
 
     Raises:
         MissingDependency: islpy is not installed.
@@ -137,7 +152,25 @@ def schedule(
                 return largest
         return tree
 
-    return limited(program, scheduled)
+    return limited(program, lambda: _tiled(isl, scheduled(), tiles) if tiles else scheduled())
+
+
+def _tiled(isl: Any, tree: Any, tiles: tuple[int, ...]) -> Any:
+    """Split the outermost bands of a schedule into loops over tiles and loops within them."""
+
+    def tile(node: Any) -> Any:
+        is_band = node.get_type() == isl.schedule_node_type.band
+        if not is_band or node.get_schedule_depth() > 0 or not node.band_get_permutable():
+            return node
+        count = min(len(tiles), node.band_n_member())
+        if count < node.band_n_member():
+            node = node.band_split(count)
+        sizes = isl.MultiVal.zero(node.band_get_space())
+        for place, size in enumerate(tiles[:count]):
+            sizes = sizes.set_val(place, isl.Val.int_from_si(node.get_ctx(), size))
+        return node.band_tile(sizes)
+
+    return tree.map_schedule_node_bottom_up(tile)
 
 
 def limited(program: Program, compute: Callable[[], _Result]) -> _Result:

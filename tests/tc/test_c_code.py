@@ -94,6 +94,25 @@ def test_softmax_shares_the_loop_over_rows(sizes: tuple[int, int], tmp_path: Pat
     np.testing.assert_allclose(outputs["O"], exponentials / exponentials.sum(1, keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.parametrize("tiles", [(4,), (3, 5), (4, 4, 4), (64, 64, 64, 64)])
+@pytest.mark.parametrize("fusion", _FUSIONS)
+def test_tiles_equal_numpy(tiles: tuple[int, ...], fusion: str, tmp_path: Path) -> None:
+    source = """def two(float(N,K) A, float(K,M) B, float(M) b) -> (C, D) {
+      C(i, j) +=! A(i, k) * B(k, j)
+      C(i, j) = fmax(C(i, j) + b(j), 0)
+      D(i) max=! C(i, j)
+    }"""
+    shapes = [(10, 7), (7, 9), (9,)]
+    random = np.random.default_rng(0)
+    arrays = {name: np.asarray(random.standard_normal(s), "float32") for name, s in zip("ABb", shapes, strict=True)}
+    code = fx.tc.define(source, options=fx.tc.Options().fuse(fusion).tile(*tiles)).to_c(*shapes)
+    assert f"tiles {' × '.join(map(str, tiles))}" in code
+    outputs = _run(code, tmp_path, _instance(source, None, [("float32", s) for s in shapes]), arrays)
+    expected_output = np.maximum(arrays["A"] @ arrays["B"] + arrays["b"], 0)
+    np.testing.assert_allclose(outputs["C"], expected_output, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outputs["D"], expected_output.max(1), rtol=1e-4, atol=1e-5)
+
+
 def test_skewed_loops_equal_numpy(tmp_path: Path) -> None:
     source = "def f(float(N) A) -> (O, T) { T(i, j) = A(i) * A(j) + A(i) O(i) +=! T(i, j) + T(j, i) }"
     code = fx.tc.define(source, options=fx.tc.Options().fuse_statements(1, 2)).to_c((5,))

@@ -128,6 +128,16 @@ def test_sgemm_is_fused_as_in_the_paper() -> None:
     assert separate.count("schedule:") == 2
 
 
+def test_sgemm_is_fused_and_tiled_as_in_the_paper() -> None:
+    kernel = fx.tc.define(_SGEMM, options=fx.tc.Options().tile(32, 32))
+    tree = kernel.schedule_tree((), (), (64, 8), (8, 96))
+    assert tree.startswith("# sgemm, N = 64, M = 8, K = 96, fusion Max, tiles 32 × 32\n")
+    bands = re.findall(r"schedule: \"(.*)\"", tree)
+    assert [band.count("S2[") for band in bands] == [2, 2, 1]  # over tiles, within tiles, over k
+    assert "S2[i, j, k] -> [(i - (i) mod 32)]" in bands[0]
+    assert "S2[i, j, k] -> [((i) mod 32)]" in bands[1]
+
+
 @pytest.mark.parametrize(("fusion", "outermost"), [("Max", "schedule"), ("Preserve3Coincident", "sequence")])
 def test_fusing_rows_costs_a_parallel_loop(fusion: str, outermost: str) -> None:
     kernel = fx.tc.define(_SOFTMAX, options=fx.tc.Options().fuse(fusion))
