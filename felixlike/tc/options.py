@@ -5,7 +5,7 @@ Input: the options that the original has for its polyhedral mapper. Output: chec
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from felixlike._util.wording import choose_from, shown
 from felixlike.errors import InvalidOption
@@ -43,6 +43,11 @@ class Options:
     shared: bool | None = None
     private: bool | None = None
     shared_bytes: int | None = None
+
+    def __str__(self) -> str:
+        """Return the options that are set, as keys of cached code have them: new attributes leave old keys valid."""
+        values = [(attribute.name, getattr(self, attribute.name)) for attribute in fields(self)]
+        return f"Options({', '.join(f'{name}={value!r}' for name, value in values if value not in (None, ()))})"
 
     def tile(self, *sizes: int) -> Options:
         """Set the tile sizes of the outermost output dimensions.

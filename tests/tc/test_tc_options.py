@@ -23,6 +23,8 @@ def test_hints_accumulate() -> None:
     options = fx.tc.Options().tile(32, 8).unroll(4).map_to_blocks(16).map_to_threads(8, 8).fuse("Min")
     assert (options.tiles, options.unrolled, options.blocks, options.threads) == ((32, 8), 4, (16,), (8, 8))
     assert options.fusion == "Min"
+    assert str(options) == "Options(tiles=(32, 8), unrolled=4, blocks=(16,), threads=(8, 8), fusion='Min')"
+    assert str(fx.tc.Options().use_shared_memory(False)) == "Options(shared=False)"
 
 
 def test_invalid_hints_raise() -> None:
