@@ -262,8 +262,8 @@ def optimize(
         key: The key of the tracker's servers. Their devices and this machine must be of the target's kind.
 
     Args: How
-        strategy: "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random", the name of a registered
-            strategy, or a strategy with options such as `felixlike.search.Gradient(seeds=64)`.
+        strategy: A name of `felixlike.search.strategy_names()`, such as "gradient", or a strategy with options, such as
+            `felixlike.search.Gradient(seeds=64)`.
         space: The design space: "best" (felixlike's rules, MetaSchedule's where none applies; both on GPUs), "own"
             (felixlike's rules), "default" (MetaSchedule's) or "all".
         weights: Path of cost-model weights; None for the shipped ones.

@@ -290,6 +290,10 @@ class TCRangeError(TCError):
     """A range is empty or cannot be inferred, or an access is out of bounds."""
 
 
+class TCFusionError(TCError):
+    """Statements that are to be fused by request cannot share a loop, or another statement has to run between them."""
+
+
 class TCCallError(TCError, InputMismatch):
     """A tensor comprehension is called with tensors that do not match its inputs."""
 

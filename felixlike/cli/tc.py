@@ -34,8 +34,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--schedule-tree", action="store_true", help="print the schedule tree that isl computes, and run nothing"
     )
+    parser.add_argument("--c", action="store_true", help="print readable C of the schedule, and run nothing")
     parser.add_argument(
-        "--fusion", default="Max", help="fusion strategy: Max (default), Preserve3Coincident or Min (one by one)"
+        "--fusion",
+        help="fusion strategy of isl: Max, Preserve3Coincident or Min (one by one); default felixlike's rules, and Max "
+        "for trees and C",
     )
     parser.add_argument("--tune", action="store_true", help="tune, and show the time before and after")
     parser.add_argument("--rounds", type=int, help="with --tune: rounds of one task each")
@@ -58,10 +61,14 @@ def run(options: argparse.Namespace) -> int:
         source = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InvalidModel("it is not a text file", where=str(path), remedy="give a file with definitions") from None
-    defined = define(source, options.name, options.target, options=Options().fuse(options.fusion))
+    mapping = Options() if options.fusion is None else Options().fuse(options.fusion)
+    defined = define(source, options.name, options.target, options=mapping)
     inputs, out_tensors = random_inputs(defined.program, _sizes(options.size), _SIZE, seed=checks.seed(options.seed))
     if options.schedule_tree:
         print(defined.schedule_tree(*inputs))
+    if options.c:
+        print(defined.to_c(*inputs))
+    if options.schedule_tree or options.c:
         return 0
     if options.explain:
         print(defined.explain(*inputs))

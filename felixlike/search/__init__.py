@@ -12,7 +12,7 @@ from felixlike.search.scheduler import Progress, next_task
 from felixlike.search.space import Space
 from felixlike.search.strategies.adatune import AdaTune
 from felixlike.search.strategies.evolutionary import Evolutionary
-from felixlike.search.strategies.genetic import Genetic
+from felixlike.search.strategies.genetic import Genetic, TensorComprehensions
 from felixlike.search.strategies.gradient import Gradient
 from felixlike.search.strategies.lfbo import LFBO
 from felixlike.search.strategies.metaschedule import MetaSchedule
@@ -36,6 +36,7 @@ __all__ = [
     "Random",
     "Space",
     "Strategy",
+    "TensorComprehensions",
     "draw",
     "make_strategy",
     "next_task",

@@ -17,7 +17,7 @@ from felixlike._util.wording import kind_of
 from felixlike.errors import InvalidOption, first_line
 from felixlike.search.strategies.adatune import AdaTune
 from felixlike.search.strategies.evolutionary import Evolutionary
-from felixlike.search.strategies.genetic import Genetic
+from felixlike.search.strategies.genetic import Genetic, TensorComprehensions
 from felixlike.search.strategies.gradient import Gradient
 from felixlike.search.strategies.lfbo import LFBO
 from felixlike.search.strategies.metaschedule import MetaSchedule
@@ -30,6 +30,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "adatune": AdaTune,
     "lfbo": LFBO,
     "genetic": Genetic,
+    "tensor-comprehensions": TensorComprehensions,
     "random": Random,
     "metaschedule": MetaSchedule,
 }

@@ -1,3 +1,9 @@
 from felixlike.tc.comprehension import Comprehension as Comprehension
 from felixlike.tc.entry import define as define
 from felixlike.tc.options import Options as Options
+from felixlike.tc.presets import make_convolution_mapping_options as make_convolution_mapping_options
+from felixlike.tc.presets import make_group_convolution_mapping_options as make_group_convolution_mapping_options
+from felixlike.tc.presets import make_mlp_mapping_options as make_mlp_mapping_options
+from felixlike.tc.presets import make_naive_mapping_options as make_naive_mapping_options
+from felixlike.tc.presets import make_pointwise_mapping_options as make_pointwise_mapping_options
+from felixlike.tc.presets import make_single_thread_mapping_options as make_single_thread_mapping_options

@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from felixlike import runtime
-from felixlike._util import user_folders
+from felixlike._util import user_folders, wording
 from felixlike._util.torch_modes import default_modes
-from felixlike.errors import InputMismatch, TCRangeError
+from felixlike.errors import InputMismatch, InvalidOption, TCRangeError
 from felixlike.hardware import kind_of
 from felixlike.runtime import Compiled
 from felixlike.runtime.torch_operator import is_traced
 from felixlike.tc import compiled as code_cache
 from felixlike.tc.arguments import Arguments
 from felixlike.tc.call import Given
+from felixlike.tc.fusion import with_fusion
 from felixlike.tc.instance import Instance, imported, instance
 from felixlike.tc.nodes import extent
 from felixlike.tc.options import Options
@@ -136,6 +137,7 @@ class Comprehension:
         seconds: float | None = None,
         store: str | Path | None = None,
         strategy: Any = "gradient",
+        starting_options: Options | Sequence[Options] | None = None,
         seed: int = 0,
         progress: bool | str = False,
         tracker: str | None = None,
@@ -148,6 +150,8 @@ class Comprehension:
         Args:
             tensors: One torch tensor for each parameter. They are also the inputs used for verification.
             out: Output tensors by name. Outputs that are accumulated into may be left out; tensors of ones are used.
+            starting_options: Mapping options, or several, whose nearest schedules are measured first: up to 8 a task.
+                Unlike the options of `define`, they do not restrict the search.
 
         Returns:
             This comprehension. Its `report` describes the run.
@@ -155,20 +159,25 @@ class Comprehension:
         Raises:
             TCCallError: The tensors do not match the definition.
             TCRangeError: No ranges can be inferred for these sizes, or an access is outside its tensor.
+            InvalidOption: `starting_options` contradict the options of the definition or request what the target lacks.
+
+        Example:
+            mm.tune(a, b, trials=64, starting_options=fx.tc.make_naive_mapping_options())
         """
         from felixlike import api
 
+        starts = self._starts(starting_options)
         tensors, out = self._arguments.completed(tensors, out, examples=True)
         signature = self._arguments.signature(tensors, out)
-        made = instance(self.program, signature[: len(tensors)])
+        made = self._made(signature[: len(tensors)])
         examples = [*tensors, *(out[shapes] for shapes in self._given)]
         with default_modes():
             optimized = api.optimize(
-                imported(made, self._target, examples=examples, fuse=self._options.fuses),
+                imported(made, self._target, examples=examples),
                 None,
                 rounds,
                 target=self._target,
-                strategy=self._strategy(strategy),
+                strategy=self._strategy(strategy, starts),
                 trials=trials,
                 seconds=seconds,
                 store=store,
@@ -212,10 +221,10 @@ class Comprehension:
 
         if not tensors and self.program.parameters:
             return explained(self.program)
-        return explained_for(instance(self.program, self._arguments.of_inputs(tensors)), fuse=self._options.fuses)
+        return explained_for(self._made(self._arguments.of_inputs(tensors)))
 
     def schedule_tree(self, *tensors: Any) -> str:
-        """Return the schedule tree that isl computes, with the fusion strategy of the options. Nothing is compiled.
+        """Return the schedule tree that isl computes, fused and tiled as the options say. Nothing is compiled.
 
         Args:
             tensors: One tensor or shape tuple for each parameter.
@@ -232,7 +241,38 @@ class Comprehension:
         from felixlike.tc.polyhedral import schedule_tree
 
         made = instance(self.program, self._arguments.of_inputs(tensors))
-        return schedule_tree(self.program, made.sizes, made.ranges, made.bounds, self._options.fusion)
+        options = self._options
+        fusion = options.fusion or "Max"
+        return schedule_tree(self.program, made.sizes, made.ranges, made.bounds, fusion, options.fused, options.tiles)
+
+    def to_c(self, *tensors: Any) -> str:
+        """Return readable C for reference: the loops of the schedule tree around plain statements. Nothing is compiled.
+
+        Args:
+            tensors: One tensor or shape tuple for each parameter.
+
+        Returns:
+            A function of C11. Its arguments are the parameters, scalars by value, then the outputs, as contiguous
+            arrays. An access that is checked in every call is asserted to be within its tensor.
+
+        Raises:
+            MissingDependency: islpy is not installed.
+            TCCallError: The tensors do not match the definition.
+            TCRangeError: No ranges can be inferred for these sizes, or an access is outside its tensor.
+            TCError: A function is not in C, a statement reads elements of the tensor that it writes other than its own,
+                or isl finds no schedule within its limit of operations.
+
+        Example:
+            print(mm.to_c((64, 32), (32, 16)))
+        """
+        from felixlike.tc.c_code import c_code
+
+        made, options = instance(self.program, self._arguments.of_inputs(tensors)), self._options
+        return c_code(made, options.fusion or "Max", options.fused, options.tiles)
+
+    def _made(self, given: Sequence[Given]) -> Instance:
+        """Return the program for inputs of these shapes, with the functions that the options ask for."""
+        return with_fusion(instance(self.program, given), self._options)
 
     def _key(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return shapes and dtypes of the inputs, the key of code in memory."""
@@ -257,7 +297,7 @@ class Comprehension:
     def _load_or_compile(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> _Kernel:
         """Load the code from the cache on disk, or compile and store it."""
         signature = self._arguments.signature(tensors, out)
-        made = instance(self.program, signature[: len(tensors)])
+        made = self._made(signature[: len(tensors)])
         key = self._cache_key(signature)
         entry = code_cache.load(key)
         if entry is None:
@@ -273,7 +313,7 @@ class Comprehension:
 
     def _compile(self, made: Instance, examples: Sequence[Any]) -> Compiled:
         """Compile with the schedules predicted to be best; small programs are compiled without schedules."""
-        model = imported(made, self._target, examples=examples, fuse=self._options.fuses)
+        model = imported(made, self._target, examples=examples)
         steps = sum(math.prod(map(extent, n.intervals.values())) for group in made.groups for n in group.nodes)
         small = steps < _SMALL and not self._options.hints and kind_of(self._target).on_host
         if small or not model.inputs:
@@ -284,14 +324,29 @@ class Comprehension:
         strategy = self._strategy("gradient")
         return api.optimize(model, None, rounds, target=self._target, strategy=strategy, progress=False)._compiled
 
-    def _strategy(self, strategy: Any) -> Any:
-        """Wrap a strategy so that it follows the hints, if there are any."""
-        if not self._options.hints:
-            return strategy
-        from felixlike.search import make_strategy
-        from felixlike.tc.hints import Hinted
+    def _starts(self, starts: Options | Sequence[Options] | None) -> tuple[Options, ...]:
+        """Return options to start from as a tuple. Raise InvalidOption if they are no options or not possible."""
+        every = () if starts is None else (starts,) if isinstance(starts, Options) else starts
+        completed = []
+        for start in every:
+            if not isinstance(start, Options):
+                raise InvalidOption(
+                    f"expected felixlike.tc.Options, got {wording.kind_of(start)}",
+                    where="starting_options",
+                    remedy="create them with felixlike.tc.Options() or a preset",
+                )
+            start.check_target(on_host=kind_of(self._target).on_host)
+            completed.append(self._options.started_from(start))
+        return tuple(completed)
 
-        return Hinted(self._options, make_strategy(strategy))
+    def _strategy(self, strategy: Any, starts: tuple[Options, ...] = ()) -> Any:
+        """Wrap a strategy so that it follows the hints and starts from options, if there are any."""
+        from felixlike.search import make_strategy
+        from felixlike.tc.hints import Hinted, Seeded
+
+        if self._options.hints:
+            strategy = Hinted(self._options, make_strategy(strategy))
+        return Seeded(starts, make_strategy(strategy)) if starts else strategy
 
     def _run(self, kernel: _Kernel, tensors: Sequence[Any], out: Mapping[str, Any] | None) -> Any:
         """Run compiled code, check accesses and copy results into `out`."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from felixlike._util.wording import choose_from, kind_of
 from felixlike.errors import InvalidOption, TCSemanticError, TCSyntaxError, callers_level
+from felixlike.hardware import kind_of as kind_of_target
 from felixlike.hardware import resolve_target
 from felixlike.runtime.torch_operator import prepare
 from felixlike.tc import operator
@@ -41,7 +42,8 @@ def define(
         TCSyntaxError: The text does not follow the grammar.
         TCSemanticError: The definition is invalid, or there is no definition called `name`.
         UnknownTarget: The target is unknown.
-        InvalidOption: An argument has the wrong type, or `name` is None and there are several definitions.
+        InvalidOption: An argument has the wrong type, `name` is None and there are several definitions, or the options
+            request memory that a CPU does not have.
 
     Warns:
         SuspiciousNameWarning: The name of an index looks like a misspelling of another one.
@@ -62,7 +64,10 @@ def define(
     operator.prepare()
     for note in program.notes:
         warnings.warn(note.category(f"{program.name}, {note.words}"), stacklevel=callers_level())
-    return Comprehension(program, resolve_target(target), options or Options())
+    resolved = resolve_target(target)
+    if options is not None:
+        options.check_target(on_host=kind_of_target(resolved).on_host)
+    return Comprehension(program, resolved, options or Options())
 
 
 def read(source: str, name: str | None = None) -> Program:

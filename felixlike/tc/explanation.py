@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from random import Random
 
 from felixlike.errors import TCRangeError
-from felixlike.tc.instance import Instance, apart, relax_module
+from felixlike.tc.instance import Instance, relax_module
 from felixlike.tc.printing import signature_text, statement_text
 from felixlike.tc.program import Program, Step
 from felixlike.tc.ranges import Ranges, infer
@@ -32,7 +32,7 @@ def explained(program: Program) -> str:
     return "\n".join([*lines, *(f"  note: {note.words}" for note in program.notes)])
 
 
-def explained_for(made: Instance, *, fuse: bool = True) -> str:
+def explained_for(made: Instance) -> str:
     """Describe an instance: ranges, shapes, accesses checked at runtime, and TVM script."""
     program, ranges = made.program, made.ranges
     lines = [signature_text(program)]
@@ -56,7 +56,7 @@ def explained_for(made: Instance, *, fuse: bool = True) -> str:
         text = program.source.shown(check.read.subscripts[check.dimension].span)
         lines.append(f"  checked in every call: {low} <= {text} <= {high}")
     lines += [f"  note: {note.words}" for note in program.notes]
-    return "\n".join([*lines, "", relax_module(made if fuse else apart(made)).script()])
+    return "\n".join([*lines, "", relax_module(made).script()])
 
 
 def _role(step: Step, index: str) -> str:

@@ -2,7 +2,8 @@
 
 Input: nodes, in order. Output: groups, in order; each reads only parameters and earlier groups. The rules resemble
 operator fusion: elementwise nodes join the product they read; reductions along the same rows stay together with the
-nodes computed from them; a node with a single reader joins it. Every other node becomes a function.
+nodes computed from them; a node with a single reader joins it. Every other node becomes a function. isl's fusion
+strategies (fusion.py) do not know what a kernel can hold: they are slower (docs/tensor-comprehensions.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Restrict a search to the schedules nearest to the mapping options.
+"""Restrict a search to the schedules nearest to the mapping options, or start it from them.
 
 Input: options, a strategy. Output: a strategy. Meaning of the hints:
 
@@ -6,6 +6,7 @@ Input: options, a strategy. Output: a strategy. Meaning of the hints:
     map_to_blocks  for each output dimension: iterations of its outermost loop, which is shared among cores or blocks
     unroll         unrolled iterations: the schedule's own limit, or the innermost factor of reduction loops
     map_to_threads on a GPU, the threads that share the copying of operands
+    memory         on a GPU, whether schedules have buffers in shared and private memory, and how large
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike.costmodel import CostModel
-from felixlike.search import Candidate, Measured, Observations, Space, Strategy
+from felixlike.features import NAMES
+from felixlike.search import Candidate, Key, Measured, Observations, Space, Strategy
 from felixlike.symbolic import Kind, Points, Sketch
 from felixlike.symbolic.program.variables import groups
 from felixlike.tc.options import Options
 
 _POOL = 4096
 """Points sampled per sketch to find those nearest to the hints. Chosen by hand."""
+
+_SEEDS = 8
+"""Candidates of a task that are measured for each of the options to start from. Chosen by hand."""
 
 _SAME = 1e-6
 """Tolerance when distances are compared, in sums of log factors. Chosen by hand."""
@@ -49,33 +54,91 @@ class Hinted(Strategy):
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """Propose candidates; see `Strategy.propose`."""
-        candidates: list[Candidate] = []
-        hinted = False
-        for sketch in space.sketches:
-            points = hinted_points(sketch, self._options, int(rng.integers(2**31)))
-            hinted = hinted or points is not None
-            if points is not None:
-                candidates += self._scored(space, sketch, points)
-        if not hinted:
+        pools = hinted_pools(space, self._options, int(rng.integers(2**31)))
+        if not pools:
             return self._otherwise.propose(space, known, count, rng)
-        candidates = [candidate for candidate in candidates if candidate.key not in known.seen]
-        return sorted(candidates, key=lambda candidate: -candidate.score)[:count]
+        candidates = _scored(space, self._model, pools, "hinted")
+        return [candidate for candidate in candidates if candidate.key not in known.seen][:count]
 
-    def _scored(self, space: Space, sketch: Sketch, points: Points) -> list[Candidate]:
-        """Return points as candidates with scores of the cost model, 0 if it is not trained."""
+
+class Seeded(Strategy):
+    """A strategy whose first candidates are the best by the cost model among those nearest to options to start from.
+
+    All others are those of the wrapped strategy, which is told how fast the first ones are.
+    """
+
+    def __init__(self, starts: Sequence[Options], otherwise: Strategy) -> None:
+        self._starts, self._otherwise = starts, otherwise
+        self._model: CostModel | None = None
+
+    def begin(self, model: CostModel) -> None:
+        """Start a search; see `Strategy.begin`."""
+        self._model = model
+        self._otherwise.begin(model)
+
+    def observe(self, space: Space, measured: Sequence[Measured], *, recalled: bool = False) -> None:
+        """Pass measurements on to the wrapped strategy; see `Strategy.observe`."""
+        self._otherwise.observe(space, measured, recalled=recalled)
+
+    def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
+        """Propose candidates; see `Strategy.propose`."""
+        seeds: dict[Key, Candidate] = {}
+        for start in self._starts:
+            # The same points in every round, so that those that were measured count, also in an earlier run.
+            candidates = _scored(space, self._model, hinted_pools(space, start, 0), "seed")
+            missing = _SEEDS - sum(candidate.key in known.seen for candidate in candidates)
+            fresh = [candidate for candidate in candidates if candidate.key not in known.seen]
+            seeds |= {candidate.key: candidate for candidate in fresh[: max(0, missing)]}
+        first = list(seeds.values())[:count]
+        if len(first) == count:
+            return first
+        seen = Observations(known.seen | {candidate.key for candidate in first}, known.best)
+        return [*first, *self._otherwise.propose(space, seen, count - len(first), rng)]
+
+
+def _scored(
+    space: Space, model: CostModel | None, pools: Sequence[tuple[Sketch, Points]], origin: str
+) -> list[Candidate]:
+    """Return points as candidates, best first by the cost model; scores are 0 if it is not trained."""
+    candidates: list[Candidate] = []
+    for sketch, points in pools:
         features = space.features(sketch, points)
         scores = np.zeros(len(points))
-        if features is not None and self._model is not None and self._model.trained:
-            scores = np.asarray(self._model.predict(features, space.task.key), dtype=np.float64)
+        if features is not None and model is not None and model.trained:
+            scores = np.asarray(model.predict(features, space.task.key), dtype=np.float64)
         rows = zip(points.tolist(), scores.tolist(), strict=True)
-        return [Candidate(sketch, tuple(point), score, "hinted") for point, score in rows]
+        candidates += [Candidate(sketch, tuple(point), score, origin) for point, score in rows]
+    return sorted(candidates, key=lambda candidate: -candidate.score)
 
 
-def hinted_points(sketch: Sketch, options: Options, seed: int) -> Points | None:
-    """Return the sampled points of a sketch nearest to the hints; None if no hint applies."""
-    if not sketch.variables:
-        return None
-    points = np.unique(sketch.sample(_POOL, seed), axis=0)
+def hinted_pools(space: Space, options: Options, seed: int) -> list[tuple[Sketch, Points]]:
+    """Return the sampled points of each sketch that are nearest to the hints; none if no hint applies.
+
+    Hints about memory choose among sketches and points, if any have what they request.
+    """
+    samples = [(s, np.unique(s.sample(_POOL, seed), axis=0)) for s in space.sketches if s.variables]
+    fitting = [(s, points[_fits_memory(space, s, points, options)]) for s, points in samples] if options.memory else []
+    fitting = [(sketch, points) for sketch, points in fitting if len(points)]
+    pools = [(sketch, points, nearest_points(sketch, options, points)) for sketch, points in fitting or samples]
+    return [(s, points if near is None else near) for s, points, near in pools if near is not None or fitting]
+
+
+def _fits_memory(space: Space, sketch: Sketch, points: Points, options: Options) -> npt.NDArray[np.bool_]:
+    """Return for each point whether its memory is as the hints request."""
+    features = space.features(sketch, points)
+    if features is None:
+        return np.zeros(len(points), dtype=np.bool_)
+    fits = np.ones(len(points), dtype=np.bool_)
+    for column, used in (("shared_bytes", options.shared), ("local_bytes", options.private)):
+        if used is not None:
+            fits &= (features[:, :, NAMES.index(column)].max(axis=1) > 0) == used
+    if options.shared_bytes is not None:
+        fits &= features[:, :, NAMES.index("shared_bytes")].max(axis=1) <= options.shared_bytes
+    return fits
+
+
+def nearest_points(sketch: Sketch, options: Options, points: Points) -> Points | None:
+    """Return the points of a sketch nearest to the hints; None if no hint applies."""
     distances = list(_distances(sketch, options, points))
     if not distances:
         return None

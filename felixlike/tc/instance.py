@@ -102,12 +102,9 @@ def _check(number: int, check: Check, ranges: Ranges, versions: Mapping[str, str
     )
 
 
-def imported(made: Instance, target: Any, *, examples: Sequence[Any] = (), fuse: bool = True) -> Imported:
-    """Return the instance as an imported model.
-
-    examples: A torch tensor for each input, used for verification. fuse: False for one function per node.
-    """
-    module = relax_module(made if fuse else apart(made))
+def imported(made: Instance, target: Any, *, examples: Sequence[Any] = ()) -> Imported:
+    """Return the instance as an imported model. examples: A torch tensor for each input, used for verification."""
+    module = relax_module(made)
     tasks, functions = extract(module, target)
     names = [_name for _name, _, _ in inputs(made)]
     returned = len(made.program.outputs) + len(made.checks)

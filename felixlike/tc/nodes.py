@@ -182,9 +182,16 @@ def _is_constant(value: Value, reduced: tuple[str, ...]) -> bool:
 
 
 def is_product(node: Node) -> bool:
-    """Return whether a node sums products of elements of two tensors, so that it reads elements repeatedly."""
+    """Return whether a node sums products of two elements, so that it reads elements repeatedly. Squares are none."""
     value = node.value
     if node.operator != "+" or not isinstance(value, Binary) or value.operator != "*":
         return False
     factors = [factor.value if isinstance(factor, Convert) else factor for factor in (value.left, value.right)]
-    return all(isinstance(factor, Read) for factor in factors)
+    reads = [factor for factor in factors if isinstance(factor, Read)]
+    return len(reads) == 2 and not _is_same_element(*reads)
+
+
+def _is_same_element(one: Read, other: Read) -> bool:
+    """Return whether two reads are of the same tensor at the same indices."""
+    names = [[part.name if isinstance(part, Index) else "" for part in read.subscripts] for read in (one, other)]
+    return one.tensor == other.tensor and names[0] == names[1] and "" not in names[0]

@@ -5,12 +5,15 @@ Input: the options that the original has for its polyhedral mapper. Output: chec
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from felixlike._util.wording import choose_from, shown
 from felixlike.errors import InvalidOption
 
 _FUSIONS = ("Max", "Preserve3Coincident", "Min")
+
+_MOST_STATEMENTS = 1000
+"""Most statements in a group. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +27,27 @@ class Options:
         unrolled: Iterations of inner loops to unroll, or None.
         blocks: GPU grid size, in blocks for each dimension.
         threads: GPU block size, in threads for each dimension.
-        fusion: "Max", "Preserve3Coincident" or "Min".
+        fusion: "Max", "Preserve3Coincident" or "Min"; None for felixlike's own rules.
+        fused: Groups of statements to fuse, by their numbers from 1.
+        shared: Whether tiles of inputs are copied to the shared memory of a GPU's block, None for either.
+        private: Whether sums are kept in a GPU thread's own memory, None for either.
+        shared_bytes: Upper limit on shared memory of a block, in bytes, or None.
     """
 
     tiles: tuple[int, ...] = ()
     unrolled: int | None = None
     blocks: tuple[int, ...] = ()
     threads: tuple[int, ...] = ()
-    fusion: str = "Max"
+    fusion: str | None = None
+    fused: tuple[tuple[int, ...], ...] = ()
+    shared: bool | None = None
+    private: bool | None = None
+    shared_bytes: int | None = None
+
+    def __str__(self) -> str:
+        """Return the options that are set, as keys of cached code have them: new attributes leave old keys valid."""
+        values = [(attribute.name, getattr(self, attribute.name)) for attribute in fields(self)]
+        return f"Options({', '.join(f'{name}={value!r}' for name, value in values if value not in (None, ()))})"
 
     def tile(self, *sizes: int) -> Options:
         """Set the tile sizes of the outermost output dimensions.
@@ -89,34 +105,173 @@ class Options:
         """
         return replace(self, threads=_positive("map_to_threads", sizes, most=3))
 
-    def fuse(self, strategy: str) -> Options:
-        """Set how statements are fused into functions.
+    def use_shared_memory(self, use: bool = True) -> Options:
+        """Set whether tiles of inputs are copied to the shared memory of a GPU's block.
 
         Args:
-            strategy: "Max" or "Preserve3Coincident" to let statements share functions, "Min" for one function per
-                statement.
+            use: False for schedules without such copies.
 
         Returns:
             New options.
 
         Raises:
-            InvalidOption: The strategy is unknown.
+            InvalidOption: `use` is not a bool.
+        """
+        return replace(self, shared=_boolean("use_shared_memory", use))
+
+    def use_private_memory(self, use: bool = True) -> Options:
+        """Set whether sums are kept in a GPU thread's own memory, its registers.
+
+        Args:
+            use: False for schedules that keep them in global memory.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: `use` is not a bool.
+        """
+        return replace(self, private=_boolean("use_private_memory", use))
+
+    def max_shared_memory(self, size: int) -> Options:
+        """Limit the shared memory of a GPU's block.
+
+        Args:
+            size: A positive integer, in bytes.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: `size` is not a positive integer.
+        """
+        return replace(self, shared_bytes=_positive("max_shared_memory", (size,))[0])
+
+    def fuse(self, strategy: str) -> Options:
+        """Set how statements are fused into functions.
+
+        With "Max" and "Preserve3Coincident", statements share a function if isl's schedule has them in one outermost
+        loop. Both need `pip install "felixlike[tc]"`.
+
+        Args:
+            strategy: "Max" to fuse all dependent statements that can share a loop, "Preserve3Coincident" to fuse only
+                where no parallel loop is lost or three are left, "Min" for one function per statement.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: The strategy is unknown, or fuses other statements than `fuse_statements` requested.
         """
         if strategy not in _FUSIONS:
             raise InvalidOption(
                 f"unknown fusion strategy {shown(strategy)}", where="fuse", remedy=choose_from(strategy, _FUSIONS)
             )
-        return replace(self, fusion=strategy)
+        return replace(self, fusion=strategy)._checked()
+
+    def fuse_statements(self, *numbers: int) -> Options:
+        """Fuse these statements into one function. Statements that no call names have a function each.
+
+        A call with concrete sizes raises TCFusionError if isl finds no loop that all of them can share, or if another
+        statement has to run between them. It needs `pip install "felixlike[tc]"`.
+
+        Args:
+            numbers: Two or more numbers of statements, from 1, as in schedule trees.
+
+        Returns:
+            New options.
+
+        Raises:
+            InvalidOption: A number is not a positive integer or is named twice, there are fewer than two, or a fusion
+                strategy other than "Min" is set.
+
+        Example:
+            options = Options().fuse_statements(1, 2).fuse_statements(3, 4)
+        """
+        _positive("fuse_statements", numbers, most=_MOST_STATEMENTS)
+        every = [*numbers, *(number for group in self.fused for number in group)]
+        if len(numbers) < 2 or len(set(every)) < len(every):
+            raise InvalidOption(
+                f"expected two or more statements, each in one group, got {', '.join(map(str, numbers))}",
+                where="fuse_statements",
+                remedy="for example fuse_statements(1, 2)",
+            )
+        return replace(self, fused=(*self.fused, tuple(sorted(numbers))))._checked()
+
+    def _checked(self) -> Options:
+        """Return these options. Raise InvalidOption if a strategy and `fuse_statements` contradict each other."""
+        if self.fused and self.fusion not in (None, "Min"):
+            raise InvalidOption(
+                f"the fusion strategy {self.fusion} contradicts fuse_statements",
+                where="fuse",
+                remedy="set one of them",
+            )
+        return self
 
     @property
     def hints(self) -> bool:
         """Whether there are hints about schedules."""
-        return bool(self.tiles or self.unrolled or self.blocks or self.threads)
+        return bool(self.tiles or self.unrolled or self.blocks or self.threads or self.memory)
 
     @property
-    def fuses(self) -> bool:
-        """Whether statements may share functions."""
-        return self.fusion != "Min"
+    def memory(self) -> bool:
+        """Whether there are hints about the memory of a GPU."""
+        return self.shared is not None or self.private is not None or self.shared_bytes is not None
+
+    def check_target(self, *, on_host: bool) -> None:
+        """Raise InvalidOption if the options request memory that a CPU does not have."""
+        requests = {
+            "use_shared_memory": self.shared,
+            "use_private_memory": self.private,
+            "max_shared_memory": self.shared_bytes,
+        }
+        for where, value in requests.items():
+            if on_host and value:
+                raise InvalidOption(
+                    f"a CPU has no {where.split('_')[1]} memory of threads",
+                    where=where,
+                    remedy="leave it out, or define the comprehension for a GPU; tile() decides what caches hold",
+                )
+
+    def started_from(self, start: Options) -> Options:
+        """Return options to start from and these, which restrict the search. Raise InvalidOption if they differ."""
+        for name, where in _SETTERS.items():
+            here, there = getattr(self, name), getattr(start, name)
+            if there in (None, ()) or here == there:
+                continue
+            if name in ("fusion", "fused"):
+                reason, remedy = "fusion is not searched", "pass it to define(options=…)"
+            elif here in (None, ()):
+                continue
+            else:
+                reason = f"{shown(there)} contradicts {shown(here)} in the options of the definition"
+                remedy = "leave it out in one of them"
+            raise InvalidOption(reason, where=f"starting_options, {where}", remedy=remedy)
+        missing = {name: getattr(self, name) for name in _SETTERS if getattr(start, name) in (None, ())}
+        return replace(start, **missing)
+
+
+_SETTERS = {
+    "tiles": "tile",
+    "unrolled": "unroll",
+    "blocks": "map_to_blocks",
+    "threads": "map_to_threads",
+    "shared": "use_shared_memory",
+    "private": "use_private_memory",
+    "shared_bytes": "max_shared_memory",
+    "fusion": "fuse",
+    "fused": "fuse_statements",
+}
+"""The method that sets each attribute."""
+
+
+def _boolean(name: str, value: bool) -> bool:
+    """Return the value. Raise InvalidOption unless it is a bool."""
+    if not isinstance(value, bool):
+        raise InvalidOption(
+            f"expected True or False, got {shown(value)}", where=name, remedy=f"for example {name}(True)"
+        )
+    return value
 
 
 def _positive(name: str, sizes: tuple[int, ...], *, most: int = 8) -> tuple[int, ...]:

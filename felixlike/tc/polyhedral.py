@@ -8,16 +8,20 @@ A read whose subscript is not affine, or is checked in every call, counts as a r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from graphlib import CycleError, TopologicalSorter
+from itertools import combinations, pairwise
+from typing import Any, TypeVar
 
-from felixlike.errors import MissingDependency, TCError
+from felixlike.errors import InvalidOption, MissingDependency, TCError, TCFusionError
 from felixlike.tc.bounds import Bounds, Kept
 from felixlike.tc.const_eval import Unknown, on_grid
 from felixlike.tc.program import Binary, Convert, Index, Program, Read, Step, Unary, Value, walk
 from felixlike.tc.ranges import Ranges
 from felixlike.tc.scalars import is_integral, limits
+
+_Result = TypeVar("_Result")
 
 _OPTIONS: dict[str, dict[str, int]] = {
     "Max": {"whole_component": 1, "maximize_coincidence": 0},
@@ -45,17 +49,72 @@ _KEYWORDS = frozenset(
 """Words of isl's notation, which cannot name an index."""
 
 
-def schedule_tree(program: Program, sizes: Mapping[str, int], ranges: Ranges, bounds: Bounds, fusion: str) -> str:
+_Groups = Sequence[tuple[int, ...]]
+"""Groups of statements, by their numbers from 1."""
+
+
+def heading(
+    program: Program, sizes: Mapping[str, int], fusion: str, fused: _Groups = (), tiles: tuple[int, ...] = ()
+) -> str:
+    """Return the name of a program, its sizes, and how it is fused and tiled, as a line above trees and code."""
+    by_hand = " and ".join(" with ".join(f"S{number}" for number in group) for group in fused)
+    parts = [program.name, *(f"{name} = {size}" for name, size in sizes.items()), f"fusion {by_hand or fusion}"]
+    return ", ".join([*parts, f"tiles {' × '.join(map(str, tiles))}"] if tiles else parts)
+
+
+def schedule_tree(
+    program: Program,
+    sizes: Mapping[str, int],
+    ranges: Ranges,
+    bounds: Bounds,
+    fusion: str,
+    fused: _Groups = (),
+    tiles: tuple[int, ...] = (),
+) -> str:
     """Return the schedule tree of a program as isl prints it, in YAML, after a line with the sizes.
 
     See `schedule` for arguments and errors.
     """
-    tree = schedule(program, sizes, ranges, bounds, fusion).get_root().to_str()
-    heading = ", ".join([program.name, *(f"{name} = {size}" for name, size in sizes.items()), f"fusion {fusion}"])
-    return "\n".join([f"# {heading}", *(line for line in tree.splitlines() if not line.startswith("#"))])
+    tree = schedule(program, sizes, ranges, bounds, fusion, fused, tiles).get_root().to_str()
+    lines = [line for line in tree.splitlines() if not line.startswith("#")]
+    return "\n".join([f"# {heading(program, sizes, fusion, fused, tiles)}", *lines])
 
 
-def schedule(program: Program, sizes: Mapping[str, int], ranges: Ranges, bounds: Bounds, fusion: str) -> Any:
+def fused_statements(
+    program: Program, sizes: Mapping[str, int], ranges: Ranges, bounds: Bounds, fusion: str, fused: _Groups = ()
+) -> list[set[int]]:
+    """Return the sets of statements, by their places in the program, that share an outermost loop of the schedule.
+
+    An initialization is with its statement in any case. See `schedule` for arguments and errors.
+    """
+    tree = schedule(program, sizes, ranges, bounds, fusion, fused)
+    import islpy as isl
+
+    sets: list[set[int]] = []
+
+    def visit(node: Any) -> bool:
+        if node.get_type() not in (isl.schedule_node_type.band, isl.schedule_node_type.leaf):
+            return True
+        joined = {number - 1 for number in _numbers(node.get_domain())}
+        for other in [other for other in sets if other & joined]:
+            sets.remove(other)
+            joined |= other
+        sets.append(joined)
+        return False
+
+    tree.foreach_schedule_node_top_down(visit)
+    return sets
+
+
+def schedule(
+    program: Program,
+    sizes: Mapping[str, int],
+    ranges: Ranges,
+    bounds: Bounds,
+    fusion: str,
+    fused: _Groups = (),
+    tiles: tuple[int, ...] = (),
+) -> Any:
     """Return isl's schedule of a program, an `islpy.Schedule`.
 
     Args:
@@ -63,10 +122,14 @@ def schedule(program: Program, sizes: Mapping[str, int], ranges: Ranges, bounds:
         sizes: Sizes by name.
         ranges: Ranges of its indices.
         bounds: How its accesses are kept within their tensors.
-        fusion: "Max", "Preserve3Coincident" or "Min".
+        fusion: "Max", "Preserve3Coincident" or "Min". It has no effect if there are `fused` statements.
+        fused: Groups of statements to fuse by request, by their numbers from 1. All others are scheduled one by one.
+        tiles: Tile sizes of the outermost loops of each outermost band, outermost first.
 
     Raises:
         MissingDependency: islpy is not installed.
+        InvalidOption: `fused` has a number that no statement has.
+        TCFusionError: Statements of a group cannot share a loop, or another one has to run between them.
         TCError: isl exceeds its limit of operations.
     """
     try:
@@ -78,13 +141,44 @@ def schedule(program: Program, sizes: Mapping[str, int], ranges: Ranges, bounds:
             remedy='pip install "felixlike[tc]"',
         ) from error
     statements = [part for number in range(len(program.steps)) for part in _statements(program, number, sizes, ranges)]
-    try:
+
+    def scheduled() -> Any:
+        if fused:
+            return _by_hand(isl, program, statements, bounds, fused)
         tree = _scheduled(isl, statements, bounds, fusion)
         if fusion == "Preserve3Coincident":
             largest = _scheduled(isl, statements, bounds, "Max")
             if all(coincident >= _COINCIDENT for coincident in _fused_coincidence(isl, largest)):
                 return largest
         return tree
+
+    return limited(program, lambda: _tiled(isl, scheduled(), tiles) if tiles else scheduled())
+
+
+def _tiled(isl: Any, tree: Any, tiles: tuple[int, ...]) -> Any:
+    """Split the outermost bands of a schedule into loops over tiles and loops within them."""
+
+    def tile(node: Any) -> Any:
+        is_band = node.get_type() == isl.schedule_node_type.band
+        if not is_band or node.get_schedule_depth() > 0 or not node.band_get_permutable():
+            return node
+        count = min(len(tiles), node.band_n_member())
+        if count < node.band_n_member():
+            node = node.band_split(count)
+        sizes = isl.MultiVal.zero(node.band_get_space())
+        for place, size in enumerate(tiles[:count]):
+            sizes = sizes.set_val(place, isl.Val.int_from_si(node.get_ctx(), size))
+        return node.band_tile(sizes)
+
+    return tree.map_schedule_node_bottom_up(tile)
+
+
+def limited(program: Program, compute: Callable[[], _Result]) -> _Result:
+    """Return what isl computes. Raise TCError if it exceeds its limit of operations."""
+    import islpy as isl
+
+    try:
+        return compute()
     except isl.Error as error:
         if "operations" not in str(error):
             raise
@@ -101,6 +195,8 @@ class _Statement:
 
     Attributes:
         name: Its name in the tree.
+        number: The number of the statement in the program, from 1.
+        rank: Its number of indices.
         space: Its name and indices, such as S1[i, k].
         domain: The set of its points.
         order: Its place in the text's order, a map from its points.
@@ -113,6 +209,8 @@ class _Statement:
     """
 
     name: str
+    number: int
+    rank: int
     space: str
     domain: str
     order: str
@@ -199,6 +297,8 @@ def _statements(program: Program, number: int, sizes: Mapping[str, int], ranges:
         times = [str(2 * number + place), *(names[i] for i in indices), *["0"] * (deepest - len(indices))]
         return _Statement(
             name,
+            number + 1,
+            len(indices),
             space,
             f"{space} : {' and '.join(limits_)}" if limits_ else space,
             f"{space} -> [{', '.join(times)}]",
@@ -215,11 +315,131 @@ def _statements(program: Program, number: int, sizes: Mapping[str, int], ranges:
     yield part(f"S{number + 1}", (*step.indices, *step.reduced), 1, is_step=True)
 
 
+def _by_hand(isl: Any, program: Program, statements: list[_Statement], bounds: Bounds, fused: _Groups) -> Any:
+    """Return the schedule in which the groups of statements have an outermost loop each."""
+    for number in sorted({number for group in fused for number in group}):
+        if number > len(program.steps):
+            raise InvalidOption(
+                f"there is no statement {number}; {program.name} has {len(program.steps)}",
+                where="fuse_statements",
+                remedy="number the statements from 1, in their order",
+            )
+    groups = [*fused]
+    grouped = {number for group in fused for number in group}
+    groups += [(number,) for number in range(1, len(program.steps) + 1) if number not in grouped]
+    group_of = {number: group for group in groups for number in group}
+    order = TopologicalSorter[tuple[int, ...]](dict.fromkeys(sorted(groups), ()))
+    for source, sink in _pairs(_constraints(isl, isl.Context(), statements, bounds).get_validity()):
+        if group_of[source] != group_of[sink]:
+            order.add(group_of[sink], group_of[source])
+    try:
+        ordered = list(order.static_order())
+    except CycleError as error:
+        cycle = sorted({number for group in error.args[1] for number in group})
+        raise TCFusionError(
+            f"{_listed(cycle)} depend on each other in a circle, if each group is fused",
+            where=program.name,
+            remedy="name the statements between them too, or fuse fewer",
+        ) from None
+    context, tree = _context(isl, "Max"), None
+    for group in ordered:
+        members = [statement for statement in statements if statement.number in group]
+        constraints = _constraints(isl, context, members, bounds)
+        part = constraints.set_proximity(constraints.get_proximity().union(_near(isl, context, members)))
+        part = part.compute_schedule()
+        if len(group) > 1 and not _shares_a_loop(isl, part):
+            raise TCFusionError(
+                f"{_listed(group)} cannot share a loop: one needs elements that another has not computed in the same"
+                " iteration",
+                where=program.name,
+                remedy="fuse fewer statements",
+            )
+        tree = part if tree is None else tree.sequence(part)
+    return tree
+
+
+def _near(isl: Any, context: Any, members: list[_Statement]) -> Any:
+    """Return a relation between points of successive statements with the same outermost index.
+
+    isl schedules statements apart if nothing relates them, but a request may fuse them too.
+    """
+    texts = []
+    for one, other in pairwise(members):
+        names = [[f"{letter}{place}" for place in range(s.rank)] for letter, s in (("a", one), ("b", other))]
+        same = " : a0 = b0" if one.rank and other.rank else ""
+        texts.append(f"{one.name}[{', '.join(names[0])}] -> {other.name}[{', '.join(names[1])}]{same}")
+    domain = isl.UnionSet.read_from_str(context, "{ " + "; ".join(s.domain for s in members) + " }")
+    relation = isl.UnionMap.read_from_str(context, "{ " + "; ".join(texts) + " }")
+    return relation.intersect_domain(domain).intersect_range(domain)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """Return numbers of statements as text: "statements 1, 2 and 4"."""
+    *first, last = map(str, sorted(numbers))
+    return f"statements {', '.join(first)} and {last}"
+
+
+def _shares_a_loop(isl: Any, tree: Any) -> bool:
+    """Return whether the outermost node of a schedule is a loop in which statements do not just follow one another.
+
+    Where no common order of iterations is right, isl may reverse a loop, so that one statement ends as another begins.
+    """
+    node = tree.get_root().child(0)
+    if node.get_type() != isl.schedule_node_type.band or node.band_n_member() == 0:
+        return False
+    spans: list[tuple[int, int]] = []
+
+    def add(relation: Any) -> None:
+        moments = relation.range()
+        spans.append((moments.dim_min_val(0).to_python(), moments.dim_max_val(0).to_python()))
+
+    tree.get_map().intersect_domain(tree.get_domain()).foreach_map(add)
+    return all(
+        min(one[1], other[1]) > max(one[0], other[0]) or one[0] == one[1] or other[0] == other[1]
+        for one, other in combinations(spans, 2)
+    )
+
+
+def _numbers(domain: Any) -> set[int]:
+    """Return the numbers of the statements in a set of points."""
+    names: list[str] = []
+    domain.foreach_set(lambda points: names.append(points.get_tuple_name()))
+    return {_number_of(name) for name in names}
+
+
+def _number_of(name: str) -> int:
+    """Return the number in the name of a statement: 2 of S2_init."""
+    return int(name[1:].partition("_")[0])
+
+
+def _pairs(dependences: Any) -> set[tuple[int, int]]:
+    """Return the numbers of the statements between which there are dependences."""
+    pairs: set[tuple[int, int]] = set()
+
+    def add(relation: Any) -> None:
+        ends = [relation.domain().get_tuple_name(), relation.range().get_tuple_name()]
+        pairs.add((_number_of(ends[0]), _number_of(ends[1])))
+
+    dependences.foreach_map(add)
+    return pairs
+
+
+def _context(isl: Any, fusion: str, **more: int) -> Any:
+    """Return a context of isl with the options of a fusion strategy; options belong to a context."""
+    context = isl.Context()
+    for option, value in {**_UNSHIFTED, **_OPTIONS[fusion], **more}.items():
+        getattr(context, f"set_schedule_{option}")(value)
+    return context
+
+
 def _scheduled(isl: Any, statements: list[_Statement], bounds: Bounds, fusion: str) -> Any:
     """Return isl's schedule."""
-    context = isl.Context()  # options belong to a context
-    for option, value in {**_UNSHIFTED, **_OPTIONS[fusion]}.items():
-        getattr(context, f"set_schedule_{option}")(value)
+    return _constraints(isl, _context(isl, fusion), statements, bounds).compute_schedule()
+
+
+def _constraints(isl: Any, context: Any, statements: list[_Statement], bounds: Bounds) -> Any:
+    """Return the points of statements and the dependences between them, as constraints of isl's scheduler."""
+    context.set_max_operations(0)
 
     def relation(texts: list[str]) -> Any:
         whole = isl.UnionMap.read_from_str(context, "{ " + "; ".join(texts) + " }")
@@ -237,7 +457,7 @@ def _scheduled(isl: Any, statements: list[_Statement], bounds: Bounds, fusion: s
 
     all_ = dependences(writes, reads).union(dependences(writes.union(reads), writes)).coalesce()
     constraints = isl.ScheduleConstraints.on_domain(domain)
-    return constraints.set_validity(all_).set_coincidence(all_).set_proximity(all_).compute_schedule()
+    return constraints.set_validity(all_).set_coincidence(all_).set_proximity(all_)
 
 
 def _fused_coincidence(isl: Any, schedule: Any) -> list[int]:

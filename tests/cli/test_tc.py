@@ -60,11 +60,15 @@ def test_a_missing_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "none.tc" in capsys.readouterr().err.replace("\n", "")
 
 
-def test_the_schedule_tree_is_printed_and_nothing_is_run(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_schedule_tree_and_c_are_printed_and_nothing_is_run(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tc", str(file), "--name", "mm", "--size", "M=8", "--schedule-tree", "--fusion", "Min"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("# mm, M = 8, K = 64, N = 64, fusion Min\n")
     assert "coincident: [ 1, 1, 0 ]" in printed
+    assert "per call" not in printed
+    assert main(["tc", str(file), "--name", "mm", "--size", "M=8", "--c"]) == 0
+    printed = capsys.readouterr().out
+    assert "      C[m][n] = 0.0f;" in printed
     assert "per call" not in printed
     assert main(["tc", str(file), "--name", "mm", "--fusion", "Most"]) == 1
     assert "'Most'" in capsys.readouterr().err

@@ -30,6 +30,7 @@ from felixlike.search import (
     Random,
     Space,
     Strategy,
+    TensorComprehensions,
     make_strategy,
     registry,
 )
@@ -142,6 +143,45 @@ def test_mutation_and_crossover_stay_on_the_lattice(name: str, request: pytest.F
         assert moves.fixed or changed.mean() > 0.6
 
 
+def test_generations_of_tensor_comprehensions_have_the_sizes_published(convolution: Space) -> None:
+    strategy = TensorComprehensions()
+    measured = _run(strategy, convolution, 20, count=16)
+    assert {m.candidate.origin for m in measured[:100]} == {"random"}
+    bred = [m.candidate.origin for m in measured[100:]].count("bred")
+    assert bred > 0.7 * len(measured[100:])
+    assert len({m.candidate.key for m in measured}) == 320
+    timed = [(m.seconds, m.candidate) for m in measured]
+    second = strategy._population(1, timed)
+    expected = [*sorted(timed[:100], key=lambda t: t[0])[:10], *(t for t in timed[100:190] if np.isfinite(t[0]))]
+    assert second == sorted(expected, key=lambda t: t[0])
+    means = [np.mean([np.log(s) for s, _ in timed[a:b] if s < 1]) for a, b in ((0, 100), (100, 190), (190, 280))]
+    assert means[0] > means[1] > means[2]
+
+
+def test_the_search_ends_after_the_last_generation(convolution: Space) -> None:
+    measured = _run(TensorComprehensions(population=6, elites=2, generations=3), convolution, 6, count=4)
+    assert len(measured) == 6 + 2 * 4
+
+
+def test_children_have_three_parents_and_mutations(convolution: Space) -> None:
+    sketch, rng = convolution.symbolic[0], np.random.default_rng(0)
+    candidates = [Candidate(sketch, tuple(p), 0.0, "x") for p in sketch.sample(3, seed=5).tolist()]
+    alike = [(1.0, candidate) for candidate in candidates]
+    moves = Variation(sketch)
+    for mutation, expected in ((0.0, 0.0), (0.07, 0.07), (1.0, 1.0)):
+        strategy = TensorComprehensions(crossover=1.0, mutation=mutation)
+        children = [strategy._child(candidates[0], alike, moves, rng)[0] for _ in range(300)]
+        foreign = [
+            all(tuple(child[columns]) != tuple(np.array(c.point)[columns]) for c in candidates)
+            for child in children
+            for columns in moves.columns
+        ]
+        assert np.mean(foreign) <= expected + 0.02
+        assert np.mean(foreign) >= 0.4 * expected
+    copies = TensorComprehensions(crossover=0.0, mutation=0.0)
+    assert tuple(copies._child(candidates[0], alike, moves, rng)[0]) == candidates[0].point
+
+
 def test_expected_improvement_is_that_of_normal_distributions() -> None:
     mean, sigma = np.array([0.4, 1.2, 0.9, 1.0]), np.array([0.3, 0.5, 0.0, 0.0])
     samples = np.random.default_rng(0).normal(mean[:2, None], sigma[:2, None], size=(2, 400_000))
@@ -192,6 +232,8 @@ def test_strategies_are_made_by_name_or_used_unchanged() -> None:
         (AdaTune, {"trees": 1}, "AdaTune: .*trees.* 1\\b"),
         (LFBO, {"quantile": "half"}, "LFBO: .*quantile.*'half'"),
         (Genetic, {"mutation": math.nan}, "Genetic: .*mutation.*nan"),
+        (TensorComprehensions, {"elites": 100}, "TensorComprehensions: .*population.*≥ 101.* 100\\b"),
+        (TensorComprehensions, {"generations": 0}, "TensorComprehensions: .*generations.* 0\\b"),
     ],
 )
 def test_options_out_of_range_are_named(kind: Any, options: dict[str, Any], text: str) -> None:

@@ -15,11 +15,13 @@ from tc_interpreter import interpret
 from tc_programs import Made, programs
 
 from felixlike import runtime
-from felixlike.errors import TCError
+from felixlike.errors import InvalidOption, TCError, TCFusionError
 from felixlike.hardware import resolve_target
 from felixlike.tc.call import Given
 from felixlike.tc.entry import read
+from felixlike.tc.fusion import with_fusion
 from felixlike.tc.instance import Instance, imported, inputs, instance
+from felixlike.tc.options import Options
 from felixlike.tc.parser import parse
 from felixlike.tc.scalars import canonical
 from felixlike.tc.source import Source
@@ -61,8 +63,31 @@ def _instance(made: Made) -> Instance | None:
 @given(programs())
 def test_programs_raise_or_equal_the_interpreter(made: Made) -> None:
     program_instance = _instance(made)
+    if program_instance is not None:
+        _compare_with_the_interpreter(program_instance, made.source)
+
+
+@settings(_settings, max_examples=EXAMPLES // 2)
+@given(programs(), st.sampled_from(("Max", "Preserve3Coincident", "Min", (1, 2), (1, 3), (1, 2, 3))))
+def test_fused_programs_raise_or_equal_the_interpreter(made: Made, fusion: str | tuple[int, ...]) -> None:
+    program_instance = _instance(made)
     if program_instance is None:
         return
+    options = Options().fuse(fusion) if isinstance(fusion, str) else Options().fuse_statements(*fusion)
+    try:
+        fused = with_fusion(program_instance, options)
+    except TCFusionError:
+        return
+    except InvalidOption:
+        assert max(options.fused[0]) > len(program_instance.program.steps)
+        return
+    together = [{node.step + 1 for node in group.nodes} for group in fused.groups]
+    assert isinstance(fusion, str) or set(fusion) in together
+    _compare_with_the_interpreter(fused, f"{made.source}\n{fusion}")
+
+
+def _compare_with_the_interpreter(program_instance: Instance, text: str) -> None:
+    """Compile a program, call it with random inputs, and check its results."""
     arrays = _contents(program_instance)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -75,11 +100,9 @@ def test_programs_raise_or_equal_the_interpreter(made: Made) -> None:
     expected = interpret(program_instance.program, program_instance.sizes, program_instance.ranges, arrays)
     for output, result in zip(outputs, results, strict=False):
         expected_output = expected[output.name]
-        assert (result.shape, str(result.dtype)) == (expected_output.shape, f"torch.{expected_output.dtype}"), (
-            made.source
-        )
+        assert (result.shape, str(result.dtype)) == (expected_output.shape, f"torch.{expected_output.dtype}"), text
         if not _is_close(result.numpy(), expected_output):
-            raise AssertionError(f"{made.source}\n{output.name}: {result.numpy()}\nnot {expected_output}")
+            raise AssertionError(f"{text}\n{output.name}: {result.numpy()}\nnot {expected_output}")
 
 
 def _is_close(result: Any, expected: Any) -> bool:
