@@ -96,6 +96,8 @@ class TorchOriginal:
             tensors = moved_by_a_rounding([*tensors, *module.parameters(), *module.buffers()], moved)[: len(tensors)]
         if not isinstance(module, torch.fx.GraphModule):
             module.eval()
+        elif wide:
+            _widen_conversions(module)
         with torch.no_grad(), callers_dtype():
             outputs = self._signature.call(module, tensors)
         if any(map(is_converted_at_use, pytree().tree_leaves(outputs))):
@@ -127,6 +129,25 @@ class TorchOriginal:
                 shared[key] = torch.nn.Parameter(wide, requires_grad=False) if is_parameter else wide
         with pytree_warnings_off():
             return copy.deepcopy(model, shared) if shares_large else copy.deepcopy(model).cpu()
+
+
+def _widen_conversions(module: Any) -> None:
+    """Let an exported graph compute in float64: remove its checks of dtypes, and convert to float64 where it converts
+    floats to the dtype that they had when it was exported.
+    """
+    import torch
+
+    aten: Any = torch.ops.aten
+    for node in list(module.graph.nodes):
+        if node.target is aten._assert_tensor_metadata.default:
+            module.graph.erase_node(node)
+        elif getattr(node.target, "overloadpacket", None) in (aten.to, aten._to_copy):
+            before, after = (getattr(n.meta.get("val"), "dtype", None) for n in (node.args[0], node))
+            if before is after is not None and after.is_floating_point:
+                wide = {after: torch.float64}
+                node.args = tuple(wide.get(x, x) if isinstance(x, torch.dtype) else x for x in node.args)
+                node.kwargs = {k: wide.get(x, x) if isinstance(x, torch.dtype) else x for k, x in node.kwargs.items()}
+    module.recompile()
 
 
 def _wide(tensor: Any) -> Any:

@@ -37,6 +37,22 @@ def test_outputs_in_native_and_double_precision(original: TorchOriginal) -> None
     assert (original.name(wide=True), original.name(wide=False)) == ("float64", "float32")
 
 
+def test_programs_that_convert_and_check_dtypes_are_evaluated_in_float64() -> None:
+    """An export takes the dtypes of its examples for those that the model converts to."""
+
+    class Converts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.exp().to(x.device).to(torch.float32, copy=True)
+            return y.mul_(3.0) * (x > 0).to(x.dtype)
+
+    program = torch.export.export(Converts(), (X,))
+    assert any("_assert_tensor_metadata" in str(node.target) for node in program.graph.nodes)
+    evaluator = original_of(program, import_model(program).signature)
+    wide = X.double()
+    torch.testing.assert_close(evaluator.outputs((X,), wide=True), wide.exp() * 3.0 * (wide > 0), rtol=1e-14, atol=0)
+    assert evaluator.outputs((X,)).dtype is torch.float32
+
+
 def test_a_perturbation_is_small_and_does_not_persist(original: TorchOriginal) -> None:
     before, x = original.outputs((X,)), X.clone()
     first, again, other = (original.outputs((X,), moved=seed) for seed in (1, 1, 2))
