@@ -9,7 +9,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from felixlike._util.torch_compat import converted_at_use, is_converted_at_use, pytree
+from felixlike._util.torch_compat import Workspace, converted_at_use, is_converted_at_use, pytree
 from felixlike._util.torch_modes import callers_dtype
 from felixlike.frontend.originals.original import moved_by_a_rounding
 from felixlike.frontend.signature.mutations import NONE, Mutations
@@ -121,10 +121,10 @@ class TorchOriginal:
         model = self._model
         if isinstance(model, torch.export.ExportedProgram):
             model = model.module(check_guards=False)  # shares parameters with the program and the model
-        shared = {}
+        shared, workspace = {}, Workspace()
         if shares_large:
             for key, tensor in self._shared(model).items():
-                wide = converted_at_use(tensor.detach().cpu(), torch.float64)
+                wide = converted_at_use(tensor.detach().cpu(), torch.float64, workspace)
                 is_parameter = isinstance(tensor, torch.nn.Parameter)
                 shared[key] = torch.nn.Parameter(wide, requires_grad=False) if is_parameter else wide
         with pytree_warnings_off():

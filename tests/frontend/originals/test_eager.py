@@ -103,6 +103,7 @@ USES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], bool]] = {
     "tied": (lambda m, x: (x @ m.weight.t()) @ m.tied, True),
     "embedding": (lambda m, x: nn.functional.embedding(x.argmax(1).remainder(512), m.weight), True),
     "arithmetic": (lambda m, x: (x @ (m.weight / m.weight.norm(dim=1, keepdim=True)).t()).softmax(-1), True),
+    "both operands": (lambda m, x: x @ (m.weight * m.tied.flip(0) - m.weight.view(512, 1024) * m.weight).t(), True),
     "a new tensor": (lambda m, x: torch.zeros_like(m.weight) + x.sum(), True),
     "returned": (lambda m, x: (x, {"weight": m.weight.t()}), False),
     "numpy": (lambda m, x: x @ torch.from_numpy(m.weight.detach().numpy().copy()).t(), False),
