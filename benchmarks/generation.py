@@ -140,7 +140,7 @@ def _text(rows: Mapping[str, Any]) -> str:
         " predicted schedules, nothing is measured. The cache is static unless the column says otherwise; OpenVINO's is"
         f" the state of its graph. {OPENVINO_DEFAULT} has the precision in brackets and a cache of 8 bits, and does not"
         " count in ours ÷ best, which compares sides in float32. first: seconds of the first call with empty caches. It"
-        " compiles two graphs in PyTorch, or three with a growing cache.",
+        " compiles two graphs in PyTorch.",
         "",
         f"| network |{''.join(f' {side} | first |' for side in SIDES)} ours ÷ best | same tokens |",
         f"| --- |{' --- |' * (2 * len(SIDES) + 2)}",

@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from felixlike._util.garbage import collecting_later
+
 
 def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package. A loaded name becomes an attribute of the package.
@@ -33,9 +35,9 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = homes[name]
-        value = (
-            import_module(f"{package}.{attribute}") if module == package else getattr(import_module(module), attribute)
-        )
+        with collecting_later():
+            found = import_module(f"{package}.{attribute}" if module == package else module)
+        value = found if module == package else getattr(found, attribute)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -108,13 +109,61 @@ def tensor_guard(tensors: Sequence[Any]) -> Callable[..., bool] | None:
     return check
 
 
-def converted_at_use(tensor: Any, dtype: Any) -> Any:
+class Workspace:
+    """Memory for the values of tensors that are converted at each use, which operators use one after another.
+
+    New memory for each would take several times as long as converting them, since the system clears its pages.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._buffers: list[Any] = []
+
+    def run(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator with its tensors of `converted_at_use` converted."""
+        import torch
+
+        if not self._lock.acquire(blocking=False):  # another thread of the model
+            return operator(*self._converted(args, torch.empty), **self._converted(kwargs, torch.empty))
+        try:
+            used = 0
+
+            def buffer(size: int, *, dtype: Any) -> Any:
+                nonlocal used
+                used += 1
+                if len(self._buffers) < used:
+                    self._buffers.append(torch.empty(0, dtype=dtype))
+                if self._buffers[used - 1].dtype is not dtype or self._buffers[used - 1].numel() < size:
+                    self._buffers[used - 1] = torch.empty(size, dtype=dtype)
+                return self._buffers[used - 1][:size]
+
+            results = operator(*self._converted(args, buffer), **self._converted(kwargs, buffer))
+            memory = {storage_id(tensor) for tensor in self._buffers[:used]}
+            return pytree().tree_map_only(
+                torch.Tensor, lambda result: result.clone() if storage_id(result) in memory else result, results
+            )
+        finally:
+            self._lock.release()
+
+    def _converted(self, arguments: Any, empty: Callable[..., Any]) -> Any:
+        """Return arguments with the values of tensors, in memory that `empty` gives for a size and a dtype."""
+
+        def convert(tensor: Any) -> Any:
+            source = tensor.source
+            if not is_dense(source):
+                return source.to(tensor.dtype)
+            return empty(source.numel(), dtype=tensor.dtype).as_strided(source.shape, source.stride()).copy_(source)
+
+        return pytree().tree_map_only(_converting_class(), convert, arguments)
+
+
+def converted_at_use(tensor: Any, dtype: Any, workspace: Workspace) -> Any:
     """Return a read-only tensor of another dtype, whose values are converted for each operator that reads them.
 
-    It shares the memory of `tensor`, and takes memory of its own only while an operator runs. Views of it are the same
-    kind of tensor. Operators that would change it or view its bytes as another dtype raise TypeError.
+    It shares the memory of `tensor`, and its values are in the workspace while an operator runs. Views of it are the
+    same kind of tensor. Operators that would change it or view its bytes as another dtype raise TypeError.
     """
-    return _converting_class()(tensor, dtype)
+    return _converting_class()(tensor, dtype, workspace)
 
 
 def is_converted_at_use(tensor: Any) -> bool:
@@ -129,13 +178,14 @@ def _converting_class() -> Any:
 
     class Converting(torch.Tensor):
         source: torch.Tensor
+        workspace: Workspace
 
         @staticmethod
-        def __new__(cls: Any, source: torch.Tensor, dtype: torch.dtype) -> Any:
+        def __new__(cls: Any, source: torch.Tensor, dtype: torch.dtype, workspace: Workspace) -> Any:
             made = torch.Tensor._make_wrapper_subclass(
                 cls, source.shape, source.stride(), source.storage_offset(), dtype=dtype, device=source.device
             )
-            made.source = source
+            made.source, made.workspace = source, workspace
             return made
 
         # torch's annotations describe these two methods as they are inherited, not as subclasses define them.
@@ -145,15 +195,17 @@ def _converting_class() -> Any:
         def __torch_dispatch__(  # type: ignore[override]
             cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            kwargs = kwargs or {}
             if operator._schema.is_mutable:
                 raise TypeError(f"{operator} changes a tensor that is converted at each use")
             if operator.is_view:  # of its first argument
                 if any(isinstance(argument, torch.dtype) for argument in args):
                     raise TypeError(f"{operator} reads the bytes of a tensor that is converted at each use")
-                views = operator(args[0].source, *args[1:], **(kwargs or {}))
-                return pytree().tree_map_only(torch.Tensor, lambda view: cls(view, args[0].dtype), views)
-            converted = pytree().tree_map_only(cls, lambda tensor: tensor.source.to(tensor.dtype), (args, kwargs or {}))
-            return operator(*converted[0], **converted[1])
+                viewed = args[0]
+                views = operator(viewed.source, *args[1:], **kwargs)
+                return pytree().tree_map_only(torch.Tensor, lambda v: cls(v, viewed.dtype, viewed.workspace), views)
+            converting = next(x for x in pytree().tree_leaves((args, kwargs)) if isinstance(x, cls))
+            return converting.workspace.run(operator, args, kwargs)
 
     return Converting
 
@@ -351,6 +403,18 @@ def compile_lock(*, load: bool) -> AbstractContextManager[Any] | None:
         return None
     lock: AbstractContextManager[Any] = dynamo.compile_lock
     return lock
+
+
+def capture_id() -> tuple[int, int] | None:
+    """Return numbers of the function whose graph TorchDynamo is compiling, and of its captures so far; None if it is
+    compiling none.
+    """
+    from torch._guards import CompileContext
+
+    numbers = CompileContext.current_compile_id()
+    if numbers is None or numbers.frame_id is None or numbers.frame_compile_id is None:
+        return None
+    return numbers.frame_id, numbers.frame_compile_id
 
 
 def is_wrapped_number(node: Any) -> bool:

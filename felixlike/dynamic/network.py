@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from felixlike import _tvm, codegen, runtime
+from felixlike._util.garbage import collecting_later
 from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.gpu.plan import pool_for
@@ -154,6 +155,7 @@ def compile_source(
     return planned.network(planned.compiled({}))
 
 
+@collecting_later()
 def plan_source(
     source: Source,
     dims: dict[str, Dim],
@@ -218,6 +220,7 @@ class Planned:
         """Names of the functions of fixed sizes."""
         return tuple(part.name for part in self.parts if part.is_fixed)
 
+    @collecting_later()
     def lowered(self, schedules: Mapping[str, Any]) -> Lowered:
         """Lower the model.
 

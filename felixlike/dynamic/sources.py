@@ -16,6 +16,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._util import option_checks
+from felixlike._util.garbage import collecting_later
 from felixlike._util.wording import counted, kind_of
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.shapes import DynamicShapes, dims_of_program, read_dynamic_shapes
@@ -29,6 +30,7 @@ from felixlike.frontend.signature.signature import Signature
 from felixlike.frontend.signature.structure import structure_of
 
 
+@collecting_later()
 def read_network(model: Any, shapes: Any, dynamic_shapes: Any = None) -> tuple[Source, dict[str, Dim]]:
     """Import a model; return it with the Dim of each symbolic size, by its name in the module.
 

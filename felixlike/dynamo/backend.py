@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from felixlike._util.torch_compat import is_static_input, is_wrapped_number
+from felixlike._util.torch_compat import capture_id, is_static_input, is_wrapped_number
 from felixlike._util.wording import counted
 from felixlike.dynamo import background
 from felixlike.dynamo.bound import Bound
@@ -55,7 +55,9 @@ def felixlike(graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: di
         return graph.forward
     placeholders = _placeholders(graph)
     static = [_is_static(node, x) for node, x in zip(placeholders, inputs, strict=True)]
-    captured = _CapturedGraph(graph, static, settings, GraphSizes(placeholders))
+    given = zip(placeholders, inputs, static, strict=True)
+    tensors = [node for node, x, is_weight in given if isinstance(x, Tensor) and not is_weight]
+    captured = _CapturedGraph(graph, static, settings, GraphSizes(placeholders), waits=_takes_more(tensors))
     result: Graph = torch.compiler.disable(captured.__call__)  # type: ignore[no-untyped-call]
     return result
 
@@ -91,6 +93,26 @@ def _placeholders(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [node for node in graph.graph.nodes if node.op == "placeholder"]
 
 
+_inputs_of_functions: dict[int, set[str]] = {}
+"""Names of the tensors that graphs of a function took so far, by TorchDynamo's number of the function."""
+
+
+def _takes_more(inputs: Sequence[torch.fx.Node]) -> bool:
+    """Return whether a graph takes tensors that earlier graphs of the same function did not take, and note them."""
+    numbers = capture_id()
+    if numbers is None:
+        return False
+    function, captures = numbers
+    names = {node.name for node in inputs}
+    if not captures:  # numbers start again after torch._dynamo.reset()
+        _inputs_of_functions[function] = names
+        return False
+    before = _inputs_of_functions.setdefault(function, names)
+    more = bool(names - before)
+    before |= names
+    return more
+
+
 class _Number(float):
     """A number that Dynamo passes as a tensor of one element, of which a graph takes `item()`."""
 
@@ -117,15 +139,19 @@ class _CapturedGraph:
         static: Which inputs are weights.
         options: The options.
         sizes: The sizes that differ between calls.
+        waits: Whether the graph has inputs whose sizes Dynamo sees for the first time, like the caches of the first
+            token after a prompt. If they differ in the next call, Dynamo replaces the graph by one of dynamic sizes. So
+            PyTorch runs the first call of the graph, unless its sizes are dynamic already.
     """
 
     def __init__(
-        self, graph: torch.fx.GraphModule, static: Sequence[bool], options: Options, sizes: GraphSizes
+        self, graph: torch.fx.GraphModule, static: Sequence[bool], options: Options, sizes: GraphSizes, *, waits: bool
     ) -> None:
         self._graph = graph
         self._static = list(static)
         self._options = options
         self._sizes: GraphSizes | None = sizes or None
+        self._waits = waits and not sizes
         self._numbers = [place for place, node in enumerate(_placeholders(graph)) if _is_number(node)]
         self._versions: list[CompiledGraph] = []
         self._recompiled = 0
@@ -135,7 +161,8 @@ class _CapturedGraph:
         self._lock = threading.Lock()
 
     def __call__(self, *given: Any) -> Any:
-        if self._refused:
+        if self._refused or self._waits:
+            self._waits = False
             return self._graph(*given)
         inputs = list(given)
         for place in self._numbers:  # they are compiled in, like other numbers

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from felixlike import _tvm, codegen, hardware
+from felixlike._util.garbage import collecting_later
 from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import kind_of
 from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
@@ -23,6 +24,7 @@ _OTHERWISE = "rewrite the part that the message names with other operators"
 
 
 @default_modes()
+@collecting_later()
 def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> Compiled:
     """Compile a model with schedules for some or all of its tasks.
 

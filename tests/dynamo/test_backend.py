@@ -211,6 +211,40 @@ def test_one_version_serves_all_sizes_in_its_range(options: dict[str, Any], monk
         assert len(versions) == 2
 
 
+def test_graphs_that_dynamo_replaces_at_the_next_size_are_not_compiled(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first token after a prompt is the first call with a cache, the second one shows that it grows."""
+    versions = _versions(monkeypatch)
+
+    def step(x: Tensor, cache: Tensor | None = None) -> Tensor:
+        return torch.tanh(x) if cache is None else torch.cat([cache, torch.tanh(x)])
+
+    compiled = torch.compile(step, backend="felixlike", options=options)
+    x = torch.randn(2, 8)
+    lengths, cache = [], None
+    for _ in range(4):
+        cache = compiled(x, cache)
+        lengths.append(len(versions))
+    torch.testing.assert_close(cache, torch.cat([torch.tanh(x)] * 4))
+    assert lengths == [1, 1, 2, 2]
+
+
+def test_graphs_with_more_inputs_are_compiled_at_their_second_call(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = _versions(monkeypatch)
+
+    def scaled(x: Tensor, factor: Tensor | None = None) -> Tensor:
+        return torch.tanh(x if factor is None else x * factor)
+
+    compiled = torch.compile(scaled, backend="felixlike", options=options)
+    x, factor = torch.randn(2, 8), torch.randn(8)
+    for arguments, count in (((x,), 1), ((x, factor), 1), ((x, factor), 2), ((x,), 2), ((x, factor), 2)):
+        torch.testing.assert_close(compiled(*arguments), scaled(*arguments))
+        assert len(versions) == count
+
+
 def test_sizes_that_were_equal_by_chance_get_another_version(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

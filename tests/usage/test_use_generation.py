@@ -109,7 +109,7 @@ def test_growing_caches_give_eagers_tokens(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One version serves all lengths, though Dynamo first captures graphs of one length."""
+    """One version serves all lengths but those of one, though Dynamo first captures graphs of one length."""
     torch.manual_seed(0)
     model, given = make().eval(), inputs(batch)
     model.generation_config.update(eos_token_id=None)
@@ -126,11 +126,10 @@ def test_growing_caches_give_eagers_tokens(
     model.forward = torch.compile(model.forward, backend="felixlike", options=options, dynamic=dynamic)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        tokens = _tokens(model, given)
+        tokens = [_tokens(model, given) for _ in range(2)]  # graphs of later tokens are compiled at their second call
         versions = len(made)
-        again = _tokens(model, given)
+        tokens.append(_tokens(model, given))
     torch._dynamo.reset()
     assert [str(warning.message) for warning in caught if warning.category is NotCompiledWarning] == []
-    assert torch.equal(tokens, expected)
-    assert torch.equal(again, expected)
+    assert all(torch.equal(each, expected) for each in tokens)
     assert len(made) == versions <= (2 if dynamic else 5)

@@ -9,6 +9,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._util import option_checks
+from felixlike._util.garbage import collecting_later
 from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import kind_of
 from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, InvalidOption, first_line
@@ -26,6 +27,7 @@ _KINDS = (
 
 
 @default_modes()
+@collecting_later()
 def import_model(
     model: Any, shapes: Any = None, target: Any = "cpu", *, example_inputs: Any = None, random: bool = False
 ) -> Imported:

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from felixlike._util.torch_compat import converted_at_use, is_converted_at_use, pytree
+from felixlike._util.torch_compat import Workspace, converted_at_use, is_converted_at_use, pytree
 from felixlike._util.torch_modes import callers_dtype
 from felixlike.frontend.originals.original import moved_by_a_rounding
 from felixlike.frontend.signature.mutations import NONE, Mutations
@@ -96,6 +96,8 @@ class TorchOriginal:
             tensors = moved_by_a_rounding([*tensors, *module.parameters(), *module.buffers()], moved)[: len(tensors)]
         if not isinstance(module, torch.fx.GraphModule):
             module.eval()
+        elif wide:
+            _widen_conversions(module)
         with torch.no_grad(), callers_dtype():
             outputs = self._signature.call(module, tensors)
         if any(map(is_converted_at_use, pytree().tree_leaves(outputs))):
@@ -119,14 +121,33 @@ class TorchOriginal:
         model = self._model
         if isinstance(model, torch.export.ExportedProgram):
             model = model.module(check_guards=False)  # shares parameters with the program and the model
-        shared = {}
+        shared, workspace = {}, Workspace()
         if shares_large:
             for key, tensor in self._shared(model).items():
-                wide = converted_at_use(tensor.detach().cpu(), torch.float64)
+                wide = converted_at_use(tensor.detach().cpu(), torch.float64, workspace)
                 is_parameter = isinstance(tensor, torch.nn.Parameter)
                 shared[key] = torch.nn.Parameter(wide, requires_grad=False) if is_parameter else wide
         with pytree_warnings_off():
             return copy.deepcopy(model, shared) if shares_large else copy.deepcopy(model).cpu()
+
+
+def _widen_conversions(module: Any) -> None:
+    """Let an exported graph compute in float64: remove its checks of dtypes, and convert to float64 where it converts
+    floats to the dtype that they had when it was exported.
+    """
+    import torch
+
+    aten: Any = torch.ops.aten
+    for node in list(module.graph.nodes):
+        if node.target is aten._assert_tensor_metadata.default:
+            module.graph.erase_node(node)
+        elif getattr(node.target, "overloadpacket", None) in (aten.to, aten._to_copy):
+            before, after = (getattr(n.meta.get("val"), "dtype", None) for n in (node.args[0], node))
+            if before is after is not None and after.is_floating_point:
+                wide = {after: torch.float64}
+                node.args = tuple(wide.get(x, x) if isinstance(x, torch.dtype) else x for x in node.args)
+                node.kwargs = {k: wide.get(x, x) if isinstance(x, torch.dtype) else x for k, x in node.kwargs.items()}
+    module.recompile()
 
 
 def _wide(tensor: Any) -> Any:

@@ -145,7 +145,7 @@ class Buffers:
         for name, buffer, contents in self._known:
             if zones := buffer.damage:
                 return f"it writes outside of {name}, {zones}"
-            if contents is not None and not np.array_equal(_bytes_of(buffer.tensor), _bytes_of(contents)):
+            if contents is not None and not _equal(_bytes_of(buffer.tensor), _bytes_of(contents)):
                 return f"it changes its input {name}"
         return ""
 
@@ -161,6 +161,13 @@ def _pattern(kind: int, size: int) -> Any:
     pattern = np.tile(np.array([0xF1 + kind, 0xFF], np.uint8), size // 2)
     pattern.setflags(write=False)
     return pattern
+
+
+def _equal(some: Any, others: Any) -> bool:
+    """Return whether arrays of bytes are equal. Words of 8 bytes take half as long as bytes."""
+    whole = some.size // 8 * 8
+    words = (array[:whole].view(np.uint64) for array in (some, others))
+    return np.array_equal(*words) and np.array_equal(some[whole:], others[whole:])
 
 
 def _bytes_of(contents: Any) -> Any:

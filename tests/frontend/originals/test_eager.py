@@ -37,6 +37,22 @@ def test_outputs_in_native_and_double_precision(original: TorchOriginal) -> None
     assert (original.name(wide=True), original.name(wide=False)) == ("float64", "float32")
 
 
+def test_programs_that_convert_and_check_dtypes_are_evaluated_in_float64() -> None:
+    """An export takes the dtypes of its examples for those that the model converts to."""
+
+    class Converts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.exp().to(x.device).to(torch.float32, copy=True)
+            return y.mul_(3.0) * (x > 0).to(x.dtype)
+
+    program = torch.export.export(Converts(), (X,))
+    assert any("_assert_tensor_metadata" in str(node.target) for node in program.graph.nodes)
+    evaluator = original_of(program, import_model(program).signature)
+    wide = X.double()
+    torch.testing.assert_close(evaluator.outputs((X,), wide=True), wide.exp() * 3.0 * (wide > 0), rtol=1e-14, atol=0)
+    assert evaluator.outputs((X,)).dtype is torch.float32
+
+
 def test_a_perturbation_is_small_and_does_not_persist(original: TorchOriginal) -> None:
     before, x = original.outputs((X,)), X.clone()
     first, again, other = (original.outputs((X,), moved=seed) for seed in (1, 1, 2))
@@ -87,6 +103,7 @@ USES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], bool]] = {
     "tied": (lambda m, x: (x @ m.weight.t()) @ m.tied, True),
     "embedding": (lambda m, x: nn.functional.embedding(x.argmax(1).remainder(512), m.weight), True),
     "arithmetic": (lambda m, x: (x @ (m.weight / m.weight.norm(dim=1, keepdim=True)).t()).softmax(-1), True),
+    "both operands": (lambda m, x: x @ (m.weight * m.tied.flip(0) - m.weight.view(512, 1024) * m.weight).t(), True),
     "a new tensor": (lambda m, x: torch.zeros_like(m.weight) + x.sum(), True),
     "returned": (lambda m, x: (x, {"weight": m.weight.t()}), False),
     "numpy": (lambda m, x: x @ torch.from_numpy(m.weight.detach().numpy().copy()).t(), False),
