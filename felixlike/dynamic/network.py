@@ -51,7 +51,7 @@ class Part:
         calls: How often it is called.
         plan: The plan of its kernel, None without uKernels.
         flops: Floating-point operations of the kernel at the largest sizes.
-        is_fixed: Whether it has no symbolic sizes.
+        is_fixed: Whether it has neither symbolic sizes nor numbers that are computed from these.
         layers: What its call sites compute, see `layers.layers_of`.
     """
 
@@ -314,7 +314,7 @@ def _planned(
                 plans[key] = planner(marked, func_dims, where=name)
         plan = plans[key]
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
-        is_fixed = not symbols_of(func)
+        is_fixed = not symbols_of(func) and all(map(_tvm.tirx.is_buffer_var, func.params))
         parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims), is_fixed, layers.get(name, ())))
         if plan is None:
             if not (is_fixed or kind_of(target).binds_threads):
