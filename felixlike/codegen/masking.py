@@ -20,6 +20,21 @@ def masked(value: TirExpr) -> tuple[Any, Any] | None:
     return value.condition, value.true_value
 
 
+def comparisons(value: TirExpr) -> list[Any]:
+    """Return the comparisons of positions, of which each must hold or a masked value is -inf."""
+    inner = masked(value)
+    tests = [] if inner is None else conjuncts(inner[0])
+    kinds = (_tvm.tirx.LT, _tvm.tirx.LE, _tvm.tirx.GT, _tvm.tirx.GE)
+    return [test for test in tests if isinstance(test, kinds) and not _tvm.found(test, _tvm.ir.TensorLoad)]
+
+
+def conjuncts(condition: TirExpr) -> list[Any]:
+    """Return the conditions whose conjunction is a condition."""
+    if not isinstance(condition, _tvm.tirx.And):
+        return [condition]
+    return [*conjuncts(condition.a), *conjuncts(condition.b)]
+
+
 def with_mask(condition: TirExpr, value: TirExpr) -> TirExpr:
     """Return a value that is -inf unless a condition holds. If the value is masked too, both conditions must hold."""
     inner = masked(value)
