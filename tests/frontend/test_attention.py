@@ -195,6 +195,26 @@ def test_masks_by_distance_are_not_read(name: str, queries: int, keys: int) -> N
     torch.testing.assert_close(fast(*inputs), function(*inputs), rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.parametrize("hidden", [-math.inf, torch.finfo(torch.float32).min])
+def test_a_mask_by_distance_joined_with_one_of_keys(hidden: float) -> None:
+    """As in transformers with an attention mask: the kernel reads one element for each key."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, present: Tensor) -> Tensor:
+        visible = (_distances(40, 40) <= 0) & present.bool()[:, None, None]
+        if math.isinf(hidden):
+            return _masked(q, k, v, visible)
+        return _added(q, k, v, torch.where(visible, 0.0, hidden))
+
+    present = (torch.rand(2, 40) > 0.4).long()
+    present[0, :9] = 0  # rows without a key
+    inputs = (*_tensors(40, 40), present)
+    imported = import_model(Apply(function), inputs, target=_AVX2)
+    (task,) = [task for task in imported.tasks if task.name == "attention"]
+    assert [math.prod(map(int, parameter.shape)) for parameter in task.module["main"].params[3:-1]] == [80]
+    fast = compile_model(imported)
+    torch.testing.assert_close(fast(*inputs), function(*inputs), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
 def test_a_mask_by_distance_beside_one_of_keys() -> None:
     def function(q: Tensor, k: Tensor, v: Tensor, present: Tensor) -> Tensor:
         scores = _heads(q) @ _heads(k).mT + torch.full((40, 40), -math.inf).triu(1)

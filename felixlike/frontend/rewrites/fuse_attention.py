@@ -64,6 +64,9 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }
 """Operators between the scores and the softmax, beside `where`."""
 
+_BOTH = ("bitwise_and", "logical_and")
+"""Operators of the conjunction of boolean masks."""
+
 
 def with_fused_attention(module: Any, device: Device) -> Any:
     """Compute attention in float32 in one PrimFunc where the scores of a few vectors of queries fit into the L2 cache.
@@ -173,9 +176,20 @@ def _attention(module: Any, constants: ConstantMasks, product: Any, known: Bindi
     tensors = (product, *product.args, softmax, scores, *scores.args)
     if {str(tensor.ty.dtype) for tensor in tensors} != {"float32"} or min(len(shape(t)) for t in tensors) < 2:
         return None
-    bands = [(mask, constants.band(mask, known)) for mask in masks]
+    parts = {_tvm.identity(part): part for mask in masks for part in _parts(mask, constants, known)}
+    bands = [(part, constants.band(part, known)) for part in parts.values()]
     others = tuple(mask for mask, band in bands if band is None)
     return _Attention(product, powers, logits, scores, others, tuple((m, b) for m, b in bands if b), safe)
+
+
+def _parts(mask: Any, constants: ConstantMasks, known: Bindings) -> list[Any]:
+    """Return the tensors that a mask is computed from if some are bands, else the mask."""
+    value = known.value(mask)
+    names = ("where", *_BOTH) if str(mask.ty.dtype) == "bool" else ("where", *_BINARY)
+    if constants.band(mask, known) is not None or operator(value) not in names:
+        return [mask]
+    parts = [part for a in value.args if not is_number(a) for part in _parts(a, constants, known)]
+    return parts if any(constants.band(part, known) is not None for part in parts) else [mask]
 
 
 def _read_once(expression: Any, source: Any, known: Bindings) -> bool:
@@ -329,6 +343,8 @@ class _Kernel:
         if operator(value) == "reshape":
             return self._logit(value.args[0], regrouped(shape(value.args[0]), shape(value), at), score, masks)
         parts = [self._logit(a, broadcast(at, shape(a)), score, masks) for a in value.args]
+        if operator(value) in _BOTH:
+            return _tvm.tirx.all(*parts)
         return selected(*parts) if operator(value) == "where" else _BINARY[operator(value)](*parts)
 
     def compute(self, views: Sequence[View], tensors: Sequence[Any], masks: Sequence[Any]) -> Any:

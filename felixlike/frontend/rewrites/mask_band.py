@@ -108,7 +108,9 @@ class ConstantMasks:
         block = relax.DataflowBlock([*bindings, relax.VarBinding(output, expression)])
         function = relax.Function([], relax.SeqExpr([block], output), expression.ty)
         module = _tvm.IRModule({**self._functions, "main": function.with_attr("global_symbol", "main")})
-        passes = [relax.transform.LegalizeOps(), relax.transform.FoldConstant(), relax.transform.CanonicalizeBindings()]
+        # Legalised lookups read elements of tuples, which only the canonical form replaces by the elements.
+        names = ("LegalizeOps", "CanonicalizeBindings", "FoldConstant", "CanonicalizeBindings")
+        passes = [getattr(relax.transform, name)() for name in names]
         result = _tvm.transform.Sequential(passes)(module)["main"].body.body
         return np.asarray(result.value.numpy()) if is_constant(result) else None
 
