@@ -147,6 +147,13 @@ class Skip(LoopAnnotation):
 
 
 @dataclass(frozen=True, slots=True)
+class Keys(LoopAnnotation):
+    """Mark a loop of attention in which a mask may hide all elements, over keys or over the terms of scores."""
+
+    key = "felixlike.keys"
+
+
+@dataclass(frozen=True, slots=True)
 class Steps(LoopAnnotation):
     """Mark a loop that contains only a parallel loop, each iteration of which reads what all of the last step wrote."""
 

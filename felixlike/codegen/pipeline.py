@@ -19,6 +19,7 @@ from felixlike.codegen.annotations import (
     Blocks,
     Columns,
     Guard,
+    Keys,
     LoopAnnotation,
     Narrow,
     Peel,
@@ -42,6 +43,7 @@ from felixlike.codegen.passes import (
     rows_in_vectors,
     share_reciprocals,
     shared_steps,
+    skip_hidden_keys,
     skip_padding,
     tensor_cores,
     tile_rows,
@@ -56,6 +58,7 @@ from felixlike.hardware import kind_of
 class Invariant(Enum):
     """Properties of functions between passes."""
 
+    BLOCKS = "annotated functions have the blocks of their schedules"
     DIMENSIONS = "buffers of annotated functions have their declared dimensions"
     ROWS = "accumulator tiles that were too large for the stack are split into one buffer per row"
     WHOLE_TILES = "a loop that accumulates a tile writes one buffer, in unrolled loops"
@@ -68,6 +71,7 @@ class Invariant(Enum):
 
 AT_FIRST = frozenset(
     {
+        Invariant.BLOCKS,
         Invariant.DIMENSIONS,
         Invariant.WHOLE_TILES,
         Invariant.NAMELESS,
@@ -115,10 +119,11 @@ def _of(run: Callable[[Module], Module], mark: type[LoopAnnotation], **others: A
 
 CPU_PASSES = (
     Pass(from_infinity, needs=(Invariant.EXTREMES,)),
-    _of(skip_padding, Skip, needs=(Invariant.DIMENSIONS, Invariant.PADDING)),
-    _of(transpose, Transpose, needs=(Invariant.DIMENSIONS,)),
+    _of(skip_hidden_keys, Keys, needs=(Invariant.BLOCKS,), ends=(Invariant.BLOCKS,)),
+    _of(skip_padding, Skip, needs=(Invariant.DIMENSIONS, Invariant.PADDING), ends=(Invariant.BLOCKS,)),
+    _of(transpose, Transpose, needs=(Invariant.DIMENSIONS,), ends=(Invariant.BLOCKS,)),
     _of(first_and_last, Blocks, puts=(Tile, Guard), needs=(Invariant.DIMENSIONS, Invariant.WHOLE_TILES)),
-    _of(guard, Guard, needs=(Invariant.DIMENSIONS, Invariant.WHOLE_TILES), ends=(Invariant.PADDING,)),
+    _of(guard, Guard, needs=(Invariant.DIMENSIONS, Invariant.WHOLE_TILES), ends=(Invariant.PADDING, Invariant.BLOCKS)),
     Pass(
         tile_rows,
         (Prefetch, Tile),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from felixlike.codegen.annotations import (
     Blocks,
     Columns,
     Guard,
+    Keys,
     Peel,
     Prefetch,
     Row,
@@ -57,6 +59,25 @@ def from_infinity() -> Any:
     (x,) = _inputs(x=(4, 8))
     k = _tvm.te.reduce_axis((0, 8), name="k")
     return _schedule(x, _tvm.te.compute((4,), lambda i: _tvm.te.max(x[i, k], axis=k), name="y"))
+
+
+def skip_hidden_keys() -> Any:
+    """The largest score of each query, of which a causal mask hides the keys behind it. Tiles have four queries."""
+    (scores,) = _inputs(scores=(16, 16))
+    masked = _tvm.te.compute(
+        (16, 16), lambda j, i: _tvm.tirx.Select(j <= i, scores[j, i], _tvm.tirx.const(-math.inf, "float32")), "masked"
+    )
+    j = _tvm.te.reduce_axis((0, 16), name="j")
+    schedule = _schedule(scores, _tvm.te.compute((16,), lambda i: _tvm.te.max(masked[j, i], axis=j), name="largest"))
+    largest = schedule.get_sblock("largest")
+    queries, keys = schedule.get_loops(largest)
+    tile, query = schedule.split(queries, [None, 4])
+    schedule.reorder(tile, keys, query)
+    schedule.compute_at(schedule.get_sblock("masked"), tile)
+    for loop in (keys, schedule.get_loops(schedule.get_sblock("masked"))[1]):
+        Keys().put(schedule, loop)
+    schedule.decompose_reduction(largest, keys)
+    return schedule
 
 
 def skip_padding() -> Any:
@@ -252,6 +273,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
         from_infinity,
+        skip_hidden_keys,
         skip_padding,
         transpose,
         first_and_last,

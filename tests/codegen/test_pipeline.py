@@ -53,6 +53,7 @@ def test_the_order_of_passes_is_valid() -> None:
         ("prefetch", "tile_rows", f"prefetch requires that {Invariant.ROWS.value}"),
         ("tile_rows", "guard", f"guard requires that {Invariant.WHOLE_TILES.value}"),
         ("guard", "skip_padding", f"skip_padding requires that {Invariant.PADDING.value}"),
+        ("transpose", "skip_hidden_keys", f"skip_hidden_keys requires that {Invariant.BLOCKS.value}"),
         ("peel_tails", "skip_padding", f"skip_padding requires that {Invariant.DIMENSIONS.value}"),
         ("peel_columns", "prefetch", f"prefetch requires that {Invariant.DIMENSIONS.value}"),
         ("vectorise_math", "write_out_halves", f"write_out_halves requires that {Invariant.NAMELESS.value}"),
@@ -73,7 +74,7 @@ def test_every_annotation_has_a_pass_and_a_unique_key() -> None:
         if isinstance(kind, type) and issubclass(kind, LoopAnnotation) and kind is not LoopAnnotation
     ]
     assert {annotation for each_pass in (*CPU_PASSES, *GPU_PASSES) for annotation in each_pass.marks} == set(kinds)
-    assert len({kind.key for kind in kinds}) == len(kinds) == 13
+    assert len({kind.key for kind in kinds}) == len(kinds) == 14
     assert all(kind.key == f"felixlike.{kind.__name__.lower()}" for kind in kinds)
 
 

@@ -412,13 +412,13 @@ def test_outputs_have_pytorchs_memory_order() -> None:
             assert got.stride() == want.stride()
 
 
-class _Positions(torch.nn.Module):
+class _Counted(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (torch.arange(3) + x.shape[1])[None].repeat(2, 1)
 
 
 def test_values_may_depend_on_a_size_alone() -> None:
-    fast = fx.optimize(_Positions(), ((2, _T),), rounds=0, progress=False)
+    fast = fx.optimize(_Counted(), ((2, _T),), rounds=0, progress=False)
     for size in (1, 7, 32):
         x = torch.randn(2, size)
-        torch.testing.assert_close(fast(x), _Positions()(x), rtol=0, atol=0)
+        torch.testing.assert_close(fast(x), _Counted()(x), rtol=0, atol=0)

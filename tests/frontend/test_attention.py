@@ -150,3 +150,98 @@ def test_weights_that_are_returned_are_not_computed_twice() -> None:
 def test_attention_of_float64_is_computed_in_parts() -> None:
     inputs = tuple(x.double() for x in _tensors(40, 37))
     assert "attention" not in [task.name for task in import_model(Apply(_plain), inputs, target=_AVX2).tasks]
+
+
+def _distances(queries: int, keys: int) -> Tensor:
+    return torch.arange(keys) - torch.arange(queries)[:, None]
+
+
+_BANDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "causal": _causal,
+    "grouped heads": lambda q, k, v: _joined(
+        scaled_dot_product_attention(
+            _heads(q), _heads(k[..., :16], 2), _heads(v[..., :16], 2), is_causal=True, enable_gqa=True
+        )
+    ),
+    "sliding window": lambda q, k, v: _masked(
+        q, k, v, (_distances(q.shape[1], k.shape[1]) <= 0) & (_distances(q.shape[1], k.shape[1]) > -9)
+    ),
+    "cached keys": lambda q, k, v: _masked(q, k, v, _distances(q.shape[1], k.shape[1]) <= k.shape[1] - q.shape[1]),
+    "keys ahead": lambda q, k, v: _masked(q, k, v, _distances(q.shape[1], k.shape[1]) >= 3),
+    "added": lambda q, k, v: _added(q, k, v, torch.full((q.shape[1], k.shape[1]), -math.inf).triu(1)),
+    "filled": lambda q, k, v: _filled(q, k, v, _distances(q.shape[1], k.shape[1]) > 0),
+    "all but a window hidden": lambda q, k, v: _added(
+        q, k, v, torch.full((q.shape[1], k.shape[1]), -math.inf).tril(2).triu(-40) + 0
+    ),
+    "lowest number": lambda q, k, v: _added(
+        q, k, v, torch.full((q.shape[1], k.shape[1]), torch.finfo(torch.float32).min).triu(1)
+    ),
+    "rows of the lowest number": lambda q, k, v: _added(
+        q, k, v, torch.full((q.shape[1], k.shape[1]), torch.finfo(torch.float32).min).triu(-7)
+    ),
+    "nothing hidden": lambda q, k, v: _masked(q, k, v, torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)),
+}
+"""Attention with constant masks that depend on the distance of key and query alone. Some hide all keys of a row."""
+
+
+@pytest.mark.parametrize("name", _BANDS)
+@pytest.mark.parametrize(("queries", "keys"), [(40, 40), (38, 70), (70, 37)])
+def test_masks_by_distance_are_not_read(name: str, queries: int, keys: int) -> None:
+    inputs, function = tuple(_tensors(queries, keys)), _BANDS[name]
+    imported = import_model(Apply(function), inputs, target=_AVX2)
+    (task,) = [task for task in imported.tasks if task.name == "attention"]
+    assert len(task.module["main"].params) == 4
+    fast = compile_model(imported)
+    torch.testing.assert_close(fast(*inputs), function(*inputs), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("hidden", [-math.inf, torch.finfo(torch.float32).min])
+def test_a_mask_by_distance_joined_with_one_of_keys(hidden: float) -> None:
+    """As in transformers with an attention mask: the kernel reads one element for each key."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, present: Tensor) -> Tensor:
+        visible = (_distances(40, 40) <= 0) & present.bool()[:, None, None]
+        if math.isinf(hidden):
+            return _masked(q, k, v, visible)
+        return _added(q, k, v, torch.where(visible, 0.0, hidden))
+
+    present = (torch.rand(2, 40) > 0.4).long()
+    present[0, :9] = 0  # rows without a key
+    inputs = (*_tensors(40, 40), present)
+    imported = import_model(Apply(function), inputs, target=_AVX2)
+    (task,) = [task for task in imported.tasks if task.name == "attention"]
+    assert [math.prod(map(int, parameter.shape)) for parameter in task.module["main"].params[3:-1]] == [80]
+    fast = compile_model(imported)
+    torch.testing.assert_close(fast(*inputs), function(*inputs), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_a_mask_by_distance_beside_one_of_keys() -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor, present: Tensor) -> Tensor:
+        scores = _heads(q) @ _heads(k).mT + torch.full((40, 40), -math.inf).triu(1)
+        return torch.softmax(scores.masked_fill(~present[:, None, None], -math.inf), -1) @ _heads(v)
+
+    present = torch.rand(2, 40) > 0.4
+    present[0, 3:9], present[:, 0] = False, True
+    inputs = (*_tensors(40, 40), present)
+    fast = compile_model(import_model(Apply(function), inputs, target=_AVX2))
+    torch.testing.assert_close(fast(*inputs), function(*inputs), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_values_that_a_mask_hides_do_not_change_numbers() -> None:
+    """NaN of a hidden key or value may or may not reach the result, as in PyTorch. Numbers are the same."""
+    q, k, v = _tensors(40, 40)
+    fast = compile_model(import_model(Apply(_causal), (q, k, v), target=_AVX2))
+    for changed in (k, v):
+        changed[:, 30] = math.nan
+    out, expected = fast(q, k, v), _causal(q, k, v)
+    numbers = ~expected.isnan()
+    torch.testing.assert_close(out[numbers], expected[numbers], rtol=1e-5, atol=1e-5)
+    assert out[:, 30:].isnan().all()
+
+
+def test_large_scores_that_a_finite_mask_does_not_hide() -> None:
+    """The sum of a score and the lowest number is not the lowest number, so such keys are computed."""
+    q, k, v = (x * 1e18 for x in _tensors(40, 40))
+    function = _BANDS["lowest number"]
+    fast = compile_model(import_model(Apply(function), (q, k, v), target=_AVX2))
+    torch.testing.assert_close(fast(q, k, v), function(q, k, v), rtol=1e-5, atol=1e-5, equal_nan=True)

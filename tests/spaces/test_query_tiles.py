@@ -13,6 +13,8 @@ from schedules import as_module, comes_back, decided_anew, equal_counts, equal_t
 
 from felixlike import _tvm
 from felixlike._tvm import te
+from felixlike.codegen.annotations import Keys
+from felixlike.codegen.masking import with_mask
 from felixlike.frontend.rewrites.attention_kernel import Operands, Sizes, attention
 from felixlike.frontend.task import make_task
 from felixlike.hardware import target_device
@@ -29,8 +31,11 @@ _SIZES = {
 }
 
 
-def _attention(name: str, *, masked: bool = False, safe: bool = False) -> Any:
-    """Return the PrimFunc of attention whose heads are in the middle of all tensors."""
+def _attention(name: str, *, masked: bool = False, safe: bool = False, causal: bool = False) -> Any:
+    """Return the PrimFunc of attention whose heads are in the middle of all tensors.
+
+    masked: whether there is a mask of keys.  causal: whether that is one of positions instead.
+    """
     batch, heads, queries, keys, depth, width = _SIZES[name]
     sizes = Sizes((batch, heads), queries, keys, depth, width, _DEVICE.unit)
     q, k, v = (
@@ -42,11 +47,14 @@ def _attention(name: str, *, masked: bool = False, safe: bool = False) -> Any:
     def read(tensor: Any, b: Sequence[Any], row: Any, element: Any) -> Any:
         return tensor[b[0], row, b[1], element]
 
+    def hidden(_: Sequence[Any], j: Any, i: Any, score: Any) -> Any:
+        return with_mask(j <= i, score)
+
     operands = Operands(
         query=lambda b, i, d: read(q, b, i, d),
         key=lambda b, j, d: read(k, b, j, d),
         value=lambda b, j, d: read(v, b, j, d),
-        masked=(lambda b, j, i, score: score + mask[b[0], j]) if masked else None,
+        masked=hidden if causal else (lambda b, j, i, score: score + mask[b[0], j]) if masked else None,
         factor=depth**-0.5,
     )
     weighted = attention(sizes, operands, safe=safe)
@@ -83,6 +91,27 @@ def test_tiles_of_queries(name: str, masked: bool) -> None:
             np.testing.assert_allclose(run(variant, single)[-1], truth, rtol=1e-5, atol=1e-5)
 
 
+def test_loops_over_keys_are_annotated_where_positions_hide_keys() -> None:
+    for options, counts in (({"causal": True}, [5, 4]), ({"masked": True}, [0, 0]), ({}, [0, 0])):
+        schedules = _schedules(as_module(_attention("padded", **options)))
+        loops = [_tvm.found(one.mod["main"].body, _tvm.tirx.For) for one in schedules]
+        assert [sum(map(Keys.on, each)) for each in loops] == counts
+
+
+def test_causal_tiles_of_queries() -> None:
+    """Sums that compute their first step in the loop are not shortened, and are correct too."""
+    func = _attention("padded", causal=True)
+    module = as_module(func)
+    rng = np.random.default_rng(0)
+    arguments = [rng.uniform(-2, 2, [int(extent) for extent in parameter.shape]) for parameter in func.params]
+    truth = run(double_precision(module), arguments)[-1]
+    for schedule in _schedules(module):
+        comes_back(schedule, module)
+        for variant in decided_anew(schedule, module):
+            result = run(variant, [argument.astype("float32") for argument in arguments])[-1]
+            np.testing.assert_allclose(result, truth, rtol=1e-5, atol=1e-5)
+
+
 def test_one_sketch_has_one_parallel_loop_and_one_has_three() -> None:
     loops = [
         [x for x in _tvm.found(one.mod["main"].body, _tvm.tirx.For) if x.kind == _tvm.tirx.ForKind.PARALLEL]
@@ -96,16 +125,17 @@ def test_other_functions_are_declined(func: Any) -> None:
     assert _schedules(as_module(func)) == []
 
 
-def _sketches(name: str) -> tuple[Sketch, ...]:
-    own_sketches = sketches(make_task(_attention(name, masked=True), _AVX2, name=name), space="own")
+def _sketches(name: str, *, causal: bool) -> tuple[Sketch, ...]:
+    func = _attention(name, masked=not causal, causal=causal)
+    own_sketches = sketches(make_task(func, _AVX2, name=name), space="own")
     assert len(own_sketches) == 2
     assert all(sketch.is_symbolic for sketch in own_sketches), [sketch.reason for sketch in own_sketches]
     return own_sketches
 
 
-@pytest.mark.parametrize("name", ["whole tiles", "padded"])
-def test_formulas_equal_counts_and_tvms_features(name: str) -> None:
-    for sketch in _sketches(name):
+@pytest.mark.parametrize(("name", "causal"), [("whole tiles", False), ("padded", False), ("padded", True)])
+def test_formulas_equal_counts_and_tvms_features(name: str, causal: bool) -> None:
+    for sketch in _sketches(name, causal=causal):
         points = sketch.sample(2, seed=5)
         assert equal_counts(sketch, points) > 0
         equal_to_tvms(sketch, points)

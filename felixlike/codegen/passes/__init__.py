@@ -8,6 +8,7 @@ from felixlike.codegen.passes.propagate_nan import from_infinity, keep_nan
 from felixlike.codegen.passes.remove_guards import guard
 from felixlike.codegen.passes.share_reciprocals import share_reciprocals
 from felixlike.codegen.passes.share_steps import shared_steps
+from felixlike.codegen.passes.skip_hidden_keys import skip_hidden_keys
 from felixlike.codegen.passes.skip_padding_taps import skip_padding
 from felixlike.codegen.passes.split_column_groups import peel_columns
 from felixlike.codegen.passes.tensor_cores import tensor_cores
@@ -32,6 +33,7 @@ __all__ = [
     "rows_in_vectors",
     "share_reciprocals",
     "shared_steps",
+    "skip_hidden_keys",
     "skip_padding",
     "tensor_cores",
     "tile_rows",

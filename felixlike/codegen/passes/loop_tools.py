@@ -1,4 +1,4 @@
-"""Find annotated loops, replace their bodies and variables, count steps and iterations, and split conditions."""
+"""Find annotated loops, replace their bodies and variables, and count steps and iterations."""
 
 from __future__ import annotations
 
@@ -69,13 +69,6 @@ def number_of(loops: Sequence[Loop]) -> TirExpr:
     for loop in loops:
         number = number * loop.extent + loop.loop_var
     return number
-
-
-def conjuncts(condition: TirExpr) -> list[Any]:
-    """Return the conditions whose conjunction is a condition."""
-    if not isinstance(condition, _tvm.tirx.And):
-        return [condition]
-    return [*conjuncts(condition.a), *conjuncts(condition.b)]
 
 
 def step_along(place: TirExpr, variable: Var) -> int | None:

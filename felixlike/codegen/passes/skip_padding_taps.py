@@ -17,8 +17,9 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import Func, Loop, Module, Stmt
 from felixlike.codegen.annotations import Skip
+from felixlike.codegen.masking import conjuncts
 from felixlike.codegen.padding import padded
-from felixlike.codegen.passes.loop_tools import Change, conjuncts, unmarked, with_marked_loops
+from felixlike.codegen.passes.loop_tools import Change, unmarked, with_marked_loops
 
 
 def skip_padding(module: Module) -> Module:

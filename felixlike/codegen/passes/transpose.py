@@ -21,7 +21,8 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Loop, Module, Stmt, TirExpr, Var
 from felixlike.codegen.annotations import Transpose
-from felixlike.codegen.passes.loop_tools import conjuncts, like, step_along, unmarked, variable_like, with_marked_loops
+from felixlike.codegen.masking import conjuncts
+from felixlike.codegen.passes.loop_tools import like, step_along, unmarked, variable_like, with_marked_loops
 from felixlike.codegen.passes.memory_places import place_of, same_element
 from felixlike.hardware.vectors import power_of_two_below
 

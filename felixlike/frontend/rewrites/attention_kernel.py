@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import _tvm
+from felixlike.codegen.masking import with_mask
 from felixlike.hardware import estimate
 from felixlike.hardware.vectors import VectorUnit
 
@@ -113,7 +114,7 @@ def attention(sizes: Sizes, operands: Operands, *, safe: bool) -> Any:
 
     def masked(b: Sequence[Any], j: Any, i: Any) -> Any:
         score = plain(*b, j, i) if operands.masked is None else operands.masked(b, j, i, plain(*b, j, i))
-        return score if sizes.rows == sizes.keys else _tvm.tirx.Select(j < sizes.keys, score, _number(-math.inf))
+        return score if sizes.rows == sizes.keys else with_mask(j < sizes.keys, score)
 
     changed = operands.masked is not None or sizes.rows > sizes.keys
     scores = stages.plain("masked", (sizes.rows, columns), masked) if changed else plain

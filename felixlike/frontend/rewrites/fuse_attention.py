@@ -5,6 +5,10 @@
 Views of queries, keys, values and of the result are read and written in place: transpositions, heads that several
 queries share, other batch dimensions and constant factors of queries and keys. `attention_kernel.py` has the PrimFunc.
 Rows without a finite score give 0 or NaN, as the softmax of the model does.
+
+Constant masks that depend on the distance of a key from its query alone, such as causal masks, become comparisons of
+positions. Where they hide a key with -inf, the score is the constant -inf, so schedules need not compute it. As in
+PyTorch's own kernel, NaN and infinities in keys and values that a mask hides may or may not reach the result.
 """
 
 from __future__ import annotations
@@ -17,7 +21,9 @@ from functools import partial
 from typing import Any
 
 from felixlike import _tvm
+from felixlike.codegen.masking import masked_sum, selected
 from felixlike.frontend.rewrites.attention_kernel import Operands, Sizes, attention, mask_shape, padded_mask
+from felixlike.frontend.rewrites.mask_band import Band, ConstantMasks
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, kernel_of, operator, rewritten, shape
 from felixlike.frontend.rewrites.views import (
     Indices,
@@ -51,12 +57,15 @@ _SCATTERED = 256
 the caches. Measured at 1,024 keys of 12 heads: reading the rows of all heads in place took twice the time."""
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operators.add,
+    "add": masked_sum,
     "subtract": operators.sub,
     "multiply": operators.mul,
     "divide": operators.truediv,
 }
 """Operators between the scores and the softmax, beside `where`."""
+
+_BOTH = ("bitwise_and", "logical_and")
+"""Operators of the conjunction of boolean masks."""
 
 
 def with_fused_attention(module: Any, device: Device) -> Any:
@@ -69,7 +78,7 @@ def with_fused_attention(module: Any, device: Device) -> Any:
     Returns:
         The rewritten module.
     """
-    return rewritten(module, partial(_fused, module, device))
+    return rewritten(module, partial(_fused, module, device, ConstantMasks(module)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,8 @@ class _Attention:
         powers: View of the softmax that the matmul reads.
         logits: Expression that the softmax is computed from.
         scores: The matmul of queries and keys.
-        masks: Tensors that the scores are combined with.
+        masks: Tensors that the scores are combined with, without those of `bands`.
+        bands: Constant tensors that they are combined with, and the bands that equal these.
         safe: Whether rows of only -inf give 0 instead of NaN.
     """
 
@@ -90,17 +100,20 @@ class _Attention:
     logits: Any
     scores: Any
     masks: tuple[Any, ...]
+    bands: tuple[tuple[Any, Band], ...]
     safe: bool
 
 
-def _fused(module: Any, device: Device, expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+def _fused(
+    module: Any, device: Device, constants: ConstantMasks, expression: Any, known: Bindings, rewriter: Rewriter
+) -> Any:
     """Replace the last permutation of an attention's result by a call that computes it, or return None."""
     if operator(expression) not in ("matmul", "permute_dims"):
         return None
     product = known.value(view(expression, known).source)
     if operator(product) != "matmul" or not _last_permutation(product, known).same_as(expression):
         return None
-    attention = _attention(module, product, known)
+    attention = _attention(module, constants, product, known)
     kernel = None if attention is None else _kernel(attention, expression, known, device)
     if attention is None or kernel is None:
         return None
@@ -147,7 +160,7 @@ def _last_places(one: View, rank: int) -> list[int | None]:
     return [next((p for p, v in enumerate(variables) if v.same_as(indices[place])), None) for place in (-2, -1)]
 
 
-def _attention(module: Any, product: Any, known: Bindings) -> _Attention | None:
+def _attention(module: Any, constants: ConstantMasks, product: Any, known: Bindings) -> _Attention | None:
     """Return the attention that ends with a matmul, or None for other products."""
     powers = view(product.args[0], known)
     softmax = known.value(powers.source)
@@ -163,7 +176,20 @@ def _attention(module: Any, product: Any, known: Bindings) -> _Attention | None:
     tensors = (product, *product.args, softmax, scores, *scores.args)
     if {str(tensor.ty.dtype) for tensor in tensors} != {"float32"} or min(len(shape(t)) for t in tensors) < 2:
         return None
-    return _Attention(product, powers, logits, scores, masks, safe)
+    parts = {_tvm.identity(part): part for mask in masks for part in _parts(mask, constants, known)}
+    bands = [(part, constants.band(part, known)) for part in parts.values()]
+    others = tuple(mask for mask, band in bands if band is None)
+    return _Attention(product, powers, logits, scores, others, tuple((m, b) for m, b in bands if b), safe)
+
+
+def _parts(mask: Any, constants: ConstantMasks, known: Bindings) -> list[Any]:
+    """Return the tensors that a mask is computed from if some are bands, else the mask."""
+    value = known.value(mask)
+    names = ("where", *_BOTH) if str(mask.ty.dtype) == "bool" else ("where", *_BINARY)
+    if constants.band(mask, known) is not None or operator(value) not in names:
+        return [mask]
+    parts = [part for a in value.args if not is_number(a) for part in _parts(a, constants, known)]
+    return parts if any(constants.band(part, known) is not None for part in parts) else [mask]
 
 
 def _read_once(expression: Any, source: Any, known: Bindings) -> bool:
@@ -304,6 +330,9 @@ class _Kernel:
         value = self.known.value(expression)
         if value.same_as(self.attention.scores):
             return score(at)
+        for mask, band in self.attention.bands:
+            if expression.same_as(mask):
+                return band.element(at[-2], at[-1], str(expression.ty.dtype))
         for mask, tensor in zip(self.attention.masks, masks, strict=True):
             if expression.same_as(mask):
                 *outer, i, j = [0, 0, *at][-max(2, len(at)) :]
@@ -314,7 +343,9 @@ class _Kernel:
         if operator(value) == "reshape":
             return self._logit(value.args[0], regrouped(shape(value.args[0]), shape(value), at), score, masks)
         parts = [self._logit(a, broadcast(at, shape(a)), score, masks) for a in value.args]
-        return _tvm.tirx.Select(*parts) if operator(value) == "where" else _BINARY[operator(value)](*parts)
+        if operator(value) in _BOTH:
+            return _tvm.tirx.all(*parts)
+        return selected(*parts) if operator(value) == "where" else _BINARY[operator(value)](*parts)
 
     def compute(self, views: Sequence[View], tensors: Sequence[Any], masks: Sequence[Any]) -> Any:
         """Return the TVM tensor of the result, from the sources of queries, keys and values."""

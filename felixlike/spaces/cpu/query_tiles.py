@@ -23,8 +23,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, LoopRef, Schedule
-from felixlike.codegen.annotations import Guard, Transpose
+from felixlike.codegen.annotations import Guard, Keys, Transpose
+from felixlike.codegen.masking import comparisons
 from felixlike.hardware import Device
 from felixlike.hardware.vectors import TILE
 from felixlike.spaces.contraction import Contraction, read_contraction
@@ -193,9 +195,10 @@ class _Tiles:
                 schedule.compute_inline(block(name))
         scores, weighted = block(stages.scores.name), block(stages.weighted)
         masked = block(stages.masked) if stages.masked else schedule.cache_write(scores, 0, "global")
+        hides = self._hides_keys(masked)
         shared, *tile = self._parallel(weighted)
         schedule.reverse_compute_at(block(stages.output), shared, preserve_unit_loops=True)
-        self._register_tile(stages.products, tile, guarded=stages.padding[1] is not None)
+        _, over_keys = self._register_tile(stages.products, tile, guarded=stages.padding[1] is not None)
         for name in reversed(stages.after) if together else ():
             schedule.compute_at(block(name), shared, preserve_unit_loops=True)
         if together:
@@ -214,11 +217,19 @@ class _Tiles:
             tile = [rows, *schedule.split(columns, [None, self.lanes])]
         else:
             shared, *tile = self._parallel(masked)
-        self._register_tile(stages.scores, tile, guarded=stages.padding[0] is not None)
+        tiles, terms = self._register_tile(stages.scores, tile, guarded=stages.padding[0] is not None)
         schedule.compute_at(block(stages.queries), shared, preserve_unit_loops=True)
-        for name in (*stages.before, *stages.after):
-            self._vectors(block(name))
+        summed = [loop for name in (*stages.before, *stages.after) for loop in self._vectors(block(name))]
+        # The loops of one parallel loop have the same queries. Otherwise, all scores must be -inf or a number.
+        bounded = [tiles, schedule.get_loops(block(stages.powers))[-3]] if together else [terms]
+        for loop in (over_keys, *summed, *bounded) if hides else ():
+            Keys().put(schedule, loop)
         self._transposed()
+
+    def _hides_keys(self, masked: BlockRef) -> bool:
+        """Return whether comparisons of positions hide keys from some queries."""
+        value = self.schedule.get(masked).body.value
+        return any(len(_tvm.found(test, _tvm.tirx.Var)) > 1 for test in comparisons(value))
 
     def _parallel(self, block: BlockRef) -> list[Any]:
         """Make one parallel loop of a block's loops over the batch and over tiles of columns.
@@ -234,8 +245,11 @@ class _Tiles:
         schedule.parallel(shared)
         return [shared, rows, inner, lane]
 
-    def _register_tile(self, product: _Product, tile: Sequence[LoopRef], *, guarded: bool) -> None:
-        """Compute a product in register tiles at the loops over rows, vectors and lanes of the block that reads it."""
+    def _register_tile(self, product: _Product, tile: Sequence[LoopRef], *, guarded: bool) -> tuple[LoopRef, LoopRef]:
+        """Compute a product in register tiles at the loops over rows, vectors and lanes of the block that reads it.
+
+        Returns the loop over tiles of rows and the loop over the terms of the sum.
+        """
         schedule, block = self.schedule, self.schedule.get_sblock(product.name)
         rows, vectors, lane = tile
         outer, row = schedule.split(rows, schedule.sample_perfect_tile(rows, 2, TILE.rows))
@@ -260,9 +274,10 @@ class _Tiles:
         note_bounds(
             schedule, block, reachable_bounds(extents, registers=self.device.unit.registers, unrolled=False, cores=1)
         )
+        return outer, summed
 
-    def _vectors(self, block: BlockRef) -> None:
-        """Vectorize a block's columns, in a loop over the sum if there is one."""
+    def _vectors(self, block: BlockRef) -> list[LoopRef]:
+        """Vectorize a block's columns, in a loop over the sum if there is one. Returns that loop."""
         schedule = self.schedule
         loops = schedule.get_loops(block)
         summed = loops[-1:] if schedule.get(block).init is not None else []
@@ -270,6 +285,7 @@ class _Tiles:
         schedule.reorder(*summed, vectors, lane) if summed else None
         schedule.unroll(vectors)
         schedule.vectorize(lane)
+        return summed
 
     def _transposed(self) -> None:
         """Annotate the loops that transpose queries and outputs."""
