@@ -243,7 +243,8 @@ def optimize(
             both factors (docs/gpu.md). Sums are always float32. The report names the tasks that use it.
 
     Args: How long
-        rounds: Maximum number of rounds; one round measures up to 16 candidates of one task. The run ends at the first
+        rounds: Maximum number of rounds; one round measures up to 16 candidates of one task (64 with
+            "ansor"). The run ends at the first
             limit reached. Without any limit, `effort` decides. Every task gets a verified schedule
             regardless of the limits.
         trials: Maximum number of measured candidates.
@@ -262,8 +263,9 @@ def optimize(
         key: The key of the tracker's servers. Their devices and this machine must be of the target's kind.
 
     Args: How
-        strategy: "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random", the name of a registered
-            strategy, or a strategy with options such as `felixlike.search.Gradient(seeds=64)`.
+        strategy: "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random", a published algorithm ("felix",
+            "ansor"), the name of a registered strategy, or a strategy with options such as
+            `felixlike.search.Gradient(seeds=64)`.
         space: The design space: "best" (felixlike's rules, MetaSchedule's where none applies; both on GPUs), "own"
             (felixlike's rules), "default" (MetaSchedule's) or "all".
         weights: Path of cost-model weights; None for the shipped ones.

@@ -14,8 +14,10 @@ from operator import itemgetter
 
 import numpy as np
 
+from felixlike._util import option_checks
 from felixlike.costmodel import CostModel
 from felixlike.search.candidate import Candidate
+from felixlike.search.scheduler import Scheduling
 from felixlike.search.space import Space
 from felixlike.symbolic import Sketch
 
@@ -55,6 +57,7 @@ class Measured:
     seconds: float
 
 
+@dataclass(eq=False, kw_only=True)
 class Strategy:
     """Base class of search strategies.
 
@@ -63,11 +66,29 @@ class Strategy:
     strategy raises, it is called again for a space without formulas; if it raises again, the search of the task ends.
     Both are reported in a warning, and measurements are kept.
 
+    Args:
+        trials_per_round: Maximum number of candidates of a round; None for the default of 16.
+        scheduling: How the task of a round is chosen.
+
+    Raises:
+        InvalidOption: A value is out of range.
+
     Example:
         >>> class First(Strategy):
         ...     def propose(self, space, known, count, rng):
         ...         return draw(space, count, known.seen, rng, origin="first")
     """
+
+    trials_per_round: int | None = None
+    scheduling: Scheduling = Scheduling()  # noqa: RUF009  it is frozen
+
+    def __post_init__(self) -> None:
+        where = type(self).__name__
+        if self.trials_per_round is not None:
+            self.trials_per_round = option_checks.whole(
+                self.trials_per_round, "trials_per_round", least=1, where=where, otherwise="None"
+            )
+        option_checks.of_kind(self.scheduling, Scheduling, "scheduling", where=where, remedy="pass a Scheduling")
 
     def begin(self, model: CostModel) -> None:
         """Start a run and forget the previous one.

@@ -52,6 +52,7 @@ class AdaTune(Sampled):
     first: int = 8
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checked(self, trees=2, chains=1, steps=0, hot=0.0, first=2)
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:

@@ -40,6 +40,7 @@ class Genetic(Strategy):
     mutation: float = 0.4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checked(self, population=2, crossover=(0.0, 1.0), mutation=(0.0, 1.0))
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:

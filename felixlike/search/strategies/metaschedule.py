@@ -43,6 +43,7 @@ class MetaSchedule(Strategy):
     _searches: dict[str, _Search] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checked(self, population=2, generations=0, warm_up=0)
         try:
             import xgboost  # noqa: F401
