@@ -13,8 +13,10 @@ from typing import Any
 
 from felixlike._util.wording import shown
 from felixlike.errors import InvalidOption
+from felixlike.measure import EVALUATORS
 from felixlike.search.descent import Descent
 from felixlike.search.scheduler import Scheduling
+from felixlike.search.strategies.adatune import AdaTune
 from felixlike.search.strategies.evolutionary import Evolutionary
 from felixlike.search.strategies.gradient import Gradient
 from felixlike.search.strategy import Strategy
@@ -129,5 +131,21 @@ _ANSOR = Preset(
     "Ansor (OSDI 2020) as in Felix, §6: with the same network",
 )
 
-PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in (_FELIX, _ANSOR)})
+
+def _autotvm(name: str, **parts: Any) -> Preset:
+    """Return one of the variants that AdaTune's ablation compares: AutoTVM's defaults with some parts exchanged."""
+    defaults = {"chains": 128, "steps": 500, "hot": 1.0, "trials_per_round": 64}
+    return Preset(name, AdaTune, MappingProxyType(defaults | parts), "AdaTune (NeurIPS 2020), §5.3")
+
+
+_FIXED = {"epsilon": 0.05}
+_CONTEXTUAL = {"epsilon": None}
+_ABLATION = (
+    _autotvm("xgb+sa+de", surrogate="xgboost", trees=100, timing=EVALUATORS["deterministic"], **_FIXED),
+    _autotvm("rfei+sa+de", surrogate="forest", timing=EVALUATORS["deterministic"], **_FIXED),
+    _autotvm("rfei+csa+de", surrogate="forest", timing=EVALUATORS["deterministic"], **_CONTEXTUAL),
+    _autotvm("rfei+csa+ae", surrogate="forest", timing=EVALUATORS["adaptive"], **_CONTEXTUAL),
+)
+
+PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in (_FELIX, _ANSOR, *_ABLATION)})
 """Published algorithms by name."""

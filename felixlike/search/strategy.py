@@ -16,6 +16,7 @@ import numpy as np
 
 from felixlike._util import option_checks
 from felixlike.costmodel import CostModel
+from felixlike.measure import Timing
 from felixlike.search.candidate import Candidate
 from felixlike.search.scheduler import Scheduling
 from felixlike.search.space import Space
@@ -69,6 +70,7 @@ class Strategy:
     Args:
         trials_per_round: Maximum number of candidates of a round; None for the default of 16.
         scheduling: How the task of a round is chosen.
+        timing: How the pool that a run opens times candidates; None for the defaults of `Timing`.
 
     Raises:
         InvalidOption: A value is out of range.
@@ -81,6 +83,7 @@ class Strategy:
 
     trials_per_round: int | None = None
     scheduling: Scheduling = Scheduling()  # noqa: RUF009  it is frozen
+    timing: Timing | None = None
 
     def __post_init__(self) -> None:
         where = type(self).__name__
@@ -89,6 +92,8 @@ class Strategy:
                 self.trials_per_round, "trials_per_round", least=1, where=where, otherwise="None"
             )
         option_checks.of_kind(self.scheduling, Scheduling, "scheduling", where=where, remedy="pass a Scheduling")
+        if self.timing is not None:
+            option_checks.of_kind(self.timing, Timing, "timing", where=where, remedy="pass a Timing, or None")
 
     def begin(self, model: CostModel) -> None:
         """Start a run and forget the previous one.

@@ -35,7 +35,9 @@ class Hinted(Strategy):
     """
 
     def __init__(self, options: Options, otherwise: Strategy) -> None:
-        super().__init__(trials_per_round=otherwise.trials_per_round, scheduling=otherwise.scheduling)
+        super().__init__(
+            trials_per_round=otherwise.trials_per_round, scheduling=otherwise.scheduling, timing=otherwise.timing
+        )
         self._options, self._otherwise = options, otherwise
         self._model: CostModel | None = None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,14 +16,16 @@ import workloads
 from torch import Tensor
 
 from felixlike import records
+from felixlike._util.deadline import Deadline
 from felixlike.costmodel import CostModel
 from felixlike.costmodel.boosted_trees import Trees
-from felixlike.errors import InvalidOption
+from felixlike.errors import InvalidOption, MissingDependency
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.measure import SimulatedPool
 from felixlike.search import (
     PRESETS,
+    AdaTune,
     Candidate,
     Evolutionary,
     Gradient,
@@ -30,13 +34,16 @@ from felixlike.search import (
     Random,
     Scheduling,
     Space,
+    Strategy,
     make_strategy,
     strategy_names,
 )
 from felixlike.search.descent import Descent, Start, descend
 from felixlike.search.rounding import round_points
+from felixlike.search.strategies import adatune as adatune_module
 from felixlike.search.strategies import gradient as gradient_module
 from felixlike.tuning import Budget, Session
+from felixlike.tuning.config import RunConfig
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +57,7 @@ def _measured(space: Space, count: int) -> list[Measured]:
     return [Measured(c, 1e-3 + 1e-6 * (sum(c.point) % 97)) for c in candidates]
 
 
-def _observed(strategy: Gradient | Evolutionary, space: Space, count: int = 24) -> Observations:
+def _observed(strategy: Strategy, space: Space, count: int = 24) -> Observations:
     """Begin a run of a strategy with a pretrained model, and let it observe random candidates."""
     strategy.begin(CostModel(seed=0, pretrained=True))
     known, measured = Observations(), _measured(space, count)
@@ -232,6 +239,8 @@ def test_ansor_proposes_64_candidates_of_2048_points_and_4_generations(
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_names_of_strategies(name: str, space: Space) -> None:
     assert name in strategy_names()
+    if name.startswith("xgb"):
+        pytest.importorskip("xgboost", reason="an optional dependency")
     first, second = make_strategy(name), make_strategy(name)
     assert first is not second
     for option, value in PRESETS[name].options.items():
@@ -240,7 +249,8 @@ def test_presets_are_names_of_strategies(name: str, space: Space) -> None:
     for strategy in (first, second):
         if isinstance(strategy, Gradient):
             strategy.descent = replace(strategy.descent, steps=5)
-        assert isinstance(strategy, Gradient | Evolutionary)
+        if isinstance(strategy, AdaTune):
+            strategy.steps = 5
         known = _observed(strategy, space)
         proposed.append([c.key for c in strategy.propose(space, known, 8, np.random.default_rng(1))])
     assert proposed[0] == proposed[1]
@@ -258,6 +268,116 @@ def test_options_that_contradict_a_preset_are_named() -> None:
     strategy = make_strategy("ansor", paths=2)
     assert isinstance(strategy, Evolutionary)
     assert (strategy.paths, strategy.population) == (2, 2048)
+
+
+def _share_of_random(strategy: AdaTune, space: Space, count: int = 40) -> float:
+    chosen = strategy.propose(space, _observed(strategy, space), count, np.random.default_rng(0))
+    assert len({c.key for c in chosen}) == count
+    return sum(c.origin == "random" for c in chosen) / count
+
+
+@pytest.mark.parametrize("surrogate", ["forest", "xgboost"])
+@pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.5])
+def test_a_fixed_epsilon_is_the_share_of_random_candidates(surrogate: str, epsilon: float, space: Space) -> None:
+    if surrogate == "xgboost":
+        pytest.importorskip("xgboost", reason="an optional dependency")
+    strategy = AdaTune(chains=32, steps=6, surrogate=surrogate, epsilon=epsilon)
+    assert _share_of_random(strategy, space) == pytest.approx(epsilon)
+
+
+def test_the_contextual_epsilon_is_the_mean_deviation_of_random_plans(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[list[Candidate]]()
+    improvement = adatune_module._Forest.improvement
+
+    def watched(self: Any, space: Space, candidates: list[Candidate]) -> tuple[np.ndarray, np.ndarray]:
+        gains, sigmas = improvement(self, space, candidates)
+        if any(c.origin == "plan" for c in candidates):
+            asked.append(candidates)
+            return gains, np.linspace(0.2, 0.4, len(candidates))
+        return gains, np.ones_like(sigmas)  # of points that the chains visit, which must not count
+
+    monkeypatch.setattr(adatune_module._Forest, "improvement", watched)
+    strategy = AdaTune(chains=32, steps=6, plans=10)
+    share = _share_of_random(strategy, space)
+    (plans,) = asked
+    assert len({c.key for c in plans}) == 10
+    assert {c.origin for c in plans} == {"plan"}
+    assert not {c.key for c in plans} & {m.candidate.key for m in _measured(space, 24)}
+    assert share == pytest.approx(0.3)
+
+
+def test_the_forest_is_less_certain_far_from_measurements(space: Space) -> None:
+    strategy = AdaTune(chains=32, steps=6)
+    known = _observed(strategy, space, 64)
+    forest = adatune_module._Forest(strategy.samples(space), 40, 0)
+    _, at_measured = forest.improvement(space, [c for _, c in known.best])
+    plans = Random().propose(space, known, 64, np.random.default_rng(9).spawn(1)[0])
+    _, at_random = forest.improvement(space, plans)
+    expected = strategy._share_of_random(space, forest, known, np.random.default_rng(9))
+    assert 0 < at_measured.mean() < at_random.mean()
+    assert expected == pytest.approx(at_random.mean())  # the same draw
+
+
+def test_boosted_trees_cannot_have_a_contextual_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidOption, match=r"AdaTune: a contextual ε needs the variance .*set epsilon"):
+        AdaTune(surrogate="xgboost")
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    with pytest.raises(MissingDependency, match=r"adatune.*xgboost.*pip install xgboost"):
+        AdaTune(surrogate="xgboost", epsilon=0.05)
+    with pytest.raises(InvalidOption, match=r"surrogate: 'svm' is not a surrogate"):
+        AdaTune(surrogate="svm")
+    with pytest.raises(InvalidOption, match=r"strategy rfei\+csa\+ae: epsilon=0.5 contradicts.*epsilon=None"):
+        make_strategy("rfei+csa+ae", epsilon=0.5)
+
+
+def test_boosted_trees_rank_candidates(space: Space) -> None:
+    pytest.importorskip("xgboost", reason="an optional dependency")
+    strategy = AdaTune(surrogate="xgboost", epsilon=0.0, trees=100)
+    known = _observed(strategy, space, 64)
+    boosted = adatune_module._Boosted(strategy.samples(space), 100, 0)
+    speeds, sigmas = boosted.improvement(space, [c for _, c in known.best])
+    assert not sigmas.any()
+    assert np.corrcoef(speeds, [1.0 / seconds for seconds, _ in known.best])[0, 1] > 0.9
+
+
+def test_the_variants_of_adatunes_ablation_differ_in_one_part_each() -> None:
+    names = ("xgb+sa+de", "rfei+sa+de", "rfei+csa+de", "rfei+csa+ae")
+    parts = [PRESETS[name].options for name in names]
+    changed = [
+        {option for option in ("surrogate", "epsilon", "timing") if one[option] != other[option]}
+        for one, other in itertools.pairwise(parts)
+    ]
+    assert changed == [{"surrogate"}, {"epsilon"}, {"timing"}]
+
+
+def test_a_run_times_candidates_as_its_strategy_says() -> None:
+    task = make_task(workloads.ALL["matmul_relu"](), resolve_target("simulated:cpu"), name="dense")
+    seconds = {}
+    for name in ("rfei+csa+ae", "rfei+csa+de", "random"):
+        config = RunConfig.checked(
+            target="simulated:cpu",
+            precision="float32",
+            effort="quick",
+            seed=0,
+            space="default",
+            threads=None,
+            compare=False,
+            strategy=name,
+            rounds=1,
+            trials=None,
+            seconds=None,
+            progress=False,
+        )
+        with config.pool_factory(Deadline())() as pool:
+            sketch = Space(task, "default").sketches[0]
+            point = tuple(sketch.sample(1, seed=0)[0].tolist())
+            (measured,) = pool.measure(task, [Candidate(sketch, point, float("nan"), "random")])
+        seconds[name] = (measured.run_seconds - measured.seconds) / measured.seconds
+    assert seconds["rfei+csa+ae"] == pytest.approx(2 * 50)  # calls
+    assert seconds["rfei+csa+de"] == pytest.approx(500)
+    assert seconds["random"] * measured.seconds == pytest.approx(3 * 5e-4)
 
 
 def test_options_of_strategies_by_name() -> None:

@@ -37,6 +37,7 @@ class Evolutionary(ModelGuided):
         correction: As for `ModelGuided`.
         trials_per_round: As for `Strategy`.
         scheduling: As for `Strategy`.
+        timing: As for `Strategy`.
 
     Raises:
         InvalidOption: A value is out of range.

@@ -82,6 +82,7 @@ class Gradient(ModelGuided):
         correction: As for `ModelGuided`.
         trials_per_round: As for `Strategy`.
         scheduling: As for `Strategy`.
+        timing: As for `Strategy`.
 
     Raises:
         InvalidOption: A value is out of range.

@@ -33,6 +33,7 @@ class ModelGuided(Strategy):
             correction, the networks are trained on them before the next round instead.
         trials_per_round: As for `Strategy`.
         scheduling: As for `Strategy`.
+        timing: As for `Strategy`.
     """
 
     trees: bool = True
