@@ -58,7 +58,6 @@ class Measured:
     seconds: float
 
 
-@dataclass(eq=False, kw_only=True)
 class Strategy:
     """Base class of search strategies.
 
@@ -67,13 +66,10 @@ class Strategy:
     strategy raises, it is called again for a space without formulas; if it raises again, the search of the task ends.
     Both are reported in a warning, and measurements are kept.
 
-    Args:
+    Attributes:
         trials_per_round: Maximum number of candidates of a round; None for the default of 16.
         scheduling: How the task of a round is chosen.
         timing: How the pool that a run opens times candidates; None for the defaults of `Timing`.
-
-    Raises:
-        InvalidOption: A value is out of range.
 
     Example:
         >>> class First(Strategy):
@@ -82,18 +78,8 @@ class Strategy:
     """
 
     trials_per_round: int | None = None
-    scheduling: Scheduling = Scheduling()  # noqa: RUF009  it is frozen
+    scheduling: Scheduling = Scheduling()
     timing: Timing | None = None
-
-    def __post_init__(self) -> None:
-        where = type(self).__name__
-        if self.trials_per_round is not None:
-            self.trials_per_round = option_checks.whole(
-                self.trials_per_round, "trials_per_round", least=1, where=where, otherwise="None"
-            )
-        option_checks.of_kind(self.scheduling, Scheduling, "scheduling", where=where, remedy="pass a Scheduling")
-        if self.timing is not None:
-            option_checks.of_kind(self.timing, Timing, "timing", where=where, remedy="pass a Timing, or None")
 
     def begin(self, model: CostModel) -> None:
         """Start a run and forget the previous one.
@@ -127,6 +113,34 @@ class Strategy:
             measured: The measurements in the order of measuring, each candidate once.
             recalled: True for all records of a store, before the first round; False for the results of a round.
         """
+
+
+@dataclass(eq=False, kw_only=True)
+class Configurable(Strategy):
+    """Base class of the built-in strategies: the attributes of `Strategy` are options.
+
+    Args:
+        trials_per_round: As for `Strategy`.
+        scheduling: As for `Strategy`.
+        timing: As for `Strategy`.
+
+    Raises:
+        InvalidOption: A value is out of range.
+    """
+
+    trials_per_round: int | None = None
+    scheduling: Scheduling = Scheduling()  # noqa: RUF009  it is frozen
+    timing: Timing | None = None
+
+    def __post_init__(self) -> None:
+        where = type(self).__name__
+        if self.trials_per_round is not None:
+            self.trials_per_round = option_checks.whole(
+                self.trials_per_round, "trials_per_round", least=1, where=where, otherwise="None"
+            )
+        option_checks.of_kind(self.scheduling, Scheduling, "scheduling", where=where, remedy="pass a Scheduling")
+        if self.timing is not None:
+            option_checks.of_kind(self.timing, Timing, "timing", where=where, remedy="pass a Timing, or None")
 
 
 def draw(space: Space, count: int, seen: AbstractSet[Key], rng: np.random.Generator, *, origin: str) -> list[Candidate]:

@@ -6,7 +6,7 @@ import copy
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from felixlike.search import (
     Scheduling,
     Space,
     Strategy,
+    draw,
     make_strategy,
     strategy_names,
 )
@@ -409,6 +410,25 @@ def test_options_of_strategies_by_name() -> None:
 def test_options_out_of_range_are_named(make: Callable[[], Any], text: str) -> None:
     with pytest.raises(InvalidOption, match=text):
         make()
+
+
+@dataclass(frozen=True)
+class Mine(Strategy):
+    """A strategy of another package: a frozen dataclass, with an attribute in place of an option."""
+
+    first: int = 0
+    trials_per_round = 3
+
+    def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
+        return draw(space, count, known.seen, rng, origin="mine")
+
+
+def test_own_strategies_set_the_size_of_a_round() -> None:
+    task = make_task(workloads.ALL["matmul_relu"](), resolve_target("simulated:cpu"), name="dense")
+    with records.open() as store, SimulatedPool("simulated:cpu") as pool:
+        session = Session([task], strategy=Mine(), model=CostModel(), pool=pool, store=store, space="default")
+        session.run(Budget(rounds=2))
+    assert session.states[0].trials == 6
 
 
 def test_a_round_has_as_many_candidates_as_the_strategy_says() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from felixlike.search.candidate import Candidate
 from felixlike.search.checks import checked
 from felixlike.search.space import Space
-from felixlike.search.strategy import Key, Observations, Strategy, aside, draw
+from felixlike.search.strategy import Configurable, Key, Observations, aside, draw
 from felixlike.search.variation import Variations
 
 _TRIES = 16
@@ -22,7 +22,7 @@ _TRIES = 16
 
 
 @dataclass(eq=False)
-class Genetic(Strategy):
+class Genetic(Configurable):
     """Cross and mutate the fastest measured points.
 
     Args:

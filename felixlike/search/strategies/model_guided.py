@@ -16,7 +16,7 @@ from felixlike.costmodel import CostModel
 from felixlike.search.candidate import Candidate
 from felixlike.search.checks import checked
 from felixlike.search.space import Space
-from felixlike.search.strategy import Measured, Strategy, by_sketch
+from felixlike.search.strategy import Configurable, Measured, by_sketch
 from felixlike.symbolic import Points, Sketch
 
 _ENOUGH = 8
@@ -24,7 +24,7 @@ _ENOUGH = 8
 
 
 @dataclass(eq=False, kw_only=True)
-class ModelGuided(Strategy):
+class ModelGuided(Configurable):
     """Base class of strategies that use the run's cost model.
 
     Args:
