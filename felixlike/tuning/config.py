@@ -132,10 +132,12 @@ class RunConfig:
             TrackerFailed: The tracker cannot be reached, or has no server for the key.
         """
         timing = make_strategy(self.strategy).timing
-        limits = None if timing is None else Limits(timing=timing)
+        options: dict[str, Any] = {"deadline": deadline}
+        if timing is not None:
+            options["limits"] = Limits(timing=timing)
         if self.tracker is None and self.key is None:
             pool = MeasurePool if simulated(self.target) is None else SimulatedPool
-            return partial(pool, self.target, limits=limits, deadline=deadline)
+            return partial(pool, self.target, **options)
         require_real(self.target, where="tracker")
         if self.tracker is None or self.key is None:
             missing, set_option = ("tracker", "key") if self.tracker is None else ("key", "tracker")
@@ -143,7 +145,7 @@ class RunConfig:
                 f"`{set_option}` is set but `{missing}` is not", where=missing, remedy="set both or none"
             )
         check_servers(self.tracker, self.key)  # fail before the model is imported
-        return partial(RpcPool, self.target, tracker=self.tracker, key=self.key, limits=limits, deadline=deadline)
+        return partial(RpcPool, self.target, tracker=self.tracker, key=self.key, **options)
 
 
 def check_threads(count: Any) -> int | None:
