@@ -115,7 +115,7 @@ def evaluators(row: dict[str, Any]) -> dict[str, dict[str, float]]:
     batches_by_evaluator: dict[str, list[Sequence[float]]] = {"adaptive": []}
     for batches in recorded:
         batches_by_evaluator["adaptive"].append(replay(batches, timing, best))
-        best = better(best, batches_by_evaluator["adaptive"][-1])
+        best = better(best, batches_by_evaluator["adaptive"][-1], timing)
     batches_by_evaluator |= {str(n): [batches[:n] for batches in recorded] for n in _FIXED}
     return {
         name: {

@@ -39,13 +39,11 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "gradient without descent": {"descent": Descent(steps=0)},
     "gradient without noise": {"noise": 0.0},
     "gradient without uncertainty": {"optimism": 0.0},
-    "gradient, timed in full": {},
+    "gradient, timed in full": {"timing": Timing(spread=1e-9, slow_factor=1e9)},
 }
 """Gradient search with one part changed. "cold" has no shipped weights. "timed in full" has no adaptive evaluator:
 every candidate is timed for as long as the limits allow.
 """
-
-_IN_FULL = Limits(timing=Timing(spread=1e-9, slow_factor=1e9))
 
 
 def main() -> None:
@@ -112,9 +110,11 @@ def _subgraph(
 
 
 def _pool(target: Any, run: Run) -> MeasurePool | SimulatedPool:
+    timing = strategy_of(run.strategy).timing
+    limits = None if timing is None else Limits(timing=timing)
     if simulated(target) is not None:
-        return SimulatedPool(target)
-    return MeasurePool(target, reuse=False, limits=_IN_FULL if run.strategy.endswith("in full") else None)
+        return SimulatedPool(target, limits=limits)
+    return MeasurePool(target, reuse=False, limits=limits)
 
 
 def search(run: Run, task: Task, pool: MeasurePool | SimulatedPool, candidates: int, seconds: float = math.inf) -> None:

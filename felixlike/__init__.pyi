@@ -6,6 +6,7 @@ from felixlike.api import extract_tasks as extract_tasks
 from felixlike.api import load as load
 from felixlike.api import optimize as optimize
 from felixlike.dynamic import Dim as Dim
+from felixlike.dynamic import instances as instances
 from felixlike.errors import FelixlikeError as FelixlikeError
 from felixlike.frontend import Task as Task
 from felixlike.hardware import Device as Device

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from felixlike import runtime
 from felixlike._util import option_checks, supported, user_folders
 from felixlike._util.torch_modes import default_modes
+from felixlike.dynamic.joint import Instances, checked
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
+from felixlike.errors import InvalidOption
 from felixlike.frontend import Task, import_model
 from felixlike.hardware import FLOAT32
 from felixlike.report import Report
@@ -222,6 +224,7 @@ def optimize(
     precision: str = "float32",
     compare: bool = False,
     dynamic_shapes: Any = None,
+    instances: Instances | None = None,
 ) -> Optimized:
     """Tune a model and return a callable that runs faster.
 
@@ -238,12 +241,15 @@ def optimize(
         dynamic_shapes: Which sizes of the example inputs are dynamic, as torch.export takes them: an entry for each
             input by position or by name, nested like the input, with a dict from dimensions to `Dim`s for each tensor.
             `torch.export.Dim`s are accepted, too.
+        instances: Joint sizes for which programs are chosen if several sizes are dynamic, see `felixlike.instances`.
+            None for all combinations of the sizes of each `Dim`. Calls may have any sizes in their ranges either way.
         precision: Precision of float32 products: "float32" (exact), on CPUs also "bfloat16", which rounds constant
             weights (docs/language-models.md), or on a GPU's tensor cores "tf32", "float16" or "bfloat16", which round
             both factors (docs/gpu.md). Sums are always float32. The report names the tasks that use it.
 
     Args: How long
-        rounds: Maximum number of rounds; one round measures up to 16 candidates of one task. The run ends at the first
+        rounds: Maximum number of rounds; one round measures up to 16 candidates of one task (64 with
+            "ansor"). The run ends at the first
             limit reached. Without any limit, `effort` decides. Every task gets a verified schedule
             regardless of the limits.
         trials: Maximum number of measured candidates.
@@ -280,7 +286,7 @@ def optimize(
         InvalidOption: An option has an invalid value.
         UnknownTarget: The target's name is unknown, or its device is missing.
         InvalidShape: A shape is malformed.
-        InvalidDim: A dynamic size is invalid.
+        InvalidDim: A dynamic size is invalid, or an instance is out of the ranges of its `Dim`s.
         InvalidModel: The model cannot be imported; subclasses name the cause.
         StoreError: The store cannot be opened.
         InvalidWeights: The weights cannot be read.
@@ -318,8 +324,11 @@ def optimize(
         threads=threads,
         compare=compare,
     )
+    joint = None if instances is None else checked(instances)
     if dynamic_shapes is not None or is_dynamic(model, shapes, example_inputs):
-        result = optimize_dynamic(model, shapes, example_inputs, config, dynamic_shapes)
+        result = optimize_dynamic(model, shapes, example_inputs, config, dynamic_shapes, joint)
+    elif joint is not None:
+        raise InvalidOption("no size is a Dim", where="instances", remedy="leave it out, or give Dims in `shapes`")
     else:
         result = tune(model, shapes, example_inputs, config)
     optimized = Optimized(result.compiled, result.report)

@@ -93,13 +93,15 @@ class Network(nn.Module):
         return output
 
     @default_modes()
-    def exact(self, log_features: Tensor) -> Tensor:
+    def exact(self, log_features: Tensor, *, trees: bool = True) -> Tensor:
         """Return float32[members, n] without gradients: the mean of each member's score and that of the trees, if any.
+
+        With `trees` false, return each member's score.
 
         On unseen workloads the mean ranks candidates better than either (`python -m benchmarks.costmodel`)."""
         with torch.no_grad():
             scores: Tensor = self(log_features)
-            if self.trees is not None and len(log_features):
+            if trees and self.trees is not None and len(log_features):
                 logs = log_features.numpy()
                 rows = np.concatenate([summary_of_logs(logs), per_operation(logs)], axis=1)
                 scores = 0.5 * (scores + torch.from_numpy(self.trees.predict(rows)).to(scores.dtype))

@@ -91,19 +91,22 @@ class CostModel:
         return self.predict_with_spread(features, task)[0]
 
     @default_modes()
-    def predict_with_spread(self, features: FeatureArray, task: str | None = None) -> tuple[Scores, Scores]:
+    def predict_with_spread(
+        self, features: FeatureArray, task: str | None = None, *, trees: bool = True
+    ) -> tuple[Scores, Scores]:
         """Predict the mean and standard deviation of scores.
 
         Args:
             features: float64[n, stores, columns].
             task: As for `predict`.
+            trees: Whether the trees contribute to scores, if the network has any.
 
         Returns:
             Mean and standard deviation, float64[n] each. The standard deviation is the ensemble's, or that of the
             task's `Correction` if it has one.
         """
         logs = torch.from_numpy(np.log1p(features)).to(torch.float32)
-        scores = self.network.exact(logs).double()
+        scores = self.network.exact(logs, trees=trees).double()
         mean, spread = scores.mean(dim=0), scores.std(dim=0, correction=min(1, len(scores) - 1))
         correction = self._correction(task)
         if correction is not None and len(logs):
@@ -112,19 +115,22 @@ class CostModel:
         return mean.numpy(), spread.numpy()
 
     @default_modes()
-    def joint(self, features: Sequence[FeatureArray], task: str | None = None) -> tuple[Scores, Scores]:
+    def joint(
+        self, features: Sequence[FeatureArray], task: str | None = None, *, trees: bool = True
+    ) -> tuple[Scores, Scores]:
         """Predict the joint distribution of scores of points of several sketches.
 
         Args:
             features: float64[n, stores, columns] for each sketch.
             task: As for `predict`.
+            trees: Whether the trees contribute to scores, if the network has any.
 
         Returns:
             Mean float64[n] and covariance of the errors float64[n, n], for the concatenated points.
         """
         logs = stack([x for some in features for x in torch.from_numpy(np.log1p(some)).to(torch.float32)])
         with torch.no_grad():
-            mean = self.network.exact(logs).double().mean(dim=0)
+            mean = self.network.exact(logs, trees=trees).double().mean(dim=0)
             correction = self._correction(task)
             if correction is None:
                 covariance = unmeasured(logs)

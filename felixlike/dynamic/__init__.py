@@ -6,7 +6,8 @@ Follows FTuner (Mu et al., A fast dynamic shape tensors program auto-tuner for d
 """
 
 from felixlike.dynamic.dims import Dim, check_dims
+from felixlike.dynamic.joint import Instances, instances
 from felixlike.dynamic.kernel import DynamicKernel
 from felixlike.dynamic.plan import Plan, compile, plan_operator
 
-__all__ = ["Dim", "DynamicKernel", "Plan", "check_dims", "compile", "plan_operator"]
+__all__ = ["Dim", "DynamicKernel", "Instances", "Plan", "check_dims", "compile", "instances", "plan_operator"]

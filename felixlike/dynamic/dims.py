@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from felixlike._util.wording import counted, shown
 from felixlike.errors import InputMismatch, InvalidDim
@@ -22,6 +22,13 @@ MOST_SIZES = 2**16
 """Upper limit on listed sizes of a dimension. Chosen by hand."""
 
 
+class JointSizes(Protocol):
+    """Sizes of several dimensions together, see `joint.Instances`."""
+
+    def over(self, names: Sequence[str], most: int) -> list[tuple[tuple[int, ...], float]]:
+        """Return at most `most` sizes of some of the dimensions with their weights."""
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Dim:
     """A dimension whose size is known only at the call.
@@ -30,6 +37,8 @@ class Dim:
         name: Identifies the dimension. Dimensions with the same name have the same size.
         sizes: The sizes, ascending and unique. A call may also have any size between the smallest and the largest.
         weights: One per size, with sum 1. A higher weight counts more when a choice favours some sizes over others.
+        joint: Sizes together with other dimensions, for which programs are chosen (`felixlike.instances`). None for all
+            combinations of the sizes of each dimension.
 
     Example:
         length = fx.Dim("T", range(1, 129))
@@ -38,6 +47,7 @@ class Dim:
     name: str
     sizes: tuple[int, ...]
     weights: tuple[float, ...]
+    joint: JointSizes | None = field(compare=False, repr=False)
 
     def __init__(
         self, name: Any, sizes: Iterable[int], *, weights: Sequence[float] | Mapping[int, float] | None = None
@@ -60,11 +70,12 @@ class Dim:
                 remedy='give a name as in Dim("T", range(1, 129))',
             )
         numbers = _sizes(sizes, where=f"Dim {name!r}")
-        normalized = _weights(numbers, weights, where=f"Dim {name!r}")
+        normalized = normalized_weights(numbers, weights, where=f"Dim {name!r}", what="size")
         pairs = sorted(zip(numbers, normalized, strict=True))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "sizes", tuple(size for size, _ in pairs))
         object.__setattr__(self, "weights", tuple(weight for _, weight in pairs))
+        object.__setattr__(self, "joint", None)
 
     @property
     def least(self) -> int:
@@ -134,14 +145,23 @@ def instances(dims: Sequence[Dim], *, most: int) -> list[tuple[dict[str, int], f
     """Return combinations of sizes by name with their joint weights; the weights add up to 1.
 
     If there are more than `most` combinations, return some that are spread evenly. They always include the smallest and
-    the largest size of each dimension.
+    the largest size of each dimension. With joint sizes (`felixlike.instances`), return those instead.
     """
+    if dims[0].joint is not None:
+        names = [dim.name for dim in dims]
+        listed = [(dict(zip(names, sizes, strict=True)), weight) for sizes, weight in dims[0].joint.over(names, most)]
+        return _normalized(listed)
     per_dim = max(2, int(most ** (1 / len(dims))))
     chosen = [_spread(dim, per_dim if len(dims) > 1 else most) for dim in dims]
     combinations = []
     for pairs in itertools.product(*chosen):
         sizes = {dim.name: size for dim, (size, _) in zip(dims, pairs, strict=True)}
         combinations.append((sizes, math.prod(weight for _, weight in pairs)))
+    return _normalized(combinations)
+
+
+def _normalized(combinations: list[tuple[dict[str, int], float]]) -> list[tuple[dict[str, int], float]]:
+    """Scale weights to sum 1; equal ones if all are 0."""
     total = sum(weight for _, weight in combinations)
     return [(sizes, weight / total if total else 1 / len(combinations)) for sizes, weight in combinations]
 
@@ -167,37 +187,46 @@ def _sizes(sizes: Any, *, where: str) -> list[int]:
             where=where,
             remedy="list fewer sizes: those between them are supported too",
         )
-    for size in listed:
-        if isinstance(size, bool) or not hasattr(size, "__index__"):
-            raise InvalidDim(f"expected integers as sizes, got {shown(size)}", where=where, remedy=how)
-        if size < 1:
-            raise InvalidDim(f"expected positive sizes, got {size}", where=where, remedy=how)
-    numbers = [int(size.__index__()) for size in listed]
+    numbers = [check_size(size, where=where, remedy=how) for size in listed]
     if len(set(numbers)) < len(numbers):
         twice = next(size for size in numbers if numbers.count(size) > 1)
         raise InvalidDim(f"size {twice} is given twice", where=where, remedy="give each size once")
     return numbers
 
 
-def _weights(sizes: list[int], weights: Any, *, where: str) -> list[float]:
-    """Return checked weights with sum 1. Raise InvalidDim."""
+def check_size(size: Any, *, where: str, remedy: str) -> int:
+    """Return a size as an int. Raise InvalidDim."""
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise InvalidDim(f"expected integers as sizes, got {shown(size)}", where=where, remedy=remedy)
+    if size < 1:
+        raise InvalidDim(f"expected positive sizes, got {size}", where=where, remedy=remedy)
+    return int(size.__index__())
+
+
+def normalized_weights(sizes: Sequence[Any], weights: Any, *, where: str, what: str) -> list[float]:
+    """Return checked weights with sum 1, one for each of `sizes`. Raise InvalidDim.
+
+    what: What a weight belongs to, for messages.
+    """
     if weights is None:
         return [1 / len(sizes)] * len(sizes)
     if isinstance(weights, Mapping):
         unknown = [size for size in weights if size not in sizes]
         if unknown:
-            raise InvalidDim(f"got a weight for {shown(unknown[0])}, which is not among the sizes", where=where)
+            raise InvalidDim(f"got a weight for {shown(unknown[0])}, which is not among the {what}s", where=where)
         weights = [weights.get(size, 0.0) for size in sizes]
     if isinstance(weights, str | bytes) or not isinstance(weights, Iterable):
         raise InvalidDim(
-            f"expected a weight for each size, got {shown(weights)}", where=where, remedy="give a number for each size"
+            f"expected a weight for each {what}, got {shown(weights)}",
+            where=where,
+            remedy=f"give a number for each {what}",
         )
     listed = list(weights)
     if len(listed) != len(sizes):
         raise InvalidDim(
             f"expected {counted(len(sizes), 'weight')}, got {len(listed)}",
             where=where,
-            remedy="give one weight for each size",
+            remedy=f"give one weight for each {what}",
         )
     for weight in listed:
         number = not isinstance(weight, bool) and hasattr(weight, "__float__")

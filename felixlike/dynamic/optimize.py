@@ -20,6 +20,7 @@ from felixlike._util.wording import counted
 from felixlike.dynamic.batch import Batch, batch_of, in_parts
 from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.inputs import with_bounds
+from felixlike.dynamic.joint import Instances, with_instances
 from felixlike.dynamic.memory import check_memory
 from felixlike.dynamic.network import Network, Part, Planned, plan_source
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
@@ -44,7 +45,12 @@ def is_dynamic(model: Any, shapes: Any, example_inputs: Any) -> bool:
 
 
 def optimize_dynamic(
-    model: Any, shapes: Any, example_inputs: Any, config: RunConfig, dynamic_shapes: Any = None
+    model: Any,
+    shapes: Any,
+    example_inputs: Any,
+    config: RunConfig,
+    dynamic_shapes: Any = None,
+    instances: Instances | None = None,
 ) -> Result:
     """Compile a model with dynamic sizes.
 
@@ -53,6 +59,7 @@ def optimize_dynamic(
         shapes: As for `optimize`; some sizes may be `Dim`s.
         example_inputs: Another name for `shapes`.
         dynamic_shapes: As for `optimize`.
+        instances: As for `optimize`.
         config: The run's options. If rounds or trials is 0, or the effort is instant, nothing is timed. Timings of
             kernels are kept in the store like measurements of candidates, and count as trials.
 
@@ -60,7 +67,9 @@ def optimize_dynamic(
         The compiled model, its report and what there is to tell about it.
 
     Raises:
-        InvalidOption: A tracker is given, but kernels for dynamic sizes are measured on this machine. Or `compare`.
+        InvalidOption: A tracker is given, but kernels for dynamic sizes are measured on this machine. Or `compare`. Or
+            instances of a batch, which have no effect.
+        InvalidDim: An instance is out of its dimensions' ranges.
         FelixlikeError: As for `compile_network`, and as for `tune` if parts of a batch are tuned.
     """
     require_real(config.target, where="dynamic shapes")  # dynamic kernels are measured on this machine
@@ -72,8 +81,16 @@ def optimize_dynamic(
             remedy="leave out `compare`, or optimize for fixed sizes",
         )
     source, dims = with_bounds(*read_network(model, either(shapes, example_inputs), dynamic_shapes))
+    if instances is not None:
+        dims = with_instances(dims, instances)
     check_memory(source, dims)
     if (batch := batch_of(model, source, dims)) is not None:
+        if instances is not None:
+            raise InvalidOption(
+                f"{batch.dim.name} is the batch of a model with convolutions, which is tuned for a few batch sizes",
+                where="instances",
+                remedy="leave out `instances`",
+            )
         return _optimize_batch(batch, config)
     _refuse_tracker(config)
     problems, deadline = list[str](), Deadline()

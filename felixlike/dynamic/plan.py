@@ -23,6 +23,7 @@ from felixlike.dynamic.dims import Dim, check_dims
 from felixlike.dynamic.dispatch import Tree, highest_of, programs_of, statements
 from felixlike.dynamic.emit import Pool, emit
 from felixlike.dynamic.gpu.plan import Planned, plan_blocks, pool_for
+from felixlike.dynamic.joint import Instances, checked, with_instances
 from felixlike.dynamic.kernel import Buffer, DynamicKernel, Report
 from felixlike.dynamic.operator import Operator, read_operator, symbols_of
 from felixlike.dynamic.program import Program
@@ -72,7 +73,15 @@ class Plan:
 
 
 @default_modes()
-def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, measure: bool = True) -> DynamicKernel:
+def compile(
+    task: Any,
+    dims: Any,
+    device: Any = None,
+    sia: Any = (1, 1, 1),
+    *,
+    measure: bool = True,
+    instances: Instances | None = None,
+) -> DynamicKernel:
     """Compile an operator for all sizes of its dimensions.
 
     Args:
@@ -81,12 +90,14 @@ def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, m
         device: A Device, the name of a hardware preset, or the path of a .toml file. None for this machine.
         sia: Three weights of the SIA score, or a `Sia`.
         measure: Whether programs are timed. If False, they are ranked by formulas alone.
+        instances: Joint sizes for which programs are chosen, in the order of `dims`; see `felixlike.instances`. None
+            for all combinations of the sizes of each Dim.
 
     Returns:
         A kernel to call with torch tensors.
 
     Raises:
-        InvalidDim: The dimensions do not match the symbolic sizes.
+        InvalidDim: The dimensions do not match the symbolic sizes, or an instance is out of their ranges.
         InvalidDevice: The device description is invalid or does not match the target.
         InvalidOption: The SIA weights are invalid.
         InvalidModel: `task` is not a Task or PrimFunc, or not a contraction with an elementwise epilogue.
@@ -100,6 +111,8 @@ def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, m
     func, name, target = _function_of(task)
     weights = read_sia(sia)
     checked_dims = check_dims(dims)
+    if instances is not None:
+        checked_dims = tuple(with_instances({dim.name: dim for dim in checked_dims}, checked(instances)).values())
     func_dims = matched(func, checked_dims, where=name)
     described_device = device_of(device, target)
     if measure and not kind_of(target).on_host:

@@ -1,6 +1,7 @@
 from felixlike.measure.candidate import Schedulable as Schedulable
 from felixlike.measure.candidate import Untuned as Untuned
 from felixlike.measure.interface import Pool as Pool
+from felixlike.measure.limits import EVALUATORS as EVALUATORS
 from felixlike.measure.limits import Limits as Limits
 from felixlike.measure.limits import Timing as Timing
 from felixlike.measure.measurement import Measurement as Measurement

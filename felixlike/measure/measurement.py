@@ -36,8 +36,8 @@ class Measurement:
 
     Attributes:
         status: How the candidate ended.
-        seconds: Seconds per call, the lower quartile of `repeats`. inf unless the status is OK; nan if the candidate
-            was checked but not timed.
+        seconds: Seconds per call, by default the lower quartile of `repeats` (`Timing.statistic`). inf unless the
+            status is OK; nan if the candidate was checked but not timed.
         repeats: Seconds per call of each timed batch; empty if the candidate was not timed.
         spread: Coefficient of variation of `repeats` (standard deviation / mean); nan for fewer than two.
         error: max |got − reference| / max |reference| of the worst output; 0 or inf for integers; inf if a finite value

@@ -4,7 +4,8 @@ from math import inf, nan
 
 from felixlike.errors import InvalidSchedule
 from felixlike.hardware.occupancy import Kernel
-from felixlike.measure.evaluator import lower_quartile, variation
+from felixlike.measure.evaluator import seconds_of, variation
+from felixlike.measure.limits import Timing
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
 
@@ -12,18 +13,21 @@ _MESSAGE_CHARACTERS = 300
 """Largest length of `Measurement.message`, characters; chosen by hand."""
 
 
-def measurement(answer: Message, *, build_seconds: float, run_seconds: float) -> Measurement:
+def measurement(
+    answer: Message, *, build_seconds: float, run_seconds: float, timing: Timing | None = None
+) -> Measurement:
     """Return the Measurement of an answer.
 
     Args:
         answer: The candidate's message: its status and, optionally, repeats, error, message, device and kernels.
         build_seconds: Wall time of the build, s.
         run_seconds: Wall time of the run, s.
+        timing: How the candidate was timed; None for the defaults of `Timing`.
     """
     repeats = tuple(answer.get("repeats", ()))
     seconds = inf
     if answer["status"] is Status.OK:
-        seconds = lower_quartile(repeats) if repeats else nan
+        seconds = seconds_of(repeats, timing or Timing()) if repeats else nan
     return Measurement(
         status=answer["status"],
         seconds=seconds,

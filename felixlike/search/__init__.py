@@ -7,8 +7,9 @@ from typing import Any
 
 from felixlike.search.candidate import Candidate
 from felixlike.search.predicted import Predicted
+from felixlike.search.presets import PRESETS, Preset
 from felixlike.search.registry import STRATEGIES, make_strategy, strategy_names
-from felixlike.search.scheduler import Progress, next_task
+from felixlike.search.scheduler import Progress, Scheduling, next_task, similarity_tag
 from felixlike.search.space import Space
 from felixlike.search.strategies.adatune import AdaTune
 from felixlike.search.strategies.evolutionary import Evolutionary
@@ -21,6 +22,7 @@ from felixlike.search.strategy import Key, Measured, Observations, Strategy, dra
 
 __all__ = [
     "LFBO",
+    "PRESETS",
     "STRATEGIES",
     "AdaTune",
     "Candidate",
@@ -32,14 +34,17 @@ __all__ = [
     "MetaSchedule",
     "Observations",
     "Predicted",
+    "Preset",
     "Progress",
     "Random",
+    "Scheduling",
     "Space",
     "Strategy",
     "TensorComprehensions",
     "draw",
     "make_strategy",
     "next_task",
+    "similarity_tag",
     "strategy_names",
 ]
 

@@ -7,13 +7,13 @@ from typing import Any
 from felixlike._util import option_checks
 
 
-def checked(strategy: Any, **limits: int | float | tuple[float, float]) -> None:
+def checked(strategy: Any, **limits: int | float | tuple[float, float] | type[bool]) -> None:
     """Check the named options of a strategy and store their normalized values.
 
     Args:
         strategy: The strategy, whose attributes are the options.
         limits: The allowed values of each option. An int n allows whole numbers of at least n, 0.0 allows any number of
-            at least 0, and a pair allows numbers between its two values.
+            at least 0, a pair allows numbers between its two values, and `bool` allows True and False.
 
     Raises:
         InvalidOption: A value is not allowed.
@@ -22,6 +22,8 @@ def checked(strategy: Any, **limits: int | float | tuple[float, float]) -> None:
     for name, limit in limits.items():
         value = getattr(strategy, name)
         match limit:
+            case type():
+                value = option_checks.of_kind(value, bool, name, where=where, remedy="pass True or False")
             case int():
                 value = option_checks.whole(value, name, least=limit, where=where)
             case float():

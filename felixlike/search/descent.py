@@ -1,9 +1,9 @@
 """Minimize the predicted latency by Adam on relaxed variables, for all seeds of all structures at once.
 
 Inputs: seeds, grouped by compute locations, their smooth formulas and a cost model. Output: the relaxed points of every
-trajectory. Felix §3.4, Algorithm 1: the objective is −C(features(x)) + λ Σ max(g(x), 0)², with variables x = e^x'. λ is
-scaled by the norm of the cost's gradient, so that it has the same effect for every task. The step size and the width of
-the smooth operators decrease over the steps.
+trajectory. Felix §3.4, Algorithm 1: the objective is −C(features(x)) + λ Σ max(g(x), 0)², with variables x = e^x'. By
+default λ is scaled by the norm of the cost's gradient, so that it has the same effect for every task, and the step size
+and the width of the smooth operators decrease over the steps.
 
 The free variables are log(1 + steps) of the unroll limit and the logarithms of all tile factors except the outermost of
 each loop. The outermost is ln extent minus the others, so the product of the factors always equals the extent. Compute
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from felixlike.costmodel import CostModel
+from felixlike.search.checks import checked
 from felixlike.search.rounding import LogPoints
 from felixlike.smooth import Relaxed
 from felixlike.symbolic import Kind, Points, Sketch
@@ -38,7 +39,12 @@ class Descent:
         learning_rate: Learning rate of the first step: approximate change of a variable, in log units.
         cooled: Learning rate of the last step relative to the first.
         blur: Width of the smooth operators in the first step relative to the last.
-        penalty: λ, for a gradient of the cost with norm 1.
+        penalty: λ; for a gradient of the cost with norm 1, if it is scaled.
+        scaled_penalty: Whether λ is multiplied by the norm of the cost's gradient. Without, λ is fixed as in Felix's
+            equation 4.
+
+    Raises:
+        InvalidOption: A value is out of range.
     """
 
     steps: int = 40
@@ -47,6 +53,19 @@ class Descent:
     cooled: float = 0.3
     blur: float = 2.0
     penalty: float = 10.0
+    scaled_penalty: bool = True
+
+    def __post_init__(self) -> None:
+        checked(
+            self,
+            steps=0,
+            keep_every=1,
+            learning_rate=0.0,
+            cooled=0.0,
+            blur=0.0,
+            penalty=0.0,
+            scaled_penalty=bool,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +217,8 @@ def _optimize(trajectories: Sequence[_Trajectories], model: CostModel, options: 
         for trajectory, gradient in zip(trajectories, _gradients(trajectories, model, task, wider), strict=True):
             back = trajectory.pulled_back(wider * trajectory.relaxed.width)
             if back is not None:
-                gradient = gradient + options.penalty * gradient.norm(dim=1, keepdim=True) * back
+                scale = gradient.norm(dim=1, keepdim=True) if options.scaled_penalty else 1.0
+                gradient = gradient + options.penalty * scale * back
             trajectory.lost |= ~gradient.isfinite().all(dim=1)
             # One NaN would stay in Adam's moments for ever. With a zero instead, the seed continues by its momentum.
             # Seeds have separate gradients, so the others are unaffected. The exact formulas score all points later.

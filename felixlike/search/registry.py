@@ -15,6 +15,7 @@ from typing import Any
 from felixlike._util import option_checks
 from felixlike._util.wording import kind_of
 from felixlike.errors import InvalidOption, first_line
+from felixlike.search.presets import PRESETS, made
 from felixlike.search.strategies.adatune import AdaTune
 from felixlike.search.strategies.evolutionary import Evolutionary
 from felixlike.search.strategies.genetic import Genetic, TensorComprehensions
@@ -41,23 +42,30 @@ GROUP = "felixlike.strategies"
 
 
 def strategy_names() -> list[str]:
-    """Return the names of all strategies, built-in ones first."""
-    return [*STRATEGIES, *(name for name in _registered() if name not in STRATEGIES)]
+    """Return the names of all strategies: built-in ones, presets, registered ones."""
+    ours = [*STRATEGIES, *PRESETS]
+    return [*ours, *(name for name in _registered() if name not in ours)]
 
 
-def make_strategy(strategy: Any) -> Strategy:
+def make_strategy(strategy: Any, **options: Any) -> Strategy:
     """Return the strategy with a name, or the strategy itself.
 
     Args:
         strategy: A name of `strategy_names()`, or an instance of `Strategy`.
+        options: Options of a built-in strategy or a preset, by name.
 
     Returns:
-        The strategy; a name gives one with default options.
+        The strategy; a name gives one with default options, or those of the preset.
 
     Raises:
-        InvalidOption: `strategy` is something else, or a registered strategy cannot be created.
+        InvalidOption: `strategy` is something else, a registered strategy cannot be created, an option is unknown or
+            invalid or contradicts the preset, or there are options for an instance or a registered strategy.
+
+    Example:
+        >>> make_strategy("gradient", seeds=64)
     """
     if isinstance(strategy, Strategy):
+        _require_none(options, "a strategy that exists already")
         return strategy
     if isinstance(strategy, type) and issubclass(strategy, Strategy):
         raise InvalidOption(
@@ -66,7 +74,22 @@ def make_strategy(strategy: Any) -> Strategy:
             remedy=f"pass {strategy.__name__}()",
         )
     name = option_checks.one_of(strategy, "strategy", strategy_names(), what="a strategy")
-    return STRATEGIES[name]() if name in STRATEGIES else _made(_registered()[name])
+    if name in PRESETS:
+        return PRESETS[name].make(**options)
+    if name in STRATEGIES:
+        return made(STRATEGIES[name], options, where=f"strategy {name}")
+    _require_none(options, f"{name!r}, which another package registers")
+    return _made(_registered()[name])
+
+
+def _require_none(options: dict[str, Any], what: str) -> None:
+    """Raise InvalidOption if there are options."""
+    if options:
+        raise InvalidOption(
+            f"got the options {', '.join(options)} for {what}",
+            where="strategy",
+            remedy="create the strategy with these options and pass it",
+        )
 
 
 def _registered() -> dict[str, EntryPoint]:

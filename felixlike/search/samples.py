@@ -15,7 +15,7 @@ from felixlike.costmodel import CostModel
 from felixlike.costmodel.summary import Rows, summary
 from felixlike.search.candidate import Candidate
 from felixlike.search.space import Space
-from felixlike.search.strategy import Measured, Strategy, by_sketch
+from felixlike.search.strategy import Configurable, Measured, by_sketch
 from felixlike.symbolic import Points, Sketch
 
 
@@ -40,7 +40,7 @@ class Samples:
         return np.asarray(np.where(np.isfinite(times), best / times, 0.0))
 
 
-class Sampled(Strategy):
+class Sampled(Configurable):
     """Base class of strategies that learn each task from its own measurements only."""
 
     def begin(self, model: CostModel) -> None:

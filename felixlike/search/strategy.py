@@ -14,8 +14,11 @@ from operator import itemgetter
 
 import numpy as np
 
+from felixlike._util import option_checks
 from felixlike.costmodel import CostModel
+from felixlike.measure import Timing
 from felixlike.search.candidate import Candidate
+from felixlike.search.scheduler import Scheduling
 from felixlike.search.space import Space
 from felixlike.symbolic import Sketch
 
@@ -63,11 +66,20 @@ class Strategy:
     strategy raises, it is called again for a space without formulas; if it raises again, the search of the task ends.
     Both are reported in a warning, and measurements are kept.
 
+    Attributes:
+        trials_per_round: Maximum number of candidates of a round; None for the default of 16.
+        scheduling: How the task of a round is chosen.
+        timing: How the pool that a run opens times candidates; None for the defaults of `Timing`.
+
     Example:
         >>> class First(Strategy):
         ...     def propose(self, space, known, count, rng):
         ...         return draw(space, count, known.seen, rng, origin="first")
     """
+
+    trials_per_round: int | None = None
+    scheduling: Scheduling = Scheduling()
+    timing: Timing | None = None
 
     def begin(self, model: CostModel) -> None:
         """Start a run and forget the previous one.
@@ -101,6 +113,34 @@ class Strategy:
             measured: The measurements in the order of measuring, each candidate once.
             recalled: True for all records of a store, before the first round; False for the results of a round.
         """
+
+
+@dataclass(eq=False, kw_only=True)
+class Configurable(Strategy):
+    """Base class of the built-in strategies: the attributes of `Strategy` are options.
+
+    Args:
+        trials_per_round: As for `Strategy`.
+        scheduling: As for `Strategy`.
+        timing: As for `Strategy`.
+
+    Raises:
+        InvalidOption: A value is out of range.
+    """
+
+    trials_per_round: int | None = None
+    scheduling: Scheduling = Scheduling()  # noqa: RUF009  it is frozen
+    timing: Timing | None = None
+
+    def __post_init__(self) -> None:
+        where = type(self).__name__
+        if self.trials_per_round is not None:
+            self.trials_per_round = option_checks.whole(
+                self.trials_per_round, "trials_per_round", least=1, where=where, otherwise="None"
+            )
+        option_checks.of_kind(self.scheduling, Scheduling, "scheduling", where=where, remedy="pass a Scheduling")
+        if self.timing is not None:
+            option_checks.of_kind(self.timing, Timing, "timing", where=where, remedy="pass a Timing, or None")
 
 
 def draw(space: Space, count: int, seen: AbstractSet[Key], rng: np.random.Generator, *, origin: str) -> list[Candidate]:

@@ -82,6 +82,27 @@ class Structures:
             self.kept[structure_of(candidate)] = np.inf
 
 
+def drawn_points(space: Space, count: int, rng: np.random.Generator, *, paths: int) -> list[tuple[Sketch, Points]]:
+    """Sample valid points of all structures, with equal probability of each symbolic sketch.
+
+    Args:
+        space: The task's search space, with at least one symbolic sketch.
+        count: Number of points.
+        rng: Source of random numbers.
+        paths: Maximum number of combinations of compute locations per sketch.
+
+    Returns:
+        (sketch, int64[n, variables]) for each sketch that is drawn.
+    """
+    shares = np.bincount(rng.integers(len(space.symbolic), size=count), minlength=len(space.symbolic))
+    drawn: list[tuple[Sketch, Points]] = []
+    for sketch, share in zip(space.symbolic, shares.tolist(), strict=True):
+        if share:
+            space.deadline.check()
+            drawn.append((sketch, sketch.sample(share, int(rng.integers(2**31)), paths=paths)))
+    return drawn
+
+
 def _paths(space: Space, sketch: Sketch, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
     """Return the compute locations of some structures of a sketch. Raise OutOfTime after the deadline."""
     space.deadline.check()

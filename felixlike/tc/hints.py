@@ -40,6 +40,8 @@ class Hinted(Strategy):
     """
 
     def __init__(self, options: Options, otherwise: Strategy) -> None:
+        self.trials_per_round, self.scheduling = otherwise.trials_per_round, otherwise.scheduling
+        self.timing = otherwise.timing
         self._options, self._otherwise = options, otherwise
         self._model: CostModel | None = None
 

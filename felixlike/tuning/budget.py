@@ -37,7 +37,7 @@ class Effort(StrEnum):
 _ROUNDS_PER_TASK = {Effort.INSTANT: 0, Effort.QUICK: 1, Effort.NORMAL: 4, Effort.THOROUGH: 16}
 
 TRIALS_PER_ROUND = 16
-"""Maximum number of candidates measured in one round of one task, as in Felix."""
+"""Default maximum number of candidates measured in one round of one task, as in Felix."""
 
 _NO_LIMIT = "leave it out for no limit"
 
@@ -88,10 +88,10 @@ class Budget:
             self.rounds = effort.rounds_per_task * tasks
         return self
 
-    def over_all(self, tasks: int) -> Budget:
+    def over_all(self, tasks: int, trials_per_round: int | None = None) -> Budget:
         """Convert fewer rounds than tasks into as many trials, so that every task gets some; return self."""
         if self.rounds is not None and self.rounds < tasks:
-            trials = TRIALS_PER_ROUND * self.rounds
+            trials = (trials_per_round or TRIALS_PER_ROUND) * self.rounds
             self.rounds, self.trials = None, trials if self.trials is None else min(trials, self.trials)
         return self
 
@@ -126,13 +126,13 @@ class Budget:
         """Return the number of trials until the limit; inf without a limit."""
         return math.inf if self.trials is None else max(0, self.trials - self.spent_trials)
 
-    def next_batch(self) -> int:
+    def next_batch(self, trials_per_round: int | None = None) -> int:
         """Return the maximum number of candidates of the next round; 0 if the budget is used up."""
         if self.rounds is not None and self.spent_rounds >= self.rounds:
             return 0
         if self.seconds_left() <= 0:
             return 0
-        return int(min(TRIALS_PER_ROUND, self.trials_left()))
+        return int(min(trials_per_round or TRIALS_PER_ROUND, self.trials_left()))
 
 
 def _whole(value: int, name: str) -> int:

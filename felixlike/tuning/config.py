@@ -19,7 +19,7 @@ from felixlike._util.deadline import Deadline
 from felixlike.errors import InvalidOption
 from felixlike.hardware import device_name, kind_of, require_real, require_runnable, resolve_target, simulated
 from felixlike.hardware.placement import pin_threads
-from felixlike.measure import MeasurePool, Pool, RpcPool, SimulatedPool
+from felixlike.measure import Limits, MeasurePool, Pool, RpcPool, SimulatedPool
 from felixlike.measure.rpc.tracker import check_servers
 from felixlike.report import make_progress
 from felixlike.search import Strategy, make_strategy
@@ -131,9 +131,13 @@ class RunConfig:
             InvalidOption: Only one of tracker and key is set, or the target is simulated.
             TrackerFailed: The tracker cannot be reached, or has no server for the key.
         """
+        timing = make_strategy(self.strategy).timing
+        options: dict[str, Any] = {"deadline": deadline}
+        if timing is not None:
+            options["limits"] = Limits(timing=timing)
         if self.tracker is None and self.key is None:
             pool = MeasurePool if simulated(self.target) is None else SimulatedPool
-            return partial(pool, self.target, deadline=deadline)
+            return partial(pool, self.target, **options)
         require_real(self.target, where="tracker")
         if self.tracker is None or self.key is None:
             missing, set_option = ("tracker", "key") if self.tracker is None else ("key", "tracker")
@@ -141,7 +145,7 @@ class RunConfig:
                 f"`{set_option}` is set but `{missing}` is not", where=missing, remedy="set both or none"
             )
         check_servers(self.tracker, self.key)  # fail before the model is imported
-        return partial(RpcPool, self.target, tracker=self.tracker, key=self.key, deadline=deadline)
+        return partial(RpcPool, self.target, tracker=self.tracker, key=self.key, **options)
 
 
 def check_threads(count: Any) -> int | None:

@@ -25,7 +25,7 @@ from felixlike.errors import FelixlikeError, InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
 from felixlike.records import Brief, Store, make_record, make_run
-from felixlike.search import Candidate, Key, Measured, Observations, Progress, Strategy, next_task
+from felixlike.search import Candidate, Key, Measured, Observations, Progress, Strategy, next_task, similarity_tag
 from felixlike.symbolic import SpaceName
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.history import Spent
@@ -138,7 +138,7 @@ class Session:
             TaskState(
                 task,
                 np.random.default_rng(_seed(seed, task)),
-                progress=Progress(task.weight),
+                progress=Progress(task.weight, task.flops, _tag(task, strategy)),
                 space_name=space,
                 deadline=self.deadline,
             )
@@ -164,7 +164,7 @@ class Session:
         """
         if not self.states:
             return
-        budget.over_all(len(self.states))
+        budget.over_all(len(self.states), self._strategy.trials_per_round)
         run = make_run([state.task for state in self.states], weights=self._weights, seed=self._seed)
         budget.find(seconds=self._store.begin(run))
         recalled = 0
@@ -173,7 +173,7 @@ class Session:
                 with self.spent.on("recalling"):
                     self._recall(state, budget)
                 recalled += 1
-            while (count := budget.next_batch()) and (index := self._next()) is not None:
+            while (count := budget.next_batch(self._strategy.trials_per_round)) and (index := self._next()) is not None:
                 self._move_deadline(budget)
                 if self.deadline.passed:
                     break
@@ -193,9 +193,14 @@ class Session:
         earlier = max(0.0, afterwards - OVERTIME.afterwards) + self._reserve
         self.deadline.move(budget.seconds_to(OVERTIME.under_way - earlier))
 
+    @property
+    def _per_round(self) -> int:
+        """Return the maximum number of candidates of a round."""
+        return self._strategy.trials_per_round or TRIALS_PER_ROUND
+
     def _next(self) -> int | None:
         """Return the index of the task for the next round; None if all are exhausted."""
-        return next_task([state.progress for state in self.states])
+        return next_task([state.progress for state in self.states], self._strategy.scheduling)
 
     def _share(self, budget: Budget) -> int:
         """Return the maximum number of candidates of a round, so that every task has a round before one has a second.
@@ -204,11 +209,11 @@ class Session:
         If time is limited, tasks without a round share what is left. The first of them, which are the heaviest, may
         take up to twice an equal share."""
         waiting = sum(not state.progress.best and not state.progress.exhausted for state in self.states)
-        share = TRIALS_PER_ROUND
+        share = self._per_round
         several = len(self.states) > 1
-        if several and waiting and (each := budget.trials_left() // waiting) < TRIALS_PER_ROUND:
+        if several and waiting and (each := budget.trials_left() // waiting) < self._per_round:
             share = min(_ROUNDS.first, max(1, int(each)))
-        elif several and budget.trials is not None and budget.trials < TRIALS_PER_ROUND * len(self.states):
+        elif several and budget.trials is not None and budget.trials < self._per_round * len(self.states):
             share = _ROUNDS.fewest
         if math.isinf(budget.seconds_left()) or not waiting or not budget.new_trials:
             return share
@@ -260,7 +265,7 @@ class Session:
             state.rounds += 1
             done, state.interrupted = state.interrupted, frozenset()
             before = state.known if not done else Observations(state.known.seen - done, state.known.best)
-            total = min(TRIALS_PER_ROUND, count + len(done))
+            total = min(self._per_round, count + len(done))
             proposed = state.propose(self._strategy, before, total)
             fresh = [candidate for candidate in proposed if candidate.key not in state.known.seen][:count]
             begun = bool(done) and done <= {candidate.key for candidate in proposed}
@@ -305,7 +310,7 @@ class Session:
     def _recall(self, state: TaskState, budget: Budget) -> None:
         """Load the stored records of the task on the measuring devices, and count them against the budget."""
         numbers, spent, history = array("q"), array("d"), array("d")
-        last: deque[Key] = deque(maxlen=TRIALS_PER_ROUND - 1)
+        last: deque[Key] = deque(maxlen=self._per_round - 1)
         for brief in self._briefs(state.task):
             state.known.seen.add((brief.sketch, brief.point))
             numbers.append(brief.id)
@@ -315,12 +320,12 @@ class Session:
                 last.append((brief.sketch, brief.point))
         if not numbers:
             return
-        rounds = _best_after_rounds(np.array(history))
+        rounds = _best_after_rounds(np.array(history), self._per_round)
         for number, best in enumerate(rounds):
-            state.progress.add(best, min(TRIALS_PER_ROUND, len(history) - number * TRIALS_PER_ROUND))
+            state.progress.add(best, min(self._per_round, len(history) - number * self._per_round))
         budget.find(rounds=len(rounds), trials=len(history))
         state.recalled, state.recalled_failures = len(history), sum(map(math.isinf, history))
-        state.rounds, begun = divmod(len(history), TRIALS_PER_ROUND)
+        state.rounds, begun = divmod(len(history), self._per_round)
         state.interrupted = frozenset(list(last)[len(last) - begun :])
         latest: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Measurement]] = {}
         for record in self._store.numbered(_worth_recalling(np.array(numbers), np.array(spent))):
@@ -339,12 +344,12 @@ class Session:
         return chain.from_iterable(self._store.briefs(task, device=device) for device in sorted(self._pool.devices))
 
 
-def _best_after_rounds(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
-    """Return the best latency after each round of TRIALS_PER_ROUND measurements, an unfinished one included."""
+def _best_after_rounds(seconds: np.ndarray[Any, np.dtype[np.float64]], trials: int) -> list[float]:
+    """Return the best latency after each round of `trials` measurements, an unfinished one included."""
     if not len(seconds):
         return []
     best = np.fmin.accumulate(seconds)  # nan: checked but not timed
-    ends = np.arange(TRIALS_PER_ROUND, len(best) + TRIALS_PER_ROUND, TRIALS_PER_ROUND)
+    ends = np.arange(trials, len(best) + trials, trials)
     return [math.inf if math.isnan(b) else float(b) for b in best[np.minimum(ends, len(best)) - 1]]
 
 
@@ -364,6 +369,11 @@ def _worth_recalling(
 def _seed(seed: int, task: Task) -> int:
     """Return the seed of a task, which does not depend on the other tasks."""
     return int.from_bytes(hashlib.sha256(f"{seed} {task.key}".encode()).digest()[:8], "little")
+
+
+def _tag(task: Task, strategy: Strategy) -> str:
+    """Return the tag of similar tasks, if the strategy uses it."""
+    return similarity_tag(task) if strategy.scheduling.similarity is not None else ""
 
 
 def _ignore(_: Event) -> None:

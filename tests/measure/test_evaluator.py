@@ -5,8 +5,10 @@ from math import isnan
 import pytest
 
 from benchmarks.measuring import replay
-from felixlike.measure import Timing
-from felixlike.measure.evaluator import evaluate, variation
+from felixlike.measure import EVALUATORS, Timing
+from felixlike.measure.evaluator import better, cumulative_variation, evaluate, seconds_of, variation
+from felixlike.measure.measurement import Status
+from felixlike.measure.outcome import measurement
 
 TIMING = Timing(batch_seconds=1e-3, spread=0.1, min_batches=3, max_batches=20, max_seconds=0.2, slow_factor=3.0)
 
@@ -73,6 +75,45 @@ def test_variation_is_the_relative_standard_deviation() -> None:
     assert isnan(variation([1.0]))
     assert variation([1.0, 1.0]) == 0.0
     assert variation([1.0, 3.0]) == pytest.approx(2**0.5 / 2)
+
+
+def test_the_cumulative_variation_is_that_of_the_performance_so_far() -> None:
+    assert isnan(cumulative_variation([1.0]))
+    assert cumulative_variation([2.0, 2.0, 2.0]) == pytest.approx(0.0)
+    performances = [1 / 1.0, 2 / 4.0, 3 / 6.0]  # of 1, 2 and 3 batches
+    assert cumulative_variation([1.0, 3.0, 2.0]) == pytest.approx(variation(performances))
+    assert cumulative_variation([0.0, 0.0]) >= 0.0  # shorter than the clock's resolution
+
+
+def test_adatunes_evaluator_stops_by_the_cumulative_performance() -> None:
+    adaptive = EVALUATORS["adaptive"]
+    steady = Clock(lambda _: 1e-4)
+    assert evaluate(steady, adaptive) == (1e-4,) * 2
+    assert steady.numbers == [1, 50, 50]
+    unsteady = evaluate(Clock(lambda batch: 1e-4 * (1 + batch % 2)), adaptive)
+    assert 2 < len(unsteady) < 10
+    assert cumulative_variation(unsteady) < 0.1 < cumulative_variation(unsteady[:-1])
+    batches = Timing(batch_calls=50, min_batches=2, max_batches=10, slow_factor=1e9)
+    assert len(evaluate(Clock(lambda batch: 1e-4 * (1 + batch % 2)), batches)) == 10  # the batches go on to differ
+
+
+def test_the_deterministic_evaluator_makes_all_calls() -> None:
+    clock = Clock(lambda _: 1e-4)
+    assert len(evaluate(clock, EVALUATORS["deterministic"], best=1e-6)) == 10
+    assert sum(clock.numbers[1:]) == 500
+    assert len(evaluate(Clock(lambda _: 0.021), EVALUATORS["deterministic"])) == 5  # the limit of 5 s
+
+
+def test_the_statistic_of_the_batches_is_an_option() -> None:
+    repeats = (1.0, 2.0, 3.0, 6.0)
+    mean = Timing(statistic="mean")
+    assert seconds_of(repeats, Timing()) == 1.75
+    assert seconds_of(repeats, mean) == 3.0
+    answer = {"status": Status.OK, "repeats": repeats}
+    assert measurement(answer, build_seconds=0.0, run_seconds=0.0).seconds == 1.75
+    assert measurement(answer, build_seconds=0.0, run_seconds=0.0, timing=mean).seconds == 3.0
+    assert better(2.5, repeats, Timing()) == 1.75
+    assert better(2.5, repeats, mean) == 2.5
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1.5e-3])

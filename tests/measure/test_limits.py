@@ -35,3 +35,13 @@ def test_numpy_numbers_become_python_numbers() -> None:
     assert type(limits.memory_bytes) is int
     with pytest.raises(InvalidOption, match=r"Limits: .*\btiming\b.*None\."):
         Limits(timing=None)  # type: ignore[arg-type]
+
+
+def test_words_are_checked() -> None:
+    with pytest.raises(InvalidOption, match=r"variation: 'total' is not a variation.*batches"):
+        Timing(variation="total")
+    with pytest.raises(InvalidOption, match=r"statistic: 'median' is not a statistic.*mean"):
+        Timing(statistic="median")
+    with pytest.raises(InvalidOption, match=r"Timing: .*\bbatch_calls\b.* ≥ 1, got 0\."):
+        Timing(batch_calls=0)
+    assert Timing(batch_calls=50).batch_calls == 50

@@ -27,10 +27,12 @@ from felixlike.search import (
     Observations,
     Progress,
     Random,
+    Scheduling,
     Space,
     Strategy,
     make_strategy,
     next_task,
+    similarity_tag,
 )
 from felixlike.search.descent import Descent, Start, descend
 from felixlike.search.rounding import round_points
@@ -294,6 +296,46 @@ def test_the_expected_gain_is_per_second() -> None:
     dear = Progress(1.0)
     dear.add(1e-3, 16, 24.0)
     assert expected_gain(dear) == pytest.approx(expected_gain(full) / 3)
+
+
+def test_the_similarity_term_expects_the_speed_of_similar_tasks() -> None:
+    def tasks(tag: str) -> list[Progress]:
+        fast, slow, other = Progress(1.0, 1e9, "a"), Progress(1.0, 1e9, tag), Progress(1.0, 1e9, "b")
+        for progress, best in ((fast, 1e-3), (slow, 8e-3), (other, 9e-3)):
+            for _ in range(4):
+                progress.add(best, 16)
+        return [fast, slow, other]
+
+    with_term = Scheduling(similarity=2.0)
+    assert next_task(tasks("a")) == next_task(tasks("c"), with_term) == 2  # the slowest
+    assert next_task(tasks("a"), with_term) == 1
+    fast, slow, _ = tasks("a")
+    without = expected_gain(slow)
+    # 0.8 of what is left to half of the speed of the similar task, in a round of 16 candidates
+    assert expected_gain(slow, with_term, [fast]) == pytest.approx(0.8 * (8e-3 - 2.0 * 1e-3) / 16)
+    assert expected_gain(fast, with_term, [slow]) == expected_gain(fast)
+    for _ in range(6):
+        slow.add(8e-3, 16)  # ten rounds, and still slow: it is not similar
+    assert expected_gain(slow, with_term, [fast]) == pytest.approx(expected_gain(slow)) != without
+
+
+def test_gains_are_per_candidate_if_asked() -> None:
+    cheap, dear = Progress(1.0), Progress(1.0)
+    cheap.add(1e-3, 16, 1.0)
+    dear.add(1e-3, 16, 9.0)
+    assert expected_gain(cheap) == pytest.approx(9 * expected_gain(dear))
+    rule = Scheduling(per_second=False)
+    assert expected_gain(cheap, rule) == expected_gain(dear, rule)
+
+
+def test_similar_tasks_have_the_same_operators_and_about_the_same_size() -> None:
+    def tag(func: Any) -> str:
+        return similarity_tag(make_task(func, resolve_target("cpu"), name="task"))
+
+    assert tag(workloads.matmul(64, 64, 64)) == tag(workloads.matmul(64, 65, 64))
+    assert tag(workloads.matmul(64, 64, 64)) != tag(workloads.matmul(64, 64, 256))
+    assert tag(workloads.matmul(64, 64, 64)) != tag(workloads.softmax(64, 64))
+    assert tag(workloads.chain()) == ""
 
 
 def test_a_sketch_without_relaxed_variables_is_not_moved(product: Space) -> None:

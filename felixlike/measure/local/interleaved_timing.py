@@ -6,7 +6,7 @@ repeats.
 
 from collections.abc import Callable, Sequence
 
-from felixlike.measure.evaluator import calls_of_a_batch, lower_quartile
+from felixlike.measure.evaluator import calls_of_a_batch, seconds_of
 from felixlike.measure.limits import Timing
 from felixlike.measure.local.trial import Trial
 from felixlike.measure.measurement import Status
@@ -69,7 +69,7 @@ def without_turn(timed: Sequence[tuple[Trial, Message]], timing: Timing, room: i
 
 def _near(timed: Sequence[tuple[Trial, Message]], timing: Timing) -> list[tuple[Trial, Message]]:
     """Return the trials near the fastest one, fastest first, without calls longer than `timing.max_seconds`."""
-    lowest = {trial.index: lower_quartile(answer["repeats"]) for trial, answer in timed if answer.get("repeats")}
+    lowest = {trial.index: seconds_of(answer["repeats"], timing) for trial, answer in timed if answer.get("repeats")}
     if not lowest:
         return []
     most = min(timing.close * min(lowest.values()), timing.max_seconds)

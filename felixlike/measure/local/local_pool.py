@@ -84,7 +84,7 @@ class Local:
                         if answer is None:
                             break
                         timed.append((trial, answer))
-                        best = better(best, timed[-1][1].get("repeats", ()))
+                        best = better(best, timed[-1][1].get("repeats", ()), limits.timing)
                         for far in without_turn(timed, limits.timing, room):
                             self._processes.end(far)
                     with alone_on_machine():
@@ -92,7 +92,12 @@ class Local:
                     for first, answer in retimed:
                         self._processes.end(first)
                         answer = {**answer, "kernels": first.kernels}
-                        result = measurement(answer, build_seconds=first.build_seconds, run_seconds=answer["elapsed"])
+                        result = measurement(
+                            answer,
+                            build_seconds=first.build_seconds,
+                            run_seconds=answer["elapsed"],
+                            timing=limits.timing,
+                        )
                         key = (task.key, verify, first.code)
                         known.keep(key, result)
                         yield first.index, result

@@ -88,7 +88,7 @@ class Remote:
                 self._hand_out(job_queue, answered, reference_data.bytes, request)
                 for job, result in self._returned(job_queue, answered):
                     self._builder.code_cache.keep((task.key, verify, job.code), result)
-                    best = better(best, result.repeats)
+                    best = better(best, result.repeats, limits.timing)
                     yield self._done(job, result)
 
     def _has_room(self, job_queue: JobQueue) -> bool:
@@ -192,7 +192,12 @@ class Remote:
                 if "lost" not in answer or job.losses == SERVER_LIMITS.losses:
                     job_queue.idle, job_queue.fruitless = 0.0, 0
                     self._processes.reset_deaths()
-                    result = measurement(answer, build_seconds=job.build_seconds, run_seconds=answer["elapsed"])
+                    result = measurement(
+                        answer,
+                        build_seconds=job.build_seconds,
+                        run_seconds=answer["elapsed"],
+                        timing=self._builder.limits.timing,
+                    )
                     if job.losses == SERVER_LIMITS.losses:
                         what = f"its process on the server died {job.losses} times: {result.message}"
                         result = replace(result, message=what)

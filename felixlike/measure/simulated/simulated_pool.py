@@ -174,12 +174,13 @@ class SimulatedPool:
             )
         seconds = guess.seconds * math.exp(self._noise(task, module))
         timing = self._limits.timing
+        batch = timing.batch_calls * seconds if timing.batch_calls else max(timing.batch_seconds, seconds)
         return Measurement(
             Status.OK,
             seconds=seconds,
             repeats=(seconds,),
             build_seconds=guess.build_seconds,
-            run_seconds=seconds + timing.min_batches * max(timing.batch_seconds, seconds),
+            run_seconds=seconds + timing.min_batches * batch,
         )
 
     def _noise(self, task: Task, module: Any) -> float:

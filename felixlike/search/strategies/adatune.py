@@ -6,8 +6,10 @@ Inputs: a space and the task's own measurements. Output: candidates. The surroga
     EI(p) = (µ − p*) Φ(Z) + σ φ(Z),  Z = (µ − p*) / σ;   max(µ − p*, 0) where σ = 0.
 
 Simulated annealing collects the points with the largest EI (§4.2.2). The share ε_t = mean σ / p* of a batch (equation
-3) is drawn at random. The paper's third part, timing that stops once the result is certain (§4.1), applies to all
-strategies here.
+3) is drawn at random, with the mean over K random plans that have not been measured (algorithm 1, lines 6 and 7). The
+paper's third part, timing that stops once the result is certain (§4.1), applies to all strategies here.
+
+Options replace each part alone by that of AutoTVM, the paper's baseline: boosted trees without a variance, a fixed ε.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from felixlike._util import option_checks
+from felixlike.costmodel.summary import Rows
+from felixlike.errors import InvalidOption, MissingDependency
 from felixlike.search.candidate import Candidate
 from felixlike.search.checks import checked
 from felixlike.search.diversity import diverse
@@ -35,14 +40,22 @@ class AdaTune(Sampled):
     """Propose points by expected improvement of a random forest and contextual simulated annealing.
 
     Args:
-        trees: Trees of the forest.
+        trees: Trees of the forest, or of the boosted model.
         chains: Number of annealing chains.
         steps: Steps of each chain.
         hot: Initial temperature relative to the largest expected improvement; it decreases to 0.
-        first: Measured candidates of a task before the forest is used.
+        first: Measured candidates of a task before the surrogate is used.
+        surrogate: "forest", or "xgboost": boosted trees, which give no variance, so that predicted speeds replace the
+            expected improvement. The latter requires the package xgboost.
+        epsilon: Share of a batch that is random, 0 to 1. None for the contextual one, ε_t.
+        plans: K, the number of random plans whose mean σ gives ε_t.
+        trials_per_round: As for `Strategy`.
+        scheduling: As for `Strategy`.
+        timing: As for `Strategy`. `felixlike.measure.EVALUATORS` has the paper's evaluators.
 
     Raises:
-        InvalidOption: A value is out of range.
+        InvalidOption: A value is out of range, or the surrogate gives no variance and `epsilon` is None.
+        MissingDependency: xgboost is not installed.
     """
 
     trees: int = 40
@@ -50,48 +63,80 @@ class AdaTune(Sampled):
     steps: int = 24
     hot: float = 1.0
     first: int = 8
+    surrogate: str = "forest"
+    epsilon: float | None = None
+    plans: int = 64
 
     def __post_init__(self) -> None:
-        checked(self, trees=2, chains=1, steps=0, hot=0.0, first=2)
+        super().__post_init__()
+        checked(self, trees=2, chains=1, steps=0, hot=0.0, first=2, plans=1)
+        option_checks.one_of(self.surrogate, "surrogate", ("forest", "xgboost"), what="a surrogate")
+        if self.epsilon is not None:
+            checked(self, epsilon=(0.0, 1.0))
+        if self.surrogate == "xgboost":
+            if self.epsilon is None:
+                raise InvalidOption(
+                    "a contextual ε needs the variance of a random forest, which xgboost does not give",
+                    where="AdaTune",
+                    remedy='set epsilon, for example to 0.05, or surrogate="forest"',
+                )
+            try:
+                import xgboost  # noqa: F401
+            except ImportError as error:
+                raise MissingDependency(
+                    "xgboost", where="strategy adatune with this surrogate", remedy="pip install xgboost"
+                ) from error
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """Return candidates; see `Strategy.propose`. They are random before `first` measurements, or for few points."""
         samples = self.samples(space)
         if len(samples.rows) < self.first or not known.best or not space.symbolic or space.size() <= count:
             return draw(space, count, known.seen, rng, origin="random")
-        forest = _Forest(samples, self.trees, int(rng.integers(2**31)))
+        kind = _Forest if self.surrogate == "forest" else _Boosted
+        surrogate = kind(samples, self.trees, int(rng.integers(2**31)))
         opaque = aside(space, known, count, rng)
-        annealed, spread = self._annealed(space, forest, known, rng)
-        explored = round(min(1.0, spread) * (count - len(opaque)))  # p* is 1: speeds are relative to the best
+        annealed = self._annealed(space, surrogate, known, rng)
+        explored = round(self._share_of_random(space, surrogate, known, rng) * (count - len(opaque)))
         chosen = diverse(annealed, count - len(opaque) - explored, known.seen | {c.key for c in opaque})
         taken = known.seen | {c.key for c in (*opaque, *chosen)}
         return [*chosen, *opaque, *draw(space, count - len(opaque) - len(chosen), taken, rng, origin="random")]
 
+    def _share_of_random(
+        self, space: Space, surrogate: _Surrogate, known: Observations, rng: np.random.Generator
+    ) -> float:
+        """Return ε, or ε_t: the mean σ of K random unmeasured plans (equation 3), at most 1.
+
+        p* is 1, since speeds are relative to the best."""
+        if self.epsilon is not None:
+            return self.epsilon
+        own = rng.spawn(1)[0]  # so that the batch itself is the same whatever gives ε
+        plans = [c for c in draw(space, self.plans, known.seen, own, origin="plan") if c.sketch.is_symbolic]
+        _, sigmas = surrogate.improvement(space, plans)
+        return min(1.0, float(sigmas.mean())) if len(sigmas) else 0.0
+
     def _annealed(
-        self, space: Space, forest: _Forest, known: Observations, rng: np.random.Generator
-    ) -> tuple[list[Candidate], float]:
-        """Return the unmeasured points that the chains visit, scored by their EI, and the mean σ of them."""
+        self, space: Space, surrogate: _Surrogate, known: Observations, rng: np.random.Generator
+    ) -> list[Candidate]:
+        """Return the unmeasured points that the chains visit, scored by their EI."""
         best = [c for _, c in known.best if c.sketch.is_symbolic][: self.chains // 4]
         fresh = draw(space, self.chains - len(best), frozenset(), rng, origin="annealed")
         chains = [c for c in (*best, *fresh) if c.sketch.is_symbolic]
         variations = Variations(space)
-        gains, spreads = forest.improvement(space, chains)
+        gains, _ = surrogate.improvement(space, chains)
         passed: dict[Key, Candidate] = {}
-        sigmas: list[float] = []
         for step in range(self.steps + 1):
-            for candidate, gain, sigma in zip(chains, gains.tolist(), spreads.tolist(), strict=True):
+            for candidate, gain in zip(chains, gains.tolist(), strict=True):
                 if candidate.key not in known.seen and candidate.key not in passed:
                     passed[candidate.key] = Candidate(candidate.sketch, candidate.point, gain, "annealed")
-                    sigmas.append(sigma)
             if step == self.steps or not chains:
                 break
             moved = _moved(chains, variations, rng)
-            moved_gains, moved_spreads = forest.improvement(space, moved)
+            moved_gains, _ = surrogate.improvement(space, moved)
             temperature = self.hot * max(gains.max(), 1e-9) * (1.0 - step / self.steps)
             accept = rng.random(len(chains)) < np.exp(np.minimum(0.0, (moved_gains - gains) / temperature))
             chains = [there if a else here for here, there, a in zip(chains, moved, accept, strict=True)]
-            gains, spreads = np.where(accept, moved_gains, gains), np.where(accept, moved_spreads, spreads)
-        return list(passed.values()), float(np.mean(sigmas)) if sigmas else 0.0
+            gains = np.where(accept, moved_gains, gains)
+        return list(passed.values())
 
 
 def _moved(chains: list[Candidate], variations: Variations, rng: np.random.Generator) -> list[Candidate]:
@@ -106,14 +151,8 @@ def _moved(chains: list[Candidate], variations: Variations, rng: np.random.Gener
     return moved_chains
 
 
-class _Forest:
-    """The random forest of one task."""
-
-    def __init__(self, samples: Samples, trees: int, seed: int) -> None:
-        from sklearn.ensemble import RandomForestRegressor
-
-        self._model: Any = RandomForestRegressor(trees, max_features=0.3, random_state=seed, n_jobs=1)
-        self._model.fit(np.stack(samples.rows), samples.speeds())
+class _Surrogate:
+    """A model of one task's speeds, relative to the best."""
 
     def improvement(self, space: Space, candidates: list[Candidate]) -> tuple[Floats, Floats]:
         """Return the expected improvement and σ, float64[n] each; zeros for candidates without formulas."""
@@ -121,10 +160,45 @@ class _Forest:
         known = np.isfinite(rows).all(axis=1) & (rows.shape[1] > 0)
         gains, sigmas = np.zeros(len(candidates)), np.zeros(len(candidates))
         if known.any():
-            each = np.stack([tree.tree_.predict(rows[known]).reshape(-1) for tree in self._model.estimators_])
-            sigmas[known] = each.std(axis=0)
-            gains[known] = expected_improvement(each.mean(axis=0), sigmas[known], 1.0)
+            gains[known], sigmas[known] = self._of_rows(rows[known])
         return gains, sigmas
+
+    def _of_rows(self, rows: Rows) -> tuple[Floats, Floats]:
+        """Return the expected improvement and σ, float64[n] each, for float32[n, width]."""
+        raise NotImplementedError
+
+
+class _Forest(_Surrogate):
+    """A random forest, with expected improvement over the best."""
+
+    def __init__(self, samples: Samples, trees: int, seed: int) -> None:
+        from sklearn.ensemble import RandomForestRegressor
+
+        self._model: Any = RandomForestRegressor(trees, max_features=0.3, random_state=seed, n_jobs=1)
+        self._model.fit(np.stack(samples.rows), samples.speeds())
+
+    def _of_rows(self, rows: Rows) -> tuple[Floats, Floats]:
+        """See `_Surrogate`; µ and σ are those of the trees."""
+        each = np.stack([tree.tree_.predict(rows).reshape(-1) for tree in self._model.estimators_])
+        sigmas = each.std(axis=0)
+        return expected_improvement(each.mean(axis=0), sigmas, 1.0), sigmas
+
+
+class _Boosted(_Surrogate):
+    """Boosted trees with AutoTVM's depth and step size, without a variance."""
+
+    def __init__(self, samples: Samples, trees: int, seed: int) -> None:
+        from xgboost import XGBRegressor
+
+        self._model: Any = XGBRegressor(
+            n_estimators=trees, max_depth=3, learning_rate=0.3, gamma=1e-4, min_child_weight=1, seed=seed, n_jobs=1
+        )
+        self._model.fit(np.stack(samples.rows), samples.speeds())
+
+    def _of_rows(self, rows: Rows) -> tuple[Floats, Floats]:
+        """See `_Surrogate`; the predicted speeds take the place of the improvement, as in AutoTVM."""
+        speeds = np.asarray(self._model.predict(rows), dtype=np.float64)
+        return speeds, np.zeros(len(speeds))
 
 
 def expected_improvement(mean: Floats, sigma: Floats, best: float) -> Floats:

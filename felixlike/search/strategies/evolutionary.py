@@ -33,6 +33,11 @@ class Evolutionary(ModelGuided):
         mutation: Share of children that are mutated, 0 to 1; the others are copies.
         explore: Share of a batch that is random, 0 to 1.
         paths: Maximum number of combinations of compute locations drawn per sketch in a round.
+        trees: As for `ModelGuided`.
+        correction: As for `ModelGuided`.
+        trials_per_round: As for `Strategy`.
+        scheduling: As for `Strategy`.
+        timing: As for `Strategy`.
 
     Raises:
         InvalidOption: A value is out of range.
@@ -46,6 +51,7 @@ class Evolutionary(ModelGuided):
     paths: int = 3
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         shares = (0.0, 1.0)
         checked(self, population=2, measured=shares, generations=0, mutation=shares, explore=shares, paths=1)
 

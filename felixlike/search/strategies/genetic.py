@@ -17,7 +17,7 @@ from felixlike.costmodel import CostModel
 from felixlike.search.candidate import Candidate
 from felixlike.search.checks import checked
 from felixlike.search.space import Space
-from felixlike.search.strategy import Key, Measured, Observations, Strategy, aside, draw
+from felixlike.search.strategy import Configurable, Key, Measured, Observations, aside, draw
 from felixlike.search.variation import Variation, Variations
 from felixlike.symbolic import Points
 
@@ -32,7 +32,7 @@ Timed = tuple[float, Candidate]
 
 
 @dataclass(eq=False)
-class Genetic(Strategy):
+class Genetic(Configurable):
     """Cross and mutate the fastest measured points.
 
     Args:
@@ -50,6 +50,7 @@ class Genetic(Strategy):
     mutation: float = 0.4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checked(self, population=2, crossover=(0.0, 1.0), mutation=(0.0, 1.0))
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:

@@ -3,10 +3,12 @@
 Inputs: a space, a cost model and observations. Output: candidates. The steps of a round are:
 
 1. Take seeds: the best of many random valid points by the exact formulas, and the best measured points.
-2. Descend, round the points recorded along the trajectories to exact factors, check constraints, and score by the exact
-   formulas.
+2. Descend, round the points recorded along the trajectories (every fifth step by default) to exact factors, check
+   constraints, and score by the exact formulas.
 3. Explore neighbours of the best points over a few generations, for effects without a slope such as steps of trees.
 4. Select a diverse batch of unmeasured points. A share of it is random, and non-symbolic sketches are sampled.
+
+Options switch off each part that is not in the paper; `presets.PRESETS["felix"]` has the paper's.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from felixlike._util import option_checks
 from felixlike.costmodel import CostModel
 from felixlike.errors import NoSmoothForm, UnsupportedSketch
 from felixlike.search.candidate import Candidate
@@ -27,7 +30,7 @@ from felixlike.search.rounding import round_points
 from felixlike.search.space import Space
 from felixlike.search.strategies.model_guided import ModelGuided
 from felixlike.search.strategy import Key, Observations, aside, by_sketch, draw
-from felixlike.search.structures import Structure, Structures, structure_of
+from felixlike.search.structures import Structure, Structures, drawn_points, structure_of
 from felixlike.search.variation import Variations
 from felixlike.symbolic import Points, Sketch
 
@@ -61,6 +64,8 @@ class Gradient(ModelGuided):
         paths: Combinations of compute locations drawn per sketch in the first round.
         fresh: New combinations in each later round.
         structures: Maximum number of (sketch, compute locations) in use, and among the seeds.
+        keep_structures: Whether the structures with the best scores stay in use in later rounds. Without, the points of
+            each round are drawn anew from all sketches, and `fresh` has no effect.
         neighbours: Neighbours in each generation: points that differ from one of the best in one group of variables, or
             combine two of them.
         generations: Generations of neighbours per round.
@@ -71,7 +76,13 @@ class Gradient(ModelGuided):
         optimism: Number of standard deviations added to a score.
         apart: Number of standard deviations added when a batch is selected. There the standard deviation decreases for
             candidates that resemble a selected one.
+        diversify: Whether a batch is selected one by one, with `apart`. Without, it has the best scores.
         descent: Options of the descent.
+        trees: As for `ModelGuided`.
+        correction: As for `ModelGuided`.
+        trials_per_round: As for `Strategy`.
+        scheduling: As for `Strategy`.
+        timing: As for `Strategy`.
 
     Raises:
         InvalidOption: A value is out of range.
@@ -93,9 +104,12 @@ class Gradient(ModelGuided):
     optimism: float = 0.5
     apart: float = 1.0
     descent: Descent = field(default_factory=Descent)
+    keep_structures: bool = True
+    diversify: bool = True
     _structures: dict[str, Structures] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checked(
             self,
             pool=1,
@@ -110,7 +124,10 @@ class Gradient(ModelGuided):
             explore=(0.0, 1.0),
             optimism=0.0,
             apart=0.0,
+            keep_structures=bool,
+            diversify=bool,
         )
+        option_checks.of_kind(self.descent, Descent, "descent", where="Gradient", remedy="pass a Descent")
 
     def begin(self, model: CostModel) -> None:
         """Start a run; see `Strategy.begin`."""
@@ -136,15 +153,17 @@ class Gradient(ModelGuided):
     def _batch(
         self, space: Space, model: CostModel, candidates: Sequence[Candidate], count: int, taken: AbstractSet[Key]
     ) -> list[Candidate]:
-        """Select good candidates that differ according to the model's covariance."""
+        """Select good candidates, by default such that differ according to the model's covariance."""
         # Reversed, so that the first of equal candidates remains.
         fresh = {c.key: c for c in reversed(candidates) if c.key not in taken}
-        best = sorted(fresh.values(), key=lambda c: -c.score)[: _SELECTION.shortlist]
-        if len(best) <= count:
-            return best
+        best = sorted(fresh.values(), key=lambda c: -c.score)[: max(count, _SELECTION.shortlist)]
+        if len(best) <= count or not self.diversify:
+            return best[:count]
         groups = [(sketch, [best[i] for i in places]) for sketch, places in by_sketch(best)]
         features = [space.features(sketch, np.array([c.point for c in members])) for sketch, members in groups]
-        mean, covariance = model.joint([f for f in features if f is not None], space.task.key)
+        mean, covariance = model.joint(
+            [f for f in features if f is not None], self.corrected_task(space), trees=self.trees
+        )
         ordered = [c for (_, members), f in zip(groups, features, strict=True) if f is not None for c in members]
         return [ordered[i] for i in spread_out(mean, covariance, count, self.apart)]
 
@@ -158,8 +177,12 @@ class Gradient(ModelGuided):
 
     def _pool(self, space: Space, model: CostModel, known: Observations, rng: np.random.Generator) -> list[Candidate]:
         """Sample and score valid points of the structures in use; return them best first."""
-        structures = self._structures.setdefault(space.task.key, Structures())
         candidates: list[Candidate] = []
+        if not self.keep_structures:
+            for sketch, points in drawn_points(space, self.pool, rng, paths=self.paths):
+                candidates += self.scored(space, model, sketch, points, "random", optimism=self.optimism)
+            return sorted(candidates, key=lambda c: -c.score)
+        structures = self._structures.setdefault(space.task.key, Structures())
         drawn = structures.draw(space, self.pool, rng, first=self.paths, fresh=self.fresh, live=self.structures)
         for sketch, points in drawn:
             candidates += self.scored(space, model, sketch, points, "random", optimism=self.optimism)
@@ -228,7 +251,7 @@ class Gradient(ModelGuided):
                 continue  # its points are still sampled and scored by exact formulas
             starts.append(start)
         candidates: list[Candidate] = []
-        for start, passed in zip(starts, descend(starts, model, self.descent, space.task.key), strict=True):
+        for start, passed in zip(starts, descend(starts, model, self.descent, self.corrected_task(space)), strict=True):
             points = np.unique(round_points(start.sketch, passed), axis=0)
             points = points[start.sketch.valid(points)]
             candidates += self.scored(space, model, start.sketch, points, "gradient", optimism=self.optimism)

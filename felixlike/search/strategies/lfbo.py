@@ -47,6 +47,7 @@ class LFBO(Sampled):
     first: int = 8
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         shares = (0.0, 1.0)
         checked(self, quantile=shares, copies=1, neighbours=1, radius=1, trees=2, explore=shares, first=2)
 

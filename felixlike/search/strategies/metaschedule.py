@@ -19,12 +19,12 @@ from felixlike.errors import InvalidPoint, MissingDependency
 from felixlike.search.candidate import Candidate
 from felixlike.search.checks import checked
 from felixlike.search.space import Space
-from felixlike.search.strategy import Key, Measured, Observations, Strategy, draw
+from felixlike.search.strategy import Configurable, Key, Measured, Observations, draw
 from felixlike.spaces.metaschedule import evolution
 
 
 @dataclass(eq=False)
-class MetaSchedule(Strategy):
+class MetaSchedule(Configurable):
     """Propose candidates by TVM's evolutionary search. Requires the package xgboost.
 
     Args:
@@ -43,6 +43,7 @@ class MetaSchedule(Strategy):
     _searches: dict[str, _Search] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checked(self, population=2, generations=0, warm_up=0)
         try:
             import xgboost  # noqa: F401

@@ -8,21 +8,40 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from felixlike.costmodel import CostModel
 from felixlike.search.candidate import Candidate
+from felixlike.search.checks import checked
 from felixlike.search.space import Space
-from felixlike.search.strategy import Measured, Strategy, by_sketch
+from felixlike.search.strategy import Configurable, Measured, by_sketch
 from felixlike.symbolic import Points, Sketch
 
 _ENOUGH = 8
 """Number of new measurements of other tasks after which the model is trained again. Chosen by hand."""
 
 
-class ModelGuided(Strategy):
-    """Base class of strategies that use the run's cost model."""
+@dataclass(eq=False, kw_only=True)
+class ModelGuided(Configurable):
+    """Base class of strategies that use the run's cost model.
+
+    Args:
+        trees: Whether the model's boosted trees contribute half of a score. Without them, the networks predict alone.
+        correction: Whether a task's own measurements correct its scores at once, by a Gaussian process. Without the
+            correction, the networks are trained on them before the next round instead.
+        trials_per_round: As for `Strategy`.
+        scheduling: As for `Strategy`.
+        timing: As for `Strategy`.
+    """
+
+    trees: bool = True
+    correction: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked(self, trees=bool, correction=bool)
 
     def begin(self, model: CostModel) -> None:
         """Start a run with its cost model; see `Strategy.begin`."""
@@ -51,12 +70,13 @@ class ModelGuided(Strategy):
     def _learn(self, space: Space) -> None:
         """Train the model if enough measurements are new.
 
-        For a pretrained model only other tasks' measurements count: `CostModel.remember` applies a task's own ones at
-        once, as a correction."""
+        For a pretrained model with the correction only other tasks' measurements count: `CostModel.remember` applies a
+        task's own ones at once."""
         if self._model is None:
             return
+        corrected = self._model.pretrained and self.correction
         same_task, total = self._fresh[space.task.key], self._fresh.total()
-        if (same_task > 1 and not self._model.pretrained) or total - same_task * self._model.pretrained >= _ENOUGH:
+        if (same_task > 1 and not corrected) or total - same_task * corrected >= _ENOUGH:
             self._fresh.clear()
             self._model.refresh(space.task.key)
 
@@ -67,6 +87,10 @@ class ModelGuided(Strategy):
             return None
         self._learn(space)
         return model if model.trained else None
+
+    def corrected_task(self, space: Space) -> str | None:
+        """Return the key of the task whose measurements correct scores; None without the correction."""
+        return space.task.key if self.correction else None
 
     def scored(
         self, space: Space, model: CostModel, sketch: Sketch, points: Points, origin: str, *, optimism: float = 0.0
@@ -93,7 +117,7 @@ class ModelGuided(Strategy):
             return []
         if origin == "random":
             model.anchor(space.task.key, features)
-        mean, spread = model.predict_with_spread(features, space.task.key)
+        mean, spread = model.predict_with_spread(features, self.corrected_task(space), trees=self.trees)
         scores = mean + optimism * spread
         return [
             Candidate(sketch, tuple(p), s if math.isfinite(s) else -math.inf, origin)

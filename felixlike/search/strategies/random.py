@@ -6,10 +6,10 @@ import numpy as np
 
 from felixlike.search.candidate import Candidate
 from felixlike.search.space import Space
-from felixlike.search.strategy import Observations, Strategy, draw
+from felixlike.search.strategy import Configurable, Observations, draw
 
 
-class Random(Strategy):
+class Random(Configurable):
     """Propose random valid points."""
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
