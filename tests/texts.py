@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 
@@ -13,7 +14,10 @@ def before_and_after(title: str, before: Any, after: Any) -> str:
 _LEFT_OUT = ("#", "@I.ir_module", "T.reads(", "T.writes(", 'T.func_attr({"tirx.noalias": True})')
 """Omitted lines: imports, reads and writes of blocks, and attributes of all functions."""
 
+_SIZE = re.compile(r"^(from __future__ import annotations|\w+ = TypeVar\(.*)$|(?<=def main)\[[\w, ]+\]")
+"""How TVM declares dynamic sizes, which depends on Python's version."""
+
 
 def _lines(module: Any) -> list[str]:
-    lines = module.script(show_meta=False).splitlines()
+    lines = [_SIZE.sub("", line) for line in module.script(show_meta=False).splitlines()]
     return [line for line in lines if line.strip() and not line.strip().startswith(_LEFT_OUT)]

@@ -16,7 +16,7 @@ PACKAGES = {
     "apache-tvm": ("0.27.0", "0.27.1"),
     "apache-tvm-ffi": ("0.1.14", "0.1.15"),
     "torch": ("2.11", "2.16"),
-    "egglog": ("13.2", "14"),
+    "egglog": ("13.2", "15"),
 }
 """The first version of each package that is supported, and the first one after it that is not.
 

@@ -277,6 +277,33 @@ def recurrent_shapes() -> Iterator[None]:
         decompositions._rnn_helper = original
 
 
+@contextmanager
+def without_code_of_callers() -> Iterator[None]:
+    """Let FakeTensorMode hold no code of its callers, inside the context. Only one thread at a time can be inside.
+
+    A mode holds the stack that created it, and from Python 3.14 on a stack holds the code of its frames. PyTorch
+    keeps modes after an export, in caches and in graphs that it does not free. TorchDynamo keeps the compiled graphs
+    of code that is held, with their weights, even after torch._dynamo.reset.
+    """
+    from torch._subclasses import FakeTensorMode
+
+    mode: Any = FakeTensorMode
+    original = mode.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        for frame in self._stack_trace:
+            if hasattr(frame, "_code"):
+                frame._code = None  # Python only reads source lines from it, of code that has no file
+
+    mode.__init__ = init
+    try:
+        yield
+    finally:
+        mode.__init__ = original
+
+
 def below_autograd() -> AbstractContextManager[None]:
     """Return a context in which operators are called without autograd."""
     import torch

@@ -17,7 +17,12 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
-from felixlike._util.torch_compat import compile_lock, without_modes, without_saved_tensor_hooks
+from felixlike._util.torch_compat import (
+    compile_lock,
+    without_code_of_callers,
+    without_modes,
+    without_saved_tensor_hooks,
+)
 
 _T = TypeVar("_T")
 
@@ -40,13 +45,15 @@ def alone(*, exports: bool = False) -> Iterator[None]:
 
     Args:
         exports: Whether the block calls torch.export, which uses TorchDynamo: it is loaded then, so that its lock
-            exists.
+            exists. What PyTorch keeps of an export then holds no code of the callers.
     """
     with ExitStack() as stack:
         lock = compile_lock(load=exports)
         if lock is not None:
             stack.enter_context(lock)
         stack.enter_context(_process_lock)
+        if exports:
+            stack.enter_context(without_code_of_callers())
         yield
 
 

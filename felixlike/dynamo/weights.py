@@ -116,12 +116,17 @@ def unused(guards: Sequence[WeightGuard]) -> list[WeightGuard]:
     References are counted, because a tensor with weak references cannot be swapped (`torch.utils.swap_tensors`).
     """
     own = Counter(id(tensor) for guard in guards for _, tensor, _, _ in guard._known)
-    others = 2  # the variable of the loop and the argument
-    return [
-        guard
-        for guard in guards
-        if any(sys.getrefcount(tensor) <= own[id(tensor)] + others for _, tensor, _, _ in guard._known)
-    ]
+    return [guard for guard in guards if any(count <= own[identity] for identity, count in _references(guard._known))]
+
+
+def _references(known: Sequence[tuple[int, Any, int, int]]) -> list[tuple[int, int]]:
+    """Return the id of each tensor and the number of references to it, without those of this function."""
+    return [(id(tensor), sys.getrefcount(tensor) - _COUNTING) for _, tensor, _, _ in known]
+
+
+_COUNTING = 0
+_COUNTING = _references([(0, object(), 0, 0)])[0][1] - 1
+"""References that counting takes: the variable and, before Python 3.14, the argument."""
 
 
 def _region(tensor: Any) -> tuple[int, int] | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
+import types
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import felixlike as fx
 from felixlike import costmodel, features, smooth, symbolic
-from felixlike._util.torch_modes import callers_dtype, default_dtype, default_modes
+from felixlike._util.torch_modes import alone, callers_dtype, default_dtype, default_modes
 from felixlike.costmodel import CostModel
 from felixlike.frontend import import_model
 from felixlike.runtime import compile_model, max_relative_error
@@ -229,6 +232,22 @@ def _numbers(relaxed: smooth.Relaxed, model: CostModel, values: Any, points: Any
 @functools.cache
 def _numbers_without_modes() -> tuple[Any, Any, Any]:
     return _numbers(*_parts())
+
+
+def _exported() -> torch.export.ExportedProgram:
+    with alone(exports=True):
+        return torch.export.export(nn.Linear(3, 2), (torch.ones(1, 3),))
+
+
+def test_an_export_keeps_no_code_of_its_callers() -> None:
+    """TorchDynamo keeps what it has compiled as long as the code that it was compiled for."""
+    caller = types.FunctionType(_exported.__code__.replace(), globals())
+    code = weakref.ref(caller.__code__)
+    program = caller()
+    del caller
+    gc.collect()
+    assert code() is None
+    assert program.graph.nodes  # still there
 
 
 def test_models_made_in_inference_mode_compile() -> None:

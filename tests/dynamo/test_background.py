@@ -165,7 +165,7 @@ def test_a_result_for_weights_that_have_changed_is_not_used(
 
 
 SERVER = """
-import os, sys, time, torch
+import atexit, os, sys, time, torch
 from torch import nn
 from felixlike.dynamo import background
 torch.manual_seed(0)
@@ -178,7 +178,8 @@ while background._worker._current is None or background._worker._current._proces
 if sys.argv[2] == "fork":
     child = os.fork()
     if not child:
-        sys.exit(0)  # with all handlers that end what a process has started
+        atexit._run_exitfuncs()  # all handlers that end what a process has started
+        os._exit(0)
     os.waitpid(child, 0)
     assert background._worker._current._process.poll() is None
 print(background._worker._current._process.pid, flush=True)

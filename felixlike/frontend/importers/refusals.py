@@ -139,6 +139,9 @@ class _WithoutTorch(io.TextIOBase):
         if self._stream is not None:
             self._stream.flush()
 
+    def close(self) -> None:
+        """Leave the stream open, which is the caller's. Without this, the garbage collector flushes and closes it."""
+
 
 @contextlib.contextmanager
 def quiet(*, stdout: bool = False) -> Iterator[None]:
