@@ -11,8 +11,9 @@ each run moves everything again. Inside the innermost loop, one element of each 
 `moves` applies the same formula to the registers and counts instructions: along a vector loop, one instruction moves
 all elements that are contiguous, or broadcasts one element to all lanes. Fully fused nests and cooperative fetches have
 no vector loop of their own, so every element counts there. On tensor cores, each thread of a warp loads a quarter of
-the operands: its own steps of the reduction. These features replace TVM's arithmetic-intensity curve
-(per_store_feature.cc, group 3), whose sample points do not depend on the device's memories.
+the operands: its own steps of the reduction. A pair of bfloat16 numbers is moved as one element. These features replace
+TVM's arithmetic-intensity curve (per_store_feature.cc, group 3), whose sample points do not depend on the device's
+memories.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def traffic(view: StoreView, device: Device) -> dict[str, Expr]:
 def _loaded(view: StoreView, buffer: Buffer, capacity: int, *, by_vectors: bool = False) -> Expr:
     """Return the elements, or vector instructions, that fill registers for all threads."""
     moved = _moved(view, buffer, capacity, by_vectors=by_vectors)
-    is_operand = view.store.at_once > 1 and buffer is not view.store.target.buffer
+    on_tensor_cores = view.store.at_once > 1 and view.store.word is None
+    is_operand = on_tensor_cores and buffer is not view.store.target.buffer
     return moved / SHARED_STEPS if is_operand else moved
 
 
@@ -55,13 +57,15 @@ def _moved(view: StoreView, buffer: Buffer, capacity: int, *, by_vectors: bool =
     for level in reversed(range(len(view.loops))):
         new_elements = view.elements(buffer, level) / view.elements(buffer, level + 1)
         factor = select(at_most(view.touched_bytes(level + 1), capacity), new_elements, view.extents[level])
-        if by_vectors:
+        if by_vectors and view.loops[level].variable is view.store.word:
+            factor = const(1)
+        elif by_vectors:
             factor = select(view.loops[level].vector * _side_by_side(view, buffer, level), 1, factor)
         moved = moved * factor
     return moved
 
 
 def _side_by_side(view: StoreView, buffer: Buffer, level: int) -> Expr:
-    """Return the gate of whether a loop's steps touch contiguous elements, or all the same element."""
+    """Return the gate of whether a loop's steps touch contiguous elements or pairs, or all the same."""
     stride = view.stride(buffer, level)
-    return const(1) if stride is None else at_most(stride, 1)
+    return const(1) if stride is None else at_most(stride, 1 if view.store.word is None else view.store.at_once)

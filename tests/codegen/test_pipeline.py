@@ -17,6 +17,7 @@ from felixlike.codegen.annotations import (
     Guard,
     LoopAnnotation,
     Narrow,
+    Pairs,
     Peel,
     Prefetch,
     Row,
@@ -73,7 +74,7 @@ def test_every_annotation_has_a_pass_and_a_unique_key() -> None:
         if isinstance(kind, type) and issubclass(kind, LoopAnnotation) and kind is not LoopAnnotation
     ]
     assert {annotation for each_pass in (*CPU_PASSES, *GPU_PASSES) for annotation in each_pass.marks} == set(kinds)
-    assert len({kind.key for kind in kinds}) == len(kinds) == 13
+    assert len({kind.key for kind in kinds}) == len(kinds) == 14
     assert all(kind.key == f"felixlike.{kind.__name__.lower()}" for kind in kinds)
 
 
@@ -90,6 +91,7 @@ def test_every_annotation_has_a_pass_and_a_unique_key() -> None:
         (Transpose(16), 16),
         (TensorCores(2), 2),
         (Narrow(3), 3),
+        (Pairs(3), 3),
         (Columns(113, 16), [113, 16]),
         (Peel(197, 16), [197, 16]),
         (Peel(197, 16, (32, 96)), [197, 16, 32, 96]),

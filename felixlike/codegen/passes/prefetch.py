@@ -81,7 +81,8 @@ def _packed(loop: Loop, params: Any) -> list[Any]:
     return [
         load
         for load in _tvm.found(loop.body, _tvm.ir.TensorLoad)
-        if any(load.source.same_as(p) for p in params) and any(_tvm.uses(load.indices[-1], lane) for lane in lanes)
+        if any(load.source.same_as(p) for p in params)
+        and any(_tvm.uses(index, lane) for index in load.indices[-2:] for lane in lanes)
     ]
 
 

@@ -21,7 +21,7 @@ from felixlike import _tvm
 from felixlike._tvm.typing import Trace
 from felixlike._util import option_checks
 from felixlike._util.wording import counted, kind_of
-from felixlike.codegen.annotations import Narrow, TensorCores
+from felixlike.codegen.annotations import Narrow, Pairs, TensorCores
 from felixlike.errors import InvalidPoint, UnsupportedSketch
 from felixlike.frontend.task import Task
 from felixlike.hardware import FLOAT32, PRECISIONS
@@ -84,7 +84,7 @@ class Sketch:
     @cached_property
     def precision(self) -> str:
         """Return the name of the precision of its products: "float32", or that of the factors that are rounded."""
-        keys = [[TensorCores.key], [Narrow.key]]
+        keys = [[mark.key] for mark in (TensorCores, Narrow, Pairs)]
         values = [i.inputs[1] for i in self.trace.insts if list(map(str, i.attrs)) in keys]
         return (PRECISIONS[int(values[0])] if values else FLOAT32).name
 

@@ -70,11 +70,12 @@ def _row(
 def _moved(counter: Counter, buffer: Any, capacity: int, lanes: int = 1) -> float:
     """Return the elements moved through a cache of `capacity` bytes.
 
-    With `lanes`, return the number of instructions, each of which moves `lanes` neighbouring elements."""
+    With `lanes`, return the number of instructions, each of which moves `lanes` neighbouring elements or pairs."""
     moved = 1.0
+    word = math.prod(loop.extent for loop in counter.store.loops if loop.over_pair) if lanes > 1 else 1
     for level in reversed(range(len(counter.extents))):
-        vectorized = counter.inner(level) <= lanes
-        if vectorized and counter.stride(buffer, level) < 2:
+        vectorized = counter.inner(level) <= lanes * word
+        if vectorized and counter.stride(buffer, level) < 2 * word:
             continue
         if counter.touched(level + 1) <= capacity:
             moved *= math.prod(counter.box(buffer, level)) / math.prod(counter.box(buffer, level + 1))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import _tvm
-from felixlike.codegen.annotations import TensorCores
+from felixlike.codegen.annotations import Pairs, TensorCores
 from felixlike.frontend.constants import PACKING
 from felixlike.symbolic.program import WITHIN_BLOCK
 from felixlike.symbolic.program.nest import by_store, told_apart
@@ -34,12 +34,14 @@ class Loop:
     Attributes:
         variable: TVM's loop variable.
         thread: the thread axis it is bound to, or "".
-        on_tensor_cores: whether it is annotated for tensor cores."""
+        on_tensor_cores: whether it is annotated for tensor cores.
+        over_pair: whether it is annotated as the steps of a pair, which is loaded as one word."""
 
     variable: Any
     extent: int
     thread: str = ""
     on_tensor_cores: bool = False
+    over_pair: bool = False
 
 
 @dataclass(eq=False)
@@ -84,7 +86,7 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
             case "For":
                 loop = Loop(stmt.loop_var, int(stmt.extent))
                 loop.thread = str(stmt.thread_binding.thread_tag) if stmt.thread_binding is not None else ""
-                loop.on_tensor_cores = TensorCores.on(stmt)
+                loop.on_tensor_cores, loop.over_pair = TensorCores.on(stmt), Pairs.on(stmt)
                 visit(stmt.body, [*path, loop] if loop.extent > 1 else path)
             case "SeqStmt":
                 for part in stmt.seq:

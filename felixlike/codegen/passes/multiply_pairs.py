@@ -1,0 +1,156 @@
+"""Replace the products of a pair of bfloat16 numbers in each element of a vector by an instruction.
+
+    vector lane in 16:                                        words = load 32 bits at W[32·k …] for each lane
+        for both in 2:                                   →    word  = load 32 bits at X[2·k], for all lanes
+            S[lane] += X[2·k + both] · W[32·k + 2·lane + both]      S[0 … 15] = pairs_16(S[0 … 15], word, words)
+
+Input: an IRModule of scheduled PrimFuncs with such loops over pairs annotated with `Pairs`. Output: the same module
+without blocks, with calls of the functions in `codegen/pair_functions.py`. Sums are of float32. TVM would turn buffers
+of bfloat16 that a function allocates into float32, so those of the operands become 16-bit integers. An annotated loop
+of another form is an error, since other code would not compute in the stated time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from felixlike import _tvm
+from felixlike._tvm.typing import Buffer, Func, Loop, Module, Node, Stmt, TirExpr
+from felixlike.codegen import plain_loops
+from felixlike.codegen.annotations import Pairs
+from felixlike.codegen.pair_functions import LANES, name_of
+from felixlike.codegen.passes.loop_tools import step_along
+from felixlike.errors import CompilationFailed
+
+_PAIR = 2
+"""Elements of a pair."""
+
+_HALF, _STORED = "bfloat16", "uint16"
+"""The type of the operands, and the type of the same bits in buffers that a function allocates."""
+
+
+def multiply_pairs(module: Module) -> Module:
+    """Return the IRModule with annotated loops replaced by instructions. Other functions are not changed.
+
+    Raises CompilationFailed if an annotated loop has another form.
+    """
+    functions = [func for func in module.functions.values() if isinstance(func, _tvm.PrimFunc)]
+    return _tvm.map_functions(module, _changed) if any(map(_marked, functions)) else module
+
+
+def _changed(func: Func) -> Func:
+    """Replace a function's annotated loops."""
+    if not _marked(func):
+        return func
+    func = plain_loops.with_flat_buffers(plain_loops.without_blocks(func))
+    errors: list[CompilationFailed] = []
+
+    def change(loop: Loop) -> Stmt:
+        try:
+            return _in_vectors(loop)
+        except CompilationFailed as error:  # it would lose its class in TVM
+            errors.append(error)
+            return loop
+
+    func = func.with_body(_tvm.structural_map(func.body, (_tvm.tirx.For, change)))
+    if errors:
+        raise errors[0]
+    if _marked(func):
+        raise _unlike("it is not the only statement in a vectorized loop")
+    return _with_stored_halves(func)
+
+
+def _marked(func: Func) -> bool:
+    """Return whether a function has annotated loops."""
+    return any(map(Pairs.on, _tvm.found(func.body, _tvm.tirx.For)))
+
+
+def _unlike(why: str) -> CompilationFailed:
+    """Return the error for an annotated loop of another form."""
+    return CompilationFailed(
+        f"a loop is annotated as the products of a pair, but {why}",
+        where="bfloat16",
+        remedy='this is a bug in felixlike; report it, and use precision="float32" until it is fixed',
+    )
+
+
+def _in_vectors(lane: Loop) -> Stmt:
+    """Replace a vectorized loop if its body is an annotated loop."""
+    both = lane.body
+    if not isinstance(both, _tvm.tirx.For) or not Pairs.on(both):
+        return lane
+    vectorized = lane.kind == _tvm.tirx.ForKind.VECTORIZED
+    if not vectorized or int(lane.extent) not in LANES or int(both.extent) != _PAIR:
+        raise _unlike(
+            f"its {both.extent} steps are in a loop of {lane.extent}{', which is no vector' * (not vectorized)}"
+        )
+    store, lanes = both.body, int(lane.extent)
+    product: Any = getattr(getattr(store, "value", None), "b", None)
+    if type(getattr(store, "value", None)).__name__ != "Add" or type(product).__name__ != "Mul":
+        raise _unlike("it does not sum products")
+    sums = store.value.a
+    if type(sums).__name__ != "TensorLoad" or not sums.source.same_as(store.buffer):
+        raise _unlike("it does not sum in one place")
+    (place,) = store.indices
+    steps = step_along(place, lane.loop_var), step_along(place, both.loop_var)
+    if steps != (1, 0) or not _tvm.structural_equal(sums.indices[0], place):
+        raise _unlike("its sums are not a vector")
+    words = [_words(factor, lane, both) for factor in (product.a, product.b)]
+    start = _tvm.tirx.Ramp(_start(place, lane, both), _one(place), lanes)
+    held = store.buffer[start]
+    value = _tvm.tirx.call_pure_extern(f"float32x{lanes}", name_of(lanes), held, *words)
+    return _tvm.tirx.BufferStore(store.buffer, value, [start])
+
+
+def _words(factor: TirExpr, lane: Loop, both: Loop) -> TirExpr:
+    """Return a factor's pairs for all lanes as a vector of integers of 32 bits."""
+    load: Any = factor.value if isinstance(factor, _tvm.tirx.Cast) else None
+    if type(load).__name__ != "TensorLoad" or str(load.ty.dtype) != _HALF or str(factor.ty.dtype) != "float32":
+        raise _unlike(f"a factor is not a number of {_HALF} as float32")
+    (place,), lanes = load.indices, int(lane.extent)
+    steps, start = (step_along(place, lane.loop_var), step_along(place, both.loop_var)), _start(place, lane, both)
+    if steps == (0, 1):
+        pair = load.source[_tvm.tirx.Ramp(start, _one(place), _PAIR)]
+        return _tvm.tirx.Broadcast(_tvm.tirx.reinterpret("int32", pair), lanes)
+    if steps == (_PAIR, 1):
+        pairs = load.source[_tvm.tirx.Ramp(start, _one(place), _PAIR * lanes)]
+        return _tvm.tirx.reinterpret(f"int32x{lanes}", pairs)
+    raise _unlike(f"the steps of a factor along the vector and the pair are {steps}")
+
+
+def _start(place: TirExpr, lane: Loop, both: Loop) -> TirExpr:
+    """Return a place at the first element of the vector and of the pair."""
+    return _tvm.simplify(_tvm.substituted(place, {lane.loop_var: 0, both.loop_var: 0}))
+
+
+def _one(place: TirExpr) -> TirExpr:
+    """Return 1 in the type of a place."""
+    return _tvm.tirx.const(1, str(place.ty.dtype))
+
+
+def _with_stored_halves(func: Func) -> Func:
+    """Return a function with integers in place of the bfloat16 buffers that it allocates."""
+    allocated = [a.buffer for a in _tvm.found(func.body, _tvm.tirx.AllocBuffer) if str(a.buffer.dtype) == _HALF]
+    stored = [(b, _tvm.tirx.decl_buffer(b.shape, _STORED, name=b.name)) for b in allocated]
+
+    def of(buffer: Buffer) -> Any:
+        return next((new for old, new in stored if buffer.same_as(old)), None)
+
+    def load(node: Node) -> TirExpr:
+        new = of(node.source)
+        return node if new is None else new[tuple(node.indices)]
+
+    def store(node: Node) -> Stmt:
+        new = of(node.buffer)
+        if new is None:
+            return node
+        return _tvm.tirx.BufferStore(new, _tvm.tirx.reinterpret(_STORED, node.value), list(node.indices))
+
+    def alloc(node: Node) -> Stmt:
+        new = of(node.buffer)
+        return node if new is None else _tvm.tirx.AllocBuffer(new)
+
+    body = func.body
+    for kind, change in ((_tvm.ir.TensorLoad, load), (_tvm.tirx.BufferStore, store), (_tvm.tirx.AllocBuffer, alloc)):
+        body = _tvm.structural_map(body, (kind, change))
+    return func.with_body(body)
