@@ -11,9 +11,8 @@ each run moves everything again. Inside the innermost loop, one element of each 
 `moves` applies the same formula to the registers and counts instructions: along a vector loop, one instruction moves
 all elements that are contiguous, or broadcasts one element to all lanes. Fully fused nests and cooperative fetches have
 no vector loop of their own, so every element counts there. On tensor cores, each thread of a warp loads a quarter of
-the operands: its own steps of the reduction. A pair of bfloat16 numbers is moved as one element. These features replace
-TVM's arithmetic-intensity curve (per_store_feature.cc, group 3), whose sample points do not depend on the device's
-memories.
+the operands: its own steps of the reduction. These features replace TVM's arithmetic-intensity curve
+(per_store_feature.cc, group 3), whose sample points do not depend on the device's memories.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ SHARED_STEPS = 4
 def traffic(view: StoreView, device: Device) -> dict[str, Expr]:
     """Return the bytes that each memory moves, and the instructions that fill registers."""
     return {
-        "traffic_registers": add(_loaded(view, b, device.register_bytes) * b.item_bytes for b in view.buffers),
+        "traffic_registers": add(_loaded(view, b, device.register_bytes) * view.item_bytes(b) for b in view.buffers),
         "traffic_l1": _bytes(view, device.l1_bytes),
         "traffic_l2": _bytes(view, device.l2_bytes),
         "moves": add(_loaded(view, buffer, device.register_bytes, by_vectors=True) for buffer in view.buffers),
@@ -41,14 +40,13 @@ def traffic(view: StoreView, device: Device) -> dict[str, Expr]:
 def _loaded(view: StoreView, buffer: Buffer, capacity: int, *, by_vectors: bool = False) -> Expr:
     """Return the elements, or vector instructions, that fill registers for all threads."""
     moved = _moved(view, buffer, capacity, by_vectors=by_vectors)
-    on_tensor_cores = view.store.at_once > 1 and view.store.word is None
-    is_operand = on_tensor_cores and buffer is not view.store.target.buffer
+    is_operand = view.store.at_once > 1 and buffer is not view.store.target.buffer
     return moved / SHARED_STEPS if is_operand else moved
 
 
 def _bytes(view: StoreView, capacity: int) -> Expr:
     """Return the bytes that a memory of this capacity moves."""
-    return add(_moved(view, buffer, capacity) * buffer.item_bytes for buffer in view.buffers)
+    return add(_moved(view, buffer, capacity) * view.item_bytes(buffer) for buffer in view.buffers)
 
 
 def _moved(view: StoreView, buffer: Buffer, capacity: int, *, by_vectors: bool = False) -> Expr:
@@ -57,15 +55,13 @@ def _moved(view: StoreView, buffer: Buffer, capacity: int, *, by_vectors: bool =
     for level in reversed(range(len(view.loops))):
         new_elements = view.elements(buffer, level) / view.elements(buffer, level + 1)
         factor = select(at_most(view.touched_bytes(level + 1), capacity), new_elements, view.extents[level])
-        if by_vectors and view.loops[level].variable is view.store.word:
-            factor = const(1)
-        elif by_vectors:
+        if by_vectors:
             factor = select(view.loops[level].vector * _side_by_side(view, buffer, level), 1, factor)
         moved = moved * factor
     return moved
 
 
 def _side_by_side(view: StoreView, buffer: Buffer, level: int) -> Expr:
-    """Return the gate of whether a loop's steps touch contiguous elements or pairs, or all the same."""
+    """Return the gate of whether a loop's steps touch contiguous elements, or all the same element."""
     stride = view.stride(buffer, level)
-    return const(1) if stride is None else at_most(stride, 1 if view.store.word is None else view.store.at_once)
+    return const(1) if stride is None else at_most(stride, 1)

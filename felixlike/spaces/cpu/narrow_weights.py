@@ -16,7 +16,7 @@ from enum import Enum
 from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, Schedule
 from felixlike.codegen.annotations import Narrow, Prefetch
-from felixlike.frontend.constants import layout_free_parameters, packing_blocks
+from felixlike.frontend.constants import EXACT, layout_free_parameters, packing_blocks
 from felixlike.hardware import BFLOAT16, FLOAT32, PRECISIONS, Device, estimate
 from felixlike.spaces.contraction import Contraction
 from felixlike.spaces.cpu import bfloat16_pairs
@@ -34,7 +34,13 @@ class Form(Enum):
 
 
 def may_round(schedule: Schedule, block: BlockRef, device: Device) -> bool:
-    """Return whether a block's products may be rounded: the precision says so, and its tensors are float32."""
+    """Return whether a block's products may be rounded: the precision says so, and its tensors are float32.
+
+    Functions that need all digits are annotated.
+    """
+    attributes = schedule.mod["main"].attrs
+    if attributes and EXACT in attributes:
+        return False
     statement = schedule.get(block)
     types = {str(region.source.dtype) for region in (*statement.reads, *statement.writes)}
     return device.precision == BFLOAT16.name and types == {FLOAT32.name}

@@ -43,8 +43,8 @@ class Store:
         is_reduction: Whether the block is a reduction.
         regions: The reads and writes that TVM records on the block, for the postprocessors.
         text: The value as TVM prints it.
-        at_once: How many executions take the time of one, on tensor cores or for products of pairs; else 1.
-        word: The loop variable over the elements of a pair, which are loaded as one word, or None.
+        at_once: How many executions take the time of one, on tensor cores; else 1.
+        word: The variable of the loop over a pair that an instruction loads and multiplies as one word, or None.
     """
 
     block: str

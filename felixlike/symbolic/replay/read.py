@@ -158,7 +158,7 @@ class Reader:
         if TensorCores.on(loop):
             self._at_once = PRECISIONS[TensorCores.of(loop).precision].times
         if Pairs.on(loop):
-            self._at_once, self._word = int(loop.extent), variable
+            self._word = variable
         if any(loop.loop_var.same_as(v) for v in self._replay.uneven):
             self._uneven.add(variable)
             body = self._visit(loop.body)

@@ -50,12 +50,12 @@ def _row(
         each.whole = used_shapes
     row: dict[str, float] = {"iterations": counter.total}
     for name, capacity in (("l1", device.l1_bytes), ("l2", device.l2_bytes)):
-        row[f"traffic_{name}"] = sum(_moved(counter, b, capacity) * item(b) for b in store.elements)
+        row[f"traffic_{name}"] = sum(_moved(counter, b, capacity) * counter.item(b) for b in store.elements)
     # Four threads of a warp share the operands of tensor cores.
     shared = 4 if any(loop.on_tensor_cores for loop in store.loops) else 1
     share = {b: 1 if b.same_as(store.target) else shared for b in store.elements}
     row["traffic_registers"] = sum(
-        _moved(counter, b, device.register_bytes) * item(b) / share[b] for b in store.elements
+        _moved(counter, b, device.register_bytes) * counter.item(b) / share[b] for b in store.elements
     )
     row["moves"] = sum(_moved(counter, b, device.register_bytes, lanes) / share[b] for b in store.elements)
     for slot, buffer in enumerate(list(store.elements)[:5]):
@@ -70,12 +70,11 @@ def _row(
 def _moved(counter: Counter, buffer: Any, capacity: int, lanes: int = 1) -> float:
     """Return the elements moved through a cache of `capacity` bytes.
 
-    With `lanes`, return the number of instructions, each of which moves `lanes` neighbouring elements or pairs."""
+    With `lanes`, return the number of instructions, each of which moves `lanes` neighbouring elements."""
     moved = 1.0
-    word = math.prod(loop.extent for loop in counter.store.loops if loop.over_pair) if lanes > 1 else 1
     for level in reversed(range(len(counter.extents))):
-        vectorized = counter.inner(level) <= lanes * word
-        if vectorized and counter.stride(buffer, level) < 2 * word:
+        vectorized = counter.inner(level) <= lanes
+        if vectorized and counter.stride(buffer, level) < 2:
             continue
         if counter.touched(level + 1) <= capacity:
             moved *= math.prod(counter.box(buffer, level)) / math.prod(counter.box(buffer, level + 1))
@@ -85,9 +84,9 @@ def _moved(counter: Counter, buffer: Any, capacity: int, lanes: int = 1) -> floa
 
 
 def _access(counter: Counter, buffer: Any) -> dict[str, float]:
-    store, size = counter.store, item(buffer)
+    store, size = counter.store, counter.item(buffer)
     levels = range(len(counter.extents))
-    unique = math.prod(counter.box(buffer, 0)) * size
+    unique = math.prod(counter.box(buffer, 0)) * item(buffer)
     lines = 1.0
     for level in reversed(levels):
         if counter.moved(buffer, level):
@@ -97,7 +96,7 @@ def _access(counter: Counter, buffer: Any) -> dict[str, float]:
     contiguous = 1
     for width, extent in zip(reversed(counter.box(buffer, 0)), reversed(counter.shape(buffer)), strict=True):
         if width == extent:
-            contiguous = extent * size
+            contiguous = extent * item(buffer)
             break
     stored, loaded = buffer.same_as(store.target), any(buffer.same_as(b) for b in store.loaded)
     return {

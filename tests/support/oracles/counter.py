@@ -72,7 +72,7 @@ class Counter:
                 if (buffer, d) in self.store.looked_up:
                     distance = count * extent / 3 if distance else 0.0
                 total += distance * steps_of_dimensions[d]
-            steps.append(abs(total) / count)
+            steps.append(abs(total) / count / self.store.words[buffer])
         return min((s for s in steps if s), default=0)
 
     def between(self, buffer: Any) -> list[int]:
@@ -86,6 +86,10 @@ class Counter:
             steps.append(step)
             step *= extent
         return steps[::-1]
+
+    def item(self, buffer: Any) -> int:
+        """Return the bytes of what an execution loads as one: an element, or a pair of them."""
+        return item(buffer) * self.store.words[buffer]
 
     def moved(self, buffer: Any, level: int) -> bool:
         """Return whether the loop touches more elements than the loops inside it."""

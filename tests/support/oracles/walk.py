@@ -35,7 +35,7 @@ class Loop:
         variable: TVM's loop variable.
         thread: the thread axis it is bound to, or "".
         on_tensor_cores: whether it is annotated for tensor cores.
-        over_pair: whether it is annotated as the steps of a pair, which is loaded as one word."""
+        over_pair: whether it is annotated as the steps of a pair, which one execution computes."""
 
     variable: Any
     extent: int
@@ -50,6 +50,7 @@ class Store:
 
     Attributes:
         elements: buffer → the index arrays of its accesses, one array over all iterations for each dimension.
+        words: buffer → the elements that an execution loads as one.
         looked_up: (buffer, dimension) pairs with a loaded index; its array holds positions in the index buffer."""
 
     block: str
@@ -58,6 +59,7 @@ class Store:
     loaded: list[Any]
     elements: dict[Any, list[list[Ints]]]
     looked_up: set[tuple[Any, int]]
+    words: dict[Any, int]
 
 
 class _Packed:
@@ -111,25 +113,40 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
             return
         if TOGETHER in block.annotations:
             path = [loop for loop in path if loop.thread not in WITHIN_BLOCK]
-        values = _iterations(path)
-        for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
-            values[iterator.var] = _value(value, values)
         loads = _loads(block.body.value)
-        looked_up: set[tuple[Any, int]] = set()
-        elements: dict[Any, list[list[Ints]]] = {}
-        for buffer, indices in [(block.body.buffer, block.body.indices), *((x.source, x.indices) for x in loads)]:
-            arrays = [_value(i, values) for i in indices]
-            if buffer in packed:
-                arrays = [_flat(arrays, [int(e) for e in buffer.shape])]
-            elements.setdefault(packed.get(buffer, buffer), []).append(arrays)
-            looked_up |= {(buffer, d) for d, i in enumerate(indices) if _loads(i)}
+        accesses = [(block.body.buffer, block.body.indices), *((x.source, x.indices) for x in loads)]
+        looked_up = {(buffer, d) for buffer, indices in accesses for d, i in enumerate(indices) if _loads(i)}
+        elements, words = _elements(realize, path, accesses, packed)
+        path = [loop for loop in path if not loop.over_pair]
         name = told_apart(str(block.name_hint).removesuffix("_update"), names)
-        stores.append(
-            Store(name, path, block.body.buffer, [packed.get(x.source, x.source) for x in loads], elements, looked_up)
-        )
+        loaded = [packed.get(x.source, x.source) for x in loads]
+        stores.append(Store(name, path, block.body.buffer, loaded, elements, looked_up, words))
 
     visit(func.body, [])
     return stores, homes
+
+
+def _elements(
+    realize: Any, path: list[Loop], accesses: list[tuple[Any, Any]], packed: dict[Any, _Packed]
+) -> tuple[dict[Any, list[list[Ints]]], dict[Any, int]]:
+    """Return `Store.elements` and `Store.words`. A step of a pair is a further access of the same execution."""
+    elements: dict[Any, list[list[Ints]]] = {}
+    words: dict[Any, int] = {}
+    pairs = [loop for loop in path if loop.over_pair]
+    for step in range(pairs[0].extent if pairs else 1):
+        values = _iterations([loop for loop in path if not loop.over_pair])
+        values.update({loop.variable: np.full(values.length, step, dtype=np.int64) for loop in pairs})
+        for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
+            values[iterator.var] = _value(value, values)
+        for buffer, indices in accesses:
+            arrays = [_value(i, values) for i in indices]
+            if buffer in packed:
+                arrays = [_flat(arrays, [int(e) for e in buffer.shape])]
+            known = elements.setdefault(packed.get(buffer, buffer), [])
+            if not step or not any(map(np.array_equal, [arrays] * len(known), known)):
+                known.append(arrays)
+                words[packed.get(buffer, buffer)] = step + 1
+    return elements, words
 
 
 def aligned(func: Any) -> dict[Any, Aligns]:
