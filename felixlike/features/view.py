@@ -4,7 +4,8 @@ Input: a store, its loops, the program. Output: `StoreView`. Complete products o
 construction (`symbolic.expr.node.Group`), so the width of a fully covered dimension is a constant too.
 
 An instruction for pairs of bfloat16 numbers does in one execution what a multiply-add does for one step of a reduction.
-The loop over the pair is therefore no loop of the view: an execution touches both elements, as one word.
+The loop over the pair is therefore no loop of the view: an execution touches both elements, as one word if they are
+neighbours.
 """
 
 from __future__ import annotations
@@ -75,13 +76,29 @@ class StoreView:
         return tuple(loop for loop in self.path if loop.variable is self.store.word)
 
     def item_bytes(self, buffer: Buffer) -> int:
-        """Return the bytes of an element, or of a word with a pair of them."""
-        return buffer.item_bytes * self._word(buffer)
+        """Return the bytes that an execution touches: those of an element, or of a pair of them."""
+        return buffer.item_bytes * self._pairs(buffer)
 
-    def _word(self, buffer: Buffer) -> int:
-        """Return the elements of a buffer that an execution touches as one."""
+    def words(self, buffer: Buffer) -> int:
+        """Return the words that an execution touches: 2 if the elements of a pair are no neighbours, else 1."""
+        return self._pairs(buffer) // self._word(buffer)
+
+    def _pairs(self, buffer: Buffer) -> int:
+        """Return the elements that an execution touches: 2 if the loop over a pair moves an access, else 1."""
         paired = [loop for loop in self._pair if any(a.uses(loop.variable) for a in self.accesses(buffer))]
         return int(paired[0].extent.value) if paired else 1
+
+    def _word(self, buffer: Buffer) -> int:
+        """Return the elements that an execution touches as one word."""
+        steps = [self._flat(a, loop) for loop in self._pair for a in self.accesses(buffer) if a.uses(loop.variable)]
+        return self._pairs(buffer) if all(step is const(1) for step in steps) else 1
+
+    def _flat(self, access: Access, loop: Loop) -> Expr:
+        """Return the average number of elements by which a step of a loop moves an access."""
+        flat: Expr = const(0)
+        for index, step in zip(reversed(access.indices), reversed(access.buffer.steps), strict=True):
+            flat = flat + index.step(loop.variable, loop.extent) * step
+        return expand(flat)
 
     @cached_property
     def extents(self) -> tuple[Expr, ...]:
@@ -156,10 +173,7 @@ class StoreView:
         for access in self.accesses(buffer):
             if not access.uses(loop.variable):
                 continue
-            flat: Expr = const(0)
-            for index, step in zip(reversed(access.indices), reversed(buffer.steps), strict=True):
-                flat = flat + index.step(loop.variable, loop.extent) * step
-            flat = expand(flat / self._word(buffer))
+            flat = expand(self._flat(access, loop) / self._word(buffer))
             flat = -flat if flat.high <= 0 else flat
             minimum_stride = flat if minimum_stride is None else minimum(minimum_stride, flat)
         return minimum_stride

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,9 +42,23 @@ SMALL: dict[str, Callable[[], Any]] = {
 }
 
 
-def _sketches(func: Any, target: Any = ZEN5, precision: str = "bfloat16") -> dict[str, Sketch]:
-    task = make_task(func, with_precision(target, precision), name="main", constants=[1])
+BATCHES: dict[str, Callable[[], Any]] = {
+    "inputs": lambda: op.matmul(16, 12, 32),
+    "inputs, the second transposed": lambda: op.batch_matmul(2, 16, 6, 32),
+    "inputs that are padded": lambda: op.batch_matmul(2, 17, 7, 20),
+}
+"""Products without constants, whose second factor is copied into panels."""
+
+
+def _sketches(
+    func: Any, target: Any = ZEN5, precision: str = "bfloat16", constants: Sequence[int] = (1,)
+) -> dict[str, Sketch]:
+    task = make_task(func, with_precision(target, precision), name="main", constants=constants)
     return {sketch.precision: sketch for sketch in sketches(task, space="own")}
+
+
+def _small(name: str, target: Any = ZEN5) -> Sketch:
+    return _sketches((SMALL | BATCHES)[name](), target, constants=[] if name in BATCHES else [1])["bfloat16"]
 
 
 @pytest.fixture
@@ -54,9 +68,9 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [*SMALL, *BATCHES])
 def test_programs_and_formulas_are_exact(name: str) -> None:
-    sketch = _sketches(SMALL[name]())["bfloat16"]
+    sketch = _small(name)
     points = sketch.sample(4, seed=3)
     assert equal_counts(sketch, points) > 0
     names = [variable.name for variable in sketch.variables]
@@ -68,13 +82,13 @@ def test_programs_and_formulas_are_exact(name: str) -> None:
 
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("mcpu", [None, "x86-64-v3", "x86-64"])
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [*SMALL, *BATCHES])
 def test_both_factors_are_rounded_to_nearest_and_sums_are_not(name: str, mcpu: str | None) -> None:
     """The kernel's answer is the float64 answer for factors that PyTorch rounds, with the instruction and without."""
     if mcpu is not None and _missing(mcpu):
         pytest.skip(f"this processor cannot run code for {mcpu}: it has no {', '.join(_missing(mcpu))}")
-    func, target = SMALL[name](), RUNS if mcpu is None else _tvm.Target({**RUNS.export(), "mcpu": mcpu})
-    sketch = _sketches(func, target)["bfloat16"]
+    target = RUNS if mcpu is None else _tvm.Target({**RUNS.export(), "mcpu": mcpu})
+    func, sketch = (SMALL | BATCHES)[name](), _small(name, target)
     left, right, *_ = arrays = _arrays(func)
     expected = _run(_tvm.IRModule({"main": func}), [_halves(left), _halves(right), *arrays[2:]], target)
     for point in sketch.sample(3, seed=5).tolist():
@@ -170,10 +184,11 @@ def test_processors_without_the_instruction_get_none() -> None:
 
 
 def test_pairs_are_offered_where_they_are_faster() -> None:
-    """Not for operands that are not constant, for other types, or where copying takes longer than it saves."""
+    """Not for other types, or where copying takes longer than it saves."""
     both, one = {"bfloat16", "float32"}, {"float32"}
     assert set(_sketches(op.matmul(64, 512, 512))) == both
     assert set(_sketches(op.dense(100, 511, 500))) == both
+    assert set(_sketches(op.matmul(64, 512, 512), constants=())) == both
     assert set(_sketches(op.matmul(512, 512, 8))) == one
     assert set(_sketches(op.int8_matmul(64, 512, 512))) == one
     assert set(_sketches(op.matmul(64, 512, 512), precision="float32")) == one

@@ -4,8 +4,8 @@
 
 Input: a contraction and its roles in a register tile. Output: whether its products can be computed in pairs, and the
 annotation of the loop over a pair, `k_1`. `codegen/passes/multiply_pairs.py` replaces that loop by an instruction. Both
-operands are rounded before the tile reads them: constants when they are packed, others in a copy. Their pairs are
-neighbours in memory, and a pair is loaded as one word of 32 bits.
+operands are rounded before the tile reads them: constants when they are packed, others when they are copied. Their
+pairs are neighbours in memory, and a pair is loaded as one word of 32 bits.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ PAIR = 2
 def fits(contraction: Contraction, roles: Roles, *, padded: bool = False) -> bool:
     """Return whether the products of a contraction can be computed in pairs.
 
-    One operand has vectors, of a constant, and the other has not. Both have the reduction axis, whose extent is even,
-    and pairs along it are neighbours in memory. `padded` says whether plain products may still be padded to that.
+    One operand has vectors, of a constant or in panels, and the other has not. Both have the reduction axis, whose
+    extent is even, and pairs along it are or become neighbours in memory. `padded` says whether plain products may
+    still be padded to that.
     """
     vectorized = [operand for operand in contraction.operands if roles.vector.place in operand.axes]
     summed = roles.summed
-    if len(vectorized) != 1 or not vectorized[0].constant or summed is None or summed.extent < PAIR:
+    if len(vectorized) != 1 or summed is None or summed.extent < PAIR:
+        return False
+    if not vectorized[0].constant and (roles.panel is None or paired(vectorized[0], roles) is None):
         return False
     if roles.lanes not in LANES:
         return False
@@ -46,6 +49,12 @@ def fits(contraction: Contraction, roles: Roles, *, padded: bool = False) -> boo
 def broadcast(contraction: Contraction, roles: Roles) -> Operand:
     """Return the operand without vectors."""
     return next(operand for operand in contraction.operands if roles.vector.place not in operand.axes)
+
+
+def paired(operand: Operand, roles: Roles) -> int | None:
+    """Return the dimension of an operand that the reduction axis indexes, or None if it is part of an index."""
+    summed = roles.summed
+    return next((d for d, i in enumerate(operand.indices) if summed is not None and i.same_as(summed.variable)), None)
 
 
 def mark(schedule: Schedule, loop: LoopRef) -> None:
@@ -69,6 +78,7 @@ def rounded(schedule: Schedule) -> bool:
         region.source
         for loop in loops
         for block in _tvm.found(loop.body, _tvm.s_tir.SBlock)
+        if any(map(_tvm.is_reduction, block.iter_vars))
         for region in block.reads
         if not any(region.source.same_as(written.source) for written in block.writes)
     ]

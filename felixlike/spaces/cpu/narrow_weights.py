@@ -69,15 +69,16 @@ def _times(schedule: Schedule, contraction: Contraction, roles: Roles, device: D
     wide, narrow = (estimate.moved(size * weights) if far else 0.0 for size in (4, ITEM_BYTES))
     times: dict[Form | None, float] = {None: max(products, wide)}
     vectorized = any(operand.constant and roles.vector.place in operand.axes for operand in contraction.operands)
-    if roles.summed is None or not vectorized:
-        return times
-    if len(layout_free_parameters(schedule.mod["main"])) == 1 and far:
+    if roles.summed is not None and vectorized and far and len(layout_free_parameters(schedule.mod["main"])) == 1:
         rows = 1 if roles.rows is None else roles.rows.extent
         shifts = 2 * weights * estimate.COSTS.unpacked * -(-rows // (device.unit.registers * 3 // 8))
         times[Form.WEIGHTS] = max(products + shifts, narrow)
     if device.multiplies_pairs and bfloat16_pairs.fits(contraction, roles, padded=True):
-        operand = bfloat16_pairs.broadcast(contraction, roles)
-        copied = 0 if operand.constant else math.prod(a.extent for a in contraction.axes if a.place in operand.axes)
+        copied = sum(
+            math.prod(axis.extent for axis in contraction.axes if axis.place in operand.axes)
+            for operand in contraction.operands
+            if not operand.constant
+        )
         conversions = 2 * copied * estimate.COSTS.rounded
         times[Form.PAIRS] = max(products / bfloat16_pairs.PAIR + conversions, narrow)
     return times

@@ -166,7 +166,7 @@ def _tile(
     last = adjacent.epilogue if adjacent.epilogue is not None else schedule.cache_write(block, 0, "global")
     if contraction.written[-1] != roles.vector.place:
         schedule.transform_layout(block, ("write", 0), _moved_last(contraction.written, roles.vector))
-    panel, lane_place, copies = None, 1, adjacent.copies
+    panel, lane_place, pair_place, copies = None, 1, None, adjacent.copies
     if roles.panel is not None:
         source = schedule.get(block).reads[roles.panel.read].source
         panel = copy_operand(schedule, block, roles.panel.read, "global", last)
@@ -174,11 +174,15 @@ def _tile(
             if schedule.get(copy).writes[0].source.same_as(source):
                 schedule.compute_inline(copy)  # padding is done during the copy into panels
                 copies = tuple(c for c in copies if c is not copy)
-        if not roles.panel.contiguous(roles.vector):
-            places = [
-                next((a.place for a in contraction.axes if _tvm.uses(i, a.variable)), None) for i in roles.panel.indices
-            ]
-            lane_place = len(places) - places.index(roles.vector.place)
+        places = [
+            next((a.place for a in contraction.axes if _tvm.uses(i, a.variable)), None) for i in roles.panel.indices
+        ]
+        lane_place = len(places) - places.index(roles.vector.place)
+        both = bfloat16_pairs.paired(roles.panel, roles) if pairs else None
+        if both is not None:
+            pair_place = len(places) - both
+            schedule.transform_layout(panel, ("write", 0), _in_pairs(places.index(roles.vector.place), both))
+        elif not roles.panel.contiguous(roles.vector):
             schedule.transform_layout(panel, ("write", 0), _moved_last(places, roles.vector))
     padding = _padding_of_rows(schedule, block, contraction, roles, copies)
     for copy in padding:
@@ -246,7 +250,7 @@ def _tile(
         length = int(schedule.get(schedule.get_loops(copy)[-1]).extent)
         _vectorize(schedule, copy, 1, next(w for w in (*widths(roles.lanes), 1) if length % w == 0))
     if panel is not None:
-        _vectorize(schedule, panel, lane_place, roles.lanes)
+        _vectorize(schedule, panel, lane_place, roles.lanes, pair_place)
     if contraction.written[-1] == roles.vector.place and in_step(schedule, last, block):
         _vectorize(schedule, last, 1, roles.lanes)
         for loop in schedule.get_loops(last)[2 + len(home) : -1] if home else []:
@@ -344,6 +348,16 @@ def _moved_last(places: Sequence[int | None], axis: Axis) -> Callable[..., list[
     return lambda *indices: [*indices[:moved], *indices[moved + 1 :], indices[moved]]
 
 
+def _in_pairs(moved: int, paired: int) -> Callable[..., list[Any]]:
+    """Return the map of a buffer's indices that moves one dimension last, with pairs along another in each element."""
+
+    def mapped(*i: Any) -> list[Any]:
+        rest = [e // bfloat16_pairs.PAIR if d == paired else e for d, e in enumerate(i) if d != moved]
+        return [*rest, i[moved], i[paired] % bfloat16_pairs.PAIR]
+
+    return mapped
+
+
 def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: int) -> None:
     """Annotate the loop over the vectors' elements in a write-back whose vectors lie across the output."""
     statement, source = schedule.get(last), schedule.get(tile).writes[0].source
@@ -354,12 +368,19 @@ def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: 
         Transpose(lanes).put(schedule, loops[across])
 
 
-def _vectorize(schedule: Schedule, block: BlockRef, place: int, lanes: int) -> None:
-    """Split vectors off the `place`-th loop of a block, counted from the innermost, and vectorize them."""
-    loops = schedule.get_loops(block)
+def _vectorize(schedule: Schedule, block: BlockRef, place: int, lanes: int, paired: int | None = None) -> None:
+    """Split vectors off the `place`-th loop of a block, counted from the innermost, and vectorize them.
+
+    Pairs are split off the `paired`-th loop, if any.
+    """
+    loops, pair = list(schedule.get_loops(block)), []
+    if paired is not None:
+        loops[-paired], both = schedule.split(loops[-paired], [None, bfloat16_pairs.PAIR])
+        bfloat16_pairs.mark(schedule, both)
+        pair.append(both)
     outer, lane = schedule.split(loops[-place], [None, lanes])
-    if place > 1:
-        schedule.reorder(outer, *loops[1 - place :], lane)
+    if place > 1 or pair:
+        schedule.reorder(outer, *loops[len(loops) + 1 - place :], lane, *pair)
     schedule.vectorize(lane)
     realize: Any = realize_of(schedule, block)
     if costs(schedule, block) or not isinstance(realize.predicate, _tvm.tirx.IntImm):

@@ -57,7 +57,9 @@ def _row(
     row["traffic_registers"] = sum(
         _moved(counter, b, device.register_bytes) * counter.item(b) / share[b] for b in store.elements
     )
-    row["moves"] = sum(_moved(counter, b, device.register_bytes, lanes) / share[b] for b in store.elements)
+    row["moves"] = sum(
+        _moved(counter, b, device.register_bytes, lanes, by_vectors=True) / share[b] for b in store.elements
+    )
     for slot, buffer in enumerate(list(store.elements)[:5]):
         columns = {**_access(counter, buffer), **_reuse(counter, earlier_counters, buffer)}
         uses = columns["reuse_count"] or 0.5
@@ -67,11 +69,11 @@ def _row(
     return row
 
 
-def _moved(counter: Counter, buffer: Any, capacity: int, lanes: int = 1) -> float:
+def _moved(counter: Counter, buffer: Any, capacity: int, lanes: int = 1, *, by_vectors: bool = False) -> float:
     """Return the elements moved through a cache of `capacity` bytes.
 
     With `lanes`, return the number of instructions, each of which moves `lanes` neighbouring elements."""
-    moved = 1.0
+    moved = counter.store.pairs[buffer] / counter.word(buffer) if by_vectors else 1.0
     for level in reversed(range(len(counter.extents))):
         vectorized = counter.inner(level) <= lanes
         if vectorized and counter.stride(buffer, level) < 2:

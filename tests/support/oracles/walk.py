@@ -50,7 +50,7 @@ class Store:
 
     Attributes:
         elements: buffer → the index arrays of its accesses, one array over all iterations for each dimension.
-        words: buffer → the elements that an execution loads as one.
+        pairs: buffer → the elements that an execution touches.
         looked_up: (buffer, dimension) pairs with a loaded index; its array holds positions in the index buffer."""
 
     block: str
@@ -59,7 +59,7 @@ class Store:
     loaded: list[Any]
     elements: dict[Any, list[list[Ints]]]
     looked_up: set[tuple[Any, int]]
-    words: dict[Any, int]
+    pairs: dict[Any, int]
 
 
 class _Packed:
@@ -116,11 +116,11 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
         loads = _loads(block.body.value)
         accesses = [(block.body.buffer, block.body.indices), *((x.source, x.indices) for x in loads)]
         looked_up = {(buffer, d) for buffer, indices in accesses for d, i in enumerate(indices) if _loads(i)}
-        elements, words = _elements(realize, path, accesses, packed)
+        elements, pairs = _elements(realize, path, accesses, packed)
         path = [loop for loop in path if not loop.over_pair]
         name = told_apart(str(block.name_hint).removesuffix("_update"), names)
         loaded = [packed.get(x.source, x.source) for x in loads]
-        stores.append(Store(name, path, block.body.buffer, loaded, elements, looked_up, words))
+        stores.append(Store(name, path, block.body.buffer, loaded, elements, looked_up, pairs))
 
     visit(func.body, [])
     return stores, homes
@@ -129,13 +129,13 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
 def _elements(
     realize: Any, path: list[Loop], accesses: list[tuple[Any, Any]], packed: dict[Any, _Packed]
 ) -> tuple[dict[Any, list[list[Ints]]], dict[Any, int]]:
-    """Return `Store.elements` and `Store.words`. A step of a pair is a further access of the same execution."""
+    """Return `Store.elements` and `Store.pairs`. A step of a pair is a further access of the same execution."""
     elements: dict[Any, list[list[Ints]]] = {}
-    words: dict[Any, int] = {}
-    pairs = [loop for loop in path if loop.over_pair]
-    for step in range(pairs[0].extent if pairs else 1):
+    pairs: dict[Any, int] = {}
+    over = [loop for loop in path if loop.over_pair]
+    for step in range(over[0].extent if over else 1):
         values = _iterations([loop for loop in path if not loop.over_pair])
-        values.update({loop.variable: np.full(values.length, step, dtype=np.int64) for loop in pairs})
+        values.update({loop.variable: np.full(values.length, step, dtype=np.int64) for loop in over})
         for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
             values[iterator.var] = _value(value, values)
         for buffer, indices in accesses:
@@ -145,8 +145,8 @@ def _elements(
             known = elements.setdefault(packed.get(buffer, buffer), [])
             if not step or not any(map(np.array_equal, [arrays] * len(known), known)):
                 known.append(arrays)
-                words[packed.get(buffer, buffer)] = step + 1
-    return elements, words
+                pairs[packed.get(buffer, buffer)] = step + 1
+    return elements, pairs
 
 
 def aligned(func: Any) -> dict[Any, Aligns]:

@@ -97,7 +97,7 @@ def _packed_constants(program: Program, replay: ReplayState, task: Task) -> Prog
         blocks = packing_blocks(replay.schedule.mod["main"].body)
         narrow = packed_constants(program, [str(b.writes[0].source.name) for b in blocks])
     else:
-        paired = [store for store, _ in program.stores() if store.word is not None]
+        paired = [store for store, _ in program.stores() if store.word is not None and store.is_reduction]
         narrow = [a.buffer for store in paired for a in store.loads if a.buffer is not store.target.buffer]
     return with_item_bytes(program, narrow, narrow_weights.ITEM_BYTES)
 
