@@ -238,9 +238,10 @@ def optimize(
         dynamic_shapes: Which sizes of the example inputs are dynamic, as torch.export takes them: an entry for each
             input by position or by name, nested like the input, with a dict from dimensions to `Dim`s for each tensor.
             `torch.export.Dim`s are accepted, too.
-        precision: Precision of float32 products: "float32" (exact), on CPUs also "bfloat16", which rounds constant
-            weights (docs/language-models.md), or on a GPU's tensor cores "tf32", "float16" or "bfloat16", which round
-            both factors (docs/gpu.md). Sums are always float32. The report names the tasks that use it.
+        precision: Precision of float32 products: "float32" (exact), on CPUs also "bfloat16" (docs/bfloat16.md), or on
+            a GPU's tensor cores "tf32", "float16" or "bfloat16" (docs/gpu.md). Factors are rounded first: both of them,
+            or only constant weights on CPUs without products of bfloat16 pairs. Sums are always float32. The report
+            names the tasks that use it.
 
     Args: How long
         rounds: Maximum number of rounds; one round measures up to 16 candidates of one task. The run ends at the first

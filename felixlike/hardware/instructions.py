@@ -7,8 +7,8 @@ _INSTRUCTIONS = re.compile(r"(sse|ssse|avx|fma|f16c|amx|bmi|neon|sve|dotprod|i8m
 
 PAIRS = "avx512bf16"
 """LLVM's name of AVX512_BF16. `vdpbf16ps` adds the products of two pairs of bfloat16 numbers to a float32 sum, in each
-32 bits of a vector: twice the products of a float32 multiply-add, at the same rate (Zen 4 and 5, Xeon since Cooper
-Lake)."""
+32 bits of a vector: twice the products of a float32 multiply-add, at the same rate (Zen 4 and 5; Cooper Lake, Sapphire
+Rapids and later)."""
 
 
 def instruction_sets(features: Iterable[str]) -> frozenset[str]:

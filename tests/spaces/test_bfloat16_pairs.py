@@ -46,6 +46,7 @@ BATCHES: dict[str, Callable[[], Any]] = {
     "inputs": lambda: op.matmul(16, 12, 32),
     "inputs, the second transposed": lambda: op.batch_matmul(2, 16, 6, 32),
     "inputs that are padded": lambda: op.batch_matmul(2, 17, 7, 20),
+    "inputs whose last vector is shorter": lambda: op.matmul(20, 7, 21),
 }
 """Products without constants, whose second factor is copied into panels."""
 

@@ -21,7 +21,7 @@ from felixlike._tvm.typing import Buffer, Func, Loop, Module, Node, Stmt, TirExp
 from felixlike.codegen import plain_loops
 from felixlike.codegen.annotations import Pairs
 from felixlike.codegen.pair_functions import LANES, name_of
-from felixlike.codegen.passes.loop_tools import step_along, unmarked
+from felixlike.codegen.passes.loop_tools import step_along
 from felixlike.errors import CompilationFailed
 
 _PAIR = 2
@@ -56,7 +56,7 @@ def _changed(func: Func) -> Func:
 
     def change(loop: Loop) -> Stmt:
         try:
-            return _in_vectors(loop, words)
+            return _in_words(loop, words)
         except CompilationFailed as error:  # it would lose its class in TVM
             errors.append(error)
             return loop
@@ -99,8 +99,20 @@ def _without_zero(total: TirExpr) -> TirExpr:
     return _tvm.simplify(total) if zero else total
 
 
+def _in_words(loop: Loop, replaced: _Buffers) -> Stmt:
+    """Replace an annotated loop that copies, or a vectorized loop whose body is an annotated loop.
+
+    `replaced` are the buffers of words.
+    """
+    if Pairs.on(loop):
+        store = loop.body
+        words = _new(store.buffer, replaced) if isinstance(store, _tvm.tirx.BufferStore) else None
+        return loop if words is None else _copy_of_words(loop, words)
+    return _in_vectors(loop, replaced)
+
+
 def _in_vectors(lane: Loop, replaced: _Buffers) -> Stmt:
-    """Replace a vectorized loop if its body is an annotated loop. `replaced` are the buffers of words."""
+    """Replace a vectorized loop if its body is an annotated loop."""
     both = lane.body
     if not isinstance(both, _tvm.tirx.For) or not Pairs.on(both):
         return lane
@@ -110,8 +122,6 @@ def _in_vectors(lane: Loop, replaced: _Buffers) -> Stmt:
             f"its {both.extent} steps are in a loop of {lane.extent}{', which is no vector' * (not vectorized)}"
         )
     store, lanes = both.body, int(lane.extent)
-    if isinstance(store, _tvm.tirx.BufferStore) and _new(store.buffer, replaced) is not None:
-        return _copy_of_words(lane, both, _new(store.buffer, replaced))
     product: Any = getattr(getattr(store, "value", None), "b", None)
     if type(getattr(store, "value", None)).__name__ != "Add" or type(product).__name__ != "Mul":
         raise _unlike("it does not sum products")
@@ -129,11 +139,14 @@ def _in_vectors(lane: Loop, replaced: _Buffers) -> Stmt:
     return _tvm.tirx.BufferStore(store.buffer, value, [start])
 
 
-def _copy_of_words(lane: Loop, both: Loop, buffer: Buffer) -> Stmt:
-    """Return a loop in which each lane stores both elements of its pair as a word. `buffer` is the buffer of words."""
+def _copy_of_words(both: Loop, buffer: Buffer) -> Stmt:
+    """Return the statement that stores both elements of a pair as a word. `buffer` is the buffer of words."""
     store = both.body
     (place,) = store.indices
-    if (step_along(place, lane.loop_var), step_along(place, both.loop_var)) != (_PAIR, 1):
+    start = _tvm.simplify(_tvm.substituted(place, {both.loop_var: 0}))
+    two = _one(place) * _PAIR
+    odd = _tvm.simplify(_tvm.tirx.floormod(start, two))
+    if step_along(place, both.loop_var) != 1 or not isinstance(odd, _tvm.tirx.IntImm) or int(odd):
         raise _unlike("it does not store pairs that are neighbours")
 
     def bits(step: int) -> TirExpr:
@@ -141,8 +154,8 @@ def _copy_of_words(lane: Loop, both: Loop, buffer: Buffer) -> Stmt:
         return _tvm.tirx.reinterpret(_STORED, value).astype("uint32")
 
     word = bits(0) | (bits(1) << _tvm.tirx.const(_tvm.bits(_HALF), "uint32"))
-    start = _tvm.simplify(_tvm.tirx.floordiv(_start(place, lane, both), _one(place) * _PAIR)) + lane.loop_var
-    return unmarked(lane, _tvm.tirx.BufferStore(buffer, _tvm.tirx.reinterpret(_WORD, word), [start]))
+    first = _tvm.simplify(_tvm.tirx.floordiv(start, two))
+    return _tvm.tirx.BufferStore(buffer, _tvm.tirx.reinterpret(_WORD, word), [first])
 
 
 def _words(factor: TirExpr, lane: Loop, both: Loop, replaced: _Buffers) -> TirExpr:
