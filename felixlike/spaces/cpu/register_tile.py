@@ -177,11 +177,13 @@ def _tile(
         places = [
             next((a.place for a in contraction.axes if _tvm.uses(i, a.variable)), None) for i in roles.panel.indices
         ]
-        lane_place = len(places) - places.index(roles.vector.place)
+        moved = places.index(roles.vector.place)
+        if pairs or not roles.panel.contiguous(roles.vector):
+            lane_place = len(places) - moved
         both = bfloat16_pairs.paired(roles.panel, roles) if pairs else None
         if both is not None:
             pair_place = len(places) - both
-            schedule.transform_layout(panel, ("write", 0), _in_pairs(places.index(roles.vector.place), both))
+            schedule.transform_layout(panel, ("write", 0), _in_pairs(moved, both))
         elif not roles.panel.contiguous(roles.vector):
             schedule.transform_layout(panel, ("write", 0), _moved_last(places, roles.vector))
     padding = _padding_of_rows(schedule, block, contraction, roles, copies)
