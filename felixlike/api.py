@@ -243,9 +243,10 @@ def optimize(
             `torch.export.Dim`s are accepted, too.
         instances: Joint sizes for which programs are chosen if several sizes are dynamic, see `felixlike.instances`.
             None for all combinations of the sizes of each `Dim`. Calls may have any sizes in their ranges either way.
-        precision: Precision of float32 products: "float32" (exact), on CPUs also "bfloat16", which rounds constant
-            weights (docs/language-models.md), or on a GPU's tensor cores "tf32", "float16" or "bfloat16", which round
-            both factors (docs/gpu.md). Sums are always float32. The report names the tasks that use it.
+        precision: Precision of float32 products: "float32" (exact), on CPUs also "bfloat16" (docs/bfloat16.md), or on
+            a GPU's tensor cores "tf32", "float16" or "bfloat16" (docs/gpu.md). Factors are rounded first: both of them,
+            or only constant weights on CPUs without products of bfloat16 pairs. Sums are always float32. The report
+            names the tasks that use it.
 
     Args: How long
         rounds: Maximum number of rounds; one round measures up to 16 candidates of one task (64 with

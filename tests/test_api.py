@@ -27,7 +27,7 @@ from felixlike.errors import (
     StoreError,
     UnknownTarget,
 )
-from felixlike.hardware import host_device, resolve_target, with_precision
+from felixlike.hardware import host_device, imitated_target, resolve_target, with_precision
 from felixlike.measure.local.builder import Builder
 from felixlike.tuning.config import RunConfig
 
@@ -258,9 +258,8 @@ def test_weights_in_bfloat16(tmp_path: Path) -> None:
     """A layer that takes the time of loading its weights rounds them; a small one does not."""
     torch.manual_seed(0)
     small, large, x = nn.Linear(64, 1024), nn.Linear(1024, 1024), torch.randn(1, 64)
-    tuned = fx.optimize(
-        nn.Sequential(small, nn.ReLU(), large).eval(), x, precision="bfloat16", effort="instant", progress=False
-    )
+    model, target = nn.Sequential(small, nn.ReLU(), large).eval(), imitated_target("zen3")
+    tuned = fx.optimize(model, x, target=target, precision="bfloat16", effort="instant", progress=False)
     precisions = {task.precision: task for task in tuned.report.tasks}
     assert set(precisions) == {"bfloat16", "float32"}
     assert precisions["float32"].flops < precisions["bfloat16"].flops
@@ -268,6 +267,21 @@ def test_weights_in_bfloat16(tmp_path: Path) -> None:
     assert 1e-4 < tuned.report.error < 1e-2
     rounded = nn.functional.linear(small(x).relu(), large.weight.bfloat16().float(), large.bias)
     torch.testing.assert_close(tuned(x), rounded.detach(), rtol=1e-4, atol=1e-5)
+    tuned.save(tmp_path / "model.flx")
+    assert torch.equal(fx.load(tmp_path / "model.flx")(x), tuned(x))
+
+
+def test_products_of_bfloat16_pairs(tmp_path: Path) -> None:
+    """Both factors are rounded where that is faster. Other processors imitate one with the instruction."""
+    torch.manual_seed(0)
+    first, last, x = nn.Linear(192, 256), nn.Linear(256, 4), torch.randn(32, 192)
+    model, target = nn.Sequential(first, nn.LayerNorm(256), last).eval(), imitated_target("zen5")
+    tuned = fx.optimize(model, x, target=target, precision="bfloat16", effort="instant", progress=False)
+    (rounded,) = [task for task in tuned.report.tasks if task.precision == "bfloat16"]
+    assert f"Products: bfloat16 factors in {rounded.title}; float32 elsewhere" in str(tuned.report)
+    assert 1e-4 < tuned.report.error < 1e-2
+    product = nn.functional.linear(x.bfloat16().float(), first.weight.bfloat16().float(), first.bias)
+    torch.testing.assert_close(tuned(x), last(model[1](product)).detach(), rtol=1e-4, atol=1e-4)
     tuned.save(tmp_path / "model.flx")
     assert torch.equal(fx.load(tmp_path / "model.flx")(x), tuned(x))
 

@@ -180,6 +180,18 @@ class Narrow(LoopAnnotation):
 
 
 @dataclass(frozen=True, slots=True)
+class Pairs(LoopAnnotation):
+    """Mark a loop over two steps of a reduction, in a loop over a vector, that one instruction computes together.
+
+    Attributes:
+        precision: Position in `hardware.PRECISIONS`, since formulas replay loop annotations that are numbers.
+    """
+
+    key = "felixlike.pairs"
+    precision: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tile(LoopAnnotation):
     """Mark a reduction loop of a tile. Rules do not use it: `first_and_last` marks loops for later passes."""
 

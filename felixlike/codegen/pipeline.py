@@ -22,6 +22,7 @@ from felixlike.codegen.annotations import (
     Keys,
     LoopAnnotation,
     Narrow,
+    Pairs,
     Peel,
     Prefetch,
     Row,
@@ -31,11 +32,13 @@ from felixlike.codegen.annotations import (
     Tile,
     Transpose,
 )
+from felixlike.codegen.pair_functions import with_pair_functions
 from felixlike.codegen.passes import (
     first_and_last,
     from_infinity,
     guard,
     keep_nan,
+    multiply_pairs,
     only_marked_are_asynchronous,
     peel_columns,
     peel_tails,
@@ -132,6 +135,7 @@ CPU_PASSES = (
         ends=(Invariant.WHOLE_TILES,),
     ),
     Pass(prefetch, (Prefetch, Narrow), takes=(Prefetch, Narrow), needs=(Invariant.DIMENSIONS, Invariant.ROWS)),
+    _of(multiply_pairs, Pairs, needs=(Invariant.NAMELESS,), ends=(Invariant.DIMENSIONS,)),
     _of(peel_tails, Peel, ends=(Invariant.DIMENSIONS,)),
     _of(peel_columns, Columns, ends=(Invariant.DIMENSIONS,)),
     _of(rows_in_vectors, Row, needs=(Invariant.EXTREMES,), ends=(Invariant.DIMENSIONS,)),
@@ -163,9 +167,10 @@ PASSES: dict[str, tuple[Pass, ...]] = {"llvm": CPU_PASSES, "cuda": GPU_PASSES}
 def lower(module: Module, target: Any) -> Module:
     """Run a target kind's passes over the PrimFuncs of an IRModule. Relax functions are not changed."""
     module = plain_loops.without_scopes(module)
-    for one in PASSES[kind_of(target).name]:
+    kind = kind_of(target)
+    for one in PASSES[kind.name]:
         module = one.run(module)
-    return module
+    return with_pair_functions(module, target) if kind.on_host else module
 
 
 def out_of_order(passes: Sequence[Pass]) -> Iterator[str]:

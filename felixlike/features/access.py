@@ -24,10 +24,10 @@ CACHE_LINE = 64
 
 def access(view: StoreView, buffer: Buffer) -> dict[str, Expr]:
     """Return the columns of one buffer, except those for reuse."""
-    item = buffer.item_bytes
+    item = view.item_bytes(buffer)
     stored = buffer is view.store.target.buffer
     loaded = any(load.buffer is buffer for load in view.store.loads)
-    unique_bytes = view.elements(buffer, 0) * item
+    unique_bytes = view.elements(buffer, 0) * buffer.item_bytes
     return {
         "read": const(int(not stored)),
         "write": const(int(stored and not loaded)),
@@ -47,14 +47,14 @@ def _lines(view: StoreView, buffer: Buffer) -> Expr:
         stride = view.stride(buffer, level)
         if stride is None:
             continue
-        per_step = minimum(1, stride * buffer.item_bytes / CACHE_LINE)
+        per_step = minimum(1, stride * view.item_bytes(buffer) / CACHE_LINE)
         lines_at_level = view.iterations / view.inner(level + 1) * per_step
         lines = select(at_least(view.extents[level], 2) * view.moves(buffer, level), lines_at_level, lines)
     return lines
 
 
 def _innermost_stride(view: StoreView, buffer: Buffer) -> Expr:
-    """Return the stride of the innermost loop of extent > 1, in elements; 0 if that loop does not move the access."""
+    """Return the stride of the innermost loop of extent > 1, in words; 0 if that loop does not move the access."""
     innermost: Expr = const(0)
     for level in range(len(view.loops)):
         stride = view.stride(buffer, level)

@@ -139,9 +139,14 @@ def _views(program: Program, memo: Memo) -> list[StoreView]:
     """Return a view of each store of a program, in program order."""
     views: list[StoreView] = []
     for store, path in program.stores():
-        loops = tuple(loop for loop in _run(path) if not (loop.extent.is_const and loop.extent.value == 1))
+        loops = tuple(loop for loop in _run(path) if not (_is_single(loop) or loop.variable is store.word))
         views.append(StoreView(program, store, loops, path, tuple(views), memo))
     return views
+
+
+def _is_single(loop: Loop) -> bool:
+    """Return whether a loop has one iteration at every point."""
+    return loop.extent.is_const and loop.extent.value == 1
 
 
 def _run(path: tuple[Loop, ...]) -> tuple[Loop, ...]:

@@ -11,8 +11,9 @@ each run moves everything again. Inside the innermost loop, one element of each 
 `moves` applies the same formula to the registers and counts instructions: along a vector loop, one instruction moves
 all elements that are contiguous, or broadcasts one element to all lanes. Fully fused nests and cooperative fetches have
 no vector loop of their own, so every element counts there. On tensor cores, each thread of a warp loads a quarter of
-the operands: its own steps of the reduction. These features replace TVM's arithmetic-intensity curve
-(per_store_feature.cc, group 3), whose sample points do not depend on the device's memories.
+the operands: its own steps of the reduction. Of bfloat16 numbers, a pair is moved as one element. These features
+replace TVM's arithmetic-intensity curve (per_store_feature.cc, group 3), whose sample points do not depend on the
+device's memories.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SHARED_STEPS = 4
 def traffic(view: StoreView, device: Device) -> dict[str, Expr]:
     """Return the bytes that each memory moves, and the instructions that fill registers."""
     return {
-        "traffic_registers": add(_loaded(view, b, device.register_bytes) * b.item_bytes for b in view.buffers),
+        "traffic_registers": add(_loaded(view, b, device.register_bytes) * view.item_bytes(b) for b in view.buffers),
         "traffic_l1": _bytes(view, device.l1_bytes),
         "traffic_l2": _bytes(view, device.l2_bytes),
         "moves": add(_loaded(view, buffer, device.register_bytes, by_vectors=True) for buffer in view.buffers),
@@ -46,12 +47,12 @@ def _loaded(view: StoreView, buffer: Buffer, capacity: int, *, by_vectors: bool 
 
 def _bytes(view: StoreView, capacity: int) -> Expr:
     """Return the bytes that a memory of this capacity moves."""
-    return add(_moved(view, buffer, capacity) * buffer.item_bytes for buffer in view.buffers)
+    return add(_moved(view, buffer, capacity) * view.item_bytes(buffer) for buffer in view.buffers)
 
 
 def _moved(view: StoreView, buffer: Buffer, capacity: int, *, by_vectors: bool = False) -> Expr:
     """Return the elements, or the vector instructions, that a memory of this capacity moves."""
-    moved: Expr = const(1)
+    moved: Expr = const(view.words(buffer) if by_vectors else 1)
     for level in reversed(range(len(view.loops))):
         new_elements = view.elements(buffer, level) / view.elements(buffer, level + 1)
         factor = select(at_most(view.touched_bytes(level + 1), capacity), new_elements, view.extents[level])

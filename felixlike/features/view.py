@@ -2,6 +2,10 @@
 
 Input: a store, its loops, the program. Output: `StoreView`. Complete products of tile factors are constants by
 construction (`symbolic.expr.node.Group`), so the width of a fully covered dimension is a constant too.
+
+An instruction for pairs of bfloat16 numbers does in one execution what a multiply-add does for one step of a reduction.
+The loop over the pair is therefore no loop of the view: an execution touches both elements, as one word if they are
+neighbours.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ class StoreView:
     Attributes:
         program: The program.
         store: The store.
-        loops: The loops around the store, outermost first, without those of constant extent 1.
+        loops: The loops around the store, outermost first, without those of constant extent 1 and that over a pair.
         path: All loops around the store.
         earlier: The views of the stores before it, in program order.
         memo: The cache shared with other stores.
@@ -65,6 +69,36 @@ class StoreView:
     path: tuple[Loop, ...]
     earlier: tuple[StoreView, ...]
     memo: Memo
+
+    @cached_property
+    def _pair(self) -> tuple[Loop, ...]:
+        """Return the loop over the pair that an execution touches, if any."""
+        return tuple(loop for loop in self.path if loop.variable is self.store.word)
+
+    def item_bytes(self, buffer: Buffer) -> int:
+        """Return the bytes that an execution touches: those of an element, or of a pair of them."""
+        return buffer.item_bytes * self._pairs(buffer)
+
+    def words(self, buffer: Buffer) -> int:
+        """Return the words that an execution touches: 2 if the elements of a pair are no neighbours, else 1."""
+        return self._pairs(buffer) // self._word(buffer)
+
+    def _pairs(self, buffer: Buffer) -> int:
+        """Return the elements that an execution touches: 2 if the loop over a pair moves an access, else 1."""
+        paired = [loop for loop in self._pair if any(a.uses(loop.variable) for a in self.accesses(buffer))]
+        return int(paired[0].extent.value) if paired else 1
+
+    def _word(self, buffer: Buffer) -> int:
+        """Return the elements that an execution touches as one word."""
+        steps = [self._flat(a, loop) for loop in self._pair for a in self.accesses(buffer) if a.uses(loop.variable)]
+        return self._pairs(buffer) if all(step is const(1) for step in steps) else 1
+
+    def _flat(self, access: Access, loop: Loop) -> Expr:
+        """Return the average number of elements by which a step of a loop moves an access."""
+        flat: Expr = const(0)
+        for index, step in zip(reversed(access.indices), reversed(access.buffer.steps), strict=True):
+            flat = flat + index.step(loop.variable, loop.extent) * step
+        return expand(flat)
 
     @cached_property
     def extents(self) -> tuple[Expr, ...]:
@@ -106,9 +140,10 @@ class StoreView:
 
     def _width(self, indices: list[Index], level: int) -> Expr:
         """Return the extent that several indices of one dimension cover together."""
-        low, high = self.memo.span(indices[0], self.loops, level)
+        loops = (*self.loops, *self._pair)
+        low, high = self.memo.span(indices[0], loops, level)
         for other in indices[1:]:
-            first, last = self.memo.span(other, self.loops, level)
+            first, last = self.memo.span(other, loops, level)
             low, high = minimum(low, first), maximum(high, last)
         return self.memo.difference(high, low)
 
@@ -129,7 +164,7 @@ class StoreView:
         )
 
     def stride(self, buffer: Buffer, level: int) -> Expr | None:
-        """Return the average number of elements by which a step of the loop at `level` moves an access.
+        """Return the average number of elements, or words, by which a step of the loop at `level` moves an access.
 
         None if the loop's variable occurs in no access to the buffer.
         """
@@ -138,10 +173,7 @@ class StoreView:
         for access in self.accesses(buffer):
             if not access.uses(loop.variable):
                 continue
-            flat: Expr = const(0)
-            for index, step in zip(reversed(access.indices), reversed(buffer.steps), strict=True):
-                flat = flat + index.step(loop.variable, loop.extent) * step
-            flat = expand(flat)
+            flat = expand(self._flat(access, loop) / self._word(buffer))
             flat = -flat if flat.high <= 0 else flat
             minimum_stride = flat if minimum_stride is None else minimum(minimum_stride, flat)
         return minimum_stride

@@ -17,6 +17,9 @@ CONSTANTS = "felixlike.constants"
 TERMS = "felixlike.terms"
 """Attribute of a function without reduction blocks: the number of terms of its longest sum."""
 
+EXACT = "felixlike.exact"
+"""Attribute of a function whose factors are not rounded, whatever the precision: it would lose too many digits."""
+
 LAYOUT_FREE = "layout_free_buffers"
 """TVM's attribute that lists the parameters whose layout RewriteLayout of MetaSchedule, or our own rule, may change."""
 

@@ -25,6 +25,8 @@ class Device:
         clock_hz: Clock of a core in Hz.
         memory_bandwidth: Bandwidth of the whole device from and to main memory, in bytes per second.
         precision: Name of the precision that products of float32 numbers may be computed in (`precision.py`).
+        multiplies_pairs: Whether a CPU may compute products in pairs of bfloat16 numbers: the precision allows it, and
+            it has the instruction (`instructions.PAIRS`).
     """
 
     kind: str
@@ -41,6 +43,7 @@ class Device:
     clock_hz: float = 2.5e9
     memory_bandwidth: float = 20e9
     precision: str = "float32"
+    multiplies_pairs: bool = False
 
     @property
     def unit(self) -> VectorUnit:

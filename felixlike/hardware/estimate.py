@@ -17,7 +17,7 @@ from felixlike.hardware.vectors import IN_FLIGHT, TILE
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """How long work takes. `late`, `unshared`, `transposed`, `one_by_one` and `unpacked` are chosen by hand.
+    """How long work takes. `late`, `unshared`, `transposed`, `one_by_one`, `unpacked` and `rounded` are chosen by hand.
 
     Attributes:
         late: Part of a load's time that products do not hide, since some loads come from beyond the L1 cache.
@@ -27,6 +27,8 @@ class Costs:
             tiles, in products.
         one_by_one: Elements computed in the time of a vector where no rule vectorizes, but LLVM may.
         unpacked: Time of making a vector of bfloat16 elements float32, in products: two instructions.
+        rounded: Time of copying an element of a vector that is rounded to bfloat16, in products of a vector's element:
+            a load, a store and ten instructions in between.
         balance: Floating-point operations in the time of a byte from or to main memory, for all cores together: 350 to
             500 GFLOPS and 20 to 60 GB/s on two cores.
     """
@@ -37,6 +39,7 @@ class Costs:
     transposed: float = 0.25
     one_by_one: float = 4.0
     unpacked: float = 2.0
+    rounded: float = 6.0
     balance: float = 16.0
 
 

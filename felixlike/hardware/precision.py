@@ -1,6 +1,7 @@
 """Select the precision of products of float32 numbers: exact, or with factors that are rounded first.
 
-A GPU's tensor cores round both factors. CPUs round constant weights to bfloat16, which halves the bytes to load.
+A GPU's tensor cores round both factors, and so do CPUs that multiply pairs of bfloat16 numbers (`instructions.PAIRS`).
+Other CPUs round constant weights to bfloat16, which halves the bytes to load.
 
 Input: a TVM target and a precision's name. Output: a target with the precision as an attribute. Keys of tasks, records
 and saved models contain the target, so those of different precisions are never mixed up.
@@ -15,7 +16,9 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._util import option_checks
 from felixlike.errors import InvalidOption, UnknownTarget
+from felixlike.hardware.instructions import PAIRS
 from felixlike.hardware.kinds import kind_of
+from felixlike.hardware.presets import machines
 from felixlike.hardware.simulated import simulated
 
 _ATTRIBUTE = "feature.precision"
@@ -34,9 +37,9 @@ class Precision:
     Attributes:
         name: Name for users.
         unit: The largest relative error of a product: half of the distance of two neighbours for each factor that is
-            rounded. Both are, 2⁻¹⁰ and 2⁻⁷, except on CPUs, 2⁻⁸.
+            rounded. Both are, 2⁻¹⁰ and 2⁻⁷, except on CPUs without pairs, 2⁻⁸.
         times: Ratio of products per second to float32, rounded (white papers of A100, 19.5 : 156 : 312, and H100, 67 :
-            495 : 989 TFLOP/s).
+            495 : 989 TFLOP/s; 287 : 575 GFLOP/s were measured on a core of Zen 5).
         growth: Ratio of a model's tolerance to that of a contraction.
     """
 
@@ -64,7 +67,7 @@ class Precision:
     def model_tolerance(self) -> float:
         """Return the largest accepted error of a model, whose layers' errors add up like a random walk of 16 steps.
 
-        On CPUs only some layers round, so it is 2 % of the largest output at most.
+        On CPUs it is 2 % of the largest output at most. Only some layers round there.
         """
         return self.growth * self.tolerance
 
@@ -75,8 +78,11 @@ FLOAT32 = Precision("float32", 2.0**-24, 1)
 BFLOAT16 = Precision("bfloat16", 2.0**-7, 16)
 """The precision of tensor cores that round both factors to bfloat16."""
 
+PAIRS_PRECISION = Precision(BFLOAT16.name, 2.0**-7, 2, growth=1.25)
+"""The same precision on CPUs that multiply pairs."""
+
 _WEIGHTS = Precision(BFLOAT16.name, 2.0**-8, 1, growth=2.5)
-"""The same precision on CPUs, where only constant weights are rounded."""
+"""The same precision on other CPUs, where only constant weights are rounded."""
 
 PRECISIONS = (
     FLOAT32,
@@ -113,7 +119,28 @@ def precision_of(target: Any) -> Precision:
         InvalidOption: If the target's attribute is not a precision.
     """
     precision = check_precision(str(target.attrs.get(_ATTRIBUTE, FLOAT32.name)))
-    return _WEIGHTS if precision is BFLOAT16 and kind_of(target).on_host else precision
+    if precision is not BFLOAT16 or not kind_of(target).on_host:
+        return precision
+    return PAIRS_PRECISION if multiplies_pairs(target) else _WEIGHTS
+
+
+def multiplies_pairs(target: Any) -> bool:
+    """Return whether schedules for a CPU's target may use products of pairs of bfloat16 numbers.
+
+    A target that imitates a described machine has that machine's instructions. Code for a processor without them
+    computes the same with others (`codegen/pair_functions.py`).
+
+    Args:
+        target: A TVM target of a CPU.
+    """
+    imitated = simulated(target)
+    name = str(target.attrs.get("model", "")) if imitated is None else imitated.machine
+    if name in machines():
+        machine = machines()[name]
+        target = _tvm.Target({"kind": "llvm", "mtriple": machine.triple, "mcpu": machine.mcpu})
+        return PAIRS in _tvm.cpu_features(target)
+    is_host = str(target.attrs.get("mcpu", "")) == _tvm.host_cpu()  # a hypervisor may hide some of its instructions
+    return PAIRS in _tvm.cpu_features(target) and not (is_host and PAIRS not in _tvm.host_features())
 
 
 def with_precision(target: Any, name: Any) -> Any:

@@ -10,7 +10,7 @@ from felixlike.hardware.device import Device
 from felixlike.hardware.gpu import gpu_at_hand, gpu_device, require_gpu
 from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import kind_of
-from felixlike.hardware.precision import checked_precision, precision_of
+from felixlike.hardware.precision import PAIRS_PRECISION, checked_precision, precision_of
 from felixlike.hardware.presets import described, imitated, machines, with_processor
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import PREFIX, SIMULATED_NAMES, Simulated, simulated, simulated_by_name
@@ -203,7 +203,8 @@ def target_device(target: Target) -> Device:
 def _as_in(target: Target, device: Device) -> Device:
     """Return the device with the target's number of cores and precision."""
     cores = int(target.attrs.get("num-cores", device.cores))
-    return replace(device, cores=cores, precision=precision_of(target).name)
+    precision = precision_of(target)
+    return replace(device, cores=cores, precision=precision.name, multiplies_pairs=precision is PAIRS_PRECISION)
 
 
 def _modest(mcpu: str) -> Device:

@@ -46,6 +46,8 @@ class TaskReport:
             versions.
         layers: What each call site computes, in names of the user's model: "layer1.0.conv1 + bn1 + relu". Empty if
             the model has no such names, and in reports of earlier versions.
+        rounded: What is rounded to `precision`: "factors" of products, or only "weights". Empty for float32, and in
+            reports of earlier versions.
     """
 
     name: str
@@ -68,6 +70,7 @@ class TaskReport:
     recalled_failures: int = 0
     predicted: float = math.nan
     layers: tuple[str, ...] = ()
+    rounded: str = ""
 
     @property
     def title(self) -> str:

@@ -165,11 +165,16 @@ def precision_words(report: ReportData) -> str:
     """Return the precision of products as text; empty if float32 was requested."""
     if report.precision == "float32":
         return ""
-    reduced = dict.fromkeys(task.title for task in report.tasks if task.precision != "float32")
+    on_host = '"llvm"' in report.target
+    reduced: dict[str, dict[str, None]] = {}
+    for task in report.tasks:
+        if task.precision != "float32":
+            what = "weights" if on_host and task.rounded != "factors" else "factors" if on_host else "on tensor cores"
+            reduced.setdefault(what, {})[task.title] = None
     if not reduced:
         return f"{report.precision} was requested, but all are float32"
-    kind = "weights" if '"llvm"' in report.target else "on tensor cores"
-    return f"{report.precision} {kind} in {', '.join(reduced)}; float32 elsewhere"
+    parts = [f"{report.precision} {what} in {', '.join(titles)}" for what, titles in reduced.items()]
+    return "; ".join([*parts, "float32 elsewhere"])
 
 
 def run_notes(report: ReportData) -> list[str]:

@@ -17,7 +17,7 @@ from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
 from felixlike.hardware import Device, kind_of, target_device
 from felixlike.spaces import metaschedule
-from felixlike.spaces.cpu import narrow_weights
+from felixlike.spaces.cpu import bfloat16_pairs, narrow_weights
 from felixlike.spaces.cpu.flat import flat
 from felixlike.spaces.cpu.query_tiles import query_tiles
 from felixlike.spaces.cpu.register_bounds import keeps_to_bounds
@@ -146,7 +146,7 @@ def _rewrite_layout(schedule: Schedule) -> bool:
     again. Then change the type of packed constants where the schedule says so.
     """
     packed = packing_blocks(schedule.mod["main"].body) or _tvm.ms.postproc.RewriteLayout().apply(schedule)
-    return bool(packed and narrow_weights.narrowed(schedule))
+    return bool(packed and narrow_weights.narrowed(schedule) and bfloat16_pairs.rounded(schedule))
 
 
 def _schedules(trace: Trace) -> bool:

@@ -13,6 +13,8 @@ the last tile instead. Rows may therefore be padded only to get better tiles: 6Ã
 
 from __future__ import annotations
 
+from typing import Any
+
 from felixlike._tvm.typing import BlockRef, Schedule
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import estimate
@@ -55,11 +57,15 @@ def multiples(contraction: Contraction, vector: Axis, rows: Axis | None, lanes: 
     return result
 
 
-def pack_when_compiled(schedule: Schedule, block: BlockRef, moved: int, lanes: int) -> None:
-    """Turn a block that pads a constant into one that runs once, and make dimension `moved` the innermost, in
-    vectors.
+def pack_when_compiled(schedule: Schedule, block: BlockRef, moved: int, lanes: int, paired: int | None = None) -> None:
+    """Turn a block that pads a constant into one that runs once, and make dimension `moved` the innermost, in vectors.
+
+    If `paired` is a dimension, each element of a vector is a pair of neighbours along it.
     """
-    schedule.transform_layout(
-        block, ("write", 0), lambda *i: [i[moved] // lanes, *i[:moved], *i[moved + 1 :], i[moved] % lanes]
-    )
+
+    def packed(*i: Any) -> list[Any]:
+        rest = [e if d != paired else e // 2 for d, e in enumerate(i) if d != moved]
+        return [i[moved] // lanes, *rest, i[moved] % lanes, *([] if paired is None else [i[paired] % 2])]
+
+    schedule.transform_layout(block, ("write", 0), packed)
     schedule.annotate(block, PACKING, True)

@@ -33,14 +33,15 @@ class _NoPlace(Exception):
     """Raised if a block cannot be placed around a tile."""
 
 
-def settle_surroundings(schedule: Schedule, block: BlockRef) -> Surroundings | None:
+def settle_surroundings(schedule: Schedule, block: BlockRef, *, stored: bool = False) -> Surroundings | None:
     """Inline the blocks around a block of a schedule.
 
+    With `stored`, operands that other blocks compute are copies, even where they could be inlined.
     Returns None if another block is not elementwise or the blocks after it have several ends. The schedule may then be
     changed in part.
     """
     try:
-        return _inline_surroundings(schedule, block)
+        return _inline_surroundings(schedule, block, stored=stored)
     except _NoPlace:
         return None
     except _tvm.TVM_ERRORS as error:
@@ -49,14 +50,14 @@ def settle_surroundings(schedule: Schedule, block: BlockRef) -> Surroundings | N
         return None
 
 
-def _inline_surroundings(schedule: Schedule, block: BlockRef) -> Surroundings | None:
+def _inline_surroundings(schedule: Schedule, block: BlockRef, *, stored: bool) -> Surroundings | None:
     """Inline the blocks around `block`."""
     chain = _blocks_after(schedule, block)
     if chain is None:
         return None
     copies: list[Any] = []
     for producer in schedule.get_producers(block):
-        copies += _inline_producer(schedule, producer)
+        copies += _inline_producer(schedule, producer, stored=stored)
     names = {str(schedule.get(b).name_hint) for b in (block, *chain)}
     for consumer in chain:
         for producer in schedule.get_producers(consumer):
@@ -90,14 +91,14 @@ def _blocks_after(schedule: Schedule, block: BlockRef) -> list[Any] | None:
     return blocks if len(ends) <= 1 and all(elementwise(schedule, b) for b in blocks) else None
 
 
-def _inline_producer(schedule: Schedule, block: BlockRef) -> list[Any]:
-    """Inline a block's producers, and the block too unless it has calls. Return the blocks that stay."""
+def _inline_producer(schedule: Schedule, block: BlockRef, *, stored: bool = False) -> list[Any]:
+    """Inline a block's producers, and the block too unless it has calls or is stored. Return the blocks that stay."""
     if not elementwise(schedule, block):
         raise _NoPlace("a block contains a reduction")
     for producer in schedule.get_producers(block):
         if _inline_producer(schedule, producer):
             raise _NoPlace("two consecutive blocks pad")
-    if costs(schedule, block):
+    if stored or costs(schedule, block):
         return [block]
     schedule.compute_inline(block)
     return []

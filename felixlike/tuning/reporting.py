@@ -181,6 +181,7 @@ def task_report(state: TaskState, choice: Choice) -> TaskReport:
         point=dict(zip(names, candidate.point, strict=True)) if candidate else {},
         sampled=cached.sampled if cached else state.sampled,
         precision=candidate.sketch.precision if candidate else FLOAT32.name,
+        rounded=candidate.sketch.rounded if candidate else "",
     )
 
 

@@ -16,6 +16,7 @@ from felixlike.codegen.annotations import (
     Columns,
     Guard,
     Keys,
+    Pairs,
     Peel,
     Prefetch,
     Row,
@@ -244,6 +245,24 @@ def only_marked_are_asynchronous() -> Any:
     return schedule
 
 
+def multiply_pairs() -> Any:
+    """A row times eight columns in two vectors, with the row's pairs in a copy."""
+    (a,), b = _inputs(a=(6,)), _tvm.te.placeholder((3, 8, 2), "bfloat16", name="b")
+    k = _tvm.te.reduce_axis((0, 6), name="k")
+    y = _tvm.te.compute((8,), lambda j: _tvm.te.sum(a[k] * b[k // 2, j, k % 2].astype("float32"), axis=k), name="y")
+    schedule = _schedule(a, b, y)
+    block = schedule.get_sblock("y")
+    copy = schedule.cache_read(block, 0, "global")
+    schedule.unsafe_set_dtype(copy, 0, "bfloat16")
+    column, step = schedule.get_loops(block)
+    (vector, lane), (step, pair) = schedule.split(column, [None, 4]), schedule.split(step, [None, 2])
+    schedule.reorder(step, vector, lane, pair)
+    schedule.vectorize(lane)
+    Pairs(3).put(schedule, pair)
+    schedule.decompose_reduction(block, step)
+    return schedule
+
+
 def tensor_cores() -> Any:
     """A product of 16 × 8 by one warp: two rows and two columns a thread."""
     a, b = _inputs(a=(16, 16), b=(16, 8))
@@ -280,6 +299,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         guard,
         tile_rows,
         prefetch,
+        multiply_pairs,
         peel_tails,
         peel_columns,
         rows_in_vectors,

@@ -14,11 +14,14 @@ from felixlike.hardware import (
     PRECISIONS,
     Precision,
     check_precision,
+    described_target,
+    imitated_target,
     precision_of,
     resolve_target,
     target_device,
     with_precision,
 )
+from felixlike.hardware.precision import multiplies_pairs
 
 GPU = resolve_target("sm_90")
 ROUNDED = [precision for precision in PRECISIONS if precision.is_reduced]
@@ -72,15 +75,29 @@ def test_targets_with_a_bad_attribute_are_refused(attributes: dict[str, str], wo
     assert words in str(caught.value)
 
 
-def test_cpus_round_weights_to_bfloat16() -> None:
-    """One factor is rounded, so that a product's error is half of that on tensor cores, and no product is faster."""
-    target = with_precision(resolve_target("cpu"), "bfloat16")
-    assert target_device(target).precision == "bfloat16"
-    precision = precision_of(resolve_target(_tvm.Target(str(target))))
-    assert (precision.name, precision.times) == ("bfloat16", 1)
-    assert precision.unit == check_precision("bfloat16").unit / 2
-    assert precision.model_tolerance <= 2e-2
-    assert target_device(resolve_target("cpu")).precision == "float32"
+@pytest.mark.parametrize(
+    ("machine", "times", "rounded"), [("zen3", 1, 1), ("graviton2", 1, 1), ("zen4", 2, 2), ("emerald-rapids", 2, 2)]
+)
+def test_cpus_round_to_bfloat16(machine: str, times: int, rounded: int) -> None:
+    """CPUs without products of pairs round only weights: the error is half as large, and no product is faster."""
+    for exact in (described_target(machine), imitated_target(machine)):
+        target = with_precision(exact, "bfloat16")
+        assert target_device(target).precision == "bfloat16"
+        assert target_device(target).multiplies_pairs == (rounded == 2)
+        precision = precision_of(resolve_target(_tvm.Target(str(target))))
+        assert (precision.name, precision.times) == ("bfloat16", times)
+        assert precision.unit == check_precision("bfloat16").unit * rounded / 2
+        assert precision.model_tolerance <= 2e-2
+        assert target_device(exact).precision == "float32"
+
+
+def test_instructions_that_a_hypervisor_hides_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM lists the instructions of a processor's name. The host may have fewer."""
+    target = _tvm.Target({"kind": "llvm", "mcpu": "znver5", "num-cores": 1})
+    monkeypatch.setattr(_tvm, "host_cpu", lambda: "znver5")
+    for features in ({"avx512f", "avx512bf16"}, {"avx512f"}):
+        monkeypatch.setattr(_tvm, "host_features", lambda features=features: frozenset(features))
+        assert multiplies_pairs(target) == ("avx512bf16" in features)
 
 
 def _rounded(values: Any, digits: int) -> Any:

@@ -306,6 +306,10 @@ def test_the_precision_of_products_is_reported(report: Report) -> None:
     assert Report.from_json(json.loads(json.dumps(with_task_precision.to_json()))).tasks[0].precision == "tf32"
     on_a_cpu = dataclasses.replace(with_task_precision, precision="bfloat16", target='{"kind":"llvm"}')
     assert "Products: bfloat16 weights in dense; float32 elsewhere." in report_text(on_a_cpu)
+    pairs = dataclasses.replace(first, name="product", precision="bfloat16", rounded="factors")
+    both = dataclasses.replace(on_a_cpu, tasks=(pairs, *on_a_cpu.tasks))
+    assert "bfloat16 factors in product; bfloat16 weights in dense; float32 elsewhere." in report_text(both)
+    assert Report.from_json(json.loads(json.dumps(both.to_json()))).tasks[0].rounded == "factors"
     older = with_task_precision.to_json()
     del older["precision"]
     for task in older["tasks"]:

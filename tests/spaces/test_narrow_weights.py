@@ -47,7 +47,7 @@ def _sketches(func: Any, target: Any = AVX2, precision: str = "bfloat16") -> dic
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Offer narrow weights for small operators too."""
-    monkeypatch.setattr(narrow_weights, "pays", lambda *_: True)
+    monkeypatch.setattr(narrow_weights, "faster_form", lambda *_: narrow_weights.Form.WEIGHTS)
 
 
 @pytest.mark.usefixtures("always")

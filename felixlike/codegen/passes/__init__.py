@@ -2,6 +2,7 @@
 
 from felixlike.codegen.passes.asynchronous import asynchronous_copies, only_marked_are_asynchronous
 from felixlike.codegen.passes.convert_bfloat16 import write_out_halves
+from felixlike.codegen.passes.multiply_pairs import multiply_pairs
 from felixlike.codegen.passes.peel_reduction_blocks import first_and_last
 from felixlike.codegen.passes.prefetch import prefetch
 from felixlike.codegen.passes.propagate_nan import from_infinity, keep_nan
@@ -26,6 +27,7 @@ __all__ = [
     "from_infinity",
     "guard",
     "keep_nan",
+    "multiply_pairs",
     "only_marked_are_asynchronous",
     "peel_columns",
     "peel_tails",

@@ -20,7 +20,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Func, Loop, Module, Stmt, TirExpr
-from felixlike.codegen.annotations import Narrow, Prefetch
+from felixlike.codegen.annotations import Narrow, Pairs, Prefetch
 from felixlike.codegen.passes.loop_tools import Change, number_of, unmarked, with_marked_loops
 from felixlike.codegen.passes.memory_places import bytes_of, place_of, same_element
 
@@ -81,8 +81,16 @@ def _packed(loop: Loop, params: Any) -> list[Any]:
     return [
         load
         for load in _tvm.found(loop.body, _tvm.ir.TensorLoad)
-        if any(load.source.same_as(p) for p in params) and any(_tvm.uses(load.indices[-1], lane) for lane in lanes)
+        if any(load.source.same_as(p) for p in params)
+        and any(_tvm.uses(_lane_index(load, loop), lane) for lane in lanes)
     ]
+
+
+def _lane_index(load: Any, loop: Loop) -> Any:
+    """Return the index along vectors: the last one, or the one before it if the last one is along a pair."""
+    last = load.indices[-1]
+    pairs = [inner.loop_var for inner in _tvm.found(loop.body, _tvm.tirx.For) if Pairs.on(inner)]
+    return load.indices[-2] if any(last.same_as(pair) for pair in pairs) else last
 
 
 def _once(loads: list[Any]) -> list[Any]:

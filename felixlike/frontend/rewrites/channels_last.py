@@ -122,7 +122,7 @@ def _saved(module: Any) -> float:
     for function in module.functions.values():
         if isinstance(function, _tvm.relax.Function):
             _tvm.relax.analysis.post_order_visit(function, lambda node: plans.append(plan_of(node)))
-    return sum(plan.direct_cost - plan.cost for plan in plans if plan is not None)
+    return sum(plan.direct_cost() - plan.cost for plan in plans if plan is not None)
 
 
 def _written(module: Any) -> tuple[int, int]:

@@ -38,7 +38,7 @@ from felixlike.frontend.rewrites import (
 )
 from felixlike.frontend.rewrites.layers import layers_of
 from felixlike.frontend.rewrites.simplify_indices import with_simple_indices
-from felixlike.hardware import kind_of, target_device
+from felixlike.hardware import kind_of, precision_of, target_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ REWRITES = [
     # Convolutions of a chain read and write vectors of channels.
     function_pass(with_channels_last, *_CPU, static=True),
     # Convolutions with small windows become products of transformed tiles.
-    function_pass(with_fast_convolutions, *_CPU, static=True),
+    function_pass(with_fast_convolutions, *_CPU, of=lambda target: [precision_of(target)], static=True),
     # Group norms become reductions of rows, or of channels, that schedule rules support.
     function_pass(with_group_norms_in_two_passes, *_CPU, static=True),
     # Queries, keys and values become one product. The weights of all three are constants by now.

@@ -11,41 +11,77 @@ of a language model that generates text.
 from __future__ import annotations
 
 import math
+from enum import Enum
 
 from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, Schedule
 from felixlike.codegen.annotations import Narrow, Prefetch
-from felixlike.frontend.constants import layout_free_parameters, packing_blocks
+from felixlike.frontend.constants import EXACT, layout_free_parameters, packing_blocks
 from felixlike.hardware import BFLOAT16, FLOAT32, PRECISIONS, Device, estimate
 from felixlike.spaces.contraction import Contraction
+from felixlike.spaces.cpu import bfloat16_pairs
 from felixlike.spaces.roles import Roles
 
 ITEM_BYTES = 2
 """Bytes of a narrow weight."""
 
 
-def can_be_narrow(schedule: Schedule, block: BlockRef) -> bool:
-    """Return whether a block's tensors are float32 and one of them is the function's only constant operand."""
-    statement = schedule.get(block)
-    constants = layout_free_parameters(schedule.mod["main"])
-    types = {str(region.source.dtype) for region in (*statement.reads, *statement.writes)}
-    return types == {FLOAT32.name} and len(constants) == 1
+class Form(Enum):
+    """How products of a contraction are computed if they may be rounded."""
+
+    WEIGHTS = "constant weights are rounded"
+    PAIRS = "both factors are rounded"
 
 
-def pays(schedule: Schedule, contraction: Contraction, roles: Roles, device: Device) -> bool:
-    """Return whether narrow weights are estimated to be faster: they are vectorized, larger than the L2 cache, and
-    loading them takes longer than the products and the shifts.
+def may_round(schedule: Schedule, block: BlockRef, device: Device) -> bool:
+    """Return whether a block's products may be rounded: the precision says so, and its tensors are float32.
+
+    Functions that need all digits are annotated.
     """
-    vectorized = any(operand.constant and roles.vector.place in operand.axes for operand in contraction.operands)
-    if not vectorized or roles.summed is None:
+    attributes = schedule.mod["main"].attrs
+    if attributes and EXACT in attributes:
         return False
-    (constant,) = layout_free_parameters(schedule.mod["main"])
-    weights = math.prod(int(extent) for extent in constant.shape)
-    products = 2 * math.prod(axis.extent for axis in contraction.axes)
-    rows = 1 if roles.rows is None else roles.rows.extent
-    shifts = 2 * weights * estimate.COSTS.unpacked * -(-rows // (device.unit.registers * 3 // 8))
-    wide, narrow = (estimate.moved(size * weights) for size in (4, ITEM_BYTES))
-    return 4 * weights > device.l2_bytes and max(products + shifts, narrow) < max(products, wide)
+    statement = schedule.get(block)
+    types = {str(region.source.dtype) for region in (*statement.reads, *statement.writes)}
+    return device.precision == BFLOAT16.name and types == {FLOAT32.name}
+
+
+def faster_form(
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, device: Device
+) -> Form | None:
+    """Return the form that is estimated to be fastest, or None if that is float32.
+
+    Of two forms that take the same time, it is the one that rounds less.
+    """
+    times = _times(schedule, contraction, roles, device)
+    fastest = min(times, key=lambda form: times[form])
+    return fastest if times[fastest] < times[None] else None
+
+
+def _times(schedule: Schedule, contraction: Contraction, roles: Roles, device: Device) -> dict[Form | None, float]:
+    """Return the estimated time of each possible form, in floating-point operations; None is float32.
+
+    It is the larger one of the arithmetic and of the time of loading weights that are larger than the L2 cache.
+    """
+    weights = sum(math.prod(int(extent) for extent in p.shape) for p in layout_free_parameters(schedule.mod["main"]))
+    products = 2.0 * math.prod(axis.extent for axis in contraction.axes)
+    far = 4 * weights > device.l2_bytes
+    wide, narrow = (estimate.moved(size * weights) if far else 0.0 for size in (4, ITEM_BYTES))
+    times: dict[Form | None, float] = {None: max(products, wide)}
+    vectorized = any(operand.constant and roles.vector.place in operand.axes for operand in contraction.operands)
+    if roles.summed is not None and vectorized and far and len(layout_free_parameters(schedule.mod["main"])) == 1:
+        rows = 1 if roles.rows is None else roles.rows.extent
+        shifts = 2 * weights * estimate.COSTS.unpacked * -(-rows // (device.unit.registers * 3 // 8))
+        times[Form.WEIGHTS] = max(products + shifts, narrow)
+    if device.multiplies_pairs and bfloat16_pairs.fits(contraction, roles, padded=True):
+        copied = sum(
+            math.prod(axis.extent for axis in contraction.axes if axis.place in operand.axes)
+            for operand in contraction.operands
+            if not operand.constant
+        )
+        conversions = 2 * copied * estimate.COSTS.rounded
+        times[Form.PAIRS] = max(products / bfloat16_pairs.PAIR + conversions, narrow)
+    return times
 
 
 def mark(schedule: Schedule, block: BlockRef) -> None:

@@ -18,6 +18,9 @@ fill the L2 cache are slow as soon as other code uses the cache.
 compile time (MetaSchedule's RewriteLayout), other operands are copied into panels. `w` is the rows axis, which the
 vectorized operand does not have. Every loaded vector serves all rows of the tile, and every broadcast element of the
 other operand serves all vectors of a row. Only the vector unit limits the arithmetic.
+
+With `bfloat16_pairs.py`, the innermost loop is over two steps of the reduction, `c` above. An instruction computes both
+for a vector, on operands that copies and packing have rounded to bfloat16.
 """
 
 from __future__ import annotations
@@ -31,11 +34,11 @@ from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, LoopRef, Schedule, TirExpr
 from felixlike.codegen.annotations import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
-from felixlike.hardware import BFLOAT16, Device
-from felixlike.hardware.vectors import TILE
+from felixlike.hardware import Device
+from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.blocks import copy_operand, costs, in_step, realize_of
-from felixlike.spaces.contraction import Axis, Contraction, read_contraction, without_groups, without_points
-from felixlike.spaces.cpu import narrow_weights
+from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups, without_points
+from felixlike.spaces.cpu import bfloat16_pairs, narrow_weights
 from felixlike.spaces.cpu.register_bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled
 from felixlike.spaces.roles import Roles, choose_roles, slides
@@ -51,22 +54,28 @@ def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[
     """Return the schedule, changed, with the block tiled for registers, or [] if the rule does not apply.
 
     It does not apply if the block is no contraction, has no axis suitable for vectors, or is among other reductions.
-    Where weights may be rounded, a second schedule keeps them in bfloat16 if that is estimated to be faster.
+    Where products may be rounded, a second schedule multiplies pairs of bfloat16 numbers, or keeps weights in bfloat16,
+    if that is estimated to be faster.
     """
-    may_narrow = device.precision == BFLOAT16.name and narrow_weights.can_be_narrow(schedule, block)
-    second, name = schedule.copy() if may_narrow else None, str(schedule.get(block).name_hint)
+    may_round = narrow_weights.may_round(schedule, block, device)
+    second, name = schedule.copy() if may_round else None, str(schedule.get(block).name_hint)
     tiled = _tiled(schedule, block, device)
     if tiled is None:
         return []
-    if second is None or not narrow_weights.pays(schedule, *tiled, device):
+    form = narrow_weights.faster_form(schedule, block, *tiled, device) if second is not None else None
+    if second is None or form is None:
         return [schedule]
-    narrow = second.get_sblock(name)
-    _tiled(second, narrow, device)
-    narrow_weights.mark(second, narrow)
+    rounded, pairs = second.get_sblock(name), form is narrow_weights.Form.PAIRS
+    if _tiled(second, rounded, device, pairs=pairs) is None:
+        return [schedule]
+    if not pairs:
+        narrow_weights.mark(second, rounded)
     return [schedule, second]
 
 
-def _tiled(schedule: Schedule, block: BlockRef, device: Device) -> tuple[Contraction, Roles] | None:
+def _tiled(
+    schedule: Schedule, block: BlockRef, device: Device, *, pairs: bool = False
+) -> tuple[Contraction, Roles] | None:
     """Tile a block and return its contraction and roles, or None if the rule does not apply."""
     if read_contraction(schedule, block) is None:
         return None
@@ -74,30 +83,34 @@ def _tiled(schedule: Schedule, block: BlockRef, device: Device) -> tuple[Contrac
     contraction = read_contraction(schedule, block)
     if contraction is None:
         return None
-    contraction = _padded(schedule, block, contraction, device)
+    contraction = _padded(schedule, block, contraction, device, pairs=pairs)
     roles = choose_roles(contraction, device)
-    if roles is None:
+    if roles is None or (pairs and not bfloat16_pairs.fits(contraction, roles)):
         return None
-    adjacent = settle_surroundings(schedule, block)
+    adjacent = settle_surroundings(schedule, block, stored=pairs)
     if adjacent is None:
         return None
-    adjacent = _packed(schedule, block, contraction, roles, adjacent)
-    _tile(schedule, block, contraction, roles, adjacent, device)
+    adjacent = _packed(schedule, block, contraction, roles, adjacent, pairs=pairs)
+    _tile(schedule, block, contraction, roles, adjacent, device, pairs=pairs)
     return contraction, roles
 
 
-def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, device: Device) -> Contraction:
+def _padded(
+    schedule: Schedule, block: BlockRef, contraction: Contraction, device: Device, *, pairs: bool
+) -> Contraction:
     """Pad the axes of a contraction where that helps, and return the contraction."""
     roles = choose_roles(contraction, device, padded=True) if is_plain(contraction) else None
     if roles is None:
         return contraction
     padding = multiples(contraction, roles.vector, roles.rows, roles.lanes, device.unit.registers)
+    if pairs and roles.summed is not None and roles.summed.extent % bfloat16_pairs.PAIR:
+        padding[roles.summed.place] = bfloat16_pairs.PAIR
     if max(padding) == 1:
         return contraction
     without_points(schedule, block)
     if len(schedule.get_loops(block)) < len(contraction.axes):
         pointless = read_contraction(schedule, block)
-        return contraction if pointless is None else _padded(schedule, block, pointless, device)
+        return contraction if pointless is None else _padded(schedule, block, pointless, device, pairs=pairs)
     try:
         schedule.pad_einsum(block, padding)
     except _tvm.TVM_ERRORS as error:
@@ -116,7 +129,13 @@ def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, devic
 
 
 def _packed(
-    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, adjacent: Surroundings
+    schedule: Schedule,
+    block: BlockRef,
+    contraction: Contraction,
+    roles: Roles,
+    adjacent: Surroundings,
+    *,
+    pairs: bool,
 ) -> Surroundings:
     """Annotate the block that pads the vectorized constant as one that runs once, and remove it from the copies."""
     for copy in adjacent.copies:
@@ -124,20 +143,30 @@ def _packed(
         for operand in contraction.operands:
             reads_copy = schedule.get(block).reads[operand.read].source.same_as(written)
             if reads_copy and operand.constant and roles.vector.place in operand.axes:
-                moved = next(i for i, e in enumerate(operand.indices) if e.same_as(roles.vector.variable))
-                pack_when_compiled(schedule, copy, moved, roles.lanes)
+                moved, paired = (
+                    next(i for i, e in enumerate(operand.indices) if axis is not None and e.same_as(axis.variable))
+                    for axis in (roles.vector, roles.summed if pairs else roles.vector)
+                )
+                pack_when_compiled(schedule, copy, moved, roles.lanes, paired if pairs else None)
                 return Surroundings(tuple(c for c in adjacent.copies if c is not copy), adjacent.epilogue)
     return adjacent
 
 
 def _tile(
-    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, adjacent: Surroundings, device: Device
+    schedule: Schedule,
+    block: BlockRef,
+    contraction: Contraction,
+    roles: Roles,
+    adjacent: Surroundings,
+    device: Device,
+    *,
+    pairs: bool,
 ) -> None:
     """Apply the tile's primitives to a contraction."""
     last = adjacent.epilogue if adjacent.epilogue is not None else schedule.cache_write(block, 0, "global")
     if contraction.written[-1] != roles.vector.place:
         schedule.transform_layout(block, ("write", 0), _moved_last(contraction.written, roles.vector))
-    panel, lane_place, copies = None, 1, adjacent.copies
+    panel, lane_place, pair_place, copies = None, 1, None, adjacent.copies
     if roles.panel is not None:
         source = schedule.get(block).reads[roles.panel.read].source
         panel = copy_operand(schedule, block, roles.panel.read, "global", last)
@@ -145,16 +174,26 @@ def _tile(
             if schedule.get(copy).writes[0].source.same_as(source):
                 schedule.compute_inline(copy)  # padding is done during the copy into panels
                 copies = tuple(c for c in copies if c is not copy)
-        if not roles.panel.contiguous(roles.vector):
-            places = [
-                next((a.place for a in contraction.axes if _tvm.uses(i, a.variable)), None) for i in roles.panel.indices
-            ]
-            lane_place = len(places) - places.index(roles.vector.place)
+        places = [
+            next((a.place for a in contraction.axes if _tvm.uses(i, a.variable)), None) for i in roles.panel.indices
+        ]
+        moved = places.index(roles.vector.place)
+        if pairs or not roles.panel.contiguous(roles.vector):
+            lane_place = len(places) - moved
+        both = bfloat16_pairs.paired(roles.panel, roles) if pairs else None
+        if both is not None:
+            pair_place = len(places) - both
+            schedule.transform_layout(panel, ("write", 0), _in_pairs(moved, both))
+        elif not roles.panel.contiguous(roles.vector):
             schedule.transform_layout(panel, ("write", 0), _moved_last(places, roles.vector))
     padding = _padding_of_rows(schedule, block, contraction, roles, copies)
     for copy in padding:
         schedule.compute_inline(copy)
     copies = tuple(c for c in copies if not any(c is copy for copy in padding))
+    rounded: list[Any] = []
+    if pairs and not (operand := bfloat16_pairs.broadcast(contraction, roles)).constant:
+        rounded.append(_copy_to_round(schedule, block, operand, copies, last))
+        copies = tuple(c for c in copies if c is not rounded[0])
 
     loops = schedule.get_loops(block)
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
@@ -169,14 +208,19 @@ def _tile(
     taps = _taps(contraction, roles)
     outer_taps, inner_tap = [loops[a.place] for a in taps[:-1]], [loops[a.place] for a in taps[-1:]]
     summed = [] if roles.summed is None else [loops[roles.summed.place]]
+    pair = []
+    if pairs:
+        *summed, both = schedule.split(summed[0], [None, bfloat16_pairs.PAIR])
+        pair.append(both)
     parallel = [*batch, *window[:1], *rows[:-2], v_parallel]
     tile = [*rows[-1:], v_tile, lane]
     within = [*window[1:], *rows[-2:-1]]
     blocks: list[Any] = []
-    if panel is not None and roles.summed is not None and (steps := _steps_of_block(roles.summed.extent)):
+    length = 0 if roles.summed is None else roles.summed.extent // (bfloat16_pairs.PAIR if pairs else 1)
+    if panel is not None and (steps := _steps_of_block(length)):
         block_loop, *summed = schedule.split(summed[0], [None, steps])
         blocks.append(block_loop)
-    schedule.reorder(*parallel, v_outer, *blocks, *within, *outer_taps, *summed, *inner_tap, *tile)
+    schedule.reorder(*parallel, v_outer, *blocks, *within, *outer_taps, *summed, *inner_tap, *tile, *pair)
     shared = schedule.fuse(*parallel)
     home = [] if blocks else within
     schedule.reverse_compute_at(last, home[-1] if home else v_outer, preserve_unit_loops=True)
@@ -184,7 +228,7 @@ def _tile(
         schedule.compute_at(panel, blocks[0] if blocks else v_outer, preserve_unit_loops=True)
     if padding:
         Guard().put(schedule, (*outer_taps, *summed, *inner_tap)[0])
-    for copy in copies:
+    for copy in (*copies, *rounded):
         schedule.compute_at(copy, shared, preserve_unit_loops=True)
     schedule.parallel(shared)
     schedule.vectorize(lane)
@@ -202,14 +246,28 @@ def _tile(
         Prefetch().put(schedule, summed[0])
     bounds = reachable_bounds(extents, registers=device.unit.registers, unrolled=unrolled, cores=device.cores)
     note_bounds(schedule, block, bounds)
+    for loop in pair:
+        bfloat16_pairs.mark(schedule, loop)
+    for copy in rounded:
+        length = int(schedule.get(schedule.get_loops(copy)[-1]).extent)
+        _vectorize(schedule, copy, 1, next(w for w in (*widths(roles.lanes), 1) if length % w == 0))
     if panel is not None:
-        _vectorize(schedule, panel, lane_place, roles.lanes)
+        _vectorize(schedule, panel, lane_place, roles.lanes, pair_place)
     if contraction.written[-1] == roles.vector.place and in_step(schedule, last, block):
         _vectorize(schedule, last, 1, roles.lanes)
         for loop in schedule.get_loops(last)[2 + len(home) : -1] if home else []:
             schedule.unroll(loop)
     elif contraction.written[-1] != roles.vector.place:
         _mark_transposed(schedule, last, block, roles.lanes)
+
+
+def _copy_to_round(schedule: Schedule, block: BlockRef, operand: Operand, copies: Sequence[Any], last: BlockRef) -> Any:
+    """Return the block that copies an operand: one of `copies` that nothing else reads, or a new one."""
+    source = schedule.get(block).reads[operand.read].source
+    for copy in copies:
+        if schedule.get(copy).writes[0].source.same_as(source) and len(schedule.get_consumers(copy)) == 1:
+            return copy
+    return copy_operand(schedule, block, operand.read, "global", last)
 
 
 def _taps(contraction: Contraction, roles: Roles) -> list[Axis]:
@@ -292,6 +350,16 @@ def _moved_last(places: Sequence[int | None], axis: Axis) -> Callable[..., list[
     return lambda *indices: [*indices[:moved], *indices[moved + 1 :], indices[moved]]
 
 
+def _in_pairs(moved: int, paired: int) -> Callable[..., list[Any]]:
+    """Return the map of a buffer's indices that moves one dimension last, with pairs along another in each element."""
+
+    def mapped(*i: Any) -> list[Any]:
+        rest = [e // bfloat16_pairs.PAIR if d == paired else e for d, e in enumerate(i) if d != moved]
+        return [*rest, i[moved], i[paired] % bfloat16_pairs.PAIR]
+
+    return mapped
+
+
 def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: int) -> None:
     """Annotate the loop over the vectors' elements in a write-back whose vectors lie across the output."""
     statement, source = schedule.get(last), schedule.get(tile).writes[0].source
@@ -302,12 +370,19 @@ def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: 
         Transpose(lanes).put(schedule, loops[across])
 
 
-def _vectorize(schedule: Schedule, block: BlockRef, place: int, lanes: int) -> None:
-    """Split vectors off the `place`-th loop of a block, counted from the innermost, and vectorize them."""
-    loops = schedule.get_loops(block)
+def _vectorize(schedule: Schedule, block: BlockRef, place: int, lanes: int, paired: int | None = None) -> None:
+    """Split vectors off the `place`-th loop of a block, counted from the innermost, and vectorize them.
+
+    Pairs are split off the `paired`-th loop, if any.
+    """
+    loops, pair = list(schedule.get_loops(block)), []
+    if paired is not None:
+        loops[-paired], both = schedule.split(loops[-paired], [None, bfloat16_pairs.PAIR])
+        bfloat16_pairs.mark(schedule, both)
+        pair.append(both)
     outer, lane = schedule.split(loops[-place], [None, lanes])
-    if place > 1:
-        schedule.reorder(outer, *loops[1 - place :], lane)
+    if place > 1 or pair:
+        schedule.reorder(outer, *loops[len(loops) + 1 - place :], lane, *pair)
     schedule.vectorize(lane)
     realize: Any = realize_of(schedule, block)
     if costs(schedule, block) or not isinstance(realize.predicate, _tvm.tirx.IntImm):

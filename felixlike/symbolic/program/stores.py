@@ -44,6 +44,7 @@ class Store:
         regions: The reads and writes that TVM records on the block, for the postprocessors.
         text: The value as TVM prints it.
         at_once: How many executions take the time of one, on tensor cores; else 1.
+        word: The variable of the loop over a pair that an instruction loads and multiplies as one word, or None.
     """
 
     block: str
@@ -57,6 +58,7 @@ class Store:
     regions: tuple[Access, ...]
     text: str
     at_once: int = 1
+    word: Expr | None = None
 
     @property
     def accesses(self) -> tuple[Access, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Block, BlockRealize, Stmt, TirExpr
-from felixlike.codegen.annotations import TensorCores
+from felixlike.codegen.annotations import Pairs, TensorCores
 from felixlike.errors import UnsupportedSketch, WrongSketch
 from felixlike.frontend.constants import packing_blocks
 from felixlike.hardware import PRECISIONS
@@ -80,6 +80,8 @@ class Reader:
         self._unit: set[Expr] = set()
         self._at_once = 1
         """Number of executions of the current statement that take the time of one."""
+        self._word: Expr | None = None
+        """The loop over the pair that the current statement multiplies."""
         self._names: Counter[str] = Counter()
         self._blocks: Counter[str] = Counter()
         self._buffers: dict[Any, Buffer] = {}
@@ -152,9 +154,11 @@ class Reader:
         thread = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
         if any(loop.loop_var.same_as(v) for v in self._pipeline):
             thread = PIPELINE
-        outer_at_once = self._at_once
+        outer_at_once, outer_word = self._at_once, self._word
         if TensorCores.on(loop):
             self._at_once = PRECISIONS[TensorCores.of(loop).precision].times
+        if Pairs.on(loop):
+            self._word = variable
         if any(loop.loop_var.same_as(v) for v in self._replay.uneven):
             self._uneven.add(variable)
             body = self._visit(loop.body)
@@ -162,7 +166,7 @@ class Reader:
             self._chain.append(variable)
             body = self._visit(loop.body)
             self._chain.pop()
-        self._at_once = outer_at_once
+        self._at_once, self._word = outer_at_once, outer_word
         kind = next((kind for v, kind in self._kinds if loop.loop_var.same_as(v)), "")
         return Loop(
             variable,
@@ -292,6 +296,7 @@ class Reader:
             regions=tuple(self._region(region, realize) for region in (*block.reads, *block.writes)),
             text=str(body.value),
             at_once=self._at_once,
+            word=self._word,
         )
 
     def _loops_among(self, iterators: Sequence[Any]) -> frozenset[Expr]:

@@ -21,7 +21,7 @@ from felixlike import _tvm
 from felixlike._tvm.typing import Trace
 from felixlike._util import option_checks
 from felixlike._util.wording import counted, kind_of
-from felixlike.codegen.annotations import Narrow, TensorCores
+from felixlike.codegen.annotations import LoopAnnotation, Narrow, Pairs, TensorCores
 from felixlike.errors import InvalidPoint, UnsupportedSketch
 from felixlike.frontend.task import Task
 from felixlike.hardware import FLOAT32, PRECISIONS
@@ -84,9 +84,18 @@ class Sketch:
     @cached_property
     def precision(self) -> str:
         """Return the name of the precision of its products: "float32", or that of the factors that are rounded."""
-        keys = [[TensorCores.key], [Narrow.key]]
-        values = [i.inputs[1] for i in self.trace.insts if list(map(str, i.attrs)) in keys]
+        values = [value for mark in (TensorCores, Narrow, Pairs) for value in self._annotations(mark)]
         return (PRECISIONS[int(values[0])] if values else FLOAT32).name
+
+    @cached_property
+    def rounded(self) -> str:
+        """Return what is rounded before products: "factors", "weights", or "" for nothing."""
+        rounds = {"factors": (TensorCores, Pairs), "weights": (Narrow,)}
+        return next((what for what, marks in rounds.items() if any(map(self._annotations, marks))), "")
+
+    def _annotations(self, mark: type[LoopAnnotation]) -> list[Any]:
+        """Return the values of an annotation in the trace."""
+        return [i.inputs[1] for i in self.trace.insts if list(map(str, i.attrs)) == [mark.key]]
 
     # -- the parts of a sketch ----------------------------------------------------------------------------------------
 

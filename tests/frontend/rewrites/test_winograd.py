@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,14 @@ from support.models import Apply
 from torch import nn
 
 import felixlike as fx
-from felixlike.frontend import import_model
+from felixlike import _tvm
+from felixlike.frontend import import_model, make_task
+from felixlike.frontend.constants import EXACT
 from felixlike.frontend.rewrites import channels_last, winograd
 from felixlike.frontend.rewrites.cook_toom import fast_convolution
+from felixlike.hardware import described_target, with_precision
 from felixlike.runtime import compile_model, max_relative_error
+from felixlike.symbolic import sketches
 
 CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "even": (nn.Conv2d(16, 16, 3, padding=1), (1, 16, 8, 8)),
@@ -40,7 +46,7 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels_last, "MOST_MOVED", 1e9)
 
 
-def _is_fast(model: nn.Module, *shape: int, target: str = "cpu") -> bool:
+def _is_fast(model: nn.Module, *shape: int, target: Any = "cpu") -> bool:
     return any("fast" in t.name for t in fx.extract_tasks(model.eval(), (torch.zeros(shape),), target=target))
 
 
@@ -114,3 +120,28 @@ def test_tiles_are_larger_if_weights_are_few() -> None:
         (product,) = (t for t in tasks if t.name.endswith("product"))
         sizes[channels] = tuple(int(n) for n in product.module["main"].params[0].shape)
     assert sizes == {64: (36, 196, 64), 256: (16, 49, 256)}
+
+
+def test_products_of_transformed_tiles_are_not_rounded() -> None:
+    """They would be off by several percent, so they have float32 schedules alone."""
+    model = nn.Sequential(*(nn.Conv2d(128, 128, 3, padding=1) for _ in range(2))).eval()
+    target = with_precision(described_target("zen5"), "bfloat16")
+    tasks = {task.name: task for task in fx.extract_tasks(model, (torch.zeros(1, 128, 28, 28),), target=target)}
+    product = tasks["conv2d_fast_product"]
+    assert {sketch.precision for sketch in sketches(product, space="own")} == {"float32"}
+    plain = make_task(_tvm.without_attributes(product.module["main"], EXACT), target, name="main", constants=[1])
+    assert {sketch.precision for sketch in sketches(plain, space="own")} == {"float32", "bfloat16"}
+    exact = fx.extract_tasks(model, (torch.zeros(1, 128, 28, 28),), target=described_target("zen5"))
+    assert not any(EXACT in task.module["main"].attrs for task in exact)
+
+
+@pytest.mark.parametrize(("channels", "size", "is_fast"), [(128, 28, True), (96, 14, False), (63, 28, True)])
+def test_convolutions_in_bfloat16_compete_with_transformed_ones(channels: int, size: int, is_fast: bool) -> None:
+    """A convolution in pairs takes half of the time, and an odd number of channels has none."""
+    model = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.Conv2d(channels, channels, 3, padding=1))
+    target = described_target("zen5")
+    shape = (1, channels, size, size)
+    assert _is_fast(model, *shape, target=target)
+    assert _is_fast(model, *shape, target=with_precision(target, "bfloat16")) == is_fast
+    without = with_precision(described_target("zen3"), "bfloat16")
+    assert _is_fast(model, *shape, target=without)

@@ -50,14 +50,16 @@ def _row(
         each.whole = used_shapes
     row: dict[str, float] = {"iterations": counter.total}
     for name, capacity in (("l1", device.l1_bytes), ("l2", device.l2_bytes)):
-        row[f"traffic_{name}"] = sum(_moved(counter, b, capacity) * item(b) for b in store.elements)
+        row[f"traffic_{name}"] = sum(_moved(counter, b, capacity) * counter.item(b) for b in store.elements)
     # Four threads of a warp share the operands of tensor cores.
     shared = 4 if any(loop.on_tensor_cores for loop in store.loops) else 1
     share = {b: 1 if b.same_as(store.target) else shared for b in store.elements}
     row["traffic_registers"] = sum(
-        _moved(counter, b, device.register_bytes) * item(b) / share[b] for b in store.elements
+        _moved(counter, b, device.register_bytes) * counter.item(b) / share[b] for b in store.elements
     )
-    row["moves"] = sum(_moved(counter, b, device.register_bytes, lanes) / share[b] for b in store.elements)
+    row["moves"] = sum(
+        _moved(counter, b, device.register_bytes, lanes, by_vectors=True) / share[b] for b in store.elements
+    )
     for slot, buffer in enumerate(list(store.elements)[:5]):
         columns = {**_access(counter, buffer), **_reuse(counter, earlier_counters, buffer)}
         uses = columns["reuse_count"] or 0.5
@@ -67,11 +69,11 @@ def _row(
     return row
 
 
-def _moved(counter: Counter, buffer: Any, capacity: int, lanes: int = 1) -> float:
+def _moved(counter: Counter, buffer: Any, capacity: int, lanes: int = 1, *, by_vectors: bool = False) -> float:
     """Return the elements moved through a cache of `capacity` bytes.
 
     With `lanes`, return the number of instructions, each of which moves `lanes` neighbouring elements."""
-    moved = 1.0
+    moved = counter.store.pairs[buffer] / counter.word(buffer) if by_vectors else 1.0
     for level in reversed(range(len(counter.extents))):
         vectorized = counter.inner(level) <= lanes
         if vectorized and counter.stride(buffer, level) < 2:
@@ -84,9 +86,9 @@ def _moved(counter: Counter, buffer: Any, capacity: int, lanes: int = 1) -> floa
 
 
 def _access(counter: Counter, buffer: Any) -> dict[str, float]:
-    store, size = counter.store, item(buffer)
+    store, size = counter.store, counter.item(buffer)
     levels = range(len(counter.extents))
-    unique = math.prod(counter.box(buffer, 0)) * size
+    unique = math.prod(counter.box(buffer, 0)) * item(buffer)
     lines = 1.0
     for level in reversed(levels):
         if counter.moved(buffer, level):
@@ -96,7 +98,7 @@ def _access(counter: Counter, buffer: Any) -> dict[str, float]:
     contiguous = 1
     for width, extent in zip(reversed(counter.box(buffer, 0)), reversed(counter.shape(buffer)), strict=True):
         if width == extent:
-            contiguous = extent * size
+            contiguous = extent * item(buffer)
             break
     stored, loaded = buffer.same_as(store.target), any(buffer.same_as(b) for b in store.loaded)
     return {

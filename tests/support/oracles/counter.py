@@ -72,7 +72,7 @@ class Counter:
                 if (buffer, d) in self.store.looked_up:
                     distance = count * extent / 3 if distance else 0.0
                 total += distance * steps_of_dimensions[d]
-            steps.append(abs(total) / count)
+            steps.append(abs(total) / count / self.word(buffer))
         return min((s for s in steps if s), default=0)
 
     def between(self, buffer: Any) -> list[int]:
@@ -86,6 +86,18 @@ class Counter:
             steps.append(step)
             step *= extent
         return steps[::-1]
+
+    def item(self, buffer: Any) -> int:
+        """Return the bytes that an execution touches: those of an element, or of a pair of them."""
+        return item(buffer) * self.store.pairs[buffer]
+
+    def word(self, buffer: Any) -> int:
+        """Return the elements that an execution touches as one: a pair of neighbours, or one."""
+        pairs = self.store.pairs[buffer]
+        first, *others = ([int(array[0]) for array in arrays] for arrays in self.accesses(buffer))
+        steps = self.between(buffer)
+        distances = [sum((b - a) * s for a, b, s in zip(first, other, steps, strict=True)) for other in others]
+        return pairs if pairs > 1 and distances == [1] else 1
 
     def moved(self, buffer: Any, level: int) -> bool:
         """Return whether the loop touches more elements than the loops inside it."""

@@ -12,7 +12,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike.frontend.constants import LAYOUT_FREE, PACKING, with_indices
 from felixlike.hardware import kind_of
-from felixlike.spaces.cpu import narrow_weights
+from felixlike.spaces.cpu import bfloat16_pairs, narrow_weights
 from felixlike.symbolic import Sketch
 from felixlike.symbolic.replay.replay import replay
 from felixlike.symbolic.replay.state import ReplayState
@@ -64,6 +64,7 @@ def _postprocessed(schedule: Any, sketch: Sketch) -> Any:
         assert _tvm.ms.postproc.RewriteReductionBlock().apply(schedule)
     assert _tvm.ms.postproc.RewriteLayout().apply(schedule)
     assert narrow_weights.narrowed(schedule)
+    assert bfloat16_pairs.rounded(schedule)
     return _tvm.s_tir.transform.PlanAndUpdateBufferAllocationLocation()(schedule.mod)["main"]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import _tvm
-from felixlike.codegen.annotations import TensorCores
+from felixlike.codegen.annotations import Pairs, TensorCores
 from felixlike.frontend.constants import PACKING
 from felixlike.symbolic.program import WITHIN_BLOCK
 from felixlike.symbolic.program.nest import by_store, told_apart
@@ -34,12 +34,14 @@ class Loop:
     Attributes:
         variable: TVM's loop variable.
         thread: the thread axis it is bound to, or "".
-        on_tensor_cores: whether it is annotated for tensor cores."""
+        on_tensor_cores: whether it is annotated for tensor cores.
+        over_pair: whether it is annotated as the steps of a pair, which one execution computes."""
 
     variable: Any
     extent: int
     thread: str = ""
     on_tensor_cores: bool = False
+    over_pair: bool = False
 
 
 @dataclass(eq=False)
@@ -48,6 +50,7 @@ class Store:
 
     Attributes:
         elements: buffer → the index arrays of its accesses, one array over all iterations for each dimension.
+        pairs: buffer → the elements that an execution touches.
         looked_up: (buffer, dimension) pairs with a loaded index; its array holds positions in the index buffer."""
 
     block: str
@@ -56,6 +59,7 @@ class Store:
     loaded: list[Any]
     elements: dict[Any, list[list[Ints]]]
     looked_up: set[tuple[Any, int]]
+    pairs: dict[Any, int]
 
 
 class _Packed:
@@ -84,7 +88,7 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
             case "For":
                 loop = Loop(stmt.loop_var, int(stmt.extent))
                 loop.thread = str(stmt.thread_binding.thread_tag) if stmt.thread_binding is not None else ""
-                loop.on_tensor_cores = TensorCores.on(stmt)
+                loop.on_tensor_cores, loop.over_pair = TensorCores.on(stmt), Pairs.on(stmt)
                 visit(stmt.body, [*path, loop] if loop.extent > 1 else path)
             case "SeqStmt":
                 for part in stmt.seq:
@@ -109,25 +113,40 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
             return
         if TOGETHER in block.annotations:
             path = [loop for loop in path if loop.thread not in WITHIN_BLOCK]
-        values = _iterations(path)
-        for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
-            values[iterator.var] = _value(value, values)
         loads = _loads(block.body.value)
-        looked_up: set[tuple[Any, int]] = set()
-        elements: dict[Any, list[list[Ints]]] = {}
-        for buffer, indices in [(block.body.buffer, block.body.indices), *((x.source, x.indices) for x in loads)]:
-            arrays = [_value(i, values) for i in indices]
-            if buffer in packed:
-                arrays = [_flat(arrays, [int(e) for e in buffer.shape])]
-            elements.setdefault(packed.get(buffer, buffer), []).append(arrays)
-            looked_up |= {(buffer, d) for d, i in enumerate(indices) if _loads(i)}
+        accesses = [(block.body.buffer, block.body.indices), *((x.source, x.indices) for x in loads)]
+        looked_up = {(buffer, d) for buffer, indices in accesses for d, i in enumerate(indices) if _loads(i)}
+        elements, pairs = _elements(realize, path, accesses, packed)
+        path = [loop for loop in path if not loop.over_pair]
         name = told_apart(str(block.name_hint).removesuffix("_update"), names)
-        stores.append(
-            Store(name, path, block.body.buffer, [packed.get(x.source, x.source) for x in loads], elements, looked_up)
-        )
+        loaded = [packed.get(x.source, x.source) for x in loads]
+        stores.append(Store(name, path, block.body.buffer, loaded, elements, looked_up, pairs))
 
     visit(func.body, [])
     return stores, homes
+
+
+def _elements(
+    realize: Any, path: list[Loop], accesses: list[tuple[Any, Any]], packed: dict[Any, _Packed]
+) -> tuple[dict[Any, list[list[Ints]]], dict[Any, int]]:
+    """Return `Store.elements` and `Store.pairs`. A step of a pair is a further access of the same execution."""
+    elements: dict[Any, list[list[Ints]]] = {}
+    pairs: dict[Any, int] = {}
+    over = [loop for loop in path if loop.over_pair]
+    for step in range(over[0].extent if over else 1):
+        values = _iterations([loop for loop in path if not loop.over_pair])
+        values.update({loop.variable: np.full(values.length, step, dtype=np.int64) for loop in over})
+        for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
+            values[iterator.var] = _value(value, values)
+        for buffer, indices in accesses:
+            arrays = [_value(i, values) for i in indices]
+            if buffer in packed:
+                arrays = [_flat(arrays, [int(e) for e in buffer.shape])]
+            known = elements.setdefault(packed.get(buffer, buffer), [])
+            if not step or not any(map(np.array_equal, [arrays] * len(known), known)):
+                known.append(arrays)
+                pairs[packed.get(buffer, buffer)] = step + 1
+    return elements, pairs
 
 
 def aligned(func: Any) -> dict[Any, Aligns]:

@@ -22,7 +22,7 @@ from felixlike.symbolic.replay.postprocessors.compact_allocation import compact_
 from felixlike.symbolic.replay.postprocessors.cooperative_fetch import cooperative_fetch
 from felixlike.symbolic.replay.postprocessors.gpu_code import gpu_constraints
 from felixlike.symbolic.replay.postprocessors.parallel_vectorize_unroll import Limits, parallel_vectorize_unroll
-from felixlike.symbolic.replay.postprocessors.rewrite_layout import narrow_constants, rewrite_layout
+from felixlike.symbolic.replay.postprocessors.rewrite_layout import packed_constants, rewrite_layout, with_item_bytes
 from felixlike.symbolic.replay.postprocessors.thread_bounds import thread_bounds
 from felixlike.symbolic.replay.postprocessors.tile_bounds import tile_bounds
 from felixlike.symbolic.replay.state import ReplayState
@@ -91,12 +91,15 @@ def _fused_loops(program: Program, replay: ReplayState, _: Task) -> Program:
 
 
 def _packed_constants(program: Program, replay: ReplayState, task: Task) -> Program:
-    """Apply the layout and the type of packed constants."""
+    """Apply the layout and the type of packed constants, and the type of the factors of pairs."""
     program = rewrite_layout(program, task.layout_free)
-    if not narrow_weights.is_marked(replay.schedule):
-        return program
-    blocks = packing_blocks(replay.schedule.mod["main"].body)
-    return narrow_constants(program, [str(b.writes[0].source.name) for b in blocks], narrow_weights.ITEM_BYTES)
+    if narrow_weights.is_marked(replay.schedule):
+        blocks = packing_blocks(replay.schedule.mod["main"].body)
+        narrow = packed_constants(program, [str(b.writes[0].source.name) for b in blocks])
+    else:
+        paired = [store for store, _ in program.stores() if store.word is not None and store.is_reduction]
+        narrow = [a.buffer for store in paired for a in store.loads if a.buffer is not store.target.buffer]
+    return with_item_bytes(program, narrow, narrow_weights.ITEM_BYTES)
 
 
 def _limits_of_a_gpu(program: Program, replay: ReplayState, task: Task) -> tuple[Constraint, ...]:

@@ -47,24 +47,28 @@ def rewrite_layout(program: Program, free: Collection[str]) -> Program:
     return _changed(program, change, new_buffers)
 
 
-def narrow_constants(program: Program, packed: Collection[str], item_bytes: int) -> Program:
-    """Return the program with another size of the elements of packed constants.
+def packed_constants(program: Program, packed: Collection[str]) -> list[Buffer]:
+    """Return the constants that are packed.
 
     Args:
         program: The program after `rewrite_layout`.
         packed: Names of the constants that the schedule itself has packed.
-        item_bytes: Bytes of an element.
     """
-    narrow = {
-        buffer: replace(buffer, item_bytes=item_bytes)
-        for buffer in program.buffers
-        if buffer.origin is not None or (buffer.name in packed and not buffer.internal)
-    }
+    return [b for b in program.buffers if b.origin is not None or (b.name in packed and not b.internal)]
+
+
+def with_item_bytes(program: Program, buffers: Collection[Buffer], item_bytes: int) -> Program:
+    """Return the program with another size of the elements of some buffers, in bytes."""
+    narrow = {buffer: replace(buffer, item_bytes=item_bytes) for buffer in buffers}
 
     def of(accesses: tuple[Access, ...]) -> tuple[Access, ...]:
         return tuple(replace(a, buffer=narrow.get(a.buffer, a.buffer)) for a in accesses)
 
-    return _changed(program, lambda s: replace(s, loads=of(s.loads), regions=of(s.regions)), narrow)
+    def change(store: Store) -> Store:
+        (target,) = of((store.target,))
+        return replace(store, target=target, loads=of(store.loads), regions=of(store.regions))
+
+    return _changed(program, change, narrow)
 
 
 def _changed(program: Program, change: Callable[[Store], Store], buffers: dict[Buffer, Buffer]) -> Program:

@@ -1,0 +1,90 @@
+"""Multiply pairs of bfloat16 numbers: two steps of a reduction in the time of one, with sums in float32.
+
+    for k: Y[j] += X[k] · W[k, j]  →  for k_0: vector j: for k_1 in 2: Y[j] += X[2·k_0 + k_1] · W[2·k_0 + k_1, j]
+
+Input: a contraction and its roles in a register tile. Output: whether its products can be computed in pairs, and the
+annotation of the loop over a pair, `k_1`. `codegen/passes/multiply_pairs.py` replaces that loop by an instruction. Both
+operands are rounded before the tile reads them: constants when they are packed, others when they are copied. Their
+pairs are neighbours in memory, and a pair is loaded as one word of 32 bits.
+"""
+
+from __future__ import annotations
+
+from felixlike import _tvm
+from felixlike._tvm.typing import LoopRef, Schedule
+from felixlike.codegen.annotations import Pairs
+from felixlike.codegen.pair_functions import LANES
+from felixlike.hardware import BFLOAT16, PRECISIONS
+from felixlike.spaces.blocks import realizes
+from felixlike.spaces.contraction import Contraction, Operand
+from felixlike.spaces.padding import is_plain
+from felixlike.spaces.roles import Roles
+
+PAIR = 2
+"""Steps of the reduction that one instruction computes."""
+
+
+def fits(contraction: Contraction, roles: Roles, *, padded: bool = False) -> bool:
+    """Return whether the products of a contraction can be computed in pairs.
+
+    One operand has vectors, of a constant or in panels, and the other has not. Both have the reduction axis, whose
+    extent is even, and pairs along it are or become neighbours in memory. `padded` says whether plain products may
+    still be padded to that.
+    """
+    vectorized = [operand for operand in contraction.operands if roles.vector.place in operand.axes]
+    summed = roles.summed
+    if len(vectorized) != 1 or summed is None or summed.extent < PAIR:
+        return False
+    if not vectorized[0].constant and (roles.panel is None or paired(vectorized[0], roles) is None):
+        return False
+    if roles.lanes not in LANES:
+        return False
+    if summed.extent % PAIR and not (padded and is_plain(contraction)):
+        return False
+    operand = broadcast(contraction, roles)
+    plain = operand.constant or operand.contiguous(summed)
+    return plain and all(summed.place in operand.axes for operand in contraction.operands)
+
+
+def broadcast(contraction: Contraction, roles: Roles) -> Operand:
+    """Return the operand without vectors."""
+    return next(operand for operand in contraction.operands if roles.vector.place not in operand.axes)
+
+
+def paired(operand: Operand, roles: Roles) -> int | None:
+    """Return the dimension of an operand that the reduction axis indexes, or None if it is part of an index."""
+    summed = roles.summed
+    return next((d for d, i in enumerate(operand.indices) if summed is not None and i.same_as(summed.variable)), None)
+
+
+def mark(schedule: Schedule, loop: LoopRef) -> None:
+    """Annotate a loop over a pair."""
+    Pairs(PRECISIONS.index(BFLOAT16)).put(schedule, loop)
+
+
+def is_marked(schedule: Schedule) -> bool:
+    """Return whether a schedule multiplies pairs."""
+    return any(map(Pairs.on, _tvm.found(schedule.mod["main"].body, _tvm.tirx.For)))
+
+
+def rounded(schedule: Schedule) -> bool:
+    """Change the type of the copies and packed constants whose pairs a schedule multiplies.
+
+    Returns whether that was possible. Schedules without the annotation are not changed.
+    """
+    main = schedule.mod["main"]
+    loops = [loop for loop in _tvm.found(main.body, _tvm.tirx.For) if Pairs.on(loop)]
+    operands = [
+        region.source
+        for loop in loops
+        for block in _tvm.found(loop.body, _tvm.s_tir.SBlock)
+        if any(map(_tvm.is_reduction, block.iter_vars))
+        for region in block.reads
+        if not any(region.source.same_as(written.source) for written in block.writes)
+    ]
+    for operand in operands:
+        writers = [r.block for r in realizes(main.body) if any(w.source.same_as(operand) for w in r.block.writes)]
+        if len(writers) != 1:
+            return False
+        schedule.unsafe_set_dtype(schedule.get_sblock(str(writers[0].name_hint)), 0, BFLOAT16.name)
+    return True
