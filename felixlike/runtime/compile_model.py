@@ -66,7 +66,9 @@ def lowered_model(imported: Imported, schedules: Mapping[str, Any] | None = None
     if chosen:
         module = _substitute(imported, chosen)
     try:
-        module = with_packed_constants(with_writes_in_place(module, imported.mutations.places))
+        if hardware.kind_of(imported.target).on_host:
+            module = with_writes_in_place(module, imported.mutations.places)
+        module = with_packed_constants(module)
         lowered, executable = codegen.compile_relax(module, imported.target)
     except _tvm.TVM_ERRORS as error:
         if not _tvm.refusal(error):

@@ -24,8 +24,8 @@ def with_writes_in_place(module: Any, places: Sequence[int]) -> Any:
     """Return the module with kernels that write into its inputs.
 
     Args:
-        module: A fused Relax module of fixed sizes. Its "main" returns the new values of changed inputs after its
-            outputs.
+        module: A fused Relax module of fixed sizes, for a CPU. Its "main" returns the new values of changed inputs
+            after its outputs.
         places: Index of each changed input among the parameters of "main", in the order of the new values.
 
     Returns:

@@ -133,3 +133,43 @@ def test_growing_caches_give_eagers_tokens(
     assert [str(warning.message) for warning in caught if warning.category is NotCompiledWarning] == []
     assert all(torch.equal(each, expected) for each in tokens)
     assert len(made) == versions <= (2 if dynamic else 5)
+
+
+class _Interrupt(transformers.StoppingCriteria):  # type: ignore[misc,name-defined]
+    """Raises KeyboardInterrupt after some tokens, as Ctrl-C does.
+
+    Args:
+        length: Number of tokens, with the prompt.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __call__(self, tokens: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        if tokens.shape[1] == self.length:
+            raise KeyboardInterrupt
+        return torch.zeros(tokens.shape[0], dtype=torch.bool)
+
+
+@pytest.mark.parametrize("kind", ["static", None])
+@pytest.mark.parametrize("make", [_gpt2, _llama])
+def test_generation_is_interrupted_and_resumed(make: Callable[[], Any], kind: str | None, tmp_path: Path) -> None:
+    """An interrupt between tokens leaves the model as it was; text goes on from the cache of an earlier call."""
+    torch.manual_seed(0)
+    model, given = make().eval(), _prompts(1)
+    model.generation_config.update(eos_token_id=None)
+    expected = _tokens(model, given)
+    options: dict[str, Any] = {"seconds": 0, "store": str(tmp_path / "store.sqlite")}
+    model.forward = torch.compile(model.forward, backend="felixlike", options=options)
+    with pytest.raises(KeyboardInterrupt):
+        _tokens(model, given, cache_implementation=kind, stopping_criteria=[_Interrupt(8)])
+    tokens = _tokens(model, given, cache_implementation=kind)
+    size = given["input_ids"].shape[1] + TOKENS
+    cache = transformers.StaticCache(config=model.config, max_cache_len=size) if kind else transformers.DynamicCache()
+    rules: dict[str, Any] = {"do_sample": False, "pad_token_id": 0, "past_key_values": cache}
+    begun = model.generate(**given, max_new_tokens=2, **rules)
+    mask = torch.ones_like(begun)
+    resumed = model.generate(input_ids=begun, attention_mask=mask, max_new_tokens=TOKENS - 2, **rules)
+    torch._dynamo.reset()
+    assert torch.equal(tokens, expected)
+    assert torch.equal(resumed, expected)
