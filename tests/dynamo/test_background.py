@@ -183,8 +183,7 @@ if sys.argv[2] == "fork":
     os.waitpid(child, 0)
     assert background._worker._current._process.poll() is None
 print(background._worker._current._process.pid, flush=True)
-if sys.argv[2] != "exit":
-    time.sleep(600)
+sys.stdin.readline()  # until the test has found the process, or has killed this one
 """
 
 
@@ -195,9 +194,11 @@ def test_tuning_processes_and_files_do_not_outlive_their_parent(way: str, tmp_pa
         folder.mkdir()
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER, str(tmp_path / "s.sqlite"), way],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment(**{name: str(folder) for name, folder in folders.items()}),
     )
+    assert server.stdin is not None
     assert server.stdout is not None
     tuner = psutil.Process(int(server.stdout.readline()))
     if way != "exit":
@@ -207,6 +208,7 @@ def test_tuning_processes_and_files_do_not_outlive_their_parent(way: str, tmp_pa
         server.send_signal(signal.SIGKILL)
     else:
         processes = [tuner]
+    server.stdin.close()
     server.wait(60)
     server.stdout.close()
     _until(lambda: not any(process.is_running() for process in processes))
