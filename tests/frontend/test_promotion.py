@@ -68,3 +68,19 @@ def test_more_operators() -> None:
     _assert_matches_pytorch(lambda x: x.scatter_add(1, at, x), x)
     with pytest.raises(UnsupportedOperator, match="special_bessel_j0"):
         import_model(Apply(torch.special.bessel_j0), (x,))
+
+
+_WITH_FACTORS: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda x: torch.add(x, x.flip(0), alpha=3),
+    "difference": lambda x: torch.sub(x, x.flip(0), alpha=3),
+    "reversed difference": lambda x: torch.rsub(x, x.flip(0), alpha=3),
+    "sum with a number": lambda x: torch.add(x, 2, alpha=3),
+    "sum with integers": lambda x: torch.add(x.double(), torch.arange(7), alpha=0.1),
+    "in place": lambda x: x.clone().add_(x.flip(0), alpha=2),
+}
+
+
+@pytest.mark.parametrize("name", _WITH_FACTORS)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+def test_sums_have_factors(name: str, dtype: torch.dtype) -> None:
+    _assert_matches_pytorch(_WITH_FACTORS[name], torch.arange(-10, 11).reshape(3, 7).to(dtype))

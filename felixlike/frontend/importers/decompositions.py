@@ -42,6 +42,10 @@ def table() -> Any:
     aten: Any = torch.ops.aten
     decompositions: Any = torch.export.default_decompositions()
     ours: dict[Any, Callable[..., Any]] = {
+        aten.add.Tensor: functools.partial(_with_alpha, aten.add.Tensor),
+        aten.add.Scalar: functools.partial(_with_alpha, aten.add.Scalar),
+        aten.sub.Tensor: functools.partial(_with_alpha, aten.sub.Tensor),
+        aten.sub.Scalar: functools.partial(_with_alpha, aten.sub.Scalar),
         aten.cat.default: _cat,
         aten.pad.default: _pad,
         aten.erfinv.default: _erfinv,
@@ -85,6 +89,17 @@ def _view(x: Any, size: Sequence[Any]) -> Any:
     if is_contiguous(x):
         return NotImplemented
     return x.clone(memory_format=torch.contiguous_format).view(size)
+
+
+def _with_alpha(operator: Any, x: Any, other: Any, alpha: Any = 1) -> Any:
+    """Decompose x + alpha · other or x − alpha · other, whose factor TVM's importer leaves out."""
+    import torch
+
+    if isinstance(alpha, int | float) and alpha == 1:
+        return NotImplemented
+    if isinstance(other, torch.Tensor):
+        other = other.to(torch.result_type(x, other))  # the type in which PyTorch multiplies
+    return operator(x, other * alpha)
 
 
 def _cat(tensors: Sequence[Any], dim: int = 0) -> Any:
