@@ -24,7 +24,7 @@ from felixlike.frontend.signature.nesting import quoted
 from felixlike.hardware.faults import fault_of
 from felixlike.hardware.placement import pin_threads
 from felixlike.runtime import pytorch_calls, torch_operator
-from felixlike.runtime.serial_copy import contiguous_copy
+from felixlike.runtime.serial_copy import contiguous_copy, let_openmp_sleep
 from felixlike.runtime.shared_library import Library
 from felixlike.runtime.stream_serializer import StreamSerializer
 from felixlike.runtime.tensor_guards import likeness, never
@@ -164,6 +164,8 @@ class Compiled:
         self._serialized_main = StreamSerializer(main, self.device) if on_gpu else None
         self._first = [] if on_gpu else [main]
         self._here = threading.local()
+        if self.parallel and not on_gpu:
+            let_openmp_sleep()
         self._pin_threads: Callable[[int], object] = pin_threads if self.parallel and not on_gpu else _nothing
         self._latest: _Kind = (never, None)
         self._kinds: tuple[_Kind, ...] = ()

@@ -1,7 +1,8 @@
-"""Tests that copies and FFTs on the calling thread do not start PyTorch's threads."""
+"""Tests that copies and FFTs on the calling thread do not start PyTorch's threads, and that idle ones sleep."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -41,3 +42,30 @@ assert (system_threads() > before) == (sys.argv[1] != "before"), "they are start
 def test_a_serial_copy_starts_no_threads(pool: str) -> None:
     """`pool` says when PyTorch's thread pool is started: before the serial copy or after it."""
     subprocess.run([sys.executable, "-c", PROGRAM, pool], check=True, timeout=120)
+
+
+SLEEPING = """
+import os, sys, threading
+import torch
+from felixlike.runtime.serial_copy import let_openmp_sleep
+
+torch.set_num_threads(2)
+for _ in range(2):
+    let_openmp_sleep()
+helpers = [thread for thread in threading.enumerate() if thread.name == "felixlike-openmp"]
+assert len(helpers) == (sys.argv[1] == "")
+assert torch.get_num_threads() == 2
+if os.fork() == 0:
+    let_openmp_sleep()
+    os._exit(0)
+assert os.wait()[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the test forks")
+@pytest.mark.parametrize("policy", ["", "active"])
+def test_idle_threads_of_pytorch_sleep_unless_the_user_decides(policy: str) -> None:
+    """`policy` is OpenMP's own setting. A forked process has the setting, and starts no threads."""
+    settings = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    settings |= {"OMP_WAIT_POLICY": policy} if policy else {}
+    subprocess.run([sys.executable, "-c", SLEEPING, policy], check=True, timeout=120, env=settings)
