@@ -19,7 +19,7 @@ from felixlike.runtime.batch_buckets import Chunked
 from felixlike.runtime.callable import Compiled
 from felixlike.runtime.serial_copy import contiguous_copy
 
-_RUN, _SKIP = 0, 1
+RUN, SKIP = 0, 1
 """Return values of an instrument that make TVM's virtual machine run or skip the call (VMInstrumentReturnKind)."""
 
 
@@ -54,7 +54,7 @@ class _Instrument:
 
     def __call__(self, function: Any, name: str, before: bool, result: Any, *values: Any) -> int:
         if not before or name not in self._kernels:
-            return _RUN
+            return RUN
         written = self._kernels[name]
         buffers = Buffers(_tvm.runtime.cpu())
         copies = [
@@ -69,7 +69,7 @@ class _Instrument:
         for index in written:
             if isinstance(copies[index], _tvm.runtime.Tensor):
                 copies[index].copyto(_of_tvm(values[index]))
-        return _SKIP
+        return SKIP
 
 
 def _of_tvm(value: Any) -> Any:

@@ -14,10 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from felixlike.runtime.callable import Compiled
+from felixlike.runtime.guarded_calls import RUN
 from felixlike.runtime.serial_copy import contiguous_copy
-
-_RUN = 0
-"""Return value of an instrument that makes TVM's virtual machine run the call (VMInstrumentReturnKind)."""
 
 _FEWEST, _MOST = 5, 200
 """Limits on the calls of each model. Chosen by hand."""
@@ -73,7 +71,7 @@ class _Clock:
             self._began = time.perf_counter()
         else:
             self._call[name] += now - self._began
-        return _RUN
+        return RUN
 
     def finish_call(self) -> None:
         """Add the seconds of a whole call."""

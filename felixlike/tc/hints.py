@@ -33,16 +33,13 @@ _SAME = 1e-6
 """Tolerance when distances are compared, in sums of log factors. Chosen by hand."""
 
 
-class Hinted(Strategy):
-    """A strategy that proposes the best candidates by the cost model among those nearest to the hints.
+class _Wrapping(Strategy):
+    """A strategy with the rounds and the timing of another one, which learns from all measurements."""
 
-    If no hint applies to a task, the wrapped strategy proposes instead.
-    """
-
-    def __init__(self, options: Options, otherwise: Strategy) -> None:
+    def __init__(self, otherwise: Strategy) -> None:
         self.trials_per_round, self.scheduling = otherwise.trials_per_round, otherwise.scheduling
         self.timing = otherwise.timing
-        self._options, self._otherwise = options, otherwise
+        self._otherwise = otherwise
         self._model: CostModel | None = None
 
     def begin(self, model: CostModel) -> None:
@@ -53,6 +50,17 @@ class Hinted(Strategy):
     def observe(self, space: Space, measured: Sequence[Measured], *, recalled: bool = False) -> None:
         """Pass measurements on to the wrapped strategy; see `Strategy.observe`."""
         self._otherwise.observe(space, measured, recalled=recalled)
+
+
+class Hinted(_Wrapping):
+    """A strategy that proposes the best candidates by the cost model among those nearest to the hints.
+
+    If no hint applies to a task, the wrapped strategy proposes instead.
+    """
+
+    def __init__(self, options: Options, otherwise: Strategy) -> None:
+        super().__init__(otherwise)
+        self._options = options
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """Propose candidates; see `Strategy.propose`."""
@@ -63,24 +71,15 @@ class Hinted(Strategy):
         return [candidate for candidate in candidates if candidate.key not in known.seen][:count]
 
 
-class Seeded(Strategy):
+class Seeded(_Wrapping):
     """A strategy whose first candidates are the best by the cost model among those nearest to options to start from.
 
     All others are those of the wrapped strategy, which is told how fast the first ones are.
     """
 
     def __init__(self, starts: Sequence[Options], otherwise: Strategy) -> None:
-        self._starts, self._otherwise = starts, otherwise
-        self._model: CostModel | None = None
-
-    def begin(self, model: CostModel) -> None:
-        """Start a search; see `Strategy.begin`."""
-        self._model = model
-        self._otherwise.begin(model)
-
-    def observe(self, space: Space, measured: Sequence[Measured], *, recalled: bool = False) -> None:
-        """Pass measurements on to the wrapped strategy; see `Strategy.observe`."""
-        self._otherwise.observe(space, measured, recalled=recalled)
+        super().__init__(otherwise)
+        self._starts = starts
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """Propose candidates; see `Strategy.propose`."""

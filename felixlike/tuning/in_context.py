@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import metadata
 from typing import Any
 
 from felixlike import _tvm
@@ -30,6 +29,7 @@ from felixlike.runtime.guarded_calls import damage_by_kernels
 from felixlike.runtime.kernel_times import kernel_times
 from felixlike.tuning.choice import Choice, How, at_hand
 from felixlike.tuning.compiling import Build
+from felixlike.tuning.predictions import code_version
 from felixlike.tuning.state import TaskState
 
 _KIND = "in_context"
@@ -105,13 +105,12 @@ class InContext:
     def __init__(self, imported: Imported, states: Sequence[TaskState], choices: Sequence[Choice]) -> None:
         self._imported = imported
         self._ranked = _ranked(states, choices)
-        versions = [metadata.version(package) for package in ("apache-tvm", "apache-tvm-ffi")]
         schedules = [
             (state.task.key, state.task.weight, *map(_key, choices))
             for state, choices in zip(states, self._ranked, strict=True)
         ]
         device, threads = target_device(imported.target), placement.threads()
-        self._entry = cache.digest(repr((cache.sources(), versions, device, threads, schedules)))
+        self._entry = cache.digest(repr((*code_version(), device, threads, schedules)))
         self._known = self._remembered()
 
     @property

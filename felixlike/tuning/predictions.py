@@ -68,9 +68,12 @@ class Predictions:
     @cached_property
     def _common(self) -> tuple[Any, ...]:
         """Return the parts of the key that all tasks share."""
-        packages = ("apache-tvm", "apache-tvm-ffi")
-        versions = [metadata.version(package) for package in packages]
-        return cache.sources(), versions, self._model.version(), self._seed
+        return *code_version(), self._model.version(), self._seed
+
+
+def code_version() -> tuple[Any, ...]:
+    """Return what distinguishes versions of the code that makes schedules: ours and TVM's."""
+    return cache.sources(), [metadata.version(package) for package in ("apache-tvm", "apache-tvm-ffi")]
 
 
 def _read(state: TaskState, entry: Any) -> CachedChoice:

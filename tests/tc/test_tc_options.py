@@ -15,7 +15,7 @@ from felixlike.search import Observations, Space
 from felixlike.symbolic import Points, Sketch, sketches
 from felixlike.tc.call import Given
 from felixlike.tc.entry import read
-from felixlike.tc.hints import Seeded, hinted_pools, nearest_points
+from felixlike.tc.hints import Hinted, Seeded, hinted_pools, nearest_points
 from felixlike.tc.instance import imported, instance
 
 
@@ -139,6 +139,11 @@ def test_options_to_start_from_come_first_and_do_not_restrict() -> None:
     for candidate in second[:8]:
         known.add(candidate, 1.0)
     assert {candidate.origin for candidate in strategy.propose(space, known, 6, rng)} == {"random"}
+
+
+def test_options_keep_the_rounds_of_the_strategy() -> None:
+    options, strategy = fx.tc.Options().tile(16, 32), fx.search.Random(trials_per_round=24)
+    assert Hinted(options, strategy).trials_per_round == Seeded([options], strategy).trials_per_round == 24
 
 
 def test_tuning_starts_from_options() -> None:

@@ -41,11 +41,9 @@ def table() -> Any:
 
     aten: Any = torch.ops.aten
     decompositions: Any = torch.export.default_decompositions()
+    sums = (aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
     ours: dict[Any, Callable[..., Any]] = {
-        aten.add.Tensor: functools.partial(_with_alpha, aten.add.Tensor),
-        aten.add.Scalar: functools.partial(_with_alpha, aten.add.Scalar),
-        aten.sub.Tensor: functools.partial(_with_alpha, aten.sub.Tensor),
-        aten.sub.Scalar: functools.partial(_with_alpha, aten.sub.Scalar),
+        **{sum_of: functools.partial(_with_alpha, sum_of) for sum_of in sums},
         aten.cat.default: _cat,
         aten.pad.default: _pad,
         aten.erfinv.default: _erfinv,
