@@ -263,6 +263,14 @@ def multiply_pairs() -> Any:
     return schedule
 
 
+def copies_in_vectors() -> Any:
+    """A copy of rows of 8 channels with zeros before them."""
+    x = _inputs(x=(2, 8))[0]
+    zero = _tvm.tirx.const(0, "float32")
+    padded = _tvm.te.compute((3, 8), lambda y, c: _tvm.tirx.if_then_else(y >= 1, x[y - 1, c], zero), name="y")
+    return _schedule(x, padded)
+
+
 def tensor_cores() -> Any:
     """A product of 16 × 8 by one warp: two rows and two columns a thread."""
     a, b = _inputs(a=(16, 16), b=(16, 8))
@@ -304,6 +312,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         peel_columns,
         rows_in_vectors,
         shared_steps,
+        copies_in_vectors,
         share_reciprocals,
         write_out_halves,
         keep_nan,

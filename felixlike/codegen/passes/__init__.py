@@ -17,12 +17,14 @@ from felixlike.codegen.passes.tile_rows import tile_rows
 from felixlike.codegen.passes.transpose import transpose
 from felixlike.codegen.passes.unaligned_parameters import unaligned_parameters
 from felixlike.codegen.passes.vector_math import FUNCTIONS, vectorise_math
+from felixlike.codegen.passes.vectorize_copies import copies_in_vectors
 from felixlike.codegen.passes.vectorize_rows import rows_in_vectors
 from felixlike.codegen.passes.vectorize_tail import peel_tails
 
 __all__ = [
     "FUNCTIONS",
     "asynchronous_copies",
+    "copies_in_vectors",
     "first_and_last",
     "from_infinity",
     "guard",
