@@ -141,7 +141,7 @@ CPU_PASSES = (
     _of(peel_columns, Columns, ends=(Invariant.DIMENSIONS,)),
     _of(rows_in_vectors, Row, needs=(Invariant.EXTREMES,), ends=(Invariant.DIMENSIONS,)),
     _of(shared_steps, Steps),
-    Pass(copies_in_vectors, ends=(Invariant.BLOCKS,)),
+    Pass(copies_in_vectors),
     Pass(share_reciprocals, needs=(Invariant.DIVISIONS,)),
     Pass(write_out_halves, needs=(Invariant.NAMELESS,), ends=(Invariant.NAMELESS,)),
     Pass(keep_nan, needs=(Invariant.EXTREMES,), ends=(Invariant.EXTREMES, Invariant.NAMELESS)),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from texts import before_and_after
 
-from felixlike import _tvm
+from felixlike import _tvm, codegen
 from felixlike.codegen.annotations import (
     Asynchronous,
     Blocks,
@@ -268,7 +269,8 @@ def copies_in_vectors() -> Any:
     x = _inputs(x=(2, 8))[0]
     zero = _tvm.tirx.const(0, "float32")
     padded = _tvm.te.compute((3, 8), lambda y, c: _tvm.tirx.if_then_else(y >= 1, x[y - 1, c], zero), name="y")
-    return _schedule(x, padded)
+    module = _schedule(x, padded).mod
+    return SimpleNamespace(mod=_tvm.map_functions(module, codegen.without_blocks))
 
 
 def tensor_cores() -> Any:

@@ -10,6 +10,7 @@ import pytest
 from schedules import run
 
 from felixlike import _tvm
+from felixlike.codegen import without_blocks
 from felixlike.codegen.passes import copies_in_vectors
 
 
@@ -23,7 +24,8 @@ def _copy(channels: int, element: Callable[[Any, Any, Any], Any] | None = None) 
 
     read = element or default
     copied = _tvm.te.compute((6, channels), lambda y, c: read(x, y, c), name="P")
-    return _tvm.IRModule({"main": _tvm.te.create_prim_func([x, copied]).with_attr("global_symbol", "main")})
+    func = _tvm.te.create_prim_func([x, copied]).with_attr("global_symbol", "main")
+    return _tvm.IRModule({"main": without_blocks(func)})
 
 
 def _vectors(module: Any) -> int:

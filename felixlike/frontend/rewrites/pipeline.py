@@ -100,14 +100,14 @@ REWRITES = [
     # Copies of variables and unused tuples hide equal expressions and constants from the next two passes.
     relax_pass("CanonicalizeBindings"),
     relax_pass("EliminateCommonSubexpr"),
-    # Transposed convolutions become the plain ones that their output is interleaved from.
-    function_pass(in_phases),
     # A matrix that multiplies a whole batch stays one.
     function_pass(with_shared_factors),
-    # Compute folded batch norms, weights by phase and transposed weights now instead of in every call.
+    # Compute folded batch norms and transposed weights now instead of in every call.
     relax_pass("FoldConstant"),
     # Convolutions of a chain read and write vectors of channels.
     function_pass(with_channels_last, *_CPU, static=True),
+    # Transposed convolutions become the plain ones that their output is interleaved from.
+    function_pass(in_phases),
     # Convolutions with small windows become products of transformed tiles.
     function_pass(with_fast_convolutions, *_CPU, of=lambda target: [precision_of(target)], static=True),
     # Group norms become reductions of rows, or of channels, that schedule rules support.
@@ -125,7 +125,7 @@ REWRITES = [
     function_pass(with_transposed_factors, static=True),
     # Convolutions whose channels or columns do not fill vectors are padded.
     function_pass(with_room, *_CPU, of=lambda target: [target_device(target).unit], static=True),
-    # Operators become PrimFuncs. Some leave constants behind (masks, index tensors): fold again.
+    # Operators become PrimFuncs. Some leave constants behind (masks, index tensors, weights by phase): fold again.
     relax_pass("LegalizeOps"),
     # Max pooling pads with -inf.
     function_pass(with_infinite_padding),

@@ -22,8 +22,19 @@ from typing import Any
 from felixlike import _tvm
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten, shape
 
-_LAYOUTS = {"conv1d": ("NCW", "IOW"), "conv2d": ("NCHW", "IOHW"), "conv3d": ("NCDHW", "IODHW")}
-"""Layouts of data and weights that are rewritten, by operator."""
+CHANNELS_FIRST = {
+    "nn.conv1d_transpose": ("NCW", "IOW"),
+    "nn.conv2d_transpose": ("NCHW", "IOHW"),
+    "nn.conv3d_transpose": ("NCDHW", "IODHW"),
+}
+"""PyTorch's layouts of data and weights, by operator."""
+
+TRANSPOSED_LAYOUTS = {
+    "nn.conv1d_transpose": ("NWC", "IOW"),
+    "nn.conv2d_transpose": ("NHWC", "IOHW"),
+    "nn.conv3d_transpose": ("NDHWC", "IODHW"),
+}
+"""Layouts of data and weights of channels-last transposed convolutions, by operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +98,9 @@ class Dimension:
 
 
 def in_phases(module: Any) -> Any:
-    """Compute transposed convolutions by phases.
+    """Compute transposed convolutions by phases, with channels first or last.
 
-    Those with dilated weights or layouts other than PyTorch's stay unchanged.
+    Those with dilated weights or in other layouts stay unchanged.
 
     Args:
         module: Relax IRModule with operators.
@@ -102,36 +113,42 @@ def in_phases(module: Any) -> Any:
 
 def _phased(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
     """Replace a transposed convolution by PrimFuncs for its weights by phase and its output."""
-    name = operator(expression).removeprefix("nn.").removesuffix("_transpose")
-    if not operator(expression).endswith("_transpose") or not _is_understood(expression, _LAYOUTS[name]):
+    last = _channels_last(expression)
+    if last is None:
         return None
-    dimensions, groups = _dimensions(expression), int(expression.attrs.groups)
+    name = operator(expression).removeprefix("nn.").removesuffix("_transpose")
+    dimensions, groups = _dimensions(expression, 1 if last else 2), int(expression.attrs.groups)
     data, weights = (rewriter.new(argument) for argument in expression.args)
     weights = rewriter.builder.call_te(
         lambda w: phase_weights(w, dimensions, groups), weights, primfunc_name_hint=f"{name}_phase_weights"
     )
     return rewriter.builder.call_te(
-        lambda x, v: phased(x, v, dimensions, str(expression.ty.dtype)),
+        lambda x, v: phased(x, v, dimensions, str(expression.ty.dtype), channels_last=last),
         data,
         rewriter.builder.emit(weights),
         primfunc_name_hint=f"{name}_transpose",
     )
 
 
-def _is_understood(call: Any, layouts: tuple[str, str]) -> bool:
-    """Return whether layouts are PyTorch's and the weights not dilated."""
+def _channels_last(call: Any) -> bool | None:
+    """Return whether a transposed convolution has its channels last, None for what is not rewritten."""
+    name = operator(call)
+    if name not in TRANSPOSED_LAYOUTS:
+        return None
     attrs = call.attrs
-    plain = (attrs.data_layout, attrs.kernel_layout) == layouts and attrs.out_layout == attrs.data_layout
-    return plain and all(int(d) == 1 for d in attrs.dilation)
+    if attrs.out_layout != attrs.data_layout or any(int(d) > 1 for d in attrs.dilation):
+        return None
+    layouts = attrs.data_layout, attrs.kernel_layout
+    return {CHANNELS_FIRST[name]: False, TRANSPOSED_LAYOUTS[name]: True}.get(layouts)
 
 
-def _dimensions(call: Any) -> tuple[Dimension, ...]:
-    """Return the spatial dimensions of a transposed convolution."""
-    data, weights = map(shape, call.args)
+def _dimensions(call: Any, first: int) -> tuple[Dimension, ...]:
+    """Return the spatial dimensions of a transposed convolution. `first` is that of the first one in the data."""
+    data, weights, output = shape(call.args[0]), shape(call.args[1])[2:], shape(call)
     strides, padding = call.attrs.strides, call.attrs.padding
     return tuple(
-        Dimension(data[i], output, weights[i], int(strides[i - 2]), int(padding[i - 2]))
-        for i, output in enumerate(shape(call)[2:], 2)
+        Dimension(data[first + i], output[first + i], taps, int(strides[i]), int(padding[i]))
+        for i, taps in enumerate(weights)
     )
 
 
@@ -157,56 +174,75 @@ def phase_weights(weights: Any, dimensions: Sequence[Dimension], groups: int) ->
     return _tvm.te.compute([*shape, *(d.window for d in dimensions)], value, name="phase_weights")
 
 
-def phased(data: Any, weights: Any, dimensions: Sequence[Dimension], dtype: str) -> Any:
-    """Compute Y[batch, channel, places] of X[batch, channel, places] and the weights of `phase_weights`."""
+def phased(data: Any, weights: Any, dimensions: Sequence[Dimension], dtype: str, *, channels_last: bool = False) -> Any:
+    """Compute Y[batch, channel, places] of X[batch, channel, places] and the weights of `phase_weights`.
+
+    With `channels_last`, the channels of X and Y are behind the places.
+    """
     count = sum(d.phases > 1 for d in dimensions)
     groups = int(weights.shape[count]) if len(weights.shape) > count + 2 + len(dimensions) else 1
     outputs, inputs = (int(n) for n in weights.shape[-len(dimensions) - 2 : -len(dimensions)])
     grouped = groups > 1
-    padded = _padded(data, dimensions, groups)
+    padded = _padded(data, dimensions, groups, channels_last)
     channel = _tvm.te.reduce_axis((0, inputs), name="c")
     steps = [_tvm.te.reduce_axis((0, d.window), name=f"a{i}") for i, d in enumerate(dimensions)]
     several = [d.phases for d in dimensions if d.phases > 1]
 
     def product(n: Any, *indices: Any) -> Any:
         group, rest = (indices[:1], indices[1:]) if grouped else ((), indices)
-        phases, (k, *places) = _phases(rest, dimensions)
+        phases, remaining = _phases(rest, dimensions)
+        k, places = _channel_and_places(remaining, channels_last)
         at = [z + d.start(f) + a for d, f, z, a in zip(dimensions, phases, places, steps, strict=True)]
-        read = padded(n, *group, channel, *at).astype(dtype)
+        read = padded(n, *group, *_in_layout(channel, at, channels_last)).astype(dtype)
         written = weights(*rest[:count], *group, k, channel, *steps).astype(dtype)
         return _tvm.te.sum(read * written, axis=[channel, *steps])
 
-    shape = [data.shape[0], *([groups] if grouped else []), *several, outputs, *(d.places for d in dimensions)]
-    convolved = _tvm.te.compute(shape, product, name="phases")
+    each = _in_layout(outputs, [d.places for d in dimensions], channels_last)
+    convolved = _tvm.te.compute(
+        [data.shape[0], *([groups] if grouped else []), *several, *each], product, name="phases"
+    )
     if not several and not grouped:
         return convolved
 
-    def interleaved(n: Any, k: Any, *places: Any) -> Any:
+    def interleaved(n: Any, *indices: Any) -> Any:
+        k, places = _channel_and_places(indices, channels_last)
         group = [k // outputs] if grouped else []
         phases = [y % d.stride for d, y in zip(dimensions, places, strict=True) if d.phases > 1]
         within = [y // d.stride for d, y in zip(dimensions, places, strict=True)]
-        return convolved(n, *group, *phases, k % outputs if grouped else k, *within)
+        return convolved(n, *group, *phases, *_in_layout(k % outputs if grouped else k, within, channels_last))
 
-    whole = [data.shape[0], groups * outputs, *(d.output for d in dimensions)]
-    return _tvm.te.compute(whole, interleaved, name="interleaved")
+    whole = _in_layout(groups * outputs, [d.output for d in dimensions], channels_last)
+    return _tvm.te.compute([data.shape[0], *whole], interleaved, name="interleaved")
 
 
-def _padded(data: Any, dimensions: Sequence[Dimension], groups: int) -> Any:
+def _padded(data: Any, dimensions: Sequence[Dimension], groups: int, channels_last: bool) -> Any:
     """Pad X with the zeros that windows reach, and add a dimension for groups if there are several."""
-    inputs = int(data.shape[1]) // groups
+    inputs = int(data.shape[-1 if channels_last else 1]) // groups
     if groups == 1 and all(d.before == 0 and d.padded == d.size for d in dimensions):
         return data
 
     def value(n: Any, *indices: Any) -> Any:
-        channel, places = (indices[0], indices[1:]) if groups == 1 else (indices[0] * inputs + indices[1], indices[2:])
+        group, rest = (indices[0], indices[1:]) if groups > 1 else (0, indices)
+        channel, places = _channel_and_places(rest, channels_last)
+        channel = group * inputs + channel if groups > 1 else channel
         at = [z - d.before for d, z in zip(dimensions, places, strict=True)]
         inside = [i >= 0 for d, i in zip(dimensions, at, strict=True) if d.before > 0]
         inside += [i < d.size for d, i in zip(dimensions, at, strict=True) if d.padded - d.before > d.size]
-        read = data(n, channel, *at)
+        read = data(n, *_in_layout(channel, at, channels_last))
         return _tvm.te.if_then_else(_tvm.te.all(*inside), read, _tvm.tirx.const(0, data.dtype)) if inside else read
 
-    channels = [groups, inputs] if groups > 1 else [inputs]
-    return _tvm.te.compute([data.shape[0], *channels, *(d.padded for d in dimensions)], value, name="padded")
+    each = _in_layout(inputs, [d.padded for d in dimensions], channels_last)
+    return _tvm.te.compute([data.shape[0], *([groups] if groups > 1 else []), *each], value, name="padded")
+
+
+def _in_layout(channel: Any, places: Sequence[Any], channels_last: bool) -> list[Any]:
+    """Return a channel and places in the order of the data's dimensions."""
+    return [*places, channel] if channels_last else [channel, *places]
+
+
+def _channel_and_places(indices: Sequence[Any], channels_last: bool) -> tuple[Any, Sequence[Any]]:
+    """Split indices in the order of the data's dimensions into the channel and the places."""
+    return (indices[-1], indices[:-1]) if channels_last else (indices[0], indices[1:])
 
 
 def _phases(indices: Sequence[Any], dimensions: Sequence[Dimension]) -> tuple[list[Any], Sequence[Any]]:

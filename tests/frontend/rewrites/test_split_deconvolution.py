@@ -9,6 +9,7 @@ from torch import nn
 
 from felixlike import _tvm
 from felixlike.frontend import import_model
+from felixlike.frontend.rewrites import channels_last
 from felixlike.runtime import compile_model, max_relative_error
 
 T = torch.nn
@@ -49,6 +50,32 @@ def test_outputs_match_pytorch_s(case: str) -> None:
     imported = import_model(model, (x,))
     assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
     assert len(imported.tasks) == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_with_channels_last_match_pytorch_s(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels_last, "MOST_MOVED", 1e9)  # also where permutations cost more than they save
+    monkeypatch.setattr(channels_last, "SHORTEST", 1)
+    make, shape = CASES[case]
+    torch.manual_seed(0)
+    model, x = nn.Sequential(make(), nn.ReLU()).eval(), torch.randn(shape)
+    imported = import_model(model, (x,))
+    assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
+    if case != "dilated" and len(shape) == 4:
+        y = model(x)
+        assert block_shapes(imported.tasks[0])["compute"] == (y.shape[0], y.shape[2], y.shape[3], y.shape[1])
+
+
+def test_images_of_a_generator_are_written_with_channels_first() -> None:
+    """Only the last layer's input is permuted: 3 channels do not fill a vector."""
+    torch.manual_seed(0)
+    layers = [T.ConvTranspose2d(c, k, 4, stride=2, padding=1) for c, k in ((16, 32), (32, 16), (16, 3))]
+    model, x = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], nn.Tanh()), torch.randn(1, 16, 4, 4)
+    imported = import_model(model.eval(), (x,))
+    outputs = [[int(n) for n in t.module["main"].params[-1].shape] for t in imported.tasks if "conv" in t.name]
+    assert sorted(outputs) == [[1, 3, 32, 32], [1, 8, 8, 32], [1, 16, 16, 16]]
+    assert [t.name for t in imported.tasks if "conv" not in t.name] == ["transpose", "transpose1"]
+    assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
 
 
 def test_a_layer_is_one_task_with_weights_by_phase() -> None:
