@@ -85,18 +85,25 @@ def _moves(argument: Any, expression: Any, known: Bindings) -> bool:
 
 
 def _follows_contraction(argument: Any, known: Bindings) -> bool:
-    """Return whether an operand is a contraction or a reshape of one, without other readers."""
+    """Return whether an operand is a contraction or a reshape of one, without readers that are not fused with it."""
     value = known.value(argument)
     source = value.args[0] if operator(value) == "reshape" else argument
-    return known.once(argument) and known.once(source) and _of_contraction(source, known)
+    return _stays_within(argument, known) and _stays_within(source, known) and _of_contraction(source, known)
+
+
+def _stays_within(variable: Any, known: Bindings) -> bool:
+    """Return whether a variable has one reader, or elementwise ones only, as in x · tanh(x + x³)."""
+    return known.once(variable) or all(
+        operator(reader) in UNARY | BINARY | {"reshape"} for reader in known.readers(variable)
+    )
 
 
 def _of_contraction(variable: Any, known: Bindings) -> bool:
-    """Return whether a variable is a contraction, or elementwise operators on one that has no other readers."""
+    """Return whether a variable is a contraction, or elementwise operators on one whose other readers are such."""
     value = known.value(variable)
     if operator(value) not in UNARY | BINARY:
         return operator(value) in _CONTRACTIONS
-    return any(_is_whole(a, value) and known.once(a) and _of_contraction(a, known) for a in value.args)
+    return any(_is_whole(a, value) and _stays_within(a, known) and _of_contraction(a, known) for a in value.args)
 
 
 def _is_whole(argument: Any, expression: Any) -> bool:

@@ -36,6 +36,16 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], int]] = 
     "a_number": (lambda x, w: F.relu((x @ w).reshape(2, 3, 4) * 2.0), ((6, 5), (5, 4)), 1),
     "a_row": (lambda x, w, b: (x @ w).reshape(2, 3, 4) + b, ((6, 5), (5, 4), (4,)), 2),
     "read_twice": (lambda x, w: ((y := (x @ w).reshape(2, 12)), F.relu(y)), ((6, 5), (5, 4)), 2),
+    "read_four_times_within": (
+        lambda x, w: 0.5 * (y := (x @ w).reshape(2, 12)) * (1 + torch.tanh(0.8 * (y + 0.04 * y**3))),
+        ((6, 5), (5, 4)),
+        1,
+    ),
+    "read_twice_within_and_by_a_product": (
+        lambda x, w, v: (torch.sigmoid(y := (x @ w).reshape(2, 12)) + y) @ v + (y @ v),
+        ((6, 5), (5, 4), (12, 3)),
+        4,
+    ),
     "no_contraction": (lambda x: F.relu(torch.softmax(x, -1).reshape(2, 12)), ((6, 4),), 2),
     "two_products": (
         lambda x, w, y, z: (x @ w).reshape(2, 12) * torch.bmm(y, z).reshape(2, 12),
