@@ -2,8 +2,8 @@
 
 One artefact for all sizes is compared with PyTorch eager and torch.compile with dynamic shapes. Whole calls are timed
 interleaved, each side in its own process with a thread per core. The networks are ResNet-18 with batches of 1 to 16,
-and BERT-base and GPT-2 with lengths of 1 to 128. Eight sizes each are timed and compared with float64. The benchmark
-writes docs/results/dynamic_networks.json and .md.
+and BERT-base, BERT-large and GPT-2 with lengths of 1 to 128. Eight sizes each are timed and compared with float64. The
+benchmark writes docs/results/dynamic_networks.json and .md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from felixlike.measure.sides.processes import Sides
 
 BATCHES = (1, 2, 3, 5, 8, 11, 13, 16)
-NETWORKS = {"ResNet-18, batch": BATCHES, "BERT-base, length": EIGHT, "GPT-2, length": EIGHT}
+NETWORKS = {"ResNet-18, batch": BATCHES}
+NETWORKS |= dict.fromkeys(("BERT-base, length", "BERT-large, length", "GPT-2, length"), EIGHT)
+
+_BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+"""Options of BertConfig; its defaults are BERT-base."""
 
 
 def main() -> None:
@@ -58,7 +62,8 @@ def network(name: str) -> Any:
         return networks.Output(networks.gpt2()[0].model, "last_hidden_state").eval()
     import transformers
 
-    return networks.Output(transformers.BertModel(transformers.BertConfig()), "last_hidden_state").eval()
+    config = transformers.BertConfig(**_BERT_LARGE if name.startswith("BERT-large") else {})
+    return networks.Output(transformers.BertModel(config), "last_hidden_state").eval()
 
 
 def inputs(name: str, size: int) -> tuple[Any, ...]:

@@ -65,7 +65,9 @@ def add_model(parser: Any) -> None:
         "model", metavar="MODEL", help="file.py:factory, package.module:factory, a .pt2 or a .onnx file"
     )
     add_shape(parser)
-    parser.add_argument("--target", default="cpu", help="cpu, cuda, sm_80, sm_90, simulated:cpu (docs/simulated.md)")
+    parser.add_argument(
+        "--target", default="cpu", help="cpu, cuda, sm_90, a10g (docs/gpu.md), simulated:cpu (docs/simulated.md)"
+    )
 
 
 def add_shape(parser: Any) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel.boosted_trees import Trees
 from felixlike.costmodel.bottleneck import Bottlenecks
-from felixlike.costmodel.ratios import RATIOS, ratios
+from felixlike.costmodel.ratios import H100, RATIOS, GpuLimits, ratios
 from felixlike.costmodel.summary import per_operation, summary_of_logs
 from felixlike.features import NAMES
 
@@ -54,11 +54,13 @@ class Network(nn.Module):
         scale: float32[columns], multiplied with the centred inputs; stored with the weights.
         trees: Boosted trees trained on the same samples; None without. They contribute half of the score of exact
             points, where no gradient is needed.
+        gpu: Limits of the GPU whose kernels are scored; not stored with the weights.
     """
 
     mean: Tensor
     scale: Tensor
     trees: Trees | None
+    gpu: GpuLimits
 
     @default_modes()
     def __init__(self, *, seed: int = 0, members: int = MEMBERS, width: int = WIDTH) -> None:
@@ -66,7 +68,7 @@ class Network(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         columns = len(NAMES) + RATIOS
         self.members, self.width = members, width
-        self.trees = None
+        self.trees, self.gpu = None, H100
         self.register_buffer("mean", torch.zeros(columns))
         self.register_buffer("scale", torch.full((columns,), 0.1))
         self.encode = EnsembleLinear(members, columns, width, generator)
@@ -83,7 +85,7 @@ class Network(nn.Module):
         present = log_features.detach().abs().amax(dim=-1) > 0
         of, _ = present.nonzero(as_tuple=True)  # most rows are padding if few sketches have many stores
         rows = log_features[present]
-        inputs = (torch.cat([rows, ratios(rows)], dim=-1) - self.mean) * self.scale
+        inputs = (torch.cat([rows, ratios(rows, self.gpu)], dim=-1) - self.mean) * self.scale
         encoded = nn.functional.silu(self.encode(inputs.expand(self.members, -1, -1)))
         encoded = nn.functional.silu(self.encode_2(encoded))
         hidden = encoded.new_zeros(self.members, count, self.width).index_add(1, of, encoded)
@@ -103,7 +105,7 @@ class Network(nn.Module):
             scores: Tensor = self(log_features)
             if trees and self.trees is not None and len(log_features):
                 logs = log_features.numpy()
-                rows = np.concatenate([summary_of_logs(logs), per_operation(logs)], axis=1)
+                rows = np.concatenate([summary_of_logs(logs, self.gpu), per_operation(logs)], axis=1)
                 scores = 0.5 * (scores + torch.from_numpy(self.trees.predict(rows)).to(scores.dtype))
         return scores
 
@@ -111,7 +113,7 @@ class Network(nn.Module):
         """Set `mean` and `scale` from float32[n, stores, columns]; standard deviations below 0.5 count as 0.5."""
         rows = log_features.reshape(-1, log_features.shape[-1])
         rows = rows[rows.abs().amax(dim=1) > 0]
-        rows = torch.cat([rows, ratios(rows)], dim=-1)
+        rows = torch.cat([rows, ratios(rows, self.gpu)], dim=-1)
         if len(rows) < 2:
             return
         self.mean.copy_(rows.mean(dim=0))

@@ -20,11 +20,12 @@ from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel.correction import PROCESS, Correction, unmeasured
 from felixlike.costmodel.dataset import Dataset, TaskSamples, stack
 from felixlike.costmodel.mlp import Network
+from felixlike.costmodel.ratios import limits_of
 from felixlike.costmodel.train import Training, train
 from felixlike.costmodel.weights import load_weights, shipped
 from felixlike.errors import InvalidWeights
 from felixlike.features import FeatureArray
-from felixlike.hardware import KINDS
+from felixlike.hardware import KINDS, Device
 
 Scores = npt.NDArray[np.float64]
 
@@ -224,13 +225,17 @@ class CostModel:
 
 
 @default_modes()
-def load(target: str = "cpu", path: str | Path | None = None, *, seed: int = 0) -> CostModel:
+def load(
+    target: str = "cpu", path: str | Path | None = None, *, seed: int = 0, device: Device | None = None
+) -> CostModel:
     """Load the cost model for a kind of target.
 
     Args:
         target: "cpu" or "cuda".
         path: Path of the weights; None for the shipped ones. Without shipped ones the model is untrained.
         seed: Seed of an untrained model's weights, and of training.
+        device: The GPU that kernels are for, which sets how many of their blocks run at once. None for an H100, on
+            which the shipped weights were measured.
 
     Raises:
         InvalidWeights: The weights cannot be read, or are for other features.
@@ -245,4 +250,5 @@ def load(target: str = "cpu", path: str | Path | None = None, *, seed: int = 0) 
     else:
         file = option_checks.path(path, "weights", error=InvalidWeights, otherwise="None for the shipped weights")
     network = Network(seed=seed) if file is None else load_weights(file)
+    network.gpu = limits_of(device)
     return CostModel(network, seed=seed, pretrained=file is not None)

@@ -4,21 +4,45 @@
     resident   = min( threads of a multiprocessor / threads, shared memory / shared bytes, registers / registers of a
     block ) occupancy  = resident · threads
 
-Input: log(1 + feature), float32[…, columns]. Output: logarithms of ratios, float32[…, RATIOS]. They are smooth almost
-everywhere, so gradients pass. On CPUs, with one block and one thread, all are 0.
+Input: log(1 + feature), float32[…, columns], and a GPU's limits. Output: logarithms of ratios, float32[…, RATIOS].
+They are smooth almost everywhere, so gradients pass. On CPUs, with one block and one thread, all are 0.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from felixlike.features import NAMES, SLOTS
+from felixlike.hardware import Device
+from felixlike.hardware.occupancy import WARP, Multiprocessor, multiprocessor
 
-MULTIPROCESSORS, THREADS, SHARED, REGISTERS, RESIDENT, WARP = 132.0, 2048.0, 233472.0, 262144.0, 32.0, 32.0
-"""Limits of the H100, on which the CUDA weights were measured: number of multiprocessors; threads, bytes of shared
-memory, bytes of registers and maximum blocks of each; threads per warp. From the CUDA C++ Programming Guide, table of
-compute capability 9.0."""
+
+@dataclass(frozen=True, slots=True)
+class GpuLimits:
+    """What the blocks of a kernel share.
+
+    Attributes:
+        count: Number of multiprocessors.
+        multiprocessor: Limits of each.
+    """
+
+    count: int
+    multiprocessor: Multiprocessor
+
+
+H100 = GpuLimits(132, multiprocessor("sm_90"))
+"""The GPU on which the CUDA weights were measured."""
+
+
+def limits_of(device: Device | None) -> GpuLimits:
+    """Return the limits of a device; of the H100 for CPUs, whose ratios are 0, and for None."""
+    if device is None or device.kind == "cpu":
+        return H100
+    return GpuLimits(device.cores, multiprocessor(device.mcpu))
+
 
 _OVERHEAD = 96.0
 """Bytes of registers that a thread needs for addresses and operands, besides its local buffers. Of 12,583 kernels built
@@ -28,7 +52,7 @@ RATIOS = 6 + SLOTS
 """Number of columns of `ratios`."""
 
 
-def ratios(log_features: Tensor) -> Tensor:
+def ratios(log_features: Tensor, gpu: GpuLimits = H100) -> Tensor:
     """Return the ratios of each store, float32[…, RATIOS], for log(1 + feature), float32[…, columns]."""
 
     def of(name: str) -> Tensor:
@@ -39,12 +63,15 @@ def ratios(log_features: Tensor) -> Tensor:
     if not on_gpu.any():  # shortcut for CPUs, used in every step of a descent
         return log_features.new_zeros(*log_features.shape[:-1], RATIOS)
     register_bytes = of("local_bytes").expm1().clamp(min=0.0) * virtual + _OVERHEAD
-    resident = torch.minimum(THREADS / threads, SHARED / of("shared_bytes").expm1().clamp(min=1.0))
-    resident = torch.minimum(resident, REGISTERS / (register_bytes * threads)).clamp(max=RESIDENT)
-    waves = blocks / (MULTIPROCESSORS * resident.clamp(min=1.0))
+    limits, count = gpu.multiprocessor, float(gpu.count)
+    resident = torch.minimum(
+        float(WARP * limits.warps) / threads, float(limits.shared_bytes) / of("shared_bytes").expm1().clamp(min=1.0)
+    )
+    resident = torch.minimum(resident, 4.0 * limits.registers / (register_bytes * threads)).clamp(max=limits.blocks)
+    waves = blocks / (count * resident.clamp(min=1.0))
     columns = [
         torch.log1p(1.0 / waves),
-        torch.log1p(blocks / MULTIPROCESSORS),
+        torch.log1p(blocks / count),
         torch.log1p(resident * threads),
         torch.log1p(WARP / threads),
         torch.log1p(of("iterations").expm1() / (blocks * threads)),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from felixlike._util.torch_modes import default_modes
-from felixlike.costmodel.ratios import RATIOS, ratios
+from felixlike.costmodel.ratios import H100, RATIOS, GpuLimits, ratios
 from felixlike.features import NAMES, FeatureArray
 
 Rows = npt.NDArray[np.float32]
@@ -34,10 +34,10 @@ def summary(features: FeatureArray) -> Rows:
 
 
 @default_modes()
-def summary_of_logs(log_features: npt.NDArray[np.float32]) -> Rows:
+def summary_of_logs(log_features: npt.NDArray[np.float32], gpu: GpuLimits = H100) -> Rows:
     """Return the same as `summary`, for log(1 + feature), float32[n, stores, columns]."""
     with torch.no_grad():
-        result: Rows = _summary(torch.from_numpy(log_features)).numpy()
+        result: Rows = _summary(torch.from_numpy(log_features), gpu).numpy()
     return result
 
 
@@ -58,10 +58,10 @@ def rows(log_features: Tensor) -> Tensor:
     return torch.cat([_summary(log_features), _per_operation(log_features)], dim=-1)
 
 
-def _summary(logs: Tensor) -> Tensor:
+def _summary(logs: Tensor, gpu: GpuLimits = H100) -> Tensor:
     """Return the columns of `summary_of_logs`."""
     present = (logs.detach().abs().amax(dim=-1, keepdim=True) > 0).to(logs.dtype)
-    logs = torch.cat([logs, ratios(logs) * present], dim=-1)
+    logs = torch.cat([logs, ratios(logs, gpu) * present], dim=-1)
     return torch.cat([logs.clamp(0.0, _MOST).expm1().sum(dim=1).log1p(), logs.amax(dim=1)], dim=-1)
 
 

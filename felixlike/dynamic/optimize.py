@@ -28,7 +28,7 @@ from felixlike.dynamic.sources import read_network
 from felixlike.errors import FallbackWarning, FelixlikeWarning, InvalidOption, first_line
 from felixlike.frontend.imported import Imported, Source, warnings_of
 from felixlike.frontend.importers.input_shapes import either
-from felixlike.hardware import device_name, kind_of, require_float32, require_real
+from felixlike.hardware import device_name, kind_of, require_float32, require_real, target_device
 from felixlike.report import Report, RunLog, make_progress
 from felixlike.report.report_data import TaskReport
 from felixlike.runtime.verification import Verdict, Verification, max_relative_error
@@ -106,7 +106,9 @@ def optimize_dynamic(
         budget = replace(timings.budget).with_default(len(fixed.tasks), config.effort)
         log.write("start", **start_event(source.name, fixed.tasks, budget, config))
         if fixed.tasks:
-            predictor = costmodel.load(kind_of(config.target).device, config.weights, seed=config.seed)
+            predictor = costmodel.load(
+                kind_of(config.target).device, config.weights, seed=config.seed, device=target_device(config.target)
+            )
             run = Run(config, budget, deadline, predictor, store, progress, log, interrupts, problems)
             with closing(config.pool_factory(deadline)(), problems) as pool:
                 chosen = run.chosen(fixed.tasks, pool)

@@ -15,7 +15,7 @@ from felixlike.hardware.precision import (
     require_float32,
     with_precision,
 )
-from felixlike.hardware.presets import described, machines, read_description
+from felixlike.hardware.presets import described, gpus, machines, read_description
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import (
     SIMULATED,
@@ -57,6 +57,7 @@ __all__ = [
     "described_target",
     "device_name",
     "gpu_at_hand",
+    "gpus",
     "host_device",
     "host_target",
     "imitated_target",

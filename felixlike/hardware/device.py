@@ -128,7 +128,7 @@ _REMEDY = "correct the hardware description"
 _LANES = 128
 """Multiply-adds of a multiprocessor, and bytes that it reads from shared memory, in a cycle."""
 
-_GPU_LANES = {"sm_80": 64}
+_GPU_LANES = {"sm_70": 64, "sm_72": 64, "sm_75": 64, "sm_80": 64}
 """Multiply-adds of a multiprocessor in a cycle, for architectures that differ from `_LANES`."""
 
 _GPU_REGISTERS = 65536

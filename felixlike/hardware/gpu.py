@@ -1,6 +1,7 @@
 """Describe GPUs: the one in this machine, and architectures of others.
 
-Input: a CUDA target. Output: a `Device`. Schedules depend on the architecture only. Names distinguish measurements.
+Input: a CUDA target. Output: a `Device`. Schedules depend on the target only, which has an architecture or names a GPU.
+Names of real GPUs distinguish measurements.
 """
 
 from __future__ import annotations
@@ -14,28 +15,25 @@ from felixlike.errors import NoGPU, WrongArchitecture
 from felixlike.hardware.device import Device
 from felixlike.hardware.driver import driver
 from felixlike.hardware.precision import precision_of
+from felixlike.hardware.presets import gpus, with_processor
 
-_KIB, _MIB, _GIB = 2**10, 2**20, 2**30
+MODEL = "model"
+"""The attribute of a TVM target that names the described machine or GPU of its schedules."""
 
-_ARCHITECTURES = {
-    # NVIDIA A100 and H100 white papers: multiprocessors, 255 registers a thread, L1 + shared memory, L2, memory.
-    "sm_80": Device(
-        "cuda", "NVIDIA A100", "sm_80", 108, 128, 1020, 192 * _KIB, 40 * _MIB, 0, 40 * _GIB, "", 1.41e9, 1555e9
-    ),
-    "sm_90": Device(
-        "cuda", "NVIDIA H100", "sm_90", 132, 128, 1020, 256 * _KIB, 50 * _MIB, 0, 80 * _GIB, "", 1.98e9, 3350e9
-    ),
-}
+_UNLISTED = "a100"
+"""The GPU that stands for architectures of which none is described."""
 
 
 def gpu_device(target: Any) -> Device:
     """Return the device that schedules for a CUDA target may rely on.
 
-    It is the target's architecture, whatever GPU is in this machine, so formulas are the same on every machine, with
-    the target's precision. Architectures that are not listed count as sm_80.
+    It is the described GPU that the target names, or the first one of the target's architecture, whatever GPU is in
+    this machine, so formulas are the same on every machine, with the target's precision. Architectures of which no GPU
+    is described have the caches of an A100.
     """
-    device = _ARCHITECTURES.get(str(target.attrs["arch"]), _ARCHITECTURES["sm_80"])
-    return replace(device, precision=precision_of(target).name)
+    arch = str(target.attrs["arch"])
+    device = gpus().get(str(target.attrs.get(MODEL, ""))) or with_processor(arch) or gpus()[_UNLISTED]
+    return replace(device, mcpu=arch, precision=precision_of(target).name)
 
 
 @cache

@@ -34,8 +34,12 @@ class Multiprocessor:
 
 
 _MULTIPROCESSORS = {
+    "sm_70": Multiprocessor(65536, 96 * _KIB, 64, 32),
+    "sm_72": Multiprocessor(65536, 96 * _KIB, 64, 32),
+    "sm_75": Multiprocessor(65536, 64 * _KIB, 32, 16),
     "sm_80": Multiprocessor(65536, 164 * _KIB, 64, 32),
     "sm_86": Multiprocessor(65536, 100 * _KIB, 48, 16),
+    "sm_87": Multiprocessor(65536, 164 * _KIB, 48, 16),
     "sm_89": Multiprocessor(65536, 100 * _KIB, 48, 24),
     "sm_90": Multiprocessor(65536, 228 * _KIB, 64, 32),
     "sm_100": Multiprocessor(65536, 228 * _KIB, 64, 32),
@@ -43,8 +47,8 @@ _MULTIPROCESSORS = {
 """Limits by architecture."""
 _REGISTERS_AT_ONCE = 256
 """Registers are allocated to a warp in multiples of this."""
-_RESERVED_BYTES = _KIB
-"""Bytes of shared memory in each block that the system reserves, from sm_80 on."""
+_RESERVED_BYTES, _RESERVING_FROM = _KIB, 80
+"""Bytes of shared memory in each block that the system reserves, and the first architecture on which it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +85,20 @@ def multiprocessor(arch: str) -> Multiprocessor:
     return _MULTIPROCESSORS.get(arch.rstrip("af"), _MULTIPROCESSORS["sm_80"])
 
 
+def version_of(arch: str) -> int:
+    """Return an architecture's number: 90 for "sm_90" and "sm_90a"; that of sm_80 if it has none."""
+    digits = "".join(filter(str.isdigit, arch))
+    return int(digits) if digits else _RESERVING_FROM
+
+
 def blocks_at_once(kernel: Kernel, arch: str) -> int:
     """Return the blocks of a kernel that a multiprocessor holds at a time, 0 if none fits."""
     limits = multiprocessor(arch)
     warps = -(-max(1, kernel.threads) // WARP)
     a_warp = -(-kernel.registers * WARP // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
     by_registers = limits.registers // max(1, a_warp) // warps
-    by_memory = limits.shared_bytes // (kernel.shared_bytes + _RESERVED_BYTES)
+    reserved = _RESERVED_BYTES if version_of(arch) >= _RESERVING_FROM else 0
+    by_memory = limits.shared_bytes // max(1, kernel.shared_bytes + reserved)
     return min(by_registers, by_memory, limits.warps // warps, limits.blocks)
 
 

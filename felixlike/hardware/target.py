@@ -7,11 +7,11 @@ from felixlike import _tvm
 from felixlike._util.wording import advice, choose_from, shown
 from felixlike.errors import UnknownTarget
 from felixlike.hardware.device import Device
-from felixlike.hardware.gpu import gpu_at_hand, gpu_device, require_gpu
+from felixlike.hardware.gpu import MODEL, gpu_at_hand, gpu_device, require_gpu
 from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import kind_of
 from felixlike.hardware.precision import PAIRS_PRECISION, checked_precision, precision_of
-from felixlike.hardware.presets import described, imitated, machines, with_processor
+from felixlike.hardware.presets import described, gpus, imitated, machines, with_processor
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import PREFIX, SIMULATED_NAMES, Simulated, simulated, simulated_by_name
 from felixlike.hardware.vectors import vector_unit
@@ -21,8 +21,8 @@ Target = Any
 
 _CPU = ("cpu", "llvm")
 """Names of the host."""
-_CUDA = ("cuda", "sm_80", "sm_90")
-"""Names of GPUs."""
+_CUDA = ("cuda", *dict.fromkeys(device.mcpu for device in gpus().values()))
+"""Names of GPUs by architecture."""
 _NO_GPU = "sm_90"
 """The architecture of "cuda" on a machine without a GPU."""
 
@@ -31,9 +31,10 @@ def resolve_target(target: "str | Target") -> Target:
     """Resolve a name to a TVM target, or check that a TVM target is complete.
 
     Args:
-        target: A complete TVM target, or one of these names: "cpu" or "llvm" for the host; "sm_80" or "sm_90" for a
-            GPU, with limits that every GPU has; "cuda" for this machine's GPU, sm_90 if there is none;
-            "simulated:h100", "simulated:cpu" and others for simulated devices (docs/simulated.md).
+        target: A complete TVM target, or one of these names: "cpu" or "llvm" for the host; "sm_80", "sm_90" and other
+            architectures for a GPU, with limits that every GPU has; "a10g", "rtx-a5000" and others for a described GPU
+            (docs/gpu.md); "cuda" for this machine's GPU, sm_90 if there is none; "simulated:h100", "simulated:cpu" and
+            others for simulated devices (docs/simulated.md).
 
     Returns:
         The TVM target.
@@ -65,6 +66,8 @@ def resolve_target(target: "str | Target") -> Target:
     if target in _CUDA:
         gpu = gpu_at_hand() if target == "cuda" else None
         return _cuda_target(target if target != "cuda" else gpu[1] if gpu else _NO_GPU)
+    if target in gpus():
+        return described_target(target)
     if target not in _CPU:
         raise UnknownTarget(f"{shown(target)} is not a known target", where="target", remedy=_remedy(target))
     return host_target()
@@ -91,8 +94,8 @@ def _simulated_target(device: Simulated) -> Target:
     """
     model = PREFIX + device.name
     if device.kind == "cuda":
-        return _cuda_target(device.machine, **{_MODEL: model})
-    return _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": 1, _MODEL: model})
+        return _cuda_target(device.machine, **{MODEL: model})
+    return _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": 1, MODEL: model})
 
 
 def _check_cpu(target: Target) -> None:
@@ -114,7 +117,7 @@ def _remedy(target: Any) -> str:
     """Return what to do about an invalid target."""
     if isinstance(target, dict) or (isinstance(target, str) and target.startswith("llvm ")):
         return 'give a complete TVM target: Target({"kind": "llvm", "mcpu": …, "num-cores": …}), or "cpu"'
-    return choose_from(target, (*_CPU, *_CUDA, *SIMULATED_NAMES)) + advice(", or a TVM target", "")
+    return choose_from(target, (*_CPU, *_CUDA, *gpus(), *SIMULATED_NAMES)) + advice(", or a TVM target", "")
 
 
 def host_target() -> Target:
@@ -126,7 +129,7 @@ def host_target() -> Target:
         UnknownTarget: If the machine to be imitated is not described.
     """
     device, machine = host_device(), imitated()
-    model = {} if machine is None else {_MODEL: machine[0]}
+    model = {} if machine is None else {MODEL: machine[0]}
     return _tvm.Target({"kind": "llvm", "mcpu": device.mcpu, "num-cores": device.cores, **model})
 
 
@@ -142,16 +145,18 @@ def quickly_compiled(target: Target) -> Target:
 
 
 def described_target(name: str, *, cores: int | None = None) -> Target:
-    """Return a target for a described machine: schedules and code are made for it.
+    """Return a target for a described machine or GPU: schedules and code are made for it.
 
     Args:
         name: Name of an entry in `machines.toml`.
-        cores: Number of cores instead of the described one.
+        cores: Number of cores instead of the described one. It has no effect on GPUs.
 
     Raises:
-        UnknownTarget: If no machine has this name.
+        UnknownTarget: If no machine or GPU has this name.
     """
     device = described(name, cores=cores)
+    if device.kind == "cuda":
+        return _cuda_target(device.mcpu, **{MODEL: name})
     return _tvm.Target({"kind": "llvm", "mtriple": device.triple, "mcpu": device.mcpu, "num-cores": device.cores})
 
 
@@ -166,20 +171,21 @@ def imitated_target(name: str, *, cores: int | None = None) -> Target:
         UnknownTarget: If no machine has this name.
     """
     device = described(name, cores=cores)
-    return _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": device.cores, _MODEL: name})
-
-
-_MODEL = "model"
-"""The attribute of a TVM target that names the machine of its schedules, if code is generated for another one."""
+    if device.kind == "cuda":
+        raise UnknownTarget(
+            f"{name} is a GPU, which a CPU cannot imitate", where="machine", remedy=f'use target "{name}"'
+        )
+    return _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": device.cores, MODEL: name})
 
 
 def target_device(target: Target) -> Device:
     """Return the device that schedules for a target may rely on.
 
-    For a GPU, this is its architecture. For a CPU, the vector registers are those that LLVM lists for the processor.
-    The caches are the host's if it has this processor or the target names none, else those of the described machine
-    with this processor, else modest defaults. A target that imitates a described machine has all of that machine's
-    properties. The number of cores and the precision are always the target's.
+    For a GPU, this is the described GPU that the target names, or its architecture. For a CPU, the vector registers are
+    those that LLVM lists for the processor. The caches are the host's if it has this processor or the target names
+    none, else those of the described machine with this processor, else modest defaults. A target that imitates a
+    described machine has all of that machine's properties. The number of cores and the precision are always the
+    target's.
 
     Args:
         target: A TVM target.
@@ -190,7 +196,7 @@ def target_device(target: Target) -> Device:
     if not kind_of(target).on_host:
         return gpu_device(target)
     simulated_device, mcpu = simulated(target), str(target.attrs.get("mcpu", ""))
-    model = simulated_device.machine if simulated_device is not None else str(target.attrs.get(_MODEL, ""))
+    model = simulated_device.machine if simulated_device is not None else str(target.attrs.get(MODEL, ""))
     if model in machines():
         return _as_in(target, described(model))
     host = host_device()

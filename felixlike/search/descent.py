@@ -21,10 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from felixlike._util import option_checks
 from felixlike.costmodel import CostModel
 from felixlike.search.checks import checked
 from felixlike.search.rounding import LogPoints
 from felixlike.smooth import Relaxed
+from felixlike.smooth.kernels import STEPS
 from felixlike.symbolic import Kind, Points, Sketch
 from felixlike.symbolic.program.variables import groups
 
@@ -42,6 +44,8 @@ class Descent:
         penalty: λ; for a gradient of the cost with norm 1, if it is scaled.
         scaled_penalty: Whether λ is multiplied by the norm of the cost's gradient. Without, λ is fixed as in Felix's
             equation 4.
+        step_kernel: How steps of the features are smoothed: "algebraic", or "cauchy" for Felix's own kernel
+            (docs/concepts/smoothing.md). Constraints have algebraic steps.
 
     Raises:
         InvalidOption: A value is out of range.
@@ -54,6 +58,7 @@ class Descent:
     blur: float = 2.0
     penalty: float = 10.0
     scaled_penalty: bool = True
+    step_kernel: str = "algebraic"
 
     def __post_init__(self) -> None:
         checked(
@@ -66,6 +71,7 @@ class Descent:
             penalty=0.0,
             scaled_penalty=bool,
         )
+        option_checks.one_of(self.step_kernel, "step_kernel", STEPS, what="a kernel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +220,9 @@ def _optimize(trajectories: Sequence[_Trajectories], model: CostModel, options: 
         done = step / max(1, options.steps - 1)
         gradients = []
         wider = options.blur ** (1.0 - done)
-        for trajectory, gradient in zip(trajectories, _gradients(trajectories, model, task, wider), strict=True):
+        for trajectory, gradient in zip(
+            trajectories, _gradients(trajectories, model, task, wider, options), strict=True
+        ):
             back = trajectory.pulled_back(wider * trajectory.relaxed.width)
             if back is not None:
                 scale = gradient.norm(dim=1, keepdim=True) if options.scaled_penalty else 1.0
@@ -260,10 +268,14 @@ class _Adam:
         )
 
 
-def _gradients(trajectories: Sequence[_Trajectories], model: CostModel, task: str | None, wider: float) -> list[Tensor]:
+def _gradients(
+    trajectories: Sequence[_Trajectories], model: CostModel, task: str | None, wider: float, options: Descent
+) -> list[Tensor]:
     """Return the gradients of −score, float64[n, free] for each of the trajectories."""
     features = [
-        trajectory.relaxed(trajectory.coordinates.log_x(trajectory.z), wider * trajectory.relaxed.width)
+        trajectory.relaxed(
+            trajectory.coordinates.log_x(trajectory.z), wider * trajectory.relaxed.width, options.step_kernel
+        )
         for trajectory in trajectories
     ]
     most = max(each.shape[1] for each in features)

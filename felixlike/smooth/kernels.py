@@ -4,9 +4,9 @@ Input: tensors of any shape in log units (natural logarithm), and a width w > 0 
 shape. All are differentiable any number of times for finite arguments.
 
 The step and the maximum are convolutions of [x ≥ 0] and max(x, 0) with the kernel k(t) = w² / (2 (t² + w²)^(3/2)),
-whose integral is 1. Felix §3.3 uses φ(t) = 1/(1 + t²). The convolution of φ with the step exists, ½ + arctan(x / w) / π
-when scaled to width w, but that with max diverges: its integrand decays as 1/|t|. k decays as 1/|t|³, so both integrals
-exist. Like those of φ, the gradients decay as powers of 1/x, so a distant corner still has a gradient.
+whose integral is 1. Felix §3.3 uses φ(t) = 1/(1 + t²). The convolution of φ with the step exists and is `cauchy_step`,
+but that with max diverges: its integrand decays as 1/|t|. k decays as 1/|t|³, so both integrals exist. Like those of φ,
+the gradients decay as powers of 1/x, so a distant corner still has a gradient. docs/concepts/smoothing.md has proofs.
 
 The error bounds follow from r = √(x² + w²). The maximum is off by (r − |x|) / 2 = w² / (2 (r + |x|)), which is largest
 at x = 0, where it is w / 2. The step is off by (1 − |x| / r) / 2 = w² / (2 r (r + |x|)), which is less than w² / (4 x²)
@@ -15,7 +15,8 @@ because r > |x|.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -30,6 +31,18 @@ def smooth_step(x: Tensor, width: float) -> Tensor:
     The error is less than w² / (4 x²) for x ≠ 0.
     """
     return 0.5 + 0.5 * x * torch.rsqrt(x * x + width * width)
+
+
+def cauchy_step(x: Tensor, width: float) -> Tensor:
+    """Approximate the gate [x ≥ 0] by ½ + arctan(x / w) / π, its convolution with Felix's kernel scaled to width w.
+
+    The error is less than w / (π |x|) for x ≠ 0.
+    """
+    return 0.5 + torch.atan(x / width) / math.pi
+
+
+STEPS: dict[str, Callable[[Tensor, float], Tensor]] = {"algebraic": smooth_step, "cauchy": cauchy_step}
+"""Approximations of the gate [x ≥ 0] by name."""
 
 
 def smooth_maximum(a: Tensor, b: Tensor, width: float) -> Tensor:

@@ -197,16 +197,17 @@ class Lowered(nn.Module):
                     self._width += 1
         self.output = _Affine(roots, self._position, self._width)
 
-    def forward(self, columns: Tensor, width: float) -> Tensor:
+    def forward(self, columns: Tensor, width: float, step_kernel: str = "algebraic") -> Tensor:
         """Return the formulas at relaxed points: float[n, formulas].
 
         Args:
             columns: float[n, columns], in log units.
             width: Width of the smooth operators, in log units.
+            step_kernel: How steps are smoothed, a key of `kernels.STEPS`.
         """
         values = columns.T  # one row per value, so that gathering and concatenating copy whole rows
         for step in self.steps:
-            values = torch.cat([values, *step(values, width)])
+            values = torch.cat([values, *step(values, width, step_kernel)])
         result: Tensor = self.output(values).T
         return result
 
@@ -278,13 +279,16 @@ class _Level(nn.Module):
             self.plans.append((kind, arity, len(members)))
         self.affine = _Affine(list(forms), position, width)
 
-    def forward(self, values: Tensor, width: float) -> list[Tensor]:
+    def forward(self, values: Tensor, width: float, step_kernel: str) -> list[Tensor]:
         """Return float[members, n] for each kind of operation."""
         inputs = self.affine(values)
         results = []
         for number, (kind, _, members) in enumerate(self.plans):
             gathered = inputs.index_select(0, self.get_buffer(f"rows_{number}")).split(members)
-            results.append(_OPERATIONS[kind](gathered, width))
+            if kind == "step":
+                results.append(kernels.STEPS[step_kernel](gathered[0], width))
+            else:
+                results.append(_OPERATIONS[kind](gathered, width))
         return results
 
 
@@ -315,9 +319,8 @@ _OPERATIONS: dict[str, Callable[[Sequence[Tensor], float], Tensor]] = {
     "product": lambda x, _: reduce(torch.mul, x),
     "softplus": lambda x, _: kernels.softplus(x[0]),
     "log_one_plus": lambda x, _: kernels.log_one_plus(x[0]),
-    "step": lambda x, width: kernels.smooth_step(x[0], width),
     "maximum": lambda x, width: kernels.smooth_maximum(x[0], x[1], width),
     "minimum": lambda x, width: kernels.smooth_minimum(x[0], x[1], width),
     "log_diff_exp": lambda x, _: kernels.log_diff_exp(x[0], x[1]),
 }
-"""The implementation of each kind: it takes its inputs, each float[members, n], and the width."""
+"""The implementation of each kind other than "step": it takes its inputs, each float[members, n], and the width."""

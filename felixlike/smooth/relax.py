@@ -65,12 +65,13 @@ class Relaxed(nn.Module):
         self._excess: dict[tuple[int, ...], Excess] = {}
 
     @default_modes(gradients=False)
-    def forward(self, log_x: Tensor, width: float | None = None) -> Tensor:
+    def forward(self, log_x: Tensor, width: float | None = None, step_kernel: str = "algebraic") -> Tensor:
         """Return log(1 + feature) at relaxed points.
 
         Args:
             log_x: float[n, variables], as `log_points` returns it.
             width: Width of the smooth operators in this call, in log units. Default: the module's width.
+            step_kernel: How steps are smoothed: "algebraic" or "cauchy" (`kernels.STEPS`).
 
         Returns:
             A tensor [n, stores, columns] of the module's dtype. Rows of inlined stores are 0.
@@ -89,7 +90,7 @@ class Relaxed(nn.Module):
         result = log_x.new_zeros(len(log_x), stores, columns)
         for locations, members in self._by_structure(log_x):
             lowered, rows = self.of_structure(locations)
-            flat: Tensor = lowered(log_x.index_select(0, members), width)
+            flat: Tensor = lowered(log_x.index_select(0, members), width, step_kernel)
             part = flat.reshape(len(members), -1, columns)
             result = result.index_put((members[:, None], rows[None, :]), part)
         return result

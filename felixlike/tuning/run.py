@@ -28,7 +28,7 @@ from felixlike.errors import (
 )
 from felixlike.frontend import Imported, Task, import_model
 from felixlike.frontend.imported import warnings_of
-from felixlike.hardware import kind_of, simulated
+from felixlike.hardware import kind_of, simulated, target_device
 from felixlike.measure import Pool
 from felixlike.report import Report, RunLog, make_progress
 from felixlike.report.progress import Reporter as ProgressDisplay
@@ -85,7 +85,9 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
     require_eager(model, config)
     budget, deadline, problems = config.budget(), Deadline(), list[str]()
     open_pool = config.pool_factory(deadline)
-    predictor = costmodel.load(kind_of(config.target).device, config.weights, seed=config.seed)
+    predictor = costmodel.load(
+        kind_of(config.target).device, config.weights, seed=config.seed, device=target_device(config.target)
+    )
     with (
         joined() as interrupts,
         closing(records.open(config.store), problems) as store,

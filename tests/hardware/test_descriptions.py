@@ -12,6 +12,7 @@ from felixlike.errors import InvalidDevice
 from felixlike.hardware import (
     check_device,
     described,
+    gpus,
     host_device,
     machines,
     read_description,
@@ -53,7 +54,7 @@ def test_rates_are_derived_from_clock_and_vector_width() -> None:
 
 
 def test_all_known_devices_pass_the_checks() -> None:
-    for device in (*machines().values(), host_device(), *(target_device(resolve_target(f"sm_{n}")) for n in (80, 90))):
+    for device in (*machines().values(), *gpus().values(), host_device()):
         check_device(device)
     assert measured_bandwidth() > 1e8
 
@@ -61,6 +62,43 @@ def test_all_known_devices_pass_the_checks() -> None:
 def test_a_description_file_is_read(tmp_path: Path) -> None:
     device = read_description(_written(tmp_path / "mine.toml"))
     assert (device.cores, device.clock_hz, device.memory_bandwidth, device.l2_bytes) == (4, 3e9, 25e9, 2**20)
+
+
+_GPU = {
+    "processor": '"my GPU"',
+    "arch": '"sm_86"',
+    "multiprocessors": "46",
+    "l1_kib": "128",
+    "l2_kib": "4096",
+    "memory_gib": "8",
+    "clock_mhz": "1725",
+    "memory_gb_s": "448",
+}
+
+
+def test_a_description_file_may_be_of_a_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.toml"
+    path.write_text("\n".join(f"{name} = {value}" for name, value in _GPU.items()))
+    device = read_description(path)
+    assert (device.kind, device.mcpu, device.cores, device.l3_bytes) == ("cuda", "sm_86", 46, 0)
+    assert device.flops == pytest.approx(20.3e12, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"arch": '"ampere"'}, "arch .*'ampere'"),
+        ({"multiprocessors": None}, "multiprocessors is missing"),
+        ({"multiprocessors": "0"}, r"\bcores\b.* 0\."),
+        ({"l2_kib": '"many"'}, r"\bl2_kib\b.* 'many'\."),
+    ],
+)
+def test_impossible_gpus_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    path = tmp_path / "gpu.toml"
+    entry = {name: value for name, value in {**_GPU, **changes}.items() if value is not None}
+    path.write_text("\n".join(f"{name} = {value}" for name, value in entry.items()))
+    with pytest.raises(InvalidDevice, match=words):
+        read_description(path)
 
 
 @pytest.mark.parametrize(

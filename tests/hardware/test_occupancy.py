@@ -16,6 +16,8 @@ from felixlike.hardware.occupancy import Kernel, blocks_at_once, occupancy
         (32, 49152, 128, "sm_90", 4),  # 228 KiB of shared memory, 49 per block
         (32, 49152, 128, "sm_80", 3),  # 164 KiB
         (32, 0, 1536, "sm_86", 1),  # 48 warps
+        (32, 49152, 128, "sm_70", 2),  # 96 KiB, none of it reserved
+        (32, 0, 32, "sm_75", 16),  # block slots
         (40, 1024, 96, "sm_90a", 17),  # 1280 registers per warp, 51 warps
     ],
 )

@@ -12,10 +12,12 @@ from felixlike.hardware import (
     Device,
     described,
     described_target,
+    gpus,
     host_device,
     host_target,
     imitated_target,
     machines,
+    resolve_target,
     target_device,
 )
 from felixlike.hardware.presets import IMITATED
@@ -47,6 +49,43 @@ def test_presets_differ_in_vectors_and_caches() -> None:
     assert len({(d.l1_bytes, d.l2_bytes, d.unit) for d in machines().values()}) == len(machines())
     for device in machines().values():
         assert 32 * 2**10 <= device.l1_bytes < device.l2_bytes < device.l3_bytes < device.memory_bytes
+
+
+_TERAFLOPS = {
+    "a100": 19.5,
+    "h100": 67,
+    "a10g": 35,
+    "rtx-a5000": 27.8,
+    "rtx-3090": 35.6,
+    "rtx-4090": 82.6,
+    "v100": 15.7,
+    "xavier-nx": 0.845,
+}
+"""Operations a second in single precision, from NVIDIA's data sheets."""
+
+
+@pytest.mark.parametrize("name", gpus())
+def test_a_gpu_is_a_target_by_its_name_and_by_its_architecture(name: str) -> None:
+    device, target = described(name), resolve_target(name)
+    assert target_device(target) == target_device(described_target(name)) == device
+    assert device.flops == pytest.approx(_TERAFLOPS[name] * 1e12, rel=0.02)
+    first = next(gpu for gpu in gpus().values() if gpu.mcpu == device.mcpu)
+    assert target_device(resolve_target(device.mcpu)) == first
+
+
+def test_gpus_of_one_architecture_are_told_apart() -> None:
+    larger, smaller = target_device(resolve_target("a10g")), target_device(resolve_target("rtx-a5000"))
+    assert (larger.mcpu, larger.cores, smaller.mcpu, smaller.cores) == ("sm_86", 80, "sm_86", 64)
+    unlisted = target_device(_tvm.Target({**resolve_target("sm_90").export(), "arch": "sm_100"}))
+    assert unlisted == replace(described("a100"), mcpu="sm_100")
+
+
+def test_a_cpu_imitates_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnknownTarget, match=r"a10g is a GPU"):
+        imitated_target("a10g")
+    monkeypatch.setenv(IMITATED, "a10g")
+    with pytest.raises(UnknownTarget, match=r"FELIXLIKE_DEVICE: .*'a10g'"):
+        host_device()
 
 
 @pytest.mark.parametrize(

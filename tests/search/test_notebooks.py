@@ -41,3 +41,31 @@ def test_the_strategies_notebook_compares_strategies(tmp_path: Path, monkeypatch
     (series,) = names["found"].values()
     assert {name: len(curve) for name, curve in series.items()} == {"gradient": 18, "lfbo": 18}
     assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+def test_the_notebook_on_felix_runs_its_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FELIX_FOLDER", str(tmp_path))
+    monkeypatch.setenv("FELIX_CANDIDATES", "16")
+    monkeypatch.setenv("FELIX_NAMES", "felix random")
+    names = _run("felix")
+    assert {name: len(series) for name, series in names["found"].items()} == {"felix": 16, "random": 16}
+    assert set(names["scores"]) == {"felix"}
+    assert 8 < len(names["scores"]["felix"]) <= 8 * 201
+    lengths = [values[-1] for values in names["cut"].values()]
+    assert lengths == sorted(lengths)
+    assert lengths[-1] > lengths[0] + 1  # the integral with the paper's kernel grows with its bound
+    for picture in ("smooth", "curves", "scores"):
+        assert (tmp_path / f"{picture}.png").stat().st_size > 1000
+
+
+def test_the_notebook_on_adatune_isolates_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADATUNE_FOLDER", str(tmp_path))
+    monkeypatch.setenv("ADATUNE_CANDIDATES", "24")
+    monkeypatch.setenv("ADATUNE_EPSILONS", "0.05")
+    names = _run("adatune")
+    assert set(names["shares"]) == {"ε = 0.05", "contextual"}
+    assert {"rfei+sa+de", "rfei+csa+de", "rfei+csa+ae"} <= set(names["parts"])
+    assert all(len(series) == 24 for series in (*names["shares"].values(), *names["parts"].values()))
+    assert names["calls"]["deterministic"] == 500
+    for picture in ("variation", "epsilon", "ablation"):
+        assert (tmp_path / f"{picture}.png").stat().st_size > 1000

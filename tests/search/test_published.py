@@ -177,6 +177,21 @@ def test_a_fixed_penalty_does_not_depend_on_the_gradient_of_the_cost(space: Spac
     assert fixed[-1] > fixed[0]
 
 
+def test_the_descent_may_use_the_paper_s_step(space: Space) -> None:
+    sketch = max(space.symbolic, key=lambda s: len(s.variables))
+    seeds, relaxed = sketch.sample(4, seed=1), space.relaxed(sketch)
+    points = relaxed.log_points(seeds)
+    algebraic, cauchy = relaxed(points), relaxed(points, step_kernel="cauchy")
+    assert not torch.equal(algebraic, cauchy)
+    start, model = Start(relaxed, seeds, np.zeros(seeds.shape)), CostModel(seed=0)
+    (ours,) = descend([start], model, Descent(steps=2))
+    (papers,) = descend([start], model, Descent(steps=2, step_kernel="cauchy"))
+    assert np.isfinite(papers).all()
+    assert not np.array_equal(ours, papers)
+    with pytest.raises(InvalidOption, match=r"'gaussian' .*algebraic, cauchy"):
+        Descent(step_kernel="gaussian")
+
+
 def test_trees_can_be_left_out_of_a_score(space: Space) -> None:
     model = CostModel(seed=0, pretrained=True)
     sketch = space.symbolic[0]

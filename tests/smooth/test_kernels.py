@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -29,6 +30,15 @@ def test_step_is_within_its_bound(x: float, width: float) -> None:
 
 
 @settings(max_examples=200, deadline=None)
+@given(LOGS, WIDTHS)
+def test_the_step_of_felix_is_within_its_bound(x: float, width: float) -> None:
+    step = float(kernels.cauchy_step(_tensor(x), width))
+    assert 0 <= step <= 1
+    if abs(x) > 1e-6:
+        assert abs(step - (x > 0)) <= width / (math.pi * abs(x)) + 1e-12
+
+
+@settings(max_examples=200, deadline=None)
 @given(LOGS, LOGS, WIDTHS)
 def test_maximum_and_minimum_are_within_their_bounds(a: float, b: float, width: float) -> None:
     above = float(kernels.smooth_maximum(_tensor(a), _tensor(b), width)) - max(a, b)
@@ -49,6 +59,34 @@ def test_step_and_maximum_are_convolutions_with_the_documented_kernel(x: float) 
     assert float(torch.trapezoid(density, u)) == pytest.approx(float(kernels.smooth_step(_tensor(x), width)), abs=1e-6)
     assert float(torch.trapezoid((x - t) * density, u)) == pytest.approx(
         float(kernels.smooth_maximum(_tensor(x), _tensor(0.0), width)), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("x", [-2.0, -0.1, 0.0, 0.3, 1.5])
+def test_the_step_of_felix_is_a_convolution_with_its_kernel(x: float) -> None:
+    width, reach = 0.2, 2e6
+    u = torch.linspace(-math.asinh(reach / width), math.asinh(x / width), 200_001, dtype=torch.float64)
+    t = width * torch.sinh(u)
+    density = width / (math.pi * (t * t + width**2)) * width * torch.cosh(u)
+    # width / (π · reach) of the integral lies beyond −reach
+    assert float(torch.trapezoid(density, u)) == pytest.approx(float(kernels.cauchy_step(_tensor(x), width)), abs=1e-6)
+
+
+def test_the_convolution_of_felixs_kernel_with_the_maximum_diverges() -> None:
+    """Each tenfold reach adds w · ln 10 / π, at any x; with our kernel the integral approaches the smooth maximum."""
+    width, x = 0.2, 0.3
+    felix, ours = [], []
+    for reach in (1e2, 1e3, 1e4, 1e5):
+        u = torch.linspace(-math.asinh(reach / width), math.asinh(x / width), 200_001, dtype=torch.float64)
+        t = width * torch.sinh(u)
+        ramp = (x - t) * width * torch.cosh(u)
+        felix.append(float(torch.trapezoid(ramp * width / (math.pi * (t * t + width**2)), u)))
+        ours.append(float(torch.trapezoid(ramp * width**2 / (2 * (t * t + width**2) ** 1.5), u)))
+    for shorter, longer in itertools.pairwise(felix):
+        assert longer - shorter == pytest.approx(width * math.log(10) / math.pi, rel=0.01)
+    limit = float(kernels.smooth_maximum(_tensor(x), _tensor(0.0), width))
+    assert [limit - value for value in ours] == pytest.approx(
+        [width**2 / (2 * r) for r in (1e2, 1e3, 1e4, 1e5)], rel=0.05
     )
 
 

@@ -247,3 +247,28 @@ def test_random_points_compile() -> None:
             (point,) = sketch.sample(1, seed=5).tolist()
             kernels = kernels_of(cuda_binary(sketch.schedule(point).mod, SM_90), "sm_90")
             assert len(kernels) == 1 + _is_split(sketch)
+
+
+def test_older_gpus_copy_synchronously() -> None:
+    """`cp.async` needs compute capability 8.0; the V100 and the Xavier NX have 7.0 and 7.2."""
+    for name, expected in (("v100", False), ("xavier-nx", False), ("a10g", True)):
+        tiles = sketches(workloads.matmul(2048, 1024, 2048), resolve_target(name), space="own")
+        assert tiles
+        assert any(map(_is_pipelined, tiles)) is expected
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("arch", ["sm_75", "sm_86", "sm_89"])
+def test_tiles_compile_for_other_architectures(arch: str) -> None:
+    if arch not in nvrtc.architectures():
+        pytest.skip(f"this NVRTC does not compile for {arch}")
+    for sketch in sketches(workloads.matmul(512, 512, 512), resolve_target(_ARCHITECTURES[arch]), space="own"):
+        (point,) = sketch.sample(1, seed=5).tolist()
+        assert kernels_of(cuda_binary(sketch.schedule(point).mod, sketch.task.target), arch)
+
+
+_ARCHITECTURES: dict[str, Any] = {
+    "sm_75": _tvm.Target({**resolve_target("sm_90").export(), "arch": "sm_75"}),
+    "sm_86": "a10g",
+    "sm_89": "rtx-4090",
+}

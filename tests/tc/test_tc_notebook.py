@@ -26,4 +26,6 @@ def test_every_cell_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert printed.count("remedy") == 0
     assert printed.count("^") >= 3
     assert "1 function" in printed
+    assert "ImplicitSumWarning" in printed
+    assert printed.count("for (int i = 0; i < 64; i += 32)") == printed.count("coincident: [ 1, 1 ]") // 2 <= 1
     assert "gated_O_2" in printed.splitlines()[-1]

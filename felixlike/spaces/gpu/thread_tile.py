@@ -29,6 +29,7 @@ from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, Buffer, LoopRef, Schedule
 from felixlike.codegen.annotations import TensorCores
 from felixlike.hardware import FLOAT32, Device
+from felixlike.hardware.occupancy import version_of
 from felixlike.spaces.blocks import copy_operand, in_step_on_gpus
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups, without_points
 from felixlike.spaces.gpu.packed_operands import pack_operands
@@ -38,6 +39,9 @@ from felixlike.spaces.gpu.thread_loops import Loops, bind, overlap, sampled
 from felixlike.spaces.gpu.warp_tile import WarpAxes, align_for_warps, split_for_warps, warp_axes, warp_multiples
 from felixlike.spaces.padding import is_plain
 from felixlike.spaces.surroundings import settle_surroundings
+
+_ASYNCHRONOUS_FROM = 80
+"""The first architecture that copies into shared memory asynchronously (`cp.async`)."""
 
 _REGISTERS = 65536
 """Registers of a multiprocessor."""
@@ -115,12 +119,11 @@ def _warp_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sch
 def _variants(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, device: Device) -> list[Schedule]:
     """Return a new schedule for each number of stages, with whole reductions and with split ones."""
     summed = [a.extent for a in axes.stepped]
-    variants = [
-        (stages, False) for stages in _LIMITS.stages if stages == 1 or math.prod(summed) >= axes.least_steps * stages
-    ]
+    counts = _LIMITS.stages if version_of(device.mcpu) >= _ASYNCHRONOUS_FROM else _LIMITS.stages[:1]
+    variants = [(stages, False) for stages in counts if stages == 1 or math.prod(summed) >= axes.least_steps * stages]
     outputs, steps = (math.prod(a.extent for a in of) for of in (axes.contraction.spatial, axes.contraction.reduction))
     if outputs < _LIMITS.small * device.cores and steps >= _LIMITS.long and max(summed, default=1) >= _LIMITS.long_axis:
-        variants += [(stages, True) for stages in _LIMITS.stages[:2]]
+        variants += [(stages, True) for stages in counts[:2]]
     schedules = []
     for stages, parts in variants:
         if axes.least_bytes * stages > device.tile_bytes:
