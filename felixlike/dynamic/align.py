@@ -59,19 +59,27 @@ def hardware_align(workloads: list[Workload], device: Device) -> UKernels:
     """Return K.Align without duplicates, for all sizes together."""
     tiles: set[tuple[int, ...]] = set()
     for extents in {(w.i, w.j, w.k, w.item_bytes) for w in workloads}:
-        i, j, k, item_bytes = extents
+        i, j, _, item_bytes = extents
         if device.kind != "cpu":
             tiles |= _block_tiles(extents, device)
             continue
-        depths = depth_tiles(k, item_bytes)
         for reg_i in row_tiles(i, device):
             for reg_j in column_tiles(j, device, item_bytes):
-                for smem_i, smem_j in _scaled_up((i, j), (reg_i, reg_j)):
-                    tiles.update((reg_i, reg_j, smem_i, smem_j, depth) for depth in depths)
-    columns = np.asarray(sorted(tiles), dtype=np.int64).reshape(-1, 5)
-    empty = np.full((len(columns), len(workloads)), np.nan)
-    fits = np.ones(empty.shape, dtype=np.bool_)
-    return UKernels(columns[:, :2], columns[:, 2:], empty, empty.copy(), empty.copy(), fits)
+                tiles |= _second_level(extents, (reg_i, reg_j))
+    return UKernels.of(sorted(tiles), len(workloads))
+
+
+def grown(workload: Workload, reg_tile: tuple[int, int]) -> UKernels:
+    """Return the uKernels of one register tile of a CPU for one size, without metrics."""
+    w = workload
+    return UKernels.of(sorted(_second_level((w.i, w.j, w.k, w.item_bytes), reg_tile)), workloads=1)
+
+
+def _second_level(extents: tuple[int, int, int, int], reg_tile: tuple[int, int]) -> set[tuple[int, ...]]:
+    """Return (reg_i, reg_j, smem_i, smem_j, smem_k) of a register tile by SmemTileRule."""
+    i, j, k, item_bytes = extents
+    sides = _scaled_up((i, j), reg_tile)
+    return {(*reg_tile, *side, depth) for side in sides for depth in depth_tiles(k, item_bytes)}
 
 
 def row_tiles(extent: int, device: Device) -> list[int]:

@@ -20,11 +20,12 @@ from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.dispatch import Tree, programs_of
 from felixlike.dynamic.gpu.emit import emit_blocks, in_order
 from felixlike.dynamic.gpu.operand import operands_of
-from felixlike.dynamic.gpu.search import Ranked, ranked, tree_of
+from felixlike.dynamic.gpu.search import Ranked, constructed, ranked, tree_of
 from felixlike.dynamic.gpu.throughput import MANY, Waves, alone, blocks_of, counted
 from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
 from felixlike.dynamic.gpu.timing import BlockBench
 from felixlike.dynamic.operator import Operator
+from felixlike.dynamic.planner import FTuner, Planner
 from felixlike.dynamic.retiming import Corrected, places_of, timed_again
 from felixlike.dynamic.selection import BLOCKS, GPU
 from felixlike.dynamic.sia import Sia, top
@@ -105,7 +106,7 @@ def plan_blocks(
     dims: Sequence[Dim],
     device: Device,
     target: Any,
-    sia: Sia,
+    planner: Planner,
     *,
     pool: Pool | None,
     timings: Timings | None = None,
@@ -113,12 +114,16 @@ def plan_blocks(
 ) -> Planned:
     """Return the launches for all sizes. Raise NoUKernels.
 
-    pool: Times programs. If None, programs are ranked by formulas alone. timings: The timings of the run. name: Name of
-    the operator in its store.
+    planner: How programs are chosen. pool: Times programs. If None, programs are ranked by formulas alone. timings: The
+    timings of the run. name: Name of the operator in its store.
     """
-    analysed, _ = workloads_of(operator, dims, GPU.analysed)
     workloads, sizes = workloads_of(operator, dims, GPU.instances)
-    job = _Job(operator, device, sia, analysed, workloads, sizes)
+    if isinstance(planner, FTuner):
+        programs, stages = constructed(workloads, device, planner)
+        chosen = programs.tree(sizes, [w.weight for w in workloads])
+        return Planned(chosen, emit_blocks(operator, chosen), stages, programs.programs)
+    analysed, _ = workloads_of(operator, dims, GPU.analysed)
+    job = _Job(operator, device, planner.sia, analysed, workloads, sizes)
     if pool is None:
         candidates = job.ranked(job.waves)
         tree = _without_spills(job, candidates, target)
