@@ -245,8 +245,9 @@ def optimize(
             `torch.export.Dim`s are accepted, too.
         instances: Joint sizes for which programs are chosen if several sizes are dynamic, see `felixlike.instances`.
             None for all combinations of the sizes of each `Dim`. Calls may have any sizes in their ranges either way.
-        planner: How kernels for `Dim`s are chosen: "timed" (default), "ftuner" (as published, without timings), or an
-            object with options such as `felixlike.dynamic.FTuner(sia=(2, 1, 1))` (docs/dynamic-shapes.md).
+        planner: How kernels for `Dim`s are chosen: "timed" (default), "ftuner" (as published, without timings),
+            "dietcode" (its search, on GPUs), or an object with options such as `felixlike.dynamic.FTuner(sia=(2, 1,
+            1))` (docs/dynamic-shapes.md).
         precision: Precision of float32 products: "float32" (exact), on CPUs also "bfloat16" (docs/bfloat16.md), or on
             a GPU's tensor cores "tf32", "float16" or "bfloat16" (docs/gpu.md). Factors are rounded first: both of them,
             or only constant weights on CPUs without products of bfloat16 pairs. Sums are always float32. The report

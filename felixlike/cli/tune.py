@@ -45,7 +45,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--strategy", default="gradient")
     parser.add_argument(
-        "--planner", help="kernels for dynamic sizes: timed (default), or ftuner (docs/dynamic-shapes.md)"
+        "--planner", help="kernels for dynamic sizes: timed (default), ftuner, dietcode (docs/dynamic-shapes.md)"
     )
     parser.add_argument(
         "--sia",

@@ -11,11 +11,12 @@ from felixlike.dynamic.fitting import fitted_sia
 from felixlike.dynamic.joint import Instances, instances
 from felixlike.dynamic.kernel import DynamicKernel
 from felixlike.dynamic.plan import Plan, compile, plan_operator
-from felixlike.dynamic.planner import PLANNERS, FTuner, Planner, Timed, make_planner
+from felixlike.dynamic.planner import PLANNERS, DietCode, FTuner, Planner, Timed, make_planner
 from felixlike.dynamic.sia import Sia
 
 __all__ = [
     "PLANNERS",
+    "DietCode",
     "Dim",
     "DynamicKernel",
     "FTuner",

@@ -123,12 +123,17 @@ def _scaled_up(extents: tuple[int, int], tile: tuple[int, int]) -> list[tuple[in
     return [*grown, *((rows[0], size) for size in columns), *((rows[-1], size) for size in columns)]
 
 
+def reduction_tiles(extent: int, item_bytes: int) -> list[int]:
+    """Return tiles of the reduction on a GPU: a few transactions that divide it, else one transaction."""
+    unit = max(1, TRANSACTION_BYTES // item_bytes)
+    aligned = [unit * n for n in LIMITS.transactions if unit * n * item_bytes <= LIMITS.depth_bytes]
+    return [depth for depth in aligned if extent % depth == 0] or aligned[:1]
+
+
 def _block_tiles(extents: tuple[int, int, int, int], device: Device) -> set[tuple[int, ...]]:
     """Return (reg_i, reg_j, smem_i, smem_j, smem_k) of a GPU, by RegTileRule and SmemTileRule."""
     i, j, k, item_bytes = extents
-    unit = max(1, TRANSACTION_BYTES // item_bytes)
-    aligned = [unit * n for n in LIMITS.transactions if unit * n * item_bytes <= LIMITS.depth_bytes]
-    depths = [depth for depth in aligned if k % depth == 0] or aligned[:1]
+    depths = reduction_tiles(k, item_bytes)
     tiles: set[tuple[int, ...]] = set()
     for reg_i in row_tiles(i, device):
         for reg_j in column_tiles(j, device, item_bytes):

@@ -23,7 +23,7 @@ from felixlike.dynamic.inputs import with_bounds
 from felixlike.dynamic.joint import Instances, with_instances
 from felixlike.dynamic.memory import check_memory
 from felixlike.dynamic.network import Network, Part, Planned, plan_source
-from felixlike.dynamic.planner import Planner, Timed
+from felixlike.dynamic.planner import Planner, Timed, check_target
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
 from felixlike.dynamic.sources import read_network
 from felixlike.errors import FallbackWarning, FelixlikeWarning, InvalidOption, first_line
@@ -77,6 +77,8 @@ def optimize_dynamic(
     """
     require_real(config.target, where="dynamic shapes")  # dynamic kernels are measured on this machine
     require_float32(config.target)
+    if planner is not None:
+        check_target(planner, config.target)
     if config.compare:
         raise InvalidOption(
             "models with dynamic sizes are not compared with eager PyTorch",

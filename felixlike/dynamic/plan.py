@@ -27,7 +27,7 @@ from felixlike.dynamic.gpu.plan import Planned, plan_blocks, pool_for
 from felixlike.dynamic.joint import Instances, checked, with_instances
 from felixlike.dynamic.kernel import Buffer, DynamicKernel, Report
 from felixlike.dynamic.operator import Operator, read_operator, symbols_of
-from felixlike.dynamic.planner import FTuner, Planner, Timed, make_planner
+from felixlike.dynamic.planner import DietCode, FTuner, Planner, Timed, check_target, make_planner
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.search import Found, Search
 from felixlike.dynamic.selection import CPU, TILES
@@ -92,8 +92,8 @@ def compile(
         dims: One Dim per symbolic size, with its name. A single one may have any name.
         device: A Device, the name of a hardware preset, or the path of a .toml file. None for this machine.
         sia: Three weights of the SIA score, or a `Sia`. None for the planner's, which are 1, 1, 1 if it is a name.
-        planner: How programs are chosen: "timed" (default), "ftuner" (as published, without timings), or an object with
-            options such as `FTuner(psi=1)`.
+        planner: How programs are chosen: "timed" (default), "ftuner" (as published, without timings), "dietcode" (its
+            search, on GPUs), or an object with options such as `FTuner(psi=1)`.
         measure: Whether programs are timed; None if the planner decides. If False, they are ranked by formulas alone.
         instances: Joint sizes for which programs are chosen, in the order of `dims`; see `felixlike.instances`. None
             for all combinations of the sizes of each Dim.
@@ -246,7 +246,9 @@ def plan_operator(
     Raises:
         InvalidModel: The function is not a contraction with an elementwise epilogue.
         NoUKernels: No uKernel fits the device.
+        InvalidOption: The planner does not support the target.
     """
+    check_target(planner, target)
     started = time.monotonic()
     timings = timings or Timings()
     by_score = isinstance(planner, FTuner)
@@ -262,6 +264,7 @@ def plan_operator(
     if kind_of(target).binds_threads:
         planned = plan_blocks(operator, dims, device, target, planner, pool=pool, timings=timings, name=where)
         return _of_blocks(operator, planned, started)
+    assert not isinstance(planner, DietCode)  # `check_target` refuses it
     if isinstance(planner, FTuner):
         tiles, choice, stages = _constructed(operator, dims, device, planner)
     else:

@@ -7,16 +7,17 @@ default, or a paper's algorithm as published: `FTuner`, `DietCode`. docs/dynamic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from felixlike._util import option_checks
-from felixlike._util.wording import choose_from, shown
+from felixlike._util.wording import shown
 from felixlike.dynamic.analysis import PSI
 from felixlike.dynamic.crosspick import Stride
 from felixlike.dynamic.sia import Sia, read_sia
 from felixlike.errors import InvalidOption
+from felixlike.hardware import kind_of
 
 _EQUAL, _STRIDE = Sia(), Stride()
 
@@ -76,11 +77,51 @@ class FTuner:
         option_checks.of_kind(self.stride, Stride, "stride", where="planner", remedy="pass felixlike.dynamic.Stride(…)")
 
 
-Planner = Timed | FTuner
+@dataclass(frozen=True, slots=True)
+class DietCode(_Measuring):
+    """DietCode's search on GPUs: one micro-kernel cost model for all instances, and an evolutionary search over it.
+
+    Tile sizes of thread blocks are sampled together and mutated, except the numbers of threads. The model predicts each
+    uKernel at each instance, corrected by timings with one block on each multiprocessor and with as many as it holds.
+    Each program has one uKernel. If programs may be timed, the best ones are, and the tree is.
+
+    Attributes:
+        population: uKernels of a generation. This and the next two are the defaults of Ansor, which DietCode extends.
+        generations: Number of generations.
+        mutation: Probability that a drawn uKernel is mutated.
+        seed: Random seed of the search.
+
+    Raises:
+        InvalidOption: An option has an invalid value.
+    """
+
+    population: int = 2048
+    generations: int = 4
+    mutation: float = 0.85
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        option_checks.whole(self.population, "population", least=1, most=2**16, where="planner")
+        option_checks.whole(self.generations, "generations", most=1000, where="planner")
+        option_checks.share(self.mutation, "mutation", where="planner")
+        option_checks.seed(self.seed, where="planner")
+
+
+Planner = Timed | FTuner | DietCode
 """A planner with its options."""
 
-PLANNERS: Mapping[str, type[Planner]] = MappingProxyType({"timed": Timed, "ftuner": FTuner})
+PLANNERS: Mapping[str, type[Planner]] = MappingProxyType({"timed": Timed, "ftuner": FTuner, "dietcode": DietCode})
 """The planners by name."""
+
+
+def check_target(planner: Planner, target: Any) -> None:
+    """Raise InvalidOption if a planner does not support a target."""
+    if isinstance(planner, DietCode) and not kind_of(target).binds_threads:
+        raise InvalidOption(
+            f"DietCode's search evolves thread blocks of GPUs, but the target is {target.kind.name}",
+            where="planner",
+            remedy="leave it out: on CPUs all register tiles are listed, predicted and timed",
+        )
 
 
 def make_planner(planner: Any, sia: Any = None) -> Planner:
@@ -104,9 +145,10 @@ def make_planner(planner: Any, sia: Any = None) -> Planner:
         kind = PLANNERS[option_checks.one_of(planner, "planner", PLANNERS, what="a planner")]
     if sia is None:
         return kind()
-    if "sia" not in (field.name for field in fields(kind)):
-        with_score = [name for name, other in PLANNERS.items() if "sia" in other.__slots__]
-        raise InvalidOption(
-            f"the planner {planner!r} does not use FTuner's score", where="sia", remedy=choose_from(planner, with_score)
-        )
-    return kind(sia=sia)
+    if kind is Timed or kind is FTuner:
+        return kind(sia=sia)
+    raise InvalidOption(
+        f"the planner {planner!r} does not use FTuner's score",
+        where="sia",
+        remedy="leave it out, or use the planner timed or ftuner",
+    )
