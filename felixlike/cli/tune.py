@@ -232,6 +232,8 @@ def _remember_command(options: argparse.Namespace) -> None:
     command["model"] = named_from_anywhere(options.model)
     if options.output is not None:
         command["output"] = str(checks.path(options.output, "output", error=OutputNotWritable).absolute())
+    if options.sia is not None and Path(options.sia).exists():
+        command["sia"] = str(Path(options.sia).absolute())
     with records.open(options.store) as store:
         if store.path is not None:
             store.note_command(json.dumps({**command, MARK: authorship.mark(store.path, command)}))

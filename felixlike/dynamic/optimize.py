@@ -180,7 +180,7 @@ def _chosen_ranges(source: Source) -> list[FelixlikeWarning]:
 def _without_effect(network: Network, config: RunConfig, planner: Planner) -> list[FelixlikeWarning]:
     """Return a warning about options that the user changed, if no function has fixed sizes to use them."""
     options = {field.name: field.default for field in fields(RunConfig)}
-    limits = () if planner.measures else ("rounds", "trials", "seconds", "store")
+    limits = () if planner.measures else ("rounds", "trials", "seconds")
     changed = [name for name in ("strategy", "space", "weights", *limits) if getattr(config, name) != options[name]]
     if not changed:
         return []

@@ -46,7 +46,7 @@ class Stage:
     Attributes:
         name: Name of the stage.
         kernels: Remaining uKernels.
-        pairs: Remaining (uKernel, workload) pairs.
+        pairs: Remaining (uKernel, workload) pairs. Of CombinSearch: (program, workload) pairs.
         relaxed: Workloads whose thresholds were relaxed.
     """
 

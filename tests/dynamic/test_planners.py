@@ -240,7 +240,10 @@ def make():
 def test_the_command_takes_a_planner_and_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "model.py"
     file.write_text(_FILE)
-    assert main(["tune", f"{file}:make", "--planner", "ftuner", "--sia", "1,2,1"]) == 0
+    store = str(tmp_path / "runs.sqlite")
+    assert main(["tune", f"{file}:make", "--planner", "ftuner", "--sia", "1,2,1", "--store", store]) == 0
+    assert "CombinSearch" in capsys.readouterr().out
+    assert main(["resume", store, "--yes"]) == 0
     assert "CombinSearch" in capsys.readouterr().out
     for arguments, text in (
         (["--planner", "fast"], "'fast' is not a planner"),

@@ -43,7 +43,8 @@ def evolved(
             where=device.name,
             remedy="check the hardware description: shared memory may be too small for every block",
         )
-    stages = [Stage("Sampling", len(population), 0)]
+    count = len(workloads)  # each block serves all instances
+    stages = [Stage("Sampling", len(population), len(population) * count)]
     seen: dict[BlockTile, Floats] = {}
     for generation in range(planner.generations + 1):
         new = [tile for tile in population if tile not in seen]
@@ -51,14 +52,15 @@ def evolved(
         seen.update(zip(new, seconds, strict=True))
         if generation < planner.generations:
             population = search.children(seen)
-    stages.append(Stage("Evolution", len(seen), 0))
+    stages.append(Stage("Evolution", len(seen), len(seen) * count))
     tiles = list(seen)
     matrix = np.stack([seen[tile] for tile in tiles])
     best = np.argsort(matrix, axis=0, kind="stable")[: BLOCKS.best]
     chosen = sorted(set(best.ravel().tolist()))
     programs = tuple(BlockProgram(tiles[n]) for n in chosen)
     unscored = np.full((len(chosen), len(workloads)), -np.inf)
-    return Ranked(programs, matrix[chosen], unscored, (*stages, Stage("Best of each size", len(chosen), 0)))
+    stages.append(Stage("Best of each size", len(chosen), len(chosen) * count))
+    return Ranked(programs, matrix[chosen], unscored, tuple(stages))
 
 
 class _Search:
