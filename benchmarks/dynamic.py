@@ -3,8 +3,9 @@
 For dense layers and batch matmuls with every T from 1 to 128, one felixlike kernel for all sizes is compared with
 PyTorch eager. Whole calls are timed interleaved, each side in its own process with a thread per core. The baselines
 at eight sizes are torch.compile with dynamic shapes, TVM's dynamic code, and, with --static, `optimize` for one size.
-The benchmark also reports the cost of padding to the next of eight sizes, and the dispatched program's time relative
-to the best program of the pool. It writes docs/results/dynamic.json, .md and .svg.
+The benchmark also reports the cost of padding to the next of eight sizes, and the times of the dispatched program and
+of FTuner's program (planner="ftuner", nothing measured) relative to the best program of the pool. It writes
+docs/results/dynamic.json, .md and .svg.
 """
 
 from __future__ import annotations
@@ -118,12 +119,12 @@ def _times_transposed(a: Any, b: Any) -> Any:
 
 
 @functools.cache
-def kernel_of(name: str) -> DynamicKernel:
+def kernel_of(name: str, planner: str = "timed") -> DynamicKernel:
     """Compile one kernel for all sizes."""
     import felixlike as fx
     from felixlike import dynamic
 
-    return dynamic.compile(function_of(name), fx.Dim("T", SIZES))
+    return dynamic.compile(function_of(name), fx.Dim("T", SIZES), planner=planner)
 
 
 def ours(name: str, t: int) -> Callable[[], object]:
@@ -243,15 +244,16 @@ def _measured(name: str, sides: Sides, sizes: Sequence[int], *, rounds: int) -> 
         "measured": report.measured,
         "uKernels in code": report.tiles,
         "seconds": {side: {str(t): s for t, s in by_size.items()} for side, by_size in seconds.items()},
-        "of pool": {str(t): share for t, share in _best_over_dispatched(name, kernel, sizes).items()},
+        **_of_pool(name, kernel, sizes),
         "padding": statistics.fmean(_padding(name, kernel, t) for t in sizes),
     }
 
 
-def _best_over_dispatched(name: str, kernel: DynamicKernel, sizes: Sequence[int]) -> dict[int, float]:
-    """Return seconds of the pool's best program ÷ the dispatched program's, timed interleaved; 1 means equally fast.
+def _of_pool(name: str, kernel: DynamicKernel, sizes: Sequence[int]) -> dict[str, dict[str, float]]:
+    """Return the best program's seconds ÷ the dispatched one's and ÷ FTuner's, by size; 1 means equally fast.
 
-    The minimum of many timings is biased, so the best program is timed again next to the dispatched one.
+    The best program is that of both planners' uKernels. The minimum of many timings is biased, so it is timed again in
+    turns with the two others.
     """
     from felixlike.dynamic.emit import Pool
     from felixlike.dynamic.operator import read_operator
@@ -261,17 +263,19 @@ def _best_over_dispatched(name: str, kernel: DynamicKernel, sizes: Sequence[int]
 
     operator, device = read_operator(function_of(name)), host_device()
     assert operator is not None
-    pools = [Pool(kernel.tiles, device.unit.lanes(operator.item_bits))]
+    published = kernel_of(name, "ftuner")
+    pools = [Pool(k.tiles, device.unit.lanes(operator.item_bits)) for k in (kernel, published)]
     bench = TileBench(operator, resolve_target("cpu"), pools, cores=device.cores)
-    programs = [Program(rows, 0, vectors) for rows, vectors in kernel.tiles]
-    ratios = {}
+    programs = [(0, Program(rows, 0, vectors)) for rows, vectors in kernel.tiles]
+    ratios: dict[str, dict[str, float]] = {"of pool": {}, "FTuner of pool": {}}
     for t in sizes:
-        dispatched = kernel.program(T=t)
-        trials = [dispatched, *(p for p in programs if p != dispatched)]
-        trial_seconds = bench.seconds([((0, program), (t,)) for program in trials])
-        pair = [(0, dispatched), (0, trials[int(trial_seconds.argmin())])]
-        pair_seconds = [timed.seconds for timed in bench.measure(bench.task((t,)), (t,), pair * _PAIRS)]
-        ratios[t] = min(1.0, float(np.median(pair_seconds[1::2]) / np.median(pair_seconds[::2])))
+        sides = [(0, kernel.program(T=t)), (1, published.program(T=t))]
+        trials = [*sides, *(program for program in programs if program not in sides)]
+        best = trials[int(bench.seconds([(program, (t,)) for program in trials]).argmin())]
+        timed = bench.measure(bench.task((t,)), (t,), [best, *sides] * _PAIRS)
+        best_seconds, *others = (float(np.median([m.seconds for m in timed[side::3]])) for side in range(3))
+        for key, seconds in zip(ratios, others, strict=True):
+            ratios[key][str(t)] = min(1.0, best_seconds / seconds)
     return ratios
 
 
@@ -288,4 +292,6 @@ def _padding(name: str, kernel: DynamicKernel, t: int) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    from benchmarks import dynamic
+
+    dynamic.main()  # the sides' processes import cached functions by the module's name

@@ -14,14 +14,17 @@ def text_of(rows: Mapping[str, Any], *, threads: int, step: int) -> str:
     """Return the table. `threads` is the number of threads of all sides, `step` the distance between sizes."""
     from benchmarks.results import geometric_mean
 
-    heads = ["operator", "eager ÷ ours", "within 10 %", "dispatched", "padding", "tuning", "padded to 8 ÷ ours"]
+    heads = ["operator", "eager ÷ ours", "within 10 %", "dispatched", "FTuner's", "FTuner ÷ ours", "padding", "tuning"]
+    heads += ["padded to 8 ÷ ours"]
     heads += ["torch.compile ÷ ours", "TVM dynamic ÷ ours", "`optimize` for one size ÷ ours"]
     lines = [
         f"{threads} thread{'s' * (threads > 1)}; every {f'{step}th ' * (step > 1)}T from 1 to 128, one kernel for all.",
         "eager ÷ ours: PyTorch's time over ours, above 1 ours is faster. Within 10 %: sizes at which ours takes at",
         "most 1.1 times as long. Dispatched: sizes at which the chosen program takes at most 1.05 times what the best",
-        "of the pool does. Tuning: seconds for all sizes, compiling included. Padding: of the computation, on average;",
-        "there is none along the rows. The others: means over eight sizes.",
+        "of the pool does. FTuner's: the same for the program that FTuner's score chooses without timings",
+        '(`planner="ftuner"`). FTuner ÷ ours: its time over that of the dispatched program. Tuning: seconds for all',
+        "sizes, compiling included. Padding: of the computation, on average; there is none along the rows. The others:",
+        "means over eight sizes.",
         "",
         f"| {' | '.join(heads)} |",
         f"| {' | '.join('---' for _ in heads)} |",
@@ -30,7 +33,7 @@ def text_of(rows: Mapping[str, Any], *, threads: int, step: int) -> str:
         our_seconds, eager_seconds = row["seconds"]["ours"], row["seconds"]["eager"]
         ratios = [eager_seconds[t] / our_seconds[t] for t in our_seconds]
         share_within_10_percent = sum(r >= 1 / 1.1 for r in ratios) / len(ratios)
-        chosen = sum(share >= 1 / 1.05 for share in row["of pool"].values()) / len(row["of pool"])
+        ours_of_pool, published_of_pool = row["of pool"], row["FTuner of pool"]
         padded_sizes = {
             t: min((s for s in EIGHT_SIZES if s >= int(t) and str(s) in our_seconds), default=None) for t in our_seconds
         }
@@ -39,7 +42,9 @@ def text_of(rows: Mapping[str, Any], *, threads: int, step: int) -> str:
             name,
             f"**{geometric_mean(ratios):.2f}**",
             f"{share_within_10_percent:.0%}",
-            f"{chosen:.0%}",
+            f"{_near_best(ours_of_pool):.0%}",
+            f"{_near_best(published_of_pool):.0%}",
+            f"{geometric_mean([ours_of_pool[t] / published_of_pool[t] for t in ours_of_pool]):.2f}",
             f"{row['padding']:.1%}",
             f"{row['tuning']:.0f} s",
             f"{geometric_mean(padded):.2f}" if padded else "–",
@@ -52,6 +57,11 @@ def text_of(rows: Mapping[str, Any], *, threads: int, step: int) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "uKernels that each stage left: " + "; ".join(_counts(name, row) for name, row in rows.items()) + "."]
     return "\n".join(lines)
+
+
+def _near_best(of_pool: Mapping[str, float]) -> float:
+    """Return the fraction of sizes at which a program takes at most 1.05 times what the best of the pool does."""
+    return sum(share >= 1 / 1.05 for share in of_pool.values()) / len(of_pool)
 
 
 EIGHT_SIZES = (16, 32, 48, 64, 80, 96, 112, 128)

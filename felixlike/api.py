@@ -15,6 +15,7 @@ from felixlike._util import option_checks, supported, user_folders
 from felixlike._util.torch_modes import default_modes
 from felixlike.dynamic.joint import Instances, checked
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
+from felixlike.dynamic.planner import Planner, make_planner
 from felixlike.errors import InvalidOption
 from felixlike.frontend import Task, import_model
 from felixlike.hardware import FLOAT32
@@ -225,6 +226,7 @@ def optimize(
     compare: bool = False,
     dynamic_shapes: Any = None,
     instances: Instances | None = None,
+    planner: str | Planner | None = None,
 ) -> Optimized:
     """Tune a model and return a callable that runs faster.
 
@@ -243,6 +245,9 @@ def optimize(
             `torch.export.Dim`s are accepted, too.
         instances: Joint sizes for which programs are chosen if several sizes are dynamic, see `felixlike.instances`.
             None for all combinations of the sizes of each `Dim`. Calls may have any sizes in their ranges either way.
+        planner: How kernels for `Dim`s are chosen: "timed" (default), "ftuner" (as published, without timings),
+            "dietcode" (its search, on GPUs), or an object with options such as `felixlike.dynamic.FTuner(sia=(2, 1,
+            1))` (docs/dynamic-shapes.md).
         precision: Precision of float32 products: "float32" (exact), on CPUs also "bfloat16" (docs/bfloat16.md), or on
             a GPU's tensor cores "tf32", "float16" or "bfloat16" (docs/gpu.md). Factors are rounded first: both of them,
             or only constant weights on CPUs without products of bfloat16 pairs. Sums are always float32. The report
@@ -326,10 +331,12 @@ def optimize(
         compare=compare,
     )
     joint = None if instances is None else checked(instances)
+    dynamic_planner = None if planner is None else make_planner(planner)
     if dynamic_shapes is not None or is_dynamic(model, shapes, example_inputs):
-        result = optimize_dynamic(model, shapes, example_inputs, config, dynamic_shapes, joint)
-    elif joint is not None:
-        raise InvalidOption("no size is a Dim", where="instances", remedy="leave it out, or give Dims in `shapes`")
+        result = optimize_dynamic(model, shapes, example_inputs, config, dynamic_shapes, joint, dynamic_planner)
+    elif joint is not None or planner is not None:
+        option = "planner" if joint is None else "instances"
+        raise InvalidOption("no size is a Dim", where=option, remedy="leave it out, or give Dims in `shapes`")
     else:
         result = tune(model, shapes, example_inputs, config)
     optimized = Optimized(result.compiled, result.report)

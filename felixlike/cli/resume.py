@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     )
 
 
-_OLD_DEFAULTS = {"space": "best", "precision": "float32", "effort": "normal"}
+_OLD_DEFAULTS = {"space": "best", "precision": "float32", "effort": "normal", "planner": None, "sia": None}
 """Values of options that older versions did not store."""
 
 

@@ -44,6 +44,14 @@ def add_parser(commands: Any) -> None:
         "--store", metavar="PATH", help="save every measurement in this file, and continue from its measurements"
     )
     parser.add_argument("--strategy", default="gradient")
+    parser.add_argument(
+        "--planner", help="kernels for dynamic sizes: timed (default), ftuner, dietcode (docs/dynamic-shapes.md)"
+    )
+    parser.add_argument(
+        "--sia",
+        metavar="C0,C1,C2",
+        help="weights of FTuner's score in these kernels, or a store whose timings they are fitted to",
+    )
     parser.add_argument("--space", default="best", help="design space: best, own, default or all")
     parser.add_argument(
         "--precision",
@@ -131,6 +139,7 @@ def _tune(options: argparse.Namespace) -> int:
                 key=options.key,
                 precision=options.precision,
                 compare=options.compare,
+                planner=_planner(options),
             )
         except VerificationFailed as error:
             if error.optimized is None:
@@ -148,6 +157,35 @@ def _tune(options: argparse.Namespace) -> int:
         if saved_path is not None:
             print(f"Saved to {saved_path}.")
     return int(bool(failure) or saved_path != path or SearchFailedWarning in warned)
+
+
+def _planner(options: argparse.Namespace) -> Any:
+    """Return the planner that the options describe, None for the default. Raise InvalidOption or StoreError."""
+    if options.planner is None and options.sia is None:
+        return None
+    from felixlike import dynamic
+
+    return dynamic.make_planner(options.planner, None if options.sia is None else _weights(options))
+
+
+def _weights(options: argparse.Namespace) -> Any:
+    """Return the weights of --sia: three numbers, or fitted to a store."""
+    from felixlike import dynamic
+    from felixlike.errors import InvalidOption
+
+    if Path(options.sia).exists():
+        weights = dynamic.fitted_sia(options.sia, options.target)
+        if not options.quiet:
+            print(f"SIA weights fitted to {options.sia}: {weights}")
+        return weights
+    try:
+        return tuple(map(float, options.sia.split(",")))
+    except ValueError:
+        raise InvalidOption(
+            f"expected three numbers or a store, got {options.sia!r}",
+            where="sia",
+            remedy="give numbers as in --sia 1,1,1, or the path of a store",
+        ) from None
 
 
 def _written_for_us(options: argparse.Namespace) -> tuple[Any, None]:
@@ -196,6 +234,8 @@ def _remember_command(options: argparse.Namespace) -> None:
     command["model"] = named_from_anywhere(options.model)
     if options.output is not None:
         command["output"] = str(checks.path(options.output, "output", error=OutputNotWritable).absolute())
+    if options.sia is not None and Path(options.sia).exists():
+        command["sia"] = str(Path(options.sia).absolute())
     with records.open(options.store) as store:
         if store.path is not None:
             store.note_command(json.dumps({**command, MARK: authorship.mark(store.path, command)}))
@@ -219,6 +259,8 @@ KEPT: Mapping[str, type | tuple[type, ...]] = {
     "tracker": (str, _NOTHING),
     "key": (str, _NOTHING),
     "precision": str,
+    "planner": (str, _NOTHING),
+    "sia": (str, _NOTHING),
 }
 """Options that `felixlike resume` needs, with the types of their values."""
 

@@ -59,19 +59,27 @@ def hardware_align(workloads: list[Workload], device: Device) -> UKernels:
     """Return K.Align without duplicates, for all sizes together."""
     tiles: set[tuple[int, ...]] = set()
     for extents in {(w.i, w.j, w.k, w.item_bytes) for w in workloads}:
-        i, j, k, item_bytes = extents
+        i, j, _, item_bytes = extents
         if device.kind != "cpu":
             tiles |= _block_tiles(extents, device)
             continue
-        depths = depth_tiles(k, item_bytes)
         for reg_i in row_tiles(i, device):
             for reg_j in column_tiles(j, device, item_bytes):
-                for smem_i, smem_j in _scaled_up((i, j), (reg_i, reg_j)):
-                    tiles.update((reg_i, reg_j, smem_i, smem_j, depth) for depth in depths)
-    columns = np.asarray(sorted(tiles), dtype=np.int64).reshape(-1, 5)
-    empty = np.full((len(columns), len(workloads)), np.nan)
-    fits = np.ones(empty.shape, dtype=np.bool_)
-    return UKernels(columns[:, :2], columns[:, 2:], empty, empty.copy(), empty.copy(), fits)
+                tiles |= _second_level(extents, (reg_i, reg_j))
+    return UKernels.of(sorted(tiles), len(workloads))
+
+
+def grown(workload: Workload, reg_tile: tuple[int, int]) -> UKernels:
+    """Return the uKernels of one register tile of a CPU for one size, without metrics."""
+    w = workload
+    return UKernels.of(sorted(_second_level((w.i, w.j, w.k, w.item_bytes), reg_tile)), workloads=1)
+
+
+def _second_level(extents: tuple[int, int, int, int], reg_tile: tuple[int, int]) -> set[tuple[int, ...]]:
+    """Return (reg_i, reg_j, smem_i, smem_j, smem_k) of a register tile by SmemTileRule."""
+    i, j, k, item_bytes = extents
+    sides = _scaled_up((i, j), reg_tile)
+    return {(*reg_tile, *side, depth) for side in sides for depth in depth_tiles(k, item_bytes)}
 
 
 def row_tiles(extent: int, device: Device) -> list[int]:
@@ -115,12 +123,17 @@ def _scaled_up(extents: tuple[int, int], tile: tuple[int, int]) -> list[tuple[in
     return [*grown, *((rows[0], size) for size in columns), *((rows[-1], size) for size in columns)]
 
 
+def reduction_tiles(extent: int, item_bytes: int) -> list[int]:
+    """Return tiles of the reduction on a GPU: a few transactions that divide it, else one transaction."""
+    unit = max(1, TRANSACTION_BYTES // item_bytes)
+    aligned = [unit * n for n in LIMITS.transactions if unit * n * item_bytes <= LIMITS.depth_bytes]
+    return [depth for depth in aligned if extent % depth == 0] or aligned[:1]
+
+
 def _block_tiles(extents: tuple[int, int, int, int], device: Device) -> set[tuple[int, ...]]:
     """Return (reg_i, reg_j, smem_i, smem_j, smem_k) of a GPU, by RegTileRule and SmemTileRule."""
     i, j, k, item_bytes = extents
-    unit = max(1, TRANSACTION_BYTES // item_bytes)
-    aligned = [unit * n for n in LIMITS.transactions if unit * n * item_bytes <= LIMITS.depth_bytes]
-    depths = [depth for depth in aligned if k % depth == 0] or aligned[:1]
+    depths = reduction_tiles(k, item_bytes)
     tiles: set[tuple[int, ...]] = set()
     for reg_i in row_tiles(i, device):
         for reg_j in column_tiles(j, device, item_bytes):

@@ -39,19 +39,19 @@ class Combination:
 def combin_search(size: int, heights: Iterable[int]) -> list[Combination]:
     """Return heights that cover a size alone, then pairs of heights that cover it exactly; empty if none does.
 
-    Each pair uses as many tiles of the larger height as possible.
+    Each pair uses as many tiles of the larger height as possible, and at least one of each.
     """
     ascending = sorted(set(heights))
     singles = [Combination(height, size // height) for height in reversed(ascending) if size % height == 0]
     combinations = list(singles)
     for large in reversed(ascending):
-        if size % large == 0:
+        if size % large == 0 or size < large:
             continue
         for small in ascending:
             if small >= large:
                 break
             combination = pair(size, large, small)
-            if combination is not None:
+            if combination is not None and combination.many:
                 combinations.append(combination)
     return combinations
 

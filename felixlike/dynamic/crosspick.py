@@ -6,19 +6,25 @@ Input: K.Align, workloads, a device. Output: K.Cross. ε rises from 50 % to 95 %
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from felixlike._util import option_checks
 from felixlike.dynamic.padding import padding_threshold
 from felixlike.dynamic.ukernel import Floats, UKernels, Workload, ceil_div
+from felixlike.errors import InvalidOption
 from felixlike.hardware import Device
 
 
 @dataclass(frozen=True, slots=True)
 class Stride:
-    """ϵ_min, ϵ_max, Δϵ and λ_max, λ_min, Δλ, in thousandths."""
+    """ϵ_min, ϵ_max, Δϵ and λ_max, λ_min, Δλ, in thousandths.
+
+    Raises:
+        InvalidOption: A value is no whole number from 0 to 1000, a step is 0, or there are no steps.
+    """
 
     pad_from: int = 500
     pad_to: int = 950
@@ -26,6 +32,18 @@ class Stride:
     occ_from: int = 950
     occ_to: int = 900
     occ_step: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            least = int(field.name.endswith("_step"))
+            option_checks.whole(getattr(self, field.name), field.name, least=least, most=1000, where="stride")
+        if not self.pairs():
+            raise InvalidOption(
+                f"ε cannot rise from {self.pad_from} to {self.pad_to} while λ falls from {self.occ_from} to"
+                f" {self.occ_to}",
+                where="stride",
+                remedy="give pad_from ≤ pad_to and occ_from ≥ occ_to",
+            )
 
     def pairs(self) -> list[tuple[float, float]]:
         """Return (ε_i, λ_j) of each step, until either has passed its last value."""

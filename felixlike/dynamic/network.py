@@ -24,6 +24,7 @@ from felixlike.dynamic.inputs import dynamic_inputs, resized
 from felixlike.dynamic.memory import largest_shape
 from felixlike.dynamic.operator import read_operator, symbols_of
 from felixlike.dynamic.plan import Plan, device_of, plan_operator
+from felixlike.dynamic.planner import Planner, Timed
 from felixlike.dynamic.rows import rowwise
 from felixlike.dynamic.sources import read_network
 from felixlike.dynamic.workloads import workload_at
@@ -139,6 +140,7 @@ def compile_source(
     *,
     measure: bool = True,
     kernels: bool = True,
+    planner: Planner = Timed(),  # noqa: B008  immutable
     timings: Timings | None = None,
 ) -> Network:
     """Compile an imported model, without schedules for its functions of fixed sizes.
@@ -149,9 +151,10 @@ def compile_source(
         target: The TVM target.
         measure: Whether programs are timed.
         kernels: If False, everything runs row by row, for comparison.
+        planner: How the programs of kernels are chosen.
         timings: The timings of the run, with its store and limits. None for new ones without limits.
     """
-    planned = plan_source(source, dims, target, measure=measure, kernels=kernels, timings=timings)
+    planned = plan_source(source, dims, target, measure=measure, kernels=kernels, planner=planner, timings=timings)
     return planned.network(planned.compiled({}))
 
 
@@ -163,6 +166,7 @@ def plan_source(
     *,
     measure: bool = True,
     kernels: bool = True,
+    planner: Planner = Timed(),  # noqa: B008  immutable
     timings: Timings | None = None,
 ) -> Planned:
     """Fuse an imported model and plan its functions with symbolic sizes.
@@ -173,13 +177,20 @@ def plan_source(
     started = time.monotonic()
     check_target(source.module, target, source.name)
     kernel_dims = dims if kernels else {}
+    measure = measure and planner.measures
     with _explained(source), pool_for(target, measure=measure and bool(kernel_dims)) as pool:
         module, layers = fuse_dynamic(source.module, target)
         device = device_of(None, target)
-        planner = partial(
-            plan_operator, device=device, target=target, measure=measure, pool=pool, timings=timings or Timings()
+        plan = partial(
+            plan_operator,
+            device=device,
+            target=target,
+            planner=planner,
+            measure=measure,
+            pool=pool,
+            timings=timings or Timings(),
         )
-        module, parts, pieces = _planned(module, layers, kernel_dims, device, target, planner)
+        module, parts, pieces = _planned(module, layers, kernel_dims, device, target, plan)
     return Planned(source, dims, target, module, parts, pieces, started)
 
 
@@ -288,12 +299,12 @@ def _planned(
     dims: dict[str, Dim],
     device: Device,
     target: Any,
-    planner: Callable[..., Plan],
+    plan_function: Callable[..., Plan],
 ) -> tuple[Any, tuple[Part, ...], Pieces]:
     """Schedule the functions with symbolic sizes; return the module, its parts, and kernels with packed constants.
 
     layers: What the call sites of each function compute.
-    planner: Plans a function for its dimensions, under a name.
+    plan_function: Plans a function for its dimensions, under a name.
     """
     constants = constant_arguments(module)
     calls = _calls(module)
@@ -311,7 +322,7 @@ def _planned(
             func_dims = _dims_of(marked, dims)
             plans[key] = None
             if func_dims is not None:
-                plans[key] = planner(marked, func_dims, where=name)
+                plans[key] = plan_function(marked, func_dims, where=name)
         plan = plans[key]
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         is_fixed = not symbols_of(func) and all(map(_tvm.tirx.is_buffer_var, func.params))

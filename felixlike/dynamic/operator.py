@@ -6,7 +6,7 @@ reductions, convolution windows or padding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,8 +104,12 @@ def symbols_of(func: Func) -> tuple[Any, ...]:
     return tuple(symbols)
 
 
-def read_operator(func: Func) -> Operator | None:
-    """Return the contraction that a PrimFunc computes, or None if it computes something else."""
+def read_operator(func: Func, largest: Sequence[int] | None = None) -> Operator | None:
+    """Return the contraction that a PrimFunc computes, or None if it computes something else.
+
+    largest: The largest size of each symbol. If given, the rows are the largest dynamic axis, FTuner's main axis τ, as
+    far as constants can still be packed. If not, they are the innermost dynamic axis.
+    """
     schedule = _tvm.Schedule(func)
     summing = [block for block in blocks_of(schedule) if schedule.get(block).init is not None]
     if len(summing) != 1:
@@ -118,7 +122,8 @@ def read_operator(func: Func) -> Operator | None:
         return None
     statement = schedule.get(summing[0])
     after = None if surroundings.epilogue is None else schedule.get(surroundings.epilogue)
-    return _operator(func, statement, after)
+    sizes = None if largest is None else dict(zip(symbols_of(func), largest, strict=True))
+    return _operator(func, statement, after, sizes)
 
 
 def _sums_products(statement: Any) -> bool:
@@ -132,7 +137,7 @@ def _sums_products(statement: Any) -> bool:
     return accumulates and start is not None and float(start) == 0.0 and type(bare(body.value.b)).__name__ == "Mul"
 
 
-def _operator(func: Func, statement: Any, after: Any) -> Operator | None:
+def _operator(func: Func, statement: Any, after: Any, largest: Mapping[Any, int] | None) -> Operator | None:
     """Return the operator of a summing block and its epilogue block."""
     analyzer = _tvm.sym.Analyzer()
     axes = [(Axis(v.var, _extent(v.dom.extent)), _tvm.is_reduction(v)) for v in statement.iter_vars]
@@ -145,7 +150,7 @@ def _operator(func: Func, statement: Any, after: Any) -> Operator | None:
     if any(axis is None and not _is_zero(index) for axis, index in zip(plain, indices, strict=True)):
         return None
     product = _simple(statement.body.value.b, analyzer)
-    choice = _choose(func, product, spatial, reduced, plain[-1] if plain else None)
+    choice = _choose(func, product, spatial, reduced, plain[-1] if plain else None, largest)
     if choice is None:
         return None
     load, along, rows, constant = choice
@@ -195,17 +200,30 @@ def _renamed(after: Any, sums: Buffer, plain: list[Axis | None]) -> dict[Any, An
 
 
 def _choose(
-    func: Func, product: Any, spatial: tuple[Axis, ...], reduced: tuple[Axis, ...], last: Axis | None
+    func: Func,
+    product: Any,
+    spatial: tuple[Axis, ...],
+    reduced: tuple[Axis, ...],
+    last: Axis | None,
+    largest: Mapping[Any, int] | None,
 ) -> tuple[Any, Axis, Axis, int | None] | None:
     """Choose the operand in vectors, its axis and the rows; return None if no operand is suitable.
 
     Constants come first, since they can be packed. Then operands that lie along the output's last axis. Then operands
     that are contiguous along an axis of known extent. The rest is copied into panels. Rows are the innermost dynamic
-    axis that the operand does not use, else the innermost axis that it does not use.
+    axis that the operand does not use, else the innermost axis that it does not use. With `largest` they are the
+    largest dynamic axis, which only constants precede.
     """
+
+    def size(axis: Axis) -> int:
+        """Return the largest size of a dynamic axis; 0 if all count as equal."""
+        if largest is None or not axis.dynamic:
+            return 0
+        return int(_tvm.simplify(_tvm.substituted(axis.extent, largest)))
+
     product = bare(product)
     noted = noted_constants(func)
-    candidates: list[tuple[tuple[bool, ...], Any, Axis, Axis, int | None]] = []
+    candidates: list[tuple[tuple[int, ...], Any, Axis, Axis, int | None]] = []
     for factor, other in ((product.a, product.b), (product.b, product.a)):
         load = bare(factor)
         if type(load).__name__ != "TensorLoad":
@@ -216,14 +234,15 @@ def _choose(
         rows = [a for a in rows if a.dynamic] or rows or [a for a in spatial if not a.uses(factor)]
         if not rows:
             continue
+        main = max(reversed(rows), key=size)
         for axis in spatial:
             if axis.uses(other) or not axis.uses(factor):
                 continue
             if constant is not None and axis.dynamic:
                 continue
             contiguous = load.indices[-1].same_as(axis.variable)
-            rank = (constant is None, axis is not last, axis.dynamic or not contiguous, not contiguous)
-            candidates.append((rank, load, axis, rows[-1], constant))
+            suits = (constant is None, -size(main), axis is not last, axis.dynamic or not contiguous, not contiguous)
+            candidates.append((suits, load, axis, main, constant))
     if not candidates or not reduced:
         return None
     _, load, along, rows_axis, constant = min(candidates, key=lambda entry: entry[0])

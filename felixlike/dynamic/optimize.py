@@ -23,6 +23,7 @@ from felixlike.dynamic.inputs import with_bounds
 from felixlike.dynamic.joint import Instances, with_instances
 from felixlike.dynamic.memory import check_memory
 from felixlike.dynamic.network import Network, Part, Planned, plan_source
+from felixlike.dynamic.planner import Planner, Timed, check_target
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
 from felixlike.dynamic.sources import read_network
 from felixlike.errors import FallbackWarning, FelixlikeWarning, InvalidOption, first_line
@@ -51,6 +52,7 @@ def optimize_dynamic(
     config: RunConfig,
     dynamic_shapes: Any = None,
     instances: Instances | None = None,
+    planner: Planner | None = None,
 ) -> Result:
     """Compile a model with dynamic sizes.
 
@@ -60,6 +62,7 @@ def optimize_dynamic(
         example_inputs: Another name for `shapes`.
         dynamic_shapes: As for `optimize`.
         instances: As for `optimize`.
+        planner: How the programs of kernels are chosen; None for the default.
         config: The run's options. If rounds or trials is 0, or the effort is instant, nothing is timed. Timings of
             kernels are kept in the store like measurements of candidates, and count as trials.
 
@@ -68,12 +71,14 @@ def optimize_dynamic(
 
     Raises:
         InvalidOption: A tracker is given, but kernels for dynamic sizes are measured on this machine. Or `compare`. Or
-            instances of a batch, which have no effect.
+            instances or a planner for a batch, which have no effect.
         InvalidDim: An instance is out of its dimensions' ranges.
         FelixlikeError: As for `compile_network`, and as for `tune` if parts of a batch are tuned.
     """
     require_real(config.target, where="dynamic shapes")  # dynamic kernels are measured on this machine
     require_float32(config.target)
+    if planner is not None:
+        check_target(planner, config.target)
     if config.compare:
         raise InvalidOption(
             "models with dynamic sizes are not compared with eager PyTorch",
@@ -85,12 +90,13 @@ def optimize_dynamic(
         dims = with_instances(dims, instances)
     check_memory(source, dims)
     if (batch := batch_of(model, source, dims)) is not None:
-        if instances is not None:
-            raise InvalidOption(
-                f"{batch.dim.name} is the batch of a model with convolutions, which is tuned for a few batch sizes",
-                where="instances",
-                remedy="leave out `instances`",
-            )
+        for option, value in {"instances": instances, "planner": planner}.items():
+            if value is not None:
+                raise InvalidOption(
+                    f"{batch.dim.name} is the batch of a model with convolutions, which is tuned for a few batch sizes",
+                    where=option,
+                    remedy=f"leave out `{option}`",
+                )
         return _optimize_batch(batch, config)
     _refuse_tracker(config)
     problems, deadline = list[str](), Deadline()
@@ -101,7 +107,9 @@ def optimize_dynamic(
         closing(RunLog(config.store), problems) as log,
     ):
         timings = Timings(store, _budget(config), seed=config.seed, say=progress.say, log=log)
-        planned = plan_source(source, dims, config.target, measure=config.measures, timings=timings)
+        planned = plan_source(
+            source, dims, config.target, measure=config.measures, planner=planner or Timed(), timings=timings
+        )
         fixed = planned.imported()
         budget = replace(timings.budget).with_default(len(fixed.tasks), config.effort)
         log.write("start", **start_event(source.name, fixed.tasks, budget, config))
@@ -127,7 +135,7 @@ def optimize_dynamic(
     pending = [
         *warnings_of(source),
         *_chosen_ranges(source),
-        *([] if fixed.tasks else _without_effect(network, config)),
+        *([] if fixed.tasks else _without_effect(network, config, planner or Timed())),
     ]
     pending += [FallbackWarning(f"{source.name}: {problem}.") for problem in problems]
     return Result(network.compiled, finished, verification, tuple(pending))
@@ -171,17 +179,19 @@ def _chosen_ranges(source: Source) -> list[FelixlikeWarning]:
     return [FelixlikeWarning(f"{source.name}: {source.note} Give them an upper bound to compile for other sizes.")]
 
 
-def _without_effect(network: Network, config: RunConfig) -> list[FelixlikeWarning]:
+def _without_effect(network: Network, config: RunConfig, planner: Planner) -> list[FelixlikeWarning]:
     """Return a warning about options that the user changed, if no function has fixed sizes to use them."""
     options = {field.name: field.default for field in fields(RunConfig)}
-    changed = [name for name in ("strategy", "space", "weights") if getattr(config, name) != options[name]]
+    limits = () if planner.measures else ("rounds", "trials", "seconds")
+    changed = [name for name in ("strategy", "space", "weights", *limits) if getattr(config, name) != options[name]]
     if not changed:
         return []
     dims = ", ".join(dim.name for dim in network.dims)
+    means = "formulas and timings of their own" if planner.measures else "FTuner's score"
     return [
         FelixlikeWarning(
             f"{network.source.name}: {', '.join(changed)} has no effect, since kernels for dynamic sizes ({dims}) are"
-            " chosen by formulas and timings of their own."
+            f" chosen by {means}."
         )
     ]
 

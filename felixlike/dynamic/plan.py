@@ -19,6 +19,7 @@ from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import shown
 from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.bounds import fits_registers
+from felixlike.dynamic.construct import tile_programs
 from felixlike.dynamic.dims import Dim, check_dims
 from felixlike.dynamic.dispatch import Tree, highest_of, programs_of, statements
 from felixlike.dynamic.emit import Pool, emit
@@ -26,15 +27,16 @@ from felixlike.dynamic.gpu.plan import Planned, plan_blocks, pool_for
 from felixlike.dynamic.joint import Instances, checked, with_instances
 from felixlike.dynamic.kernel import Buffer, DynamicKernel, Report
 from felixlike.dynamic.operator import Operator, read_operator, symbols_of
+from felixlike.dynamic.planner import DietCode, FTuner, Planner, Timed, check_target, make_planner
 from felixlike.dynamic.program import Program
-from felixlike.dynamic.search import Search
+from felixlike.dynamic.search import Found, Search
 from felixlike.dynamic.selection import CPU, TILES
-from felixlike.dynamic.sia import Sia, read_sia, tile_scores
-from felixlike.dynamic.stages import compile_stage
+from felixlike.dynamic.sia import Sia, tile_scores
+from felixlike.dynamic.stages import STAGES, Stage, compile_stage
 from felixlike.dynamic.timing import TileBench
 from felixlike.dynamic.ukernel import UKernels, Workload
 from felixlike.dynamic.workloads import workloads_of
-from felixlike.errors import InvalidDevice, InvalidDim, InvalidModel, NoUKernels
+from felixlike.errors import InvalidDevice, InvalidDim, InvalidModel, InvalidOption, NoUKernels
 from felixlike.frontend import Task
 from felixlike.hardware import (
     Device,
@@ -77,9 +79,10 @@ def compile(
     task: Any,
     dims: Any,
     device: Any = None,
-    sia: Any = (1, 1, 1),
+    sia: Any = None,
     *,
-    measure: bool = True,
+    planner: Any = None,
+    measure: bool | None = None,
     instances: Instances | None = None,
 ) -> DynamicKernel:
     """Compile an operator for all sizes of its dimensions.
@@ -88,8 +91,10 @@ def compile(
         task: A Task or PrimFunc whose buffers have symbolic sizes; the last buffer is the output.
         dims: One Dim per symbolic size, with its name. A single one may have any name.
         device: A Device, the name of a hardware preset, or the path of a .toml file. None for this machine.
-        sia: Three weights of the SIA score, or a `Sia`.
-        measure: Whether programs are timed. If False, they are ranked by formulas alone.
+        sia: Three weights of the SIA score, or a `Sia`. None for the planner's, which are 1, 1, 1 if it is a name.
+        planner: How programs are chosen: "timed" (default), "ftuner" (as published, without timings), "dietcode" (its
+            search, on GPUs), or an object with options such as `FTuner(psi=1)`.
+        measure: Whether programs are timed; None if the planner decides. If False, they are ranked by formulas alone.
         instances: Joint sizes for which programs are chosen, in the order of `dims`; see `felixlike.instances`. None
             for all combinations of the sizes of each Dim.
 
@@ -99,7 +104,7 @@ def compile(
     Raises:
         InvalidDim: The dimensions do not match the symbolic sizes, or an instance is out of their ranges.
         InvalidDevice: The device description is invalid or does not match the target.
-        InvalidOption: The SIA weights are invalid.
+        InvalidOption: The planner or the SIA weights are invalid, or `measure` contradicts the planner.
         InvalidModel: `task` is not a Task or PrimFunc, or not a contraction with an elementwise epilogue.
         NoUKernels: No uKernel fits the device.
         NoGPU: The target needs a GPU to measure on, and there is none.
@@ -109,7 +114,8 @@ def compile(
         y = kernel(x, w, b)
     """
     func, name, target = _function_of(task)
-    weights = read_sia(sia)
+    chosen_planner = make_planner(planner, sia)
+    measure = _measures(chosen_planner, measure)
     checked_dims = check_dims(dims)
     if instances is not None:
         checked_dims = tuple(with_instances({dim.name: dim for dim in checked_dims}, checked(instances)).values())
@@ -119,7 +125,7 @@ def compile(
         device_name(target)  # raises if the GPU is missing
     with pool_for(target, measure=measure) as pool:
         plan = plan_operator(
-            func, func_dims, described_device, target, sia=weights, measure=measure, pool=pool, where=name
+            func, func_dims, described_device, target, planner=chosen_planner, measure=measure, pool=pool, where=name
         )
     library = built(plan, target)
     names = [dim.name for dim in func_dims]
@@ -136,6 +142,15 @@ def compile(
         report=plan.report,
         device=str(_tvm.device_of(target).type),
     )
+
+
+def _measures(planner: Planner, measure: bool | None) -> bool:
+    """Return whether programs are timed. Raise InvalidOption if the planner does not time them."""
+    if measure and not planner.measures:
+        raise InvalidOption(
+            "FTuner's planner measures nothing", where="measure", remedy='leave it out, or pass planner="timed"'
+        )
+    return planner.measures if measure is None else measure
 
 
 def _function_of(task: Any) -> tuple[Any, str, Any]:
@@ -206,7 +221,7 @@ def plan_operator(
     device: Device,
     target: Any,
     *,
-    sia: Sia | None = None,
+    planner: Planner = Timed(),  # noqa: B008  immutable
     measure: bool = True,
     pool: MeasuringPool | None = None,
     timings: Timings | None = None,
@@ -219,8 +234,8 @@ def plan_operator(
         dims: The Dim of each symbolic size, in the order of `symbols_of`.
         device: The hardware description.
         target: The TVM target.
-        sia: Weights of the SIA score. None for equal weights.
-        measure: Whether programs are timed on a CPU.
+        planner: How programs are chosen.
+        measure: Whether programs are timed on a CPU, unless the planner measures nothing.
         pool: The pool that times programs on a GPU, from `pool_for`. None for formulas only.
         timings: The timings of the run, with its store and limits. None for new ones without limits.
         where: Name of the operator in messages.
@@ -231,12 +246,15 @@ def plan_operator(
     Raises:
         InvalidModel: The function is not a contraction with an elementwise epilogue.
         NoUKernels: No uKernel fits the device.
+        InvalidOption: The planner does not support the target.
     """
+    check_target(planner, target)
     started = time.monotonic()
     timings = timings or Timings()
-    if measure:
+    by_score = isinstance(planner, FTuner)
+    if measure and not by_score:
         timings.say(f"timing kernels of {where}")
-    operator = read_operator(func)
+    operator = read_operator(func, [dim.most for dim in dims] if by_score else None)
     if operator is None:
         raise InvalidModel(
             "expected a contraction with an elementwise epilogue",
@@ -244,16 +262,20 @@ def plan_operator(
             remedy="use felixlike.optimize, which supports other operators with dynamic sizes",
         )
     if kind_of(target).binds_threads:
-        planned = plan_blocks(operator, dims, device, target, sia or Sia(), pool=pool, timings=timings, name=where)
+        planned = plan_blocks(operator, dims, device, target, planner, pool=pool, timings=timings, name=where)
         return _of_blocks(operator, planned, started)
-    analysed, _ = workloads_of(operator, dims, CPU.analysed)
-    kernels, stages = compile_stage(analysed, device)
-    workloads, sizes = workloads_of(operator, dims, CPU.instances)
-    pools = pools_of(operator, kernels, sia or Sia(), analysed, device)
-    search = Search(operator, pools, workloads, sizes, device, tile_scores(kernels, sia or Sia()))
-    bench = TileBench(operator, target, pools, cores=device.cores, timings=timings, name=where)
-    choice = search.measured(bench) if measure else search.predicted()
-    tiles = needed(pools[choice.pool], choice.tree)
+    assert not isinstance(planner, DietCode)  # `check_target` refuses it
+    if isinstance(planner, FTuner):
+        tiles, choice, stages = _constructed(operator, dims, device, planner)
+    else:
+        analysed, _ = workloads_of(operator, dims, CPU.analysed)
+        kernels, stages = compile_stage(analysed, device, stages=STAGES[device.kind])
+        workloads, sizes = workloads_of(operator, dims, CPU.instances)
+        pools = pools_of(operator, kernels, planner.sia, analysed, device)
+        search = Search(operator, pools, workloads, sizes, device, tile_scores(kernels, planner.sia))
+        bench = TileBench(operator, target, pools, cores=device.cores, timings=timings, name=where)
+        choice = search.measured(bench) if measure else search.predicted()
+        tiles = needed(pools[choice.pool], choice.tree)
     kernel, packings = emit(
         operator,
         tiles,
@@ -273,6 +295,24 @@ def plan_operator(
     return Plan(operator, tiles.tiles, choice.tree, kernel, packings, report)
 
 
+def _constructed(
+    operator: Operator, dims: Sequence[Dim], device: Device, planner: FTuner
+) -> tuple[Pool, Found, tuple[Stage, ...]]:
+    """Return the uKernels, the choice and the counts of FTuner's algorithm for a CPU."""
+    workloads, sizes = workloads_of(operator, dims, CPU.instances)
+    kernels, stages = compile_stage(workloads, device, stride=planner.stride, psi=planner.psi)
+    lanes = device.unit.lanes(operator.item_bits)
+    programs = tile_programs(
+        tile_scores(kernels, planner.sia), workloads, lanes, one_width=operator.constant is not None
+    )
+    tree = programs.tree(sizes, [w.weight for w in workloads])
+    used = {(height, p.vectors) for p in programs_of(tree) for height in (p.large, p.small or p.large)}
+    # Sizes between those, which the chosen program may not cover, are covered evenly: by any height up to its highest.
+    highest = highest_rows(tree)
+    tiles = Pool(tuple(sorted((i, width) for width, most in highest.items() for i in range(1, most + 1))), lanes)
+    return tiles, Found(0, tree, programs.programs), (*stages, programs.stage(len(used)))
+
+
 def _of_blocks(operator: Operator, planned: Planned, started: float) -> Plan:
     """Return the plan of an operator on a GPU."""
     report = Report(
@@ -290,10 +330,16 @@ def _of_blocks(operator: Operator, planned: Planned, started: float) -> Plan:
 
 def needed(pool: Pool, tree: Tree[Program]) -> Pool:
     """Return the uKernels that a tree needs: for each width all heights up to the highest, to cover every size."""
+    highest = highest_rows(tree)
+    return Pool(tuple(tile for tile in pool.tiles if tile[0] <= highest.get(tile[1], 0)), pool.lanes)
+
+
+def highest_rows(tree: Tree[Program]) -> dict[int, int]:
+    """Return for each width of a tree's programs the greatest height."""
     highest: dict[int, int] = {}
     for program in programs_of(tree):
         highest[program.vectors] = max(highest.get(program.vectors, 0), program.large)
-    return Pool(tuple(tile for tile in pool.tiles if tile[0] <= highest.get(tile[1], 0)), pool.lanes)
+    return highest
 
 
 def built(plan: Plan, target: Any) -> Any:

@@ -1,7 +1,7 @@
 """Synthesis index analysis: rank programs by the metrics of their uKernels (FTuner §V-B).
 
 Input: combinations, metrics of uKernels. Output: the SIA score c₀·CMR + c₁·Pad + c₂·Occ, averaged over both uKernels,
-and the ten best programs. The weights are 1, 1, 1, given by the user, or fitted to measurements.
+and the ten best programs. The weights are 1, 1, 1, given by the user, or fitted to measurements (`fitting.py`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,18 @@ class Sia:
 
 
 def read_sia(weights: Any) -> Sia:
-    """Parse three weights, not all of them zero. Raise InvalidOption."""
+    """Parse three weights of at least 0, not all of them 0. Raise InvalidOption."""
     if isinstance(weights, Sia):
-        return weights
+        weights = (weights.c0, weights.c1, weights.c2)
     how = "give three numbers, as in sia=(1, 1, 1): the weights of CMR, padding and occupancy"
     if isinstance(weights, str | bytes) or not isinstance(weights, Sequence) or len(weights) != 3:
         raise InvalidOption(f"expected three weights, got {shown(weights)}", where="sia", remedy=how)
     for weight in weights:
         number = not isinstance(weight, bool) and isinstance(weight, int | float | np.number)
-        if not number or not np.isfinite(weight):
-            raise InvalidOption(f"expected finite numbers as weights, got {shown(weight)}", where="sia", remedy=how)
+        if not number or not 0 <= weight < np.inf:
+            raise InvalidOption(
+                f"expected finite numbers of at least 0 as weights, got {shown(weight)}", where="sia", remedy=how
+            )
     if not any(weights):
         raise InvalidOption("all three weights are zero", where="sia", remedy=how)
     return Sia(*map(float, weights))
@@ -62,16 +64,3 @@ def top(scores: Floats, count: int = TOP) -> list[int]:
     """Return the indices of the best scores, best first, without those of −∞."""
     order = np.argsort(-scores, kind="stable")[:count]
     return [int(place) for place in order if scores[place] > -np.inf]
-
-
-def fitted(cmr: Floats, pad: Floats, occ: Floats, throughput: Floats) -> Sia:
-    """Fit the weights to measured throughputs by least squares; negative weights become zero.
-
-    All arguments are float64[n]; throughput is relative to the best of its size. Return (1, 1, 1) if there is too
-    little data, or if no weight is positive.
-    """
-    rows = np.stack([cmr, pad, occ, np.ones_like(cmr)], axis=1)
-    if len(rows) < rows.shape[1]:
-        return Sia()
-    weights = np.maximum(np.linalg.lstsq(rows, throughput, rcond=None)[0][:3], 0.0)
-    return Sia(*(float(weight) for weight in weights)) if weights.any() else Sia()

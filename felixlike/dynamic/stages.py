@@ -6,7 +6,7 @@ without uKernels, its thresholds are relaxed for that workload, which is counted
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,8 +23,20 @@ from felixlike.hardware import Device
 _Score = Callable[[UKernels], Floats]
 """Maps uKernels to a criterion: float64[n, workloads]."""
 
+STAGES: Mapping[str, tuple[str, ...]] = {"cpu": ("CrossPick", "SetBound"), "cuda": ("CrossPick", "Analysis")}
+"""Stages after HardwareAlign that remove uKernels on each kind of device.
+
+The analysis removes none on CPUs (benchmarks/dynamic.py, its six operators on five presets). Registers are enough for
+all aligned tiles on GPUs.
+"""
+
+ALL_STAGES = ("CrossPick", "SetBound", "Analysis")
+"""Stages after HardwareAlign, as published."""
+
 _KEPT = 8
-"""uKernels that a workload gets by relaxing: the best by the stage's criterion. Chosen by hand."""
+"""uKernels that a workload gets by relaxing: the best by the stage's criterion, and those equal to the last one. Chosen
+by hand.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +46,7 @@ class Stage:
     Attributes:
         name: Name of the stage.
         kernels: Remaining uKernels.
-        pairs: Remaining (uKernel, workload) pairs.
+        pairs: Remaining (uKernel, workload) pairs. Of CombinSearch: (program, workload) pairs.
         relaxed: Workloads whose thresholds were relaxed.
     """
 
@@ -49,35 +61,73 @@ class Stage:
 
 
 def compile_stage(
-    workloads: list[Workload], device: Device, *, stride: Stride | None = None, psi: float = PSI
+    workloads: list[Workload],
+    device: Device,
+    *,
+    stages: Sequence[str] = ALL_STAGES,
+    stride: Stride | None = None,
+    psi: float = PSI,
 ) -> tuple[UKernels, tuple[Stage, ...]]:
-    """Return the uKernels for all workloads with their metrics, and the counts. Raise NoUKernels."""
-    aligned = hardware_align(workloads, device)
-    stages = [_stage("HardwareAlign", aligned)]
-    if not len(aligned):
+    """Return the uKernels for all workloads with their metrics, and the counts. Raise NoUKernels.
+
+    stages: Which of the stages after HardwareAlign to run, in the order of `ALL_STAGES`.
+    """
+    kernels = hardware_align(workloads, device)
+    counts = [_stage("HardwareAlign", kernels)]
+    if not len(kernels):
         raise _none_left("HardwareAlign", device)
-    crossed = cross_pick(aligned, workloads, device, stride)
+    for name in stages:
+        kernels, relaxed = _FILTERS[name](kernels, _Filter(workloads, device, stride, psi))
+        counts.append(_stage(name, kernels, relaxed))
+        if not len(kernels):
+            raise _none_left(name, device)
+    scored = replace(
+        kernels,
+        pad=padding_threshold(kernels, workloads),
+        occ=usage_eff(kernels, workloads, device),
+        cmr=np.stack([compute_eff(kernels, w, device) for w in workloads], axis=1),
+    )
+    return scored, tuple(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """What the stages depend on besides the uKernels."""
+
+    workloads: list[Workload]
+    device: Device
+    stride: Stride | None
+    psi: float
+
+
+def _cross_picked(aligned: UKernels, options: _Filter) -> tuple[UKernels, int]:
+    """Run CrossPick, relaxed to uKernels that fit into memory."""
+    workloads, device = options.workloads, options.device
+    crossed = cross_pick(aligned, workloads, device, options.stride)
     in_memory = aligned.taking(~overflows(aligned, device, max(w.item_bytes for w in workloads)))
-    crossed, relaxed = _relaxed(crossed, in_memory, lambda k: _crossing(k, workloads, device))
-    stages.append(_stage("CrossPick", crossed, relaxed))
-    if not len(crossed):
-        raise _none_left("CrossPick", device)
+    return _relaxed(crossed, in_memory, lambda k: _crossing(k, workloads, device))
+
+
+def _bounded(crossed: UKernels, options: _Filter) -> tuple[UKernels, int]:
+    """Run SetBound, relaxed to uKernels whose registers suffice for one block."""
+    workloads, device = options.workloads, options.device
     bounded = set_bound(crossed, workloads, device)
     fitting = crossed.taking(registers_in_block(crossed, device, workloads[0].item_bytes) <= device.core_registers)
-    bounded, relaxed = _relaxed(bounded, fitting, lambda k: _crossing(k, workloads, device))
-    stages.append(_stage("SetBound", bounded, relaxed))
-    if not len(bounded):
-        raise _none_left("SetBound", device)
-    analysed = analyse(bounded, workloads, device, psi)
-    analysed, relaxed = _relaxed(analysed, bounded, lambda k: _computing(k, workloads, device))
-    stages.append(_stage("Analysis", analysed, relaxed))
-    scored = replace(
-        analysed,
-        pad=padding_threshold(analysed, workloads),
-        occ=usage_eff(analysed, workloads, device),
-        cmr=np.stack([compute_eff(analysed, w, device) for w in workloads], axis=1),
-    )
-    return scored, tuple(stages)
+    return _relaxed(bounded, fitting, lambda k: _crossing(k, workloads, device))
+
+
+def _analysed(bounded: UKernels, options: _Filter) -> tuple[UKernels, int]:
+    """Run the multi-axis analysis, relaxed to all uKernels."""
+    workloads, device = options.workloads, options.device
+    analysed = analyse(bounded, workloads, device, options.psi)
+    return _relaxed(analysed, bounded, lambda k: _computing(k, workloads, device))
+
+
+_FILTERS: Mapping[str, Callable[[UKernels, _Filter], tuple[UKernels, int]]] = {
+    "CrossPick": _cross_picked,
+    "SetBound": _bounded,
+    "Analysis": _analysed,
+}
 
 
 def _stage(name: str, kernels: UKernels, relaxed: int = 0) -> Stage:
@@ -112,8 +162,8 @@ def _relaxed(filtered: UKernels, before: UKernels, score: _Score) -> tuple[UKern
     if len(rows) == len(filtered):
         fits[rows] = filtered.fits
     for workload in np.flatnonzero(lost):
-        best = np.argsort(-scores[:, workload], kind="stable")[:_KEPT]
-        fits[best, workload] = True
+        least = np.sort(scores[:, workload])[-min(_KEPT, len(scores))]
+        fits[:, workload] = scores[:, workload] >= least  # equal ones are as good
     return before.added(fits), int(lost.sum())
 
 

@@ -6,6 +6,7 @@ filter is one evaluation for all uKernels and all sizes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -83,6 +84,14 @@ class UKernels:
     occ: Floats
     cmr: Floats
     fits: NDArray[np.bool_]
+
+    @staticmethod
+    def of(tiles: Iterable[tuple[int, ...]], workloads: int) -> UKernels:
+        """Return uKernels that serve all workloads, without metrics. tiles: (reg_i, reg_j, smem_i, smem_j, smem_k)."""
+        columns = np.asarray(list(tiles), dtype=np.int64).reshape(-1, 5)
+        empty = np.full((len(columns), workloads), np.nan)
+        fits = np.ones(empty.shape, dtype=np.bool_)
+        return UKernels(columns[:, :2], columns[:, 2:], empty, empty.copy(), empty.copy(), fits)
 
     def __len__(self) -> int:
         return len(self.reg)

@@ -14,7 +14,7 @@ from felixlike.dynamic.dispatch import Branch, Leaf, choose, describe, fit, labe
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.retiming import Corrected
 from felixlike.dynamic.search import Search
-from felixlike.dynamic.sia import Sia, fitted, read_sia, tile_scores, top
+from felixlike.dynamic.sia import Sia, read_sia, tile_scores, top
 from felixlike.dynamic.stages import compile_stage
 from felixlike.dynamic.throughput import Line, Timing, Waves, line, matrix, predict
 from felixlike.dynamic.timing import kendall
@@ -43,20 +43,15 @@ def test_scores_weigh_three_metrics() -> None:
         ((0, 0, 0), "zero"),
         ((1, "a", 1), "got 'a'"),
         ((1, float("inf"), 1), "got inf"),
+        ((1, float("nan"), 1), "got nan"),
+        ((1, -1, 1), "at least 0 as weights, got -1"),
+        (Sia(0, 0, -1), "got -1"),
     ],
 )
 def test_invalid_weights_raise(weights: Any, words: str) -> None:
     with pytest.raises(InvalidOption, match=words) as error:
         read_sia(weights)
     assert error.value.where == "sia"
-
-
-def test_weights_are_fitted_to_measurements() -> None:
-    rng = np.random.default_rng(0)
-    cmr, pad, occ = rng.random((3, 50))
-    weights = fitted(cmr, pad, occ, 0.5 * cmr + 0.25 * occ + 0.1)
-    assert [weights.c0, weights.c1, weights.c2] == pytest.approx([0.5, 0, 0.25], abs=1e-9)
-    assert fitted(cmr[:2], pad[:2], occ[:2], cmr[:2]) == Sia()
 
 
 def test_two_timings_predict_all_sizes() -> None:

@@ -12,22 +12,25 @@ from schedules import run, without_threads
 from support import dynamic_operators as operators
 
 import felixlike as fx
-from felixlike import _tvm, codegen
+from felixlike import _tvm, codegen, dynamic
 from felixlike.codegen import nvrtc
 from felixlike.dynamic.align import hardware_align
 from felixlike.dynamic.bounds import registers_in_block
 from felixlike.dynamic.dispatch import Branch, Leaf, choose, programs_of
 from felixlike.dynamic.gpu import plan as planning
 from felixlike.dynamic.gpu.emit import emit_blocks, in_order
+from felixlike.dynamic.gpu.evolve import _Search, evolved
 from felixlike.dynamic.gpu.search import ranked, tree_of
-from felixlike.dynamic.gpu.throughput import MANY, alone, blocks_of, counted, paired
+from felixlike.dynamic.gpu.throughput import alone, blocks_held, blocks_of, counted, paired
 from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
 from felixlike.dynamic.gpu.timing import BlockBench
 from felixlike.dynamic.operator import read_operator
+from felixlike.dynamic.plan import plan_operator
+from felixlike.dynamic.planner import DietCode, Timed
 from felixlike.dynamic.sia import Sia
 from felixlike.dynamic.ukernel import Workload
 from felixlike.dynamic.workloads import workloads_of
-from felixlike.errors import NoUKernels
+from felixlike.errors import InvalidOption, NoUKernels
 from felixlike.hardware import resolve_target, target_device
 from felixlike.hardware.occupancy import Kernel
 from felixlike.measure import Measurement, Status
@@ -72,7 +75,9 @@ def test_seconds_grow_in_waves() -> None:
 def test_two_timings_correct_the_predicted_seconds() -> None:
     waves = counted([_GOOD], _H100)
     corrected_waves = replace(waves, one=np.asarray([2.0]), many=np.asarray([1.0]))
-    block_counts = np.asarray([[1.0, float(MANY), 2.0 * MANY]])
+    room = int(waves.room[0])
+    assert room > 1
+    block_counts = np.asarray([[1.0, float(room), 2.0 * room]])
     predicted, corrected = (
         w.seconds(np.asarray([0]), block_counts, np.full((1, 1), 768.0))[0] for w in (waves, corrected_waves)
     )
@@ -102,7 +107,7 @@ def test_few_kernels_are_nearly_as_fast_as_one_kernel_per_size(func: Any, device
     few, _ = workloads_of(operator, [_DIM], 32)
     workloads, sizes = workloads_of(operator, [_DIM], 128)
     ranking = ranked(few, workloads, device, Sia(), lambda tiles: counted(tiles, device))
-    assert [stage.name for stage in ranking.stages] == ["HardwareAlign", "CrossPick", "SetBound", "Analysis"]
+    assert [stage.name for stage in ranking.stages] == ["HardwareAlign", "CrossPick", "Analysis"]
     assert ranking.seconds.shape == ranking.scores.shape == (len(ranking.programs), 128)
     assert np.isfinite(ranking.scores).any(axis=0).all()
     tree = tree_of(ranking.programs, ranking.seconds, sizes, [w.weight for w in workloads])
@@ -115,13 +120,29 @@ def test_few_kernels_are_nearly_as_fast_as_one_kernel_per_size(func: Any, device
         assert len({(tile.columns, tile.threads) for tile in program.tiles}) == 1
 
 
+def test_the_compilers_report_decides_how_many_blocks_a_multiprocessor_holds() -> None:
+    """Registers: 65536 / (8 warps · 32 · 128) = 2 blocks. Shared memory: 228 KiB / (100 + 1) KiB = 2. Warps: 64 / 8."""
+    assert _GOOD.threads == 256
+    reports = {
+        "registers": (Kernel("main_kernel", 128, 0, 1024, 256), 2),
+        "shared memory": (Kernel("main_kernel", 32, 0, 100 * 1024, 256), 2),
+        "warps": (Kernel("main_kernel", 32, 0, 0, 256), 8),
+        "warps, undeclared": (Kernel("main_kernel", 32, 0, 0, 0), 8),
+        "nothing fits": (Kernel("main_kernel", 255, 0, 300 * 1024, 256), 1),
+    }
+    for report, blocks in reports.values():
+        assert blocks_held(_GOOD, _H100, report) == blocks
+        assert counted([_GOOD], _H100, reports={_GOOD: report}).room.tolist() == [blocks]
+    assert counted([_GOOD], _H100).room.tolist() == [blocks_held(_GOOD, _H100)]
+
+
 class _Pool:
     """A measuring pool whose candidates take the seconds that `rule` returns for them."""
 
     devices = frozenset({"H100"})
 
-    def __init__(self, rule: Any) -> None:
-        self.rule = rule
+    def __init__(self, rule: Any, kernels: tuple[Kernel, ...] = ()) -> None:
+        self.rule, self.kernels = rule, kernels
         self.seen: list[tuple[Any, Any]] = []
 
     def measure(self, task: Any, candidates: Sequence[Any], **_: Any) -> list[Measurement]:
@@ -131,14 +152,15 @@ class _Pool:
     def _measured(self, task: Any, candidate: Any) -> Measurement:
         rows = int(task.module["main"].params[0].shape[0])
         seconds = self.rule(candidate.program, rows)
-        return Measurement(Status.OK if np.isfinite(seconds) else Status.RUN_ERROR, seconds)
+        status = Status.OK if np.isfinite(seconds) else Status.RUN_ERROR
+        return Measurement(status, seconds, kernels=self.kernels)
 
 
-def _job(func: Any, dim: Any) -> Any:
+def _job(func: Any, dim: Any, planner: Any = Timed()) -> Any:  # noqa: B008  immutable
     operator = read_operator(func)
     assert operator is not None
     few, _ = workloads_of(operator, [dim], 32)
-    return planning._Job(operator, _H100, Sia(), few, *workloads_of(operator, [dim], 128))
+    return planning._Job(operator, _H100, planner, few, *workloads_of(operator, [dim], 128))
 
 
 def test_measured_times_override_predictions() -> None:
@@ -162,6 +184,90 @@ def test_measured_times_override_predictions() -> None:
             assert rule(chosen, size) <= 1.06 * min(timed)
     assert -1 <= plan.agreement <= 1
     assert 0 <= plan.among_top <= 1
+
+
+def test_ukernels_are_timed_with_as_many_blocks_as_the_compiler_reports_to_fit() -> None:
+    """Reports of 1 and of 8 blocks per multiprocessor: the second timing is at other sizes, and N is theirs."""
+    sizes_timed, held = [], []
+    for report in (Kernel("main_kernel", 255, 0, 200 * 1024, 256), Kernel("main_kernel", 32, 0, 1024, 32)):
+        pool = _Pool(lambda *_: 1e-5, kernels=(report,))
+        job = _job(operators.dense(64, 4096), fx.Dim("T", range(1, 2049)))
+        bench = BlockBench(job.operator, resolve_target("sm_90"), pool)  # type: ignore[arg-type]
+        ratios = planning._ratios(job, job.ranked(job.waves), bench)
+        assert set(bench.reports) == set(ratios)
+        assert set(bench.reports.values()) == {report}
+        sizes_timed.append([int(task.module["main"].params[0].shape[0]) for task, _ in pool.seen])
+        held.append(planning._corrected(job, ratios, bench.reports, list(ratios)).room.tolist())
+    assert set(held[0]) == {1}
+    assert set(held[1]) == {32}
+    assert sum(sizes_timed[1]) > sum(sizes_timed[0])
+
+
+def _evolved(workloads: list[Workload], **options: Any) -> Any:
+    return evolved(workloads, _H100, DietCode(**options), lambda tiles: counted(tiles, _H100))
+
+
+def test_evolution_finds_faster_blocks_than_sampling() -> None:
+    workloads = [Workload(1, t, 768, 768, weight=1 / 8) for t in range(16, 144, 16)]
+    sampled = _evolved(workloads, population=64, generations=0)
+    better = _evolved(workloads, population=64, generations=4)
+    assert better.seconds.min(axis=0).sum() < sampled.seconds.min(axis=0).sum()
+    assert (better.seconds.min(axis=0) <= sampled.seconds.min(axis=0)).all()
+    assert [stage.name for stage in better.stages] == ["Sampling", "Evolution", "Best of each size"]
+    for program in better.programs:
+        tile = program.large
+        assert program.small is None
+        assert 32 <= tile.threads <= 256
+        assert tile.sums <= 64
+        assert tile.shared_bytes(4) <= _H100.tile_bytes
+        assert 768 % tile.depth == 0
+
+
+def test_evolution_is_reproducible() -> None:
+    workloads = [Workload(1, 64, 768, 768)]
+    assert _evolved(workloads, population=32).programs == _evolved(workloads, population=32).programs
+    assert _evolved(workloads, population=32).programs != _evolved(workloads, population=32, seed=1).programs
+
+
+def test_mutations_spare_the_threads() -> None:
+    search = _Search([Workload(1, 128, 768, 768)], _H100, DietCode())
+    changed = 0
+    for _ in range(300):
+        child = search.mutated(_GOOD)
+        if child is None:
+            continue
+        changed += child != _GOOD
+        assert child.rows // child.own_rows == _GOOD.rows // _GOOD.own_rows
+        assert child.columns // child.own_columns == _GOOD.columns // _GOOD.own_columns
+    assert changed > 50
+
+
+def test_dietcode_plans_with_and_without_timings() -> None:
+    job = _job(operators.dense(64, 256), fx.Dim("T", range(1, 65)), DietCode(population=64))
+    pool = _Pool(lambda program, rows: 1e-5 * (1 + abs(program.large.rows - rows) / 64))
+    bench = BlockBench(job.operator, resolve_target("sm_90"), pool)  # type: ignore[arg-type]
+    plan = planning.measured(job, bench)
+    assert plan.measured == len(pool.seen) > 0
+    assert np.isnan(plan.among_top)
+    target = resolve_target("sm_90")
+    unmeasured = plan_operator(
+        operators.dense(64, 256), [fx.Dim("T", range(1, 65))], _H100, target, planner=DietCode(population=64)
+    )
+    assert unmeasured.report.measured == 0
+    assert unmeasured.report.stages[0].name == "Sampling"
+
+
+@pytest.mark.parametrize("options", [{"population": 0}, {"generations": -1}, {"mutation": 1.5}, {"seed": "a"}])
+def test_invalid_options_of_dietcode_raise(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption, match=next(iter(options))):
+        DietCode(**options)
+
+
+def test_dietcode_is_for_gpus() -> None:
+    with pytest.raises(InvalidOption, match="planner: DietCode's search evolves thread blocks of GPUs"):
+        dynamic.compile(operators.dense(16, 32), _DIM, planner="dietcode")
+    with pytest.raises(InvalidOption, match="sia: the planner 'dietcode' does not use FTuner's score"):
+        dynamic.compile(operators.dense(16, 32), _DIM, planner="dietcode", sia=(1, 1, 1))
 
 
 def test_measuring_raises_if_no_candidate_runs() -> None:

@@ -6,10 +6,12 @@ timings does not grow with the number of sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,20 +21,23 @@ from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.dispatch import Tree, programs_of
 from felixlike.dynamic.gpu.emit import emit_blocks, in_order
+from felixlike.dynamic.gpu.evolve import evolved
 from felixlike.dynamic.gpu.operand import operands_of
-from felixlike.dynamic.gpu.search import Ranked, ranked, tree_of
-from felixlike.dynamic.gpu.throughput import MANY, Waves, alone, blocks_of, counted
+from felixlike.dynamic.gpu.search import Ranked, constructed, ranked, tree_of
+from felixlike.dynamic.gpu.throughput import Waves, alone, blocks_held, blocks_of, counted
 from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
 from felixlike.dynamic.gpu.timing import BlockBench
 from felixlike.dynamic.operator import Operator
+from felixlike.dynamic.planner import DietCode, FTuner, Planner, Timed
 from felixlike.dynamic.retiming import Corrected, places_of, timed_again
 from felixlike.dynamic.selection import BLOCKS, GPU
-from felixlike.dynamic.sia import Sia, top
+from felixlike.dynamic.sia import top
 from felixlike.dynamic.stages import Stage
 from felixlike.dynamic.timing import kendall
 from felixlike.dynamic.ukernel import Floats, Workload
 from felixlike.dynamic.workloads import workloads_of
 from felixlike.hardware import Device, kind_of
+from felixlike.hardware.occupancy import Kernel
 from felixlike.measure import MeasurePool, Pool
 
 
@@ -73,7 +78,7 @@ class _Job:
     Attributes:
         operator: The operator.
         device: The hardware description.
-        sia: Weights of the SIA score.
+        planner: How programs are chosen.
         few: The operator at sizes by which uKernels are filtered.
         workloads: The operator at sizes for which programs are ranked.
         sizes: Sizes of each workload, one per symbol.
@@ -81,19 +86,21 @@ class _Job:
 
     operator: Operator
     device: Device
-    sia: Sia
+    planner: Timed | DietCode
     few: list[Workload]
     workloads: list[Workload]
     sizes: list[tuple[int, ...]]
 
-    def waves(self, tiles: Sequence[BlockTile]) -> Waves:
-        """Return predicted costs of uKernels."""
+    def waves(self, tiles: Sequence[BlockTile], reports: Mapping[BlockTile, Kernel] = MappingProxyType({})) -> Waves:
+        """Return predicted costs of uKernels. reports: The compiler's reports of some of them."""
         rows, columns = operands_of(self.operator)
-        return counted(tiles, self.device, (rows.lanes, columns.lanes))
+        return counted(tiles, self.device, (rows.lanes, columns.lanes), reports)
 
     def ranked(self, waves_of: Callable[[Sequence[BlockTile]], Waves]) -> Ranked:
         """Rank programs with the given costs of uKernels."""
-        return ranked(self.few, self.workloads, self.device, self.sia, waves_of)
+        if isinstance(self.planner, DietCode):
+            return evolved(self.workloads, self.device, self.planner, waves_of)
+        return ranked(self.few, self.workloads, self.device, self.planner.sia, waves_of)
 
     def tree(self, programs: Sequence[BlockProgram], seconds: Floats) -> Tree[BlockProgram]:
         """Fit the tree that chooses among programs."""
@@ -105,7 +112,7 @@ def plan_blocks(
     dims: Sequence[Dim],
     device: Device,
     target: Any,
-    sia: Sia,
+    planner: Planner,
     *,
     pool: Pool | None,
     timings: Timings | None = None,
@@ -113,12 +120,16 @@ def plan_blocks(
 ) -> Planned:
     """Return the launches for all sizes. Raise NoUKernels.
 
-    pool: Times programs. If None, programs are ranked by formulas alone. timings: The timings of the run. name: Name of
-    the operator in its store.
+    planner: How programs are chosen. pool: Times programs. If None, programs are ranked by formulas alone. timings: The
+    timings of the run. name: Name of the operator in its store.
     """
-    analysed, _ = workloads_of(operator, dims, GPU.analysed)
     workloads, sizes = workloads_of(operator, dims, GPU.instances)
-    job = _Job(operator, device, sia, analysed, workloads, sizes)
+    if isinstance(planner, FTuner):
+        programs, stages = constructed(workloads, device, planner)
+        chosen = programs.tree(sizes, [w.weight for w in workloads])
+        return Planned(chosen, emit_blocks(operator, chosen), stages, programs.programs)
+    analysed, _ = workloads_of(operator, dims, GPU.analysed)
+    job = _Job(operator, device, planner, analysed, workloads, sizes)
     if pool is None:
         candidates = job.ranked(job.waves)
         tree = _without_spills(job, candidates, target)
@@ -168,7 +179,7 @@ def _spilling(operator: Operator, tree: Tree[BlockProgram], target: Any) -> set[
 def measured(job: _Job, bench: BlockBench) -> Planned:
     """Plan with timings: of uKernels in waves, of the best programs at a few sizes, of the tree between those."""
     first = job.ranked(job.waves)
-    candidates = job.ranked(partial(_corrected, job, _ratios(job, first, bench)))
+    candidates = job.ranked(partial(_corrected, job, _ratios(job, first, bench), bench.reports))
     predicted = bench.without_failed(candidates.programs, candidates.seconds)
     places = places_of(len(job.sizes), GPU.places)
     trials = [
@@ -188,7 +199,8 @@ def measured(job: _Job, bench: BlockBench) -> Planned:
         agreements.append(
             kendall(seconds[trials_at_place], np.asarray([predicted[trials[i]] for i in trials_at_place]))
         )
-        among.append(trials[min(trials_at_place, key=lambda i: seconds[i])][0] in top(candidates.scores[:, place]))
+        if np.isfinite(candidates.scores[:, place]).any():
+            among.append(trials[min(trials_at_place, key=lambda i: seconds[i])][0] in top(candidates.scores[:, place]))
 
     def tree_of(elapsed: Floats) -> Tree[BlockProgram]:
         return job.tree(candidates.programs, bench.without_failed(candidates.programs, elapsed))
@@ -201,13 +213,13 @@ def measured(job: _Job, bench: BlockBench) -> Planned:
         len(candidates.programs),
         bench.used,
         float(np.mean(agreements)),
-        sum(among) / len(among),
+        sum(among) / len(among) if among else math.nan,
         changed,
     )
 
 
 def _ratios(job: _Job, candidates: Ranked, bench: BlockBench) -> dict[BlockTile, tuple[float, float]]:
-    """Return measured over predicted seconds for one block and for N blocks on each multiprocessor.
+    """Return measured over predicted seconds for one block and for N blocks on each multiprocessor (DietCode).
 
     Timed are uKernels of the programs that are best at many sizes. Their sizes are among those at which programs are
     timed, since each size needs a float64 reference.
@@ -216,23 +228,30 @@ def _ratios(job: _Job, candidates: Ranked, bench: BlockBench) -> dict[BlockTile,
     order = np.argsort(np.sort(gain, axis=1)[:, : max(1, gain.shape[1] // 8)].mean(axis=1), kind="stable")
     tiles = list(dict.fromkeys(tile for n in order for tile in candidates.programs[n].tiles))[: BLOCKS.kernels_timed]
     blocks, cores = blocks_of(tiles, job.workloads), job.device.cores
-    expected = alone(tiles, job.waves(tiles), job.workloads, job.device)
-    trials, where, places = [], [], places_of(len(job.sizes), GPU.places)
-    for n, tile in enumerate(tiles):
-        for target_blocks in (cores, MANY * cores):
-            place = places[int(np.abs(blocks[n, places] - target_blocks).argmin())]
-            trials.append((BlockProgram(tile), job.sizes[place]))
-            where.append((n, place))
-    seconds = bench.seconds(trials)
-    ratios = [
-        float(np.clip(elapsed / expected[at], 1 / BLOCKS.ratio, BLOCKS.ratio)) if np.isfinite(elapsed) else 1.0
-        for elapsed, at in zip(seconds, where, strict=True)
-    ]
-    return dict(zip(tiles, zip(ratios[::2], ratios[1::2], strict=True), strict=True))
+    places = np.asarray(places_of(len(job.sizes), GPU.places))
+
+    def timed(held: Sequence[int]) -> list[float]:
+        """Time each uKernel at the size with about as many blocks per multiprocessor; return ratios to predictions."""
+        nearest = [int(places[np.abs(row[places] - n * cores).argmin()]) for row, n in zip(blocks, held, strict=True)]
+        seconds = bench.seconds([(BlockProgram(tile), job.sizes[at]) for tile, at in zip(tiles, nearest, strict=True)])
+        expected = alone(tiles, job.waves(tiles, bench.reports), job.workloads, job.device)
+        return [
+            float(np.clip(elapsed / row[at], 1 / BLOCKS.ratio, BLOCKS.ratio)) if np.isfinite(elapsed) else 1.0
+            for elapsed, row, at in zip(seconds, expected, nearest, strict=True)
+        ]
+
+    one = timed([1] * len(tiles))  # the compiler reports the resources by which the second timing is chosen
+    many = timed([blocks_held(tile, job.device, bench.reports.get(tile)) for tile in tiles])
+    return dict(zip(tiles, zip(one, many, strict=True), strict=True))
 
 
-def _corrected(job: _Job, ratios: dict[BlockTile, tuple[float, float]], tiles: Sequence[BlockTile]) -> Waves:
+def _corrected(
+    job: _Job,
+    ratios: Mapping[BlockTile, tuple[float, float]],
+    reports: Mapping[BlockTile, Kernel],
+    tiles: Sequence[BlockTile],
+) -> Waves:
     """Return predicted costs corrected by the ratios; the median ratio is used for uKernels that were not timed."""
     median = tuple(np.median(np.asarray(list(ratios.values())), axis=0))
     one, many = (np.asarray([ratios.get(tile, median)[n] for tile in tiles]) for n in (0, 1))
-    return replace(job.waves(tiles), one=one, many=many)
+    return replace(job.waves(tiles, reports), one=one, many=many)

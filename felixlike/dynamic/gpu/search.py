@@ -14,12 +14,14 @@ import numpy as np
 from felixlike.dynamic.align import LIMITS, hardware_align
 from felixlike.dynamic.bounds import set_bound
 from felixlike.dynamic.combine import pair
+from felixlike.dynamic.construct import Constructed, best_of
 from felixlike.dynamic.dispatch import Tree, fit, labels
 from felixlike.dynamic.gpu.throughput import Waves, alone, paired
 from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
+from felixlike.dynamic.planner import FTuner
 from felixlike.dynamic.selection import BLOCKS
 from felixlike.dynamic.sia import Sia, top
-from felixlike.dynamic.stages import Stage, compile_stage
+from felixlike.dynamic.stages import STAGES, Stage, compile_stage
 from felixlike.dynamic.ukernel import Floats, UKernels, Workload
 from felixlike.hardware import Device
 
@@ -52,7 +54,7 @@ def ranked(
 
     few: The sizes by which uKernels are filtered. waves_of: Returns the costs of uKernels.
     """
-    filtered, stages = compile_stage(few, device)
+    filtered, stages = compile_stage(few, device, stages=STAGES[device.kind])
     aligned = set_bound(hardware_align(few, device), few, device)
     tiles, origin = _tiles(aligned, few[0].item_bytes, device)
     waves = waves_of(tiles)
@@ -69,6 +71,56 @@ def ranked(
     return Ranked(tuple(programs), np.concatenate(predicted), np.concatenate(ratings), stages)
 
 
+def constructed(
+    workloads: list[Workload], device: Device, planner: FTuner
+) -> tuple[Constructed[BlockProgram], tuple[Stage, ...]]:
+    """Return the program with FTuner's best score for each size, and the counts. Raise NoUKernels.
+
+    Sizes that no program covers exactly get the block with the best score, some rows of which are not written.
+    """
+    item_bytes = workloads[0].item_bytes
+    kernels, stages = compile_stage(workloads, device, stride=planner.stride, psi=planner.psi)
+    tiles, origin = _tiles(kernels, item_bytes, device, slices=(1,))
+    kernels = kernels.taking(np.asarray(origin))
+    scores = np.where(kernels.fits, planner.sia.scores(kernels.cmr, kernels.pad, kernels.occ), -np.inf)
+    chosen, total, uncovered = [], 0, 0
+    for place, workload in enumerate(workloads):
+        best, count = _best_blocks(workload.i, tiles, scores[:, place], item_bytes, device)
+        total += count
+        if best is None:
+            uncovered += 1
+            best = BlockProgram(tiles[int(scores[:, place].argmax())])
+        chosen.append(best)
+    programs = Constructed(tuple(chosen), total, uncovered)
+    return programs, (*stages, programs.stage(len({tile for program in chosen for tile in program.tiles})))
+
+
+def _best_blocks(
+    size: int, tiles: Sequence[BlockTile], scores: Floats, item_bytes: int, device: Device
+) -> tuple[BlockProgram | None, int]:
+    """Return the program with the best score that covers a size exactly, and the number of such programs.
+
+    Both uKernels of a program have as many columns and threads.
+    """
+    groups: dict[tuple[int, int], dict[int, tuple[float, BlockTile]]] = {}
+    for number in map(int, np.flatnonzero(np.isfinite(scores))):
+        tile, score = tiles[number], float(scores[number])
+        heights = groups.setdefault((tile.columns, tile.threads), {})
+        heights[tile.rows] = max(heights.get(tile.rows, (-np.inf, tile)), (score, tile))
+    best: tuple[float, BlockProgram] | None = None
+    programs = 0
+    for heights in groups.values():
+        score, cover, count = best_of(size, {rows: rated for rows, (rated, _) in heights.items()})
+        programs += count
+        if cover is None:
+            continue
+        program = BlockProgram(heights[cover.large][1], heights[cover.small][1] if cover.few else None)
+        fits = program.shared_bytes(item_bytes) <= device.tile_bytes
+        if fits and (best is None or score > best[0]):
+            best = score, program
+    return None if best is None else best[1], programs
+
+
 def tree_of(
     programs: Sequence[BlockProgram], seconds: Floats, sizes: Sequence[tuple[int, ...]], weights: Sequence[float]
 ) -> Tree[BlockProgram]:
@@ -81,15 +133,17 @@ def tree_of(
     return fit(sizes, chosen, weights, programs)
 
 
-def _tiles(kernels: UKernels, item_bytes: int, device: Device) -> tuple[list[BlockTile], list[int]]:
+def _tiles(
+    kernels: UKernels, item_bytes: int, device: Device, slices: Sequence[int] = BLOCKS.slices
+) -> tuple[list[BlockTile], list[int]]:
     """Return uKernels as blocks with one or several threads per output, and the index of the uKernel of each."""
     tiles, origin = [], []
     for number, row in enumerate(np.concatenate([kernels.reg, kernels.smem], axis=1).tolist()):
         own_rows, own_columns, rows, columns, depth = row
-        for slices in BLOCKS.slices:
-            ways = [BlockTile(rows, columns, depth, own_rows, own_columns, stages, slices) for stages in BLOCKS.stages]
+        for parts in slices:
+            ways = [BlockTile(rows, columns, depth, own_rows, own_columns, stages, parts) for stages in BLOCKS.stages]
             fitting = [tile for tile in ways if tile.shared_bytes(item_bytes) <= device.tile_bytes]
-            if fitting and (slices == 1 or (depth >= BLOCKS.share * slices and ways[0].threads <= LIMITS.most_threads)):
+            if fitting and (parts == 1 or (depth >= BLOCKS.share * parts and ways[0].threads <= LIMITS.most_threads)):
                 tiles.append(fitting[0])
                 origin.append(number)
     return tiles, origin

@@ -3,7 +3,8 @@
 Input: uKernels, a device; timings of each, if there are any. Output: `Waves`, and from them the seconds of every launch
 at every size. Each multiprocessor runs ⌈blocks / multiprocessors⌉ blocks, some of them concurrently. The time of q
 concurrent blocks is counted in cycles of products, loads from shared memory, copies and barriers. If there is a GPU,
-these counts are corrected by two timings, with one block on each multiprocessor and with N.
+these counts are corrected by two timings, with one block on each multiprocessor and with N, the blocks that it holds
+at a time according to the compiler's report of registers and shared memory.
 
 Constants are rounded values from NVIDIA's white papers and from published microbenchmarks of A100 and H100. None of
 them was measured by this project.
@@ -12,8 +13,9 @@ them was measured by this project.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,9 +24,6 @@ from felixlike.dynamic.ukernel import Floats, Ints, Workload, ceil_div
 from felixlike.hardware import Device
 from felixlike.hardware.occupancy import WARP, Kernel, blocks_at_once
 from felixlike.spaces.gpu.thread_axes import LANES
-
-MANY = 4
-"""N of DietCode: blocks per multiprocessor in the second timing."""
 
 _SCHEDULERS = 4
 """Schedulers of a multiprocessor; each issues one warp instruction per cycle."""
@@ -48,7 +47,7 @@ _START = 2e-6
 """Seconds of a launch that computes nothing."""
 
 _REST_REGISTERS = 32
-"""Registers of a thread besides its sums and operands."""
+"""Registers of a thread besides its sums and operands, if the kernel was not compiled yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Waves:
     Attributes:
         start: float64[uKernels], seconds of a launch that do not grow with the reduction.
         steps: float64[uKernels, most + 1], seconds of a reduction step with 0, 1, … concurrent blocks.
-        room: int64[uKernels], upper limit on concurrent blocks of a multiprocessor.
+        room: int64[uKernels], upper limit on concurrent blocks of a multiprocessor, N of DietCode.
         one: float64[uKernels], measured over predicted seconds with one block per multiprocessor, 1 without timings.
         many: float64[uKernels], the same with N blocks.
     """
@@ -84,7 +83,7 @@ class Waves:
         below = np.take_along_axis(steps, low, axis=1)
         above = np.take_along_axis(steps, np.minimum(low + 1, steps.shape[1] - 1), axis=1)
         counted = rounds * full + below + (rest - low) * (above - below)
-        share = np.clip((blocks - 1) / (MANY - 1), 0, 1)
+        share = np.clip((blocks - 1) / np.maximum(room - 1, 1), 0, 1)
         ratio = self.one[kernels][:, None] * (1 - share) + self.many[kernels][:, None] * share
         return np.asarray(self.start[kernels][:, None] + depth * counted * ratio)
 
@@ -93,9 +92,17 @@ class Waves:
         return np.asarray(self.steps[kernels, self.room[kernels]] / self.room[kernels])
 
 
-def counted(tiles: Sequence[BlockTile], device: Device, lanes: tuple[int, int] = (1, 1)) -> Waves:
-    """Return the costs of uKernels by instruction counts. lanes: elements of each operand copied at once."""
-    limits = [_room(tile, device) for tile in tiles]
+def counted(
+    tiles: Sequence[BlockTile],
+    device: Device,
+    lanes: tuple[int, int] = (1, 1),
+    reports: Mapping[BlockTile, Kernel] = MappingProxyType({}),
+) -> Waves:
+    """Return the costs of uKernels by instruction counts.
+
+    lanes: Elements of each operand copied at once. reports: The compiler's reports of some uKernels.
+    """
+    limits = [blocks_held(tile, device, reports.get(tile)) for tile in tiles]
     steps = np.zeros((len(tiles), max(limits) + 1))
     for number, tile in enumerate(tiles):
         for blocks in range(1, steps.shape[1]):
@@ -107,10 +114,15 @@ def counted(tiles: Sequence[BlockTile], device: Device, lanes: tuple[int, int] =
     return Waves(start, steps, np.asarray(limits), np.ones(len(tiles)), np.ones(len(tiles)))
 
 
-def _room(tile: BlockTile, device: Device) -> int:
-    """Return the number of blocks that fit on a multiprocessor."""
-    registers = min(255, tile.sums + tile.own_rows + tile.own_columns + _REST_REGISTERS)
-    return max(1, blocks_at_once(Kernel("", registers, 0, tile.shared_bytes(4), tile.threads), device.mcpu))
+def blocks_held(tile: BlockTile, device: Device, report: Kernel | None = None) -> int:
+    """Return N, the number of blocks that a multiprocessor holds at a time: at least 1.
+
+    report: The compiler's report of the uKernel. Without one its registers are estimated.
+    """
+    if report is None:
+        registers = min(255, tile.sums + tile.own_rows + tile.own_columns + _REST_REGISTERS)
+        report = Kernel("", registers, 0, tile.shared_bytes(4), tile.threads)
+    return max(1, blocks_at_once(replace(report, threads=report.threads or tile.threads), device.mcpu))
 
 
 def _step_cycles(tile: BlockTile, device: Device, lanes: tuple[int, int], blocks: int) -> float:

@@ -17,11 +17,12 @@ from felixlike import _tvm
 from felixlike.dynamic.bench import Bench, Point, Timings
 from felixlike.dynamic.dispatch import Leaf
 from felixlike.dynamic.gpu.emit import emit_blocks
-from felixlike.dynamic.gpu.tile import BlockProgram
+from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
 from felixlike.dynamic.operator import Operator, read_operator
 from felixlike.dynamic.ukernel import Floats
 from felixlike.errors import NoUKernels
 from felixlike.frontend import Task
+from felixlike.hardware.occupancy import Kernel
 from felixlike.measure import Measurement, Pool
 
 
@@ -51,6 +52,7 @@ class BlockBench(Bench[BlockProgram]):
     Attributes:
         failed: Programs that failed to build or run, or were wrong at some size, with the reason. They are never
             chosen.
+        reports: The compiler's reports of uKernels that were built alone.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class BlockBench(Bench[BlockProgram]):
     ) -> None:
         super().__init__(operator, target, timings, name=name)
         self.failed: dict[BlockProgram, str] = {}
+        self.reports: dict[BlockTile, Kernel] = {}
         self._pool = pool
         self._ran: set[BlockProgram] = set()
         self._operators: dict[tuple[int, ...], Operator] = {}
@@ -81,7 +84,9 @@ class BlockBench(Bench[BlockProgram]):
         return self._pool.measure(task, [Launch(self._operators[sizes], program) for program in programs])
 
     def note(self, program: BlockProgram, measurement: Measurement) -> None:
-        """Take note of programs that ran and of those that failed."""
+        """Take note of programs that ran, of those that failed, and of the compiler's report."""
+        if program.small is None and len(measurement.kernels) == 1:
+            self.reports[program.large] = measurement.kernels[0]
         if math.isfinite(measurement.seconds):
             self._ran.add(program)
         else:
