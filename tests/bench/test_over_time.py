@@ -163,7 +163,7 @@ def test_a_process_that_fails_is_reported_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["networks", "vgg", "--curves"], "network 'vgg'"),
+        (["networks", "alexnet", "--curves"], "network 'alexnet'"),
         (["networks", "", "--curves"], "network ''"),
         (["networks", "--curves", "--strategies", "feliks"], "strategy 'feliks'.*did you mean 'felix'"),
         (["networks", "--curves", "--strategies", "felix,"], "strategy ''"),
@@ -200,8 +200,8 @@ def test_stock_is_left_out_on_simulated_devices_and_has_its_own_space() -> None:
         for seed in (0, 1)
         for kind in (("felix", "own"), ("stock", "metaschedule"))
     ]
-    with pytest.raises(InvalidOption, match="network 'vgg'"):
-        over_time.jobs(("vgg",), (1,), "own", (), 1, 9.0)
+    with pytest.raises(InvalidOption, match="network 'alexnet'"):
+        over_time.jobs(("alexnet",), (1,), "own", (), 1, 9.0)
 
 
 def test_tables_hold_what_the_curves_say() -> None:
