@@ -305,6 +305,51 @@ def unet(batch: int = 1, size: int = 128, channels: int = 32) -> Model:
     return _UNet(channels, depth=4, classes=2).eval(), _images(batch, size)
 
 
+_VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
+"""Channels of VGG-16's convolutions; 0 is a pooling layer."""
+
+
+def vgg16(batch: int = 1, size: int = 224, wide: int = 4096) -> Model:
+    """Create VGG-16 (Simonyan and Zisserman, 2015) on images of 3×size×size, with its 1000 classes."""
+    torch.manual_seed(0)
+    parts: list[nn.Module] = []
+    in_channels = 3
+    for channels in _VGG16:
+        if channels:
+            parts += [nn.Conv2d(in_channels, channels, 3, padding=1), nn.ReLU()]
+            in_channels = channels
+        else:
+            parts.append(nn.MaxPool2d(2))
+    side = size // 2 ** _VGG16.count(0)
+    parts += [nn.Flatten(), nn.Linear(512 * side * side, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU()]
+    return nn.Sequential(*parts, nn.Linear(wide, 1000)).eval(), _images(batch, size)
+
+
+class _Fire(nn.Module):
+    """SqueezeNet's block: a 1×1 convolution, and a 1×1 and a 3×3 one on its output."""
+
+    def __init__(self, in_channels: int, squeezed: int, expanded: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Sequential(nn.Conv2d(in_channels, squeezed, 1), nn.ReLU())
+        self.one = nn.Sequential(nn.Conv2d(squeezed, expanded, 1), nn.ReLU())
+        self.three = nn.Sequential(nn.Conv2d(squeezed, expanded, 3, padding=1), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output."""
+        squeezed = self.squeeze(x)
+        return torch.cat([self.one(squeezed), self.three(squeezed)], 1)
+
+
+def squeezenet(batch: int = 1, size: int = 224) -> Model:
+    """Create SqueezeNet 1.0 (Iandola et al., 2016) on images of 3×size×size, with its 1000 classes."""
+    torch.manual_seed(0)
+    pool = nn.MaxPool2d(3, 2, ceil_mode=True)
+    parts: list[nn.Module] = [nn.Conv2d(3, 96, 7, 2), nn.ReLU(), pool, _Fire(96, 16, 64), _Fire(128, 16, 64)]
+    parts += [_Fire(128, 32, 128), pool, _Fire(256, 32, 128), _Fire(256, 48, 192), _Fire(384, 48, 192)]
+    parts += [_Fire(384, 64, 256), pool, _Fire(512, 64, 256), nn.Conv2d(512, 1000, 1), nn.ReLU()]
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval(), _images(batch, size)
+
+
 def mlp(batch: int = 8) -> Model:
     """Create an MLP 128 → 256 → 10 with ReLU and softmax."""
     torch.manual_seed(0)
@@ -330,7 +375,7 @@ NETWORKS: dict[str, Callable[..., Model]] = {
 }
 """Networks that `felixlike bench networks` measures by default. Each function takes batch=."""
 
-SMALL: dict[str, Callable[..., Model]] = {"bert": bert}
+SMALL: dict[str, Callable[..., Model]] = {"bert": bert, "vgg16": vgg16, "squeezenet": squeezenet}
 """Networks that it measures only if named."""
 
 

@@ -36,8 +36,14 @@ def ratio(row: dict[str, Any]) -> float | None:
 
     Only sides with our precision and right answers count.
     """
-    others = [row[side] for side in RIVAL_SIDES if _is_right(row, side) and _is_equal(row, side)]
-    return min(others) / row[TUNED] if others else None
+    fastest = fastest_rival(row)
+    return None if fastest is None else float(row[fastest] / row[TUNED])
+
+
+def fastest_rival(row: dict[str, Any]) -> str | None:
+    """Return the fastest other side with our precision and right answers; None without one."""
+    others = [side for side in RIVAL_SIDES if _is_right(row, side) and _is_equal(row, side)]
+    return min(others, key=lambda side: float(row[side]), default=None)
 
 
 def text(rows: Sequence[dict[str, Any]], picture: str = "") -> str:
@@ -54,7 +60,7 @@ def text(rows: Sequence[dict[str, Any]], picture: str = "") -> str:
         "to the largest value of the float64 result. in all s: with import, compilation and verification. –: not",
         "measured.",
         "",
-        *_table((*header, "trials", "tuning s", "in all s"), (_cells(row, columns) for row in rows)),
+        *table((*header, "trials", "tuning s", "in all s"), (_cells(row, columns) for row in rows)),
         "",
     ]
     ratios = [best for row in rows if (best := ratio(row)) is not None]
@@ -152,7 +158,7 @@ def _precision(row: dict[str, Any], side: str) -> str:
     return str(row.get("precision", {}).get(side, _FLOAT32))
 
 
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
+def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
     """Return a table in Markdown."""
     return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *lines)]
 
@@ -210,7 +216,7 @@ def _precisions(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         wrong = "" if _is_right(row, side) else " (wrong)"
         return f"{_precision(row, side)}, {row['errors'][side]:.1e}{wrong}"
 
-    yield from _table(("network", *sides), ([_name(row), *(cell(row, side) for side in sides)] for row in having))
+    yield from table(("network", *sides), ([_name(row), *(cell(row, side) for side in sides)] for row in having))
 
 
 def _startup(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -234,7 +240,7 @@ def _startup(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         [_name(row), *(cell(row, side) for side in sides), f"{row[ZERO_SHOT] * _MS:.3g}" if ZERO_SHOT in row else "–"]
         for row in having
     )
-    yield from _table(("network", *sides, "zero-shot ms"), lines)
+    yield from table(("network", *sides, "zero-shot ms"), lines)
 
 
 def _settings(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

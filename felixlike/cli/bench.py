@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from felixlike._util import option_checks as checks
+from felixlike.cli import bench_curves
 
 _NETWORKS = "networks"
 """Word that stands for the networks of `bench.networks`."""
@@ -33,13 +34,15 @@ def add_parser(commands: Any) -> None:
         "model", metavar="MODEL", help='"networks", or your model: file.py:factory, package.module:factory, a .pt2 file'
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="networks, default all fourteen")
+    bench_curves.add_options(parser)
     add_shape(parser)
     parser.add_argument("--batch", type=int, action="append", help="batch size of networks, default 1; may be repeated")
     parser.add_argument("--seconds", type=float, default=100.0, help="seconds of tuning per model, default 100")
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="JSON file of results; the page is written beside it; default networks.json for networks, else none",
+        help="JSON file of results; the page is written beside it; default networks.json for networks "
+        f"({bench_curves.OUTPUT} with --curves), else none",
     )
     parser.add_argument(
         "--against", metavar="SIDES", help=f"what to compare with, separated by commas: {', '.join(_SIDES)}"
@@ -63,11 +66,17 @@ def run(options: argparse.Namespace) -> int:
         )
     if is_networks and options.shape:
         raise InvalidOption("--shape is for a model of yours", where="bench", remedy="use --batch for networks")
-    name = options.output or ("networks.json" if is_networks else None)
+    if options.curves and not is_networks:
+        raise InvalidOption("--curves is for networks, not for a model of yours", where="bench", remedy="leave it out")
+    bench_curves.check_unused(options)
+    default = bench_curves.OUTPUT if options.curves else "networks.json"
+    name = options.output or (default if is_networks else None)
     path = None if name is None else checks.path(name, "output", error=OutputNotWritable)
     if path is not None:
         check_writable(path)
     seconds = checks.real(options.seconds, "seconds", unit="seconds")
+    if path is not None and options.curves:
+        return bench_curves.run(options, path, seconds)
     against = _against(options.against)
     if path is not None and is_networks:
         return _run_networks(options, path, seconds, against)

@@ -1,8 +1,9 @@
 """Compute curves of the best latency so far, and when it reached a share of the best known performance.
 
 Inputs: seconds elapsed and the latency of each candidate, in order of measurement. Outputs: best latencies over
-candidates and over seconds, and what was needed to come within a share of the best known. The module does not depend on
-stores, so benchmarks use it with their own series.
+candidates and over seconds, and what was needed to come within a share of the best known; the latency of a network of
+several tasks; the median of several runs with its confidence interval. The module does not depend on stores, so
+benchmarks use it with their own series.
 """
 
 from __future__ import annotations
@@ -124,6 +125,94 @@ class Series:
             Step(int(i) + 1, float(self.elapsed[i]), float(self.latency[i]))
             for i in np.flatnonzero(self.latency < before)
         )
+
+
+def combined(
+    elapsed: Sequence[float], task: Sequence[int], latency: Sequence[float], weights: Sequence[float]
+) -> Series:
+    """Return the latency of a network over the candidates of its tasks: Σ weight × best latency of the task so far.
+
+    Args:
+        elapsed: Seconds since the start of the run, for each candidate.
+        task: Index of each candidate's task.
+        latency: Seconds per call of each candidate; inf marks a failure.
+        weights: Calls of each task in the network. Tasks with weight 0 are left out.
+
+    Returns:
+        The series, whose latencies are inf until each task has a valid candidate.
+
+    Example:
+        >>> combined([1.0, 2.0, 3.0], [0, 1, 0], [5e-6, 4e-6, 3e-6], [2, 1]).latency.tolist()
+        [inf, 1.4e-05, 1e-05]
+    """
+    best = np.full(len(weights), np.inf)
+    counted = np.array(weights, dtype=np.float64) > 0
+    totals = []
+    for index, seconds in zip(task, latency, strict=True):
+        best[index] = min(best[index], seconds)  # nan never becomes the best
+        totals.append(float(np.dot(best[counted], np.array(weights, dtype=np.float64)[counted])))
+    return Series(elapsed, totals)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The median of several runs, with a confidence interval.
+
+    Attributes:
+        median: The median.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+    """
+
+    median: float
+    low: float
+    high: float
+
+
+def ranks_of_interval(count: int, confidence: float = 0.95) -> tuple[int, int]:
+    """Return the ranks, from 0, of the sorted values between which the median lies with at least this probability.
+
+    The interval assumes nothing about the distribution. Fewer than 6 values have no interval of 95 %: the ranks are
+    those of the smallest and of the largest one, between which the median lies with probability 1 − 2^(1−n).
+    """
+    tail, chosen = 0.0, 0
+    for rank in range(count // 2):
+        tail += math.comb(count, rank) / 2.0**count
+        if 2.0 * tail > 1.0 - confidence:
+            break
+        chosen = rank
+    return chosen, count - 1 - chosen
+
+
+def interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
+    """Return the median of at least one value, and its confidence interval; inf stands for runs that did not arrive."""
+    ordered = sorted(values)
+    low, high = ranks_of_interval(len(ordered), confidence)
+    middle = len(ordered) // 2
+    median = ordered[middle] if len(ordered) % 2 else _between(ordered[middle - 1], ordered[middle])
+    return Interval(median, ordered[low], ordered[high])
+
+
+def band(
+    every: Sequence[Series], at: Sequence[float], *, seconds: bool = True, confidence: float = 0.95
+) -> list[Interval]:
+    """Return the median best latency of several runs, with its confidence interval, at points of the horizontal axis.
+
+    Args:
+        every: Series of runs with different seeds.
+        at: Seconds, or numbers of candidates.
+        seconds: Whether `at` are seconds.
+        confidence: Probability with which an interval contains the median.
+
+    Returns:
+        An interval for each point, of latencies in seconds; inf while too few runs have a valid candidate.
+    """
+    return [interval((s.after_seconds(x) if seconds else s.after(int(x)) for s in every), confidence) for x in at]
+
+
+def _between(low: float, high: float) -> float:
+    """Return the mean of two numbers, which may both be inf."""
+    return low if low == high else (low + high) / 2.0
 
 
 def best_known(every: Iterable[Series]) -> float:

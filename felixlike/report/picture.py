@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from felixlike._util import option_checks
 from felixlike.errors import MissingDependency, OutputNotWritable, first_line
+from felixlike.report.curves import Interval
 
 _IMAGES = "give a .png, .svg or .pdf file"
 """Remedy for an invalid name of an image."""
@@ -33,6 +35,17 @@ def draw_steps(panel: Any, at: list[float], best: list[float], **style: Any) -> 
         xs, ys = zip(*shown, strict=True)
         panel.step(xs, ys, where="post", **style)
         panel.set_yscale("log")
+
+
+def draw_band(panel: Any, at: Sequence[float], intervals: Sequence[Interval], **style: Any) -> None:
+    """Plot medians as steps and their intervals as a band, from the first finite median on; ends at inf are cut."""
+    shown = [(x, one) for x, one in zip(at, intervals, strict=True) if math.isfinite(one.median)]
+    if shown:
+        xs = [x for x, _ in shown]
+        (line,) = panel.step(xs, [one.median for _, one in shown], where="post", **style)
+        low = [one.low if math.isfinite(one.low) else one.median for _, one in shown]
+        high = [one.high if math.isfinite(one.high) else one.median for _, one in shown]
+        panel.fill_between(xs, low, high, step="post", alpha=0.2, color=line.get_color(), linewidth=0)
 
 
 def for_notebooks(figure: Any) -> Any:

@@ -90,7 +90,7 @@ def test_a_failing_network_does_not_stop_the_others(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["vgg"], "network 'vgg'"),
+        (["alexnet"], "network 'alexnet'"),
         (["lstn"], "did you mean 'lstm'"),
         (["mlp", "--batch", "0"], r"batch.* 0\b"),
         (["mlp", "--seconds", "-1"], "seconds.* -1"),
@@ -304,6 +304,8 @@ def test_networks_run_with_a_batch_of_three(name: str) -> None:
         "whisper_encoder": {"layers": 1},
         "unet": {"size": 32, "channels": 4},
         "gru_tagger": {"wide": 8, "length": 5},
+        "vgg16": {"size": 32, "wide": 8},
+        "squeezenet": {"size": 64},
     }
     model, inputs = (NETWORKS | SMALL)[name](batch=3, **small.get(name, {}))
     assert not model.training

@@ -59,8 +59,10 @@ class Graph:
             results[i] = _compute(node, [results[a] for a in args], values)
             for dead in self._last_use.get(i, ()):
                 results[dead] = None
-        columns = [np.broadcast_to(np.asarray(results[i], dtype=np.float64), (count,)) for i in self._outputs]
-        return np.stack(columns, axis=1) if columns else np.zeros((count, 0))
+        columns = np.empty((count, len(self._outputs)))
+        for column, i in enumerate(self._outputs):
+            columns[:, column] = results[i]  # a constant fills its column
+        return columns
 
 
 def _last_uses(steps: Sequence[tuple[Expr, tuple[int, ...]]], outputs: Sequence[int]) -> dict[int, list[int]]:
