@@ -19,3 +19,4 @@ def load() -> None:
     """
     for module in ("names", "trees", "processors"):
         import_module(f"{__name__}.{module}")
+    import_module(f"{__name__}.parallel_launch").prepare_launch()

@@ -39,6 +39,8 @@ from felixlike._tvm.on_demand import relax_api as relax_api
 from felixlike._tvm.on_demand import relax_pipeline as relax_pipeline
 from felixlike._tvm.on_demand import torch_importer as torch_importer
 from felixlike._tvm.on_demand import vm_build as vm_build
+from felixlike._tvm.parallel_launch import Workers as Workers
+from felixlike._tvm.parallel_launch import prepare_launch as prepare_launch
 from felixlike._tvm.processors import cpu_features as cpu_features
 from felixlike._tvm.processors import device_of as device_of
 from felixlike._tvm.processors import host_cpu as host_cpu
@@ -48,7 +50,6 @@ from felixlike._tvm.processors import launch_threads as launch_threads
 from felixlike._tvm.processors import llvm_version as llvm_version
 from felixlike._tvm.processors import remote_device as remote_device
 from felixlike._tvm.processors import version as version
-from felixlike._tvm.processors import wake_threads as wake_threads
 from felixlike._tvm.processors import with_host as with_host
 from felixlike._tvm.trees import bits as bits
 from felixlike._tvm.trees import found as found

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import threading
-from collections.abc import Sequence
 from typing import Any
 
 from felixlike._tvm.names import Target, tvm
@@ -29,36 +26,13 @@ _ONE_PROCESSOR_EACH = -2
 """kSpecifyOneCorePerThread (src/runtime/threading_backend.h)."""
 
 
-_LAUNCHED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-"""FTVMParallelLambda (tvm/runtime/c_backend_api.h): task, environment, data → 0."""
+def launch_threads(count: int) -> None:
+    """Make TVM run the calling thread's code on `count` threads, the caller included, on systems other than Linux.
 
-
-def launch_threads(processors: Sequence[int]) -> list[int]:
-    """Make TVM run the calling thread's code on one thread for each of these processors, the caller included.
-
-    Returns the system's numbers of the threads that it runs on. TVM reads their number from the environment at every
-    parallel loop, or takes half of the logical processors, unless it was configured on the same thread. With this
-    function, the environment, which children inherit, need not be set. It changes the calling thread's affinity
-    (src/runtime/threading_backend.cc, SetAffinity).
+    TVM reads their number from the environment at every parallel loop, or takes half of the logical processors, unless
+    it was configured on the same thread. With this function, the environment, which children inherit, need not be set.
     """
-    names = [str(processor) for processor in processors]
-    tvm.get_global_func("runtime.config_threadpool")(_ONE_PROCESSOR_EACH, len(names), names)
-    return wake_threads()
-
-
-def wake_threads() -> list[int]:
-    """Run an empty task on the calling thread's pool and return the system's numbers of its threads.
-
-    They then wait for more work for some 30 ms before they sleep.
-    """
-    numbers: dict[int, int] = {}
-
-    def note(task: int, environment: Any, data: Any) -> int:
-        numbers[task] = threading.get_native_id()
-        return 0
-
-    ctypes.CDLL(None).TVMBackendParallelLaunch(_LAUNCHED(note), None, 0)
-    return [numbers[task] for task in sorted(numbers)]
+    tvm.get_global_func("runtime.config_threadpool")(_ONE_PROCESSOR_EACH, count, ["0"] * count)
 
 
 def cpu_features(target: Any) -> frozenset[str]:

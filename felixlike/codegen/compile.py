@@ -33,6 +33,7 @@ def compile_primfuncs(module: Any, target: Any, *, kernels: list[Kernel] | None 
     """
     module = lower(module, target)
     if kind_of(target).on_host:
+        _tvm.prepare_launch()
         return _tvm.tvm.compile(module, target=target)
     target = _tvm.with_host(target)
     with target, cuda_compiler(target, kernels), asynchronous_copies(module):
@@ -74,7 +75,9 @@ def compile_relax(module: Any, target: Any, *, graphs: bool = True) -> tuple[Any
         (lowered module, VM executable).
     """
     kind = kind_of(target)
-    if not kind.on_host:
+    if kind.on_host:
+        _tvm.prepare_launch()
+    else:
         target = _tvm.with_host(target)
     module = default_schedules(module, target)
     pipeline = _tvm.relax_pipeline(kind.name)

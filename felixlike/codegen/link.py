@@ -61,4 +61,5 @@ def open_library(path: str) -> Any:
     Args:
         path: The shared library.
     """
+    _tvm.prepare_launch()
     return _tvm.load_module(path, keep_module_alive=False)

@@ -1,12 +1,11 @@
 """Pin the threads of a call of compiled code to different physical cores while there are enough.
 
-Input: the cores this process may use, and the number of threads in the environment. Output: TVM's thread pool of the
-calling thread, with its workers bound to cores that the caller does not run on.
+Input: the cores this process may use, and the number of threads in the environment. Output: the pool of workers of the
+calling thread, bound to cores that the caller does not run on.
 
-TVM has a pool of workers for every calling thread (src/runtime/thread_pool.cc). It binds the first worker to the second
-processor, and so on, whatever processors the process may use. It does not bind the caller, which the system may move to
-a worker's core. Here, the caller's thread is not bound either. If the system has moved it onto a worker's core, that
-worker moves to the core the caller came from.
+Every calling thread has a pool of its own (`_tvm/parallel_launch.py`; on other systems than Linux it is TVM's). The
+caller's thread is not bound. If the system has moved it onto a worker's core, that worker moves to the core the caller
+came from.
 """
 
 import ctypes
@@ -16,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from felixlike import _tvm
 from felixlike.errors import ForkedProcess
@@ -47,12 +47,14 @@ class _Here(threading.local):
     Attributes:
         home: Processors that no worker of its pool is bound to, empty before the pool exists.
         asked: Number of threads that the pool was prepared for, 0 for `threads()`.
-        workers: Workers of its pool.
+        pool: Its pool, None on other systems than Linux.
+        workers: Workers of its pool that calls use.
         lost: Whether the workers were left behind in the process that this one was forked from.
     """
 
     home: frozenset[int] = frozenset()
     asked: int = 0
+    pool: Any = None
     workers: tuple[Share, ...] = ()
     lost: bool = False
 
@@ -166,24 +168,23 @@ def _resettle(count: int) -> None:
 
 
 def _launch(asked: int) -> None:
-    """Make TVM create the calling thread's pool, or use another number of its workers, and bind them."""
-    count, caller = asked or threads(), threading.get_native_id()
+    """Create the calling thread's pool, or use another number of its workers, and bind them."""
+    count = asked or threads()
     most = max(count, threads()) if not _here.home else count  # the first call decides the size of the pool
     if sys.platform != "linux":
-        _tvm.launch_threads([0] * most)
-        _tvm.launch_threads([0] * count)
+        _tvm.launch_threads(most)
+        _tvm.launch_threads(count)
         _here.home, _here.asked = frozenset([_ANYWHERE]), asked
         return
     cores = within(usable_processors(), frozenset(os.sched_getaffinity(0)), count)
-    with unbound():  # TVM takes the caller's affinity for the whole machine while it creates a pool
-        if most > count:
-            _tvm.launch_threads([min(core) for core in shares(cores, 0, most)])
-        numbers = _tvm.launch_threads([min(core) for core in shares(cores, 0, count)])
+    if _here.pool is None:
+        with unbound():  # workers inherit the caller's affinity
+            _here.pool = _tvm.Workers(most - 1)
+    numbers = _here.pool.use(count)
     processor = _processor()
     first = next((i for i, core in enumerate(cores) if processor in core), 0)
-    home, *others = shares(cores, first, len(numbers))  # TVM keeps an existing pool, even a smaller one
-    workers = [number for number in numbers if number != caller]
-    _here.workers = tuple(map(Share, workers, others))
+    home, *others = shares(cores, first, 1 + len(numbers))
+    _here.workers = tuple(map(Share, numbers, others))
     for worker in _here.workers:
         _bind(worker.thread, worker.processors)
     _here.home, _here.asked = home | {processor}, asked
@@ -228,16 +229,10 @@ def _ask_processor() -> Callable[[], int]:
 _processor = _ask_processor()
 
 
-def _before_fork() -> None:
-    """Wake the workers: a child that ends destroys its copy of the pool and would wait forever for sleeping ones."""
-    if _here.workers and not _here.lost:
-        _tvm.wake_threads()
-
-
 def _after_fork() -> None:
     """Mark the pool as lost in the child: workers do not survive a fork, and threads that had some get no new pool."""
     if _here.workers:
         _here.home, _here.lost = frozenset(), True
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 from typing import Any
 
@@ -59,8 +62,32 @@ def test_every_step_reads_the_whole_step_before(workers: int) -> None:
     assert right == [True] * 20
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems use TVM's launch, which waits for all workers")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_the_caller_computes_all_steps_if_no_worker_comes() -> None:
+    compiled, expected = codegen.compile_primfuncs(_recurrence(), resolve_target("cpu")), _expected()
+    main, y = compiled["main"], _tvm.runtime.tensor(np.zeros_like(expected))
+    codes: list[int] = []
+
+    def run() -> None:
+        pin_threads(3)
+        main(y)
+        child = os.fork()  # has no workers
+        if child == 0:
+            signal.alarm(30)
+            y.copyfrom(np.zeros_like(expected))
+            main(y)
+            os._exit(0 if (y.numpy() == expected).all() else 1)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    assert codes == [0]
+
+
 def test_there_is_one_parallel_region() -> None:
     func = shared_steps(_recurrence())["main"]
     (region,) = [a for a in _tvm.found(func.body, _tvm.tirx.AttrStmt) if a.attr_key == "pragma_parallel_launch_point"]
-    assert {str(loop.loop_var.name) for loop in _tvm.found(region.body, _tvm.tirx.For)} == {"t", "i"}
+    assert {str(loop.loop_var.name) for loop in _tvm.found(region.body, _tvm.tirx.For)} == {"t", "others", "i", "next"}
     assert not any(Steps.on(loop) for loop in _tvm.found(func.body, _tvm.tirx.For))

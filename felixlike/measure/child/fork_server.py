@@ -1,7 +1,7 @@
 """Run the fork server: import TVM once, fork a process for each candidate, and report how each ended.
 
 The input is requests on a control socket, one JSON datagram each; "fork" has the new process's channel attached. The
-output is one reply to each. The server compiles and runs nothing itself, since TVM's thread pool does not survive a
+output is one reply to each. The server compiles and runs no kernel itself, since pools of threads do not survive a
 fork.
 """
 
