@@ -10,6 +10,7 @@ from typing import Any
 
 from felixlike import _tvm, codegen, hardware
 from felixlike._util.garbage import collecting_later
+from felixlike._util.spent import on
 from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import kind_of
 from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
@@ -41,8 +42,10 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
         CompilationFailed: TVM could not compile the model.
     """
     lowered, executable = lowered_model(imported, schedules)
+    with on("linking"):
+        linked = executable.jit()
     return Compiled(
-        executable.jit(),
+        linked,
         inputs=imported.inputs,
         outputs=outputs_of(imported.module["main"], imported.structure, imported.orders, where=imported.name),
         signature=imported.signature,

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from felixlike import costmodel, records, runtime
 from felixlike._util.deadline import Deadline
 from felixlike._util.interrupts import Interrupts, joined
+from felixlike._util.spent import Spent, on, on_task
 from felixlike.costmodel import CostModel
 from felixlike.errors import (
     FallbackWarning,
@@ -67,7 +68,7 @@ class Result:
     warnings: tuple[FelixlikeWarning, ...]
 
 
-def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Result:
+def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig, spent: Spent | None = None) -> Result:
     """Tune a model with fixed sizes.
 
     Args:
@@ -75,6 +76,7 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
         shapes: As for `felixlike.optimize`, without `Dim`s.
         example_inputs: Another name for `shapes`.
         config: The run's options.
+        spent: The clock of the run, which may have run before; None for a new one.
 
     Returns:
         The compiled model, its report and what there is to tell about it.
@@ -83,9 +85,16 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
         FelixlikeError: As for `felixlike.optimize`, except VerificationFailed, which `tell` raises.
     """
     require_eager(model, config)
+    with (spent or Spent(config.started)).running():
+        return _tuned(model, shapes, example_inputs, config)
+
+
+def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Result:
+    """Tune a model while a clock runs; see `tune`."""
     budget, deadline, problems = config.budget(), Deadline(), list[str]()
     open_pool = config.pool_factory(deadline)
-    predictor = costmodel.load(kind_of(config.target).device, config.weights, seed=config.seed)
+    with on("loading packages"):
+        predictor = costmodel.load(kind_of(config.target).device, config.weights, seed=config.seed)
     with (
         joined() as interrupts,
         closing(records.open(config.store), problems) as store,
@@ -95,19 +104,20 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
         run = Run(config, budget, deadline, predictor, store, progress, log, interrupts, problems)
         with closing(open_pool(), problems) as pool:  # its processes start while the model is imported
             progress.say("importing the model")
-            imported = import_model(model, shapes, config.target, example_inputs=example_inputs)
+            with on("importing"):
+                imported = import_model(model, shapes, config.target, example_inputs=example_inputs)
             budget.with_default(len(imported.tasks), config.effort)
             log.write("start", **start_event(imported.name, imported.tasks, budget, config))
             chosen = run.chosen(imported.tasks, pool)
         session = chosen.session
         build, reporter = run.built(imported, chosen, partial(runtime.compile_model, imported), whole=True)
         imported = replace(imported, module=None)  # frees the weights as imported: the build has its own
-        with session.spent.on("comparing"):
+        with on("verifying"):
             interrupts.attempt(lambda: hand_over(build.compiled, lambda: reporter.report(UNVERIFIED)), lambda: None)
             verification = verify(imported, build, interrupts)
         if config.compare:
             progress.say("timing the model beside eager PyTorch")
-        with session.spent.on("timing"):
+        with on("timing"):
             times = timed(imported, build.compiled, config, verification, interrupts, problems.append)
         report = reporter.report(verification, times)
         problems += log.end(report)
@@ -209,12 +219,12 @@ class Run:
                 return base
 
         context = InContext(imported, session.states, chosen.choices) if whole and self._in_context(imported) else None
-        with session.spent.on("compiling"):
+        with on("compiling"):
             build = finish(context.choices() if context else chosen.choices)
         enough = self.budget.seconds_left() >= seconds_needed(len(session.states))
         if context and context.undecided and enough:
             self.progress.say("timing the best schedules in the model")
-            with session.spent.on("timing in the model"):
+            with on("timing in the model"):
                 build = self.interrupts.attempt(partial(improve, context, build), lambda: build)
         bare = replace(imported, module=None)  # the build has its own weights
         return build, Reporter(self.config, bare, session, self.budget, chosen.searched, build, self.interrupts, note)
@@ -238,7 +248,6 @@ def search(session: Session, budget: Budget, pool: Pool, interrupts: Interrupts)
     Returns:
         The end of the search.
     """
-    session.spent.add("importing", budget.elapsed())  # everything until now
     failure = ""
     try:
         with interrupts.search():
@@ -280,7 +289,7 @@ def choose(
     Returns:
         The choice of each task.
     """
-    with session.spent.on("choosing"):
+    with on("choosing"):
         session.deadline.move(budget.seconds_to(OVERTIME.choosing), least=OVERTIME.least)
         cache = Predictions(model, seed=seed) if not (model.learned or budget.new_trials) else None
         try:
@@ -289,7 +298,8 @@ def choose(
             note(f"checking schedules together failed: {first_line(error)}")
         choices: list[Choice] = []
         for state in session.states:
-            choice, problem = choose_safely(state, model, pool, interrupts, cache)
+            with on_task(state.task.key):
+                choice, problem = choose_safely(state, model, pool, interrupts, cache)
             choices.append(choice)
             if problem:
                 note(problem)

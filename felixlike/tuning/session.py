@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from felixlike._util.deadline import Deadline, OutOfTime
+from felixlike._util.spent import Spent, clock
 from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import CostModel
 from felixlike.errors import FelixlikeError, InvalidModel, ReferenceFailed
@@ -28,7 +29,6 @@ from felixlike.records import Brief, Store, make_record, make_run
 from felixlike.search import Candidate, Key, Measured, Observations, Progress, Strategy, next_task, similarity_tag
 from felixlike.symbolic import SpaceName
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
-from felixlike.tuning.history import Spent
 from felixlike.tuning.state import TaskState
 
 
@@ -116,7 +116,7 @@ class Session:
     Attributes:
         states: The state of each task.
         interrupted: Whether an interrupt ended the run.
-        spent: Seconds per step of the run.
+        spent: Seconds per step of the run: the clock that runs in this thread, else a new one.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Session:
             for task in tasks
         ]
         self.interrupted = False
-        self.spent = Spent()
+        self.spent = clock() or Spent()
         self._strategy, self._pool, self._store = strategy, pool, store
         self._weights = model.version()
         strategy.begin(model)
@@ -170,14 +170,15 @@ class Session:
         recalled = 0
         try:
             for state in self.states:
-                with self.spent.on("recalling"):
+                with self.spent.on("recalling"), self.spent.on_task(state.task.key):
                     self._recall(state, budget)
                 recalled += 1
             while (count := budget.next_batch(self._strategy.trials_per_round)) and (index := self._next()) is not None:
                 self._move_deadline(budget)
                 if self.deadline.passed:
                     break
-                self._round(index, min(count, self._share(budget)), budget)
+                with self.spent.on_task(self.states[index].task.key):
+                    self._round(index, min(count, self._share(budget)), budget)
                 self._store.spend(run, budget.elapsed())
         except KeyboardInterrupt:
             self.interrupted = True

@@ -10,6 +10,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._util import option_checks
 from felixlike._util.garbage import collecting_later
+from felixlike._util.spent import on
 from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import kind_of
 from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, InvalidOption, first_line
@@ -75,7 +76,8 @@ def import_model(
     source = drawn(_read(model, either(shapes, example_inputs), target, random=random))
     check_target(source.module, target, source.name)
     try:
-        module, layers = fuse(source.module, target)
+        with on("fusing"):
+            module, layers = fuse(source.module, target)
     except _tvm.TVM_ERRORS as error:
         if not _tvm.refusal(error):
             raise

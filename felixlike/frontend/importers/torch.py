@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from felixlike import _tvm
+from felixlike._util.spent import on
 from felixlike._util.torch_compat import is_fake, pytree, recurrent_shapes
 from felixlike._util.torch_modes import alone, callers_dtype
 from felixlike._util.wording import advice
@@ -94,7 +95,8 @@ def from_module(
     with evaluating(model), callers_dtype(), quiet(), recurrent_shapes():
         try:
             sizes = None if dynamic is None else _dynamic_sizes(model, args, kwargs, dynamic)
-            program = torch.export.export(model, tensors, named, dynamic_shapes=sizes)
+            with on("exporting"):
+                program = torch.export.export(model, tensors, named, dynamic_shapes=sizes)
             check_indices(program)
         except Exception as error:
             raise export_error(error, name, only_sizes=user_inputs.only_sizes, dims=dynamic is not None) from None
@@ -241,7 +243,8 @@ def _convert(
             recurrent = recurrent_converters(program, target)
             with recurrent_shapes():
                 kept = (*drawing, *map(decompositions.overload, recurrent))
-                program = decompositions.decomposed(program, kept)
+                with on("decomposing"):
+                    program = decompositions.decomposed(program, kept)
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)

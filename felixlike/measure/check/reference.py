@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import _tvm
+from felixlike._util.spent import on
 
 _NARROW = frozenset(["float16", "bfloat16", "float32"])
 
 
+@on("references")
 def double_precision(module: Any) -> Any:
     """Return the IRModule in float64.
 
@@ -76,6 +78,7 @@ def in_threads(module: Any, target: Any) -> Any | None:
         return None
 
 
+@on("references")
 def in_quick_order(module: Any) -> Any:
     """Return the IRModule with the loops of its large sums reordered for the CPU.
 
