@@ -26,7 +26,7 @@ def double_precision(module: Any) -> Any:
     for node in graph["nodes"]:
         if node["type"] == "ir.PrimType" and node["data"]["dtype"] in _NARROW:
             node["data"]["dtype"] = "float64"
-    return _tvm.ir.load_json(json.dumps(graph))
+    return _tvm.load_graph(json.dumps(graph))
 
 
 @dataclass(frozen=True, slots=True)

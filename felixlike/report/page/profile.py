@@ -13,7 +13,7 @@ from felixlike.report.activity import Activity
 from felixlike.report.page.markup import Markup, element, joined, lone
 
 _GROUPS = {
-    "importing": ("loading packages", "importing", "exporting", "decomposing", "fusing", "recalling"),
+    "importing": ("loading packages", "importing", "exporting", "decomposing", "fusing", "recalling", "reusing"),
     "searching": (
         *("sketches", "replaying", "formulas", "saturating", "descending", "ranking"),
         *("proposing", "learning", "choosing"),
@@ -21,7 +21,7 @@ _GROUPS = {
     "building": (BUILDING, "scheduling", "sending"),
     "checking": (CHECKING, "references", "measuring"),
     "timing": (TIMING, "timing in the model", "timing"),
-    "compiling": ("compiling", "linking"),
+    "compiling": ("compiling", "linking", "keeping"),
     "verifying": ("verifying",),
 }
 """Steps that have one colour."""
