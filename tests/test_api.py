@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,8 @@ def test_schedules_are_verified_without_a_budget(
     monkeypatch.setattr("felixlike.search.space.sketches", None)
     again = fx.optimize(model, x, trials=0, seed=5, progress=False)
     assert not begun
-    assert repr(again.report.tasks) == repr(tuned.report.tasks)  # NaN differs from itself
+    tasks = [[replace(task, spent={}) for task in report.tasks] for report in (again.report, tuned.report)]
+    assert repr(tasks[0]) == repr(tasks[1])  # NaN differs from itself
     assert again.report.error <= 1e-4
 
 

@@ -112,6 +112,9 @@ class ReportData:
         eager: Median seconds of a whole call of the original in eager PyTorch, with `compare=True`.
         eager_low: First quartile of these seconds.
         eager_high: Third quartile of these seconds.
+        another_percent: Seconds of tuning after which the sum of all kernels is expected to be a percent less, at the
+            pace of the latest rounds; -1 if these found nothing faster, nan if unknown, and in reports of earlier
+            versions.
     """
 
     model: str
@@ -138,6 +141,7 @@ class ReportData:
     eager: float = math.nan
     eager_low: float = math.nan
     eager_high: float = math.nan
+    another_percent: float = math.nan
 
     @property
     def speedup(self) -> float:

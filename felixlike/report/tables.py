@@ -207,6 +207,10 @@ def run_notes(report: ReportData) -> list[str]:
         lines.append(
             f"The {counted(report.activity.cores, 'core')} had no work of this run for {idle:.0%} of the time."
         )
+    if report.another_percent < 0:
+        lines.append("The latest rounds found nothing faster.")
+    elif math.isfinite(report.another_percent):
+        lines.append(f"At their pace, another percent would take about {_seconds(report.another_percent)} of tuning.")
     lines += call_notes(report)
     if report.reference:
         error = f"{report.error:.1e}" if math.isfinite(report.error) else "unknown"
@@ -216,6 +220,14 @@ def run_notes(report: ReportData) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     lines.append(f"Seed {report.seed}; {versions}.")
     return lines
+
+
+def _seconds(seconds: float) -> str:
+    """Return a time as text: seconds, minutes or hours."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(1.0, seconds):.0f} s"
 
 
 def call_notes(report: ReportData) -> list[str]:

@@ -5,6 +5,7 @@ Inputs: the run's configuration, session and build. Output: `Report`. Parts of a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from felixlike.report import Report, TaskReport
 from felixlike.report.activity import Activity
 from felixlike.report.task_history import TaskHistory, task_history_of
 from felixlike.runtime import Verdict, Verification
+from felixlike.search import seconds_to_save
 from felixlike.symbolic.program.tree import loop_tree
 from felixlike.tuning.budget import Budget
 from felixlike.tuning.choice import Choice
@@ -97,9 +99,17 @@ class Reporter:
             recalled=self.budget.found_trials,
             precision=precision_of(self.imported.target).name,
             note=" ".join(filter(None, (self.imported.note, verification_note(verification), times.words))),
+            another_percent=self._another_percent(),
             **spent_fields(self.session.spent),
             **call_fields(times),
         )
+
+    def _another_percent(self) -> float:
+        """Return the seconds after which another percent is expected; -1 for never, nan if nothing was measured."""
+        if not self.budget.new_trials:
+            return math.nan
+        seconds = seconds_to_save(0.01, self.session.progress, self.searched.seconds / self.budget.new_trials)
+        return seconds if math.isfinite(seconds) else -1.0
 
     def tasks(self) -> tuple[TaskReport, ...]:
         """Return the reports of all tasks."""
@@ -123,6 +133,8 @@ class Reporter:
             return self.searched.failure
         if self.session.interrupted:
             return "interrupted"
+        if self.session.settled:
+            return f"the latest round of every task saved less than {budget.least_gain:.1%} of a call"
         if budget.rounds is not None and budget.spent_rounds >= budget.rounds:
             return "the rounds were used up"
         if budget.trials is not None and budget.spent_trials >= budget.trials:

@@ -26,7 +26,17 @@ from felixlike.errors import FelixlikeError, InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
 from felixlike.records import Brief, Store, make_record, make_run
-from felixlike.search import Candidate, Key, Measured, Observations, Progress, Strategy, next_task, similarity_tag
+from felixlike.search import (
+    Candidate,
+    Key,
+    Measured,
+    Observations,
+    Progress,
+    Strategy,
+    next_task,
+    similarity_tag,
+    worthwhile,
+)
 from felixlike.symbolic import SpaceName
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.state import TaskState
@@ -116,6 +126,7 @@ class Session:
     Attributes:
         states: The state of each task.
         interrupted: Whether an interrupt ended the run.
+        settled: Whether the run ended since another round was not worth it for any task.
         spent: Seconds per step of the run: the clock that runs in this thread, else a new one.
     """
 
@@ -144,7 +155,7 @@ class Session:
             )
             for task in tasks
         ]
-        self.interrupted = False
+        self.interrupted = self.settled = False
         self.spent = clock() or Spent()
         self._strategy, self._pool, self._store = strategy, pool, store
         self._weights = model.version()
@@ -173,7 +184,9 @@ class Session:
                 with self.spent.on("recalling"), self.spent.on_task(state.task.key):
                     self._recall(state, budget)
                 recalled += 1
-            while (count := budget.next_batch(self._strategy.trials_per_round)) and (index := self._next()) is not None:
+            while (count := budget.next_batch(self._strategy.trials_per_round)) and (
+                index := self._next(budget)
+            ) is not None:
                 self._move_deadline(budget)
                 if self.deadline.passed:
                     break
@@ -187,6 +200,11 @@ class Session:
                 self._recall(state, Budget())
             self._store.spend(run, budget.elapsed())
 
+    @property
+    def progress(self) -> list[Progress]:
+        """Return the history of each task."""
+        return [state.progress for state in self.states]
+
     def _move_deadline(self, budget: Budget) -> None:
         """Move the deadline to leave time for later steps, which take longer for models of many tasks."""
         unmeasured = sum(not state.known.best for state in self.states)
@@ -199,9 +217,11 @@ class Session:
         """Return the maximum number of candidates of a round."""
         return self._strategy.trials_per_round or TRIALS_PER_ROUND
 
-    def _next(self) -> int | None:
-        """Return the index of the task for the next round; None if all are exhausted."""
-        return next_task([state.progress for state in self.states], self._strategy.scheduling)
+    def _next(self, budget: Budget) -> int | None:
+        """Return the index of the task for the next round; None if all are exhausted, or none is worth it."""
+        among = worthwhile(self.progress, budget.least_gain) if budget.least_gain else None
+        self.settled = among == [] and not all(task.exhausted for task in self.progress)
+        return next_task(self.progress, self._strategy.scheduling, among)
 
     def _share(self, budget: Budget) -> int:
         """Return the maximum number of candidates of a round, so that every task has a round before one has a second.
