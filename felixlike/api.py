@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from felixlike import runtime
 from felixlike._util import option_checks, supported, user_folders
+from felixlike._util.spent import Spent
 from felixlike._util.torch_modes import default_modes
 from felixlike.dynamic.joint import Instances, checked
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
@@ -312,33 +313,35 @@ def optimize(
         >>> y = fast(x)
         >>> fast.save("model.flx")
     """
-    config = RunConfig.checked(
-        target=target,
-        precision=precision,
-        rounds=rounds,
-        trials=trials,
-        seconds=seconds,
-        effort=effort,
-        store=store,
-        strategy=strategy,
-        space=space,
-        weights=weights,
-        seed=seed,
-        progress=progress,
-        tracker=tracker,
-        key=key,
-        threads=threads,
-        compare=compare,
-    )
+    spent = Spent()
+    with spent.running():
+        config = RunConfig.checked(
+            target=target,
+            precision=precision,
+            rounds=rounds,
+            trials=trials,
+            seconds=seconds,
+            effort=effort,
+            store=store,
+            strategy=strategy,
+            space=space,
+            weights=weights,
+            seed=seed,
+            progress=progress,
+            tracker=tracker,
+            key=key,
+            threads=threads,
+            compare=compare,
+        )
     joint = None if instances is None else checked(instances)
     dynamic_planner = None if planner is None else make_planner(planner)
     if dynamic_shapes is not None or is_dynamic(model, shapes, example_inputs):
-        result = optimize_dynamic(model, shapes, example_inputs, config, dynamic_shapes, joint, dynamic_planner)
+        result = optimize_dynamic(model, shapes, example_inputs, config, dynamic_shapes, joint, dynamic_planner, spent)
     elif joint is not None or planner is not None:
         option = "planner" if joint is None else "instances"
         raise InvalidOption("no size is a Dim", where=option, remedy="leave it out, or give Dims in `shapes`")
     else:
-        result = tune(model, shapes, example_inputs, config)
+        result = tune(model, shapes, example_inputs, config, spent)
     optimized = Optimized(result.compiled, result.report)
     optimized.threads = config.threads
     reduced = any(task.precision != FLOAT32.name for task in result.report.tasks)

@@ -11,6 +11,7 @@ from felixlike._tvm.names import array_item as array_item
 from felixlike._tvm.names import derived_object as derived_object
 from felixlike._tvm.names import estimate_tir_flops as estimate_tir_flops
 from felixlike._tvm.names import ir as ir
+from felixlike._tvm.names import load_graph as load_graph
 from felixlike._tvm.names import load_module as load_module
 from felixlike._tvm.names import ms as ms
 from felixlike._tvm.names import pass_instrument as pass_instrument

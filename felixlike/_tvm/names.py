@@ -5,6 +5,7 @@ Importing this module imports TVM (2–4 s). `felixlike._tvm` imports it when on
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from felixlike.errors import CompilationFailed, MissingCompiler
 supported.check()
 
 import tvm as tvm  # noqa: E402
+import tvm.s_tir.schedule._type_checker as type_checker  # noqa: E402
 import tvm_ffi as tvm_ffi  # noqa: E402
 from tvm import IRModule as IRModule  # noqa: E402
 from tvm import ir as ir  # noqa: E402
@@ -39,12 +41,19 @@ from tvm.target import Target as Target  # noqa: E402
 from tvm.tirx import PrimFunc as PrimFunc  # noqa: E402
 from tvm_ffi import _ffi_api  # noqa: E402
 from tvm_ffi import load_module as load_module  # noqa: E402
+from tvm_ffi.serialization import from_json_graph_str  # noqa: E402
 from tvm_ffi.structural import structural_equal as structural_equal  # noqa: E402
 from tvm_ffi.structural import structural_hash as structural_hash  # noqa: E402
 from tvm_ffi.structural import structural_map as structural_map  # noqa: E402
 from tvm_ffi.structural import structural_walk as structural_walk  # noqa: E402
 
 ms = meta_schedule
+
+type_checker._dispatcher = functools.cache(type_checker._dispatcher)
+"""A call of a schedule's method looks up the type of each argument, which takes longer than many of the methods."""
+
+load_graph = from_json_graph_str
+"""Read what `ir.save_json` of this version has written. `ir.load_json` is slower: it converts older formats first."""
 
 
 array_item = _ffi_api.ArrayGetItem

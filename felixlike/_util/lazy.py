@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from felixlike._util.garbage import collecting_later
+from felixlike._util.spent import on
 
 
 def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
@@ -35,7 +36,7 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = homes[name]
-        with collecting_later():
+        with collecting_later(), on("loading packages"):
             found = import_module(f"{package}.{attribute}" if module == package else module)
         value = found if module == package else getattr(found, attribute)
         setattr(sys.modules[package], name, value)

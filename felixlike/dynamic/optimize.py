@@ -16,6 +16,7 @@ from typing import Any
 from felixlike import costmodel, records, runtime
 from felixlike._util.deadline import Deadline
 from felixlike._util.interrupts import joined
+from felixlike._util.spent import Spent, on
 from felixlike._util.wording import counted
 from felixlike.dynamic.batch import Batch, batch_of, in_parts
 from felixlike.dynamic.bench import Timings
@@ -35,7 +36,7 @@ from felixlike.report.report_data import TaskReport
 from felixlike.runtime.verification import Verdict, Verification, max_relative_error
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.config import RunConfig
-from felixlike.tuning.reporting import call_fields, verification_note, versions
+from felixlike.tuning.reporting import call_fields, spent_fields, verification_note, versions
 from felixlike.tuning.run import Result, Run, closing, start_event, timed, tune
 from felixlike.tuning.verifying import UNVERIFIED, hand_over, verification_warnings
 
@@ -53,6 +54,7 @@ def optimize_dynamic(
     dynamic_shapes: Any = None,
     instances: Instances | None = None,
     planner: Planner | None = None,
+    spent: Spent | None = None,
 ) -> Result:
     """Compile a model with dynamic sizes.
 
@@ -65,6 +67,7 @@ def optimize_dynamic(
         planner: How the programs of kernels are chosen; None for the default.
         config: The run's options. If rounds or trials is 0, or the effort is instant, nothing is timed. Timings of
             kernels are kept in the store like measurements of candidates, and count as trials.
+        spent: The clock of the run, which may have run before; None for a new one.
 
     Returns:
         The compiled model, its report and what there is to tell about it.
@@ -85,7 +88,9 @@ def optimize_dynamic(
             where="compare",
             remedy="leave out `compare`, or optimize for fixed sizes",
         )
-    source, dims = with_bounds(*read_network(model, either(shapes, example_inputs), dynamic_shapes))
+    clock = spent or Spent(config.started)
+    with clock.running(), on("importing"):
+        source, dims = with_bounds(*read_network(model, either(shapes, example_inputs), dynamic_shapes))
     if instances is not None:
         dims = with_instances(dims, instances)
     check_memory(source, dims)
@@ -101,6 +106,7 @@ def optimize_dynamic(
     _refuse_tracker(config)
     problems, deadline = list[str](), Deadline()
     with (
+        clock.running(),
         joined() as interrupts,
         closing(records.open(config.store), problems) as store,
         closing(make_progress(config.progress), problems) as progress,
@@ -129,7 +135,7 @@ def optimize_dynamic(
         hand_over(network.compiled, lambda: report(UNVERIFIED))
         verification = _compared(network.compiled, source.original, network.examples())
         times = timed(fixed, network.compiled, config, verification, interrupts, problems.append)
-        latencies: dict[str, Any] = {**call_fields(times)}
+        latencies: dict[str, Any] = {**call_fields(times), **spent_fields(clock)}
         finished = replace(report(verification), **latencies)
         problems += log.end(finished)
     pending = [

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike._util import option_checks
+from felixlike._util.spent import on
 from felixlike.features.access import access
 from felixlike.features.allocation import allocation
 from felixlike.features.arithmetic import arithmetic
@@ -82,7 +83,8 @@ class Formulas:
         """Return the formulas for these compute locations."""
         if locations not in self._structures:
             structure = self.sketch.structure(locations)
-            self._structures[locations] = StructureFormulas(structure, self._memo, self.device)
+            with on("formulas"):
+                self._structures[locations] = StructureFormulas(structure, self._memo, self.device)
         return self._structures[locations]
 
     def rows(self, formulas: StructureFormulas) -> npt.NDArray[np.int64]:

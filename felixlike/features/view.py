@@ -26,12 +26,15 @@ class Memo:
         self._spans: dict[tuple[Index, tuple[tuple[Expr, Expr], ...]], tuple[tuple[Expr, Expr], ...]] = {}
         self._difference: dict[tuple[Expr, Expr], Expr] = {}
 
-    def span(self, index: Index, loops: tuple[Loop, ...], level: int) -> tuple[Expr, Expr]:
-        """Return the least and greatest value of an index while the loops from `level` inwards run and others are 0."""
-        key = (index, tuple((loop.variable, loop.extent) for loop in loops))
+    def spans(self, index: Index, loops: tuple[tuple[Expr, Expr], ...]) -> tuple[tuple[Expr, Expr], ...]:
+        """Return the least and greatest value of an index while the loops from each level inwards run, others are 0.
+
+        loops: the variable and the extent of each loop.
+        """
+        key = (index, loops)
         if key not in self._spans:
             self._spans[key] = self._all_levels(index, loops)
-        return self._spans[key][level]
+        return self._spans[key]
 
     def difference(self, high: Expr, low: Expr) -> Expr:
         """Return high − low + 1, expanded."""
@@ -39,14 +42,14 @@ class Memo:
             self._difference[high, low] = expand(high - low + 1)
         return self._difference[high, low]
 
-    def _all_levels(self, index: Index, loops: tuple[Loop, ...]) -> tuple[tuple[Expr, Expr], ...]:
+    def _all_levels(self, index: Index, loops: tuple[tuple[Expr, Expr], ...]) -> tuple[tuple[Expr, Expr], ...]:
         """Return the span of an index for each level, outermost first."""
         running: dict[Expr, Expr] = {}
         moving = index.variables
         spans = [index.span(running)]
-        for loop in reversed(loops):
-            running[loop.variable] = loop.extent
-            spans.append(index.span(running) if loop.variable in moving else spans[-1])
+        for variable, extent in reversed(loops):
+            running[variable] = extent
+            spans.append(index.span(running) if variable in moving else spans[-1])
         return tuple(reversed(spans))
 
 
@@ -101,6 +104,11 @@ class StoreView:
         return expand(flat)
 
     @cached_property
+    def _ranges(self) -> tuple[tuple[Expr, Expr], ...]:
+        """Return the variable and the extent of each loop, with that over a pair."""
+        return tuple((loop.variable, loop.extent) for loop in (*self.loops, *self._pair))
+
+    @cached_property
     def extents(self) -> tuple[Expr, ...]:
         """Return the extents of `loops`."""
         return tuple(loop.extent for loop in self.loops)
@@ -140,16 +148,23 @@ class StoreView:
 
     def _width(self, indices: list[Index], level: int) -> Expr:
         """Return the extent that several indices of one dimension cover together."""
-        loops = (*self.loops, *self._pair)
-        low, high = self.memo.span(indices[0], loops, level)
+        low, high = self.memo.spans(indices[0], self._ranges)[level]
         for other in indices[1:]:
-            first, last = self.memo.span(other, loops, level)
+            first, last = self.memo.spans(other, self._ranges)[level]
             low, high = minimum(low, first), maximum(high, last)
         return self.memo.difference(high, low)
 
     def elements(self, buffer: Buffer, level: int) -> Expr:
         """Return the elements of the box touched while the loops from `level` inwards run."""
-        return mul(self.widths(buffer, level))
+        key = (id(buffer), level)
+        if key not in self._elements:
+            self._elements[key] = mul(self.widths(buffer, level))
+        return self._elements[key]
+
+    @cached_property
+    def _elements(self) -> dict[tuple[int, int], Expr]:
+        """Return the results of `elements` so far, by the identity of the buffer, which the store keeps, and level."""
+        return {}
 
     def touched_bytes(self, level: int) -> Expr:
         """Return the bytes of the boxes of all buffers touched while the loops from `level` inwards run."""

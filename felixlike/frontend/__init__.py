@@ -4,7 +4,7 @@
 """
 
 from felixlike.frontend.imported import Imported, InputSpec, OutputSpec, TensorSpec
-from felixlike.frontend.importers.importer import import_model
+from felixlike.frontend.importers.importer import export_model, import_model
 from felixlike.frontend.importers.input_shapes import parse_shapes
 from felixlike.frontend.importers.relax import outputs_of
 from felixlike.frontend.signature.mutations import NONE, Mutations
@@ -24,6 +24,7 @@ __all__ = [
     "Structure",
     "Task",
     "TensorSpec",
+    "export_model",
     "import_model",
     "make_task",
     "outputs_of",

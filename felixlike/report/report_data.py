@@ -12,6 +12,7 @@ from types import NoneType
 from typing import Any, Self, TypeVar
 
 from felixlike._util.wording import task_title
+from felixlike.report.activity import Activity
 from felixlike.report.task_history import TaskHistory
 from felixlike.report.validation import damaged, shown
 
@@ -48,6 +49,8 @@ class TaskReport:
             the model has no such names, and in reports of earlier versions.
         rounded: What is rounded to `precision`: "factors" of products, or only "weights". Empty for float32, and in
             reports of earlier versions.
+        spent: Seconds of the run that were spent on this task alone, by step. What several tasks wait for at a time is
+            in the run's `spent` only.
     """
 
     name: str
@@ -71,6 +74,7 @@ class TaskReport:
     predicted: float = math.nan
     layers: tuple[str, ...] = ()
     rounded: str = ""
+    spent: dict[str, float] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -98,7 +102,8 @@ class ReportData:
         seed: Seed of the run.
         recalled: Candidates that earlier runs had measured. They count towards the limits.
         note: Further remark for the user.
-        spent: Seconds by step of the run; empty in reports of earlier versions.
+        spent: Seconds by step of the run, which add up to `total_seconds`; empty in reports of earlier versions.
+        activity: What the run's processes did over time; empty in reports of earlier versions.
         precision: Requested precision of products. Each task has the precision that it uses.
         latency: Median seconds of a whole call of the tuned model on the example inputs, on this machine. This value
             and the next five are nan if unknown, and in reports of earlier versions.
@@ -107,6 +112,9 @@ class ReportData:
         eager: Median seconds of a whole call of the original in eager PyTorch, with `compare=True`.
         eager_low: First quartile of these seconds.
         eager_high: Third quartile of these seconds.
+        another_percent: Seconds of tuning after which the sum of all kernels is expected to be a percent less, at the
+            pace of the latest rounds; -1 if these found nothing faster, nan if unknown, and in reports of earlier
+            versions.
     """
 
     model: str
@@ -125,6 +133,7 @@ class ReportData:
     recalled: int = 0
     note: str = ""
     spent: dict[str, float] = field(default_factory=dict)
+    activity: Activity = field(default_factory=Activity)
     precision: str = "float32"
     latency: float = math.nan
     latency_low: float = math.nan
@@ -132,6 +141,7 @@ class ReportData:
     eager: float = math.nan
     eager_low: float = math.nan
     eager_high: float = math.nan
+    another_percent: float = math.nan
 
     @property
     def speedup(self) -> float:
@@ -200,6 +210,8 @@ def _value(value: Any, kind: str, name: str) -> Any:
     """Return a field's value from JSON. kind: the field's annotation. Raise InvalidArtefact for other types."""
     if kind == "TaskHistory":
         return TaskHistory.from_json(value, name)
+    if kind == "Activity":
+        return Activity.from_json(value, name)
     if kind == "tuple[str, ...]":
         return _strings(value, name)
     if kind == "float" and value is None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from felixlike._util.spent import REST
 from felixlike._util.wording import counted
 from felixlike.report.layout import Column, paragraph, table
 from felixlike.report.report_data import ReportData, TaskReport
@@ -50,6 +51,13 @@ _NAME_RANK = 7
 """Rank of the column of names beside the layers."""
 
 
+_SPENT = (Column("spent on", right=False), Column("seconds"), Column("share"))
+"""Columns of the table of what a run's seconds were spent on."""
+
+_LEAST = 0.01
+"""Share of a run from which a step has a row of its own. Chosen by hand."""
+
+
 def report_text(report: ReportData, *, width: int | None = None) -> str:
     """Format a report as plain text.
 
@@ -62,7 +70,17 @@ def report_text(report: ReportData, *, width: int | None = None) -> str:
     lines += ["", *table(columns, rows, width), ""]
     for note in (*task_notes(report), *run_notes(report)):
         lines += paragraph(note, width)
+    if report.spent:
+        lines += ["", *table(_SPENT, _spent_rows(report), width)]
     return "\n".join(lines)
+
+
+def _spent_rows(report: ReportData) -> list[tuple[str, str, str]]:
+    """Return the steps of a run, the longest first, with their seconds and shares; the last row is all others."""
+    whole = math.fsum(report.spent.values()) or 1.0
+    long = {step: taken for step, taken in report.spent.items() if taken >= _LEAST * whole and step != REST}
+    shown = [*sorted(long.items(), key=lambda pair: -pair[1]), (REST, whole - math.fsum(long.values()))]
+    return [(step, f"{taken:.2f}", f"{taken / whole:.0%}") for step, taken in shown]
 
 
 def store_text(title: str, workloads: Sequence[WorkloadSummary], *, timings: int = 0, width: int | None = None) -> str:
@@ -185,6 +203,14 @@ def run_notes(report: ReportData) -> list[str]:
         + (f", after {counted(report.recalled, 'candidate')} from the store" if report.recalled else "")
         + f"; {report.stopped}."
     ]
+    if math.isfinite(idle := report.activity.idle):
+        lines.append(
+            f"The {counted(report.activity.cores, 'core')} had no work of this run for {idle:.0%} of the time."
+        )
+    if report.another_percent < 0:
+        lines.append("The latest rounds found nothing faster.")
+    elif math.isfinite(report.another_percent):
+        lines.append(f"At their pace, another percent would take about {_seconds(report.another_percent)} of tuning.")
     lines += call_notes(report)
     if report.reference:
         error = f"{report.error:.1e}" if math.isfinite(report.error) else "unknown"
@@ -194,6 +220,14 @@ def run_notes(report: ReportData) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     lines.append(f"Seed {report.seed}; {versions}.")
     return lines
+
+
+def _seconds(seconds: float) -> str:
+    """Return a time as text: seconds, minutes or hours."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(1.0, seconds):.0f} s"
 
 
 def call_notes(report: ReportData) -> list[str]:

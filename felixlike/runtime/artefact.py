@@ -12,7 +12,9 @@ import contextlib
 import io
 import json
 import os
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import IO, Any
 
 from felixlike import _tvm, codegen
@@ -192,6 +194,30 @@ def _with_constants_apart(compiled: Compiled) -> tuple[Any, tuple[Any, ...]]:
 
     module, constants = codegen.constants_as_parameters(compiled.lowered)
     return module, tuple(map(from_dlpack, constants))
+
+
+def linked_model(runnable: Any, lowered: Any, attributes: Mapping[str, Any]) -> Compiled:
+    """Link a compiled module for a CPU into a shared library, and open that.
+
+    Machine code is generated once, for the library, from which the model can be saved too.
+
+    Args:
+        runnable: The runnable module, whose machine code has not been generated.
+        lowered: The Relax module that was compiled.
+        attributes: Further arguments of `Compiled`.
+
+    Raises:
+        CompilationFailed: No C compiler is found, or linking fails.
+        InvalidModel: The class of the outputs cannot be named in a file.
+    """
+    key = f"{attributes['name']}-{uuid.uuid4().hex}"
+    unopened: Any = SimpleNamespace(lowered=lowered, sizes=None, key=key, **attributes)
+    module, constants = _with_constants_apart(unopened)
+    code = artefact_description.describe(unopened, constants)
+    kernels = codegen.kernels_of_runnable(runnable)
+    library = Library(_linked(module, kernels, unopened, code, apart=bool(constants)))
+    opened = codegen.open_library(str(library.files[artefact_file.CODE]))
+    return Compiled(opened, lowered=lowered, library=library, constants=constants, key=key, **attributes)
 
 
 def _on_cpu(tensors: Iterable[Any]) -> Iterator[Any]:

@@ -10,12 +10,14 @@ from typing import Any
 
 from felixlike import _tvm, codegen, hardware
 from felixlike._util.garbage import collecting_later
+from felixlike._util.spent import on
 from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import kind_of
 from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
 from felixlike.frontend import Imported, outputs_of
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE
 from felixlike.frontend.importers.pytorch_regions import operators_in
+from felixlike.runtime.artefact import linked_model
 from felixlike.runtime.callable import Compiled
 from felixlike.runtime.constant_packing import with_packed_constants
 from felixlike.runtime.in_place_kernels import with_writes_in_place
@@ -25,13 +27,16 @@ _OTHERWISE = "rewrite the part that the message names with other operators"
 
 @default_modes()
 @collecting_later()
-def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> Compiled:
+def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None, *, linked: bool = False) -> Compiled:
     """Compile a model with schedules for some or all of its tasks.
 
     Args:
         imported: The model.
         schedules: Maps task keys to a scheduled PrimFunc, an IRModule with "main", or a Schedule. Other tasks remain
             unscheduled.
+        linked: Whether to link a model for a CPU into a shared library, which `save` writes as it is, instead of
+            generating its machine code in memory. It takes as long, but needs a C compiler; without one, it has no
+            effect.
 
     Returns:
         The compiled model.
@@ -41,20 +46,23 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
         CompilationFailed: TVM could not compile the model.
     """
     lowered, executable = lowered_model(imported, schedules)
-    return Compiled(
-        executable.jit(),
-        inputs=imported.inputs,
-        outputs=outputs_of(imported.module["main"], imported.structure, imported.orders, where=imported.name),
-        signature=imported.signature,
-        structure=imported.structure,
-        target=imported.target,
-        name=imported.name,
-        lowered=lowered,
-        parallel=_tvm.runs_in_parallel(lowered),
-        unaligned=hardware.kind_of(imported.target).on_host,
-        mutations=imported.mutations,
-        pytorch=operators_in(imported.module),
-    )
+    on_host = hardware.kind_of(imported.target).on_host
+    attributes: dict[str, Any] = {
+        "inputs": imported.inputs,
+        "outputs": outputs_of(imported.module["main"], imported.structure, imported.orders, where=imported.name),
+        "signature": imported.signature,
+        "structure": imported.structure,
+        "target": imported.target,
+        "name": imported.name,
+        "parallel": _tvm.runs_in_parallel(lowered),
+        "unaligned": on_host,
+        "mutations": imported.mutations,
+        "pytorch": operators_in(imported.module),
+    }
+    with on("linking"):
+        if linked and on_host and hardware.c_compiler() is not None:
+            return linked_model(executable.jit(), lowered, attributes)
+        return Compiled(executable.jit(), lowered=lowered, **attributes)
 
 
 def lowered_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> tuple[Any, Any]:

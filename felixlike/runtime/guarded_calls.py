@@ -40,7 +40,7 @@ def damage_by_kernels(compiled: Compiled, tensors: Sequence[Any]) -> str:
     machine = compiled._virtual_machine()
     instrument = _Instrument(compiled.lowered)
     machine.set_instrument(instrument)
-    machine["main"](*[contiguous_copy(tensor) for tensor in (*tensors, *compiled.mutations.state)])
+    compiled._main(machine)(*[contiguous_copy(tensor) for tensor in (*tensors, *compiled.mutations.state)])
     return instrument.words
 
 

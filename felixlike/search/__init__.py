@@ -9,7 +9,14 @@ from felixlike.search.candidate import Candidate
 from felixlike.search.predicted import Predicted
 from felixlike.search.presets import PRESETS, Preset
 from felixlike.search.registry import STRATEGIES, make_strategy, strategy_names
-from felixlike.search.scheduler import Progress, Scheduling, next_task, similarity_tag
+from felixlike.search.scheduler import (
+    Progress,
+    Scheduling,
+    next_task,
+    seconds_to_save,
+    similarity_tag,
+    worthwhile,
+)
 from felixlike.search.space import Space
 from felixlike.search.strategies.adatune import AdaTune
 from felixlike.search.strategies.evolutionary import Evolutionary
@@ -44,8 +51,10 @@ __all__ = [
     "draw",
     "make_strategy",
     "next_task",
+    "seconds_to_save",
     "similarity_tag",
     "strategy_names",
+    "worthwhile",
 ]
 
 

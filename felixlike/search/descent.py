@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from felixlike._util import option_checks
+from felixlike._util.spent import on
 from felixlike.costmodel import CostModel
 from felixlike.search.checks import checked
 from felixlike.search.rounding import LogPoints
@@ -185,6 +186,7 @@ class _Trajectories:
         return gradient
 
 
+@on("descending")
 def descend(walks: Sequence[Start], model: CostModel, options: Descent, task: str | None = None) -> list[LogPoints]:
     """Descend from all seeds and return the points recorded along the trajectories.
 

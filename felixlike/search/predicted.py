@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from felixlike._util.spent import on
 from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import CostModel
 from felixlike.costmodel.bottleneck import Bottlenecks
@@ -50,7 +51,8 @@ class Predicted(Strategy):
 
         If the model is untrained or a sketch is not symbolic, candidates are sampled at random and come last. After the
         run's deadline only one structure is scored."""
-        scored = _scored(space, self.model, rng) if self.model.trained else []
+        with on("ranking"):
+            scored = _scored(space, self.model, rng) if self.model.trained else []
         scored = [c for c in scored if c.key not in known.seen]
         best = sorted(scored, key=lambda c: -c.score)[:count]
         seen = known.seen | {c.key for c in best}

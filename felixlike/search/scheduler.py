@@ -15,7 +15,7 @@ operators and have about the same number of operations.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from felixlike import _tvm
@@ -103,7 +103,9 @@ def similarity_tag(task: Task) -> str:
     return "_".join([*names, str(int(math.log(task.flops + 1.0, _LOG_BASE)))]) if names else ""
 
 
-def next_task(tasks: Sequence[Progress], options: Scheduling | None = None) -> int | None:
+def next_task(
+    tasks: Sequence[Progress], options: Scheduling | None = None, among: Collection[int] | None = None
+) -> int | None:
     """Return the index of the task for the next round; None if all are exhausted.
 
     Tasks without a round come first, in their order.
@@ -111,9 +113,10 @@ def next_task(tasks: Sequence[Progress], options: Scheduling | None = None) -> i
     Args:
         tasks: The history of each task.
         options: Options of the rule; None for the defaults.
+        among: Indices of the tasks to choose from; None for all.
     """
     options = options or Scheduling()
-    open_ = [i for i, task in enumerate(tasks) if not task.exhausted]
+    open_ = [i for i, task in enumerate(tasks) if not task.exhausted and (among is None or i in among)]
     if not open_:
         return None
     unserved = [i for i in open_ if not tasks[i].best]
@@ -145,6 +148,51 @@ def expected_gain(task: Progress, options: Scheduling | None = None, similar: Se
         fall = max(fall, (latest - reachable) * len(task.best) / candidates)
     gain = task.weight * (options.alpha * slope + (1 - options.alpha) * fall)
     return gain / (task.cost / candidates) if options.per_second and task.cost > 0 else gain
+
+
+def worthwhile(tasks: Sequence[Progress], least: float) -> list[int]:
+    """Return the indices of the tasks for which another round is worth it.
+
+    Gains fall from round to round, so it is not if the latest round has saved less than a share of a call's time. A
+    task that has had one round may become twice as fast at most.
+
+    Args:
+        tasks: The history of each task.
+        least: The least share of a call's time, 0 to 1.
+    """
+    enough = least * _call(tasks)
+
+    def expected(task: Progress) -> float:
+        if not task.best or not math.isfinite(task.best[-1]):
+            return math.inf
+        return task.weight * (task.best[-2] - task.best[-1] if len(task.best) > 1 else task.best[-1] / 2)
+
+    return [index for index, task in enumerate(tasks) if not task.exhausted and expected(task) >= enough]
+
+
+def seconds_to_save(share: float, tasks: Sequence[Progress], a_candidate: float, window: int = 3) -> float:
+    """Return the seconds of tuning after which a call is expected to take a share less time; inf if nothing is found.
+
+    The search goes on at the pace of the latest rounds of the task in which they have saved most per candidate.
+
+    Args:
+        share: Share of a call's time, 0 to 1.
+        tasks: The history of each task.
+        a_candidate: Seconds of tuning per candidate.
+        window: Number of latest rounds.
+    """
+    paces = [0.0]
+    for task in (task for task in tasks if not task.exhausted and len(task.best) > 1):
+        first = max(0, len(task.best) - 1 - window)
+        fall = task.best[first] - task.best[-1]
+        if math.isfinite(fall):
+            paces.append(task.weight * fall / max(1, sum(task.counts[first + 1 :])))
+    return share * _call(tasks) * a_candidate / max(paces) if max(paces) > 0 else math.inf
+
+
+def _call(tasks: Sequence[Progress]) -> float:
+    """Return the seconds of all calls of tasks with a correct schedule."""
+    return math.fsum(task.weight * task.best[-1] for task in tasks if task.best and math.isfinite(task.best[-1]))
 
 
 def _similar(task: Progress, tasks: Sequence[Progress]) -> list[Progress]:

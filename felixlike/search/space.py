@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from felixlike._util.deadline import Deadline
+from felixlike._util.spent import on
 from felixlike.errors import UnsupportedSketch
 from felixlike.features import FeatureArray, Formulas, formulas
 from felixlike.frontend.task import Task
@@ -118,7 +119,8 @@ class Space:
 
     def _usable(self, space: str) -> tuple[Sketch, ...]:
         """Return the usable sketches of a design space."""
-        return tuple(sketch for sketch in self._all_sketches(space) if self._is_usable(sketch))
+        with on("sketches"):
+            return tuple(sketch for sketch in self._all_sketches(space) if self._is_usable(sketch))
 
     def _all_sketches(self, space: str) -> tuple[Sketch, ...]:
         """Return the sketches of a design space, or of MetaSchedule's if a rule fails."""

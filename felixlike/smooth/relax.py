@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from felixlike._util import option_checks
+from felixlike._util.spent import on
 from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import kind_of, shown
 from felixlike.errors import InvalidOption, InvalidPoint
@@ -101,7 +102,7 @@ class Relaxed(nn.Module):
         key = "_".join(map(str, locations)) or "only"
         formulas = self.formulas.of_structure(locations)
         if key not in self._lowered:
-            with _uncollected():
+            with _uncollected(), on("formulas"):
                 self._lowered[key] = Lowered(self.graph(locations), self._columns).to(self.dtype)
         lowered = self._lowered[key]
         assert isinstance(lowered, Lowered)
@@ -166,12 +167,13 @@ class Relaxed(nn.Module):
 
 def smooth_graph(roots: Sequence[Expr], shifted: frozenset[str]) -> SmoothGraph:
     """Return the smooth program of log(1 + root) for every root, from the cache or by equality saturation."""
-    key = cache.cache_key(roots, shifted)
-    graph = cache.load(key)
-    if graph is None:
-        graph = saturate(roots, shifted=shifted)
-        cache.store(key, graph)
-    return graph
+    with on("saturating"):
+        key = cache.cache_key(roots, shifted)
+        graph = cache.load(key)
+        if graph is None:
+            graph = saturate(roots, shifted=shifted)
+            cache.store(key, graph)
+        return graph
 
 
 @contextmanager

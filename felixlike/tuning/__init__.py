@@ -2,7 +2,7 @@
 
 from felixlike.tuning.budget import Budget
 from felixlike.tuning.choice import Choice, How, at_hand, check_ahead, choose, choose_safely
-from felixlike.tuning.history import History, Spent
+from felixlike.tuning.history import History
 from felixlike.tuning.predictions import Predictions
 from felixlike.tuning.session import Event, Session
 from felixlike.tuning.state import TaskState
@@ -16,7 +16,6 @@ __all__ = [
     "How",
     "Predictions",
     "Session",
-    "Spent",
     "TaskState",
     "at_hand",
     "check_ahead",

@@ -24,7 +24,7 @@ class Effort(StrEnum):
     QUICK = "quick"
     """One round per task."""
     NORMAL = "normal"
-    """Four rounds per task."""
+    """Up to four rounds per task, as long as they gain something."""
     THOROUGH = "thorough"
     """Sixteen rounds per task."""
 
@@ -39,6 +39,9 @@ _ROUNDS_PER_TASK = {Effort.INSTANT: 0, Effort.QUICK: 1, Effort.NORMAL: 4, Effort
 TRIALS_PER_ROUND = 16
 """Default maximum number of candidates measured in one round of one task, as in Felix."""
 
+LEAST_GAIN = 0.001
+"""Share of a call's time, chosen by hand: users do not notice several times as much, and timings differ by more."""
+
 _NO_LIMIT = "leave it out for no limit"
 
 
@@ -51,6 +54,8 @@ class Budget:
         trials: Maximum number of measured candidates; None for no limit.
         seconds: Maximum time in seconds, including earlier runs; None for no limit. With inf the run ends when no
             candidates are left.
+        least_gain: Share of a call's time that the latest round of a task must have saved, so that it has another one;
+            0 to use up the limits.
         started: Start of the run, by `time.monotonic`.
         spent_rounds: Rounds spent, including earlier runs.
         spent_trials: Trials spent, including earlier runs.
@@ -65,6 +70,7 @@ class Budget:
     rounds: int | None = None
     trials: int | None = None
     seconds: float | None = None
+    least_gain: float = 0.0
     started: float = field(default_factory=time.monotonic)
     spent_rounds: int = 0
     spent_trials: int = 0
@@ -83,9 +89,12 @@ class Budget:
             )
 
     def with_default(self, tasks: int, effort: Effort = Effort.NORMAL) -> Budget:
-        """Set the number of rounds of an effort if there is no limit; return self."""
+        """Set the number of rounds of an effort if there is no limit; return self.
+
+        With the normal effort the search also ends when another round is not worth it, see `least_gain`."""
         if self.rounds is None and self.trials is None and self.seconds is None:
             self.rounds = effort.rounds_per_task * tasks
+            self.least_gain = LEAST_GAIN if effort is Effort.NORMAL else 0.0
         return self
 
     def over_all(self, tasks: int, trials_per_round: int | None = None) -> Budget:

@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from felixlike._util.deadline import OutOfTime
 from felixlike._util.interrupts import Interrupts
+from felixlike._util.spent import on_task
 from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import CostModel
 from felixlike.errors import InvalidModel, ReferenceFailed, first_line
@@ -98,13 +99,16 @@ def check_ahead(states: Sequence[TaskState], model: CostModel, pool: Pool, kept:
     """
     bare = [state for state in states if not (state.known.best or state.unverifiable)]
     for state in bare:
-        state.kept = kept.find(state) if kept is not None else None
+        with on_task(state.task.key):
+            state.kept = kept.find(state) if kept is not None else None
     waiting = [state for state in bare if state.kept is None]
     submitted: list[TaskState] = []
 
     def requests() -> Iterator[tuple[Task, Candidate]]:
         for state in waiting:
-            for first in _unmeasured(state, model)[:1]:
+            with on_task(state.task.key):
+                candidates = _unmeasured(state, model)
+            for first in candidates[:1]:
                 submitted.append(state)
                 yield state.task, first
 

@@ -1,15 +1,12 @@
-"""Record the measurements of a task in order, and the time that a run spends on each step.
+"""Record the measurements of a task in order.
 
-Inputs: measurements; the begin and end of steps. Output: numbers for reports.
+Inputs: measurements. Output: numbers for reports.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import time
 from array import array
-from collections.abc import Iterator
 
 from felixlike.measure import Measurement, Status
 
@@ -50,27 +47,3 @@ class History:
         first = zip(self.score[: self.first], self.latency[: self.first], strict=True)
         scored = [pair for pair in first if not math.isnan(pair[0]) and math.isfinite(pair[1])]
         return max(scored, key=lambda pair: pair[0], default=(math.nan, math.nan))[1]
-
-
-class Spent:
-    """Wall-clock seconds per step. The time of a nested step counts for the inner step only."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._inner = [0.0]
-
-    @contextlib.contextmanager
-    def on(self, step: str) -> Iterator[None]:
-        """Add the time of the block to a step."""
-        started = time.monotonic()
-        self._inner.append(0.0)
-        try:
-            yield
-        finally:
-            taken = time.monotonic() - started
-            self.add(step, max(0.0, taken - self._inner.pop()))
-            self._inner[-1] += taken
-
-    def add(self, step: str, seconds: float) -> None:
-        """Add seconds to a step."""
-        self.seconds[step] = self.seconds.get(step, 0.0) + seconds

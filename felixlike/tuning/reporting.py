@@ -5,20 +5,25 @@ Inputs: the run's configuration, session and build. Output: `Report`. Parts of a
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any, TypeVar
 
 from felixlike._util.interrupts import Interrupts
+from felixlike._util.spent import Spent
 from felixlike._version import __version__
 from felixlike.errors import first_line
 from felixlike.frontend import Imported
 from felixlike.hardware import FLOAT32, precision_of
+from felixlike.hardware.probe import usable_cores
 from felixlike.report import Report, TaskReport
+from felixlike.report.activity import Activity
 from felixlike.report.task_history import TaskHistory, task_history_of
 from felixlike.runtime import Verdict, Verification
+from felixlike.search import seconds_to_save
 from felixlike.symbolic.program.tree import loop_tree
 from felixlike.tuning.budget import Budget
 from felixlike.tuning.choice import Choice
@@ -93,15 +98,25 @@ class Reporter:
             seed=self.config.seed,
             recalled=self.budget.found_trials,
             precision=precision_of(self.imported.target).name,
-            spent={step: round(seconds, 3) for step, seconds in self.session.spent.seconds.items()},
             note=" ".join(filter(None, (self.imported.note, verification_note(verification), times.words))),
+            another_percent=self._another_percent(),
+            **spent_fields(self.session.spent),
             **call_fields(times),
         )
+
+    def _another_percent(self) -> float:
+        """Return the seconds after which another percent is expected; -1 for never, nan if nothing was measured."""
+        if not self.budget.new_trials:
+            return math.nan
+        seconds = seconds_to_save(0.01, self.session.progress, self.searched.seconds / self.budget.new_trials)
+        return seconds if math.isfinite(seconds) else -1.0
 
     def tasks(self) -> tuple[TaskReport, ...]:
         """Return the reports of all tasks."""
         build = self.build
-        return tuple(map(self._task, self.session.states, build.choices, build.modules))
+        reports = map(self._task, self.session.states, build.choices, build.modules)
+        spent = self.session.spent.tasks
+        return tuple(replace(report, spent=_rounded(spent.get(report.workload, {}))) for report in reports)
 
     def _task(self, state: TaskState, choice: Choice, module: Any | None) -> TaskReport:
         """Return the report of one task."""
@@ -118,6 +133,8 @@ class Reporter:
             return self.searched.failure
         if self.session.interrupted:
             return "interrupted"
+        if self.session.settled:
+            return f"the latest round of every task saved less than {budget.least_gain:.1%} of a call"
         if budget.rounds is not None and budget.spent_rounds >= budget.rounds:
             return "the rounds were used up"
         if budget.trials is not None and budget.spent_trials >= budget.trials:
@@ -137,7 +154,18 @@ class Reporter:
         return otherwise
 
 
-def call_fields(times: CallTimes) -> dict[str, float]:
+def spent_fields(spent: Spent) -> dict[str, Any]:
+    """Return the report's fields on what a run's seconds were spent on, until now."""
+    spent.update()
+    return {"spent": _rounded(spent.seconds), "activity": Activity.of(spent, usable_cores())}
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of steps to a millisecond, without those that took less."""
+    return {step: round(taken, 3) for step, taken in seconds.items() if taken >= 5e-4}
+
+
+def call_fields(times: CallTimes) -> dict[str, Any]:
     """Return the report's fields on whole calls."""
     fields: dict[str, float] = {}
     for name, timed in (("latency", times.tuned), ("eager", times.eager)):

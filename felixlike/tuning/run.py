@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 from felixlike import costmodel, records, runtime
 from felixlike._util.deadline import Deadline
 from felixlike._util.interrupts import Interrupts, joined
+from felixlike._util.spent import Spent, clock, on, on_task
 from felixlike.costmodel import CostModel
 from felixlike.errors import (
     FallbackWarning,
@@ -26,7 +28,7 @@ from felixlike.errors import (
     SearchFailedWarning,
     first_line,
 )
-from felixlike.frontend import Imported, Task, import_model
+from felixlike.frontend import Imported, Task, export_model, import_model
 from felixlike.frontend.imported import warnings_of
 from felixlike.hardware import kind_of, simulated, target_device
 from felixlike.measure import Pool
@@ -35,17 +37,18 @@ from felixlike.report.progress import Reporter as ProgressDisplay
 from felixlike.runtime import Compiled, Verdict, Verification
 from felixlike.search import make_strategy
 from felixlike.tuning.budget import Budget
-from felixlike.tuning.choice import Choice, check_ahead, choose_safely
+from felixlike.tuning.choice import Choice, How, check_ahead, choose_safely
 from felixlike.tuning.compiling import Build, compile_chosen
 from felixlike.tuning.config import RunConfig
+from felixlike.tuning.finished import Entry, may_reuse, reused_note, reused_report
 from felixlike.tuning.in_context import InContext, is_small, seconds_needed, seconds_reserved
 from felixlike.tuning.predictions import Predictions
-from felixlike.tuning.reporting import Reporter, Searched, versions
+from felixlike.tuning.reporting import Reporter, Searched, call_fields, spent_fields, verification_note, versions
 from felixlike.tuning.session import OVERTIME, Event, Session
 from felixlike.tuning.state import TaskState
 from felixlike.tuning.threads import one_thread
 from felixlike.tuning.timing import CallTimes, call_times, require_eager
-from felixlike.tuning.verifying import UNVERIFIED, hand_over, verify
+from felixlike.tuning.verifying import UNVERIFIED, error_of_precisions, hand_over, verified, verify
 
 _T = TypeVar("_T")
 
@@ -67,7 +70,7 @@ class Result:
     warnings: tuple[FelixlikeWarning, ...]
 
 
-def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Result:
+def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig, spent: Spent | None = None) -> Result:
     """Tune a model with fixed sizes.
 
     Args:
@@ -75,6 +78,7 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
         shapes: As for `felixlike.optimize`, without `Dim`s.
         example_inputs: Another name for `shapes`.
         config: The run's options.
+        spent: The clock of the run, which may have run before; None for a new one.
 
     Returns:
         The compiled model, its report and what there is to tell about it.
@@ -83,11 +87,18 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
         FelixlikeError: As for `felixlike.optimize`, except VerificationFailed, which `tell` raises.
     """
     require_eager(model, config)
+    with (spent or Spent(config.started)).running():
+        return _tuned(model, shapes, example_inputs, config)
+
+
+def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Result:
+    """Tune a model while a clock runs; see `tune`."""
     budget, deadline, problems = config.budget(), Deadline(), list[str]()
     open_pool = config.pool_factory(deadline)
-    predictor = costmodel.load(
-        kind_of(config.target).device, config.weights, seed=config.seed, device=target_device(config.target)
-    )
+    with on("loading packages"):
+        predictor = costmodel.load(
+            kind_of(config.target).device, config.weights, seed=config.seed, device=target_device(config.target)
+        )
     with (
         joined() as interrupts,
         closing(records.open(config.store), problems) as store,
@@ -95,26 +106,70 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Res
         closing(RunLog(config.store), problems) as log,
     ):
         run = Run(config, budget, deadline, predictor, store, progress, log, interrupts, problems)
+        progress.say("importing the model")
+        entry: Entry | None = None
+        if may_reuse(config):
+            with on("importing"):
+                exported = export_model(model, shapes, example_inputs=example_inputs)
+                if exported is not model:
+                    model, shapes, example_inputs = exported, None, None
+                entry = Entry.of(model, config, predictor)
+            with on("reusing"):
+                found = None if entry is None else entry.find(store)
+            if entry is not None and found is not None:
+                return _reused(entry, *found, run)
         with closing(open_pool(), problems) as pool:  # its processes start while the model is imported
-            progress.say("importing the model")
-            imported = import_model(model, shapes, config.target, example_inputs=example_inputs)
+            with on("importing"):
+                imported = import_model(model, shapes, config.target, example_inputs=example_inputs)
             budget.with_default(len(imported.tasks), config.effort)
             log.write("start", **start_event(imported.name, imported.tasks, budget, config))
             chosen = run.chosen(imported.tasks, pool)
         session = chosen.session
-        build, reporter = run.built(imported, chosen, partial(runtime.compile_model, imported), whole=True)
+        compiled = partial(runtime.compile_model, imported)
+        if entry is not None:
+            compiled = partial(runtime.compile_model, imported, linked=True)
+        build, reporter = run.built(imported, chosen, compiled, whole=True)
         imported = replace(imported, module=None)  # frees the weights as imported: the build has its own
-        with session.spent.on("comparing"):
+        with on("verifying"):
             interrupts.attempt(lambda: hand_over(build.compiled, lambda: reporter.report(UNVERIFIED)), lambda: None)
             verification = verify(imported, build, interrupts)
         if config.compare:
             progress.say("timing the model beside eager PyTorch")
-        with session.spent.on("timing"):
+        with on("timing"):
             times = timed(imported, build.compiled, config, verification, interrupts, problems.append)
         report = reporter.report(verification, times)
+        predicted = not any(choice.how is How.MEASURED for choice in chosen.choices)
+        if entry is not None and predicted and run.is_clean(session) and verification.verdict is Verdict.RIGHT:
+            with on("keeping"):
+                entry.keep(build.compiled, report)
+            seconds = time.monotonic() - config.started
+            report = replace(report, total_seconds=seconds, **spent_fields(session.spent))
         problems += log.end(report)
     pending = _warnings(imported, session.states, chosen.searched.failure, problems)
     return Result(build.compiled, report, verification, pending)
+
+
+def _reused(entry: Entry, compiled: Compiled, earlier: Report, run: Run) -> Result:
+    """Verify and time a model of an earlier run."""
+    config, interrupts = run.config, run.interrupts
+    spent = clock() or Spent(config.started)
+    imported = entry.imported(compiled)
+    compiled.threads = config.threads or 0
+    run.log.write("start", **start_event(imported.name, (), run.budget, config))
+    make = partial(reused_report, earlier, config, spent)
+    with on("verifying"):
+        interrupts.attempt(lambda: hand_over(compiled, make), lambda: None)
+        products = error_of_precisions(config.target, {task.precision for task in earlier.tasks})
+        verification = verified(imported, compiled, products, interrupts)
+    if config.compare:
+        run.progress.say("timing the model beside eager PyTorch")
+    with on("timing"):
+        times = timed(imported, compiled, config, verification, interrupts, run.problems.append)
+    note = reused_note(earlier, verification_note(verification), times.words)
+    fields = {"error": verification.error, "reference": verification.reference, "note": note, **call_fields(times)}
+    report = make(**fields)
+    run.problems.extend(run.log.end(report))
+    return Result(compiled, report, verification, _warnings(imported, [], "", run.problems))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,15 +266,19 @@ class Run:
                 return base
 
         context = InContext(imported, session.states, chosen.choices) if whole and self._in_context(imported) else None
-        with session.spent.on("compiling"):
+        with on("compiling"):
             build = finish(context.choices() if context else chosen.choices)
         enough = self.budget.seconds_left() >= seconds_needed(len(session.states))
         if context and context.undecided and enough:
             self.progress.say("timing the best schedules in the model")
-            with session.spent.on("timing in the model"):
+            with on("timing in the model"):
                 build = self.interrupts.attempt(partial(improve, context, build), lambda: build)
         bare = replace(imported, module=None)  # the build has its own weights
         return build, Reporter(self.config, bare, session, self.budget, chosen.searched, build, self.interrupts, note)
+
+    def is_clean(self, session: Session) -> bool:
+        """Return whether the run had no problem, no fault and no interrupt, so that another one would do the same."""
+        return not (self.problems or session.interrupted or any(state.faults for state in session.states))
 
     def _in_context(self, imported: Imported) -> bool:
         """Return whether schedules may be timed in the model: on this machine, where calls leave no traces."""
@@ -240,7 +299,6 @@ def search(session: Session, budget: Budget, pool: Pool, interrupts: Interrupts)
     Returns:
         The end of the search.
     """
-    session.spent.add("importing", budget.elapsed())  # everything until now
     failure = ""
     try:
         with interrupts.search():
@@ -282,7 +340,7 @@ def choose(
     Returns:
         The choice of each task.
     """
-    with session.spent.on("choosing"):
+    with on("choosing"):
         session.deadline.move(budget.seconds_to(OVERTIME.choosing), least=OVERTIME.least)
         cache = Predictions(model, seed=seed) if not (model.learned or budget.new_trials) else None
         try:
@@ -291,7 +349,8 @@ def choose(
             note(f"checking schedules together failed: {first_line(error)}")
         choices: list[Choice] = []
         for state in session.states:
-            choice, problem = choose_safely(state, model, pool, interrupts, cache)
+            with on_task(state.task.key):
+                choice, problem = choose_safely(state, model, pool, interrupts, cache)
             choices.append(choice)
             if problem:
                 note(problem)

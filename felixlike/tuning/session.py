@@ -19,16 +19,26 @@ from typing import Any
 import numpy as np
 
 from felixlike._util.deadline import Deadline, OutOfTime
+from felixlike._util.spent import Spent, clock
 from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import CostModel
 from felixlike.errors import FelixlikeError, InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
 from felixlike.records import Brief, Store, make_record, make_run
-from felixlike.search import Candidate, Key, Measured, Observations, Progress, Strategy, next_task, similarity_tag
+from felixlike.search import (
+    Candidate,
+    Key,
+    Measured,
+    Observations,
+    Progress,
+    Strategy,
+    next_task,
+    similarity_tag,
+    worthwhile,
+)
 from felixlike.symbolic import SpaceName
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
-from felixlike.tuning.history import Spent
 from felixlike.tuning.state import TaskState
 
 
@@ -116,7 +126,8 @@ class Session:
     Attributes:
         states: The state of each task.
         interrupted: Whether an interrupt ended the run.
-        spent: Seconds per step of the run.
+        settled: Whether the run ended since another round was not worth it for any task.
+        spent: Seconds per step of the run: the clock that runs in this thread, else a new one.
     """
 
     def __init__(
@@ -144,8 +155,8 @@ class Session:
             )
             for task in tasks
         ]
-        self.interrupted = False
-        self.spent = Spent()
+        self.interrupted = self.settled = False
+        self.spent = clock() or Spent()
         self._strategy, self._pool, self._store = strategy, pool, store
         self._weights = model.version()
         strategy.begin(model)
@@ -170,14 +181,17 @@ class Session:
         recalled = 0
         try:
             for state in self.states:
-                with self.spent.on("recalling"):
+                with self.spent.on("recalling"), self.spent.on_task(state.task.key):
                     self._recall(state, budget)
                 recalled += 1
-            while (count := budget.next_batch(self._strategy.trials_per_round)) and (index := self._next()) is not None:
+            while (count := budget.next_batch(self._strategy.trials_per_round)) and (
+                index := self._next(budget)
+            ) is not None:
                 self._move_deadline(budget)
                 if self.deadline.passed:
                     break
-                self._round(index, min(count, self._share(budget)), budget)
+                with self.spent.on_task(self.states[index].task.key):
+                    self._round(index, min(count, self._share(budget)), budget)
                 self._store.spend(run, budget.elapsed())
         except KeyboardInterrupt:
             self.interrupted = True
@@ -185,6 +199,11 @@ class Session:
                 state.known, state.measured = Observations(), {}
                 self._recall(state, Budget())
             self._store.spend(run, budget.elapsed())
+
+    @property
+    def progress(self) -> list[Progress]:
+        """Return the history of each task."""
+        return [state.progress for state in self.states]
 
     def _move_deadline(self, budget: Budget) -> None:
         """Move the deadline to leave time for later steps, which take longer for models of many tasks."""
@@ -198,9 +217,11 @@ class Session:
         """Return the maximum number of candidates of a round."""
         return self._strategy.trials_per_round or TRIALS_PER_ROUND
 
-    def _next(self) -> int | None:
-        """Return the index of the task for the next round; None if all are exhausted."""
-        return next_task([state.progress for state in self.states], self._strategy.scheduling)
+    def _next(self, budget: Budget) -> int | None:
+        """Return the index of the task for the next round; None if all are exhausted, or none is worth it."""
+        among = worthwhile(self.progress, budget.least_gain) if budget.least_gain else None
+        self.settled = among == [] and not all(task.exhausted for task in self.progress)
+        return next_task(self.progress, self._strategy.scheduling, among)
 
     def _share(self, budget: Budget) -> int:
         """Return the maximum number of candidates of a round, so that every task has a round before one has a second.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -53,12 +53,14 @@ def hand_over(compiled: Compiled, report: Callable[[], Report]) -> None:
 
 def verify(imported: Imported, build: Build, interrupts: Interrupts) -> Verification:
     """Compare the model with the original, if possible and not interrupted."""
-    compiled = build.compiled
+    return verified(imported, build.compiled, product_error(imported.target, build.choices), interrupts)
+
+
+def verified(imported: Imported, compiled: Compiled, products: float, interrupts: Interrupts) -> Verification:
+    """Compare a compiled model with the original. products: error allowed for products of reduced precision."""
     try:
         return interrupts.attempt(
-            lambda: runtime.max_relative_error(
-                compiled, imported.original, imported.examples, products=product_error(imported.target, build.choices)
-            ),
+            lambda: runtime.max_relative_error(compiled, imported.original, imported.examples, products=products),
             lambda: UNVERIFIED,
         )
     except (Exception, SystemExit) as error:  # the user's model may raise anything
@@ -67,8 +69,14 @@ def verify(imported: Imported, build: Build, interrupts: Interrupts) -> Verifica
 
 def product_error(target: Any, choices: Sequence[Choice]) -> float:
     """Return the error allowed for reduced-precision products; 0 if no schedule of the model uses them."""
+    return error_of_precisions(
+        target, {choice.candidate.sketch.precision for choice in choices if choice.candidate is not None}
+    )
+
+
+def error_of_precisions(target: Any, used: Collection[str]) -> float:
+    """Return the error allowed for products of these precisions."""
     precision = precision_of(target)
-    used = {choice.candidate.sketch.precision for choice in choices if choice.candidate is not None}
     return precision.model_tolerance if precision.name in used else 0.0
 
 

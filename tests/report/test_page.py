@@ -18,6 +18,7 @@ from felixlike.frontend.task import Task
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.records import Record
 from felixlike.report import Report, TaskReport
+from felixlike.report.activity import Activity
 from felixlike.report.curves import Step
 from felixlike.report.page import Page, StorePage, page_body, page_of_report, page_text, write_page
 from felixlike.report.page.charts import bars, curve, in_order, scatter
@@ -89,16 +90,29 @@ def test_the_page_of_a_report_has_all_its_values() -> None:
     ):
         assert words in page.text, words
     assert "width=device-width" in str(page.tags)
-    assert page.count("svg") == 2
+    assert page.count("svg") == 3
     assert page.count("circle", "pair") == 3
     assert [page.count("div", kind) for kind in ("parallel", "vector", "serial")] == [1, 1, 1]
     for words in ("i_fused", "× 8", "parallel", "unroll ≤ 64", "C ⊕= f(A, B)", "Untuned"):
         assert words in page.text, words
 
 
+def test_the_page_draws_what_seconds_were_spent_on() -> None:
+    activity = Activity(0.5, 2, {"this process": (0.5, 0.25), "timing candidates": (0.0, 0.25)})
+    data = report()
+    tasks = (dataclasses.replace(data.tasks[0], spent={"proposing": 3.0, "building": 1.0}), *data.tasks[1:])
+    page = Read(page_text(page_of_report(dataclasses.replace(data, tasks=tasks, activity=activity))))
+    assert not page.wrong
+    assert page.count("rect", "of-searching") == 1 + 2  # the task, and this process in two intervals
+    assert page.count("rect", "of-timing") == page.count("rect", "of-idle") == 1
+    for words in ("searching: 3.00 s", "building: 1.00 s", "4.0 s", "2 cores", "idle 38%", "idle cores"):
+        assert words in page.text, words
+    assert activity.idle == pytest.approx(1 - (0.5 + 0.25 + 2 * 0.25) / 2)
+
+
 def test_reports_of_earlier_versions_have_a_page() -> None:
     data = report().to_json()
-    del data["tasks"][0]["story"], data["spent"]
+    del data["tasks"][0]["story"], data["tasks"][0]["spent"], data["spent"], data["activity"]
     page = Read(page_text(page_of_report(Report.from_json(data))))
     assert not page.wrong
     assert "The report has no curves" in page.text

@@ -32,7 +32,9 @@ from felixlike.search import (
     Strategy,
     make_strategy,
     next_task,
+    seconds_to_save,
     similarity_tag,
+    worthwhile,
 )
 from felixlike.search.descent import Descent, Start, descend
 from felixlike.search.rounding import round_points
@@ -296,6 +298,37 @@ def test_the_expected_gain_is_per_second() -> None:
     dear = Progress(1.0)
     dear.add(1e-3, 16, 24.0)
     assert expected_gain(dear) == pytest.approx(expected_gain(full) / 3)
+
+
+def test_tasks_whose_latest_round_gained_nothing_are_not_worth_another() -> None:
+    main, small, over = Progress(2.0), Progress(1.0), Progress(1.0)
+    assert worthwhile([main], 0.001) == [0]  # not measured
+    main.add(2e-3, 16)
+    small.add(4e-6, 16)
+    over.add(1e-3, 1)
+    over.exhausted = True
+    tasks = [main, small, over]
+    assert worthwhile(tasks, 0.001) == [0]  # half of the small one is less than that
+    assert worthwhile(tasks, 0.0003) == [0, 1]
+    main.add(1e-3, 16)
+    assert worthwhile(tasks, 0.001) == [0]
+    main.add(0.9995e-3, 16)
+    assert worthwhile(tasks, 0.001) == []
+    assert next_task(tasks, among=[]) is None
+    assert next_task(tasks, among=[1]) == 1
+    assert next_task(tasks, among=[2]) is None
+
+
+def test_the_seconds_to_another_percent_follow_the_latest_rounds() -> None:
+    task = Progress(1.0)
+    assert seconds_to_save(0.01, [task], 0.1) == math.inf
+    for best in (1.04e-3, 1.03e-3, 1.02e-3, 1e-3):
+        task.add(best, 10)
+    # 0.04 ms were saved by 30 candidates in 3 s
+    assert seconds_to_save(0.01, [task], 0.1) == pytest.approx(0.75)
+    for _ in range(3):
+        task.add(1e-3, 10)
+    assert seconds_to_save(0.01, [task], 0.1) == math.inf
 
 
 def test_the_similarity_term_expects_the_speed_of_similar_tasks() -> None:

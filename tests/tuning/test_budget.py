@@ -54,6 +54,8 @@ def test_spending_of_earlier_runs_counts() -> None:
 
 def test_the_default_is_four_rounds_a_task() -> None:
     assert Budget().with_default(7).rounds == 28
+    assert [Budget().with_default(7, effort).least_gain > 0 for effort in Effort] == [False, False, True, False]
+    assert Budget(rounds=3).with_default(7).least_gain == 0
     assert [Budget().with_default(7, effort).rounds for effort in Effort] == [0, 7, 28, 112]
     assert Budget(trials=3).with_default(7, Effort.INSTANT).rounds is None
     assert Budget(rounds=0).with_default(7).rounds == 0

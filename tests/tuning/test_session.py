@@ -125,6 +125,17 @@ def test_every_task_is_measured_and_every_measurement_is_recorded(tasks: tuple[T
     assert len([e for e in events if e.measurement is not None]) == len(pool.measured)
 
 
+@pytest.mark.parametrize(("least", "settled"), [(0.001, True), (0.0, False)])
+def test_a_run_ends_when_rounds_gain_nothing(tasks: tuple[Task, ...], least: float, settled: bool) -> None:
+    pool = FakePool(lambda _: _measurement(1e-3))
+    with records.open() as store:
+        session = _session(tasks[:2], pool, store, strategy="random")
+        budget = Budget(rounds=6, least_gain=least)
+        session.run(budget)
+    assert session.settled is settled
+    assert budget.spent_rounds == (4 if settled else 6)  # two for each task
+
+
 @pytest.mark.parametrize("trials", [0, 1, 7, 20])
 def test_trials_are_not_exceeded(tasks: tuple[Task, ...], trials: int) -> None:
     pool = FakePool()

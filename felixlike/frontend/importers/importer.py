@@ -10,6 +10,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._util import option_checks
 from felixlike._util.garbage import collecting_later
+from felixlike._util.spent import on
 from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import kind_of
 from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, InvalidOption, first_line
@@ -36,7 +37,7 @@ def import_model(
     Args:
         model: torch.nn.Module, torch ExportedProgram, path of a .pt2 or .onnx file, ONNX ModelProto, Relax IRModule
             with "main", or PrimFunc whose last buffer is the output. An `Imported` for this target is returned
-            unchanged.
+            unchanged. The result of `export_module` needs no shapes.
         shapes: Example inputs, sizes, or either by input name (see `input_shapes.read_shapes`). May be None if the
             model knows its shapes.
         target: "cpu" or a TVM target.
@@ -75,7 +76,8 @@ def import_model(
     source = drawn(_read(model, either(shapes, example_inputs), target, random=random))
     check_target(source.module, target, source.name)
     try:
-        module, layers = fuse(source.module, target)
+        with on("fusing"):
+            module, layers = fuse(source.module, target)
     except _tvm.TVM_ERRORS as error:
         if not _tvm.refusal(error):
             raise
@@ -95,6 +97,32 @@ def import_model(
     return source.imported(module, target, inputs=inputs, tasks=tasks, functions=functions)
 
 
+@default_modes()
+@collecting_later()
+def export_model(model: Any, shapes: Any = None, *, example_inputs: Any = None, random: bool = False) -> Any:
+    """Return a torch.nn.Module as torch.export captures it, for `import_model`; any other model as it is.
+
+    Args:
+        model: As for `import_model`.
+        shapes: As for `import_model`.
+        example_inputs: As for `import_model`.
+        random: As for `import_model`.
+
+    Raises:
+        InvalidShape: As for `import_model`.
+        InvalidModel: As for `import_model`.
+        InvalidOption: As for `import_model`.
+    """
+    import torch
+
+    from felixlike.frontend.importers.input_shapes import either
+    from felixlike.frontend.importers.torch import export_module
+
+    if not isinstance(model, torch.nn.Module):
+        return model
+    return export_module(model, either(shapes, example_inputs), random=random)
+
+
 def _named(source: Source, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
     """Return the user's inputs of a TVM function under the names that the user knows."""
     users = inputs[: len(inputs) - len(source.mutations.state)]
@@ -112,6 +140,8 @@ def _read(model: Any, shapes: Any, target: Any = None, *, random: bool = False) 
 
     if isinstance(model, str | os.PathLike):
         return _read_file(option_checks.path(model, "model", error=InvalidModel), shapes, target)
+    if isinstance(model, pytorch.Exported):
+        return pytorch.from_exported(model, target=target)
     if isinstance(model, torch.nn.Module):
         return pytorch.from_module(model, shapes, target=target, random=random)
     if isinstance(model, torch.export.ExportedProgram):

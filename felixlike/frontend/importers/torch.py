@@ -8,10 +8,11 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from felixlike import _tvm
+from felixlike._util.spent import on
 from felixlike._util.torch_compat import is_fake, pytree, recurrent_shapes
 from felixlike._util.torch_modes import alone, callers_dtype
 from felixlike._util.wording import advice
@@ -55,18 +56,74 @@ from felixlike.frontend.signature.signature import Parameter, Signature, paramet
 from felixlike.frontend.signature.structure import structure_from_leaves
 
 
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Hold an nn.Module as torch.export has captured it.
+
+    Attributes:
+        program: The ExportedProgram, before decompositions.
+        model: The module.
+        name: Display name.
+        signature: How the model is called.
+        examples: One torch tensor per input.
+        made: Indices of the examples that were made from sizes alone.
+        training: See `Source`.
+        dynamic: Whether sizes may be symbolic.
+        random: Whether PyTorch may run operators that draw random numbers.
+    """
+
+    program: Any
+    model: Any
+    name: str
+    signature: Signature
+    examples: tuple[Any, ...]
+    made: frozenset[int]
+    training: tuple[str, ...] = ()
+    dynamic: bool = False
+    random: bool = False
+
+
 @alone(exports=True)
 def from_module(
     model: Any, shapes: Any, dynamic: Mapping[str, Any] | None = None, *, target: Any = None, random: bool = False
 ) -> Source:
     """Export and import an nn.Module. The export runs in eval mode, and the model is left unchanged.
 
-    dynamic: torch.export's dimension for each name in the examples' `dims`, None if all sizes are fixed.  target: what
-    the model will be compiled for. None for kernels that are for no target.  random: whether PyTorch runs operators
-    that draw random numbers, which are refused otherwise.
+    target: what the model will be compiled for. None for kernels that are for no target.  The others: as in
+    `export_module`.
 
     Raises InvalidShape, ExportFailed, DynamicControlFlow, RandomOperator, UnsupportedOperator, EmptyModel,
     InvalidModel.
+    """
+    return from_exported(export_module(model, shapes, dynamic, random=random), target=target)
+
+
+@alone(exports=True)
+def from_exported(exported: Exported, *, target: Any = None) -> Source:
+    """Import a module that was exported.  target: as in `from_module`.  Raises UnsupportedOperator and others."""
+    source = _convert(
+        exported.program,
+        exported.model,
+        exported.name,
+        exported.signature,
+        exported.examples,
+        dynamic=exported.dynamic,
+        target=target,
+        random=exported.random,
+    )
+    return replace(source, training=exported.training, made=exported.made)
+
+
+@alone(exports=True)
+def export_module(
+    model: Any, shapes: Any, dynamic: Mapping[str, Any] | None = None, *, random: bool = False
+) -> Exported:
+    """Export an nn.Module in eval mode. The model is left unchanged.
+
+    dynamic: torch.export's dimension for each name in the examples' `dims`, None if all sizes are fixed.  random:
+    whether PyTorch runs operators that draw random numbers, which are refused otherwise.
+
+    Raises InvalidShape, ExportFailed, DynamicControlFlow, InvalidModel.
     """
     import torch
 
@@ -94,16 +151,16 @@ def from_module(
     with evaluating(model), callers_dtype(), quiet(), recurrent_shapes():
         try:
             sizes = None if dynamic is None else _dynamic_sizes(model, args, kwargs, dynamic)
-            program = torch.export.export(model, tensors, named, dynamic_shapes=sizes)
+            with on("exporting"):
+                program = torch.export.export(model, tensors, named, dynamic_shapes=sizes)
             check_indices(program)
         except Exception as error:
             raise export_error(error, name, only_sizes=user_inputs.only_sizes, dims=dynamic is not None) from None
-    examples = _leaves((tensors, named))
-    source = _convert(
-        program, model, name, signature, examples, dynamic=dynamic is not None, target=target, random=random
-    )
     indices_made = made(example for value in (*args, *kwargs.values()) for example in value.examples)
-    return replace(source, training=training, made=indices_made)
+    examples = tuple(_leaves((tensors, named)))
+    return Exported(
+        program, model, name, signature, examples, indices_made, training, dynamic=dynamic is not None, random=random
+    )
 
 
 @alone(exports=True)
@@ -241,7 +298,8 @@ def _convert(
             recurrent = recurrent_converters(program, target)
             with recurrent_shapes():
                 kept = (*drawing, *map(decompositions.overload, recurrent))
-                program = decompositions.decomposed(program, kept)
+                with on("decomposing"):
+                    program = decompositions.decomposed(program, kept)
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)

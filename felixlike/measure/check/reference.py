@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import _tvm
+from felixlike._util.spent import on
 
 _NARROW = frozenset(["float16", "bfloat16", "float32"])
 
 
+@on("references")
 def double_precision(module: Any) -> Any:
     """Return the IRModule in float64.
 
@@ -24,7 +26,7 @@ def double_precision(module: Any) -> Any:
     for node in graph["nodes"]:
         if node["type"] == "ir.PrimType" and node["data"]["dtype"] in _NARROW:
             node["data"]["dtype"] = "float64"
-    return _tvm.ir.load_json(json.dumps(graph))
+    return _tvm.load_graph(json.dumps(graph))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ def in_threads(module: Any, target: Any) -> Any | None:
         return None
 
 
+@on("references")
 def in_quick_order(module: Any) -> Any:
     """Return the IRModule with the loops of its large sums reordered for the CPU.
 

@@ -105,8 +105,8 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
             seconds per call, or None.
 
     Returns:
-        The answer, and a stopwatch for further timing; None if nothing was timed. The answer has the key "unwritten" if
-        an output could not be saved.
+        The answer, and a stopwatch for further timing; None if nothing was timed. The answer has the key "timed", the
+        seconds of timing, and "unwritten" if an output could not be saved.
     """
     buffers = Buffers(device)
     tensors = [_tensor(argument, buffers) for argument in request["arguments"]]
@@ -136,8 +136,9 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
     if request["timing"] is None:
         return answer, None
     stopwatch = Stopwatch(built.library, device, call_arguments)
+    started = time.perf_counter()
     repeats = evaluate(stopwatch.batch, Timing(**request["timing"]), best=request["best"])
-    return {**answer, "repeats": repeats}, stopwatch
+    return {**answer, "repeats": repeats, "timed": time.perf_counter() - started}, stopwatch
 
 
 def unwritten(error: OSError) -> str:

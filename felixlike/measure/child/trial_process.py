@@ -124,7 +124,7 @@ def _compile(
     """Compile a module, with separate functions that pack constants.
 
     Returns the executable and (parameter, shape, dtype) of each packed constant."""
-    loaded = _tvm.ir.load_json(module)
+    loaded = _tvm.load_graph(module)
     if PACKING not in module:
         return codegen.compile_primfuncs(loaded, target, kernels=kernels), []
     kernel, packings = cut(loaded["main"])

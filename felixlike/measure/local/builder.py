@@ -14,6 +14,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._util import option_checks
 from felixlike._util.deadline import Deadline, OutOfTime
+from felixlike._util.spent import on
 from felixlike.codegen import require_toolchain
 from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
@@ -106,7 +107,8 @@ class Builder:
         """Start to build a candidate; return its process, or its Measurement if it has no module. See `build`."""
         started = time.monotonic()
         try:
-            module = schedulable(candidate).module()
+            with on("scheduling"):
+                module = schedulable(candidate).module()
         except InvalidSchedule as refusal:
             return refused(refusal, time.monotonic() - started)
         return self.build(index, module, memory, **extra)
@@ -124,12 +126,13 @@ class Builder:
         Raises:
             WorkerFailed: The process cannot be started.
         """
-        request = {
-            "module": str(_tvm.ir.save_json(module)),
-            "target": self.target if target is None else target,
-            "memory": self.limits.memory_bytes + memory,
-        }
-        return self.processes.begin(index, {**request, **extra})
+        with on("sending"):
+            request = {
+                "module": str(_tvm.ir.save_json(module)),
+                "target": self.target if target is None else target,
+                "memory": self.limits.memory_bytes + memory,
+            }
+            return self.processes.begin(index, {**request, **extra})
 
     def checking(self, task: Task, candidate: Schedulable) -> Steps[Measurement]:
         """Return steps that build a candidate, call it once here and compare its output with the reference.

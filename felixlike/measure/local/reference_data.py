@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from felixlike._util.spent import on
 from felixlike.errors import NoSpaceLeft, ReferenceFailed
 from felixlike.frontend.signature.arguments import Argument, arguments
 from felixlike.frontend.task import Task
@@ -137,6 +138,7 @@ def verified(task: Task, directory: Path, run: Runner) -> Steps[ReferenceData]:
     return best
 
 
+@on("references")
 def _inputs(task: Task, directory: Path, *, positive: bool) -> ReferenceData:
     """Write the inputs' files and return reference data without outputs."""
     parameters = arguments(task.module["main"])

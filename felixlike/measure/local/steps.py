@@ -8,6 +8,7 @@ import selectors
 from collections.abc import Generator, Iterable
 from typing import TypeVar
 
+from felixlike._util import spent
 from felixlike.measure.local.trial import Trial
 from felixlike.measure.messages import Message
 
@@ -78,7 +79,9 @@ def answers(selector: selectors.BaseSelector) -> list[tuple[Trial, Message]]:
     if not under_way:
         return []
     patience = min(seconds - trial.elapsed for trial, seconds in under_way)
-    ready = {key.data[0] for key, _ in selector.select(max(0.0, patience))}
+    steps = {trial.step for trial, _ in under_way}
+    with spent.on(next(step for step in (spent.TIMING, spent.BUILDING, spent.CHECKING) if step in steps)):
+        ready = {key.data[0] for key, _ in selector.select(max(0.0, patience))}
     finished = []
     for trial, seconds in under_way:
         if trial in ready:

@@ -10,6 +10,7 @@ import select
 import signal
 import time
 
+from felixlike._util import spent
 from felixlike._util.deadline import OutOfTime
 from felixlike.measure import messages
 from felixlike.measure.local.fork_client import ForkServer, ServerDied
@@ -40,6 +41,8 @@ class Trial:
         self.generation = server.generation
         """Generation of its fork server."""
         self._ended = False
+        self.step = ""
+        """What the process does for the current request: a step of `spent`."""
         self.send(request)
 
     @property
@@ -80,12 +83,15 @@ class Trial:
         """Wait for the answer to the current request; end the process after `seconds`."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
-        return self.answer() if poll.poll(seconds * 1000) else self.expire()
+        with spent.on(self.step):
+            ready = poll.poll(seconds * 1000)
+        return self.answer() if ready else self.expire()
 
     def answer(self) -> Message:
         """Read the answer to the current request from a readable channel: status, elapsed and more."""
         try:
             message = messages.receive(self.channel, most=_MOST_ANSWER_BYTES)
+            spent.worked(self.step, self.elapsed, min(float(message.get("timed", 0.0)), self.elapsed))
             return {**message, "status": Status(message["status"]), "elapsed": float(message["elapsed"])}
         except (OSError, ValueError, KeyError, TypeError):
             return self._crash()
@@ -93,6 +99,7 @@ class Trial:
     def expire(self) -> Message:
         """End the process at its time limit and return the TIMEOUT."""
         elapsed = self.elapsed
+        spent.worked(self.step, elapsed)
         self.close()
         return {"status": Status.TIMEOUT, "message": f"stopped after {elapsed:.1f} s", "elapsed": elapsed}
 
@@ -108,6 +115,8 @@ class Trial:
     def send(self, request: Message) -> None:
         """Send a request without waiting for its answer."""
         self._started = time.monotonic()
+        turn = spent.TIMING if "calls" in request else spent.CHECKING
+        self.step = spent.BUILDING if "module" in request else turn
         with contextlib.suppress(OSError):  # a dead process is detected when its answer is read
             messages.send(self.channel, request)
 

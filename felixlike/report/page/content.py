@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from felixlike._util.wording import task_title
+from felixlike.report.activity import Activity
 from felixlike.report.task_history import Pair
 from felixlike.symbolic.program.tree import Nodes
 
@@ -40,6 +41,7 @@ class PageTask:
         running: Seconds that parallel processes spent on running.
         notes: Further remarks.
         layers: What each call site computes, as `TaskReport.layers`.
+        spent: Seconds by step, as `TaskReport.spent`.
     """
 
     name: str
@@ -63,6 +65,7 @@ class PageTask:
     running: float = 0.0
     notes: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -98,6 +101,7 @@ class Page:
         groups: Tasks by device.
         state: State of the latest run if it has not completed, or of the store, as text; else empty.
         spent: Wall-clock seconds by activity.
+        activity: What the processes of the run did over time.
         notes: Sentences.
         unfinished: Whether pictures remain to be drawn.
     """
@@ -107,5 +111,6 @@ class Page:
     groups: tuple[Group, ...]
     state: str = ""
     spent: Mapping[str, float] = field(default_factory=dict)
+    activity: Activity = field(default_factory=Activity)
     notes: tuple[str, ...] = ()
     unfinished: bool = False

@@ -14,6 +14,7 @@ from felixlike.report.page.charts import bars, curve, in_order, scatter
 from felixlike.report.page.content import Group, Page, PageTask
 from felixlike.report.page.loops import loops_picture
 from felixlike.report.page.markup import Markup, element, joined, named
+from felixlike.report.page.profile import profile
 from felixlike.report.page.style import SCRIPT, STYLE
 from felixlike.report.tables import latency, rate
 
@@ -155,6 +156,7 @@ def _seconds(page: Page) -> Markup | None:
     if page.spent:
         parts += [
             element("h3", "Wall-clock time of the latest run" if page.state else "Wall-clock time"),
+            profile(page.spent, [(task.title, task.spent) for task in tasks], page.activity),
             bars(page.spent),
         ]
     if building or running:

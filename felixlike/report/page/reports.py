@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from felixlike._util.spent import REST
 from felixlike._util.wording import counted
 from felixlike.report.page.content import Group, Page, PageTask
 from felixlike.report.page.markup import element, joined, named
@@ -29,6 +30,7 @@ def page_of_report(report: ReportData) -> Page:
         facts=report_facts(report),
         groups=(_group(report),),
         spent=report_spent(report),
+        activity=report.activity,
         notes=tuple(notes),
     )
 
@@ -68,7 +70,7 @@ def report_spent(report: ReportData) -> dict[str, float]:
     if not report.spent:
         return {"tuning": report.seconds, "before and after": max(0.0, report.total_seconds - report.seconds)}
     rest = report.total_seconds - math.fsum(report.spent.values())
-    return {**report.spent, **({"else": rest} if rest > 0 else {})}
+    return {**report.spent, **({REST: report.spent.get(REST, 0.0) + rest} if rest > 0 else {})}
 
 
 def _group(report: ReportData) -> Group:
@@ -101,4 +103,5 @@ def _task(task: TaskReport, report: ReportData) -> PageTask:
         building=history.building,
         running=history.running,
         layers=task.layers,
+        spent=task.spent,
     )

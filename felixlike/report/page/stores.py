@@ -18,6 +18,7 @@ from felixlike._util.wording import counted
 from felixlike.measure.measurement import Status
 from felixlike.records import Record, Store, WorkloadSummary
 from felixlike.records.record import UKERNELS
+from felixlike.report.activity import Activity
 from felixlike.report.comparison import Pace
 from felixlike.report.curves import Series
 from felixlike.report.page.content import Group, Page, PageTask
@@ -114,6 +115,7 @@ class StorePage:
             groups=groups,
             state=_state(runs),
             spent=_spent(runs),
+            activity=runs[-1].report.activity if runs and runs[-1].report is not None else Activity(),
             notes=self._notes(groups),
             unfinished=unfinished,
         )

@@ -39,6 +39,17 @@ figure { margin: 0; min-width: 0; }
 .chart text { fill: var(--quiet); font: 11px system-ui, sans-serif; } .chart .grid { stroke: var(--line); }
 .chart .line { fill: none; stroke: var(--accent); stroke-width: 2; } .chart .best { fill: var(--accent); }
 .chart .pair { fill: var(--dot); fill-opacity: .65; }
+.profile { width: 100%; height: auto; display: block; } .profile text { fill: var(--quiet);
+  font: 11px system-ui, sans-serif; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1rem; margin: .3rem 0; padding: 0;
+  color: var(--quiet); font-size: .875rem; }
+.key { display: inline-block; width: .8rem; height: .8rem; margin-right: .3rem; vertical-align: -.1rem; }
+.of-importing { fill: #8a6d3b; background: #8a6d3b; } .of-searching { fill: var(--accent); background: var(--accent); }
+.of-building { fill: var(--dot); background: var(--dot); }
+.of-checking { fill: var(--thread); background: var(--thread); }
+.of-timing { fill: var(--unrolled); background: var(--unrolled); }
+.of-compiling { fill: #c2a51e; background: #c2a51e; } .of-verifying { fill: #2a8f99; background: #2a8f99; }
+.of-else { fill: var(--serial); background: var(--serial); } .of-idle { fill: var(--line); background: var(--line); }
 .nest { font-size: .8125rem; line-height: 1.35; }
 .loop { border: 1px solid var(--line); border-left: .25rem solid var(--serial); border-radius: .25rem;
   padding: .15rem 0 .15rem .4rem; margin: .15rem 0; background: var(--bg); }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from felixlike._util.spent import on
 from felixlike.costmodel import CostModel
 from felixlike.search.candidate import Candidate
 from felixlike.search.checks import checked
@@ -67,6 +68,7 @@ class ModelGuided(Configurable):
         """Return the run's cost model; None before a run."""
         return getattr(self, "_model", None)
 
+    @on("learning")
     def _learn(self, space: Space) -> None:
         """Train the model if enough measurements are new.
 
@@ -92,6 +94,7 @@ class ModelGuided(Configurable):
         """Return the key of the task whose measurements correct scores; None without the correction."""
         return space.task.key if self.correction else None
 
+    @on("ranking")
     def scored(
         self, space: Space, model: CostModel, sketch: Sketch, points: Points, origin: str, *, optimism: float = 0.0
     ) -> list[Candidate]:

@@ -98,6 +98,7 @@ def make_node(op: Op, args: tuple[Expr, ...], payload: Payload, low: float, high
     return node
 
 
+@lru_cache(maxsize=REMEMBERED, typed=True)
 def const(value: Number) -> Expr:
     """Return a constant; integral floats become integers."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**62:
@@ -298,7 +299,7 @@ def ceildiv(a: Expr | Number, b: Expr | Number) -> Expr:
 
 
 CONSTRUCTORS: dict[Op, Callable[[tuple[Expr, ...], Payload], Expr]] = {
-    Op.CONST: lambda args, payload: const(payload[0]),  # type: ignore[arg-type]
+    Op.CONST: lambda args, payload: const(payload[0]),
     Op.VAR: lambda args, payload: var(*payload),  # type: ignore[arg-type]
     Op.ADD: lambda args, payload: add([payload[0], *map(mul, zip(payload[1:], args, strict=True))]),  # type: ignore[arg-type, list-item]
     Op.MUL: lambda args, payload: mul(power(a, e) for a, e in zip(args, payload, strict=True)),  # type: ignore[arg-type]

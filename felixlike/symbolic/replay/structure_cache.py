@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+from felixlike._util.spent import on
 from felixlike.errors import InvalidPoint, InvalidSchedule, UnsupportedSketch, WrongSketch
 from felixlike.symbolic.program.nest import concrete_nest, scheduled_nest
 from felixlike.symbolic.program.uniform_sampler import UniformSampler
@@ -75,7 +76,8 @@ class StructureCache:
         structure = self.unprobed(chosen)
         if chosen not in self._probed:
             self._probed.add(chosen)
-            self._structures[chosen] = structure = self.probe(structure)
+            with on("replaying"):
+                self._structures[chosen] = structure = self.probe(structure)
         if isinstance(structure, UnsupportedSketch):
             raise structure
         return structure
@@ -105,7 +107,8 @@ class StructureCache:
         The structure may not have been compared with TVM yet.
         """
         if chosen not in self._structures:
-            self._structures[chosen] = self._read(chosen)
+            with on("replaying"):
+                self._structures[chosen] = self._read(chosen)
         return self._structures[chosen]
 
     def sampler(self, structure: Structure) -> UniformSampler:
