@@ -79,6 +79,12 @@ def _stock(job: Job, tasks: Sequence[Task], place: Path, done: Trials, lines: Te
 
     TVM's database in the folder holds the candidates of an interrupted run."""
     ms = _tvm.ms
+    extracted = [
+        ms.ExtractedTask(task.name, task.module, task.target, [task.module], int(task.weight)) for task in tasks
+    ]
+    folder = str(place / "tvm")
+    contexts, weights = ms.relax_integration.extracted_tasks_to_tune_contexts(extracted, folder, seed=job.seed + 1)
+    # The clock starts here, because TVM's import of its tensor intrinsics above takes many seconds.
     before = done.elapsed[-1] if done.elapsed else 0.0
     started = time.monotonic() - before
     (place / "started").write_text(str(started))
@@ -91,11 +97,6 @@ def _stock(job: Job, tasks: Sequence[Task], place: Path, done: Trials, lines: Te
                 latency = times[len(times) // 2] if times else math.inf
                 _note(lines, int(task), latency, time.monotonic() - started)
 
-    extracted = [
-        ms.ExtractedTask(task.name, task.module, task.target, [task.module], int(task.weight)) for task in tasks
-    ]
-    folder = str(place / "tvm")
-    contexts, weights = ms.relax_integration.extracted_tasks_to_tune_contexts(extracted, folder, seed=job.seed + 1)
     ms.tune.tune_tasks(
         tasks=contexts,
         task_weights=weights,

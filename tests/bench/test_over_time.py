@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,18 @@ def test_an_interrupted_search_continues(task: Task, tmp_path: Path) -> None:
     assert len(resumed) == 16
     assert resumed.latency == search([task], Random(), space="default", seed=0, trials=16).latency
     assert (np.diff(resumed.elapsed) > 0).all()
+
+
+def test_seconds_of_a_search_on_this_machine_are_those_of_the_clock(tmp_path: Path) -> None:
+    task = make_task(op.matmul(32, 32, 32), resolve_target("cpu"), name="matmul")
+    started = time.monotonic()
+    trials = search([task], Random(), space="default", seed=0, trials=3, store=tmp_path / "store.sqlite")
+    assert len(trials) == 3
+    assert min(trials.latency) < 1e-2
+    assert 0 < trials.elapsed[0] < trials.elapsed[-1] < time.monotonic() - started
+    again = search([task], Random(), space="default", seed=0, trials=4, store=tmp_path / "store.sqlite", done=trials)
+    assert len(again) == 4
+    assert again.elapsed[3] > again.elapsed[2]  # the seconds of the first search count
 
 
 def test_rows_of_candidates_survive_json() -> None:
