@@ -34,7 +34,7 @@ from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, LoopRef, Schedule, TirExpr
 from felixlike.codegen.annotations import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
-from felixlike.hardware import Device
+from felixlike.hardware import Device, Form
 from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.blocks import copy_operand, costs, in_step, realize_of
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups, without_points
@@ -65,7 +65,7 @@ def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[
     form = narrow_weights.faster_form(schedule, block, *tiled, device) if second is not None else None
     if second is None or form is None:
         return [schedule]
-    rounded, pairs = second.get_sblock(name), form is narrow_weights.Form.PAIRS
+    rounded, pairs = second.get_sblock(name), form is Form.PAIRS
     if _tiled(second, rounded, device, pairs=pairs) is None:
         return [schedule]
     if not pairs:
