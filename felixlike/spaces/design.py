@@ -66,8 +66,11 @@ class DesignSpace:
     postprocessors: tuple[Postprocessor, ...]
 
 
-KEEPS_TO_BOUNDS, FITS_REGISTERS, IN_ITS_FORM = "KeepsToBounds", "FitsRegisters", "InItsForm"
-"""Names of felixlike's own postprocessors, for CPU tiles, for GPU tiles and for recurrent layers."""
+KEEPS_TO_BOUNDS, FITS_REGISTERS = "KeepsToBounds", "FitsRegisters"
+"""Names of felixlike's own postprocessors, for CPU tiles and for GPU tiles."""
+
+IN_ITS_FORM, ROUNDS_FACTORS = "InItsForm", "RoundsFactors"
+"""Names of those that round factors of recurrent layers, and the copies of factors that are multiplied in pairs."""
 
 
 def default_space(task: Task) -> DesignSpace:
@@ -110,6 +113,7 @@ def _postprocessor(name: str, device: Device) -> Postprocessor:
         KEEPS_TO_BOUNDS: keeps_to_bounds,
         FITS_REGISTERS: fits_registers,
         IN_ITS_FORM: partial(in_its_form, device=device),
+        ROUNDS_FACTORS: bfloat16_pairs.rounded,
         "RewriteLayout": _rewrite_layout,
     }
     function = functions.get(name)
@@ -196,7 +200,11 @@ def _whole(rule: Callable[[Any, int], list[Any]], postprocessors: tuple[str, ...
 
 _CPU_RULES = (
     Rule(recurrent_forms.__name__, recurrent_forms, (IN_ITS_FORM,)),
-    Rule(query_tiles.__name__, query_tiles, ("DisallowDynamicLoop", "RewriteReductionBlock", KEEPS_TO_BOUNDS)),
+    Rule(
+        query_tiles.__name__,
+        query_tiles,
+        ("DisallowDynamicLoop", "RewriteReductionBlock", KEEPS_TO_BOUNDS, ROUNDS_FACTORS),
+    ),
     Rule(
         register_tiles.__name__,
         register_tiles,
