@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from felixlike import _tvm
@@ -20,6 +21,14 @@ from felixlike.hardware.instructions import PAIRS
 from felixlike.hardware.kinds import kind_of
 from felixlike.hardware.presets import machines
 from felixlike.hardware.simulated import simulated
+
+
+class Form(Enum):
+    """How a CPU computes products of factors that may be rounded to bfloat16."""
+
+    WEIGHTS = "constant weights are rounded"
+    PAIRS = "both factors are rounded"
+
 
 _ATTRIBUTE = "feature.precision"
 """The attribute of the target. TVM accepts and keeps attributes that begin with "feature."."""

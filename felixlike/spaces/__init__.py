@@ -4,6 +4,7 @@ from felixlike.spaces.cpu.register_bounds import noted_bounds
 from felixlike.spaces.design import (
     FITS_REGISTERS,
     KEEPS_TO_BOUNDS,
+    ROUNDS_FACTORS,
     DesignSpace,
     Postprocessor,
     default_space,
@@ -14,6 +15,7 @@ from felixlike.spaces.design import (
 __all__ = [
     "FITS_REGISTERS",
     "KEEPS_TO_BOUNDS",
+    "ROUNDS_FACTORS",
     "DesignSpace",
     "Postprocessor",
     "default_space",

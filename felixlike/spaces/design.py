@@ -20,6 +20,7 @@ from felixlike.spaces import metaschedule
 from felixlike.spaces.cpu import bfloat16_pairs, narrow_weights
 from felixlike.spaces.cpu.flat import flat
 from felixlike.spaces.cpu.query_tiles import query_tiles
+from felixlike.spaces.cpu.recurrent_forms import in_its_form, recurrent_forms
 from felixlike.spaces.cpu.register_bounds import keeps_to_bounds
 from felixlike.spaces.cpu.register_tile import register_tiles
 from felixlike.spaces.cpu.rows import row_by_row
@@ -68,6 +69,9 @@ class DesignSpace:
 KEEPS_TO_BOUNDS, FITS_REGISTERS = "KeepsToBounds", "FitsRegisters"
 """Names of felixlike's own postprocessors, for CPU tiles and for GPU tiles."""
 
+IN_ITS_FORM, ROUNDS_FACTORS = "InItsForm", "RoundsFactors"
+"""Names of those that round factors of recurrent layers, and the copies of factors that are multiplied in pairs."""
+
 
 def default_space(task: Task) -> DesignSpace:
     """Generate MetaSchedule's design space, with the rules of the target kind that use no tensor intrinsics.
@@ -94,7 +98,7 @@ def own_space(task: Task) -> DesignSpace:
     device = target_device(task.target)
     for rule in RULES[kind_of(task.target).name]:
         wrapped = metaschedule.schedule_rule(partial(rule.apply, device=device))
-        named = tuple(_postprocessor(name) for name in rule.postprocessors)
+        named = tuple(_postprocessor(name, device) for name in rule.postprocessors)
         space_generator = metaschedule.generator([wrapped], [postprocessor.runner for postprocessor in named])
         space = _generated(metaschedule.tune_context(task.module, task.target, space=space_generator))
         traces = tuple(trace for trace in space.traces if _schedules(trace))
@@ -103,13 +107,16 @@ def own_space(task: Task) -> DesignSpace:
     return DesignSpace((), ())
 
 
-def _postprocessor(name: str) -> Postprocessor:
-    """Return the postprocessor that a name in a rule's table stands for."""
-    function = {
+def _postprocessor(name: str, device: Device) -> Postprocessor:
+    """Return the postprocessor that a name in a rule's table stands for, for a device."""
+    functions: dict[str, Callable[[Any], bool]] = {
         KEEPS_TO_BOUNDS: keeps_to_bounds,
         FITS_REGISTERS: fits_registers,
+        IN_ITS_FORM: partial(in_its_form, device=device),
+        ROUNDS_FACTORS: bfloat16_pairs.rounded,
         "RewriteLayout": _rewrite_layout,
-    }.get(name)
+    }
+    function = functions.get(name)
     return (
         Postprocessor(name, metaschedule.postprocessor(function), function)
         if function
@@ -128,8 +135,10 @@ def postprocessors(task: Task, names: Sequence[str], own: Sequence[bool]) -> tup
     Returns:
         The postprocessors in the order of `names`.
     """
+    device = target_device(task.target)
     created = [
-        _postprocessor(n) if ours else _metaschedule_postprocessor(n) for n, ours in zip(names, own, strict=True)
+        _postprocessor(n, device) if ours else _metaschedule_postprocessor(n)
+        for n, ours in zip(names, own, strict=True)
     ]
     generator = metaschedule.generator([], [postprocessor.runner for postprocessor in created])
     metaschedule.tune_context(task.module, task.target, space=generator)  # initializes them with the target
@@ -190,7 +199,12 @@ def _whole(rule: Callable[[Any, int], list[Any]], postprocessors: tuple[str, ...
 
 
 _CPU_RULES = (
-    Rule(query_tiles.__name__, query_tiles, ("DisallowDynamicLoop", "RewriteReductionBlock", KEEPS_TO_BOUNDS)),
+    Rule(recurrent_forms.__name__, recurrent_forms, (IN_ITS_FORM,)),
+    Rule(
+        query_tiles.__name__,
+        query_tiles,
+        ("DisallowDynamicLoop", "RewriteReductionBlock", KEEPS_TO_BOUNDS, ROUNDS_FACTORS),
+    ),
     Rule(
         register_tiles.__name__,
         register_tiles,

@@ -19,10 +19,9 @@ from felixlike.codegen.annotations import Narrow, Pairs
 from felixlike.features import formulas
 from felixlike.features.table import NAMES
 from felixlike.frontend import make_task
-from felixlike.hardware import described_target, imitated_target, instruction_sets, with_precision
+from felixlike.hardware import Form, described_target, imitated_target, instruction_sets, with_precision
 from felixlike.measure.packing import cut
 from felixlike.spaces.cpu import narrow_weights
-from felixlike.spaces.cpu.narrow_weights import Form
 from felixlike.symbolic import Sketch, concrete_nest, sketches
 
 ZEN5 = described_target("zen5", cores=2)

@@ -20,7 +20,7 @@ from felixlike import _tvm, codegen
 from felixlike.features import formulas
 from felixlike.features.table import NAMES
 from felixlike.frontend import make_task
-from felixlike.hardware import resolve_target, target_device, with_precision
+from felixlike.hardware import Form, resolve_target, target_device, with_precision
 from felixlike.measure.packing import cut
 from felixlike.spaces import design
 from felixlike.spaces.cpu import narrow_weights
@@ -47,7 +47,7 @@ def _sketches(func: Any, target: Any = AVX2, precision: str = "bfloat16") -> dic
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Offer narrow weights for small operators too."""
-    monkeypatch.setattr(narrow_weights, "faster_form", lambda *_: narrow_weights.Form.WEIGHTS)
+    monkeypatch.setattr(narrow_weights, "faster_form", lambda *_: Form.WEIGHTS)
 
 
 @pytest.mark.usefixtures("always")

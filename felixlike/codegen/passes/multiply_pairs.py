@@ -165,12 +165,14 @@ def _words(factor: TirExpr, lane: Loop, both: Loop, replaced: _Buffers) -> TirEx
         raise _unlike(f"a factor is not a number of {_HALF} as float32")
     (place,), lanes = load.indices, int(lane.extent)
     steps, start = (step_along(place, lane.loop_var), step_along(place, both.loop_var)), _start(place, lane, both)
+    new, first = _new(load.source, replaced), _tvm.simplify(_tvm.tirx.floordiv(start, _one(place) * _PAIR))
+    if steps == (0, 1) and new is not None:
+        return _tvm.tirx.Broadcast(new[first], lanes)
     if steps == (0, 1):
         pair = load.source[_tvm.tirx.Ramp(start, _one(place), _PAIR)]
         return _tvm.tirx.Broadcast(_tvm.tirx.reinterpret("int32", pair), lanes)
-    if steps == (_PAIR, 1) and (words := _new(load.source, replaced)) is not None:
-        first = _tvm.simplify(_tvm.tirx.floordiv(start, _one(place) * _PAIR))
-        return words[_tvm.tirx.Ramp(first, _one(place), lanes)]
+    if steps == (_PAIR, 1) and new is not None:
+        return new[_tvm.tirx.Ramp(first, _one(place), lanes)]
     if steps == (_PAIR, 1):
         pairs = load.source[_tvm.tirx.Ramp(start, _one(place), _PAIR * lanes)]
         return _tvm.tirx.reinterpret(f"int32x{lanes}", pairs)

@@ -10,6 +10,9 @@ iterations with an element that the mask does not hide. An annotated loop that i
 such an element. Elements of other buffers that are computed from X[j, i], or that X[j, i] is computed from, are treated
 alike. Either all annotated loops of a function are shortened, or none is: what one skips, others must not read.
 
+Pairs of keys are multiplied by one instruction, which must not read what was not computed. So if elements are copied to
+pairs, Y[j // 2, i, j % 2] = X[j, i], other loops have one more key on either side than those that read pairs.
+
 The conditions are read from the blocks. Loops are shortened afterwards, or TVM could not tell the sizes of buffers.
 """
 
@@ -83,8 +86,8 @@ class _Tests:
     """The conditions under which an element of a buffer is not hidden.
 
     Attributes:
-        indices: The variables that number the elements.
-        excesses: Expressions of these, none of which is positive if the element is not hidden.
+        indices: What numbers the elements: variables, and v // 2 and v % 2 for pairs along one.
+        excesses: Expressions of the variables, none of which is positive if the element is not hidden.
     """
 
     indices: tuple[Any, ...]
@@ -92,8 +95,17 @@ class _Tests:
 
     def at(self, indices: Any) -> list[Any]:
         """Return the expressions for an element."""
-        places = dict(zip(self.indices, indices, strict=True))
+        places: dict[Any, Any] = {}
+        for own, index in zip(self.indices, indices, strict=True):
+            variable, factor = _part(own)
+            places[variable] = places[variable] + factor * index if variable in places else factor * index
         return [_tvm.substituted(excess, places) for excess in self.excesses]
+
+    def widened(self, place: int) -> _Tests:
+        """Return the tests that hold if those of an element or of its neighbours along a dimension hold."""
+        steps = [step_along(excess, self.indices[place]) or 0 for excess in self.excesses]
+        excesses = (excess - abs(step) for excess, step in zip(self.excesses, steps, strict=True))
+        return _Tests(self.indices, tuple(excesses))
 
 
 class _Conditions:
@@ -109,7 +121,7 @@ class _Conditions:
         blocks = [realize.block for realize in _tvm.found(func.body, _tvm.s_tir.SBlockRealize)]
         blocks = [block for block in blocks if all(map(_tvm.is_spatial, block.iter_vars))]
         elementwise = [block.body for block in blocks if isinstance(block.body, _tvm.tirx.BufferStore)]
-        elementwise = [s for s in elementwise if all(isinstance(index, _tvm.tirx.Var) for index in s.indices)]
+        elementwise = [s for s in elementwise if all(_part(index) is not None for index in s.indices)]
         for store in elementwise:
             excesses = tuple(map(_excess, comparisons(store.value)))
             if excesses:
@@ -121,6 +133,17 @@ class _Conditions:
             if store.buffer not in self._tests:
                 for tests in self._of_elements(store.value):
                     self._tests[store.buffer] = _Tests(tuple(store.indices), tuple(tests))
+        paired = [store for store in elementwise if not all(isinstance(i, _tvm.tirx.Var) for i in store.indices)]
+        for place in {place for store in paired for place in self._places_of_pairs(store)}:
+            others = set(self._tests) - {store.buffer for store in paired}
+            self._tests |= {buffer: self._tests[buffer].widened(place) for buffer in others}
+
+    def _places_of_pairs(self, store: Stmt) -> Iterator[int]:
+        """Yield the dimension of a tested buffer along which a statement copies pairs."""
+        halves = [_part(index)[0] for index in store.indices if not isinstance(index, _tvm.tirx.Var)]
+        for load in _tvm.found(store.value, _tvm.ir.TensorLoad):
+            if load.source in self._tests:
+                yield from (p for p, index in enumerate(load.indices) if any(index.same_as(half) for half in halves))
 
     def limit(self, loop: Loop) -> _Limit | None:
         """Return the iterations with an element that is not hidden, or None if they are unknown."""
@@ -167,13 +190,24 @@ class _Conditions:
         return _Limit(_tvm.simplify(first), _tvm.simplify(_tvm.tirx.max(first, stop)), test)
 
 
+def _part(index: TirExpr) -> Any:
+    """Return the variable of an index v, v // 2 or v % 2, and the factor of the index in v. Return None for others."""
+    if isinstance(index, _tvm.tirx.Var):
+        return index, 1
+    kind = type(index).__name__
+    if kind not in ("FloorDiv", "FloorMod") or not isinstance(index.a, _tvm.tirx.Var):
+        return None
+    by_two = isinstance(index.b, _tvm.tirx.IntImm) and int(index.b) == 2
+    return (index.a, 2 if kind == "FloorDiv" else 1) if by_two else None
+
+
 def _union(one: _Limit, other: _Limit) -> _Limit:
     """Return the iterations of two limits."""
     tests = [limit.condition for limit in (one, other)]
     return _Limit(
         _tvm.simplify(_tvm.tirx.min(one.first, other.first)),
         _tvm.simplify(_tvm.tirx.max(one.stop, other.stop)),
-        None if None in tests else _tvm.simplify(_tvm.tirx.any(*tests)),
+        None if any(test is None for test in tests) else _tvm.simplify(_tvm.tirx.any(*tests)),
     )
 
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from felixlike import _tvm
 from felixlike.frontend.constants import TERMS
-from felixlike.frontend.importers.recurrent_kernel import CELLS, Layer, kernel
-from felixlike.hardware import Device, kind_of, target_device
+from felixlike.frontend.importers.recurrent_kernel import CELLS, LAYER, Layer, kernel
+from felixlike.hardware import FLOAT32, Device, kind_of, target_device
 
 RECURRENT = {"lstm.input": "lstm", "gru.input": "gru", "rnn_tanh.input": "rnn_tanh", "rnn_relu.input": "rnn_relu"}
 """Kinds of cells by operator."""
@@ -122,7 +122,10 @@ def _layer(builder: Any, layer: Layer, x: Any, weights: Sequence[Any], states: S
     call = builder.call_te(whole, *operands, primfunc_name_hint=f"{layer.cell.name}_layer")
     # The inputs of checks are scaled by this number, for factors that are all drawn. But h is about 1, so that its
     # weights must be smaller: otherwise states are chaotic, and rounding errors grow from step to step.
-    builder.update_func(call.args[0], builder.get()[call.args[0]].with_attr(TERMS, layer.hidden**2))
+    func = builder.get()[call.args[0]].with_attr(TERMS, layer.hidden**2)
+    if layer.device.precision != FLOAT32.name:
+        func = func.with_attr(LAYER, layer.described)
+    builder.update_func(call.args[0], func)
     result = emit(call)
     return [emit(_tvm.relax.TupleGetItem(result, index)) for index in range(len(layer.output_shapes))]
 

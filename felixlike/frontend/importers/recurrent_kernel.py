@@ -8,6 +8,8 @@
 Input: a `Layer` and the device. Output: a TIR statement. G, the products of the inputs of all steps, is an operand. G'
 and W' lie in tiles of `Layer.width` units, with the gates of a tile next to each other, so that every load is a
 contiguous vector. Units beyond the last one are computed from zeros and not written.
+
+If products may be rounded, W' is in bfloat16 (`Form`). Sums, gates and states are float32 in every form.
 """
 
 from __future__ import annotations
@@ -19,13 +21,19 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Stmt, TirExpr
-from felixlike.codegen.annotations import Steps
+from felixlike.codegen.annotations import Pairs, Steps
 from felixlike.codegen.build import Builder, seq
-from felixlike.hardware import Device
+from felixlike.hardware import BFLOAT16, PRECISIONS, Device, Form
 from felixlike.hardware.vectors import IN_FLIGHT
 
 _INDEX = "int64"
 _DTYPE = "float32"
+
+_PAIR = 2
+"""Units of h that an instruction multiplies at once."""
+
+LAYER = "felixlike.recurrent"
+"""Attribute of a layer's function where products may be rounded: the values of `Layer` but the device and the form."""
 
 _WORTH_A_BARRIER = 2**15
 """Multiply-adds of a step from which cores share it. Waiting for each other takes them about a microsecond.
@@ -104,6 +112,7 @@ class Layer:
         hidden: Units of a direction.
         batch_first: Whether the batch is the first dimension of inputs and outputs, and not the second.
         device: The CPU that the kernel is made for.
+        form: How the products of h are computed, None without rounding.
     """
 
     cell: Cell
@@ -113,6 +122,20 @@ class Layer:
     hidden: int
     batch_first: bool
     device: Device
+    form: Form | None = None
+
+    @property
+    def described(self) -> list[Any]:
+        """The layer as the attribute `LAYER`."""
+        sizes = self.directions, self.length, self.batch, self.hidden, int(self.batch_first)
+        return [self.cell.name, *sizes]
+
+    @classmethod
+    def from_description(cls, description: Any, device: Device) -> Layer:
+        """Return the layer of an attribute `LAYER`."""
+        name, *sizes, batch_first = description
+        directions, length, batch, hidden = map(int, sizes)
+        return cls(CELLS[str(name)], directions, length, batch, hidden, bool(batch_first), device)
 
     @cached_property
     def lanes(self) -> int:
@@ -164,7 +187,7 @@ class Layer:
 
         All of them read the same weights, which must then stay in the cache of each core.
         """
-        weights = self.cell.gates * self.hidden**2 * _tvm.bits(_DTYPE) // 8
+        weights = self.cell.gates * self.hidden**2 * _tvm.bits(self.weights_type) // 8
         split = self.directions < self.device.cores and len(self.rows) == 1 and weights <= self.device.tile_bytes
         return self.rows[0][1] if split else 1
 
@@ -180,6 +203,18 @@ class Layer:
         return (*steps, self.directions, self.tiles, self.cell.gates, self.width)
 
     @property
+    def weights_shape(self) -> tuple[int, ...]:
+        """Shape of the weights of h: (direction, tile, unit of h, gate, unit), and pairs of units of h if these are."""
+        pairs = self.form is Form.PAIRS
+        units = _ceil_div(self.hidden, _PAIR) if pairs else self.hidden
+        return (self.directions, self.tiles, units, self.cell.gates, self.width, *([_PAIR] if pairs else []))
+
+    @property
+    def weights_type(self) -> str:
+        """Type of the weights of h."""
+        return _DTYPE if self.form is None else BFLOAT16.name
+
+    @property
     def output_shapes(self) -> list[tuple[int, ...]]:
         """Shapes of the outputs of all steps and of the last states h and c."""
         state = (self.directions, self.batch, self.hidden)
@@ -191,8 +226,8 @@ def kernel(layer: Layer, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) ->
 
     Args:
         layer: The layer.
-        inputs: Products of the inputs, weights (direction, tile, unit of h, gate, unit), the bias of the gate that is
-            kept apart if there is one (direction, tile, unit), and the first states h and c.
+        inputs: Products of the inputs, weights (`Layer.weights_shape`, `Layer.weights_type`), the bias of the
+            gate that is kept apart if there is one (direction, tile, unit), and the first states h and c.
         outputs: Outputs of all steps, and the last states h and c.
     """
     return _Emitter(layer, inputs, outputs).whole()
@@ -213,10 +248,15 @@ class _Emitter:
         # A step reads all units of h and writes new ones, so there are two buffers in turns.
         shapes = {"h": (2, *padded), "c": padded}
         self.states = {name: _tvm.tirx.decl_buffer(shapes[name], _DTYPE, f"state_{name}") for name in names}
+        # What products read: h itself, or h in bfloat16.
+        self.factors = self.states["h"]
+        if layer.form is Form.PAIRS:
+            self.factors = _tvm.tirx.decl_buffer(shapes["h"], BFLOAT16.name, "rounded_h")
 
     def whole(self) -> Stmt:
         """Return the whole kernel."""
-        allocations = [_tvm.tirx.AllocBuffer(buffer) for buffer in self.states.values()]
+        buffers = [*self.states.values(), *([self.factors] if self.layer.form is Form.PAIRS else [])]
+        allocations = [_tvm.tirx.AllocBuffer(buffer) for buffer in buffers]
         return seq(*allocations, self.shared_steps() if self.layer.shares_steps else self.parts())
 
     def shared_steps(self) -> Stmt:
@@ -275,11 +315,19 @@ class _Emitter:
                 value = self.first[name][d, b, unit]
                 if not exact:
                     value = tirx.if_then_else(unit < layer.hidden, value, tirx.const(0, _DTYPE))
-                return tirx.BufferStore(self.states[name], value, [*parity, d, b, unit])
+                return self.stored(name, value, [*parity, d, b, unit])
 
             return self.build.vectors(layer.vectors, store) if exact else self.build.loop("unit", layer.width, store)
 
         return self.rows(block, lambda row, h: seq(*(copied(name, row + r) for r in range(h) for name in self.states)))
+
+    def stored(self, name: str, value: TirExpr, place: list[Any]) -> Stmt:
+        """Return the stores of an element of a state, and of its rounded copy if it has one."""
+        kept = _tvm.tirx.BufferStore(self.states[name], value, place)
+        if name != "h" or self.layer.form is not Form.PAIRS:
+            return kept
+        rounded = self.states[name][tuple(place)].astype(BFLOAT16.name)
+        return seq(kept, _tvm.tirx.BufferStore(self.factors, rounded, place))
 
     def end(self, d: Any, n: Any, block: Any) -> Stmt:
         """Return the code that writes the last states of a tile."""
@@ -326,7 +374,7 @@ class _Tile:
         return seq(
             *map(_tvm.tirx.AllocBuffer, self.sums.values()),
             *(self.start(r, gate) for r, gate in self.sums),
-            self.build.loop("k", self.layer.hidden, self.reduce),
+            self.build.loop("k", self.layer.weights_shape[2], self.reduce),
             *(statement for r in range(self.height) for statement in (self.update(r), self.write(r))),
         )
 
@@ -357,16 +405,21 @@ class _Tile:
         return seq(*(self.add(r, gate, vector, k) for vector in vectors for gate in gates for r in rows))
 
     def add(self, r: int, gate: int, vector: int, k: Any) -> Stmt:
-        """Return the addition of a vector of products."""
-        emitter, sums = self.emitter, self.sums[r, gate]
+        """Return the addition of a vector of products, with unit `k` of h or with pair `k` of units."""
+        emitter, sums, build = self.emitter, self.sums[r, gate], self.build
 
-        def store(lane: Any) -> Stmt:
+        def store(lane: Any, unit: Any, *both: Any) -> Stmt:
             column = lane + vector * self.layer.lanes
-            factor = emitter.states["h"][self.now, self.d, self.row + r, k]
-            product = factor * emitter.weights[self.d, self.n, k, gate, column]
-            return _tvm.tirx.BufferStore(sums, sums[column] + product, [column])
+            factor = emitter.factors[self.now, self.d, self.row + r, unit].astype(_DTYPE)
+            weight = emitter.weights[self.d, self.n, k, gate, column, *both].astype(_DTYPE)
+            return _tvm.tirx.BufferStore(sums, sums[column] + factor * weight, [column])
 
-        return self.build.loop("lane", self.layer.lanes, store, "VECTORIZED")
+        def pair(lane: Any) -> Stmt:
+            mark = Pairs(PRECISIONS.index(BFLOAT16))
+            return build.loop("both", _PAIR, lambda both: store(lane, k * _PAIR + both, both), mark=mark)
+
+        body = pair if self.layer.form is Form.PAIRS else lambda lane: store(lane, k)
+        return build.loop("lane", self.layer.lanes, body, "VECTORIZED")
 
     def update(self, r: int) -> Stmt:
         """Return the new states of a row."""
@@ -380,7 +433,7 @@ class _Tile:
             apart = None if layer.cell.apart is None else self.product(r, layer.cell.apart, column)
             places["h"] = [self.new, self.d, b, unit]
             stores = [
-                _tvm.tirx.BufferStore(self.emitter.states[name], update(gates, apart, states), places[name])
+                self.emitter.stored(name, update(gates, apart, states), places[name])
                 for name, update in layer.cell.updates
             ]
             return seq(*stores)

@@ -10,6 +10,9 @@ pairs are neighbours in memory, and a pair is loaded as one word of 32 bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from felixlike import _tvm
 from felixlike._tvm.typing import LoopRef, Schedule
 from felixlike.codegen.annotations import Pairs
@@ -55,6 +58,16 @@ def paired(operand: Operand, roles: Roles) -> int | None:
     """Return the dimension of an operand that the reduction axis indexes, or None if it is part of an index."""
     summed = roles.summed
     return next((d for d, i in enumerate(operand.indices) if summed is not None and i.same_as(summed.variable)), None)
+
+
+def in_pairs(moved: int, paired: int) -> Callable[..., list[Any]]:
+    """Return the map of a buffer's indices that moves one dimension last, with pairs along another in each element."""
+
+    def mapped(*i: Any) -> list[Any]:
+        rest = [e // PAIR if d == paired else e for d, e in enumerate(i) if d != moved]
+        return [*rest, i[moved], i[paired] % PAIR]
+
+    return mapped
 
 
 def mark(schedule: Schedule, loop: LoopRef) -> None:

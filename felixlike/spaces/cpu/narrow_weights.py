@@ -11,26 +11,18 @@ of a language model that generates text.
 from __future__ import annotations
 
 import math
-from enum import Enum
 
 from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, Schedule
 from felixlike.codegen.annotations import Narrow, Prefetch
 from felixlike.frontend.constants import EXACT, layout_free_parameters, packing_blocks
-from felixlike.hardware import BFLOAT16, FLOAT32, PRECISIONS, Device, estimate
+from felixlike.hardware import BFLOAT16, FLOAT32, PRECISIONS, Device, Form, estimate
 from felixlike.spaces.contraction import Contraction
 from felixlike.spaces.cpu import bfloat16_pairs
 from felixlike.spaces.roles import Roles
 
 ITEM_BYTES = 2
 """Bytes of a narrow weight."""
-
-
-class Form(Enum):
-    """How products of a contraction are computed if they may be rounded."""
-
-    WEIGHTS = "constant weights are rounded"
-    PAIRS = "both factors are rounded"
 
 
 def may_round(schedule: Schedule, block: BlockRef, device: Device) -> bool:

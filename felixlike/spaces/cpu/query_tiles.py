@@ -14,6 +14,9 @@ no exchange between lanes, and the scores of a tile of queries stay in the cache
 transposed, once. There are two sketches: one computes all stages in one parallel loop. The other has one parallel loop
 for the scores, one for the softmax and one for the product with the values. The rule reads loop nests and indices,
 never names of operators.
+
+Where products may be rounded, two more sketches compute both products in pairs of bfloat16 numbers. A tile of queries
+copies keys, values, its queries and its exponentials for that. Scores, maxima, exponentials and sums are float32.
 """
 
 from __future__ import annotations
@@ -27,14 +30,20 @@ from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, LoopRef, Schedule
 from felixlike.codegen.annotations import Guard, Keys, Transpose
 from felixlike.codegen.masking import comparisons
-from felixlike.hardware import Device
-from felixlike.hardware.vectors import TILE
-from felixlike.spaces.contraction import Contraction, read_contraction
+from felixlike.codegen.pair_functions import LANES
+from felixlike.hardware import FLOAT32, Device, estimate
+from felixlike.hardware.vectors import TILE, widths
+from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction
+from felixlike.spaces.cpu import bfloat16_pairs
 from felixlike.spaces.cpu.register_bounds import Extents, note_bounds, reachable_bounds
+from felixlike.spaces.cpu.register_tile import vectorize
 from felixlike.spaces.stages import Stage, in_plain_nests, stages_of
 
 _ITEM_BITS = 32
 """Bits of the elements of attention that this rule is for."""
+
+_QUERIES = 4
+"""Vectors of a tile of queries, in estimates."""
 
 
 def query_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
@@ -50,9 +59,13 @@ def query_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sch
     stages = _stages(stages_of(schedule), _products(schedule, device))
     if stages is None:
         return []
-    schedules = [schedule.copy(), schedule.copy()]
-    for new, together in zip(schedules, (True, False), strict=True):
-        _Tiles(new, stages, device).apply(together=together)
+    types = {str(p.dtype) for p in schedule.mod["main"].params}
+    rounds = device.multiplies_pairs and types == {FLOAT32.name} and _fit_pairs(stages, device)
+    rounds = rounds and _pairs_are_faster(stages, device.unit.lanes(_ITEM_BITS))
+    forms = [(pairs, together) for pairs in (False, True)[: 1 + rounds] for together in (True, False)]
+    schedules = [schedule.copy() for _ in forms]
+    for new, (pairs, together) in zip(schedules, forms, strict=True):
+        _Tiles(new, stages, device, pairs=pairs).apply(together=together)
     return schedules
 
 
@@ -63,14 +76,37 @@ class _Product:
     Attributes:
         name: Name of the block.
         contraction: Its axes: the batch, rows, columns and the sum.
+        vector: The operand in vectors.
+        broadcast: The operand without vectors.
         shared: Buffer of the operand in vectors.
         single: Buffer of the operand without vectors.
     """
 
     name: str
     contraction: Contraction
+    vector: Operand
+    broadcast: Operand
     shared: Any
     single: Any
+
+    def dimension(self, operand: Operand, axis: Axis) -> int:
+        """Return the dimension of an operand that an axis alone indexes, -1 without one."""
+        return next((d for d, index in enumerate(operand.indices) if index.same_as(axis.variable)), -1)
+
+    @property
+    def summed(self) -> Axis:
+        """The reduction axis."""
+        return self.contraction.reduction[0]
+
+    @property
+    def row(self) -> Axis:
+        """The axis of the tile's rows."""
+        return self.contraction.spatial[-2]
+
+    @property
+    def column(self) -> Axis:
+        """The axis of the vectors."""
+        return self.contraction.spatial[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +152,9 @@ def _products(schedule: Schedule, device: Device) -> list[_Product]:
         plain = contraction.written == tuple(range(len(contraction.spatial)))
         lanes = device.unit.lanes(_ITEM_BITS)
         if plain and contraction.item_bits == _ITEM_BITS and column.extent % lanes == 0 and len(by_column) == 2:
-            buffers = [probe.get(block).reads[by_column[has].read].source for has in (True, False)]
-            found.append(_Product(stage.name, contraction, *buffers))
+            operands = [by_column[has] for has in (True, False)]
+            buffers = [probe.get(block).reads[operand.read].source for operand in operands]
+            found.append(_Product(stage.name, contraction, *operands, *buffers))
     return found
 
 
@@ -162,6 +199,33 @@ def _stages(stages: Sequence[Stage], products: Sequence[_Product]) -> _Stages | 
     )
 
 
+def _fit_pairs(stages: _Stages, device: Device) -> bool:
+    """Return whether both products can be computed in pairs: rows of keys and of values are contiguous."""
+    keys, values = stages.scores, stages.products
+    places = [
+        product.dimension(operand, axis)
+        for product in (keys, values)
+        for operand, across in ((product.vector, product.column), (product.broadcast, product.row))
+        for axis in (across, product.summed)
+    ]
+    whole = keys.summed.extent % bfloat16_pairs.PAIR == 0 and values.summed.extent >= bfloat16_pairs.PAIR
+    contiguous = keys.broadcast.contiguous(keys.summed) and values.broadcast.contiguous(values.row)
+    return device.unit.lanes(_ITEM_BITS) in LANES and -1 not in places and whole and contiguous
+
+
+def _pairs_are_faster(stages: _Stages, lanes: int) -> bool:
+    """Return whether pairs are estimated to be faster than float32.
+
+    Every tile of queries rounds all keys and values.
+    """
+    products = rounded = 0.0
+    for product in (stages.scores, stages.products):
+        row, column, summed = product.row.extent, product.column.extent, product.summed.extent
+        products += row * column * summed
+        rounded += summed * (column + row * -(-column // (_QUERIES * lanes)))
+    return products / bfloat16_pairs.PAIR > estimate.COSTS.rounded * rounded
+
+
 def _name(stage: Stage | None) -> str | None:
     """Return the name of a stage, if there is one."""
     return None if stage is None else stage.name
@@ -175,11 +239,13 @@ class _Tiles:
         schedule: The schedule, which is changed.
         stages: Its stages.
         device: The device.
+        pairs: Whether both products are computed in pairs.
     """
 
     schedule: Any
     stages: _Stages
     device: Device
+    pairs: bool
 
     @property
     def lanes(self) -> int:
@@ -190,15 +256,20 @@ class _Tiles:
         """Tile all stages, in one parallel loop or in three."""
         schedule, stages = self.schedule, self.stages
         block = schedule.get_sblock
-        for name in stages.padding:
-            if name is not None:
+        odd = stages.products.summed.extent % bfloat16_pairs.PAIR
+        if self.pairs and odd:
+            axes = len(stages.products.contraction.axes)
+            schedule.pad_einsum(block(stages.products.name), [1] * (axes - 1) + [bfloat16_pairs.PAIR])
+        inlined = (not self.pairs, not self.pairs or odd)
+        for name, inline in zip(stages.padding, inlined, strict=True):
+            if name is not None and inline:
                 schedule.compute_inline(block(name))
         scores, weighted = block(stages.scores.name), block(stages.weighted)
         masked = block(stages.masked) if stages.masked else schedule.cache_write(scores, 0, "global")
         hides = self._hides_keys(masked)
         shared, *tile = self._parallel(weighted)
         schedule.reverse_compute_at(block(stages.output), shared, preserve_unit_loops=True)
-        _, over_keys = self._register_tile(stages.products, tile, guarded=stages.padding[1] is not None)
+        _, *over_keys = self._register_tile(stages.products, tile, shared, guarded=stages.padding[1] is not None)
         for name in reversed(stages.after) if together else ():
             schedule.compute_at(block(name), shared, preserve_unit_loops=True)
         if together:
@@ -217,12 +288,12 @@ class _Tiles:
             tile = [rows, *schedule.split(columns, [None, self.lanes])]
         else:
             shared, *tile = self._parallel(masked)
-        tiles, terms = self._register_tile(stages.scores, tile, guarded=stages.padding[0] is not None)
+        tiles, terms, *_ = self._register_tile(stages.scores, tile, shared, guarded=stages.padding[0] is not None)
         schedule.compute_at(block(stages.queries), shared, preserve_unit_loops=True)
         summed = [loop for name in (*stages.before, *stages.after) for loop in self._vectors(block(name))]
         # The loops of one parallel loop have the same queries. Otherwise, all scores must be -inf or a number.
         bounded = [tiles, schedule.get_loops(block(stages.powers))[-3]] if together else [terms]
-        for loop in (over_keys, *summed, *bounded) if hides else ():
+        for loop in (*over_keys, *summed, *bounded) if hides else ():
             Keys().put(schedule, loop)
         self._transposed()
 
@@ -245,10 +316,14 @@ class _Tiles:
         schedule.parallel(shared)
         return [shared, rows, inner, lane]
 
-    def _register_tile(self, product: _Product, tile: Sequence[LoopRef], *, guarded: bool) -> tuple[LoopRef, LoopRef]:
+    def _register_tile(
+        self, product: _Product, tile: Sequence[LoopRef], shared: LoopRef, *, guarded: bool
+    ) -> list[LoopRef]:
         """Compute a product in register tiles at the loops over rows, vectors and lanes of the block that reads it.
 
-        Returns the loop over tiles of rows and the loop over the terms of the sum.
+        `shared` is the parallel loop. `guarded` says whether the operand without vectors is padded.
+        Returns the loop over tiles of rows, and the loops over the terms of the sum: of the product, and of the copy of
+        the operand in vectors, if there is one.
         """
         schedule, block = self.schedule, self.schedule.get_sblock(product.name)
         rows, vectors, lane = tile
@@ -256,25 +331,58 @@ class _Tiles:
         schedule.compute_at(block, outer, preserve_unit_loops=True)
         *_, own_row, columns, summed = schedule.get_loops(block)
         own_vectors, own_lane = schedule.split(columns, [None, self.lanes])
-        schedule.reorder(summed, own_row, own_vectors, own_lane)
+        pair = []
+        if self.pairs:
+            summed, both = schedule.split(summed, [None, bfloat16_pairs.PAIR])
+            pair.append(both)
+        schedule.reorder(summed, own_row, own_vectors, own_lane, *pair)
         for loop in (row, vectors, own_row, own_vectors):
             schedule.unroll(loop)
         for loop in (lane, own_lane):
             schedule.vectorize(loop)
-        if guarded:
+        if guarded and not self.pairs:
             Guard().put(schedule, summed)
-        *batch, row_axis, column = product.contraction.spatial
+        *batch, _, _ = product.contraction.spatial
         extents = Extents(
-            vectors=column.extent // self.lanes,
+            vectors=product.column.extent // self.lanes,
             most_vectors=TILE.vectors,
-            rows=row_axis.extent,
+            rows=product.row.extent,
             most_rows=TILE.rows,
             others=prod(axis.extent for axis in batch),
         )
         note_bounds(
             schedule, block, reachable_bounds(extents, registers=self.device.unit.registers, unrolled=False, cores=1)
         )
-        return outer, summed
+        for loop in pair:
+            bfloat16_pairs.mark(schedule, loop)
+        return [outer, summed, *([self._round(product, shared)] if self.pairs else [])]
+
+    def _round(self, product: _Product, shared: LoopRef) -> LoopRef:
+        """Copy the operands of a product, in pairs along its sum, at a parallel loop. Blocks that pad are such copies.
+
+        Returns the loop over pairs of the operand in vectors.
+        """
+        schedule = self.schedule
+        tile = schedule.get_sblock(product.name)
+        for operand, along in ((product.broadcast, product.row), (product.vector, product.column)):
+            source = schedule.get(tile).reads[operand.read].source
+            writers = [b for b in schedule.get_producers(tile) if schedule.get(b).writes[0].source.same_as(source)]
+            computed = (self.stages.queries, self.stages.powers)
+            pads = [b for b in writers if str(schedule.get(b).name_hint) not in computed]
+            copy = pads[0] if pads else schedule.cache_read(tile, operand.read, "global", [tile])
+            # Places of dimensions and of loops, counted from the last one.
+            moved, paired = (len(operand.indices) - product.dimension(operand, a) for a in (along, product.summed))
+            if paired > 1:
+                outermost = len(operand.indices)
+                change = bfloat16_pairs.in_pairs(outermost - moved, outermost - paired)
+                schedule.transform_layout(copy, ("write", 0), change)
+            schedule.compute_at(copy, shared, preserve_unit_loops=True)
+            vector = moved if paired > 1 else paired
+            length = int(schedule.get(schedule.get_loops(copy)[-vector]).extent)
+            lanes = next(width for width in (*widths(self.lanes), 1) if length % width == 0)
+            vectorize(schedule, copy, vector, lanes, paired if paired > 1 else None)
+        *_, over_pairs, _, _, _ = schedule.get_loops(copy)
+        return over_pairs
 
     def _vectors(self, block: BlockRef) -> list[LoopRef]:
         """Vectorize a block's columns, in a loop over the sum if there is one. Returns that loop."""

@@ -34,7 +34,7 @@ from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, LoopRef, Schedule, TirExpr
 from felixlike.codegen.annotations import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
-from felixlike.hardware import Device
+from felixlike.hardware import Device, Form
 from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.blocks import copy_operand, costs, in_step, realize_of
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups, without_points
@@ -65,7 +65,7 @@ def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[
     form = narrow_weights.faster_form(schedule, block, *tiled, device) if second is not None else None
     if second is None or form is None:
         return [schedule]
-    rounded, pairs = second.get_sblock(name), form is narrow_weights.Form.PAIRS
+    rounded, pairs = second.get_sblock(name), form is Form.PAIRS
     if _tiled(second, rounded, device, pairs=pairs) is None:
         return [schedule]
     if not pairs:
@@ -183,7 +183,7 @@ def _tile(
         both = bfloat16_pairs.paired(roles.panel, roles) if pairs else None
         if both is not None:
             pair_place = len(places) - both
-            schedule.transform_layout(panel, ("write", 0), _in_pairs(moved, both))
+            schedule.transform_layout(panel, ("write", 0), bfloat16_pairs.in_pairs(moved, both))
         elif not roles.panel.contiguous(roles.vector):
             schedule.transform_layout(panel, ("write", 0), _moved_last(places, roles.vector))
     padding = _padding_of_rows(schedule, block, contraction, roles, copies)
@@ -250,11 +250,11 @@ def _tile(
         bfloat16_pairs.mark(schedule, loop)
     for copy in rounded:
         length = int(schedule.get(schedule.get_loops(copy)[-1]).extent)
-        _vectorize(schedule, copy, 1, next(w for w in (*widths(roles.lanes), 1) if length % w == 0))
+        vectorize(schedule, copy, 1, next(w for w in (*widths(roles.lanes), 1) if length % w == 0))
     if panel is not None:
-        _vectorize(schedule, panel, lane_place, roles.lanes, pair_place)
+        vectorize(schedule, panel, lane_place, roles.lanes, pair_place)
     if contraction.written[-1] == roles.vector.place and in_step(schedule, last, block):
-        _vectorize(schedule, last, 1, roles.lanes)
+        vectorize(schedule, last, 1, roles.lanes)
         for loop in schedule.get_loops(last)[2 + len(home) : -1] if home else []:
             schedule.unroll(loop)
     elif contraction.written[-1] != roles.vector.place:
@@ -350,16 +350,6 @@ def _moved_last(places: Sequence[int | None], axis: Axis) -> Callable[..., list[
     return lambda *indices: [*indices[:moved], *indices[moved + 1 :], indices[moved]]
 
 
-def _in_pairs(moved: int, paired: int) -> Callable[..., list[Any]]:
-    """Return the map of a buffer's indices that moves one dimension last, with pairs along another in each element."""
-
-    def mapped(*i: Any) -> list[Any]:
-        rest = [e // bfloat16_pairs.PAIR if d == paired else e for d, e in enumerate(i) if d != moved]
-        return [*rest, i[moved], i[paired] % bfloat16_pairs.PAIR]
-
-    return mapped
-
-
 def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: int) -> None:
     """Annotate the loop over the vectors' elements in a write-back whose vectors lie across the output."""
     statement, source = schedule.get(last), schedule.get(tile).writes[0].source
@@ -370,7 +360,7 @@ def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: 
         Transpose(lanes).put(schedule, loops[across])
 
 
-def _vectorize(schedule: Schedule, block: BlockRef, place: int, lanes: int, paired: int | None = None) -> None:
+def vectorize(schedule: Schedule, block: BlockRef, place: int, lanes: int, paired: int | None = None) -> None:
     """Split vectors off the `place`-th loop of a block, counted from the innermost, and vectorize them.
 
     Pairs are split off the `paired`-th loop, if any.

@@ -91,7 +91,7 @@ class Sketch:
     def rounded(self) -> str:
         """Return what is rounded before products: "factors", "weights", or "" for nothing."""
         rounds = {"factors": (TensorCores, Pairs), "weights": (Narrow,)}
-        return next((what for what, marks in rounds.items() if any(map(self._annotations, marks))), "")
+        return next((w for w, marks in rounds.items() if any(any(self._annotations(mark)) for mark in marks)), "")
 
     def _annotations(self, mark: type[LoopAnnotation]) -> list[Any]:
         """Return the values of an annotation in the trace."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from felixlike.errors import UnsupportedSketch
 from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
-from felixlike.spaces import FITS_REGISTERS, KEEPS_TO_BOUNDS
+from felixlike.spaces import FITS_REGISTERS, KEEPS_TO_BOUNDS, ROUNDS_FACTORS
 from felixlike.spaces.cpu import narrow_weights
 from felixlike.symbolic.expr.expression import const
 from felixlike.symbolic.program import Constraint, Program
@@ -93,12 +93,17 @@ def _fused_loops(program: Program, replay: ReplayState, _: Task) -> Program:
 def _packed_constants(program: Program, replay: ReplayState, task: Task) -> Program:
     """Apply the layout and the type of packed constants, and the type of the factors of pairs."""
     program = rewrite_layout(program, task.layout_free)
-    if narrow_weights.is_marked(replay.schedule):
-        blocks = packing_blocks(replay.schedule.mod["main"].body)
-        narrow = packed_constants(program, [str(b.writes[0].source.name) for b in blocks])
-    else:
-        paired = [store for store, _ in program.stores() if store.word is not None and store.is_reduction]
-        narrow = [a.buffer for store in paired for a in store.loads if a.buffer is not store.target.buffer]
+    if not narrow_weights.is_marked(replay.schedule):
+        return _factors_of_pairs(program, replay, task)
+    blocks = packing_blocks(replay.schedule.mod["main"].body)
+    narrow = packed_constants(program, [str(b.writes[0].source.name) for b in blocks])
+    return with_item_bytes(program, narrow, narrow_weights.ITEM_BYTES)
+
+
+def _factors_of_pairs(program: Program, _: ReplayState, __: Task) -> Program:
+    """Apply the type of the factors of pairs."""
+    paired = [store for store, _ in program.stores() if store.word is not None and store.is_reduction]
+    narrow = [a.buffer for store in paired for a in store.loads if a.buffer is not store.target.buffer]
     return with_item_bytes(program, narrow, narrow_weights.ITEM_BYTES)
 
 
@@ -118,6 +123,7 @@ MODELS: dict[str, Model] = {
     "RewriteParallelVectorizeUnroll": Model(loops=_fused_loops),
     "RewriteReductionBlock": Model(),  # `reduction_block` gives the position of initial stores
     "RewriteLayout": Model(buffers=_packed_constants),
+    ROUNDS_FACTORS: Model(buffers=_factors_of_pairs),
     "VerifyGPUCode": Model(refuses=_limits_of_a_gpu),
     KEEPS_TO_BOUNDS: Model(refuses=lambda program, replay, _: tile_bounds(replay, program)),
     FITS_REGISTERS: Model(refuses=lambda program, replay, _: thread_bounds(replay, program)),

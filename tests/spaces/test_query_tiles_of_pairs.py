@@ -1,0 +1,135 @@
+"""Attention in pairs of bfloat16 numbers: factors are rounded, right for odd sizes and masks, exact formulas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from schedules import equal_counts
+from support.models import Apply
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from felixlike import _tvm, codegen
+from felixlike.codegen.annotations import Keys, Pairs
+from felixlike.codegen.passes import skip_hidden_keys
+from felixlike.frontend import Imported, import_model
+from felixlike.hardware import described_target, imitated_target, with_precision
+from felixlike.runtime import compile_model
+from felixlike.spaces.cpu import query_tiles
+from felixlike.symbolic import Sketch, sketches
+
+ZEN5 = with_precision(described_target("zen5", cores=2), "bfloat16")
+RUNS = with_precision(imitated_target("zen5", cores=2), "bfloat16")
+"""Schedules for a processor with the instruction, and code that runs on any."""
+
+CASES: dict[str, tuple[int, int, Callable[[Tensor], Tensor] | None]] = {
+    "whole": (32, 32, None),
+    "odd": (47, 33, None),
+    "causal": (96, 96, lambda d: d <= 0),
+    "sliding window": (64, 64, lambda d: (d <= 0) & (d > -9)),
+    "odd limits": (95, 123, lambda d: d <= 28),
+    "rows without keys": (72, 39, lambda d: (d <= -5) & (d > -20)),
+}
+"""Queries, keys, and which distances are visible."""
+
+
+def _mask(name: str) -> Tensor | None:
+    queries, keys, visible = CASES[name]
+    return None if visible is None else visible(torch.arange(keys) - torch.arange(queries)[:, None])
+
+
+def _inputs(name: str) -> list[Tensor]:
+    torch.manual_seed(0)
+    queries, keys, _ = CASES[name]
+    return [torch.randn(2, rows, 8) for rows in (queries, keys, keys)]
+
+
+def _imported(name: str, target: Any = RUNS) -> tuple[Imported, tuple[Sketch, ...]]:
+    mask = _mask(name)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    imported = import_model(Apply(attention), tuple(_inputs(name)), target)
+    (task,) = imported.tasks
+    return imported, sketches(task, space="own")
+
+
+def _half(x: Tensor) -> Tensor:
+    return x.float().bfloat16().double()
+
+
+def _expected(name: str) -> Tensor:
+    """Compute attention in float64 with rounded factors of both products."""
+    q, k, v = _inputs(name)
+    scores = _half(q * torch.tensor(8**-0.5, dtype=torch.float32)) @ _half(k).mT
+    if (mask := _mask(name)) is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    largest = scores.amax(-1, keepdim=True)
+    powers = (scores - largest.nan_to_num(neginf=0.0)).exp()
+    return _half(powers) @ _half(v) / powers.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offer pairs for small sizes too."""
+    monkeypatch.setattr(query_tiles, "_pairs_are_faster", lambda *_: True)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("mcpu", [None, "x86-64-v3"])
+@pytest.mark.parametrize("name", CASES)
+def test_factors_of_both_products_are_rounded_and_nothing_else_is(name: str, mcpu: str | None) -> None:
+    """An exponential that is near the middle of two numbers may be rounded to the other one."""
+    target = RUNS if mcpu is None else _tvm.Target({**RUNS.export(), "mcpu": mcpu})
+    imported, own = _imported(name, target)
+    expected, (task,) = _expected(name), imported.tasks
+    assert sorted(sketch.precision for sketch in own) == ["bfloat16", "bfloat16", "float32", "float32"]
+    for sketch in own:
+        error = 3e-4 if sketch.precision == "bfloat16" else 2e-2
+        for point in sketch.sample(2, seed=1).tolist() if mcpu is None else sketch.sample(1, seed=2).tolist():
+            answer = compile_model(imported, {task.key: sketch.schedule(point)})(*_inputs(name))
+            assert (answer - expected).abs().max() <= error * expected.abs().max()
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("name", ["odd", "causal"])
+def test_programs_and_formulas_are_exact(name: str) -> None:
+    for sketch in _imported(name, ZEN5)[1]:
+        assert sketch.is_symbolic, sketch.reason
+        assert equal_counts(sketch, sketch.sample(2, seed=5)) > 0
+        halves = sum(buffer.item_bytes == 2 for buffer in sketch.program.buffers)
+        assert halves == (4 if sketch.precision == "bfloat16" else 0)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("name", ["causal", "sliding window", "odd limits"])
+def test_hidden_keys_are_skipped(name: str) -> None:
+    """Loops over pairs have the pairs with a visible key, others the keys of these pairs."""
+    for sketch in _imported(name, ZEN5)[1]:
+        point = max(sketch.sample(64, seed=1).tolist(), key=lambda point: point[0])
+        module = sketch.schedule(point).mod
+        loops = [loop for loop in _tvm.found(module["main"].body, _tvm.tirx.For) if Keys.on(loop)]
+        assert len(loops) >= 4
+        after = _tvm.found(skip_hidden_keys(module)["main"].body, _tvm.tirx.For)
+        assert not any(map(Keys.on, after))
+        assert sum(not isinstance(loop.extent, _tvm.tirx.IntImm) for loop in after) >= 2
+
+
+def test_pairs_are_offered_where_they_are_faster() -> None:
+    """Rounding takes longer than it saves if keys have few elements."""
+    assert {sketch.precision for sketch in _imported("whole", ZEN5)[1]} == {"float32"}
+
+
+def test_the_instruction_is_used_in_vectors() -> None:
+    x = torch.zeros(2, 128, 64)
+    (task,) = import_model(Apply(scaled_dot_product_attention), (x, x, x), ZEN5).tasks
+    sketch = next(sketch for sketch in sketches(task, space="own") if sketch.precision == "bfloat16")
+    assert Pairs.key in sketch.trace_json()
+    func = sketch.schedule(sketch.sample(1, seed=0)[0].tolist()).mod["main"].with_attr("global_symbol", "main")
+    code = str(codegen.compile_primfuncs(_tvm.IRModule({"main": func}), ZEN5).mod.inspect_source("asm"))
+    assert sum("vdpbf16ps" in line and "zmm" in line for line in code.splitlines()) >= 8
