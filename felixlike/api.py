@@ -334,6 +334,6 @@ def optimize(
         result = tune(model, shapes, example_inputs, config)
     optimized = Optimized(result.compiled, result.report)
     optimized.threads = config.threads
-    reduced = any(task.precision != FLOAT32.name for task in result.report.tasks)
+    reduced = result.report.precision != FLOAT32.name and any(t.precision != FLOAT32.name for t in result.report.tasks)
     tell(result.verification, result.report.model, optimized, result.warnings, reduced=reduced)
     return optimized
