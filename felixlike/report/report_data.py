@@ -107,6 +107,8 @@ class ReportData:
         eager: Median seconds of a whole call of the original in eager PyTorch, with `compare=True`.
         eager_low: First quartile of these seconds.
         eager_high: Third quartile of these seconds.
+        changed: Rows of 2-D outputs whose largest element has another place than in the reference: changed classes.
+        rows: All such rows.
     """
 
     model: str
@@ -132,6 +134,8 @@ class ReportData:
     eager: float = math.nan
     eager_low: float = math.nan
     eager_high: float = math.nan
+    changed: int = 0
+    rows: int = 0
 
     @property
     def speedup(self) -> float:

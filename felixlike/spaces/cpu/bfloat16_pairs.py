@@ -27,7 +27,7 @@ PAIR = 2
 def fits(contraction: Contraction, roles: Roles, *, padded: bool = False) -> bool:
     """Return whether the products of a contraction can be computed in pairs.
 
-    One operand has vectors, of a constant or in panels, and the other has not. They are different tensors. Both have the
+    One operand has vectors, of a constant or in panels, the other has not. They are different tensors. Both have the
     reduction axis, whose extent is even, and pairs along it are or become neighbours in memory. `padded` says whether
     plain products may still be padded to that.
     """
