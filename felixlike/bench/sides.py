@@ -142,7 +142,10 @@ def baselines(
         precision: "float32" or "bfloat16". In bfloat16, PyTorch and zentorch get the module in bfloat16.
     """
     halved = partial(in_bfloat16, make) if precision == _BFLOAT16 else make
-    kinds = {**_KINDS, ZERO_SHOT: ("felixlike", partial(_zero_shot, precision=precision))}
+    kinds: dict[str, tuple[str, Prepare]] = {
+        **_KINDS,
+        ZERO_SHOT: ("felixlike", partial(_zero_shot, precision=precision)),
+    }
     return {name: partial(loaded, *kinds[name], halved if name in _OF_TORCH else make) for name in names}
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from felixlike import _tvm
 from felixlike.frontend import import_model
-from felixlike.hardware import described_target, imitated_target
+from felixlike.hardware import described_target, imitated_target, with_precision
 from felixlike.runtime import compile_model
 from felixlike.symbolic import sketches
 
@@ -138,3 +138,50 @@ def test_float32_products_of_exact_weights_are_not_pairs() -> None:
         model.weight.copy_(model.weight.bfloat16())
     (task,) = import_model(model, (torch.randn(32, 64),), ZEN5).tasks
     assert {sketch.precision for sketch in sketches(task, space="own")} == {"float32"}
+
+
+def test_infinities_and_nan_are_pytorchs() -> None:
+    model, x = _model("perceptron")
+    x[0, 1], x[1, 2], x[2, 3], x[3, 4] = torch.nan, torch.inf, -torch.inf, 3.3e38
+    with torch.no_grad():
+        want = model[0](x)
+    imported = import_model(model[0], (x,), ZEN5)
+    (task,) = imported.tasks
+    (sketch,) = sketches(task, space="own")
+    got = compile_model(imported, {task.key: sketch.schedule(sketch.sample(1, seed=0)[0].tolist()).mod})(x)
+    assert torch.equal(got.isnan(), want.isnan())
+    assert torch.equal(got.isposinf(), want.isposinf())
+    assert torch.equal(got.isneginf(), want.isneginf())
+    assert want.isnan()[0].all()
+    assert want.isinf()[1:3].all()
+
+
+def test_float64_models_stay_float64() -> None:
+    """They are neither rounded unasked nor with `precision`."""
+    model, x = nn.Linear(64, 64).double(), torch.randn(64, 64).double()
+    for target in (ZEN5, with_precision(ZEN5, "bfloat16")):
+        (task,) = import_model(model, (x,), target).tasks
+        assert {sketch.precision for sketch in sketches(task, space="own")} == {"float32"}
+        assert {str(buffer.dtype) for buffer in task.module["main"].params} == {"float64"}
+
+
+def test_autocast_in_a_model_multiplies_pairs() -> None:
+    class Autocast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                y: torch.Tensor = self.layer(x)
+            return y
+
+    model, x = Autocast().eval(), torch.randn(48, 64)
+    imported = import_model(model, (x,), ZEN5)
+    products = [task for task in imported.tasks if "matmul" in task.name]
+    assert {sketch.precision for task in products for sketch in sketches(task, space="own")} == {"bfloat16"}
+    got = compile_model(imported)(x)
+    with torch.no_grad():
+        want = model(x)
+    assert got.dtype == want.dtype == torch.bfloat16
+    assert (got - want).abs().max() <= 2.0**-7 * want.abs().max()
