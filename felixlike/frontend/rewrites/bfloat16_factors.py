@@ -16,7 +16,16 @@ import numpy as np
 
 from felixlike import _tvm
 from felixlike.frontend.rewrites.half_values import HALF, WIDE, has_half_factors
-from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, constant, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import (
+    Bindings,
+    Rewriter,
+    constant,
+    is_constant,
+    operator,
+    rewritten,
+    shape,
+    with_attributes,
+)
 from felixlike.frontend.rewrites.winograd import LAYOUTS
 from felixlike.hardware import Device
 
@@ -65,7 +74,9 @@ def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     if not has_half_factors(expression, known):
         return None
     factors = [_narrow(factor, known, rewriter) for factor in expression.args]
-    return _tvm.relax.Call(expression.op, factors, expression.attrs)
+    if name == "matmul":
+        return _tvm.relax.op.matmul(*factors, out_dtype=WIDE)
+    return with_attributes(expression, factors, out_dtype=WIDE)
 
 
 def _has_pairs(product: Any) -> bool:

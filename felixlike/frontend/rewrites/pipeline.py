@@ -17,6 +17,7 @@ from felixlike.frontend.constants import with_marks
 from felixlike.frontend.rewrites import (
     in_phases,
     with_absorbed_pads,
+    with_bfloat16_factors,
     with_channels_last,
     with_fast_convolutions,
     with_folded_batch_norms,
@@ -34,9 +35,9 @@ from felixlike.frontend.rewrites import (
     with_stacks_apart,
     with_total_order,
     with_transposed_factors,
+    with_wide_constants,
     with_wide_norms,
 )
-from felixlike.frontend.rewrites.bfloat16_factors import with_bfloat16_factors, with_wide_constants
 from felixlike.frontend.rewrites.layers import layers_of
 from felixlike.frontend.rewrites.simplify_indices import with_simple_indices
 from felixlike.hardware import FLOAT32, PAIRS_PRECISION, kind_of, multiplies_pairs, precision_of, target_device
