@@ -224,6 +224,7 @@ def optimize(
     key: str | None = None,
     threads: int | None = None,
     precision: str = "float32",
+    tolerance: float | None = None,
     compare: bool = False,
     dynamic_shapes: Any = None,
     instances: Instances | None = None,
@@ -253,6 +254,9 @@ def optimize(
             a GPU's tensor cores "tf32", "float16" or "bfloat16" (docs/gpu.md). Factors are rounded first: both of them,
             or only constant weights on CPUs without products of bfloat16 pairs. Sums are always float32. The report
             names the tasks that use it.
+        tolerance: Largest error of the model against float64, relative to its largest output, that `precision` may
+            cause. While the error for the example inputs is larger, tasks go back to float32, the worst first. If it is
+            larger in float32, too, a FallbackWarning is issued. With None, no task goes back (docs/bfloat16.md).
 
     Args: How long
         rounds: Maximum number of rounds; one round measures up to 16 candidates of one task (64 with
@@ -318,6 +322,7 @@ def optimize(
         config = RunConfig.checked(
             target=target,
             precision=precision,
+            tolerance=tolerance,
             rounds=rounds,
             trials=trials,
             seconds=seconds,
@@ -344,6 +349,6 @@ def optimize(
         result = tune(model, shapes, example_inputs, config, spent)
     optimized = Optimized(result.compiled, result.report)
     optimized.threads = config.threads
-    reduced = any(task.precision != FLOAT32.name for task in result.report.tasks)
+    reduced = result.report.precision != FLOAT32.name and any(t.precision != FLOAT32.name for t in result.report.tasks)
     tell(result.verification, result.report.model, optimized, result.warnings, reduced=reduced)
     return optimized

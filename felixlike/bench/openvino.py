@@ -17,6 +17,9 @@ from felixlike.hardware.probe import usable_processors
 FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}
 """The hint for products in float32. Without it OpenVINO computes in bfloat16 on CPUs that can."""
 
+BFLOAT16 = {"INFERENCE_PRECISION_HINT": "bf16"}
+"""The hint for products in bfloat16. CPUs without instructions for them compute in float32, which is read back."""
+
 _LATENCY = {"PERFORMANCE_HINT": "LATENCY"}
 
 

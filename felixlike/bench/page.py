@@ -22,13 +22,18 @@ _SIDES = (*RIVAL_SIDES, UNTUNED, ZERO_SHOT, TUNED)
 _MS = 1e3
 """Milliseconds per second."""
 
-_FLOAT32 = "float32"
-"""Precision of rows of earlier versions, which have none."""
+_FLOAT32, _BFLOAT16 = "float32", "bfloat16"
+"""Precision of rows of earlier versions, which have none, and the one of which sides may compute a part."""
 
 
 def key(row: dict[str, Any]) -> tuple[str, int]:
     """Return the network and the batch size of a row. Rows of earlier versions have batch size 1."""
     return row["network"], row.get("batch", 1)
+
+
+def products(row: dict[str, Any]) -> str:
+    """Return the precision of products that a row is about. Rows of earlier versions are about float32."""
+    return str(row.get("products", _FLOAT32))
 
 
 def ratio(row: dict[str, Any]) -> float | None:
@@ -47,7 +52,22 @@ def fastest_rival(row: dict[str, Any]) -> str | None:
 
 
 def text(rows: Sequence[dict[str, Any]], picture: str = "") -> str:
-    """Return the page. picture: name of the picture's file; empty without one."""
+    """Return the page, with a section for each precision of products if there are several.
+
+    picture: name of the picture's file; empty without one.
+    """
+    precisions = sorted({products(row) for row in rows} or {_FLOAT32}, key=lambda name: (name != _FLOAT32, name))
+    if len(precisions) == 1:
+        return _section(rows, picture)
+    parts = [
+        f"## Products in {name}\n\n{_section([row for row in rows if products(row) == name], picture * (not place))}"
+        for place, name in enumerate(precisions)
+    ]
+    return "\n\n".join(parts)
+
+
+def _section(rows: Sequence[dict[str, Any]], picture: str) -> str:
+    """Return the tables and remarks of rows of one precision of products."""
     columns = [*_columns(rows), TUNED]
     header = ("network", "batch", *columns, "best ÷ tuned", "kernels ÷ call", "max error")
     lines = [
@@ -84,7 +104,8 @@ def verdict(row: dict[str, Any]) -> str:
     by_precision: dict[str, list[tuple[float, str]]] = {}
     for side in (*RIVAL_SIDES, TUNED):
         if _is_right(row, side):
-            by_precision.setdefault(_precision(row, side), []).append((row[side], side))
+            precision = _precision(row, TUNED if _is_equal(row, side) else side)
+            by_precision.setdefault(precision, []).append((row[side], side))
     ours = _precision(row, TUNED)
     parts = []
     for precision in sorted(by_precision, key=lambda name: (name != ours, name)):
@@ -149,8 +170,9 @@ def _is_right(row: dict[str, Any], side: str) -> bool:
 
 
 def _is_equal(row: dict[str, Any], side: str) -> bool:
-    """Return whether a side has our precision."""
-    return _precision(row, side) == _precision(row, TUNED)
+    """Return whether a side has our precision, or both multiply numbers in bfloat16."""
+    ours, other = _precision(row, TUNED), _precision(row, side)
+    return ours == other or all(_BFLOAT16 in precision for precision in (ours, other))
 
 
 def _precision(row: dict[str, Any], side: str) -> str:

@@ -51,6 +51,9 @@ ONNX, ONNX_FUSED = "ONNX Runtime", "ONNX Runtime, fused"
 OPENVINO, OPENVINO_DEFAULT = "OpenVINO float32", "OpenVINO default"
 """Names of the sides of OpenVINO: products in float32, and in the precision that it chooses for this CPU."""
 
+OPENVINO_BFLOAT16 = "OpenVINO bfloat16"
+"""Name of the side of OpenVINO in comparisons in bfloat16."""
+
 ZENTORCH, UNTUNED = "zentorch", "TVM untuned"
 """Names of the other sides."""
 
@@ -64,6 +67,7 @@ RIVALS: dict[str, tuple[str, ...]] = {
     ONNX: (ONNX, ONNX_FUSED),
     OPENVINO: (OPENVINO,),
     OPENVINO_DEFAULT: (OPENVINO_DEFAULT,),
+    OPENVINO_BFLOAT16: (OPENVINO_BFLOAT16,),
     ZENTORCH: (ZENTORCH,),
 }
 """Columns of the other compilers in tables, with the sides of which a column shows the fastest."""
@@ -112,14 +116,43 @@ Prepare = Callable[["nn.Module", "Inputs"], Prepared]
 """Prepares a call of a module on its inputs, in the process of the side."""
 
 
-def baselines(make: Callable[[], Model], names: Sequence[str] = (EAGER, COMPILED, ONNX, UNTUNED)) -> dict[str, Make]:
+def sides_of(precision: str) -> tuple[str, ...]:
+    """Return the sides that models tuned in a precision are compared with by default."""
+    return tuple(dict.fromkeys(in_precision(side, precision) for side in (*RIVAL_SIDES, ZERO_SHOT)))
+
+
+def in_precision(side: str, precision: str) -> str:
+    """Return the side that takes the place of another one in comparisons in a precision."""
+    openvino_sides = (OPENVINO, OPENVINO_DEFAULT, OPENVINO_BFLOAT16)
+    if precision == _BFLOAT16:
+        return OPENVINO_BFLOAT16 if side in openvino_sides else side
+    return OPENVINO_DEFAULT if side == OPENVINO_BFLOAT16 else side
+
+
+def baselines(
+    make: Callable[[], Model],
+    names: Sequence[str] = (EAGER, COMPILED, ONNX, UNTUNED),
+    precision: str = "float32",
+) -> dict[str, Make]:
     """Return the functions that create the baselines' calls, by name.
 
     Args:
-        make: Function that creates a module and its inputs.
+        make: Function that creates a module and its inputs in float32.
         names: Names of sides.
+        precision: "float32" or "bfloat16". In bfloat16, PyTorch and zentorch get the module in bfloat16.
     """
-    return {name: partial(loaded, *_KINDS[name], make) for name in names}
+    halved = partial(in_bfloat16, make) if precision == _BFLOAT16 else make
+    kinds: dict[str, tuple[str, Prepare]] = {
+        **_KINDS,
+        ZERO_SHOT: ("felixlike", partial(_zero_shot, precision=precision)),
+    }
+    return {name: partial(loaded, *kinds[name], halved if name in _OF_TORCH else make) for name in names}
+
+
+def in_bfloat16(make: Callable[[], Model]) -> Model:
+    """Create a module and its inputs, and convert their floating-point tensors to bfloat16."""
+    model, inputs = make()
+    return model.bfloat16(), tuple(x.bfloat16() if x.is_floating_point() else x for x in inputs)
 
 
 def loaded(package: str, prepare: Prepare, make: Callable[[], Model]) -> Loaded:
@@ -174,17 +207,20 @@ def _from_file(path: Path, model: nn.Module, inputs: Inputs) -> Prepared:
     return _ours(fx.load(path), model, inputs, "from its file")
 
 
-def _zero_shot(model: nn.Module, inputs: Inputs) -> Prepared:
+def _zero_shot(model: nn.Module, inputs: Inputs, *, precision: str = "float32") -> Prepared:
     """Prepare a model that felixlike has compiled with predicted schedules, and verified."""
     import felixlike as fx
 
-    return _ours(fx.optimize(model, inputs, trials=0, progress=False), model, inputs, "trials=0")
+    optimized = fx.optimize(model, inputs, trials=0, progress=False, precision=precision)
+    return _ours(optimized, model, inputs, "trials=0" if precision == "float32" else f"trials=0, precision={precision}")
 
 
 def _ours(optimized: Any, model: nn.Module, inputs: Inputs, settings: str) -> Prepared:
-    """Prepare a model of felixlike, which has the precision of the original: no rewrite for CPUs lowers it."""
+    """Prepare a model of felixlike. It has the precisions of the original and of the products of its tasks."""
     threads = optimized.threads or placement.threads()
-    return Prepared(lambda: optimized(*inputs), settings, lambda: (dtypes(model, inputs), threads))
+    products = [task.precision for task in optimized.report.tasks]
+    precision = precisions([*dtypes(model, inputs).split(" and "), *products])
+    return Prepared(lambda: optimized(*inputs), settings, lambda: (precision, threads))
 
 
 def _untuned(model: nn.Module, inputs: Inputs) -> Prepared:
@@ -384,11 +420,17 @@ _KINDS: dict[str, tuple[str, Prepare]] = {
     ONNX_FUSED: ("onnxruntime", _onnxruntime_fused),
     OPENVINO: ("openvino", partial(_openvino, hints=openvino.FLOAT32)),
     OPENVINO_DEFAULT: ("openvino", _openvino),
+    OPENVINO_BFLOAT16: ("openvino", partial(_openvino, hints=openvino.BFLOAT16)),
     ZENTORCH: ("zentorch", _zentorch),
     UNTUNED: ("tvm", _untuned),
     ZERO_SHOT: ("felixlike", _zero_shot),
 }
 """The package of each side, and the function that prepares its call."""
+
+_BFLOAT16 = "bfloat16"
+
+_OF_TORCH = (EAGER, CHANNELS_LAST, COMPILED, COMPILED_BEST, ZENTORCH)
+"""Sides that compute a module in its own precision."""
 
 
 def dtypes(model: nn.Module, inputs: Inputs) -> str:

@@ -17,19 +17,22 @@ from typing import TYPE_CHECKING, Any
 from felixlike._util import scratch
 from felixlike.bench.answers import Reference, unpacked
 from felixlike.bench.networks import NETWORKS, SMALL
-from felixlike.bench.sides import CHANNELS_LAST, RIVAL_SIDES, TUNED, ZERO_SHOT, Facts, baselines, saved
+from felixlike.bench.sides import CHANNELS_LAST, TUNED, Facts, baselines, in_precision, saved, sides_of
 from felixlike.errors import FelixlikeWarning
 from felixlike.measure.sides.processes import Make, SideFailed, Sides
 
 if TYPE_CHECKING:
     from felixlike.bench.networks import Model
 
-OTHERS = (*RIVAL_SIDES, ZERO_SHOT)
-"""Sides that tuned models are compared with by default."""
-
 
 def measure(
-    name: str, batch: int, seconds: float, *, against: Sequence[str] = OTHERS, progress: bool | str = True
+    name: str,
+    batch: int,
+    seconds: float,
+    *,
+    against: Sequence[str] | None = None,
+    progress: bool | str = True,
+    precision: str = "float32",
 ) -> dict[str, Any]:
     """Tune a network, and time it against other sides.
 
@@ -37,14 +40,16 @@ def measure(
         name: Name of a network in NETWORKS or SMALL.
         batch: Batch size.
         seconds: Seconds of tuning.
-        against: Names of the other sides.
+        against: Names of the other sides; None for `sides.sides_of` the precision.
         progress: As in `felixlike.optimize`.
+        precision: Precision of products, "float32" or "bfloat16".
 
     Returns:
         The row; see `compared`.
     """
     make = partial((NETWORKS | SMALL)[name], batch=batch)
-    return {"network": name, "batch": batch} | compared(make, name, seconds, against=against, progress=progress)
+    options: dict[str, Any] = {"against": against, "progress": progress, "precision": precision}
+    return {"network": name, "batch": batch} | compared(make, name, seconds, **options)
 
 
 def compared(
@@ -52,8 +57,9 @@ def compared(
     name: str,
     seconds: float,
     *,
-    against: Sequence[str] = OTHERS,
+    against: Sequence[str] | None = None,
     progress: bool | str = True,
+    precision: str = "float32",
 ) -> dict[str, Any]:
     """Tune a model, save it, and time it against other sides.
 
@@ -61,8 +67,10 @@ def compared(
         make: Function that creates the module and its inputs, always the same. It can be pickled.
         name: The model's name, for messages.
         seconds: Seconds of tuning.
-        against: Names of the other sides.
+        against: Names of the other sides; None for `sides.sides_of` the precision.
         progress: As in `felixlike.optimize`.
+        precision: Precision of products, "float32" or "bfloat16". Answers are compared with the module in float64
+            either way.
 
     Returns:
         The row without the network's name. Sides that failed are named under "without", and those with wrong answers
@@ -75,17 +83,18 @@ def compared(
     from felixlike.hardware import placement
 
     model, inputs = make()
+    against = tuple(dict.fromkeys(in_precision(side, precision) for side in against or sides_of(precision)))
     against = [side for side in against if side != CHANNELS_LAST or any(x.dim() in (4, 5) for x in inputs)]
     with warnings.catch_warnings(record=True) as recorded_warnings:
         warnings.simplefilter("always", FelixlikeWarning)
-        tuned = fx.optimize(model, inputs, seconds=seconds, progress=progress)
+        tuned = fx.optimize(model, inputs, seconds=seconds, progress=progress, precision=precision)
     report = tuned.report
     with scratch.temporary("networks") as folder:
         path = folder / "model.flx"
         tuned.save(path)
         del model, inputs, tuned
         gc.collect()  # every side loads the network, and some networks fill much of the memory
-        makes: dict[str, Make] = {**baselines(make, against), TUNED: partial(saved, path, make)}
+        makes: dict[str, Make] = {**baselines(make, against, precision), TUNED: partial(saved, path, make)}
         with Sides(folder) as sides:
             cold, without = _started(makes, sides)
             times = sides.compare({side: makes[side] for side in cold})
@@ -94,7 +103,7 @@ def compared(
     if TUNED not in times:
         raise SideFailed(f"{name}: the tuned model cannot be called: {without[TUNED]}")
     kernels = sum(task.seconds * task.weight for task in report.tasks)  # nan where one was not measured
-    row: dict[str, Any] = {"limit": seconds, "threads": placement.threads()}
+    row: dict[str, Any] = {"limit": seconds, "products": precision, "threads": placement.threads()}
     row |= {
         "error": report.error,
         "reference": report.reference,

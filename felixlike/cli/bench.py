@@ -47,6 +47,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--against", metavar="SIDES", help=f"what to compare with, separated by commas: {', '.join(_SIDES)}"
     )
+    parser.add_argument(
+        "--precision",
+        default="float32",
+        help="precision of products: float32, or bfloat16 for a table of its own, in which PyTorch computes the model "
+        "in bfloat16 and OpenVINO products; answers are compared with the model in float64",
+    )
     parser.add_argument("--again", action="store_true", help="measure networks that the results already contain again")
     parser.add_argument("--quiet", action="store_true", help="print no progress and no page")
     parser.set_defaults(run=run)
@@ -75,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
     if path is not None:
         check_writable(path)
     seconds = checks.real(options.seconds, "seconds", unit="seconds")
+    checks.one_of(options.precision, "precision", ("float32", "bfloat16"), what="a precision of this comparison")
     if path is not None and options.curves:
         return bench_curves.run(options, path, seconds)
     against = _against(options.against)
@@ -83,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     return _run_model(options, path, seconds, against)
 
 
-def _run_networks(options: argparse.Namespace, path: Path, seconds: float, against: tuple[str, ...]) -> int:
+def _run_networks(options: argparse.Namespace, path: Path, seconds: float, against: tuple[str, ...] | None) -> int:
     """Measure networks. Return 0, or 1 if one failed."""
     from felixlike.bench import page
     from felixlike.bench.results import of_this_machine
@@ -93,24 +100,25 @@ def _run_networks(options: argparse.Namespace, path: Path, seconds: float, again
 
     batches = [checks.whole(batch, "batch", least=1) for batch in options.batch or (1,)]
     jobs = [(name, batch) for batch in batches for name in _names(options.names)]
-    rows = {page.key(row): row for row in of_this_machine(path).get("rows", [])}
+    precision = options.precision
+    rows = {(*page.key(row), page.products(row)): row for row in of_this_machine(path).get("rows", [])}
     failed = False
     for name, batch in jobs:
-        if not options.again and rows.get((name, batch), {}).get("limit") == seconds:
+        if not options.again and rows.get((name, batch, precision), {}).get("limit") == seconds:
             continue
         try:
-            row = measure(name, batch, seconds, against=against, progress=not options.quiet)
+            row = measure(name, batch, seconds, against=against, progress=not options.quiet, precision=precision)
         except (FelixlikeError, RuntimeError, MemoryError) as error:
             complain(f"{name}, batch {batch}: {type(error).__name__}: {first_line(error)}")
             failed = True
             continue
-        rows[name, batch] = row
+        rows[name, batch, precision] = row
         _write(path, list(rows.values()), quiet=True)
     _write(path, list(rows.values()), quiet=options.quiet)
     return int(failed)
 
 
-def _run_model(options: argparse.Namespace, path: Path | None, seconds: float, against: tuple[str, ...]) -> int:
+def _run_model(options: argparse.Namespace, path: Path | None, seconds: float, against: tuple[str, ...] | None) -> int:
     """Measure a user's model. Return 0, or 1 if the tuned model cannot be called."""
     from felixlike.bench import page
     from felixlike.bench.given import given
@@ -122,13 +130,16 @@ def _run_model(options: argparse.Namespace, path: Path | None, seconds: float, a
 
     name, make = given(*read_model(options))
     try:
-        row = {"network": options.model, **compared(make, name, seconds, against=against, progress=not options.quiet)}
+        more: dict[str, Any] = {"progress": not options.quiet, "precision": options.precision}
+        row = {"network": options.model, **compared(make, name, seconds, against=against, **more)}
     except SideFailed as failure:
         complain(str(failure))
         return 1
     if path is not None:
         rows = of_this_machine(path).get("rows", [])
-        _write(path, [*(other for other in rows if other["network"] != options.model), row], quiet=True)
+        here = options.model, options.precision
+        others = [other for other in rows if (other["network"], page.products(other)) != here]
+        _write(path, [*others, row], quiet=True)
     if not options.quiet:
         print(page.text([row]), page.verdict(row), sep="\n\n")
     return 0
@@ -143,7 +154,8 @@ def _write(path: Path, rows: list[dict[str, Any]], *, quiet: bool) -> None:
     order = [*NETWORKS, *SMALL]
     rows = sorted(rows, key=lambda row: (page.key(row)[1], [*order, row["network"]].index(row["network"])))
     picture = path.with_name(f"{path.stem}-{where()['mcpu']}.svg")
-    drawn = bool(rows) and page.draw(rows, picture)
+    first = [row for row in rows if page.products(row) == "float32"] or rows
+    drawn = bool(rows) and page.draw(first, picture)
     page_text = write_for_this_machine(
         path, {"rows": rows}, page.text(rows, picture.name if drawn else ""), command="felixlike bench"
     )
@@ -164,15 +176,14 @@ def _names(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names)) or list(NETWORKS)
 
 
-def _against(sides_text: str | None) -> tuple[str, ...]:
-    """Return the requested sides; OTHERS by default. Raise InvalidOption for unknown names."""
+def _against(sides_text: str | None) -> tuple[str, ...] | None:
+    """Return the requested sides; None by default. Raise InvalidOption for unknown names."""
     from felixlike._util.wording import choose_from
     from felixlike.bench import sides
-    from felixlike.bench.whole import OTHERS
     from felixlike.errors import InvalidOption
 
     if sides_text is None:
-        return OTHERS
+        return None
     names = [name.strip() for name in sides_text.split(",")]
     for name in names:
         if name not in _SIDES:

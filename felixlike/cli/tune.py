@@ -58,6 +58,9 @@ def add_parser(commands: Any) -> None:
         default="float32",
         help="precision of products: float32; on CPUs also bfloat16, on a GPU's tensor cores tf32, float16, bfloat16",
     )
+    parser.add_argument(
+        "--tolerance", type=float, help="largest error of the outputs, relative to the largest one, due to --precision"
+    )
     parser.add_argument("--tracker", metavar="HOST:PORT", help="measure on the servers of this tracker")
     parser.add_argument("--key", help="key of these servers")
     parser.add_argument("--seed", type=int, default=0)
@@ -138,6 +141,7 @@ def _tune(options: argparse.Namespace) -> int:
                 tracker=options.tracker,
                 key=options.key,
                 precision=options.precision,
+                tolerance=options.tolerance,
                 compare=options.compare,
                 planner=_planner(options),
             )

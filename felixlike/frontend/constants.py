@@ -93,7 +93,7 @@ def layout_free(func: Any, constants: Iterable[int]) -> tuple[int, ...]:
 def _is_weight(buffer: Any, reads: Sequence[tuple[Any, Any]]) -> bool:
     """Return whether a buffer is read once, by a reduction, with a different loop variable for each dimension."""
     own_reads = [(block, load) for block, load in reads if load.source.same_as(buffer)]
-    if not str(buffer.dtype).startswith("float") or len(own_reads) != 1:
+    if not str(buffer.dtype).startswith(("float", "bfloat")) or len(own_reads) != 1:
         return False
     ((block, load),) = own_reads
     reduces = any(map(_tvm.is_reduction, block.iter_vars))

@@ -25,8 +25,9 @@ class Device:
         clock_hz: Clock of a core in Hz.
         memory_bandwidth: Bandwidth of the whole device from and to main memory, in bytes per second.
         precision: Name of the precision that products of float32 numbers may be computed in (`precision.py`).
-        multiplies_pairs: Whether a CPU may compute products in pairs of bfloat16 numbers: the precision allows it, and
-            it has the instruction (`instructions.PAIRS`).
+        multiplies_pairs: Whether a CPU may round factors to bfloat16 to multiply pairs of them: the precision allows
+            it, and `has_pairs`.
+        has_pairs: Whether schedules for a CPU may use the instruction for pairs (`instructions.PAIRS`).
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Device:
     memory_bandwidth: float = 20e9
     precision: str = "float32"
     multiplies_pairs: bool = False
+    has_pairs: bool = False
 
     @property
     def unit(self) -> VectorUnit:

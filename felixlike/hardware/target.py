@@ -10,7 +10,7 @@ from felixlike.hardware.device import Device
 from felixlike.hardware.gpu import MODEL, gpu_at_hand, gpu_device, require_gpu
 from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import kind_of
-from felixlike.hardware.precision import PAIRS_PRECISION, checked_precision, precision_of
+from felixlike.hardware.precision import PAIRS_PRECISION, checked_precision, multiplies_pairs, precision_of
 from felixlike.hardware.presets import described, gpus, imitated, machines, with_processor
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import PREFIX, SIMULATED_NAMES, Simulated, simulated, simulated_by_name
@@ -210,7 +210,13 @@ def _as_in(target: Target, device: Device) -> Device:
     """Return the device with the target's number of cores and precision."""
     cores = int(target.attrs.get("num-cores", device.cores))
     precision = precision_of(target)
-    return replace(device, cores=cores, precision=precision.name, multiplies_pairs=precision is PAIRS_PRECISION)
+    return replace(
+        device,
+        cores=cores,
+        precision=precision.name,
+        multiplies_pairs=precision is PAIRS_PRECISION,
+        has_pairs=multiplies_pairs(target),
+    )
 
 
 def _modest(mcpu: str) -> Device:

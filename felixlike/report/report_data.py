@@ -115,6 +115,8 @@ class ReportData:
         another_percent: Seconds of tuning after which the sum of all kernels is expected to be a percent less, at the
             pace of the latest rounds; -1 if these found nothing faster, nan if unknown, and in reports of earlier
             versions.
+        changed: Rows of 2-D outputs whose largest element has another place than in the reference: changed classes.
+        rows: All such rows.
     """
 
     model: str
@@ -142,6 +144,8 @@ class ReportData:
     eager_low: float = math.nan
     eager_high: float = math.nan
     another_percent: float = math.nan
+    changed: int = 0
+    rows: int = 0
 
     @property
     def speedup(self) -> float:

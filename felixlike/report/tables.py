@@ -215,6 +215,9 @@ def run_notes(report: ReportData) -> list[str]:
     if report.reference:
         error = f"{report.error:.1e}" if math.isfinite(report.error) else "unknown"
         lines.append(f"Maximum relative error of the whole model against {report.reference}: {error}.")
+    if report.rows and (report.changed or report.precision != "float32"):
+        rows = counted(report.rows, "row")
+        lines.append(f"The largest output is in another place than there in {report.changed} of {rows}.")
     if report.note:
         lines.append(report.note)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())

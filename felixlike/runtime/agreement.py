@@ -112,6 +112,24 @@ def agreement(
     )
 
 
+def changed_classes(got: Any, want: Any) -> tuple[int, int]:
+    """Return in how many rows of 2-D floating-point outputs the largest element has another place, and their number.
+
+    Args:
+        got: Outputs of the compiled model.
+        want: Outputs of the original, with the same nesting.
+
+    Returns:
+        Rows that differ, and all rows. Both are 0 without such an output.
+    """
+    changed = rows = 0
+    for ours, theirs in zip(_tensors(got), _tensors(want), strict=False):
+        if ours.ndim == 2 and ours.shape == theirs.shape and ours.is_floating_point() and ours.shape[1] > 1:
+            changed += int((ours.argmax(1) != theirs.argmax(1)).sum())
+            rows += ours.shape[0]
+    return changed, rows
+
+
 def _tensors(nested: Any) -> list[Any]:
     """Return the tensors of nested outputs, on the CPU."""
     import torch

@@ -17,7 +17,7 @@ from felixlike._util.torch_modes import default_modes
 from felixlike.frontend.importers.pytorch_regions import draws_random_numbers
 from felixlike.frontend.originals import Original, original_of
 from felixlike.hardware.probe import free_memory_bytes
-from felixlike.runtime.agreement import Agreement, agreement
+from felixlike.runtime.agreement import Agreement, agreement, changed_classes
 from felixlike.runtime.callable import Compiled
 from felixlike.runtime.guarded_calls import damage_by_kernels
 
@@ -51,12 +51,16 @@ class Verification:
             (`frontend/originals/`).
         verdict: The result.
         words: What is wrong or may be wrong; empty if the verdict is right.
+        changed: Rows of 2-D outputs whose largest element has another place than in ref: changed classes.
+        rows: All such rows.
     """
 
     error: float
     reference: str
     verdict: Verdict = Verdict.RIGHT
     words: str = ""
+    changed: int = 0
+    rows: int = 0
 
 
 @default_modes()
@@ -128,7 +132,7 @@ class _Comparison:
         verdict, words = Verdict.WRONG, changed
         if not changed:
             result, verdict, words = self._judged(result, got, want, inputs, wide=wide)
-        return Verification(result.error, reference, verdict, words), result.blind
+        return Verification(result.error, reference, verdict, words, *changed_classes(got, want)), result.blind
 
     def _judged(
         self, result: Agreement, got: Any, want: Any, inputs: Sequence[Any], *, wide: bool

@@ -5,6 +5,7 @@ Input: a task. Output: `Space`. Formulas and smooth formulas are built on first 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from functools import cached_property
@@ -91,6 +92,15 @@ class Space:
     def size(self) -> float:
         """Return the number of points; inf if it depends on compute locations or is too large to enumerate."""
         return float(sum(_size(sketch) for sketch in self.sketches))
+
+    def in_precision(self, name: str) -> Space:
+        """Return the space of the sketches whose products have a precision, with the formulas that are known here."""
+        part = copy.copy(self)
+        part.sketches, part.symbolic, part.non_symbolic = (
+            tuple(s for s in sketches if s.precision == name)
+            for sketches in (self.sketches, self.symbolic, self.non_symbolic)
+        )
+        return part
 
     def by_key(self, key: str) -> Sketch | None:
         """Return the sketch with this key, from this space or, as stores may hold, another one; None if unknown."""

@@ -50,6 +50,8 @@ class RunConfig:
         tracker: "HOST:PORT" of a TVM RPC tracker; None to measure on this machine.
         key: Key of the tracker's servers.
         threads: Number of threads per call of the result; None for the environment's.
+        compare: Whether eager PyTorch is timed, too.
+        tolerance: Largest error of the model relative to its largest output; None for that of the precision.
         started: Start of the run in seconds, by `time.monotonic`.
     """
 
@@ -69,6 +71,7 @@ class RunConfig:
     key: str | None = None
     threads: int | None = None
     compare: bool = False
+    tolerance: float | None = None
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -82,6 +85,7 @@ class RunConfig:
         space: str,
         threads: Any,
         compare: Any,
+        tolerance: Any = None,
         **options: Any,
     ) -> RunConfig:
         """Return the configuration for a user's options.
@@ -97,6 +101,8 @@ class RunConfig:
         make_progress(options["progress"])
         seed, space, threads = option_checks.seed(seed), check_space(space), check_threads(threads)
         compare = option_checks.of_kind(compare, bool, "compare", where="compare", remedy="pass True or False")
+        if tolerance is not None:
+            tolerance = option_checks.real(tolerance, "tolerance", where="tolerance", otherwise="None")
         target = hardware.with_precision(resolve_target(target), precision)
         require_runnable(target)
         device = device_name(target)  # raises if the required GPU is missing
@@ -110,6 +116,7 @@ class RunConfig:
             space=space,
             threads=threads,
             compare=compare,
+            tolerance=tolerance,
             started=started,
             **options,
         )

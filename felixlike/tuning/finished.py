@@ -79,7 +79,7 @@ class Entry:
         target = config.target
         state = torch.__version__, torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype()
         machine = str(target), config.device, target_device(target), placement.threads()
-        choices = predictor.version(), config.seed, config.space
+        choices = predictor.version(), config.seed, config.space, config.tolerance
         return Entry(cache.digest(repr((*code_version(), identity, *state, *machine, *choices))), model, config)
 
     def find(self, store: Store) -> tuple[Compiled, Report] | None:

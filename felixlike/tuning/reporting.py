@@ -91,6 +91,8 @@ class Reporter:
             total_seconds=time.monotonic() - self.config.started,
             error=verification.error,
             reference=verification.reference,
+            changed=verification.changed,
+            rows=verification.rows,
             stopped="",
             device=self.searched.devices,
             target=str(self.imported.target),

@@ -48,6 +48,7 @@ from felixlike.tuning.session import OVERTIME, Event, Session
 from felixlike.tuning.state import TaskState
 from felixlike.tuning.threads import one_thread
 from felixlike.tuning.timing import CallTimes, call_times, require_eager
+from felixlike.tuning.tolerance import Alternatives, alternatives, within
 from felixlike.tuning.verifying import UNVERIFIED, error_of_precisions, hand_over, verified, verify
 
 _T = TypeVar("_T")
@@ -129,10 +130,14 @@ def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> R
         if entry is not None:
             compiled = partial(runtime.compile_model, imported, linked=True)
         build, reporter = run.built(imported, chosen, compiled, whole=True)
-        imported = replace(imported, module=None)  # frees the weights as imported: the build has its own
+        rebuilt = partial(run.finished, chosen, compiled) if any(chosen.exact) else None
+        imported = bare = replace(imported, module=None)  # frees the weights as imported: the build has its own
+        del compiled
         with on("verifying"):
             interrupts.attempt(lambda: hand_over(build.compiled, lambda: reporter.report(UNVERIFIED)), lambda: None)
             verification = verify(imported, build, interrupts)
+            build, verification = run.within_tolerance(chosen, build, verification, rebuilt, bare)
+            reporter = replace(reporter, build=build)
         if config.compare:
             progress.say("timing the model beside eager PyTorch")
         with on("timing"):
@@ -180,11 +185,13 @@ class Chosen:
         session: The session after the search.
         searched: The end of the search.
         choices: The choice of each task.
+        exact: For each task that rounds products, a choice that does not, if the run has a tolerance.
     """
 
     session: Session
     searched: Searched
     choices: Sequence[Choice]
+    exact: Alternatives = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +240,41 @@ class Run:
             again = "; Ctrl-C again leaves out what is still to be checked" if interrupts.ended else ""
             self.progress.say(f"choosing and compiling the best schedules{again}")
             choices = choose(session, self.budget, self.model, pool, config.seed, interrupts, self.problems.append)
-        return Chosen(session, searched, choices)
+            exact: Alternatives = ()
+            if config.tolerance is not None:
+                exact = alternatives(session.states, choices, self.model, pool, interrupts, self.problems.append)
+        return Chosen(session, searched, choices, exact)
+
+    def finished(
+        self, chosen: Chosen, compiled: Callable[[Mapping[str, Any]], Compiled], choices: Sequence[Choice]
+    ) -> Build:
+        """Compile a model with a choice for each task, and replace schedules that fail."""
+        states, note = chosen.session.states, self.problems.append
+        build = compile_chosen(compiled, states, choices, interrupts=self.interrupts, note=note)
+        build.compiled.threads = self.config.threads or 0
+        return build
+
+    def within_tolerance(
+        self,
+        chosen: Chosen,
+        build: Build,
+        verification: Verification,
+        rebuilt: Callable[[Sequence[Choice]], Build] | None,
+        imported: Imported,
+    ) -> tuple[Build, Verification]:
+        """Return a build whose error is within the run's tolerance, if it has one, and its verification."""
+        if self.config.tolerance is None:
+            return build, verification
+        return within(
+            self.config.tolerance,
+            build,
+            verification,
+            chosen.exact if rebuilt is not None else (),
+            rebuilt=rebuilt or (lambda _: build),
+            verified=lambda other: verify(imported, other, self.interrupts),
+            interrupts=self.interrupts,
+            note=self.problems.append,
+        )
 
     def built(
         self,
@@ -253,10 +294,7 @@ class Run:
         """
         session, note = chosen.session, self.problems.append
 
-        def finish(choices: Sequence[Choice]) -> Build:
-            build = compile_chosen(compiled, session.states, choices, interrupts=self.interrupts, note=note)
-            build.compiled.threads = self.config.threads or 0
-            return build
+        finish = partial(self.finished, chosen, compiled)
 
         def improve(context: InContext, base: Build) -> Build:
             try:

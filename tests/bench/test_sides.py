@@ -20,15 +20,17 @@ from felixlike.bench.sides import (
     ONNX,
     ONNX_FUSED,
     OPENVINO,
+    OPENVINO_BFLOAT16,
     OPENVINO_DEFAULT,
     ZENTORCH,
     Facts,
     Prepared,
     baselines,
     loaded,
+    sides_of,
 )
 from felixlike.hardware import placement
-from felixlike.measure.sides.processes import Side, SideFailed, Sides
+from felixlike.measure.sides.processes import Loaded, Side, SideFailed, Sides
 
 WITHOUT_OPENVINO = "OpenVINO is optional: pip install 'felixlike[bench]'"
 WITHOUT_ONNX_RUNTIME = "ONNX Runtime is optional: pip install 'felixlike[bench]'"
@@ -48,6 +50,21 @@ def test_a_side_reports_what_it_used() -> None:
     assert (facts.settings, facts.precision, facts.threads) == ("some settings", "bfloat16", placement.threads())
     assert facts.seconds > 0
     assert [tensor.shape for tensor in unpacked(facts.answer)] == [(8, 10)]
+
+
+def test_sides_compute_in_the_precision_of_the_comparison() -> None:
+    """PyTorch gets the model in bfloat16. Its answer is compared with the model in float64."""
+    side = baselines(mlp, [EAGER], "bfloat16")[EAGER]()
+    assert isinstance(side, Loaded)
+    facts: Facts = side.facts
+    (answer,) = unpacked(facts.answer)
+    assert (facts.precision, answer.dtype) == ("bfloat16", torch.bfloat16)
+    judged = Reference(*mlp(), wide=True).judge([answer], facts.precision)
+    assert 1e-4 < judged.error < 5e-2
+    assert not judged.wrong
+    assert OPENVINO_BFLOAT16 in sides_of("bfloat16")
+    assert not {OPENVINO, OPENVINO_DEFAULT} & set(sides_of("bfloat16"))
+    assert {OPENVINO, OPENVINO_DEFAULT} <= set(sides_of("float32")) - {OPENVINO_BFLOAT16}
 
 
 def test_a_side_with_other_threads_is_refused() -> None:

@@ -24,6 +24,7 @@ from felixlike.bench.sides import (
     ONNX,
     ONNX_FUSED,
     OPENVINO,
+    OPENVINO_BFLOAT16,
     OPENVINO_DEFAULT,
     TUNED,
     UNTUNED,
@@ -94,6 +95,7 @@ def test_a_failing_network_does_not_stop_the_others(
         (["lstn"], "did you mean 'lstm'"),
         (["mlp", "--batch", "0"], r"batch.* 0\b"),
         (["mlp", "--seconds", "-1"], "seconds.* -1"),
+        (["mlp", "--precision", "tf32"], "precision.*'tf32'"),
         (["mlp", "--against", "eager,tensorflow"], "--against: .*'tensorflow'"),
         (["mlp", "--output", "nowhere/networks.json"], "nowhere/networks.json: "),
         (["--shape", "x=1x2"], "--shape is for a model of yours"),
@@ -163,6 +165,22 @@ def test_only_equal_precision_and_right_answers_count() -> None:
     wrong = _compared(**{ONNX: 2e-4})
     wrong["wrong"][ONNX] = "it is off"
     assert "| 0.1* (wrong) |" in page.text([wrong])
+
+
+def test_rows_of_each_precision_have_a_table() -> None:
+    """In bfloat16, sides count that compute a part in it; ONNX Runtime's float32 is shown with its name."""
+    row = _compared(**{OPENVINO_BFLOAT16: 8e-4, "products": "bfloat16"})
+    row["precision"] |= {EAGER: "bfloat16", OPENVINO_BFLOAT16: "bfloat16", TUNED: "bfloat16 and float32"}
+    del row[OPENVINO_DEFAULT], row[OPENVINO]
+    assert page.ratio(row) == pytest.approx(0.8)
+    assert "At bfloat16 and float32, OpenVINO bfloat16 is the fastest" in page.verdict(row)
+    assert "## " not in page.text([row])
+    single, half = page.text([row, _compared()], "picture.svg").split("## Products in bfloat16")
+    assert single.startswith("## Products in float32")
+    assert ("picture.svg" in single, "picture.svg" in half) == (True, False)
+    assert "OpenVINO bfloat16" not in single
+    assert "1.5 / 1.65 (float32) | 0.8 |" in half
+    assert [page.products(r) for r in (row, _row("lstm"))] == ["bfloat16", "float32"]
 
 
 def test_the_verdict_names_the_fastest_side_of_each_precision() -> None:

@@ -15,7 +15,7 @@ from felixlike import _tvm
 from felixlike.frontend import constants, rewrites
 from felixlike.frontend.rewrites import pipeline, simplify_indices, winograd
 from felixlike.frontend.rewrites.rewriting import constant
-from felixlike.hardware import target_device
+from felixlike.hardware import described_target, target_device
 from felixlike.hardware.vectors import VectorUnit
 
 _WIDTH = VectorUnit(512, 32)
@@ -44,6 +44,18 @@ def _weights(*shape: int) -> Any:
 def with_total_order() -> Any:
     """The place of the largest, NaN above all numbers."""
     return _graph(lambda x: _tvm.relax.op.argmax(x, axis=1), (4, 8))
+
+
+def with_wide_constants() -> Any:
+    """A bfloat16 constant that is read in float32."""
+    ones = _tvm.relax.const(np.ones(8, "float32"), "bfloat16")
+    return _graph(lambda x: _tvm.relax.op.add(x, _tvm.relax.op.astype(ones, "float32")), (4, 8))
+
+
+def with_bfloat16_factors() -> Any:
+    """A product of a bfloat16 tensor and a constant, in float32."""
+    op = _tvm.relax.op
+    return _graph(lambda x: op.matmul(op.astype(x, "float32"), _weights(8, 4)), (6, 8), dtype="bfloat16")
 
 
 def with_wide_norms() -> Any:
@@ -212,6 +224,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
         with_total_order,
+        with_wide_constants,
         with_wide_norms,
         with_safe_indices,
         with_absorbed_pads,
@@ -225,6 +238,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_late_reshapes,
         with_fused_attention,
         with_grouped_heads,
+        with_bfloat16_factors,
         with_transposed_factors,
         with_room,
         with_infinite_padding,
@@ -241,6 +255,8 @@ def _rewrite(name: str) -> Callable[[Any], Any]:
     """Return the rewrite of that name, for vectors of 512 bits."""
     if name == "with_room":
         return lambda module: rewrites.with_room(module, _WIDTH)
+    if name == "with_bfloat16_factors":
+        return lambda module: rewrites.with_bfloat16_factors(module, target_device(described_target("zen5", cores=2)))
     if name == "with_fused_attention":
         return lambda module: rewrites.with_fused_attention(module, target_device(_AVX512))
     if name == "with_marks":
@@ -263,6 +279,7 @@ def test_every_rewrite_has_a_text() -> None:
         "function_pass",
         "layers_of",
         "_fused",
+        "_products",
         "_run",
         "relax_pass",
     }

@@ -19,9 +19,10 @@ def write_out_halves(module: Module) -> Module:
 
 def _with_conversions(func: Func) -> Func:
     """Replace the conversions of a function that allocates no bfloat16 buffers, which TVM would turn into float32."""
-    stores = _tvm.found(func.body, _tvm.tirx.BufferStore)
-    halves = [store.buffer for store in stores if str(store.buffer.dtype) == _HALF]
-    if any(not any(half.same_as(parameter) for parameter in func.params) for half in halves):
+    allocated = [statement.buffer for statement in _tvm.found(func.body, _tvm.tirx.AllocBuffer)]
+    blocks = _tvm.found(func.body, _tvm.s_tir.SBlock)
+    allocated += [buffer for block in blocks for buffer in block.alloc_buffers]
+    if any(str(buffer.dtype) == _HALF for buffer in allocated):
         return func
     return _tvm.structural_map(func, (_tvm.tirx.Cast, _converted))
 

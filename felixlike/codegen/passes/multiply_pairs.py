@@ -13,6 +13,7 @@ error, since other code would not compute in the stated time.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -151,11 +152,22 @@ def _copy_of_words(both: Loop, buffer: Buffer) -> Stmt:
 
     def bits(step: int) -> TirExpr:
         value = _tvm.substituted(store.value, {both.loop_var: _tvm.tirx.const(step, str(both.loop_var.ty.dtype))})
-        return _tvm.tirx.reinterpret(_STORED, value).astype("uint32")
+        return _bits(value).astype("uint32")
 
     word = bits(0) | (bits(1) << _tvm.tirx.const(_tvm.bits(_HALF), "uint32"))
     first = _tvm.simplify(_tvm.tirx.floordiv(start, two))
     return _tvm.tirx.BufferStore(buffer, _tvm.tirx.reinterpret(_WORD, word), [first])
+
+
+def _bits(value: TirExpr) -> TirExpr:
+    """Return the bits of a bfloat16 number. TVM would make a choice between two of them one between float32 numbers."""
+    if str(getattr(getattr(value, "op", None), "name", "")) == "prim.if_then_else":
+        test, *choices = value.args
+        return _tvm.tirx.if_then_else(test, *map(_bits, choices))
+    if isinstance(value, _tvm.tirx.FloatImm):
+        (word,) = struct.unpack("<I", struct.pack("<f", float(value.value)))
+        return _tvm.tirx.const(word >> _tvm.bits(_HALF), _STORED)
+    return _tvm.tirx.reinterpret(_STORED, value)
 
 
 def _words(factor: TirExpr, lane: Loop, both: Loop, replaced: _Buffers) -> TirExpr:
@@ -202,7 +214,7 @@ def _with_integers(func: Func, words: _Buffers) -> Func:
         new = _new(node.buffer, halves)
         if new is None:
             return node
-        return _tvm.tirx.BufferStore(new, _tvm.tirx.reinterpret(_STORED, node.value), list(node.indices))
+        return _tvm.tirx.BufferStore(new, _bits(node.value), list(node.indices))
 
     def alloc(node: Node) -> Stmt:
         new = _new(node.buffer, (*halves, *words))

@@ -4,6 +4,11 @@ Input: the graph of an ExportedProgram. Output: the same graph, in which operato
 float32 and round their results. Sums, products and exponentials then have float32's precision and range, and each
 operator rounds once, as PyTorch's kernels do. Operators that only move elements are unchanged. The casts are fused
 into adjacent kernels.
+
+Results in bfloat16 are not rounded if one operator reads them, or if attention does, as in PyTorch's own kernel for it.
+Outputs, factors of products and what several operators read stay bfloat16. That is at least as precise, and conversions
+do not separate operators that are computed together. Results in float16 are all rounded: its range is smaller, and no
+result may become finite that is infinite in PyTorch.
 """
 
 from __future__ import annotations
@@ -21,6 +26,29 @@ _MOVES = {
 }
 """Operators that only move elements, casts, and calls of PyTorch's kernels, which compute in their own precision."""
 
+_VIEWS = {
+    *("_unsafe_view", "alias", "clone", "contiguous", "expand", "permute", "reshape", "squeeze", "t", "transpose"),
+    *("unsqueeze", "view"),
+}
+"""Operators of one tensor that only move or repeat its elements."""
+
+_MOVED = _VIEWS | {"getitem", "select", "slice", "split", "split_with_sizes", "unbind"}
+"""Operators that move elements of one tensor and may leave some out."""
+
+_BATCHED = {"baddbmm", "bmm", "matmul"}
+"""Products that attention consists of."""
+
+_PRODUCTS = _BATCHED | {"addmm", "convolution", "mm"}
+"""Operators that multiply tensors faster if they are bfloat16."""
+
+_SOFTMAX = {"_safe_softmax", "_softmax", "softmax"}
+
+_SCALES = {"div", "mul"}
+"""Operators that scale factors of attention."""
+
+_ELEMENTWISE = {"add", "bitwise_not", "clamp", "div", "logical_not", "masked_fill", "mul", "sub", "tanh", "where"}
+"""Operators between the scores and the softmax of attention."""
+
 _TRANSPOSITIONS = ("permute", "transpose", "t", "expand", "view", "_unsafe_view", "unsqueeze")
 """Operators that are repeated on the widened operand, so that a transposed factor is still recognised."""
 
@@ -32,9 +60,7 @@ def in_single_precision(program: Any) -> None:
     halves = (torch.float16, torch.bfloat16)
     graph = program.graph
     wide: dict[Any, Any] = {}
-
-    def name_of(node: Any) -> str:
-        return str(getattr(node.target, "__name__", "")).partition(".")[0]
+    rounded: set[Any] = set()
 
     def is_half(node: Any) -> bool:
         value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
@@ -42,7 +68,7 @@ def in_single_precision(program: Any) -> None:
 
     def widened(node: Any) -> Any:
         if node not in wide:
-            transposed = name_of(node) in _TRANSPOSITIONS and is_half(node.args[0])
+            transposed = _name(node) in _TRANSPOSITIONS and is_half(node.args[0])
             source = widened(node.args[0]) if transposed else node
             with graph.inserting_after(node):
                 if transposed:  # a cast in between would hide that a factor is transposed
@@ -53,7 +79,7 @@ def in_single_precision(program: Any) -> None:
         return wide[node]
 
     for node in list(graph.nodes):
-        name = name_of(node)
+        name = _name(node)
         if node.op != "call_function" or name in _MOVES:
             continue
         for operand in node.all_input_nodes:
@@ -67,5 +93,132 @@ def in_single_precision(program: Any) -> None:
                 narrow = result.meta["val"].dtype
                 result.meta["val"] = result.meta["val"].float()
                 with graph.inserting_after(result):
-                    rounded = cast(graph, result, narrow)
-                result.replace_all_uses_with(rounded, delete_user_cb=lambda user, keep=rounded: user is not keep)
+                    narrower = cast(graph, result, narrow)
+                rounded.add(narrower)
+                result.replace_all_uses_with(narrower, delete_user_cb=lambda user, keep=narrower: user is not keep)
+    _remove_unread(graph)
+    attention = _attention(graph)
+    for node in list(graph.nodes):
+        if node.op == "call_function" and _is_cast(node) and node.meta["val"].dtype == torch.bfloat16:
+            own = node in rounded  # a model's own conversions are left
+            last = _round_late(graph, node)
+            if own:
+                _read_unrounded(last, attention)
+    _remove_unread(graph)
+
+
+def _name(node: Any) -> str:
+    """Return the name of a node's operator, without its overload."""
+    return str(getattr(node.target, "__name__", "")).partition(".")[0]
+
+
+def _remove_unread(graph: Any) -> None:
+    """Remove casts and views that nothing reads."""
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and not node.users and _name(node) in _VIEWS | {"_to_copy"}:
+            graph.erase_node(node)
+
+
+def _is_cast(node: Any) -> bool:
+    """Return whether a node only converts floating-point numbers."""
+    return _name(node) == "_to_copy" and bool(node.meta["val"].dtype.is_floating_point)
+
+
+def _attention(graph: Any) -> set[Any]:
+    """Return the operators of attention: batched products before and after a softmax, and what scales their factors."""
+    operators: set[Any] = set()
+    for softmax in graph.nodes:
+        if softmax.op == "call_function" and _name(softmax) in _SOFTMAX:
+            scores = _reached(softmax, _inputs, _MOVED | _ELEMENTWISE)
+            values = _reached(softmax, _users, _MOVED)
+            products = {node for node in scores | values if _name(node) in _BATCHED}
+            if products:
+                operators |= {softmax, *products, *(node for node in scores if _name(node) in _ELEMENTWISE)}
+            for product in products:
+                operators |= {n for n in _reached(product, _inputs, _MOVED | _SCALES) if _name(n) in _SCALES}
+    return operators
+
+
+def _reached(start: Any, following: Any, through: set[str]) -> set[Any]:
+    """Return the operators that one is connected with by operators in `through` and casts, without others."""
+    reached: set[Any] = set()
+    pending = following(start)
+    while pending:
+        node = pending.pop()
+        if node not in reached and node.op == "call_function":
+            reached.add(node)
+            if _name(node) in through or _is_cast(node):
+                pending += following(node)
+    return reached
+
+
+def _inputs(node: Any) -> list[Any]:
+    """Return the nodes that a node reads."""
+    return list(node.all_input_nodes)
+
+
+def _users(node: Any) -> list[Any]:
+    """Return the nodes that read a node."""
+    return list(node.users)
+
+
+def _round_late(graph: Any, rounded: Any) -> Any:
+    """Move a rounding behind the views that alone read it, so that the kernel before it writes them. Returns it."""
+    while len(rounded.users) == 1:
+        source, (view,) = rounded.args[0], rounded.users
+        read, casts = rounded, [rounded]
+        if _is_cast(view) and len(view.users) == 1:
+            read, casts, (view,) = view, [rounded, view], view.users
+        if _name(view) not in _VIEWS or view.args[0] is not read:
+            break
+        view.replace_input_with(read, source)
+        rounded = _behind(graph, view, casts)
+        for old in reversed(casts):
+            graph.erase_node(old)
+    return rounded
+
+
+def _behind(graph: Any, view: Any, casts: list[Any]) -> Any:
+    """Convert the result of a view as a chain of casts does, for all that reads it. Returns the first new cast."""
+    readers, last, new = list(view.users), view, []
+    view.meta = {**view.meta, "val": view.meta["val"].to(casts[0].args[0].meta["val"].dtype)}
+    for old in casts:
+        with graph.inserting_after(last):
+            last = cast(graph, last, old.meta["val"].dtype)
+        new.append(last)
+    for reader in readers:
+        reader.replace_input_with(view, last)
+    return new[0]
+
+
+def _read_unrounded(rounded: Any, attention: set[Any]) -> None:
+    """Let operators read a result before it is rounded if they belong to attention, or if only one of them reads it."""
+    moves, readers, pending = [], [], [rounded]
+    while pending:
+        node = pending.pop()
+        for user in node.users:
+            if user.op != "call_function":
+                return
+            if _name(user) in _MOVED or (_is_cast(user) and str(user.meta["val"].dtype) == "torch.float32"):
+                moves.append(user)
+                pending.append(user)
+            elif str(getattr(node.meta["val"], "dtype", "")) != "torch.float32":
+                return
+            else:
+                readers.append(user)
+    alone = len(readers) == 1 and _name(readers[0]) not in _PRODUCTS
+    if not readers or not (alone or all(user in attention for user in readers)):
+        return
+    rounded.replace_all_uses_with(rounded.args[0])
+    for node in moves:
+        if _is_cast(node):
+            node.replace_all_uses_with(node.args[0])
+        else:
+            _widen(node)
+
+
+def _widen(node: Any) -> None:
+    """Note that the results of a node are float32."""
+    value = node.meta["val"]
+    wide = [part.float() for part in value] if isinstance(value, list | tuple) else value.float()
+    node.meta = {**node.meta, "val": wide}

@@ -1,5 +1,6 @@
 """Rewrite a Relax module before it is fused. Each file holds one rewrite."""
 
+from felixlike.frontend.rewrites.bfloat16_factors import with_bfloat16_factors, with_wide_constants
 from felixlike.frontend.rewrites.channels_last import with_channels_last
 from felixlike.frontend.rewrites.clamp_lookups import with_safe_indices
 from felixlike.frontend.rewrites.float64_norms import with_wide_norms
@@ -24,6 +25,7 @@ from felixlike.frontend.rewrites.winograd import with_fast_convolutions
 __all__ = [
     "in_phases",
     "with_absorbed_pads",
+    "with_bfloat16_factors",
     "with_channels_last",
     "with_fast_convolutions",
     "with_folded_batch_norms",
@@ -41,5 +43,6 @@ __all__ = [
     "with_stacks_apart",
     "with_total_order",
     "with_transposed_factors",
+    "with_wide_constants",
     "with_wide_norms",
 ]

@@ -2,7 +2,8 @@
 
     γ · (W ∗ x + b − μ) / √(σ² + ε) + β   =   (s · W) ∗ x + (s · (b − μ) + β)     with s = γ / √(σ² + ε) per channel
 
-This saves a task and memory traffic. It covers convolutions of every rank, plain and transposed, with and without
+This saves a task and memory traffic. Convolutions of bfloat16 tensors keep their weights, which are bfloat16 too, and
+the epilogue scales the sums instead. It covers convolutions of every rank, plain and transposed, with and without
 groups (TVM's own pass covers conv2d only). The weights are computed in float64 and rounded once.
 """
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import _tvm
+from felixlike.frontend.rewrites.half_values import has_half_factors
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, constant, is_constant, operator, rewritten, shape
 
 _CONVOLUTIONS = {f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose")}
@@ -48,10 +50,16 @@ def _folded(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     scale = (gamma if norm.attrs.scale else 1.0) / np.sqrt(variance + float(norm.attrs.epsilon))
     shift = (beta if norm.attrs.center else 0.0) + scale * ((0.0 if bias is None else _wide(bias).reshape(-1)) - mean)
     dtype = str(convolution.ty.dtype)
-    weights = constant(_scaled(convolution, scale).astype(dtype))
-    call = _tvm.relax.Call(convolution.op, [rewriter.new(convolution.args[0]), weights], convolution.attrs)
+    data, weights = rewriter.new(convolution.args[0]), convolution.args[1]
     ones = [1] * (len(shape(convolution)) - 2)
-    return _tvm.relax.op.add(call, constant(shift.reshape(1, -1, *ones).astype(dtype)))
+    exact = has_half_factors(convolution, known)
+    if not exact:
+        weights = constant(_scaled(convolution, scale).astype(dtype))
+    call: Any = _tvm.relax.Call(convolution.op, [data, weights], convolution.attrs)
+    if exact:
+        factor = np.broadcast_to(scale, shift.shape).reshape(1, -1, *ones).astype(dtype)
+        call = _tvm.relax.op.multiply(rewriter.builder.emit(call), constant(factor))
+    return _tvm.relax.op.add(rewriter.builder.emit(call), constant(shift.reshape(1, -1, *ones).astype(dtype)))
 
 
 def _with_bias(value: Any, known: Bindings) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ from felixlike.frontend.constants import with_marks
 from felixlike.frontend.rewrites import (
     in_phases,
     with_absorbed_pads,
+    with_bfloat16_factors,
     with_channels_last,
     with_fast_convolutions,
     with_folded_batch_norms,
@@ -34,11 +35,12 @@ from felixlike.frontend.rewrites import (
     with_stacks_apart,
     with_total_order,
     with_transposed_factors,
+    with_wide_constants,
     with_wide_norms,
 )
 from felixlike.frontend.rewrites.layers import layers_of
 from felixlike.frontend.rewrites.simplify_indices import with_simple_indices
-from felixlike.hardware import kind_of, precision_of, target_device
+from felixlike.hardware import FLOAT32, PAIRS_PRECISION, kind_of, multiplies_pairs, precision_of, target_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,12 @@ def relax_pass(name: str, place: str = "transform") -> Rewrite:
 
 _CPU = ("llvm",)
 
+
+def _products(target: Any) -> list[Any]:
+    """Return the precisions of a CPU's products: of float32 tensors, and of tensors that are bfloat16."""
+    return [precision_of(target), PAIRS_PRECISION if multiplies_pairs(target) else FLOAT32]
+
+
 REWRITES = [
     # Sorting and argmax treat NaN as larger than all numbers.
     function_pass(with_total_order),
@@ -91,6 +99,8 @@ REWRITES = [
     relax_pass("DispatchSampling", "backend"),
     relax_pass("DispatchSortScan", "backend"),
     function_pass(with_safe_indices),
+    # The rewrites below recognize constants, not conversions of them.
+    function_pass(with_wide_constants),
     # Zero padding becomes the padding of the convolution that reads it.
     function_pass(with_absorbed_pads),
     # A batch norm after a convolution becomes that convolution's weight and bias: no task, no memory traffic.
@@ -109,7 +119,7 @@ REWRITES = [
     # Transposed convolutions become the plain ones that their output is interleaved from.
     function_pass(in_phases),
     # Convolutions with small windows become products of transformed tiles.
-    function_pass(with_fast_convolutions, *_CPU, of=lambda target: [precision_of(target)], static=True),
+    function_pass(with_fast_convolutions, *_CPU, of=_products, static=True),
     # Group norms become reductions of rows, or of channels, that schedule rules support.
     function_pass(with_group_norms_in_two_passes, *_CPU, static=True),
     # Queries, keys and values become one product. The weights of all three are constants by now.
@@ -121,6 +131,8 @@ REWRITES = [
     function_pass(with_fused_attention, *_CPU, of=lambda target: [target_device(target)], static=True),
     # Few queries are multiplied with the keys and values of their group at once, which are not repeated for each.
     function_pass(with_grouped_heads),
+    # Products of tensors in bfloat16 read them as they are.
+    function_pass(with_bfloat16_factors, *_CPU, of=lambda target: [target_device(target)], static=True),
     # Products read transposed factors in place.
     function_pass(with_transposed_factors, static=True),
     # Convolutions whose channels or columns do not fill vectors are padded.

@@ -1,6 +1,7 @@
 """Move reshapes behind elementwise operators, so that these join the kernel of the contraction before them.
 
     gelu(reshape(A · B + b))           →   reshape(gelu(A · B + b))
+    reshape(float32(X))                →   float32(reshape(X))
     add(reshape(A · B + b), residual)  →   reshape(add(A · B + b, reshape(residual)))
 
 TVM fuses elementwise operators into a contraction, but not behind a reshape, where each is a task and a pass over
@@ -15,7 +16,10 @@ from typing import Any
 from felixlike import _tvm
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constant, operator, settled, shape
 
-UNARY = {"nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh", "exp", "negative", "sqrt", "clip", "erf"}
+UNARY = {
+    *("astype", "clip", "erf", "exp", "negative", "nn.gelu", "nn.gelu_tanh", "nn.relu", "nn.silu", "sigmoid", "sqrt"),
+    "tanh",
+}
 """Elementwise operators of one tensor."""
 
 BINARY = {"add", "subtract", "multiply", "divide", "maximum", "minimum"}
@@ -45,7 +49,7 @@ def _late(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
         return _joined(expression, known, rewriter)
     if name == "multiply" and (gate := _gated(expression, known)) is not None:
         return op.nn.silu(rewriter.new(gate))
-    if name not in UNARY | BINARY:
+    if name not in UNARY | BINARY or is_widening(expression):
         return None
     tensors = [argument for argument in expression.args if hasattr(argument.ty, "shape")]
     # If several operands are contractions, the first decides the shape. Otherwise their reshapes would alternate.
@@ -63,6 +67,11 @@ def _late(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     arguments = [operand(argument) for argument in expression.args]
     call = _tvm.relax.Call(expression.op, arguments, expression.attrs)
     return op.reshape(rewriter.builder.emit(call), shape(expression))
+
+
+def is_widening(expression: Any) -> bool:
+    """Return whether an expression converts bfloat16 to another type."""
+    return operator(expression) == "astype" and str(expression.args[0].ty.dtype) == "bfloat16"
 
 
 def _gated(product: Any, known: Bindings) -> Any:
@@ -117,6 +126,9 @@ def _joined(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     if shape(source) == shape(expression):
         return rewriter.new(source)
     before = known.value(source)
+    if is_widening(before):  # a conversion of a view is fused into the kernel that reads it
+        view = _tvm.relax.op.reshape(rewriter.new(before.args[0]), shape(expression))
+        return _tvm.relax.Call(before.op, [rewriter.builder.emit(view)], before.attrs)
     if operator(before) != "reshape":
         return None
     if shape(before.args[0]) == shape(expression):

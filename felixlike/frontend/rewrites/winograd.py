@@ -28,6 +28,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike.frontend.constants import EXACT
 from felixlike.frontend.rewrites.cook_toom import MOST, Matrix, fast_convolution
+from felixlike.frontend.rewrites.half_values import has_half_factors
 from felixlike.frontend.rewrites.rewriting import (
     OPAQUE,
     OUT_FUSIBLE,
@@ -183,22 +184,26 @@ class Plan:
         return products / times + estimate.moved(4 / times * weights)
 
 
-def with_fast_convolutions(module: Any, precision: Precision = FLOAT32) -> Any:
+def with_fast_convolutions(module: Any, precision: Precision = FLOAT32, halves: Precision = FLOAT32) -> Any:
     """Transform the float32 convolutions with constant weights that become faster.
 
     Args:
         module: Relax IRModule with operators.
         precision: Precision of products.
+        halves: Precision in which products of bfloat16 tensors are computed, without rounding them.
 
     Returns:
         The rewritten module.
     """
-    return rewritten(module, partial(_transformed, precision=precision))
+    return rewritten(module, partial(_transformed, precision=precision, halves=halves))
 
 
-def _transformed(expression: Any, _: Bindings, rewriter: Rewriter, *, precision: Precision) -> Any:
+def _transformed(
+    expression: Any, known: Bindings, rewriter: Rewriter, *, precision: Precision, halves: Precision
+) -> Any:
     """Replace a convolution by transformations of input and output around a product."""
-    plan = plan_of(expression, precision.times)
+    exact = halves.is_reduced and operator(expression) in LAYOUTS and has_half_factors(expression, known)
+    plan = plan_of(expression, halves.times if exact else precision.times)
     if plan is None:
         return None
     reshape, builder = _tvm.relax.op.reshape, rewriter.builder

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._tvm.typing import LoopRef, Schedule
+from felixlike._tvm.typing import BlockRef, LoopRef, Schedule
 from felixlike.codegen.annotations import Pairs
 from felixlike.codegen.pair_functions import LANES
-from felixlike.hardware import BFLOAT16, PRECISIONS
+from felixlike.hardware import BFLOAT16, FLOAT32, PRECISIONS
 from felixlike.spaces.blocks import realizes
 from felixlike.spaces.contraction import Contraction, Operand
 from felixlike.spaces.padding import is_plain
@@ -30,13 +30,14 @@ PAIR = 2
 def fits(contraction: Contraction, roles: Roles, *, padded: bool = False) -> bool:
     """Return whether the products of a contraction can be computed in pairs.
 
-    One operand has vectors, of a constant or in panels, and the other has not. Both have the reduction axis, whose
-    extent is even, and pairs along it are or become neighbours in memory. `padded` says whether plain products may
-    still be padded to that.
+    One operand has vectors, of a constant or in panels, the other has not. They are different tensors. Both have the
+    reduction axis, whose extent is even, and pairs along it are or become neighbours in memory. `padded` says whether
+    plain products may still be padded to that.
     """
     vectorized = [operand for operand in contraction.operands if roles.vector.place in operand.axes]
     summed = roles.summed
-    if len(vectorized) != 1 or summed is None or summed.extent < PAIR:
+    left, right = contraction.operands
+    if len(vectorized) != 1 or summed is None or summed.extent < PAIR or left.read == right.read:
         return False
     if not vectorized[0].constant and (roles.panel is None or paired(vectorized[0], roles) is None):
         return False
@@ -70,6 +71,14 @@ def in_pairs(moved: int, paired: int) -> Callable[..., list[Any]]:
     return mapped
 
 
+def are_given(schedule: Schedule, block: BlockRef) -> bool:
+    """Return whether the factors of a block's float32 products are bfloat16, so that pairs round nothing."""
+    statement = schedule.get(block)
+    written = [region.source for region in statement.writes]
+    read = {str(r.source.dtype) for r in statement.reads if not any(r.source.same_as(w) for w in written)}
+    return read == {BFLOAT16.name} and {str(source.dtype) for source in written} == {FLOAT32.name}
+
+
 def mark(schedule: Schedule, loop: LoopRef) -> None:
     """Annotate a loop over a pair."""
     Pairs(PRECISIONS.index(BFLOAT16)).put(schedule, loop)
@@ -96,6 +105,8 @@ def rounded(schedule: Schedule) -> bool:
         if not any(region.source.same_as(written.source) for written in block.writes)
     ]
     for operand in operands:
+        if str(operand.dtype) == BFLOAT16.name:
+            continue
         writers = [r.block for r in realizes(main.body) if any(w.source.same_as(operand) for w in r.block.writes)]
         if len(writers) != 1:
             return False

@@ -34,7 +34,7 @@ from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, LoopRef, Schedule, TirExpr
 from felixlike.codegen.annotations import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
-from felixlike.hardware import Device, Form
+from felixlike.hardware import BFLOAT16, Device, Form
 from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.blocks import copy_operand, costs, in_step, realize_of
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups, without_points
@@ -55,8 +55,12 @@ def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[
 
     It does not apply if the block is no contraction, has no axis suitable for vectors, or is among other reductions.
     Where products may be rounded, a second schedule multiplies pairs of bfloat16 numbers, or keeps weights in bfloat16,
-    if that is estimated to be faster.
+    if that is estimated to be faster. Factors that are bfloat16 are multiplied in pairs where the device can.
     """
+    if device.has_pairs and bfloat16_pairs.are_given(schedule, block):
+        exact = schedule.copy()
+        if _tiled(exact, exact.get_sblock(str(schedule.get(block).name_hint)), device, pairs=True) is not None:
+            return [exact]
     may_round = narrow_weights.may_round(schedule, block, device)
     second, name = schedule.copy() if may_round else None, str(schedule.get(block).name_hint)
     tiled = _tiled(schedule, block, device)
@@ -191,7 +195,8 @@ def _tile(
         schedule.compute_inline(copy)
     copies = tuple(c for c in copies if not any(c is copy for copy in padding))
     rounded: list[Any] = []
-    if pairs and not (operand := bfloat16_pairs.broadcast(contraction, roles)).constant:
+    operand = bfloat16_pairs.broadcast(contraction, roles) if pairs else None
+    if operand is not None and not operand.constant and not _is_stored(schedule, block, operand):
         rounded.append(_copy_to_round(schedule, block, operand, copies, last))
         copies = tuple(c for c in copies if c is not rounded[0])
 
@@ -259,6 +264,12 @@ def _tile(
             schedule.unroll(loop)
     elif contraction.written[-1] != roles.vector.place:
         _mark_transposed(schedule, last, block, roles.lanes)
+
+
+def _is_stored(schedule: Schedule, block: BlockRef, operand: Operand) -> bool:
+    """Return whether an operand is a bfloat16 parameter of the function, which can be read in place."""
+    source = schedule.get(block).reads[operand.read].source
+    return str(source.dtype) == BFLOAT16.name and any(source.same_as(p) for p in schedule.mod["main"].params)
 
 
 def _copy_to_round(schedule: Schedule, block: BlockRef, operand: Operand, copies: Sequence[Any], last: BlockRef) -> Any:
