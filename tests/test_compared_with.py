@@ -20,6 +20,7 @@ from felixlike.frontend import import_model
 from felixlike.frontend.importers import importer
 from felixlike.frontend.rewrites import pipeline
 from felixlike.runtime import Verdict, compile_model, max_relative_error
+from felixlike.tuning import run
 
 SHAPE = (8, 32)
 REFERENCES = {
@@ -98,6 +99,7 @@ def test_an_error_in_the_passes_is_detected(kind: str, tmp_path: Path, monkeypat
     assert tuned.report.reference == REFERENCES[kind]
     assert tuned.report.error < 1e-6
     monkeypatch.setattr(importer, "fuse", passes_with_an_error)
+    monkeypatch.setattr(run, "may_reuse", lambda _: False)
     with pytest.raises(VerificationFailed) as raised:
         fx.optimize(model, shapes, 0, progress=False)
     assert raised.value.optimized.report.error > 1e-3

@@ -79,22 +79,25 @@ class _Home:
 
 
 _lock = threading.Lock()
-_home: _Home | None = None
+_homes: list[_Home] = []
+"""Folders of this process, which are removed when it ends: one, unless the folder for temporary files has changed."""
 _has_swept = False
 
 
 def _own_home() -> _Home:
     """Return this process's folder, and make it if it does not exist."""
-    global _home, _has_swept
+    global _has_swept
     failure: OSError | None = None
     for base in _bases():
-        if _home is not None and _home.process == os.getpid() and _home.base == base and _home.path.is_dir():
-            return _home
+        for home in _homes:
+            if home.process == os.getpid() and home.base == base and home.path.is_dir():
+                return home
         try:
             if not _has_swept:
                 _sweep(base)
-            _home, _has_swept = _Home(base), True
-            return _home
+            _homes.append(_Home(base))
+            _has_swept = True
+            return _homes[-1]
         except OSError as error:
             failure = failure or error
     raise OutputNotWritable(

@@ -72,16 +72,23 @@ def run(options: argparse.Namespace) -> int:
     )
 
 
-_OLD_DEFAULTS = {"space": "best", "precision": "float32", "effort": "normal", "planner": None, "sia": None}
+_OLD_DEFAULTS = {
+    "space": "best",
+    "precision": "float32",
+    "effort": "normal",
+    "tolerance": None,
+    "planner": None,
+    "sia": None,
+}
 """Values of options that older versions did not store."""
 
 
 def _read(text: str, where: str) -> dict[str, Any]:
     """Parse a stored command. Raise StoreError if `felixlike tune` did not write it."""
     try:
-        stored = json.loads(text)
+        stored = {**_OLD_DEFAULTS, **json.loads(text)}
         for name, kinds in tune.KEPT.items():
-            value = {**_OLD_DEFAULTS, **stored}[name]
+            value = stored[name]
             if not isinstance(value, kinds) or isinstance(value, bool):
                 raise TypeError(f"{name} is {kind_of(value)}")
         if not all(isinstance(shape, str) for shape in stored["shape"]):

@@ -263,6 +263,7 @@ KEPT: Mapping[str, type | tuple[type, ...]] = {
     "tracker": (str, _NOTHING),
     "key": (str, _NOTHING),
     "precision": str,
+    "tolerance": (int, float, _NOTHING),
     "planner": (str, _NOTHING),
     "sia": (str, _NOTHING),
 }

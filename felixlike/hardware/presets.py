@@ -27,7 +27,7 @@ other machines. LLVM splits vectors that the host lacks, so timings have no mean
 @cache
 def _entries() -> dict[str, Device]:
     """Return everything that is described, by name."""
-    text = Path(__file__).with_name("machines.toml").read_text()
+    text = Path(__file__).with_name("machines.toml").read_text(encoding="utf-8")
     return {name: _device(entry) for name, entry in tomllib.loads(text).items()}
 
 

@@ -6,6 +6,7 @@ schedule requires it.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from felixlike import _tvm, codegen, hardware
@@ -13,7 +14,7 @@ from felixlike._util.garbage import collecting_later
 from felixlike._util.spent import on
 from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import kind_of
-from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
+from felixlike.errors import CompilationFailed, InvalidModel, InvalidSchedule, OutputNotWritable, first_line
 from felixlike.frontend import Imported, outputs_of
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE
 from felixlike.frontend.importers.pytorch_regions import operators_in
@@ -35,8 +36,8 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
         schedules: Maps task keys to a scheduled PrimFunc, an IRModule with "main", or a Schedule. Other tasks remain
             unscheduled.
         linked: Whether to link a model for a CPU into a shared library, which `save` writes as it is, instead of
-            generating its machine code in memory. It takes as long, but needs a C compiler; without one, it has no
-            effect.
+            generating its machine code in memory. It takes as long. It has no effect if the model cannot be saved:
+            without a C compiler, without a kernel, with outputs that have no name in a file.
 
     Returns:
         The compiled model.
@@ -61,7 +62,8 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
     }
     with on("linking"):
         if linked and on_host and hardware.c_compiler() is not None:
-            return linked_model(executable.jit(), lowered, attributes)
+            with suppress(CompilationFailed, InvalidModel, OutputNotWritable):
+                return linked_model(executable.jit(), lowered, attributes)
         return Compiled(executable.jit(), lowered=lowered, **attributes)
 
 

@@ -3,6 +3,7 @@
 from felixlike.spaces.cpu.register_bounds import noted_bounds
 from felixlike.spaces.design import (
     FITS_REGISTERS,
+    IN_ITS_FORM,
     KEEPS_TO_BOUNDS,
     ROUNDS_FACTORS,
     DesignSpace,
@@ -14,6 +15,7 @@ from felixlike.spaces.design import (
 
 __all__ = [
     "FITS_REGISTERS",
+    "IN_ITS_FORM",
     "KEEPS_TO_BOUNDS",
     "ROUNDS_FACTORS",
     "DesignSpace",

@@ -34,7 +34,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(scratch, "_has_swept", False)
-    monkeypatch.setattr(scratch, "_home", None)
+    monkeypatch.setattr(scratch, "_homes", [])
     return folder
 
 
@@ -93,7 +93,7 @@ def test_a_forked_child_keeps_its_parents_folder(base: Path) -> None:
     assert process.stdin is not None
     process.stdin.close()
     process.stdout.close()
-    scratch._has_swept, scratch._home = False, None
+    scratch._has_swept, scratch._homes = False, []
     deadline = time.monotonic() + 60
     while path.exists() and time.monotonic() < deadline:
         scratch._sweep(base)

@@ -52,8 +52,9 @@ def test_a_side_reports_what_it_used() -> None:
     assert [tensor.shape for tensor in unpacked(facts.answer)] == [(8, 10)]
 
 
-def test_sides_compute_in_the_precision_of_the_comparison() -> None:
+def test_sides_compute_in_the_precision_of_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch gets the model in bfloat16. Its answer is compared with the model in float64."""
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")  # other tests may have changed it
     side = baselines(mlp, [EAGER], "bfloat16")[EAGER]()
     assert isinstance(side, Loaded)
     facts: Facts = side.facts

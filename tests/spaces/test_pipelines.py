@@ -32,6 +32,7 @@ def test_tables_have_exactly_the_known_kinds() -> None:
 def test_a_pipeline_has_the_entries_of_the_tables() -> None:
     cpu, gpu = pipeline_of(CPU), pipeline_of(GPU)
     assert [rule.name for rule in cpu.rules] == [
+        "recurrent_forms",
         "query_tiles",
         "register_tiles",
         "row_by_row",
@@ -46,6 +47,7 @@ def test_a_pipeline_has_the_entries_of_the_tables() -> None:
         "with_fast_convolutions",
         "with_group_norms_in_two_passes",
         "with_fused_attention",
+        "with_bfloat16_factors",
         "with_room",
         "with_joined_small_kernels",
     ]

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from felixlike.errors import UnsupportedSketch
 from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
-from felixlike.spaces import FITS_REGISTERS, KEEPS_TO_BOUNDS, ROUNDS_FACTORS
+from felixlike.spaces import FITS_REGISTERS, IN_ITS_FORM, KEEPS_TO_BOUNDS, ROUNDS_FACTORS
 from felixlike.spaces.cpu import narrow_weights
 from felixlike.symbolic.expr.expression import const
 from felixlike.symbolic.program import Constraint, Program
@@ -123,6 +123,7 @@ MODELS: dict[str, Model] = {
     "RewriteParallelVectorizeUnroll": Model(loops=_fused_loops),
     "RewriteReductionBlock": Model(),  # `reduction_block` gives the position of initial stores
     "RewriteLayout": Model(buffers=_packed_constants),
+    IN_ITS_FORM: Model(),  # on recurrent layers, which have no symbolic program
     ROUNDS_FACTORS: Model(buffers=_factors_of_pairs),
     "VerifyGPUCode": Model(refuses=_limits_of_a_gpu),
     KEEPS_TO_BOUNDS: Model(refuses=lambda program, replay, _: tile_bounds(replay, program)),
