@@ -151,6 +151,7 @@ class _Interrupt(transformers.StoppingCriteria):  # type: ignore[misc,name-defin
         return torch.zeros(tokens.shape[0], dtype=torch.bool)
 
 
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")  # newer transformers: cache=
 @pytest.mark.parametrize("kind", ["static", None])
 @pytest.mark.parametrize("make", [_gpt2, _llama])
 def test_generation_is_interrupted_and_resumed(make: Callable[[], Any], kind: str | None, tmp_path: Path) -> None:
