@@ -130,10 +130,10 @@ def precision_of(target: Any) -> Precision:
     precision = check_precision(str(target.attrs.get(_ATTRIBUTE, FLOAT32.name)))
     if precision is not BFLOAT16 or not kind_of(target).on_host:
         return precision
-    return PAIRS_PRECISION if multiplies_pairs(target) else _WEIGHTS
+    return PAIRS_PRECISION if has_pairs(target) else _WEIGHTS
 
 
-def multiplies_pairs(target: Any) -> bool:
+def has_pairs(target: Any) -> bool:
     """Return whether schedules for a CPU's target may use products of pairs of bfloat16 numbers.
 
     A target that imitates a described machine has that machine's instructions. Code for a processor without them

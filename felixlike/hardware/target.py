@@ -10,7 +10,7 @@ from felixlike.hardware.device import Device
 from felixlike.hardware.gpu import MODEL, gpu_at_hand, gpu_device, require_gpu
 from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import kind_of
-from felixlike.hardware.precision import PAIRS_PRECISION, checked_precision, multiplies_pairs, precision_of
+from felixlike.hardware.precision import PAIRS_PRECISION, checked_precision, has_pairs, precision_of
 from felixlike.hardware.presets import described, gpus, imitated, machines, with_processor
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import PREFIX, SIMULATED_NAMES, Simulated, simulated, simulated_by_name
@@ -215,7 +215,7 @@ def _as_in(target: Target, device: Device) -> Device:
         cores=cores,
         precision=precision.name,
         multiplies_pairs=precision is PAIRS_PRECISION,
-        has_pairs=multiplies_pairs(target),
+        has_pairs=has_pairs(target),
     )
 
 

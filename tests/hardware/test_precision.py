@@ -21,7 +21,7 @@ from felixlike.hardware import (
     target_device,
     with_precision,
 )
-from felixlike.hardware.precision import multiplies_pairs
+from felixlike.hardware.precision import has_pairs
 
 GPU = resolve_target("sm_90")
 ROUNDED = [precision for precision in PRECISIONS if precision.is_reduced]
@@ -97,7 +97,7 @@ def test_instructions_that_a_hypervisor_hides_are_not_used(monkeypatch: pytest.M
     monkeypatch.setattr(_tvm, "host_cpu", lambda: "znver5")
     for features in ({"avx512f", "avx512bf16"}, {"avx512f"}):
         monkeypatch.setattr(_tvm, "host_features", lambda features=features: frozenset(features))
-        assert multiplies_pairs(target) == ("avx512bf16" in features)
+        assert has_pairs(target) == ("avx512bf16" in features)
 
 
 def _rounded(values: Any, digits: int) -> Any:

@@ -53,6 +53,20 @@ class Apply(nn.Module):
         return self.function(*tensors)
 
 
+class Counter(nn.Module):
+    """A model that counts its calls."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count.add_(1)
+        return x * self.count
+
+
 def _module(make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Callable[[], Model]:
     def build() -> Model:
         torch.manual_seed(0)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.models import Counter
 from torch import Tensor, nn
 
 import felixlike as fx
@@ -28,20 +29,6 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return {"y": nn.functional.leaky_relu(self.linear(x), self.slope)}
-
-
-class Counter(nn.Module):
-    """A model that counts its calls."""
-
-    count: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.count.add_(1)
-        return x * 2 + 1
 
 
 @pytest.fixture(scope="module")

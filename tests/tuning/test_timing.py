@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor, nn
+from support.models import Counter
+from torch import nn
 
 import felixlike as fx
 from felixlike._util.child_process import environment
@@ -60,20 +60,6 @@ def test_calls_are_timed_without_a_comparison() -> None:
     assert math.isnan(report.eager)
     assert "A call of the tuned model takes" in str(report)
     assert "timing" in report.spent
-
-
-class Counter(nn.Module):
-    """A model that counts its calls."""
-
-    count: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.count.add_(1)
-        return x * self.count
 
 
 def test_models_that_change_are_not_timed() -> None:

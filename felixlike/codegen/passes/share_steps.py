@@ -27,14 +27,17 @@ from felixlike.codegen.passes.loop_tools import unmarked, with_marked_loops
 _SPINS = 2**13
 """Reads of the counter before a core is given up, about 10 µs. Chosen by hand."""
 
-_SOURCE = f"""
-declare i32 @sched_yield()
 
-define i32 @felixlike_wait(ptr %done, i32 %step, i32 %tiles) alwaysinline {{
-entry:
+def _reading(ahead: int, impatient: str) -> str:
+    """Return the part of a function that reads the counter until all tiles of the steps before `step + ahead` are done.
+
+    It goes on at `exit`, or at the label `impatient` after `_SPINS` reads.
+    """
+    return f"""entry:
   %wide_step = zext i32 %step to i64
   %wide_tiles = zext i32 %tiles to i64
-  %wanted = mul i64 %wide_step, %wide_tiles
+  %steps = add i64 %wide_step, {ahead}
+  %wanted = mul i64 %steps, %wide_tiles
   br label %test
 test:
   %spins = phi i32 [ 0, %entry ], [ %next, %again ]
@@ -43,13 +46,20 @@ test:
   br i1 %enough, label %exit, label %wait
 wait:
   %patient = icmp ult i32 %spins, {_SPINS}
-  br i1 %patient, label %again, label %yield
+  br i1 %patient, label %again, label %{impatient}
+again:
+  %next = add i32 %spins, 1
+  br label %test"""
+
+
+_SOURCE = f"""
+declare i32 @sched_yield()
+
+define i32 @felixlike_wait(ptr %done, i32 %step, i32 %tiles) alwaysinline {{
+{_reading(0, "yield")}
 yield:
   %ignored = call i32 @sched_yield()
   br label %again
-again:
-  %next = add i32 %spins, 1
-  br label %test
 exit:
   ret i32 0
 }}
@@ -60,23 +70,7 @@ define i32 @felixlike_finish(ptr %done) alwaysinline {{
 }}
 
 define i32 @felixlike_lags(ptr %done, i32 %step, i32 %tiles) alwaysinline {{
-entry:
-  %wide_step = zext i32 %step to i64
-  %wide_tiles = zext i32 %tiles to i64
-  %before = mul i64 %wide_step, %wide_tiles
-  %wanted = add i64 %before, %wide_tiles
-  br label %test
-test:
-  %spins = phi i32 [ 0, %entry ], [ %next, %again ]
-  %now = load atomic i64, ptr %done acquire, align 8
-  %enough = icmp sge i64 %now, %wanted
-  br i1 %enough, label %exit, label %wait
-wait:
-  %patient = icmp ult i32 %spins, {_SPINS}
-  br i1 %patient, label %again, label %exit
-again:
-  %next = add i32 %spins, 1
-  br label %test
+{_reading(1, "exit")}
 exit:
   %late = xor i1 %enough, true
   %result = zext i1 %late to i32
