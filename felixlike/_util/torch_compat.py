@@ -230,6 +230,13 @@ def copy_state(program: Any) -> None:
     program._state_dict, program._constants = dict(program.state_dict), dict(program.constants)
 
 
+def keep_error_checks() -> None:
+    """Keep checks that raise errors, as of singular matrices, in graphs. PyTorch 2.11 removes them as unused."""
+    import torch
+
+    torch.fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
+
+
 def lstm_has_wrong_states() -> bool:
     """Return whether this PyTorch decomposes aten.lstm into states of a wrong shape, as it does before 2.13."""
     import torch

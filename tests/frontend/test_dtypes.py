@@ -75,6 +75,27 @@ def test_float16_sums_accumulate_in_float32() -> None:
     assert float(compile_model(import_model(Apply(lambda x: x.sum(-1)), (x,)))(x)) == 5000
 
 
+_ROUNDED: dict[str, Callable[[Any], Any]] = {
+    "sorted": lambda x: torch.sort(x)[0],
+    "summed up": lambda x: torch.cumsum(x, -1),
+    "multiplied": lambda x: x @ x.mT,
+    "in a chain": lambda x: torch.cumsum(torch.softmax(x, -1).bfloat16().float(), -1).bfloat16().float() + 1,
+}
+
+
+@pytest.mark.parametrize("name", _ROUNDED)
+def test_a_float32_model_rounds_where_it_says(name: str) -> None:
+    model, x = Apply(lambda x: _ROUNDED[name]((x * 1.37).bfloat16().float())), torch.randn(7, 33)
+    torch.testing.assert_close(compile_model(import_model(model, (x,)))(x), model(x), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("numbers", [(9, -1, -1), (9, -2, -3), (1.5, -1.0, -0.3), (2, 2, -1)])
+def test_ranges_that_fall(numbers: tuple[float, float, float]) -> None:
+    model, x = Apply(lambda x: (x + torch.arange(*numbers).sum(), torch.arange(*numbers))), torch.randn(3)
+    for got, want in zip(compile_model(import_model(model, (x,)))(x), model(x), strict=True):
+        torch.testing.assert_close(got, want)
+
+
 _MIXED: dict[str, Callable[[Any, Any], Any]] = {
     "cat": lambda a, b: torch.cat([a, b]),
     "clamp": lambda a, b: torch.clamp(a, min=b),

@@ -180,6 +180,7 @@ def test_complex_inputs_and_outputs_are_refused() -> None:
         import_model(Changed(), (3,))
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="torch.export 2.11 drops the operator")
 def test_an_error_without_a_result_that_is_used_is_refused() -> None:
     def checked(x: Tensor) -> Tensor:
         torch.linalg.inv(x)

@@ -4,12 +4,16 @@ Input: an IRModule of (scheduled) PrimFuncs. Output: the same module without the
 preserved. TVM's own conversions do not compile if a variable, as felixlike's formulas have them, depends on one.
 """
 
+import struct
+from typing import Any
+
 from felixlike import _tvm
-from felixlike._tvm.typing import Func, Module, TirExpr
+from felixlike._tvm.typing import Buffer, Func, Module, Node, Stmt, TirExpr
+from felixlike.codegen import plain_loops
 from felixlike.codegen.passes.bind_repeated_values import Names
 from felixlike.codegen.passes.propagate_nan import is_number
 
-_HALF = "bfloat16"
+_HALF, _BITS = "bfloat16", "uint16"
 
 
 def write_out_halves(module: Module) -> Module:
@@ -17,13 +21,75 @@ def write_out_halves(module: Module) -> Module:
     return _tvm.map_functions(module, _with_conversions)
 
 
+def with_integers(func: Func) -> Func:
+    """Return a function of plain loops with 16-bit integers in place of the bfloat16 buffers that it allocates.
+
+    TVM would turn these buffers into float32, and numbers that are stored there would not be rounded.
+    """
+    allocated = [a.buffer for a in _tvm.found(func.body, _tvm.tirx.AllocBuffer) if is_half(a.buffer)]
+    replaced = [(b, _tvm.tirx.decl_buffer(b.shape, _BITS, name=b.name)) for b in allocated]
+
+    def new(buffer: Buffer) -> Any:
+        return next((after for before, after in replaced if buffer.same_as(before)), None)
+
+    def load(node: Node) -> TirExpr:
+        stored = new(node.source)
+        return node if stored is None else _tvm.tirx.reinterpret(node.ty.dtype, stored[tuple(node.indices)])
+
+    def store(node: Node) -> Stmt:
+        stored = new(node.buffer)
+        return node if stored is None else _tvm.tirx.BufferStore(stored, bits_of(node.value), list(node.indices))
+
+    def alloc(node: Node) -> Stmt:
+        stored = new(node.buffer)
+        return node if stored is None else _tvm.tirx.AllocBuffer(stored)
+
+    changes = (
+        (_tvm.ir.TensorLoad, load),
+        (_tvm.tirx.BufferStore, store),
+        (_tvm.tirx.AllocBuffer, alloc),
+        (_tvm.ir.Call, _reinterpreted_once),
+    )
+    body = func.body
+    for change in changes if replaced else ():
+        body = _tvm.structural_map(body, change)
+    return func.with_body(body)
+
+
+def _reinterpreted_once(call: TirExpr) -> TirExpr:
+    """Take bits from where they are stored, instead of from the bfloat16 numbers that they are."""
+    if not _reinterprets(call) or not _reinterprets(call.args[0]):
+        return call
+    return _tvm.tirx.reinterpret(call.ty.dtype, call.args[0].args[0])
+
+
+def _reinterprets(value: TirExpr) -> bool:
+    """Return whether an expression is another one's bits as a number of another type."""
+    return str(getattr(getattr(value, "op", None), "name", "")) == "tirx.reinterpret"
+
+
+def bits_of(value: TirExpr) -> TirExpr:
+    """Return the bits of a bfloat16 number. TVM would make a choice between two of them one between float32 numbers."""
+    if str(getattr(getattr(value, "op", None), "name", "")) == "prim.if_then_else":
+        test, *choices = value.args
+        return _tvm.tirx.if_then_else(test, *map(bits_of, choices))
+    if isinstance(value, _tvm.tirx.FloatImm):
+        (word,) = struct.unpack("<I", struct.pack("<f", float(value.value)))
+        return _tvm.tirx.const(word >> _tvm.bits(_HALF), _BITS)
+    return _tvm.tirx.reinterpret(_BITS, value)
+
+
+def is_half(buffer: Buffer) -> bool:
+    """Return whether a buffer has elements of bfloat16."""
+    return str(buffer.dtype) == _HALF
+
+
 def _with_conversions(func: Func) -> Func:
-    """Replace the conversions of a function that allocates no bfloat16 buffers, which TVM would turn into float32."""
-    allocated = [statement.buffer for statement in _tvm.found(func.body, _tvm.tirx.AllocBuffer)]
+    """Replace the conversions of a function, and the bfloat16 buffers that it allocates."""
     blocks = _tvm.found(func.body, _tvm.s_tir.SBlock)
-    allocated += [buffer for block in blocks for buffer in block.alloc_buffers]
-    if any(str(buffer.dtype) == _HALF for buffer in allocated):
-        return func
+    if any(is_half(buffer) for block in blocks for buffer in block.alloc_buffers):
+        func = plain_loops.without_blocks(func)
+    func = with_integers(func)
     return _tvm.structural_map(func, (_tvm.tirx.Cast, _converted))
 
 

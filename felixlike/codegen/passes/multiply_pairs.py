@@ -13,7 +13,6 @@ error, since other code would not compute in the stated time.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -22,14 +21,15 @@ from felixlike._tvm.typing import Buffer, Func, Loop, Module, Node, Stmt, TirExp
 from felixlike.codegen import plain_loops
 from felixlike.codegen.annotations import Pairs
 from felixlike.codegen.pair_functions import LANES, name_of
+from felixlike.codegen.passes.convert_bfloat16 import bits_of, is_half, with_integers
 from felixlike.codegen.passes.loop_tools import step_along
 from felixlike.errors import CompilationFailed
 
 _PAIR = 2
 """Elements of a pair."""
 
-_HALF, _STORED, _WORD = "bfloat16", "uint16", "int32"
-"""The type of the operands, and the types of the same bits, and of a pair's, in buffers that a function allocates."""
+_HALF, _WORD = "bfloat16", "int32"
+"""The type of the operands, and that of a pair's bits in buffers that a function allocates."""
 
 _Buffers: TypeAlias = "Sequence[tuple[Any, Any]]"
 """(buffer, its replacement)."""
@@ -52,7 +52,7 @@ def _changed(func: Func) -> Func:
     func = _tvm.structural_map(func, (_tvm.tirx.Add, _without_zero))
     marked = [loop for loop in _tvm.found(func.body, _tvm.tirx.For) if Pairs.on(loop)]
     stored = [store.buffer for loop in marked for store in _tvm.found(loop.body, _tvm.tirx.BufferStore)]
-    words = [(b, _tvm.tirx.decl_buffer((int(b.shape[0]) // _PAIR,), _WORD, name=b.name)) for b in stored if _is_half(b)]
+    words = [(b, _tvm.tirx.decl_buffer((int(b.shape[0]) // _PAIR,), _WORD, name=b.name)) for b in stored if is_half(b)]
     errors: list[CompilationFailed] = []
 
     def change(loop: Loop) -> Stmt:
@@ -67,12 +67,7 @@ def _changed(func: Func) -> Func:
         raise errors[0]
     if _marked(func):
         raise _unlike("it is not the only statement in a vectorized loop")
-    return _with_integers(func, words)
-
-
-def _is_half(buffer: Buffer) -> bool:
-    """Return whether a buffer has elements of bfloat16."""
-    return str(buffer.dtype) == _HALF
+    return _with_words(func, words)
 
 
 def _new(buffer: Buffer, replaced: _Buffers) -> Any:
@@ -152,22 +147,11 @@ def _copy_of_words(both: Loop, buffer: Buffer) -> Stmt:
 
     def bits(step: int) -> TirExpr:
         value = _tvm.substituted(store.value, {both.loop_var: _tvm.tirx.const(step, str(both.loop_var.ty.dtype))})
-        return _bits(value).astype("uint32")
+        return bits_of(value).astype("uint32")
 
     word = bits(0) | (bits(1) << _tvm.tirx.const(_tvm.bits(_HALF), "uint32"))
     first = _tvm.simplify(_tvm.tirx.floordiv(start, two))
     return _tvm.tirx.BufferStore(buffer, _tvm.tirx.reinterpret(_WORD, word), [first])
-
-
-def _bits(value: TirExpr) -> TirExpr:
-    """Return the bits of a bfloat16 number. TVM would make a choice between two of them one between float32 numbers."""
-    if str(getattr(getattr(value, "op", None), "name", "")) == "prim.if_then_else":
-        test, *choices = value.args
-        return _tvm.tirx.if_then_else(test, *map(_bits, choices))
-    if isinstance(value, _tvm.tirx.FloatImm):
-        (word,) = struct.unpack("<I", struct.pack("<f", float(value.value)))
-        return _tvm.tirx.const(word >> _tvm.bits(_HALF), _STORED)
-    return _tvm.tirx.reinterpret(_STORED, value)
 
 
 def _words(factor: TirExpr, lane: Loop, both: Loop, replaced: _Buffers) -> TirExpr:
@@ -201,26 +185,11 @@ def _one(place: TirExpr) -> TirExpr:
     return _tvm.tirx.const(1, str(place.ty.dtype))
 
 
-def _with_integers(func: Func, words: _Buffers) -> Func:
-    """Return a function with integers in place of the bfloat16 buffers that it allocates. `words` are some of them."""
-    allocated = [a.buffer for a in _tvm.found(func.body, _tvm.tirx.AllocBuffer) if _is_half(a.buffer)]
-    halves = [(b, _tvm.tirx.decl_buffer(b.shape, _STORED, name=b.name)) for b in allocated if _new(b, words) is None]
-
-    def load(node: Node) -> TirExpr:
-        new = _new(node.source, halves)
-        return node if new is None else new[tuple(node.indices)]
-
-    def store(node: Node) -> Stmt:
-        new = _new(node.buffer, halves)
-        if new is None:
-            return node
-        return _tvm.tirx.BufferStore(new, _bits(node.value), list(node.indices))
+def _with_words(func: Func, words: _Buffers) -> Func:
+    """Return a function that allocates words in place of pairs, and integers in place of other bfloat16 numbers."""
 
     def alloc(node: Node) -> Stmt:
-        new = _new(node.buffer, (*halves, *words))
+        new = _new(node.buffer, words)
         return node if new is None else _tvm.tirx.AllocBuffer(new)
 
-    body = func.body
-    for kind, change in ((_tvm.ir.TensorLoad, load), (_tvm.tirx.BufferStore, store), (_tvm.tirx.AllocBuffer, alloc)):
-        body = _tvm.structural_map(body, (kind, change))
-    return func.with_body(body)
+    return with_integers(func.with_body(_tvm.structural_map(func.body, (_tvm.tirx.AllocBuffer, alloc))))

@@ -186,6 +186,16 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
     return quotient if "int" in str(data.ty.dtype) else emit(relax.op.trunc(quotient))
 
 
+def _range(node: Any, importer: Any) -> Any:
+    """Convert aten.arange. TVM infers wrong sizes for negative steps, so these are the negative of a rising range."""
+    start, end, step = [*node.args, 1][:3]
+    dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+    if not all(isinstance(number, int | float) for number in (start, end, step)) or step > 0 or dtype == "uint8":
+        return importer._arange(node)
+    rising = _tvm.relax.op.arange(-start, -end, -step, dtype)
+    return importer.block_builder.emit(_tvm.relax.op.negative(rising))
+
+
 def _product(node: Any, importer: Any) -> Any:
     """Convert aten.mul.
 
@@ -347,6 +357,7 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "amin.default": _reduction("min"),
     "pow.Tensor_Scalar": _power,
     "prod.dim_int": _reduction("prod"),
+    "arange.start_step": _range,
     "div.Tensor_mode": _rounded_quotient,
     "elu.default": _elu,
     "exp2.default": _exp2,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from felixlike._util.torch_compat import is_contiguous, lstm, lstm_has_wrong_states
+from felixlike._util.torch_compat import is_contiguous, keep_error_checks, lstm, lstm_has_wrong_states
 from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.scatters import index_put, masked_scatter, put
 from felixlike.frontend.importers.windows import KEPT
@@ -25,6 +25,7 @@ def decomposed(program: Any, kept: Iterable[Any] = ()) -> Any:
     entries = table()
     for operator in kept:
         entries.pop(operator, None)
+    keep_error_checks()
     try:
         return program.run_decompositions(entries)
     except Exception as error:

@@ -62,6 +62,7 @@ def test_a_repetition_that_forms_no_groups_is_computed() -> None:
     assert max(_elements("repeated first")) >= GROUP * _tensors()[1].numel()
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="torch.export 2.11 refuses every dynamic length here")
 def test_dynamic_lengths() -> None:
     length = fx.Dim("T", range(1, 65))
     queries, keys = _tensors()
