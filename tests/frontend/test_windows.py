@@ -165,6 +165,50 @@ def test_bilinear_interpolation(how: dict[str, Any]) -> None:
     _assert_agrees(lambda x: functional.interpolate(x, mode="bilinear", **how) + 1, *_random(_IMAGE))
 
 
+_RESIZED: list[dict[str, Any]] = [
+    {"scale_factor": 2},
+    {"size": (5, 20)},
+    {"size": (23, 9), "align_corners": True},
+    {"scale_factor": (1.7, 0.6)},
+    {"size": (1, 1), "align_corners": True},
+]
+
+
+@pytest.mark.parametrize("how", _RESIZED)
+def test_cubic_interpolation(how: dict[str, Any]) -> None:
+    _assert_agrees(lambda x: functional.interpolate(x, mode="bicubic", **how) + 1, *_random(_IMAGE))
+
+
+@pytest.mark.parametrize("how", _RESIZED)
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_smoothing_interpolation(mode: str, how: dict[str, Any]) -> None:
+    _assert_agrees(lambda x: functional.interpolate(x, mode=mode, antialias=True, **how) + 1, *_random(_IMAGE))
+
+
+def test_smoothing_interpolation_of_infinities() -> None:
+    (image,) = _random(_IMAGE)
+    image[0, 0, 4, 4], image[0, 1, 5, 5] = math.inf, math.nan
+    _assert_agrees(lambda x: functional.interpolate(x, size=(4, 4), mode="bilinear", antialias=True), image)
+
+
+@pytest.mark.parametrize("how", [{"scale_factor": 2.3}, {"size": 7, "align_corners": True}])
+def test_interpolation_of_signals(how: dict[str, Any]) -> None:
+    _assert_agrees(lambda x: functional.interpolate(x, mode="linear", **how), *_random(_SIGNAL))
+
+
+@pytest.mark.parametrize("how", [{"scale_factor": (2, 1.5, 0.5)}, {"size": (7, 3, 14), "align_corners": True}])
+def test_interpolation_of_clips(how: dict[str, Any]) -> None:
+    _assert_agrees(lambda x: functional.interpolate(x, mode="trilinear", **how), *_random(_CLIP))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_cubic_interpolation_of_other_dtypes(dtype: torch.dtype) -> None:
+    (image,) = _random(_IMAGE)
+    model = Apply(lambda x: functional.interpolate(x, scale_factor=2, mode="bicubic"))
+    got = compile_model(import_model(model, (image.to(dtype),)))(image.to(dtype))
+    torch.testing.assert_close(got, model(image.to(dtype)), rtol=2e-3, atol=2e-3)
+
+
 def test_bilinear_interpolation_of_infinities() -> None:
     image = torch.zeros(1, 1, 4, 4)
     image[0, 0, 1, 1], image[0, 0, 3, 0] = math.inf, math.nan
