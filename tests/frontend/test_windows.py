@@ -94,6 +94,15 @@ def test_roll(shifts: Any, dims: Any) -> None:
     _assert_agrees(lambda x: torch.roll(x, shifts, dims) + 1, *_random(_IMAGE))
 
 
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("count", [1, 7, 300])
+def test_bucketize(right: bool, count: int) -> None:
+    x, boundaries = torch.arange(-20.0, 320.0, 0.5), torch.arange(float(count))
+    x[:3] = torch.tensor([math.nan, math.inf, -math.inf])
+    _assert_agrees(lambda x, b: torch.bucketize(x, b, right=right), x, boundaries)
+    _assert_agrees(lambda x, b: torch.bucketize(x, b, right=right, out_int32=True), x, boundaries)
+
+
 def test_erfinv() -> None:
     ends = torch.tensor([0.0, 1.0, -1.0, 2.0, -1.5, math.nan, 1e-7, -0.9999, 0.999999, 0.7, -0.7])
     _assert_agrees(torch.erfinv, torch.cat([torch.linspace(-0.99, 0.99, 53), ends]), tasks=1)

@@ -49,6 +49,7 @@ def table() -> Any:
         aten.sort.stable: _stable_sort,
         aten.kthvalue.default: _kth_value,
         aten.median.dim: _median,
+        aten.bucketize.Tensor: _bucketize,
         aten.pad.default: _pad,
         aten.erfinv.default: _erfinv,
         aten.logcumsumexp.default: _logcumsumexp,
@@ -144,6 +145,19 @@ def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
         value = torch.where(is_nan, largest, value)
         place = torch.where(is_nan, places.narrow(dim, last, 1), place)
     return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
+
+
+def _bucketize(x: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    """Decompose aten.bucketize into a count of the boundaries before each element. NaN comes last.
+
+    TVM searches for each element by itself, and places NaN wrongly.
+    """
+    import torch
+
+    x = x.unsqueeze(-1)
+    before = ~(boundaries > x if right else boundaries >= x)
+    count = before.sum(-1, dtype=torch.int32)
+    return count if out_int32 else count.to(torch.int64)
 
 
 def _cat(tensors: Sequence[Any], dim: int = 0) -> Any:

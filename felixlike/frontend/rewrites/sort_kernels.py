@@ -128,7 +128,7 @@ class _Radix:
 
         return seq(
             *map(_tvm.tirx.AllocBuffer, (counts, *values, *origins)),
-            *(_BUILD.loop("digit", _BYTE, lambda d, b=byte: _store(counts, 0, b, d)) for byte in range(passes)),
+            *(_BUILD.loop("digit", _BYTE, partial(_store, counts, 0, byte)) for byte in range(passes)),
             _BUILD.loop("i", size, partial(self._counted, counts, row)),
             *(self._starts(counts, byte) for byte in range(passes)),
             *(_BUILD.loop("i", size, partial(moved, byte)) for byte in range(passes)),
