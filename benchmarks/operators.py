@@ -48,6 +48,14 @@ OPERATORS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] 
     "A·B": (torch.matmul, ((512, 512), (512, 512))),
     "A·Bᵀ, odd": (lambda a, b: a @ b.T, ((333, 517), (251, 517))),
     "transpose": (lambda x: x.transpose(0, 1).contiguous(), ((1024, 1024),)),
+    "argsort": (partial(torch.argsort, dim=-1), ((64, 1024),)),
+    "median": (lambda x: x.median(-1)[0], ((64, 1000),)),
+    "bicubic ×2": (partial(functional.interpolate, scale_factor=2, mode="bicubic"), ((1, 16, 64, 64),)),
+    "trilinear ×2": (partial(functional.interpolate, scale_factor=2, mode="trilinear"), ((1, 16, 8, 16, 16),)),
+    "bilinear, smoothed": (
+        partial(functional.interpolate, size=56, mode="bilinear", antialias=True),
+        ((1, 16, 112, 112),),
+    ),
     "cumulative sum": (partial(torch.cumsum, dim=-1), ((256, 1024),)),
 }
 """Functions with the shapes of their inputs."""

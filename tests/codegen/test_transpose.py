@@ -54,8 +54,8 @@ def test_squares_take_a_logarithmic_number_of_steps() -> None:
 
 def test_code_does_not_grow_with_the_rows() -> None:
     """There is one square in a loop, and at most one for the remaining rows."""
-    assert _shuffles(_write_back(16, 1000, 16)) == 1 * (3 * 8 + 16)
-    assert _shuffles(_write_back(16, 1003, 16)) == 2 * (3 * 8 + 16)
+    assert _shuffles(_write_back(16, 1024, 16)) == 1 * (4 * 16 + 16)
+    assert _shuffles(_write_back(16, 1003, 16)) == 2 * (4 * 16 + 16)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,15 @@ def test_roll(shifts: Any, dims: Any) -> None:
     _assert_agrees(lambda x: torch.roll(x, shifts, dims) + 1, *_random(_IMAGE))
 
 
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("count", [1, 7, 300])
+def test_bucketize(right: bool, count: int) -> None:
+    x, boundaries = torch.arange(-20.0, 320.0, 0.5), torch.arange(float(count))
+    x[:3] = torch.tensor([math.nan, math.inf, -math.inf])
+    _assert_agrees(lambda x, b: torch.bucketize(x, b, right=right), x, boundaries)
+    _assert_agrees(lambda x, b: torch.bucketize(x, b, right=right, out_int32=True), x, boundaries)
+
+
 def test_erfinv() -> None:
     ends = torch.tensor([0.0, 1.0, -1.0, 2.0, -1.5, math.nan, 1e-7, -0.9999, 0.999999, 0.7, -0.7])
     _assert_agrees(torch.erfinv, torch.cat([torch.linspace(-0.99, 0.99, 53), ends]), tasks=1)
@@ -163,6 +172,50 @@ def test_trilinear_interpolation() -> None:
 )
 def test_bilinear_interpolation(how: dict[str, Any]) -> None:
     _assert_agrees(lambda x: functional.interpolate(x, mode="bilinear", **how) + 1, *_random(_IMAGE))
+
+
+_RESIZED: list[dict[str, Any]] = [
+    {"scale_factor": 2},
+    {"size": (5, 20)},
+    {"size": (23, 9), "align_corners": True},
+    {"scale_factor": (1.7, 0.6)},
+    {"size": (1, 1), "align_corners": True},
+]
+
+
+@pytest.mark.parametrize("how", _RESIZED)
+def test_cubic_interpolation(how: dict[str, Any]) -> None:
+    _assert_agrees(lambda x: functional.interpolate(x, mode="bicubic", **how) + 1, *_random(_IMAGE))
+
+
+@pytest.mark.parametrize("how", _RESIZED)
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_smoothing_interpolation(mode: str, how: dict[str, Any]) -> None:
+    _assert_agrees(lambda x: functional.interpolate(x, mode=mode, antialias=True, **how) + 1, *_random(_IMAGE))
+
+
+def test_smoothing_interpolation_of_infinities() -> None:
+    (image,) = _random(_IMAGE)
+    image[0, 0, 4, 4], image[0, 1, 5, 5] = math.inf, math.nan
+    _assert_agrees(lambda x: functional.interpolate(x, size=(4, 4), mode="bilinear", antialias=True), image)
+
+
+@pytest.mark.parametrize("how", [{"scale_factor": 2.3}, {"size": 7, "align_corners": True}])
+def test_interpolation_of_signals(how: dict[str, Any]) -> None:
+    _assert_agrees(lambda x: functional.interpolate(x, mode="linear", **how), *_random(_SIGNAL))
+
+
+@pytest.mark.parametrize("how", [{"scale_factor": (2, 1.5, 0.5)}, {"size": (7, 3, 14), "align_corners": True}])
+def test_interpolation_of_clips(how: dict[str, Any]) -> None:
+    _assert_agrees(lambda x: functional.interpolate(x, mode="trilinear", **how), *_random(_CLIP))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_cubic_interpolation_of_other_dtypes(dtype: torch.dtype) -> None:
+    (image,) = _random(_IMAGE)
+    model = Apply(lambda x: functional.interpolate(x, scale_factor=2, mode="bicubic"))
+    got = compile_model(import_model(model, (image.to(dtype),)))(image.to(dtype))
+    torch.testing.assert_close(got, model(image.to(dtype)), rtol=2e-3, atol=2e-3)
 
 
 def test_bilinear_interpolation_of_infinities() -> None:

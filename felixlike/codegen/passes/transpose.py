@@ -26,8 +26,8 @@ from felixlike.codegen.passes.loop_tools import like, step_along, unmarked, vari
 from felixlike.codegen.passes.memory_places import place_of, same_element
 from felixlike.hardware.vectors import power_of_two_below
 
-_LEAST, _MOST = 4, 8
-"""Limits on the rows of a square. Smaller ones do not pay; larger ones need more registers than there are."""
+_LEAST, _MOST = 4, 16
+"""Limits on the rows of a square. Smaller ones do not pay; vectors longer than 8 elements come with 32 registers."""
 
 
 _WRITTEN_OUT = 4

@@ -11,6 +11,7 @@ from typing import Any
 
 from felixlike._util.torch_compat import is_contiguous, keep_error_checks, lstm, lstm_has_wrong_states
 from felixlike.frontend.importers.attention import ATTENTION
+from felixlike.frontend.importers.resizing import BY_TAPS, is_resized_here
 from felixlike.frontend.importers.scatters import index_put, masked_scatter, put
 from felixlike.frontend.importers.windows import KEPT
 
@@ -46,6 +47,10 @@ def table() -> Any:
     ours: dict[Any, Callable[..., Any]] = {
         **{sum_of: functools.partial(_with_alpha, sum_of) for sum_of in sums},
         aten.cat.default: _cat,
+        aten.sort.stable: _stable_sort,
+        aten.kthvalue.default: _kth_value,
+        aten.median.dim: _median,
+        aten.bucketize.Tensor: _bucketize,
         aten.pad.default: _pad,
         aten.erfinv.default: _erfinv,
         aten.logcumsumexp.default: _logcumsumexp,
@@ -62,6 +67,9 @@ def table() -> Any:
     decompositions.update(ours)
     if lstm_has_wrong_states():
         decompositions[aten.lstm.input] = _lstm
+    for name in BY_TAPS:
+        of_indices = decompositions[overload(f"{name}.vec")]
+        decompositions[overload(f"{name}.vec")] = functools.partial(_resized, of_indices)
     for name in (*KEPT, *ATTENTION):
         decompositions.pop(overload(name), None)
     return decompositions
@@ -73,6 +81,13 @@ def overload(name: str) -> Any:
 
     operator, _, of_operator = name.partition(".")
     return getattr(getattr(torch.ops.aten, operator), of_operator)
+
+
+def _resized(of_indices: Callable[..., Any], x: Any, sizes: Any, aligned: bool, factors: Any) -> Any:
+    """Keep an interpolation that a converter takes. Others are decomposed by PyTorch."""
+    if is_resized_here(x, sizes or ()):
+        return NotImplemented
+    return of_indices(x, sizes, aligned, factors)
 
 
 def _lstm(x: Any, states: Sequence[Any], *arguments: Any) -> Any:
@@ -99,6 +114,51 @@ def _with_alpha(operator: Any, x: Any, other: Any, alpha: Any = 1) -> Any:
     if isinstance(other, torch.Tensor):
         other = other.to(torch.result_type(x, other))  # the type in which PyTorch multiplies
     return operator(x, other * alpha)
+
+
+def _stable_sort(x: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    """Decompose aten.sort.stable into aten.sort, whose kernels keep the order of equal elements."""
+    import torch
+
+    return torch.sort(x, dim, descending)
+
+
+def _kth_value(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """Decompose aten.kthvalue: the last of the k smallest elements."""
+    import torch
+
+    values, places = (part.narrow(dim, k - 1, 1) for part in torch.topk(x, k, dim, largest=False))
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
+def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
+    """Decompose aten.median along a dimension: the lower one of the middle elements, or NaN if there is one."""
+    import torch
+
+    if not x.dim() or not isinstance(x.shape[dim], int):
+        return NotImplemented
+    ordered, places = torch.sort(x, dim)
+    middle, last = (x.shape[dim] - 1) // 2, x.shape[dim] - 1
+    value, place = ordered.narrow(dim, middle, 1), places.narrow(dim, middle, 1)
+    if x.is_floating_point():
+        largest = ordered.narrow(dim, last, 1)
+        is_nan = torch.isnan(largest)
+        value = torch.where(is_nan, largest, value)
+        place = torch.where(is_nan, places.narrow(dim, last, 1), place)
+    return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
+
+
+def _bucketize(x: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    """Decompose aten.bucketize into a count of the boundaries before each element. NaN comes last.
+
+    TVM searches for each element by itself, and places NaN wrongly.
+    """
+    import torch
+
+    x = x.unsqueeze(-1)
+    before = ~(boundaries > x if right else boundaries >= x)
+    count = before.sum(-1, dtype=torch.int32)
+    return count if out_int32 else count.to(torch.int64)
 
 
 def _cat(tensors: Sequence[Any], dim: int = 0) -> Any:

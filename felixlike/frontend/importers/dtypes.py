@@ -14,7 +14,7 @@ from felixlike.errors import InvalidModel, UnsupportedOperator
 from felixlike.frontend.importers.input_shapes import DTYPES
 
 _KNOWN = ", ".join(DTYPES)
-_IMPRECISE = ("upsample_bicubic", "upsample_bilinear", "upsample_linear", "upsample_trilinear", "grid_sampler")
+_IMPRECISE = ("upsample_bilinear", "grid_sampler")
 """Operators that TVM computes in float32 regardless of their operands' dtype."""
 
 Converter = Callable[[Any, Any], Any]

@@ -10,55 +10,91 @@ TVM sorts by a < b, which is not an order with NaN. Its argmax skips NaN and ret
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from felixlike import _tvm
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten, shape
+from felixlike.frontend.rewrites.sort_kernels import LEAST, MOST, MOST_INSERTED, largest_positions, sort_positions
 
 _MANTISSAS = {32: 0x7FFFFFFF, 64: 0x7FFFFFFFFFFFFFFF}
 """All bits of a float except the sign, by its width in bits."""
 
 
-def with_total_order(module: Any) -> Any:
+def with_total_order(module: Any, on_cpu: bool = False) -> Any:
     """Sort floats by integer keys, and compute argmax from the maximum.
 
     Args:
         module: Relax IRModule with operators.
+        on_cpu: Whether the module is compiled for a CPU. Then rows of at least `LEAST` elements are sorted by our own
+            kernels (`sort_kernels.py`), shorter ones by TVM's.
 
     Returns:
         The rewritten module.
     """
-    return rewritten(module, _ordered)
+    return rewritten(module, partial(_ordered, on_cpu=on_cpu))
 
 
-def _ordered(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
-    """Replace argmax, argmin, and sorts of floats."""
+def _ordered(expression: Any, _: Bindings, rewriter: Rewriter, *, on_cpu: bool) -> Any:
+    """Replace argmax, argmin, and sorts."""
     name = operator(expression)
     if name in ("argmax", "argmin"):
         return _place(expression, rewriter, largest=name == "argmax")
-    if name in ("sort", "argsort", "topk") and "float" in str(expression.args[0].ty.dtype):
-        return _sorted(expression, rewriter, name)
+    if name in ("sort", "argsort", "topk"):
+        return _sorted(expression, rewriter, name, on_cpu=on_cpu)
     return None
 
 
-def _sorted(call: Any, rewriter: Rewriter, name: str) -> Any:
-    """Replace sort, argsort and topk by sorting integer keys."""
-    relax, emit, how = _tvm.relax, rewriter.builder.emit, call.attrs
+def _sorted(call: Any, rewriter: Rewriter, name: str, *, on_cpu: bool) -> Any:
+    """Replace sort, argsort and topk by sorting integer keys.  Returns None for integers that TVM sorts."""
+    op, emit, how = _tvm.relax.op, rewriter.builder.emit, call.attrs
+    with_floats, own = "float" in str(call.args[0].ty.dtype), on_cpu and _is_for_own_kernels(call)
+    if not with_floats and not own:
+        return None
     data = rewriter.new(call.args[0])
-    keys = emit(rewriter.builder.call_te(_keys, data, primfunc_name_hint="order"))
-    if name == "argsort":
-        return relax.op.argsort(keys, axis=how.axis, descending=how.descending, dtype=how.dtype)
-    if name == "sort":
-        places = emit(relax.op.argsort(keys, axis=how.axis, descending=how.descending, dtype="int64"))
-        return relax.op.gather_elements(data, places, axis=how.axis)
-    where = {"k": how.k, "axis": how.axis, "largest": how.largest, "ret_type": "indices"}
+    keys = emit(rewriter.builder.call_te(_keys, data, primfunc_name_hint="order")) if with_floats else data
+    if name != "topk":
+        positions = partial(sort_positions, descending=bool(how.descending))
+        if own:
+            places = _by_rows(keys, int(how.axis), positions, rewriter)
+        else:
+            places = emit(op.argsort(keys, axis=how.axis, descending=how.descending, dtype="int64"))
+        return op.gather_elements(data, places, axis=how.axis) if name == "sort" else op.astype(places, how.dtype)
+    count, largest = int(how.k), bool(how.largest)
+    if own and count <= MOST_INSERTED:
+        places = _by_rows(keys, int(how.axis), partial(largest_positions, count=count, largest=largest), rewriter)
+    elif own:
+        places = _by_rows(keys, int(how.axis), partial(sort_positions, descending=largest), rewriter)
+        places = emit(op.strided_slice(places, [how.axis], [0], [count]))
+    else:
+        places = emit(op.topk(keys, k=count, axis=how.axis, largest=largest, ret_type="indices", dtype="int64"))
+    indices = emit(op.astype(places, how.dtype))
     if how.ret_type == "indices":
-        return relax.op.topk(keys, dtype=how.dtype, **where)
-    places = emit(relax.op.topk(keys, dtype="int64", **where))
-    values = emit(relax.op.gather_elements(data, places, axis=how.axis))
-    if how.ret_type == "values":
-        return values
-    return relax.Tuple([values, emit(relax.op.astype(places, how.dtype))])
+        return indices
+    values = emit(op.gather_elements(data, places, axis=how.axis))
+    return values if how.ret_type == "values" else _tvm.relax.Tuple([values, indices])
+
+
+def _is_for_own_kernels(call: Any) -> bool:
+    """Return whether kernels of `sort_kernels` sort a tensor: integers or floats in rows that are long enough."""
+    sizes = shape(call.args[0])
+    if not all(isinstance(size, int) for size in sizes) or "bool" in str(call.args[0].ty.dtype):
+        return False
+    return LEAST <= sizes[int(call.attrs.axis)] < MOST and math.prod(sizes) > 0
+
+
+def _by_rows(keys: Any, axis: int, positions: Callable[..., Any], rewriter: Rewriter) -> Any:
+    """Return the positions that a kernel computes along an axis."""
+    op, emit, sizes = _tvm.relax.op, rewriter.builder.emit, [int(size) for size in keys.ty.shape.values]
+    order = [number for number in range(len(sizes)) if number != axis % len(sizes)] + [axis % len(sizes)]
+    in_order = order == sorted(order)
+    moved = keys if in_order else emit(op.permute_dims(keys, order))
+    rows = emit(op.reshape(moved, (math.prod(sizes) // sizes[axis], sizes[axis])))
+    places = emit(rewriter.builder.call_te(positions, rows, primfunc_name_hint="positions"))
+    count = int(places.ty.shape.values[1])
+    result = emit(op.reshape(places, [*(sizes[number] for number in order[:-1]), count]))
+    return result if in_order else emit(op.permute_dims(result, [order.index(n) for n in range(len(order))]))
 
 
 def _keys(data: Any) -> Any:

@@ -92,7 +92,7 @@ def _products(target: Any) -> list[Any]:
 
 REWRITES = [
     # Sorting and argmax treat NaN as larger than all numbers.
-    function_pass(with_total_order),
+    function_pass(with_total_order, of=lambda target: [kind_of(target).on_host]),
     # TVM has no norms in float64.
     function_pass(with_wide_norms),
     # Sampling, sorting and scans have no legalisation of their own: TVM's kernels for them, as in its CPU pipeline.
