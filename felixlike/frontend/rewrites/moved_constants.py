@@ -2,7 +2,7 @@
 
     permute_dims(constant)   →   constant
 
-TVM's FoldConstant compiles a function for each of them, which takes 0.1 s for each weight of a model.
+TVM's FoldConstant compiles a function for each of them, which takes 0.03 to 0.05 s of CPU time for each weight.
 """
 
 from __future__ import annotations
