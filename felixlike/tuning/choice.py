@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -71,6 +72,7 @@ class Choice:
         seconds: Seconds per call; nan if not measured.
         error: Maximum relative error of the output against the float64 reference; None if not compared.
         note: A remark for the report.
+        late: Whether checks took longer than their time limit, so that a run on a less busy machine may choose another.
     """
 
     how: How
@@ -78,6 +80,7 @@ class Choice:
     seconds: float
     error: float | None
     note: str = ""
+    late: bool = False
 
 
 def untuned(note: str = "") -> Choice:
@@ -141,7 +144,8 @@ def choose(state: TaskState, model: CostModel, pool: Pool, kept: Predictions | N
             return untuned(state.unverifiable)
         if state.kept is not None:
             return Choice(How.UNMEASURED, state.kept.candidate, math.nan, state.kept.error)
-        quickest = _quickest(state, _unmeasured(state, model), pool)
+        failed: list[Status] = []
+        quickest = _quickest(state, _unmeasured(state, model), pool, failed)
         if quickest is not None:
             return _predicted(state, *quickest, kept)
         checked = pool.check(state.task, Untuned(state.task))
@@ -149,7 +153,15 @@ def choose(state: TaskState, model: CostModel, pool: Pool, kept: Predictions | N
         return untuned(error.what)
     except OutOfTime:
         return untuned(_TOO_LATE)
-    return Choice(How.UNTUNED, None, math.nan, checked.error, "no schedule of it computed the right answer")
+    return Choice(How.UNTUNED, None, math.nan, checked.error, _no_schedule(failed), Status.TIMEOUT in failed)
+
+
+def _no_schedule(failed: Sequence[Status]) -> str:
+    """Return why no schedule is used, from the statuses of the failed checks."""
+    if not failed:
+        return "it has no schedule that could be checked"
+    counts = ", ".join(f"{count} × {status.value}" for status, count in Counter(failed).items())
+    return f"no schedule of it passed the check ({counts})"
 
 
 def _predicted(state: TaskState, candidate: Candidate, checked: Measurement, kept: Predictions | None) -> Choice:
@@ -195,11 +207,14 @@ def at_hand(state: TaskState) -> Iterator[Choice]:
     yield untuned()
 
 
-def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> tuple[Candidate, Measurement] | None:
+def _quickest(
+    state: TaskState, candidates: Sequence[Candidate], pool: Pool, failed: list[Status]
+) -> tuple[Candidate, Measurement] | None:
     """Return the first correct predicted schedule whose check ran fast enough, else the one whose check ran fastest.
 
     A check calls the schedule once. Its time identifies schedules that are a thousand times too slow, which the space
-    contains. Raise OutOfTime if no correct schedule was found before the deadline."""
+    contains. Add the statuses of failed checks to `failed`. Raise OutOfTime if no correct schedule was found before the
+    deadline."""
     best: tuple[Candidate, Measurement] | None = None
     late: OutOfTime | None = None
     for candidate in candidates:
@@ -212,6 +227,7 @@ def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> 
         if not isinstance(checked, Measurement):
             raise checked
         if checked.status is not Status.OK:
+            failed.append(checked.status)
             continue
         if best is None or checked.run_seconds < best[1].run_seconds:
             best = candidate, checked

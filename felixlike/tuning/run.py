@@ -143,7 +143,7 @@ def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> R
         with on("timing"):
             times = timed(imported, build.compiled, config, verification, interrupts, problems.append)
         report = reporter.report(verification, times)
-        predicted = not any(choice.how is How.MEASURED for choice in chosen.choices)
+        predicted = not any(choice.how is How.MEASURED or choice.late for choice in chosen.choices)
         if entry is not None and predicted and run.is_clean(session) and verification.verdict is Verdict.RIGHT:
             with on("keeping"):
                 entry.keep(build.compiled, report)

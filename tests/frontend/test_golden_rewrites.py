@@ -98,6 +98,12 @@ def with_shared_factors() -> Any:
     return _graph(lambda x, y: op.matmul(x, op.broadcast_to(y, (5, 8, 6))), (5, 7, 8), (8, 6))
 
 
+def with_moved_constants() -> Any:
+    """A product with a transposed constant."""
+    op = _tvm.relax.op
+    return _graph(lambda x: op.matmul(x, op.permute_dims(_weights(4, 8))), (6, 8))
+
+
 def with_channels_last() -> Any:
     """Two convolutions: the permutations at their ends move less than a quarter of what they write."""
     op = _tvm.relax.op.nn
@@ -231,6 +237,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_folded_batch_norms,
         in_phases,
         with_shared_factors,
+        with_moved_constants,
         with_channels_last,
         with_fast_convolutions,
         with_group_norms_in_two_passes,

@@ -17,7 +17,9 @@ import felixlike as fx
 from felixlike.errors import StorageWarning, VerificationFailed
 from felixlike.frontend import export_model, import_model
 from felixlike.frontend.fingerprint import fingerprint
+from felixlike.measure import Measurement, Status
 from felixlike.records import Store
+from felixlike.tuning import choice, run
 
 
 class Net(nn.Module):
@@ -88,6 +90,20 @@ def test_the_second_run_reuses_the_model(net: Net, x: Tensor, folder: Path, impo
     assert report.latency > 0
     second.save(tmp_path / "again.flx")
     assert torch.equal(fx.load(tmp_path / "again.flx")(x)["y"], first(x)["y"])
+
+
+def test_a_model_whose_checks_took_too_long_is_not_kept(
+    net: Net, x: Tensor, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as busy:
+        busy.setattr(choice, "check_ahead", lambda *_: None)
+        busy.setattr(run, "check_ahead", lambda *_: None)
+        busy.setattr(choice, "_checked", lambda *_: Measurement(Status.TIMEOUT))
+        (task,) = quickly(net, x).report.tasks
+        assert task.how == "untuned"
+        assert "timeout" in task.note
+    (task,) = quickly(net, x).report.tasks
+    assert task.how == "unmeasured"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,13 @@ def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = 
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     where = ", ".join(part for part in (name, _user_line(error)) if part)
+    if _packs_sequences(error):
+        return ExportFailed(
+            "packed sequences have sizes that depend on values, which compiled code does not support",
+            where=where,
+            remedy="pass padded sequences to the layer and mask its outputs, or use torch.compile with this backend,"
+            " where PyTorch runs such layers",
+        )
     if isinstance(error, GuardOnDataDependentSymNode) or "data-dependent" in str(error):
         return DynamicControlFlow(
             f"the model's control flow depends on tensor values: {first_line(error)}",
@@ -52,6 +59,19 @@ def check_indices(program: Any) -> None:
             dtype = node.args[1].meta["val"].dtype
             if dtype.is_floating_point:
                 raise TypeError(f"an embedding needs integers as indices, not {str(dtype).removeprefix('torch.')}")
+
+
+def _packs_sequences(error: Exception) -> bool:
+    """Return whether an error was raised while PyTorch packed a sequence, or in a recurrent layer that read one."""
+    from torch.nn.modules import rnn as layers
+    from torch.nn.utils import rnn as packing
+
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(
+        frame.f_code.co_filename == packing.__file__
+        or (frame.f_code.co_filename == layers.__file__ and frame.f_locals.get("batch_sizes") is not None)
+        for frame in frames
+    )
 
 
 def _typed(dims: bool) -> str:

@@ -12,6 +12,7 @@ from felixlike.frontend.rewrites.isolate_broadcast_gates import with_gates_apart
 from felixlike.frontend.rewrites.isolate_stacks import with_stacks_apart
 from felixlike.frontend.rewrites.join_small_kernels import with_joined_small_kernels
 from felixlike.frontend.rewrites.merge_projections import with_joint_projections
+from felixlike.frontend.rewrites.moved_constants import with_moved_constants
 from felixlike.frontend.rewrites.nan_aware_sort import with_total_order
 from felixlike.frontend.rewrites.pad_channels_to_vectors import with_room
 from felixlike.frontend.rewrites.pad_pools_with_infinity import with_infinite_padding
@@ -37,6 +38,7 @@ __all__ = [
     "with_joined_small_kernels",
     "with_joint_projections",
     "with_late_reshapes",
+    "with_moved_constants",
     "with_room",
     "with_safe_indices",
     "with_shared_factors",

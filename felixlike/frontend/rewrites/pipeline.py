@@ -29,6 +29,7 @@ from felixlike.frontend.rewrites import (
     with_joined_small_kernels,
     with_joint_projections,
     with_late_reshapes,
+    with_moved_constants,
     with_room,
     with_safe_indices,
     with_shared_factors,
@@ -112,7 +113,8 @@ REWRITES = [
     relax_pass("EliminateCommonSubexpr"),
     # A matrix that multiplies a whole batch stays one.
     function_pass(with_shared_factors),
-    # Compute folded batch norms and transposed weights now instead of in every call.
+    # Compute folded batch norms and transposed weights now instead of in every call, most of them without a compiler.
+    function_pass(with_moved_constants),
     relax_pass("FoldConstant"),
     # Convolutions of a chain read and write vectors of channels.
     function_pass(with_channels_last, *_CPU, static=True),
