@@ -128,6 +128,9 @@ def search(run: Run, task: Task, pool: MeasurePool | SimulatedPool, candidates: 
             spent += measurement.build_seconds + measurement.run_seconds if isinstance(pool, SimulatedPool) else 0.0
             run.seconds.append(measurement.seconds if measurement.status is Status.OK else math.inf)
             run.elapsed.append(time.monotonic() - started + spent)
+            if event.candidate is not None:
+                run.predicted.append(event.candidate.score)
+                run.origins.append(event.candidate.origin)
 
     with records.open() as store:
         session = Session(

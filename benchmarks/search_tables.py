@@ -6,16 +6,21 @@ Input: runs of strategies on subgraphs. Outputs: Markdown, and an image.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.results import FOLDER, geometric_mean
 from felixlike.report.curves import Series, quality, times_to
+from felixlike.tuning.budget import TRIALS_PER_ROUND
 
 STOCK = "stock tune_tir"
 
 LOOKS = (16, 32, 64, 128)
 SHARES = (0.90, 0.95, 0.99)
+
+_BY_MODEL = ("gradient", "evolutionary", "felix", "ansor")
+"""First words of the strategies whose scores are logarithms of speeds."""
 
 
 @dataclass(slots=True)
@@ -24,7 +29,8 @@ class Run:
 
     `seconds` and `elapsed` hold each candidate's latency (inf for failures) and the seconds from the start of the
     search to its result. `sketch` and `point` describe the winner. `again` is the winner's latency, timed together
-    with all other winners of the subgraph; nan until then.
+    with all other winners of the subgraph; nan until then. `predicted` and `origins` hold each candidate's score (nan
+    if unknown) and what proposed it.
     """
 
     space: str
@@ -36,6 +42,8 @@ class Run:
     sketch: str = ""
     point: list[int] = field(default_factory=list)
     again: float = math.nan
+    predicted: list[float] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> tuple[str, str, int, str]:
@@ -107,7 +115,34 @@ def _space_text(runs: Sequence[Run], stocks: Sequence[Run]) -> str:
             times = [r.again for r in runs if r.task == task and r.strategy == strategy and math.isfinite(r.again)]
             cells.append(microseconds(geometric_mean(times)) if times else "–")
         lines.append(f"| {task} | " + " | ".join(cells) + " |")
+    lines += _origin_lines(runs, known)
     return "\n".join([*lines, *(_stock_lines(runs, stocks, strategies) if stocks else ())])
+
+
+def _origin_lines(runs: Sequence[Run], known: dict[str, float]) -> list[str]:
+    """Compare predicted with measured log speeds, by what proposed the candidates; empty without such runs."""
+    pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for run in (run for run in runs if run.strategy.startswith(_BY_MODEL)):
+        rows = list(zip(run.seconds, run.predicted, run.origins, strict=False))
+        for latency, score, origin in rows[TRIALS_PER_ROUND:]:  # the first scores have an arbitrary constant
+            if math.isfinite(latency) and math.isfinite(score):
+                pairs.setdefault((run.strategy, origin), []).append((score, math.log(known[run.task] / latency)))
+    if not pairs:
+        return []
+    lines = [
+        "",
+        "Candidates after the first round by what proposed them: means of the predicted and of the measured "
+        "ln(best known ÷ latency), their difference, and the share within 10 % of the best known.",
+        "",
+        "| strategy | proposed by | candidates | predicted | measured | too optimistic by | within 10 % |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (strategy, origin), both in pairs.items():
+        predicted, measured = (statistics.fmean(column) for column in zip(*both, strict=True))
+        good = statistics.fmean(value > math.log(0.9) for _, value in both)
+        numbers = f"{len(both)} | {predicted:.2f} | {measured:.2f} | {predicted - measured:.2f} | {good:.0%}"
+        lines.append(f"| {strategy} | {origin} | {numbers} |")
+    return lines
 
 
 def _stock_lines(runs: Sequence[Run], stocks: Sequence[Run], strategies: Sequence[str]) -> list[str]:

@@ -12,9 +12,11 @@ locations are fixed by the seed.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -23,13 +25,18 @@ from torch.optim.adam import adam
 
 from felixlike._util import option_checks
 from felixlike._util.spent import on
+from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import CostModel
+from felixlike.features import NAMES
 from felixlike.search.checks import checked
 from felixlike.search.rounding import LogPoints
-from felixlike.smooth import Relaxed
+from felixlike.smooth import Relaxed, Stacked, together
 from felixlike.smooth.kernels import STEPS
 from felixlike.symbolic import Kind, Points, Sketch
 from felixlike.symbolic.program.variables import groups
+
+_SMALL = 1e-8
+"""Added to the variance of the networks' scores, whose root has no slope at 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,8 @@ class Descent:
             equation 4.
         step_kernel: How steps of the features are smoothed: "algebraic", or "cauchy" for Felix's own kernel
             (docs/concepts/smoothing.md). Constraints have algebraic steps.
+        caution: Number of standard deviations of the ensemble subtracted from the score: the descent avoids points on
+            which the networks disagree.
 
     Raises:
         InvalidOption: A value is out of range.
@@ -60,6 +69,7 @@ class Descent:
     penalty: float = 10.0
     scaled_penalty: bool = True
     step_kernel: str = "algebraic"
+    caution: float = 0.0
 
     def __post_init__(self) -> None:
         checked(
@@ -71,6 +81,7 @@ class Descent:
             blur=0.0,
             penalty=0.0,
             scaled_penalty=bool,
+            caution=0.0,
         )
         option_checks.one_of(self.step_kernel, "step_kernel", STEPS, what="a kernel")
 
@@ -148,45 +159,86 @@ class _Coordinates:
         """Map float64[n, free] to float64[n, variables]."""
         return self.base + z @ self.spread
 
-    def violation(self, log_x: Tensor) -> Tensor:
-        """Return float64[n]: Σ max(g, 0)² over the lower and upper bounds of the variables."""
-        low = torch.relu(self.lower - log_x) * self.bounded
-        high = torch.relu(log_x - self.upper)
-        return (low * low + high * high).sum(dim=1)
-
 
 class _Trajectories:
-    """The state of the trajectories from one `Start`."""
+    """The state of the trajectories from all starts, as tensors padded to the most seeds and variables of a start."""
 
-    def __init__(self, start: Start) -> None:
-        self.relaxed = start.relaxed
-        self.sketch = start.sketch
-        self.coordinates = _Coordinates(start.sketch, start.relaxed.log_points(start.seeds))
-        spread = self.coordinates.spread
-        pushed = self.coordinates.start + torch.from_numpy(start.noise) @ spread.abs().T * 0.5
-        self.z = pushed.requires_grad_(True)
-        self.excess = start.relaxed.excess(start.locations)
-        self.points: list[LogPoints] = []
-        self.lost = torch.zeros(len(self.z), dtype=torch.bool)  # seeds with a non-finite gradient
+    def __init__(self, starts: Sequence[Start], coordinates: Sequence[_Coordinates]) -> None:
+        self.starts = starts
+        self.width = max(start.relaxed.width for start in starts)
+        self._excess = [
+            (place, excess)
+            for place, start in enumerate(starts)
+            if (excess := start.relaxed.excess(start.locations)) is not None
+        ]
+        counts = [len(start.seeds) for start in starts]
+        self._real = torch.arange(max(counts)) < torch.tensor(counts)[:, None]  # the others are padding
+        self._base = _padded([c.base for c in coordinates])
+        self._spread = _padded([c.spread for c in coordinates])
+        self._lower = _padded([c.lower[None] for c in coordinates])
+        self._upper = _padded([c.upper[None] for c in coordinates], math.inf)
+        self._bounded = _padded([c.bounded[None].double() for c in coordinates])
+        pushed = [
+            c.start + torch.from_numpy(start.noise) @ c.spread.abs().T * 0.5
+            for c, start in zip(coordinates, starts, strict=True)
+        ]
+        self.z = _padded(pushed).requires_grad_(True)
+        self.points: list[list[LogPoints]] = [[] for _ in starts]
+        self.lost = torch.zeros(self._real.shape, dtype=torch.bool)  # seeds with a non-finite gradient
+
+    @cached_property
+    def _smooth(self) -> Stacked:
+        """Return the torch code of all starts' structures."""
+        return together([(start.relaxed, start.locations) for start in self.starts])
+
+    def log_x(self) -> Tensor:
+        """Return the current relaxed points, float64[starts, seeds, variables]."""
+        return torch.baddbmm(self._base, self.z, self._spread)
 
     def keep(self) -> None:
         """Record the current relaxed points."""
         with torch.no_grad():
-            self.points.append(self.coordinates.log_x(self.z).numpy().copy())
+            log_x = self.log_x().numpy()
+        for start, points, here in zip(self.starts, self.points, log_x, strict=True):
+            points.append(here[: len(start.seeds), : len(start.sketch.variables)].copy())
+
+    def scores(self, model: CostModel, task: str | None, width: float, options: Descent) -> Tensor:
+        """Return the differentiable scores of the relaxed points, float64[all seeds]."""
+        log_x = self.log_x().to(self.starts[0].relaxed.dtype)
+        features = self._smooth(log_x, width, options.step_kernel)
+        rows = features.reshape(*features.shape[:2], -1, len(NAMES))[self._real]
+        scores = model.score(rows, task).double()
+        mean = scores.mean(dim=0)
+        if not options.caution:
+            return mean
+        return mean - options.caution * (scores.var(dim=0, correction=0) + _SMALL).sqrt()
 
     def pulled_back(self, width: float) -> Tensor | None:
-        """Return the gradient of the violation, float64[n, free]; None if no constraint is violated."""
-        log_x = self.coordinates.log_x(self.z)
-        violation = self.coordinates.violation(log_x)
-        if self.excess is not None:
-            violation = violation + torch.relu(self.excess(log_x, width)).square().sum(dim=1)
-        if not (violation > 0).any():
+        """Return the gradient of the violation, of the shape of z; None if no constraint is violated."""
+        log_x = self.log_x()
+        low = torch.relu(self._lower - log_x) * self._bounded
+        high = torch.relu(log_x - self._upper)
+        violation = (low * low + high * high).sum(dim=2)[self._real].sum()
+        for place, excess in self._excess:
+            start = self.starts[place]
+            here = log_x[place, : len(start.seeds), : len(start.sketch.variables)]
+            violation = violation + torch.relu(excess(here, width)).square().sum()
+        if not violation > 0:
             return None
-        (gradient,) = torch.autograd.grad(violation.sum(), self.z)
+        (gradient,) = torch.autograd.grad(violation, self.z)
         return gradient
 
 
+def _padded(tensors: Sequence[Tensor], value: float = 0.0) -> Tensor:
+    """Stack matrices, padded to the largest number of rows and of columns: [matrices, rows, columns]."""
+    rows, columns = (max(tensor.shape[dim] for tensor in tensors) for dim in (0, 1))
+    return torch.stack(
+        [nn.functional.pad(t, (0, columns - t.shape[1], 0, rows - t.shape[0]), value=value) for t in tensors]
+    )
+
+
 @on("descending")
+@default_modes()
 def descend(walks: Sequence[Start], model: CostModel, options: Descent, task: str | None = None) -> list[LogPoints]:
     """Descend from all seeds and return the points recorded along the trajectories.
 
@@ -202,41 +254,43 @@ def descend(walks: Sequence[Start], model: CostModel, options: Descent, task: st
     Returns:
         float64[recorded, variables] for each `Start`, with the seeds' own points first.
     """
-    trajectories = [_Trajectories(walk) for walk in walks]
-    moving = [trajectory for trajectory in trajectories if trajectory.z.shape[1]]
-    for trajectory in trajectories:
-        trajectory.keep()
-    if moving and options.steps:
-        _optimize(moving, model, options, task)
-    for path in moving:
-        if path.lost.any():
-            what = f"the gradients of {int(path.lost.sum())} of {len(path.lost)} seeds were not finite at some step"
-            warnings.warn(f"{path.sketch}: {what}", RuntimeWarning, stacklevel=2)
-    return [np.concatenate(trajectory.points) for trajectory in trajectories]
+    points = [walk.relaxed.log_points(walk.seeds).numpy() for walk in walks]
+    coordinates = [
+        _Coordinates(walk.sketch, torch.from_numpy(seeds)) for walk, seeds in zip(walks, points, strict=True)
+    ]
+    moving = [i for i, each in enumerate(coordinates) if each.start.shape[1]]
+    if not moving:
+        return points
+    trajectories = _Trajectories([walks[i] for i in moving], [coordinates[i] for i in moving])
+    trajectories.keep()
+    _optimize(trajectories, model, options, task)
+    for place, i in enumerate(moving):
+        points[i] = np.concatenate(trajectories.points[place])
+        if lost := int(trajectories.lost[place].sum()):
+            what = f"the gradients of {lost} of {len(walks[i].seeds)} seeds were not finite at some step"
+            warnings.warn(f"{walks[i].sketch}: {what}", RuntimeWarning, stacklevel=2)
+    return points
 
 
-def _optimize(trajectories: Sequence[_Trajectories], model: CostModel, options: Descent, task: str | None) -> None:
-    """Run all Adam steps and record the points on the way."""
-    optimizer = _Adam([trajectory.z for trajectory in trajectories])
+def _optimize(trajectories: _Trajectories, model: CostModel, options: Descent, task: str | None) -> None:
+    """Run the Adam steps and record the points on the way."""
+    optimizer = _Adam([trajectories.z])
     for step in range(options.steps):
         done = step / max(1, options.steps - 1)
-        gradients = []
-        wider = options.blur ** (1.0 - done)
-        for trajectory, gradient in zip(
-            trajectories, _gradients(trajectories, model, task, wider, options), strict=True
-        ):
-            back = trajectory.pulled_back(wider * trajectory.relaxed.width)
-            if back is not None:
-                scale = gradient.norm(dim=1, keepdim=True) if options.scaled_penalty else 1.0
-                gradient = gradient + options.penalty * scale * back
-            trajectory.lost |= ~gradient.isfinite().all(dim=1)
-            # One NaN would stay in Adam's moments for ever. With a zero instead, the seed continues by its momentum.
-            # Seeds have separate gradients, so the others are unaffected. The exact formulas score all points later.
-            gradients.append(torch.nan_to_num(gradient, posinf=0.0, neginf=0.0))
-        optimizer.step(gradients, options.learning_rate * options.cooled**done)
+        width = trajectories.width * options.blur ** (1.0 - done)
+        scores = trajectories.scores(model, task, width, options)
+        (gradient,) = torch.autograd.grad(-scores.sum(), trajectories.z)
+        back = trajectories.pulled_back(width)
+        if back is not None:
+            scale = gradient.norm(dim=2, keepdim=True) if options.scaled_penalty else 1.0
+            gradient = gradient + options.penalty * scale * back
+        trajectories.lost |= ~gradient.isfinite().all(dim=2)
+        # One NaN would stay in Adam's moments for ever. With a zero instead, the seed continues by its momentum.
+        # Seeds have separate gradients, so the others are unaffected. The exact formulas score all points later.
+        gradient = torch.nan_to_num(gradient, posinf=0.0, neginf=0.0)
+        optimizer.step([gradient], options.learning_rate * options.cooled**done)
         if (step + 1) % options.keep_every == 0 or step + 1 == options.steps:
-            for trajectory in trajectories:
-                trajectory.keep()
+            trajectories.keep()
 
 
 class _Adam:
@@ -268,19 +322,3 @@ class _Adam:
             eps=1e-8,
             maximize=False,
         )
-
-
-def _gradients(
-    trajectories: Sequence[_Trajectories], model: CostModel, task: str | None, wider: float, options: Descent
-) -> list[Tensor]:
-    """Return the gradients of −score, float64[n, free] for each of the trajectories."""
-    features = [
-        trajectory.relaxed(
-            trajectory.coordinates.log_x(trajectory.z), wider * trajectory.relaxed.width, options.step_kernel
-        )
-        for trajectory in trajectories
-    ]
-    most = max(each.shape[1] for each in features)
-    padded = [nn.functional.pad(each, (0, 0, 0, most - each.shape[1])) for each in features]
-    scores = model.score(torch.cat(padded), task).mean(dim=0)
-    return list(torch.autograd.grad(-scores.double().sum(), [trajectory.z for trajectory in trajectories]))

@@ -163,39 +163,50 @@ class _Builder:
         return self._atom("mix", (*gates, *values, self.forms[last]))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Describe the operations of a smooth program, ordered for evaluation.
+
+    Attributes:
+        atoms: The nonlinear terms.
+        roots: The form of each formula.
+        columns: Number of input columns.
+        levels: Indices of the atoms that the roots need, by level and by kind and padded number of inputs.
+    """
+
+    atoms: Sequence[_Atom]
+    roots: Sequence[Form]
+    columns: int
+    levels: dict[int, dict[tuple[str, int], list[int]]]
+
+    @staticmethod
+    def of(graph: SmoothGraph, columns: Sequence[str]) -> Plan:
+        """Return the plan of a smooth program with these input columns."""
+        builder = _Builder(graph, {name: i for i, name in enumerate(columns)})
+        roots = builder.build()
+        levels: dict[int, dict[tuple[str, int], list[int]]] = {}
+        for i in sorted(_needed(builder.atoms, roots)):
+            atom = builder.atoms[i]
+            if atom.kind != "column":
+                levels.setdefault(atom.level, {}).setdefault(_bucket(atom), []).append(i)
+        return Plan(builder.atoms, roots, len(columns), levels)
+
+
 class Lowered(nn.Module):
     """Map float[n, columns] to float[n, formulas], differentiable any number of times.
 
     Args:
         graph: The smooth program.
         columns: The names of the input columns.
+
+    Attributes:
+        plan: The operations, from which `Stacked` evaluates several programs at once.
     """
 
     def __init__(self, graph: SmoothGraph, columns: Sequence[str]) -> None:
         super().__init__()
-        builder = _Builder(graph, {name: i for i, name in enumerate(columns)})
-        roots = builder.build()
-        self._position: dict[int, int] = {}
-        for i, atom in enumerate(builder.atoms):
-            if atom.kind == "column":
-                self._position[i] = atom.column
-        self._width = len(columns)
-        self.steps = nn.ModuleList()
-        by_level: dict[int, dict[tuple[str, int], list[int]]] = {}
-        for i in sorted(_needed(builder.atoms, roots)):
-            atom = builder.atoms[i]
-            if atom.kind != "column":
-                by_level.setdefault(atom.level, {}).setdefault(_bucket(atom), []).append(i)
-        for level in sorted(by_level):
-            groups = [
-                (kind, arity, [builder.atoms[i] for i in members]) for (kind, arity), members in by_level[level].items()
-            ]
-            self.steps.append(_Level(groups, self._position, self._width))
-            for members in by_level[level].values():
-                for i in members:
-                    self._position[i] = self._width
-                    self._width += 1
-        self.output = _Affine(roots, self._position, self._width)
+        self.plan = Plan.of(graph, columns)
+        self._stacked = Stacked([self.plan])
 
     def forward(self, columns: Tensor, width: float, step_kernel: str = "algebraic") -> Tensor:
         """Return the formulas at relaxed points: float[n, formulas].
@@ -205,10 +216,54 @@ class Lowered(nn.Module):
             width: Width of the smooth operators, in log units.
             step_kernel: How steps are smoothed, a key of `kernels.STEPS`.
         """
-        values = columns.T  # one row per value, so that gathering and concatenating copy whole rows
+        result: Tensor = self._stacked(columns[None], width, step_kernel)[0]
+        return result
+
+
+class Stacked(nn.Module):
+    """Evaluate several programs at once, in about as many torch calls as one of them takes.
+
+    All programs have one layout of values: at each level as many operations of a kind as the program with the most of
+    them. Missing operations read zeros and are read by none.
+
+    Args:
+        plans: The programs.
+    """
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        super().__init__()
+        rows: list[dict[int, int]] = [
+            {i: atom.column for i, atom in enumerate(plan.atoms) if atom.kind == "column"} for plan in plans
+        ]
+        width = max(plan.columns for plan in plans)
+        self.steps = nn.ModuleList()
+        for level in sorted({level for plan in plans for level in plan.levels}):
+            buckets = [plan.levels.get(level, {}) for plan in plans]
+            groups: list[tuple[str, int, list[list[_Atom]]]] = []
+            begin = width
+            for bucket in dict.fromkeys(bucket for members in buckets for bucket in members):
+                members = [each.get(bucket, []) for each in buckets]
+                groups.append((*bucket, [[plan.atoms[i] for i in m] for plan, m in zip(plans, members, strict=True)]))
+            self.steps.append(_Level(groups, rows, begin))
+            for kind, arity, _ in groups:
+                members = [each.get((kind, arity), []) for each in buckets]
+                for row, own in zip(rows, members, strict=True):
+                    row.update((i, width + place) for place, i in enumerate(own))
+                width += max(map(len, members))
+        self.output = _Affine([plan.roots for plan in plans], rows, width)
+
+    def forward(self, columns: Tensor, width: float, step_kernel: str = "algebraic") -> Tensor:
+        """Return the formulas at relaxed points: float[programs, n, formulas], 0 for formulas that a program lacks.
+
+        Args:
+            columns: float[programs, n, columns], in log units.
+            width: Width of the smooth operators, in log units.
+            step_kernel: How steps are smoothed, a key of `kernels.STEPS`.
+        """
+        values = columns.transpose(1, 2)  # one row per value, so that gathering and concatenating copy whole rows
         for step in self.steps:
-            values = torch.cat([values, *step(values, width, step_kernel)])
-        result: Tensor = self.output(values).T
+            values = torch.cat([values, *step(values, width, step_kernel)], dim=1)
+        result: Tensor = self.output(values).transpose(1, 2)
         return result
 
 
@@ -240,56 +295,90 @@ def _power_of_two(n: int) -> int:
 
 
 class _Affine(nn.Module):
-    """Evaluate linear forms of earlier values by one matrix product over the values used: [values, n] → [forms, n]."""
+    """Evaluate linear forms of earlier values by one batched matrix product over the values used.
+
+    float[programs, values, n] → [programs, forms, n]; programs with fewer forms have zeros."""
 
     weight: Tensor
     bias: Tensor
     used: Tensor
 
-    def __init__(self, forms: Sequence[Form], position: dict[int, int], width: int) -> None:
+    def __init__(self, programs: Sequence[Sequence[Form]], rows: Sequence[dict[int, int]], width: int) -> None:
         super().__init__()
-        used = sorted({position[a] for form in forms for a, _ in form.terms})
-        row = {p: i for i, p in enumerate(used)}
-        weight = np.zeros((len(forms), len(used)))
-        for j, form in enumerate(forms):
-            for atom, factor in form.terms:
-                weight[j, row[position[atom]]] = factor
+        used = sorted({row[a] for forms, row in zip(programs, rows, strict=True) for f in forms for a, _ in f.terms})
+        place = {value: i for i, value in enumerate(used)}
+        self.forms = max(map(len, programs))
+        weight = np.zeros((len(programs), self.forms, len(used)))
+        bias = np.zeros((len(programs), self.forms, 1))
+        for program, (forms, row) in enumerate(zip(programs, rows, strict=True)):
+            for j, form in enumerate(forms):
+                bias[program, j] = form.constant
+                for atom, factor in form.terms:
+                    weight[program, j, place[row[atom]]] = factor
         self.everything = len(used) == width
         self.register_buffer("used", torch.tensor(used, dtype=torch.long))
         self.register_buffer("weight", torch.from_numpy(weight))
-        self.register_buffer("bias", torch.tensor([f.constant for f in forms], dtype=torch.float64)[:, None])
+        self.register_buffer("bias", torch.from_numpy(bias))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return the linear forms: float[forms, n]."""
-        inputs = values if self.everything else values.index_select(0, self.used)
-        return torch.addmm(self.bias, self.weight, inputs)
+        """Return the linear forms: float[programs, forms, n]."""
+        inputs = values if self.everything else values.index_select(1, self.used)
+        return torch.baddbmm(self.bias, self.weight, inputs)
 
 
 class _Level(nn.Module):
-    """Evaluate all operations of one depth: first their distinct linear forms, then each kind of operation."""
+    """Evaluate all operations of one depth: first their distinct linear forms, then each kind of operation.
 
-    def __init__(self, groups: list[tuple[str, int, list[_Atom]]], position: dict[int, int], width: int) -> None:
+    Args:
+        groups: Kind and padded number of inputs of operations, with those of each program.
+        rows: Where each program's values are, by atom.
+        width: Number of values.
+    """
+
+    def __init__(
+        self, groups: Sequence[tuple[str, int, list[list[_Atom]]]], rows: Sequence[dict[int, int]], width: int
+    ) -> None:
         super().__init__()
-        forms: dict[Form, int] = {}
-        self.plans: list[tuple[str, int, int]] = []
-        for number, (kind, arity, members) in enumerate(groups):
-            rows = [[forms.setdefault(f, len(forms)) for f in _padded(a, arity)] for a in members]
+        forms: list[dict[Form, int]] = [{} for _ in rows]
+        inputs: list[list[list[tuple[int, ...]]]] = []  # by group, program and operation: the places of its inputs
+        for kind, arity, programs in groups:
+            most = max(map(len, programs))
+            padded = [
+                [*(_padded(atom, arity) for atom in atoms), *[_absent(kind, arity)] * (most - len(atoms))]
+                for atoms in programs
+            ]
+            inputs.append(
+                [
+                    [tuple(known.setdefault(form, len(known)) for form in operation) for operation in operations]
+                    for known, operations in zip(forms, padded, strict=True)
+                ]
+            )
+        self.affine = _Affine([list(known) for known in forms], rows, width)
+        offsets = np.arange(len(rows))[:, None, None] * self.affine.forms
+        self.plans: list[tuple[str, int]] = []
+        for number, (kind, _, programs) in enumerate(groups):
+            places = np.array(inputs[number], dtype=np.int64) + offsets
             # All first inputs come first, then all second ones, so that an operation reads whole rows of memory.
-            self.register_buffer(f"rows_{number}", torch.tensor(rows, dtype=torch.long).T.reshape(-1))
-            self.plans.append((kind, arity, len(members)))
-        self.affine = _Affine(list(forms), position, width)
+            self.register_buffer(f"rows_{number}", torch.from_numpy(places.transpose(2, 0, 1).reshape(-1)))
+            self.plans.append((kind, max(map(len, programs))))
 
     def forward(self, values: Tensor, width: float, step_kernel: str) -> list[Tensor]:
-        """Return float[members, n] for each kind of operation."""
+        """Return float[programs, operations, n] for each kind of operation."""
         inputs = self.affine(values)
+        programs, _, count = inputs.shape
+        flat = inputs.reshape(-1, count)
         results = []
-        for number, (kind, _, members) in enumerate(self.plans):
-            gathered = inputs.index_select(0, self.get_buffer(f"rows_{number}")).split(members)
-            if kind == "step":
-                results.append(kernels.STEPS[step_kernel](gathered[0], width))
-            else:
-                results.append(_OPERATIONS[kind](gathered, width))
+        for number, (kind, members) in enumerate(self.plans):
+            gathered = flat.index_select(0, self.get_buffer(f"rows_{number}")).split(programs * members)
+            operation = _OPERATIONS.get(kind)
+            result = kernels.STEPS[step_kernel](gathered[0], width) if operation is None else operation(gathered, width)
+            results.append(result.reshape(programs, members, count))
         return results
+
+
+def _absent(kind: str, arity: int) -> tuple[Form, ...]:
+    """Return the inputs of an operation that a program lacks; all operations and their slopes are finite at zeros."""
+    return (_ZERO,) * (2 * arity + 1 if kind == "mix" else arity)
 
 
 def _padded(atom: _Atom, arity: int) -> tuple[Form, ...]:

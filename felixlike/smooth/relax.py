@@ -25,7 +25,7 @@ from felixlike.features import NAMES, Formulas
 from felixlike.smooth import cache
 from felixlike.smooth.graph import SmoothGraph
 from felixlike.smooth.limits import Excess, sides
-from felixlike.smooth.lower import Lowered
+from felixlike.smooth.lower import Lowered, Stacked
 from felixlike.smooth.saturate import saturate
 from felixlike.symbolic import Points
 from felixlike.symbolic.expr.expression import Expr
@@ -163,6 +163,19 @@ class Relaxed(nn.Module):
         self._check_width(values)
         columns = [v.log(values[:, i]) for i, v in enumerate(self.sketch.variables)]
         return torch.from_numpy(np.stack(columns, axis=1) if columns else values)
+
+
+@default_modes()
+def together(structures: Sequence[tuple[Relaxed, tuple[int, ...]]]) -> Stacked:
+    """Return torch code for several structures: float[structures, n, variables] → [structures, n, stores · columns].
+
+    The variables of each structure's sketch are followed by padding, and the rows of its stores by zeros.
+
+    Args:
+        structures: The smooth features of a sketch, and compute locations, for each structure.
+    """
+    stacked = Stacked([relaxed.of_structure(locations)[0].plan for relaxed, locations in structures])
+    return stacked.to(structures[0][0].dtype)
 
 
 def smooth_graph(roots: Sequence[Expr], shifted: frozenset[str]) -> SmoothGraph:

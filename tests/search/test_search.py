@@ -195,6 +195,22 @@ def test_descent_improves_the_score(product: Space) -> None:
     assert mean_score(last) > mean_score(seeds) + 0.3
 
 
+def test_a_cautious_descent_ends_where_the_networks_agree(product: Space) -> None:
+    model, _ = _trained(product)
+    sketch = product.symbolic[1]
+    relaxed = product.relaxed(sketch)
+    seeds = sketch.sample(16, seed=5)
+
+    def disagreement(caution: float) -> float:
+        start = Start(relaxed, seeds, np.zeros(seeds.shape))
+        (visited,) = descend([start], model, Descent(steps=20, caution=caution))
+        with torch.no_grad():
+            scores = model.score(relaxed(torch.from_numpy(visited[-16:])))
+        return float(scores.std(dim=0).mean())
+
+    assert disagreement(4.0) < disagreement(0.0)
+
+
 def test_a_gradient_of_nan_is_a_warning_and_does_not_affect_other_seeds(product: Space) -> None:
     model, _ = _trained(product)
     sketch = product.symbolic[1]

@@ -11,7 +11,7 @@ import workloads
 
 from felixlike.errors import InvalidOption, InvalidPoint
 from felixlike.features import NAMES, formulas
-from felixlike.smooth import Relaxed, relax
+from felixlike.smooth import Relaxed, relax, together
 from felixlike.smooth.relax import WIDTH
 from felixlike.symbolic import Kind, sketches
 
@@ -134,3 +134,25 @@ def test_points_of_another_shape_are_refused() -> None:
     with pytest.raises(InvalidPoint) as caught:
         relaxed(torch.zeros(3, 2))
     assert all(shape in caught.value.what for shape in ("(3, 2)", "[count, 11]"))
+
+
+def test_structures_are_evaluated_together_as_each_alone() -> None:
+    chosen = [s for name in ("matmul_relu", "conv2d") for s in sketches(workloads.ALL[name]())[:2]]
+    alone, points = [relax(formulas(sketch)) for sketch in chosen], [s.sample(3, seed=1, paths=1) for s in chosen]
+    locations = [tuple(p[0, list(s.location_columns)].tolist()) for s, p in zip(chosen, points, strict=True)]
+    stacked = together(list(zip(alone, locations, strict=True)))
+    log_x = torch.zeros(len(chosen), 3, max(len(s.variables) for s in chosen), dtype=torch.float64)
+    for place, (module, own) in enumerate(zip(alone, points, strict=True)):
+        log_x[place, :, : own.shape[1]] = module.log_points(own)
+    log_x.requires_grad_(True)
+    features = stacked(log_x, WIDTH).reshape(len(chosen), 3, -1, len(NAMES))
+    (gradient,) = torch.autograd.grad(features.sum(), log_x)
+    for place, (module, own) in enumerate(zip(alone, points, strict=True)):
+        x = module.log_points(own).requires_grad_(True)
+        expected = module(x)
+        (slope,) = torch.autograd.grad(expected.sum(), x)
+        _, rows = module.of_structure(locations[place])
+        torch.testing.assert_close(features[place, :, : len(rows)], expected[:, rows])
+        assert not features[place, :, len(rows) :].any()
+        torch.testing.assert_close(gradient[place, :, : x.shape[1]], slope)
+        assert not gradient[place, :, x.shape[1] :].any()

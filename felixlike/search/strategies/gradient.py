@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -53,6 +53,9 @@ class Selection:
 
 
 _SELECTION = Selection()
+
+_DESCENDED = ("gradient", "gradient's neighbour")
+"""Origins of the points of a descent, and of those that were found among their neighbours."""
 
 
 @dataclass(eq=False)
@@ -220,8 +223,14 @@ class Gradient(ModelGuided):
                 points = np.where(
                     rng.random((len(ones), 1)) < _SELECTION.crossed, crossed, variation.mutated(ones, rng)
                 )
-                points = np.unique(points[sketch.valid(points)], axis=0)
-                children += self.scored(space, model, sketch, points, "neighbour", optimism=self.optimism)
+                valid = np.flatnonzero(sketch.valid(points))
+                points, first = np.unique(points[valid], axis=0, return_index=True)
+                scored = self.scored(space, model, sketch, points, "neighbour", optimism=self.optimism)
+                descended = [population[parents[places[i]]].origin in _DESCENDED for i in valid[first]]
+                children += [
+                    replace(child, origin=_DESCENDED[1]) if of_descent else child
+                    for child, of_descent in zip(scored, descended, strict=True)
+                ]
             every += children
             best = {c.key: c for c in (*population, *children)}
             population = sorted(best.values(), key=lambda c: -c.score)[: _SELECTION.parents]
