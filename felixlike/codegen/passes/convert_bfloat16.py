@@ -44,16 +44,23 @@ def _widened(value: TirExpr) -> TirExpr:
 
 
 def _rounded(value: TirExpr) -> TirExpr:
-    """Convert float32 to bfloat16: round to nearest, ties to even.
+    """Convert float32 to bfloat16."""
+    return _tvm.tirx.reinterpret(_HALF, rounded_bits(value))
+
+
+def rounded_bits(value: TirExpr) -> TirExpr:
+    """Return the bits of float32 numbers, one or a vector, in bfloat16: round to nearest, ties to even.
 
     Half a unit of the result is added, less the lowest bit if the result's last bit is 0.
     """
-    names = Names()
+    names, vector = Names(), str(value.ty.dtype).removeprefix("float32")
+
+    def const(bits: int) -> TirExpr:
+        return _tvm.tirx.const(bits, f"uint32{vector}")
+
     x = names(value)
-    bits = names(_tvm.tirx.reinterpret("uint32", x))
-    upper = names(bits >> _tvm.tirx.const(16, "uint32"))
-    nearest = (bits + _tvm.tirx.const(0x7FFF, "uint32") + (upper & _tvm.tirx.const(1, "uint32"))) >> _tvm.tirx.const(
-        16, "uint32"
-    )
-    upper_half = _tvm.tirx.Select(is_number(x), nearest, upper | _tvm.tirx.const(0x40, "uint32"))
-    return names.close(_tvm.tirx.reinterpret(_HALF, upper_half.astype("uint16")))
+    bits = names(_tvm.tirx.reinterpret(f"uint32{vector}", x))
+    upper = names(bits >> const(16))
+    nearest = (bits + const(0x7FFF) + (upper & const(1))) >> const(16)
+    upper_half = _tvm.tirx.Select(is_number(x), nearest, upper | const(0x40))
+    return names.close(upper_half.astype(f"uint16{vector}"))

@@ -23,6 +23,7 @@ from felixlike.codegen import plain_loops
 from felixlike.codegen.annotations import Pairs
 from felixlike.codegen.pair_functions import LANES, name_of
 from felixlike.codegen.passes.loop_tools import step_along
+from felixlike.codegen.passes.round_halves import half, operand, word
 from felixlike.errors import CompilationFailed
 
 _PAIR = 2
@@ -152,11 +153,16 @@ def _copy_of_words(both: Loop, buffer: Buffer) -> Stmt:
 
     def bits(step: int) -> TirExpr:
         value = _tvm.substituted(store.value, {both.loop_var: _tvm.tirx.const(step, str(both.loop_var.ty.dtype))})
-        return _bits(value).astype("uint32")
+        return _bits(value)
 
-    word = bits(0) | (bits(1) << _tvm.tirx.const(_tvm.bits(_HALF), "uint32"))
-    first = _tvm.simplify(_tvm.tirx.floordiv(start, two))
-    return _tvm.tirx.BufferStore(buffer, _tvm.tirx.reinterpret(_WORD, word), [first])
+    lower, upper = bits(0), bits(1)
+    first, second = operand(lower), operand(upper)
+    if first is not None and second is not None:
+        value = word(first, second)
+    else:
+        wide = lower.astype("uint32") | (upper.astype("uint32") << _tvm.tirx.const(_tvm.bits(_HALF), "uint32"))
+        value = _tvm.tirx.reinterpret(_WORD, wide)
+    return _tvm.tirx.BufferStore(buffer, value, [_tvm.simplify(_tvm.tirx.floordiv(start, two))])
 
 
 def _bits(value: TirExpr) -> TirExpr:
@@ -167,6 +173,8 @@ def _bits(value: TirExpr) -> TirExpr:
     if isinstance(value, _tvm.tirx.FloatImm):
         (word,) = struct.unpack("<I", struct.pack("<f", float(value.value)))
         return _tvm.tirx.const(word >> _tvm.bits(_HALF), _STORED)
+    if isinstance(value, _tvm.tirx.Cast) and str(value.value.ty.dtype) == "float32":
+        return half(value.value)
     return _tvm.tirx.reinterpret(_STORED, value)
 
 
