@@ -17,6 +17,7 @@ from felixlike._tvm.names import ms as ms
 from felixlike._tvm.names import pass_instrument as pass_instrument
 from felixlike._tvm.names import raised_in_tvm as raised_in_tvm
 from felixlike._tvm.names import refusal as refusal
+from felixlike._tvm.names import register_vectorizable as register_vectorizable
 from felixlike._tvm.names import relax as relax
 from felixlike._tvm.names import rpc as rpc
 from felixlike._tvm.names import runtime as runtime

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from felixlike._util import supported
 from felixlike._util.interrupts import Terminated
@@ -89,6 +91,22 @@ def raised_in_tvm(error: BaseException) -> bool:
     file = "" if frame is None else frame.tb_frame.f_code.co_filename
     return file.startswith(_FOLDERS) or not file.endswith(".py")
 
+
+def register_vectorizable(name: str, lowered: Callable[[Any], Any]) -> None:
+    """Register an operator of TIR, without effects, that TVM's vectorizer makes an operator of vectors.
+
+    Args:
+        name: The operator's name, which begins with "tirx.".
+        lowered: Returns the expression that replaces a call of it on CPUs after that.
+    """
+    ir._ffi_api.RegisterOp(name, lowered.__doc__ or name)
+    for attribute, value in (("TVectorizable", True), ("TCallEffectKind", _PURE)):
+        ir._ffi_api.RegisterOpAttr(name, attribute, value, 10)
+    tirx.register_intrin_lowering(name, target="llvm", f=lowered)
+
+
+_PURE = 1
+"""TVM's CallEffectKind of a function without effects."""
 
 _FOLDERS = tuple(f"{Path(package.__path__[0])}{os.sep}" for package in (tvm, tvm_ffi))
 """Folders of TVM's Python code."""

@@ -41,6 +41,7 @@ from felixlike.codegen.passes import (
     keep_nan,
     multiply_pairs,
     only_marked_are_asynchronous,
+    only_with_instructions,
     peel_columns,
     peel_tails,
     prefetch,
@@ -172,7 +173,7 @@ def lower(module: Module, target: Any) -> Module:
     kind = kind_of(target)
     for one in PASSES[kind.name]:
         module = one.run(module)
-    return with_pair_functions(module, target) if kind.on_host else module
+    return with_pair_functions(only_with_instructions(module, target), target) if kind.on_host else module
 
 
 def out_of_order(passes: Sequence[Pass]) -> Iterator[str]:

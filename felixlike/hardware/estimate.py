@@ -30,7 +30,7 @@ class Costs:
         one_by_one: Elements computed in the time of a vector where no rule vectorizes, but LLVM may.
         unpacked: Time of making a vector of bfloat16 elements float32, in products: two instructions.
         rounded: Time of copying an element of a vector that is rounded to bfloat16, in products of a vector's element:
-            a load, a store and ten instructions in between.
+            chosen for a load, a store and ten instructions in between. Whole vectors take fewer by now.
         balance: Floating-point operations in the time of a byte from or to main memory, for all cores together: 350 to
             500 GFLOPS and 20 to 60 GB/s on two cores.
     """

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from test_golden_passes import multiply_pairs as minimal
 
 from felixlike import _tvm
 from felixlike.codegen import compile_primfuncs
 from felixlike.codegen.annotations import Pairs
 from felixlike.codegen.pair_functions import with_pair_functions
-from felixlike.codegen.passes import multiply_pairs
+from felixlike.codegen.passes import multiply_pairs, round_halves
 from felixlike.errors import CompilationFailed
 
 
@@ -73,3 +75,48 @@ def test_definitions_are_those_of_the_target() -> None:
         code = compile_primfuncs(module, target).mod.inspect_source("asm")
         assert ("vdpbf16ps" in code) == instruction
         assert "felixlike_pairs" not in code
+
+
+def test_copies_are_rounded_by_the_instruction_of_the_target() -> None:
+    """Steps that are copied to pairs, and rows, take one or two instructions for a vector."""
+    for mcpu, instruction in (("znver4", True), ("znver3", False)):
+        code = compile_primfuncs(_copies(), _tvm.Target({"kind": "llvm", "mcpu": mcpu})).mod.inspect_source("asm")
+        assert ("vcvtneps2bf16" in code) == instruction
+        assert ("vcvtne2ps2bf16" in code) == instruction
+        assert "felixlike_" not in code
+
+
+@pytest.mark.parametrize("mcpu", [None, "znver3"])
+def test_rounding_is_that_of_pytorch(mcpu: str | None) -> None:
+    """Ties, infinities and NaN included. Whether subnormal numbers become zero is left to the processor."""
+    target = _tvm.Target({"kind": "llvm", "mcpu": mcpu or _tvm.host_cpu()})
+    missing = [f for f in _tvm.cpu_features(target) if f.startswith("avx") and f not in _tvm.host_features()]
+    if missing:
+        pytest.skip(f"this processor has no {', '.join(missing)}")
+    bits = np.random.default_rng(0).integers(0, 2**32, (16, 2), np.uint32)
+    bits[:4, 0] = 0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7F800001
+    bits[:3, 1] = 0x7F800000, 0xFF800000, 0xFFFFFFFF
+    bits[(bits & 0x7F800000) == 0] = 0
+    x = bits.view(np.float32)
+    pairs, rows = (np.zeros((16, 2), np.uint16) for _ in range(2))
+    tensors = [_tvm.runtime.tensor(each) for each in (x, pairs, rows)]
+    compile_primfuncs(_copies(), target).jit()["main"](*tensors)
+    expected = torch.from_numpy(x).bfloat16()
+    for result in tensors[1:]:
+        rounded = torch.from_numpy(result.numpy().view(np.int16)).view(torch.bfloat16)
+        assert torch.equal(rounded.isnan(), expected.isnan())
+        assert torch.equal(rounded.nan_to_num(), expected.nan_to_num())
+
+
+def _copies() -> Any:
+    """Return a function that copies 32 numbers to pairs of columns in vectors, and as they are."""
+    te = _tvm.te
+    x = te.placeholder((16, 2), name="x")
+    words = te.compute((16,), lambda i: round_halves.word(x[i, 0], x[i, 1]), name="words")
+    rows = te.compute((16, 2), lambda i, j: round_halves.half(x[i, j]), name="rows")
+    pairs = te.compute((16, 2), lambda i, j: (words[i] >> (j * 16)).astype("uint16"), name="pairs")
+    schedule = _tvm.Schedule(te.create_prim_func([x, pairs, rows]))
+    for name in ("words", "rows"):
+        loop = schedule.fuse(*schedule.get_loops(schedule.get_sblock(name)))
+        schedule.vectorize(schedule.split(loop, [None, 16])[1])
+    return schedule.mod

@@ -7,6 +7,7 @@ from felixlike.codegen.passes.peel_reduction_blocks import first_and_last
 from felixlike.codegen.passes.prefetch import prefetch
 from felixlike.codegen.passes.propagate_nan import from_infinity, keep_nan
 from felixlike.codegen.passes.remove_guards import guard
+from felixlike.codegen.passes.round_halves import only_with_instructions
 from felixlike.codegen.passes.share_reciprocals import share_reciprocals
 from felixlike.codegen.passes.share_steps import shared_steps
 from felixlike.codegen.passes.skip_hidden_keys import skip_hidden_keys
@@ -31,6 +32,7 @@ __all__ = [
     "keep_nan",
     "multiply_pairs",
     "only_marked_are_asynchronous",
+    "only_with_instructions",
     "peel_columns",
     "peel_tails",
     "prefetch",

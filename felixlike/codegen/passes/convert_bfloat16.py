@@ -4,8 +4,11 @@ Input: an IRModule of (scheduled) PrimFuncs. Output: the same module without the
 preserved. TVM's own conversions do not compile if a variable, as felixlike's formulas have them, depends on one.
 """
 
+from __future__ import annotations
+
 import struct
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Func, Module, Node, Stmt, TirExpr
@@ -15,16 +18,19 @@ from felixlike.codegen.passes.propagate_nan import is_number
 
 _HALF, _BITS = "bfloat16", "uint16"
 
+_Rounded: TypeAlias = "Callable[[TirExpr], TirExpr]"
+
 
 def write_out_halves(module: Module) -> Module:
     """Return the IRModule with every conversion from or to bfloat16 in its PrimFuncs replaced."""
     return _tvm.map_functions(module, _with_conversions)
 
 
-def with_integers(func: Func) -> Func:
+def with_integers(func: Func, rounded: _Rounded | None = None) -> Func:
     """Return a function of plain loops with 16-bit integers in place of the bfloat16 buffers that it allocates.
 
-    TVM would turn these buffers into float32, and numbers that are stored there would not be rounded.
+    TVM would turn these buffers into float32, and numbers that are stored there would not be rounded. `rounded` is that
+    of `bits_of`.
     """
     allocated = [a.buffer for a in _tvm.found(func.body, _tvm.tirx.AllocBuffer) if is_half(a.buffer)]
     replaced = [(b, _tvm.tirx.decl_buffer(b.shape, _BITS, name=b.name)) for b in allocated]
@@ -38,7 +44,9 @@ def with_integers(func: Func) -> Func:
 
     def store(node: Node) -> Stmt:
         stored = new(node.buffer)
-        return node if stored is None else _tvm.tirx.BufferStore(stored, bits_of(node.value), list(node.indices))
+        return (
+            node if stored is None else _tvm.tirx.BufferStore(stored, bits_of(node.value, rounded), list(node.indices))
+        )
 
     def alloc(node: Node) -> Stmt:
         stored = new(node.buffer)
@@ -68,14 +76,19 @@ def _reinterprets(value: TirExpr) -> bool:
     return str(getattr(getattr(value, "op", None), "name", "")) == "tirx.reinterpret"
 
 
-def bits_of(value: TirExpr) -> TirExpr:
-    """Return the bits of a bfloat16 number. TVM would make a choice between two of them one between float32 numbers."""
+def bits_of(value: TirExpr, rounded: _Rounded | None = None) -> TirExpr:
+    """Return the bits of a bfloat16 number. TVM would make a choice between two of them one between float32 numbers.
+
+    `rounded` gives those of a float32 number. If it is None, they are computed by arithmetic.
+    """
     if str(getattr(getattr(value, "op", None), "name", "")) == "prim.if_then_else":
         test, *choices = value.args
-        return _tvm.tirx.if_then_else(test, *map(bits_of, choices))
+        return _tvm.tirx.if_then_else(test, *(bits_of(choice, rounded) for choice in choices))
     if isinstance(value, _tvm.tirx.FloatImm):
         (word,) = struct.unpack("<I", struct.pack("<f", float(value.value)))
         return _tvm.tirx.const(word >> _tvm.bits(_HALF), _BITS)
+    if isinstance(value, _tvm.tirx.Cast) and str(value.value.ty.dtype) == "float32":
+        return (rounded or rounded_bits)(value.value)
     return _tvm.tirx.reinterpret(_BITS, value)
 
 
@@ -110,16 +123,23 @@ def _widened(value: TirExpr) -> TirExpr:
 
 
 def _rounded(value: TirExpr) -> TirExpr:
-    """Convert float32 to bfloat16: round to nearest, ties to even.
+    """Convert float32 to bfloat16."""
+    return _tvm.tirx.reinterpret(_HALF, rounded_bits(value))
+
+
+def rounded_bits(value: TirExpr) -> TirExpr:
+    """Return the bits of float32 numbers, one or a vector, in bfloat16: round to nearest, ties to even.
 
     Half a unit of the result is added, less the lowest bit if the result's last bit is 0.
     """
-    names = Names()
+    names, vector = Names(), str(value.ty.dtype).removeprefix("float32")
+
+    def const(bits: int) -> TirExpr:
+        return _tvm.tirx.const(bits, f"uint32{vector}")
+
     x = names(value)
-    bits = names(_tvm.tirx.reinterpret("uint32", x))
-    upper = names(bits >> _tvm.tirx.const(16, "uint32"))
-    nearest = (bits + _tvm.tirx.const(0x7FFF, "uint32") + (upper & _tvm.tirx.const(1, "uint32"))) >> _tvm.tirx.const(
-        16, "uint32"
-    )
-    upper_half = _tvm.tirx.Select(is_number(x), nearest, upper | _tvm.tirx.const(0x40, "uint32"))
-    return names.close(_tvm.tirx.reinterpret(_HALF, upper_half.astype("uint16")))
+    bits = names(_tvm.tirx.reinterpret(f"uint32{vector}", x))
+    upper = names(bits >> const(16))
+    nearest = (bits + const(0x7FFF) + (upper & const(1))) >> const(16)
+    upper_half = _tvm.tirx.Select(is_number(x), nearest, upper | const(0x40))
+    return names.close(upper_half.astype(f"uint16{vector}"))

@@ -23,6 +23,7 @@ from felixlike.codegen.annotations import Pairs
 from felixlike.codegen.pair_functions import LANES, name_of
 from felixlike.codegen.passes.convert_bfloat16 import bits_of, is_half, with_integers
 from felixlike.codegen.passes.loop_tools import step_along
+from felixlike.codegen.passes.round_halves import half, operand, word
 from felixlike.errors import CompilationFailed
 
 _PAIR = 2
@@ -147,11 +148,16 @@ def _copy_of_words(both: Loop, buffer: Buffer) -> Stmt:
 
     def bits(step: int) -> TirExpr:
         value = _tvm.substituted(store.value, {both.loop_var: _tvm.tirx.const(step, str(both.loop_var.ty.dtype))})
-        return bits_of(value).astype("uint32")
+        return bits_of(value, half)
 
-    word = bits(0) | (bits(1) << _tvm.tirx.const(_tvm.bits(_HALF), "uint32"))
-    first = _tvm.simplify(_tvm.tirx.floordiv(start, two))
-    return _tvm.tirx.BufferStore(buffer, _tvm.tirx.reinterpret(_WORD, word), [first])
+    lower, upper = bits(0), bits(1)
+    first, second = operand(lower), operand(upper)
+    if first is not None and second is not None:
+        value = word(first, second)
+    else:
+        wide = lower.astype("uint32") | (upper.astype("uint32") << _tvm.tirx.const(_tvm.bits(_HALF), "uint32"))
+        value = _tvm.tirx.reinterpret(_WORD, wide)
+    return _tvm.tirx.BufferStore(buffer, value, [_tvm.simplify(_tvm.tirx.floordiv(start, two))])
 
 
 def _words(factor: TirExpr, lane: Loop, both: Loop, replaced: _Buffers) -> TirExpr:
@@ -192,4 +198,4 @@ def _with_words(func: Func, words: _Buffers) -> Func:
         new = _new(node.buffer, words)
         return node if new is None else _tvm.tirx.AllocBuffer(new)
 
-    return with_integers(func.with_body(_tvm.structural_map(func.body, (_tvm.tirx.AllocBuffer, alloc))))
+    return with_integers(func.with_body(_tvm.structural_map(func.body, (_tvm.tirx.AllocBuffer, alloc))), half)
