@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from felixlike import _tvm
@@ -14,7 +14,9 @@ from felixlike.hardware import kind_of
 from felixlike.hardware.occupancy import Kernel
 
 
-def compile_primfuncs(module: Any, target: Any, *, kernels: list[Kernel] | None = None) -> Any:
+def compile_primfuncs(
+    module: Any, target: Any, *, kernels: list[Kernel] | None = None, checks_arguments: bool = True
+) -> Any:
     """Compile an IRModule of scheduled PrimFuncs, after the passes of the target kind (`codegen/pipeline.py`).
 
     CUDA code is compiled by NVRTC, or by nvcc if that library is missing, for the target's architecture.
@@ -23,6 +25,8 @@ def compile_primfuncs(module: Any, target: Any, *, kernels: list[Kernel] | None 
         module: An IRModule of scheduled PrimFuncs.
         target: A TVM target.
         kernels: A list to which the resources of each CUDA kernel are appended.
+        checks_arguments: Whether functions for CPUs compare the types, sizes and strides of the tensors that they are
+            called with. Without that they compile in 0.7 of the time, and must be called with fitting tensors.
 
     Returns:
         An Executable.
@@ -34,7 +38,8 @@ def compile_primfuncs(module: Any, target: Any, *, kernels: list[Kernel] | None 
     module = lower(module, target)
     if kind_of(target).on_host:
         _tvm.prepare_launch()
-        return _tvm.tvm.compile(module, target=target)
+        with nullcontext() if checks_arguments else _without_argument_checks(module):
+            return _tvm.tvm.compile(module, target=target)
     target = _tvm.with_host(target)
     with target, cuda_compiler(target, kernels), asynchronous_copies(module):
         return _tvm.tvm.compile(module, target=target)
@@ -89,6 +94,18 @@ def compile_relax(module: Any, target: Any, *, graphs: bool = True) -> tuple[Any
         ready = lower(lowered, target)
         with asynchronous_copies(ready):
             return lowered, _tvm.tvm.compile(ready, target=target, relax_pipeline=None)
+
+
+def _without_argument_checks(module: Any) -> AbstractContextManager[Any]:
+    """Return a context in which TVM compiles functions without checks of their arguments.
+
+    TVM has one switch for these and for the assertions of the functions themselves. Functions with assertions keep all.
+    """
+    functions = (func for func in module.functions.values() if isinstance(func, _tvm.PrimFunc))
+    if any(_tvm.found(func.body, _tvm.tirx.AssertStmt) for func in functions):
+        return nullcontext()
+    context: AbstractContextManager[Any] = _tvm.transform.PassContext(config={"tirx.disable_assert": True})
+    return context
 
 
 def _static(module: Any) -> bool:

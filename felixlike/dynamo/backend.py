@@ -9,7 +9,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,6 @@ from felixlike.dynamo.output_views import SplitGraph
 from felixlike.dynamo.weights import WATCHING, WeightGuard, unused
 from felixlike.dynamo.writes import changed_inputs
 from felixlike.errors import InvalidModel, NotCompiledWarning, SharedInputs, first_line
-
-if TYPE_CHECKING:
-    from felixlike.frontend import Imported
 
 Graph = Callable[..., Any]
 """A graph as a callable."""
@@ -273,50 +270,57 @@ class CompiledGraph:
         options: Options,
         sizes: GraphSizes | None = None,
     ) -> None:
-        from felixlike.api import optimize
-
         _check_state_of_pytorch(inputs)
         self.numbers = _numbers(inputs)
         self._graph, self._split, self._warned = graph, SplitGraph(graph), False
         changed = changed_inputs(graph, _placeholders(graph))
         with torch.no_grad():
             self._span = None if sizes is None else sizes.span(graph, inputs, changed)
-            imported, bound = self._imported(inputs, static, changed)
+            self.call, bound = self._optimized(inputs, static, changed, options)
         weights = [(i, x) for i, x in enumerate(inputs) if isinstance(x, Tensor) and i not in self._places]
         self.weights = WeightGuard(weights, by_content=options.watch_weights)
-        examples = tuple(inputs[i].detach() for i in self._places)
+        self._tuning: background.Tuning | None = None
+        store = options.file
+        if options.background and options.seconds and store is not None:
+            examples = tuple(inputs[i].detach() for i in self._places)
+            self._tuning = background.tune(self, bound, examples, options, store)
+
+    def _optimized(
+        self, inputs: Sequence[Any], static: Sequence[bool], changed: set[int], options: Options
+    ) -> tuple[Callable[..., Any], Bound]:
+        """Compile the graph. Weights that it changes, such as buffers and caches, become inputs."""
+        from felixlike.api import optimize
+
         limits: dict[str, Any] = {"trials": 0}
         if not options.background and options.seconds:
             limits = {"seconds": options.seconds, "trials": options.trials}
-        store = options.file
-        with torch.no_grad():
-            self.call: Callable[..., Any] = optimize(imported, store=store, progress=False, **limits)
-        self._tuning: background.Tuning | None = None
-        if options.background and options.seconds and store is not None:
-            self._tuning = background.tune(self, bound, examples, options, store)
-
-    def _imported(
-        self, inputs: Sequence[Any], static: Sequence[bool], changed: set[int]
-    ) -> tuple[Imported | torch.export.ExportedProgram, Bound]:
-        """Import the compiled part. Weights that it changes, such as buffers and caches, become inputs."""
-        from felixlike.frontend import import_model
-
         while True:
             tensors = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
             self._places = [i for i in tensors if not static[i] or i in changed]
             bound = Bound(self._split.computing, inputs, self._places, self._span).eval()
-            examples = tuple(inputs[i].detach() for i in self._places)
-            model: Imported | torch.export.ExportedProgram
-            buffers: Collection[str]
-            if self._span is None:
-                model = imported = import_model(bound, examples, random=True)
-                buffers = imported.mutations.buffers
-            else:
-                model = program = bound.exported(examples)
-                buffers = program.graph_signature.buffers_to_mutate.values()
+            model, buffers = self._captured(bound, inputs, measures=limits["trials"] != 0)
             if not buffers:
-                return model, bound
+                call = optimize(model, store=options.file, progress=False, **limits)
+                buffers = call.state  # not known before if the model is an earlier run's
+            if not buffers:
+                return call, bound
             changed = changed | {bound.place_of(name) for name in buffers}
+
+    def _captured(self, bound: Bound, inputs: Sequence[Any], *, measures: bool) -> tuple[Any, Collection[str]]:
+        """Return a model for `optimize`, and the names of the weights that it changes, as far as known.
+
+        A graph of fixed sizes is only exported if nothing is measured, so that an earlier run's model can be used."""
+        from felixlike.frontend import export_model, import_model
+
+        examples = tuple(inputs[i].detach() for i in self._places)
+        if self._span is not None:
+            program = bound.exported(examples)
+            return program, program.graph_signature.buffers_to_mutate.values()
+        exported = export_model(bound, examples, random=True)
+        if not measures:
+            return exported, ()
+        imported = import_model(exported)
+        return imported, imported.mutations.buffers
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         try:

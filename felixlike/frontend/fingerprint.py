@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from felixlike.errors import InvalidModel
+from felixlike.frontend.importers.randomness import random_operators
 from felixlike.frontend.importers.torch import Exported
 
 _NAMESPACES = ("aten", "prims", "higher_order")
@@ -31,9 +32,9 @@ def fingerprint(exported: Exported) -> str | None:
 
     hasher = hashlib.sha256()
     try:
-        if exported.dynamic or exported.random:
-            raise _Unknown
         program = exported.program
+        if exported.dynamic or random_operators(program, exported.name, allowed=exported.random):
+            raise _Unknown
         for line in _lines(exported):
             hasher.update(f"{line}\n".encode())
         for state in (program.state_dict, program.constants):

@@ -53,7 +53,7 @@ class _Packer:
             for name, (_, packings) in pieces.items()
             for i, packing in enumerate(packings)
         }
-        executable = codegen.compile_primfuncs(_tvm.IRModule(functions), _tvm.Target("llvm"))
+        executable = codegen.compile_primfuncs(_tvm.IRModule(functions), _tvm.Target("llvm"), checks_arguments=False)
         self._library = executable.jit()
         self._done: dict[tuple[str, int | None], Any] = {}
 

@@ -2,9 +2,9 @@
 
 Inputs: an exported model and the run's configuration. Output: the compiled model and its report, or nothing. An entry
 applies to exactly this graph, sizes, types, memory layouts, values of weights, target, machine, seed, design space,
-cost-model weights and versions of the code. It is a file as `Optimized.save` writes it, whose machine code is loaded
-only if no other user can have written it. A damaged entry counts as absent. The answers of a reused model are compared
-with the original's again.
+cost-model weights and versions of the code, and to record stores with the same fastest schedules. It is a file as
+`Optimized.save` writes it, whose machine code is loaded only if no other user can have written it. A damaged entry
+counts as absent. The answers of a reused model are compared with the original's again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from felixlike.frontend.imported import Source
 from felixlike.frontend.importers.torch import Exported
 from felixlike.hardware import kind_of, placement, simulated, target_device
 from felixlike.records import Store
-from felixlike.report import Report
+from felixlike.report import Report, TaskReport
 from felixlike.runtime import Compiled
+from felixlike.tuning.choice import How
 from felixlike.tuning.config import RunConfig
 from felixlike.tuning.predictions import code_version
 from felixlike.tuning.reporting import spent_fields
@@ -85,7 +86,8 @@ class Entry:
     def find(self, store: Store) -> tuple[Compiled, Report] | None:
         """Return the kept model and the report of the run that made it; None without one.
 
-        A model whose tasks have measurements in the store is not reused, since these decide about schedules.
+        The fastest schedules in the store must be those of the model, since a new run would use these. A model with
+        predicted schedules of tasks that have been measured since is not reused.
         """
         try:
             file = cache.opened(_KIND, self._file)
@@ -96,8 +98,14 @@ class Entry:
             report = Report.from_json(data)
         except (FelixlikeError, OSError):  # damaged, or compiled for another processor
             return None
-        known = (next(store.briefs(task.workload, device=self.config.device), None) for task in report.tasks)
-        return (compiled, report) if all(brief is None for brief in known) else None
+        return (compiled, report) if all(self._has_best(task, store) for task in report.tasks) else None
+
+    def _has_best(self, task: TaskReport, store: Store) -> bool:
+        """Return whether a new run would use the schedule of a kept model's task, as far as the store decides it."""
+        if task.how == How.MEASURED:
+            best = store.best(task.workload, device=self.config.device)
+            return best is not None and best.measurement.seconds == task.seconds
+        return next(store.briefs(task.workload, device=self.config.device), None) is None
 
     def keep(self, compiled: Compiled, report: Report) -> None:
         """Store a model with its report, if it changes nothing in place and is not too large."""

@@ -37,7 +37,7 @@ from felixlike.report.progress import Reporter as ProgressDisplay
 from felixlike.runtime import Compiled, Verdict, Verification
 from felixlike.search import make_strategy
 from felixlike.tuning.budget import Budget
-from felixlike.tuning.choice import Choice, How, check_ahead, choose_safely
+from felixlike.tuning.choice import Choice, check_ahead, choose_safely
 from felixlike.tuning.compiling import Build, compile_chosen
 from felixlike.tuning.config import RunConfig
 from felixlike.tuning.finished import Entry, may_reuse, reused_note, reused_report
@@ -143,8 +143,8 @@ def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> R
         with on("timing"):
             times = timed(imported, build.compiled, config, verification, interrupts, problems.append)
         report = reporter.report(verification, times)
-        predicted = not any(choice.how is How.MEASURED or choice.late for choice in chosen.choices)
-        if entry is not None and predicted and run.is_clean(session) and verification.verdict is Verdict.RIGHT:
+        complete = not any(choice.late for choice in chosen.choices)
+        if entry is not None and complete and run.is_clean(session) and verification.verdict is Verdict.RIGHT:
             with on("keeping"):
                 entry.keep(build.compiled, report)
             seconds = time.monotonic() - config.started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from collections.abc import Iterator
@@ -78,6 +79,36 @@ def test_reports_name_the_layers_of_the_users_modules(monkeypatch: pytest.Monkey
         torch.testing.assert_close(torch.compile(model, backend="felixlike", options=options)(x), model(x))
     layers = [layer for task in made[0].report.tasks for layer in task.layers]
     assert sorted(layers) == ["0.down", "0.up + relu", "1.down", "1.up + relu"]
+
+
+def test_a_later_process_reuses_the_compiled_graph(
+    monkeypatch: pytest.MonkeyPatch, own_cache: Path, options: dict[str, Any]
+) -> None:
+    made = _made(monkeypatch)
+    model, x = _model(), torch.randn(5, 12)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.compiler.reset()
+            torch.testing.assert_close(torch.compile(model, backend="felixlike", options=options)(x), model(x))
+        next(model.parameters()).mul_(2)
+        torch.compiler.reset()
+        torch.testing.assert_close(torch.compile(model, backend="felixlike", options=options)(x), model(x))
+    assert len([*(own_cache / "models").iterdir()]) == 2
+    assert ["from the cache folder" in call.report.note for call in made] == [False, True, False]
+
+
+def test_weights_that_a_graph_changes_without_a_name_for_it_are_changed(
+    own_cache: Path, options: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(12, 24), nn.BatchNorm1d(24)).train(), torch.randn(6, 12)
+    other = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="felixlike", options=options)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), other(x), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(dict(model.named_buffers()), dict(other.named_buffers()))
+    assert not (own_cache / "models").exists()
 
 
 def test_changed_weights_are_used(options: dict[str, Any]) -> None:

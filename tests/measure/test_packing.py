@@ -14,7 +14,7 @@ from felixlike.frontend import Task, make_task
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import resolve_target
 from felixlike.measure import MeasurePool, Status
-from felixlike.measure.child.trial_process import build
+from felixlike.measure.child.trial_process import _compile
 from felixlike.measure.packing import cut
 from felixlike.symbolic import sketches
 
@@ -86,14 +86,13 @@ def test_a_schedule_without_packing_is_unchanged() -> None:
 
 def test_the_timed_function_takes_packed_constants() -> None:
     task = task_of("conv2d_odd")
-    built, _ = build(str(_tvm.ir.save_json(packing_schedule(task))), task.target)
-    ((parameter, shape, dtype),) = built.packed
+    executable, ((parameter, shape, dtype),) = _compile(str(_tvm.ir.save_json(packing_schedule(task))), task.target)
     assert (parameter, dtype) == (1, "float32")
     assert np.prod(shape) == 5 * 3 * 3 * 3
     wrong_shape = _tvm.runtime.empty((5, 3, 3, 3, 1), "float32")
     sizes = [[int(e) for e in p.shape] for p in task.module["main"].params]
     with pytest.raises(Exception, match=r"ndim|shape"):  # the kernel expects the packed layout
-        built.library["main"](
+        executable.jit()["main"](
             _tvm.runtime.empty(sizes[0], "float32"), wrong_shape, _tvm.runtime.empty(sizes[-1], "float32")
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,24 @@ def test_measured_schedules_decide_over_kept_models(
     again = quickly(net, x, store=store)
     assert len(imports) == 3
     assert {task.how for task in again.report.tasks} == {"measured"}
+
+
+def test_models_of_measured_schedules_are_reused_until_there_is_a_faster_one(
+    net: Net, x: Tensor, folder: Path, imports: list[Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "runs.sqlite"
+    fx.optimize(net, x, trials=2, store=file, progress=False)
+    first, second = quickly(net, x, store=file), quickly(net, x, store=file)
+    assert len(imports) == 2
+    assert {task.how for task in first.report.tasks} == {task.how for task in second.report.tasks} == {"measured"}
+    torch.testing.assert_close(second(x)["y"], net(x)["y"])
+    task = fx.extract_tasks(net, x)[0]
+    with Store(file) as store:
+        (record,) = store.fastest(task, 1)
+        store.append(task, replace(record, measurement=replace(record.measurement, seconds=1e-9)))
+    third = quickly(net, x, store=file)
+    assert len(imports) == 3
+    assert third.report.tasks[0].seconds == 1e-9
 
 
 def test_runs_that_measure_or_may_run_out_of_time_are_not_kept(net: Net, x: Tensor, folder: Path) -> None:

@@ -31,6 +31,10 @@ _TURN = 2
 """Batches of a turn of interleaved timing; chosen by hand."""
 
 
+Parameters = Sequence[tuple[Sequence[int], str]]
+"""The shape and the dtype of each parameter of a function."""
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """Library of a candidate.
@@ -38,10 +42,23 @@ class Built:
     Attributes:
         library: The functions "main" and, for each constant that is packed before the first call, "pack0", "pack1", …
         packed: (parameter, shape, dtype) of each packed constant.
+        parameters: (shape, dtype) of each parameter before packing, if "main" does not check its arguments; else None.
     """
 
     library: Any
     packed: Sequence[tuple[int, Sequence[int], str]]
+    parameters: Parameters | None = None
+
+    def require_fitting(self, rows: Sequence[Message]) -> None:
+        """Raise ValueError if the parameters differ from the arguments of a run request."""
+        if self.parameters is None:
+            return
+        if len(self.parameters) != len(rows):
+            raise ValueError(f"Mismatched parameters: expected {len(rows)}, got {len(self.parameters)}")
+        for (shape, dtype), row in zip(self.parameters, rows, strict=True):
+            if (list(shape), dtype) != (list(row["shape"]), row["dtype"]):
+                expected = f"{row['dtype']}{list(row['shape'])}"
+                raise ValueError(f"Mismatched {row['name']}: expected {expected}, got {dtype}{list(shape)}")
 
     def arguments(self, tensors: Sequence[Any], buffers: Buffers) -> list[Any]:
         """Pack the constants and return the arguments of "main"."""
@@ -108,6 +125,7 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
         The answer, and a stopwatch for further timing; None if nothing was timed. The answer has the key "timed", the
         seconds of timing, and "unwritten" if an output could not be saved.
     """
+    built.require_fitting(request["arguments"])
     buffers = Buffers(device)
     tensors = [_tensor(argument, buffers) for argument in request["arguments"]]
     call_arguments = built.arguments(tensors, buffers)

@@ -20,7 +20,7 @@ from felixlike.frontend.constants import PACKING
 from felixlike.hardware import placement
 from felixlike.hardware.occupancy import Kernel
 from felixlike.measure import messages
-from felixlike.measure.check.runner import Built, failure, packed_file, run
+from felixlike.measure.check.runner import Built, Parameters, failure, packed_file, run
 from felixlike.measure.child import rpc_session_process
 from felixlike.measure.child.confine import confine, limit_memory
 from felixlike.measure.measurement import Status
@@ -94,10 +94,11 @@ def build(module: str, target: Any, kernels: list[Kernel] | None = None) -> tupl
     Returns:
         The library and the digest of its code.
     """
-    executable, packed = _compile(module, target, kernels)
+    parameters = _parameters(_tvm.load_graph(module)["main"])
+    executable, packed = _compile(module, target, kernels, checks_arguments=parameters is None)
     library = executable.jit()
     library["main"]
-    return Built(library, packed), codegen.code_digest(executable)
+    return Built(library, packed, parameters), codegen.code_digest(executable)
 
 
 def export(module: str, target: Any, *, path: str, compiler: str) -> str:
@@ -118,21 +119,32 @@ def export(module: str, target: Any, *, path: str, compiler: str) -> str:
     return codegen.code_digest(executable)
 
 
+def _parameters(func: Any) -> Parameters | None:
+    """Return the shape and the dtype of each parameter; None if one is not a compact buffer of known sizes."""
+    parameters = []
+    for parameter in func.params:
+        sizes = getattr(parameter, "shape", None)
+        if sizes is None or parameter.strides or not all(isinstance(size, _tvm.tirx.IntImm) for size in sizes):
+            return None
+        parameters.append(([int(size) for size in sizes], str(parameter.dtype)))
+    return parameters
+
+
 def _compile(
-    module: str, target: Any, kernels: list[Kernel] | None = None
+    module: str, target: Any, kernels: list[Kernel] | None = None, *, checks_arguments: bool = True
 ) -> tuple[Any, list[tuple[int, Sequence[int], str]]]:
     """Compile a module, with separate functions that pack constants.
 
     Returns the executable and (parameter, shape, dtype) of each packed constant."""
     loaded = _tvm.load_graph(module)
     if PACKING not in module:
-        return codegen.compile_primfuncs(loaded, target, kernels=kernels), []
+        return codegen.compile_primfuncs(loaded, target, kernels=kernels, checks_arguments=checks_arguments), []
     kernel, packings = cut(loaded["main"])
     plain = {f"{_PACK}{i}": packing.function for i, packing in enumerate(packings)}
     functions = _tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in plain.items()})
     functions = codegen.default_schedules(functions, target)
     functions["main"] = kernel.with_attr("global_symbol", "main")
-    executable = codegen.compile_primfuncs(functions, target, kernels=kernels)
+    executable = codegen.compile_primfuncs(functions, target, kernels=kernels, checks_arguments=checks_arguments)
     if kernels is not None:
         kernels[:] = [kernel for kernel in kernels if not kernel.name.startswith(_PACK)]
     return executable, [(packing.parameter, packing.shape, packing.dtype) for packing in packings]
