@@ -15,7 +15,7 @@ from felixlike import _tvm
 from felixlike.frontend import constants, rewrites
 from felixlike.frontend.rewrites import pipeline, simplify_indices, winograd
 from felixlike.frontend.rewrites.rewriting import constant
-from felixlike.hardware import described_target, target_device
+from felixlike.hardware import PAIRS_PRECISION, described_target, target_device
 from felixlike.hardware.vectors import VectorUnit
 
 _WIDTH = VectorUnit(512, 32)
@@ -114,6 +114,12 @@ def with_fast_convolutions() -> Any:
     """Three taps along one dimension, whatever the transformation costs."""
     layouts = {"data_layout": "NWC", "kernel_layout": "OIW"}
     return _graph(lambda x: _tvm.relax.op.nn.conv1d(x, _weights(8, 4, 3), padding=1, **layouts), (1, 6, 4))
+
+
+def with_even_channels() -> Any:
+    """Three channels, which two columns have in an even number."""
+    layouts = {"data_layout": "NWC", "kernel_layout": "OIW"}
+    return _graph(lambda x: _tvm.relax.op.nn.conv1d(x, _weights(64, 3, 4), strides=2, **layouts), (1, 16, 3))
 
 
 def with_group_norms_in_two_passes() -> Any:
@@ -240,6 +246,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_moved_constants,
         with_channels_last,
         with_fast_convolutions,
+        with_even_channels,
         with_group_norms_in_two_passes,
         with_joint_projections,
         with_late_reshapes,
@@ -262,6 +269,8 @@ def _rewrite(name: str) -> Callable[[Any], Any]:
     """Return the rewrite of that name, for vectors of 512 bits."""
     if name == "with_room":
         return lambda module: rewrites.with_room(module, _WIDTH)
+    if name == "with_even_channels":
+        return lambda module: rewrites.with_even_channels(module, PAIRS_PRECISION)
     if name == "with_bfloat16_factors":
         return lambda module: rewrites.with_bfloat16_factors(module, target_device(described_target("zen5", cores=2)))
     if name == "with_fused_attention":

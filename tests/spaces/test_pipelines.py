@@ -45,6 +45,7 @@ def test_a_pipeline_has_the_entries_of_the_tables() -> None:
     assert [rewrite.name for rewrite in cpu.rewrites if rewrite not in gpu.rewrites] == [
         "with_channels_last",
         "with_fast_convolutions",
+        "with_even_channels",
         "with_group_norms_in_two_passes",
         "with_fused_attention",
         "with_bfloat16_factors",

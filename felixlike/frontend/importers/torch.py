@@ -432,8 +432,15 @@ def _keep_own_state(program: Any) -> None:
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 if id(value) not in copies:  # tied weights stay one
-                    copies[id(value)] = value.detach().clone()
+                    copies[id(value)] = _copy(value.detach())
                 state[name] = copies[id(value)]
+
+
+def _copy(tensor: Any) -> Any:
+    """Return a copy of a tensor in the order of its dimensions. TVM converts others only in dtypes that NumPy has."""
+    import torch
+
+    return tensor.clone(memory_format=torch.contiguous_format) if tensor.layout == torch.strided else tensor.clone()
 
 
 def _check_operators(program: Any, known: set[str], where: str, *, dynamic: bool) -> None:

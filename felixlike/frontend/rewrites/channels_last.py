@@ -5,7 +5,8 @@
 With channels last, vectors of channels are contiguous. Kernels need not transpose their output tile, and depthwise
 convolutions and poolings fill vectors for any stride and width. A single convolution would pay with two passes over
 memory. The layouts of a function are therefore changed only if the remaining permutations move little compared with
-what its convolutions write, or take little time compared with what fast convolutions (`winograd.py`) save.
+what its convolutions write, or take little time compared with what fast convolutions (`winograd.py`) or products of
+pairs (`even_channels.py`) save, which only channels-last convolutions have.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 from typing import Any
 
 from felixlike import _tvm
+from felixlike.frontend.rewrites.even_channels import saved_by_pairs
 from felixlike.frontend.rewrites.rewriting import (
     Bindings,
     Rewriter,
@@ -28,7 +30,8 @@ from felixlike.frontend.rewrites.rewriting import (
 )
 from felixlike.frontend.rewrites.sink_reshapes import BINARY, UNARY
 from felixlike.frontend.rewrites.split_deconvolution import CHANNELS_FIRST, TRANSPOSED_LAYOUTS
-from felixlike.frontend.rewrites.winograd import LAYOUTS, Plan, plan_of
+from felixlike.frontend.rewrites.winograd import LAYOUTS, plan_of
+from felixlike.hardware import FLOAT32, Precision
 from felixlike.hardware.vectors import SHORTEST
 
 _LAYOUTS = LAYOUTS | TRANSPOSED_LAYOUTS
@@ -53,11 +56,13 @@ Measured when this was written; no benchmark repeats it.
 """
 
 
-def with_channels_last(module: Any) -> Any:
+def with_channels_last(module: Any, precision: Precision = FLOAT32, halves: Precision = FLOAT32) -> Any:
     """Convert the convolutions of a module to channels last.
 
     Args:
         module: Relax IRModule with operators.
+        precision: Precision of products.
+        halves: Precision in which products of bfloat16 tensors are computed, without rounding them.
 
     Returns:
         The converted module, or the same one if the permutations would cost more.
@@ -69,7 +74,8 @@ def with_channels_last(module: Any) -> Any:
     counted = rewritten(module, _counted_from_the_front)
     converted = settled(_tvm.relax.transform.ConvertLayout(layouts)(counted), _sunk)
     _, after = _written(converted)
-    return converted if after - before <= MOST_MOVED * convolved + _saved(converted) / _MOVING else module
+    saved = _saved(converted, precision, halves)
+    return converted if after - before <= MOST_MOVED * convolved + saved / _MOVING else module
 
 
 def _counted_from_the_front(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
@@ -154,13 +160,21 @@ def _moves(permutation: Any) -> bool:
     return axes != sorted(axes)
 
 
-def _saved(module: Any) -> float:
-    """Return the floating-point operations that fast convolutions will save in a module with channels last."""
-    plans: list[Plan | None] = []
+def _saved(module: Any, precision: Precision, halves: Precision) -> float:
+    """Return the floating-point operations that fast convolutions and pairs save in a module with channels last."""
+    saved = 0.0
+
+    def visit(node: Any) -> None:
+        nonlocal saved
+        plan = plan_of(node)
+        faster = 0.0 if plan is None else plan.direct_cost() - plan.cost
+        saved += max(faster, saved_by_pairs(node, known, precision, halves))
+
     for function in module.functions.values():
         if isinstance(function, _tvm.relax.Function):
-            _tvm.relax.analysis.post_order_visit(function, lambda node: plans.append(plan_of(node)))
-    return sum(plan.direct_cost() - plan.cost for plan in plans if plan is not None)
+            known = Bindings(function)
+            _tvm.relax.analysis.post_order_visit(function, visit)
+    return saved
 
 
 def _written(module: Any) -> tuple[int, int]:

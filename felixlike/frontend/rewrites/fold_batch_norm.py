@@ -3,7 +3,8 @@
     γ · (W ∗ x + b − μ) / √(σ² + ε) + β   =   (s · W) ∗ x + (s · (b − μ) + β)     with s = γ / √(σ² + ε) per channel
 
 This saves a task and memory traffic. Convolutions of bfloat16 tensors keep their weights, which are bfloat16 too, and
-the epilogue scales the sums instead. It covers convolutions of every rank, plain and transposed, with and without
+the epilogue scales the sums instead. Those with groups, which have no products of pairs, get float32 weights and read
+their input before it is rounded. It covers convolutions of every rank, plain and transposed, with and without
 groups (TVM's own pass covers conv2d only). The weights are computed in float64 and rounded once.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.half_values import has_half_factors
+from felixlike.frontend.rewrites.half_values import has_half_factors, unrounded
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, constant, is_constant, operator, rewritten, shape
 
 _CONVOLUTIONS = {f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose")}
@@ -52,7 +53,10 @@ def _folded(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     dtype = str(convolution.ty.dtype)
     data, weights = rewriter.new(convolution.args[0]), convolution.args[1]
     ones = [1] * (len(shape(convolution)) - 2)
-    exact = has_half_factors(convolution, known)
+    halves = has_half_factors(convolution, known)
+    exact = halves and int(convolution.attrs.groups) == 1
+    if halves and not exact:
+        data = rewriter.new(unrounded(convolution.args[0], known))
     if not exact:
         weights = constant(_scaled(convolution, scale).astype(dtype))
     call: Any = _tvm.relax.Call(convolution.op, [data, weights], convolution.attrs)

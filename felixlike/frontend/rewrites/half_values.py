@@ -22,9 +22,16 @@ _VIEWS = {"broadcast_to", "expand_dims", "permute_dims", "reshape", "squeeze"}
 def is_half(expression: Any, known: Bindings) -> bool:
     """Return whether the values of a float32 tensor are bfloat16 because the model rounds them or has them so."""
     value = known.value(expression)
-    while operator(value) in _VIEWS:
+    while operator(value) in _VIEWS or _adds_zeros(value):
         value = known.value(value.args[0])
     return operator(value) == "astype" and str(value.args[0].ty.dtype) == HALF
+
+
+def _adds_zeros(expression: Any) -> bool:
+    """Return whether an expression is a tensor with zeros around it."""
+    if operator(expression) != "nn.pad":
+        return False
+    return expression.attrs.pad_mode == "constant" and float(expression.attrs.pad_value) == 0.0
 
 
 def is_half_constant(expression: Any) -> bool:
@@ -38,3 +45,17 @@ def is_half_constant(expression: Any) -> bool:
 def has_half_factors(product: Any, known: Bindings) -> bool:
     """Return whether the values of both factors of a float32 product are bfloat16."""
     return all(is_half(factor, known) or is_half_constant(factor) for factor in product.args)
+
+
+def unrounded(expression: Any, known: Bindings) -> Any:
+    """Return the float32 tensor whose values one operator alone reads in bfloat16, or the expression itself.
+
+    Operators that cannot multiply pairs gain nothing from the rounding.
+    """
+    narrow = known.value(expression)
+    if operator(narrow) != "astype" or not known.once(expression):
+        return expression
+    rounded = known.value(narrow.args[0])
+    if operator(rounded) != "astype" or not known.once(narrow.args[0]) or str(rounded.ty.dtype) != HALF:
+        return expression
+    return rounded.args[0] if str(rounded.args[0].ty.dtype) == WIDE else expression

@@ -19,6 +19,7 @@ from felixlike.frontend.rewrites import (
     with_absorbed_pads,
     with_bfloat16_factors,
     with_channels_last,
+    with_even_channels,
     with_fast_convolutions,
     with_folded_batch_norms,
     with_fused_attention,
@@ -117,11 +118,13 @@ REWRITES = [
     function_pass(with_moved_constants),
     relax_pass("FoldConstant"),
     # Convolutions of a chain read and write vectors of channels.
-    function_pass(with_channels_last, *_CPU, static=True),
+    function_pass(with_channels_last, *_CPU, of=_products, static=True),
     # Transposed convolutions become the plain ones that their output is interleaved from.
     function_pass(in_phases),
     # Convolutions with small windows become products of transformed tiles.
     function_pass(with_fast_convolutions, *_CPU, of=_products, static=True),
+    # Convolutions in pairs have even channels.
+    function_pass(with_even_channels, *_CPU, of=_products, static=True),
     # Group norms become reductions of rows, or of channels, that schedule rules support.
     function_pass(with_group_norms_in_two_passes, *_CPU, static=True),
     # Queries, keys and values become one product. The weights of all three are constants by now.

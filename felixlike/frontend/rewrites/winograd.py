@@ -28,7 +28,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike.frontend.constants import EXACT
 from felixlike.frontend.rewrites.cook_toom import MOST, Matrix, fast_convolution
-from felixlike.frontend.rewrites.half_values import has_half_factors
+from felixlike.frontend.rewrites.half_values import has_half_factors, unrounded
 from felixlike.frontend.rewrites.rewriting import (
     OPAQUE,
     OUT_FUSIBLE,
@@ -166,22 +166,40 @@ class Plan:
     @property
     def cost(self) -> float:
         """Estimated cost in floating-point operations."""
+        product, weights, transformations = self._costs()
+        return product + weights + transformations
+
+    @property
+    def overlapped_cost(self) -> float:
+        """Estimated cost in floating-point operations if weights are loaded while products are computed.
+
+        It is closer to measured times. `cost` decides between float32 forms, which stay those of earlier versions.
+        """
+        product, weights, transformations = self._costs()
+        return max(product, weights) + transformations
+
+    def _costs(self) -> tuple[float, float, float]:
+        """Return the estimated costs of the product, of loading its weights and of the transformations."""
         taps, slices = prod(w.taps for w in self.windows), prod(w.output for w in self.windows)
         places = self.points * self.batch * self.tiles
-        product = 2 * places * slices * taps * self.inputs * self.outputs
+        product = 2.0 * places * slices * taps * self.inputs * self.outputs
         elements: float = places * prod(w.padded for w in self.windows) * self.inputs
         elements += _OUTPUT * places * slices * self.outputs
-        return product + estimate.moved(4 * (elements + self.points * taps * self.inputs * self.outputs))
+        weights = estimate.moved(4 * self.points * taps * self.inputs * self.outputs)
+        return product, weights, estimate.moved(4 * elements)
 
     def direct_cost(self, times: int = 1) -> float:
         """Return the estimated cost of the original convolution in floating-point operations.
 
-        times: Ratio of products per second to float32.
+        times: Ratio of products per second to float32. Where it is not 1, input channels are even, and weights are
+            loaded while products are computed.
         """
         dimensions: tuple[Window | Tiled, ...] = (*self.windows, *self.tiled)
-        weights = prod(d.taps for d in dimensions) * self.inputs * self.outputs
-        products = 2 * self.batch * prod(d.output for d in dimensions) * weights
-        return products / times + estimate.moved(4 / times * weights)
+        inputs = self.inputs + (self.inputs % 2 if times > 1 else 0)
+        weights = prod(d.taps for d in dimensions) * inputs * self.outputs
+        products = 2 * self.batch * prod(d.output for d in dimensions) * weights / times
+        loaded = estimate.moved(4 / times * weights)
+        return products + loaded if times == 1 else max(products, loaded)
 
 
 def with_fast_convolutions(module: Any, precision: Precision = FLOAT32, halves: Precision = FLOAT32) -> Any:
@@ -214,7 +232,8 @@ def _transformed(
         call = partial(make, plan=plan)
         return builder.call_te(call, *arguments, primfunc_name_hint=f"{name}_{kind}", primfunc_attrs=attributes)
 
-    transformed = builder.emit(computed("input", OPAQUE, transformed_input, rewriter.new(expression.args[0])))
+    data = unrounded(expression.args[0], known) if exact else expression.args[0]
+    transformed = builder.emit(computed("input", OPAQUE, transformed_input, rewriter.new(data)))
     rows = plan.rows([w.padded for w in plan.windows])
     transformed = builder.emit(reshape(transformed, (plan.points, *rows, plan.inputs)))
     weights = _tvm.relax.const(transformed_weights(expression.args[1].value.numpy(), plan))
@@ -257,8 +276,9 @@ def plan_of(call: Any, times: int = 1) -> Plan | None:
     best = min(plans, key=lambda plan: plan.cost, default=None)
     if best is None or best.cost * LEAST_SPEEDUP > best.direct_cost():
         return None
-    in_pairs = times > 1 and inputs % 2 == 0
-    return None if in_pairs and best.cost > best.direct_cost(times) else best
+    if times > 1 and best.overlapped_cost > best.direct_cost(times):
+        return None
+    return best
 
 
 def transformed_weights(weights: Any, plan: Plan) -> Any:

@@ -186,3 +186,43 @@ def test_autocast_in_a_model_multiplies_pairs() -> None:
         want = model(x)
     assert got.dtype == want.dtype == torch.bfloat16
     assert (got - want).abs().max() <= 2.0**-7 * want.abs().max()
+
+
+class _Depthwise(nn.Module):
+    """Depthwise convolutions between plain ones, with the zeros around them that TensorFlow's padding has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norm = nn.BatchNorm2d(32)
+        norm.running_mean, norm.running_var = torch.randn(32), torch.rand(32) + 0.5
+        self.first, self.last = nn.Conv2d(16, 32, 1), nn.Conv2d(32, 16, 1)
+        self.depthwise = nn.Sequential(nn.Conv2d(32, 32, 3, 2, groups=32, bias=False), norm, nn.ReLU6())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(self.depthwise(functional.pad(self.first(x).relu(), (0, 1, 0, 1))))
+        return y
+
+
+def test_depthwise_convolutions_have_the_kernels_of_float32() -> None:
+    """Their input is neither rounded nor padded by other kernels, and their batch norm is in their weights."""
+    torch.manual_seed(0)
+    model, x = _Depthwise().eval(), torch.randn(1, 16, 12, 12)
+    model, x = model.bfloat16(), x.bfloat16()
+    names = {t.name for t in import_model(model, (x,), ZEN5).tasks}
+    assert "fused_conv2d_add_relu" in names
+    assert any(name.startswith("fused_conv2d1_add1_tir_clip") for name in names)
+    assert not any("pad" in name or "multiply" in name for name in names)
+    got = compile_model(import_model(model, (x,), ZEN5))(x)
+    with torch.no_grad():
+        want = model(x)
+        exact = model.double()(x.double())
+    ours, eager = ((answer.double() - exact).abs().max() for answer in (got, want))
+    assert ours <= eager + 2.0**-8 * exact.abs().max()
+
+
+def test_transformed_convolutions_read_what_is_not_rounded() -> None:
+    """Their products are float32. What several operators read is rounded once, for all of them."""
+    model = nn.Sequential(*(nn.Conv2d(128, 128, 3, padding=1) for _ in range(2))).eval().bfloat16()
+    x = torch.randn(1, 128, 28, 28).bfloat16()
+    names = [task.name for task in import_model(model, (x,), ZEN5).tasks if "output" in task.name]
+    assert sorted(names) == ["fused_conv2d_fast_output_add", "fused_conv2d_fast_output_add_cast1"]

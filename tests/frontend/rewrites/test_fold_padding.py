@@ -40,6 +40,15 @@ NOT_FOLDED: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
+def test_pads_are_folded_through_conversions() -> None:
+    """Models in bfloat16 pad it, and their convolutions are computed in float32."""
+    model = nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(3, 16, 3, 2)).eval().bfloat16()
+    x = torch.randn(1, 3, 8, 9).bfloat16()
+    imported = import_model(model, (x,))
+    assert not any("pad" in task.name for task in imported.tasks)
+    assert torch.allclose(compile_model(imported)(x), model(x), rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("name", FOLDED)
 def test_equivalent_pads_are_folded(name: str) -> None:
     model, shape, tasks = FOLDED[name]

@@ -1,0 +1,133 @@
+"""Give convolutions an even number of input channels, so that their products can be computed in pairs.
+
+    conv(x[…, w, 3], 16 taps, stride 16)   →   conv(x[…, w / 16, 48], 1 tap, stride 1)        adjacent columns
+    conv(x[…, w, 3], 7 taps, stride 2)     →   conv(pad(x)[…, w, 4], 7 taps, stride 2)        a channel of zeros
+
+`spaces/cpu/bfloat16_pairs.py` multiplies pairs of neighbouring channels. The stems of networks for images have three.
+Columns that the stride never separates become channels by a reshape, which moves nothing. Other convolutions get one
+more channel, whose weights are zeros too, if pairs save more than it costs.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from felixlike import _tvm
+from felixlike.frontend.rewrites.half_values import WIDE, has_half_factors
+from felixlike.frontend.rewrites.rewriting import (
+    Bindings,
+    Rewriter,
+    constant,
+    is_constant,
+    operator,
+    rewritten,
+    shape,
+    with_attributes,
+)
+from felixlike.frontend.rewrites.winograd import LAYOUTS
+from felixlike.hardware import FLOAT32, Precision, estimate
+
+_GAIN = 0.85
+"""Upper limit of the estimated time with a channel of zeros, as a fraction of the time in float32.
+
+Chosen by hand, since the estimate ignores writing the padded tensor.
+"""
+
+
+def with_even_channels(module: Any, precision: Precision = FLOAT32, halves: Precision = FLOAT32) -> Any:
+    """Make the odd input channels of channels-last convolutions with constant weights even where pairs are multiplied.
+
+    Args:
+        module: Relax IRModule with operators.
+        precision: Precision of products.
+        halves: Precision in which products of bfloat16 tensors are computed, without rounding them.
+
+    Returns:
+        The rewritten module.
+    """
+    return rewritten(module, partial(_even, precision=precision, halves=halves))
+
+
+def _even(expression: Any, known: Bindings, rewriter: Rewriter, *, precision: Precision, halves: Precision) -> Any:
+    """Replace a convolution by one with an even number of input channels, or return None."""
+    if not _may_have_pairs(expression) or shape(expression.args[0])[-1] % 2 == 0:
+        return None
+    saved = saved_by_pairs(expression, known, precision, halves)
+    if saved > 0 and _has_whole_groups(expression):
+        return _with_columns_as_channels(expression, rewriter)
+    return _with_zeros(expression, rewriter) if saved > (1 - _GAIN) * _products(expression) else None
+
+
+def saved_by_pairs(call: Any, known: Bindings, precision: Precision, halves: Precision) -> float:
+    """Estimate the floating-point operations in the time that pairs save a convolution, 0 if it has none.
+
+    Args:
+        call: Any expression.
+        known: Bindings of its function.
+        precision: Precision of products.
+        halves: Precision in which products of bfloat16 tensors are computed, without rounding them.
+    """
+    if not _may_have_pairs(call):
+        return 0.0
+    exact = halves.is_reduced and has_half_factors(call, known)
+    times = (halves if exact else precision).times
+    if times == 1:
+        return 0.0
+    data, products = shape(call.args[0]), _products(call)
+    conversions = 0.0 if exact else 2 * math.prod(data) * estimate.COSTS.rounded
+    padded = 1.0 if _has_whole_groups(call) else (data[-1] + data[-1] % 2) / data[-1]
+    return max(0.0, products - padded * (products / times + conversions))
+
+
+def _may_have_pairs(call: Any) -> bool:
+    """Return whether an expression is a channels-last convolution in float32 without groups, of constant weights."""
+    name = operator(call)
+    if name not in LAYOUTS or not is_constant(call.args[1]) or str(call.ty.dtype) != WIDE:
+        return False
+    attrs = call.attrs
+    layouts = (attrs.data_layout, attrs.kernel_layout)
+    return layouts == LAYOUTS[name] and attrs.out_layout == attrs.data_layout and int(attrs.groups) == 1
+
+
+def _products(call: Any) -> float:
+    """Return the floating-point operations of a channels-last convolution."""
+    return 2.0 * math.prod(shape(call)[:-1]) * math.prod(shape(call.args[1]))
+
+
+def _has_whole_groups(call: Any) -> bool:
+    """Return whether every window of a channels-last convolution consists of whole groups of as many columns as its
+    last stride, with an even number of channels. Weights of zero for other columns would turn infinities into NaN.
+    """
+    attrs, (*_, size, channels), taps = call.attrs, shape(call.args[0]), shape(call.args[1])[-1]
+    stride, before = int(attrs.strides[-1]), int(attrs.padding[len(attrs.strides) - 1])
+    dilated = taps > 1 and int(attrs.dilation[-1]) != 1
+    return not dilated and (stride * channels) % 2 == 0 and not any(n % stride for n in (size, taps, before))
+
+
+def _with_columns_as_channels(call: Any, rewriter: Rewriter) -> Any:
+    """Return the convolution whose channels are those of as many columns as its last stride."""
+    attrs, (*outer, size, channels) = call.attrs, shape(call.args[0])
+    stride, padding = int(attrs.strides[-1]), [int(n) for n in attrs.padding]
+    weights = call.args[1].value.numpy()
+    outputs, _, *around, taps = weights.shape
+    # O, I, …, groups, columns → O, columns, I, …, groups
+    moved = np.moveaxis(weights.reshape(*weights.shape[:-1], taps // stride, stride), -1, 1)
+    moved = moved.reshape(outputs, stride * channels, *around, taps // stride)
+    shape_of_groups = (*outer, size // stride, stride * channels)
+    data = rewriter.builder.emit(_tvm.relax.op.reshape(rewriter.new(call.args[0]), shape_of_groups))
+    last = len(padding) // 2 - 1
+    padding = [n // stride if i in (last, len(padding) - 1) else n for i, n in enumerate(padding)]
+    strides = [*(int(n) for n in attrs.strides[:-1]), 1]
+    return with_attributes(call, [data, constant(np.ascontiguousarray(moved))], strides=strides, padding=padding)
+
+
+def _with_zeros(call: Any, rewriter: Rewriter) -> Any:
+    """Return the convolution with a channel of zeros."""
+    rank = len(shape(call))
+    data = _tvm.relax.op.nn.pad(rewriter.new(call.args[0]), [0] * (2 * rank - 1) + [1])
+    weights = np.pad(call.args[1].value.numpy(), [(0, int(axis == 1)) for axis in range(rank)])
+    return with_attributes(call, [rewriter.builder.emit(data), constant(weights)])
