@@ -281,22 +281,23 @@ class CompiledGraph:
         changed = changed_inputs(graph, _placeholders(graph))
         with torch.no_grad():
             self._span = None if sizes is None else sizes.span(graph, inputs, changed)
-            imported, bound = self._imported(inputs, static, changed)
+            imported, bound = self._imported(inputs, static, changed, options.target)
         weights = [(i, x) for i, x in enumerate(inputs) if isinstance(x, Tensor) and i not in self._places]
         self.weights = WeightGuard(weights, by_content=options.watch_weights)
         examples = tuple(inputs[i].detach() for i in self._places)
-        limits: dict[str, Any] = {"trials": 0}
+        settings: dict[str, Any] = {"trials": 0}
         if not options.background and options.seconds:
-            limits = {"seconds": options.seconds, "trials": options.trials}
+            settings = {"seconds": options.seconds, "trials": options.trials}
+        settings |= {"precision": options.precision, "tolerance": options.tolerance}
         store = options.file
         with torch.no_grad():
-            self.call: Callable[..., Any] = optimize(imported, store=store, progress=False, **limits)
+            self.call: Callable[..., Any] = optimize(imported, store=store, progress=False, **settings)
         self._tuning: background.Tuning | None = None
         if options.background and options.seconds and store is not None:
             self._tuning = background.tune(self, bound, examples, options, store)
 
     def _imported(
-        self, inputs: Sequence[Any], static: Sequence[bool], changed: set[int]
+        self, inputs: Sequence[Any], static: Sequence[bool], changed: set[int], target: Any
     ) -> tuple[Imported | torch.export.ExportedProgram, Bound]:
         """Import the compiled part. Weights that it changes, such as buffers and caches, become inputs."""
         from felixlike.frontend import import_model
@@ -309,7 +310,7 @@ class CompiledGraph:
             model: Imported | torch.export.ExportedProgram
             buffers: Collection[str]
             if self._span is None:
-                model = imported = import_model(bound, examples, random=True)
+                model = imported = import_model(bound, examples, target, random=True)
                 buffers = imported.mutations.buffers
             else:
                 model = program = bound.exported(examples)
