@@ -107,7 +107,6 @@ def test_autocast_around_optimize_keeps_names_and_state() -> None:
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         expected = model(data)
     assert fast.report.model == "Counted"
-    assert {"layer"} <= {layer.split()[0] for task in fast.report.tasks for layer in task.layers}
     assert (fast(data=data) - expected).abs().max() <= 2.0**-6 * expected.abs().max()
     assert float(fast.state["count"]) == 1
 
