@@ -179,7 +179,7 @@ def test_models_compile_and_run_in_every_mode(mode: Any) -> None:
     assert verification.reference == "float64"
     for output in (*inside, compiled(X), compiled(made_in_mode)):
         assert output.dtype is (torch.bfloat16 if casts else torch.float32)
-        near = {"rtol": 2e-2, "atol": 2e-2} if casts else {}
+        near: dict[str, Any] = {"rtol": 2e-2, "atol": 2e-2} if casts else {}
         torch.testing.assert_close(output, want, check_dtype=not casts, **near)
 
 
