@@ -32,6 +32,9 @@ _AUTOCAST = ("cpu", "cuda")
 _callers_dtype: ContextVar[Any] = ContextVar("the caller's default type", default=None)
 """The caller's default dtype, None if it is float32 like ours."""
 
+_callers_autocast: ContextVar[Any] = ContextVar("dtype of the caller's autocast for the CPU", default=None)
+"""Dtype of the caller's autocast for the CPU, None if it is disabled."""
+
 _process_lock = threading.RLock()
 
 
@@ -157,6 +160,11 @@ def callers_dtype() -> Iterator[None]:
         yield
 
 
+def callers_autocast() -> Any:
+    """Return the dtype of the caller's autocast for the CPU, inside a block in default modes; None if disabled."""
+    return _callers_autocast.get()
+
+
 @contextmanager
 def default_dtype(dtype: Any) -> Iterator[None]:
     """Run a block with another default dtype."""
@@ -172,10 +180,11 @@ def default_dtype(dtype: Any) -> Iterator[None]:
 
 @contextmanager
 def _without_autocast() -> Iterator[None]:
-    """Disable autocast."""
+    """Disable autocast. `callers_autocast` returns what the caller had."""
     import torch
 
     cast = [device for device in _AUTOCAST if torch.is_autocast_enabled(device)]
+    token = _callers_autocast.set(torch.get_autocast_dtype("cpu")) if "cpu" in cast else None
     for device in cast:
         torch.set_autocast_enabled(device, False)
     try:
@@ -183,6 +192,8 @@ def _without_autocast() -> Iterator[None]:
     finally:
         for device in cast:
             torch.set_autocast_enabled(device, True)
+        if token is not None:
+            _callers_autocast.reset(token)
 
 
 @contextmanager

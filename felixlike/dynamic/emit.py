@@ -23,8 +23,10 @@ from felixlike._tvm.typing import Buffer, Func, Stmt
 from felixlike.codegen.build import Builder, ceil_div, function, seq
 from felixlike.dynamic.operator import Axis, Operator
 from felixlike.dynamic.panel import Panel, Places
+from felixlike.dynamic.rounded_rows import RoundedRows
 from felixlike.hardware.vectors import IN_FLIGHT
 from felixlike.measure.packing import Packing
+from felixlike.spaces.cpu.bfloat16_pairs import MARK, PAIR
 
 _TASKS_A_CORE = 4
 """Parallel tasks per core, if there are enough tiles, so that a disturbed core can do fewer. Chosen by hand."""
@@ -37,10 +39,12 @@ class Pool:
     Attributes:
         tiles: (rows, vectors), ascending and unique. With a packed constant all have the same number of vectors.
         lanes: Elements of a vector.
+        pairs: Whether products are computed in pairs of bfloat16 numbers.
     """
 
     tiles: tuple[tuple[int, int], ...]
     lanes: int
+    pairs: bool = False
 
     @property
     def columns(self) -> int:
@@ -100,7 +104,8 @@ class _Emitter:
         widths = {vectors * pool.lanes for _, vectors in pool.tiles}
         self.ragged = not isinstance(extent, int) or any(extent % width for width in widths)
         self.kept = _tvm.tirx.decl_buffer((pool.rows * pool.columns,), operator.dtype, "kept")
-        self.panel = Panel(operator, self.build, pool.columns, ragged=self.ragged)
+        self.panel = Panel(operator, self.build, pool.columns, ragged=self.ragged, pairs=pool.pairs)
+        self.rows = RoundedRows(operator, self.build) if pool.pairs else None
         # All tiles share these buffers, since each one costs TVM compile time. LLVM still keeps them in registers.
         self.sums = {
             (row, step): _tvm.tirx.decl_buffer((pool.columns,), operator.dtype, f"sums_{row}_{step}")
@@ -143,7 +148,8 @@ class _Emitter:
             statements.append(build.loop("tile", stop - first, lambda t: self.any_tile(first + t, cover, current)))
             return seq(*statements)
 
-        body = seq(*top, build.loop("share", outer * chunks, share, "PARALLEL"))
+        rounded = self.rows.fill(self.cores, _TASKS_A_CORE) if self.rows is not None else []
+        body = seq(*top, *rounded, build.loop("share", outer * chunks, share, "PARALLEL"))
         params = list(operator.func.params)
         packings: tuple[Packing, ...] = ()
         if operator.constant is not None:
@@ -210,11 +216,20 @@ class _Emitter:
 
         def add(r: int, step: int, k: Any) -> Stmt:
             buffer = sums[r][step]
-            fixed = {**share.at, **places, first.variable: k, self.operator.rows.variable: row + r}
+            fixed = {**share.at, **places, self.operator.rows.variable: row + r}
 
             def store(column: Any) -> Stmt:
                 place = {**fixed, self.operator.along.variable: share.column + column}
-                product = self.panel.product(place, share.panel, column)
+                if self.rows is not None:
+                    return self.build.loop("both", PAIR, lambda both: pair(place, column, both), mark=MARK)
+                product = self.panel.product({**place, first.variable: k}, share.panel, column)
+                return _tvm.tirx.BufferStore(buffer, buffer[column] + product, [column])
+
+            def pair(place: Places, column: Any, both: Any) -> Stmt:
+                assert self.rows is not None
+                left = self.rows.element(place, (k, both))
+                right = self.panel.element(place, share.panel, column, (k, both))
+                product = left.astype(self.operator.dtype) * right.astype(self.operator.dtype)
                 return _tvm.tirx.BufferStore(buffer, buffer[column] + product, [column])
 
             return self.build.vectors(vectors, store)
@@ -223,11 +238,16 @@ class _Emitter:
             numbers = [k * steps + s if steps > 1 else k for s in range(steps)]
             return seq(*(add(r, s, number) for s, number in enumerate(numbers) for r in range(len(sums))))
 
-        return self.build.loop(name, first.extent // steps if steps > 1 else first.extent, body)
+        count = self.steps(first)
+        return self.build.loop(name, count // steps if steps > 1 else count, body)
+
+    def steps(self, axis: Axis) -> Any:
+        """Return the steps of the last reduction axis, which are those of pairs if products are computed in pairs."""
+        return ceil_div(axis.extent, PAIR) if self.rows is not None else axis.extent
 
     def apart(self, sums: int) -> int:
         """Return into how many partial sums an element is split, so that no multiply-add waits for the previous one."""
-        extent = self.operator.reduced[-1].extent
+        extent = self.steps(self.operator.reduced[-1])
         if not isinstance(extent, int):
             return 1
         return next((s for s in (4, 2) if sums * s <= IN_FLIGHT and extent % s == 0), 1)

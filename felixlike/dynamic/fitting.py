@@ -148,7 +148,7 @@ def _tiles(point: tuple[int, ...], workload: Workload, lanes: int, device: Devic
     There are none if the point is no program that covers the workload.
     """
     if device.kind == "cpu":
-        if len(point) != 3 or min(point[0], point[1]) < 1:
+        if len(point) != 3 or min(point[0], point[1]) < 1:  # a fourth number stands for pairs, which the score ignores
             return []
         vectors, large, small = point
         cover = Program(large, small, vectors).at(workload.i)

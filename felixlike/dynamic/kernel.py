@@ -73,6 +73,7 @@ class DynamicKernel:
         buffers: The inputs and, last, the output.
         constants: Indices of inputs that are packed at their first use.
         packed_shape: Shape of the packed constant, () if there is none.
+        packed_dtype: Dtype of the packed constant, "" if there is none.
         tree: Decision tree that chooses a program by the sizes of `symbols`.
         tiles: The uKernels: (rows, vectors) on a CPU, `BlockTile`s on a GPU.
         report: How the kernel was planned.
@@ -86,6 +87,7 @@ class DynamicKernel:
     buffers: tuple[Buffer, ...]
     constants: tuple[int, ...]
     packed_shape: tuple[int, ...]
+    packed_dtype: str
     tree: Tree[Any]
     tiles: tuple[Any, ...]
     report: Report
@@ -193,7 +195,7 @@ class DynamicKernel:
         if cached is not None and cached[0]() is tensor and cached[1][0] == changes(tensor):
             packed: torch.Tensor = cached[1][1]
             return packed
-        packed = torch.empty(self.packed_shape, dtype=tensor.dtype)
+        packed = torch.empty(self.packed_shape, dtype=getattr(torch, self.packed_dtype))
         self.library["pack0"](tensor, packed)
         self._packed = {key: (weakref.ref(tensor), (changes(tensor), packed))}
         return packed

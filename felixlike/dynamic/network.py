@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -39,7 +40,7 @@ from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.frontend.signature.layouts import in_users_order
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
 from felixlike.runtime.compile_model import as_private
-from felixlike.runtime.constant_packing import Pieces, with_packed_constants
+from felixlike.runtime.constant_packing import LEAST_INFINITE, Pieces, largest_finite, with_packed_constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,6 @@ def plan_source(
         device = device_of(None, target)
         plan = partial(
             plan_operator,
-            device=device,
             target=target,
             planner=planner,
             measure=measure,
@@ -304,10 +304,11 @@ def _planned(
     """Schedule the functions with symbolic sizes; return the module, its parts, and kernels with packed constants.
 
     layers: What the call sites of each function compute.
-    plan_function: Plans a function for its dimensions, under a name.
+    plan_function: Plans a function for its dimensions and a device, under a name.
     """
     constants = constant_arguments(module)
     calls = _calls(module)
+    exact = _unrounded(module) if device.multiplies_pairs else set()
     scheduled = _tvm.IRModule(dict(module.functions), attrs=module.attrs)
     plans: dict[str, Plan | None] = {}
     parts: list[Part] = []
@@ -318,11 +319,15 @@ def _planned(
             continue
         marked = with_indices(func, CONSTANTS, constants.get(name, ()))
         key = f"{_tvm.structural_hash(marked)} {[str(s.name) for s in symbols_of(func)]}"
+        key += " float32" if name in exact else ""
         if key not in plans:
             func_dims = _dims_of(marked, dims)
             plans[key] = None
             if func_dims is not None:
-                plans[key] = plan_function(marked, func_dims, where=name)
+                may_round = device.multiplies_pairs and name not in exact
+                plans[key] = plan_function(
+                    marked, func_dims, device=replace(device, multiplies_pairs=may_round), where=name
+                )
         plan = plans[key]
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         is_fixed = not symbols_of(func) and all(map(_tvm.tirx.is_buffer_var, func.params))
@@ -359,20 +364,34 @@ def _lanes(device: Device) -> int:
     return device.vector_bits // 32
 
 
-def _calls(module: Any) -> dict[str, int]:
+def _calls(module: Any) -> Mapping[str, int]:
     """Return how often each PrimFunc is called."""
+    return Counter(str(call.args[0].name_hint) for call in _call_sites(module))
+
+
+def _unrounded(module: Any) -> set[str]:
+    """Return the names of the PrimFuncs with a constant that has a finite number which bfloat16 makes infinite."""
+    return {
+        str(call.args[0].name_hint)
+        for call in _call_sites(module)
+        for argument in call.args[1].fields
+        if isinstance(argument, _tvm.ir.GenericConst) and largest_finite(argument) >= LEAST_INFINITE
+    }
+
+
+def _call_sites(module: Any) -> list[Any]:
+    """Return all calls of PrimFuncs."""
     call_tir = _tvm.ir.Op.get("relax.call_tir")
-    counts: dict[str, int] = {}
+    calls: list[Any] = []
 
     def visit(node: Any) -> None:
         if isinstance(node, _tvm.relax.Call) and node.op == call_tir:
-            name = str(node.args[0].name_hint)
-            counts[name] = counts.get(name, 0) + 1
+            calls.append(node)
 
     for function in module.functions.values():
         if isinstance(function, _tvm.relax.Function):
             _tvm.relax.analysis.post_order_visit(function, visit)
-    return counts
+    return calls
 
 
 def _outputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[OutputSpec, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Func, Stmt, TirExpr, Var
 from felixlike.frontend.constants import noted_constants
+from felixlike.hardware import BFLOAT16, FLOAT32
 from felixlike.spaces.blocks import blocks_of
 from felixlike.spaces.contraction import bare
 from felixlike.spaces.surroundings import settle_surroundings
@@ -33,6 +34,11 @@ class Axis:
     def uses(self, expression: Any) -> bool:
         """Return whether an expression depends on this axis."""
         return _tvm.uses(expression, self.variable)
+
+
+def is_half(buffer: Buffer) -> bool:
+    """Return whether a buffer has elements of bfloat16."""
+    return str(buffer.dtype) == BFLOAT16.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,30 @@ class Operator:
     def item_bits(self) -> int:
         """Bits of an element of the sums."""
         return _tvm.bits(self.dtype)
+
+    @property
+    def broadcast(self) -> TirExpr:
+        """The factor whose elements are each multiplied with a vector of the other factor."""
+        product = bare(self.product)
+        in_vectors = _tvm.structural_equal(bare(product.a), self.vectors)
+        return product.b if in_vectors else product.a
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether its products can be computed in pairs along its last reduction axis, with factors in bfloat16."""
+        last, types = (
+            self.reduced[-1],
+            {str(load.source.dtype) for load in _tvm.found(self.product, _tvm.ir.TensorLoad)},
+        )
+        wide = self.dtype == FLOAT32.name and not types & {"float16", "float64"}
+        both = last.uses(self.vectors) and last.uses(self.broadcast) and not self.along.uses(self.broadcast)
+        return wide and both and last.extent != 1
+
+    @property
+    def has_half_factors(self) -> bool:
+        """Whether both factors are bfloat16, so that pairs round nothing."""
+        loads = (self.vectors, bare(self.broadcast))
+        return all(type(load).__name__ == "TensorLoad" and is_half(load.source) for load in loads)
 
     def stored(self, total: Any, place: Mapping[Any, Any]) -> Stmt:
         """Return the store of one output element. total: its sum. place: values of spatial axes, by variable."""

@@ -30,7 +30,17 @@ from felixlike.dynamic.sources import read_network
 from felixlike.errors import FallbackWarning, FelixlikeWarning, InvalidOption, first_line
 from felixlike.frontend.imported import Imported, Source, warnings_of
 from felixlike.frontend.importers.input_shapes import either
-from felixlike.hardware import device_name, kind_of, require_float32, require_real, target_device
+from felixlike.hardware import (
+    BFLOAT16,
+    FLOAT32,
+    device_name,
+    kind_of,
+    precision_of,
+    require_float32,
+    require_real,
+    target_device,
+    without_precision,
+)
 from felixlike.report import Report, RunLog, make_progress
 from felixlike.report.report_data import TaskReport
 from felixlike.runtime.verification import Verdict, Verification, max_relative_error
@@ -38,7 +48,7 @@ from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.config import RunConfig
 from felixlike.tuning.reporting import call_fields, spent_fields, verification_note, versions
 from felixlike.tuning.run import Result, Run, closing, start_event, timed, tune
-from felixlike.tuning.verifying import UNVERIFIED, hand_over, verification_warnings
+from felixlike.tuning.verifying import UNVERIFIED, error_of_precisions, hand_over, product_error, verification_warnings
 
 
 def is_dynamic(model: Any, shapes: Any, example_inputs: Any) -> bool:
@@ -127,17 +137,24 @@ def optimize_dynamic(
             with closing(config.pool_factory(deadline)(), problems) as pool:
                 chosen = run.chosen(fixed.tasks, pool)
             build, reporter = run.built(fixed, chosen, partial(_compiled, planned, fixed))
-            network, tasks = planned.network(build.compiled), reporter.tasks
+            network, tasks, choices = planned.network(build.compiled), reporter.tasks, build.choices
         else:
-            network, tasks = planned.network(planned.compiled({})), _no_tasks
+            network, tasks, choices = planned.network(planned.compiled({})), _no_tasks, ()
         progress.say("comparing the model with the original")
         report = partial(_report, network, timings, budget, config, tasks)
         hand_over(network.compiled, lambda: report(UNVERIFIED))
-        verification = _compared(network.compiled, source.original, network.examples())
+        rounded = {_precision(part) for part in network.parts}
+        products = max(error_of_precisions(config.target, rounded), product_error(config.target, choices))
+        verification = _compared(network.compiled, source.original, network.examples(), products=products)
         times = timed(fixed, network.compiled, config, verification, interrupts, problems.append)
         latencies: dict[str, Any] = {**call_fields(times), **spent_fields(clock)}
         finished = replace(report(verification), **latencies)
         problems += log.end(finished)
+    if (off := _excess(config, verification)) and products:
+        exact = replace(config, target=without_precision(config.target))
+        result = optimize_dynamic(model, shapes, example_inputs, exact, dynamic_shapes, instances, planner, clock)
+        return _in_float32(result, finished, off)
+    problems += [off] if off else []
     pending = [
         *warnings_of(source),
         *_chosen_ranges(source),
@@ -145,6 +162,22 @@ def optimize_dynamic(
     ]
     pending += [FallbackWarning(f"{source.name}: {problem}.") for problem in problems]
     return Result(network.compiled, finished, verification, tuple(pending))
+
+
+def _excess(config: RunConfig, verification: Verification) -> str:
+    """Return that a model's error is larger than the run's tolerance, as words; empty if it is not."""
+    if config.tolerance is None or not verification.error > config.tolerance:
+        return ""
+    return f"the model is off by {verification.error:.1e}, more than the tolerance of {config.tolerance:g}"
+
+
+def _in_float32(result: Result, rounded: Report, why: str) -> Result:
+    """Return a result in float32 that replaces one whose products were rounded. why: what was wrong with that."""
+    note = f"All products are float32: with bfloat16, {why}."
+    report = replace(
+        result.report, precision=rounded.precision, note=" ".join(filter(None, (result.report.note, note)))
+    )
+    return replace(result, report=report)
 
 
 def _compiled(planned: Planned, fixed: Imported, schedules: Mapping[str, Any]) -> runtime.Compiled:
@@ -218,7 +251,10 @@ def _optimize_batch(batch: Batch, config: RunConfig) -> Result:
     report = partial(_merged, batch, {size: part.report for size, part in parts.items()}, compiled, config.started)
     hand_over(compiled, lambda: report(UNVERIFIED))
     sizes = dict.fromkeys((batch.dim.least, (batch.dim.least + batch.dim.most) // 2, batch.dim.most))
-    verification = _compared(compiled, batch.source.original, map(batch.examples, sizes))
+    products = error_of_precisions(
+        config.target, {task.precision for part in parts.values() for task in part.report.tasks}
+    )
+    verification = _compared(compiled, batch.source.original, map(batch.examples, sizes), products=products)
     pending = {
         (type(warning), str(warning)): warning
         for part in parts.values()
@@ -242,12 +278,14 @@ def shared(limits: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     return limits_of_runs
 
 
-def _compared(compiled: runtime.Compiled, model: Any, examples: Iterable[tuple[Any, ...]]) -> Verification:
-    """Return the worst of the comparisons at several sizes."""
+def _compared(
+    compiled: runtime.Compiled, model: Any, examples: Iterable[tuple[Any, ...]], *, products: float
+) -> Verification:
+    """Return the worst of the comparisons at several sizes. products: error allowed for rounded products."""
     worst = Verification(float("nan"), "")
     for inputs in examples:
         try:
-            verification = max_relative_error(compiled, model, inputs)
+            verification = max_relative_error(compiled, model, inputs, products=products)
         except Exception as error:  # the user's model may raise anything at these sizes
             return Verification(float("nan"), "", Verdict.UNSURE, f"comparing failed: {first_line(error)}")
         if verification.verdict is Verdict.WRONG:
@@ -327,6 +365,9 @@ def _report(
         total_seconds=time.monotonic() - config.started,
         error=verification.error,
         reference=verification.reference,
+        changed=verification.changed,
+        rows=verification.rows,
+        precision=precision_of(network.compiled.target).name,
         stopped=f"one module for {', '.join(map(str, network.dims))}" + _left_out(timings),
         device=device_name(network.compiled.target),
         target=str(network.compiled.target),
@@ -366,4 +407,11 @@ def _task(part: Part, words: str) -> TaskReport:
         sampled={},
         note=words,
         layers=part.layers,
+        precision=_precision(part),
+        rounded="factors" if _precision(part) != FLOAT32.name else "",
     )
+
+
+def _precision(part: Part) -> str:
+    """Return the name of the precision of a function's products."""
+    return (BFLOAT16 if part.plan is not None and part.plan.rounds else FLOAT32).name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from felixlike import _tvm, codegen
 from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import shown
+from felixlike.codegen.pair_functions import LANES
 from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.bounds import fits_registers
 from felixlike.dynamic.construct import tile_programs
@@ -64,6 +65,7 @@ class Plan:
         kernel: The generated PrimFunc.
         packings: Packings of constant operands, none or one.
         report: How the plan was made.
+        rounds: Whether its factors are rounded to bfloat16.
     """
 
     operator: Operator
@@ -72,6 +74,7 @@ class Plan:
     kernel: Any
     packings: tuple[Packing, ...]
     report: Report
+    rounds: bool = False
 
 
 @default_modes()
@@ -137,6 +140,7 @@ def compile(
         buffers=_buffers(func, symbols_of(func), names),
         constants=tuple(p.parameter for p in plan.packings),
         packed_shape=plan.packings[0].shape if plan.packings else (),
+        packed_dtype=plan.packings[0].dtype if plan.packings else "",
         tree=plan.tree,
         tiles=plan.tiles,
         report=plan.report,
@@ -292,7 +296,20 @@ def plan_operator(
         among_top=choice.among_top,
         repaired=choice.repaired,
     )
-    return Plan(operator, tiles.tiles, choice.tree, kernel, packings, report)
+    rounds = tiles.pairs and not operator.has_half_factors
+    return Plan(operator, tiles.tiles, choice.tree, kernel, packings, report, rounds)
+
+
+def in_pairs(operator: Operator, device: Device) -> tuple[bool, ...]:
+    """Return whether an operator's products may be computed in pairs: no, yes, or both, among which timings decide.
+
+    Pairs of factors that are bfloat16 round nothing. Others are rounded only if the device's precision allows it.
+    """
+    if not device.has_pairs or not operator.has_pairs or device.unit.lanes(operator.item_bits) not in LANES:
+        return (False,)
+    if operator.has_half_factors:
+        return (True,)
+    return (False, True) if device.multiplies_pairs else (False,)
 
 
 def _constructed(
@@ -309,7 +326,8 @@ def _constructed(
     used = {(height, p.vectors) for p in programs_of(tree) for height in (p.large, p.small or p.large)}
     # Sizes between those, which the chosen program may not cover, are covered evenly: by any height up to its highest.
     highest = highest_rows(tree)
-    tiles = Pool(tuple(sorted((i, width) for width, most in highest.items() for i in range(1, most + 1))), lanes)
+    heights = sorted((i, width) for width, most in highest.items() for i in range(1, most + 1))
+    tiles = Pool(tuple(heights), lanes, in_pairs(operator, device)[-1])
     return tiles, Found(0, tree, programs.programs), (*stages, programs.stage(len(used)))
 
 
@@ -331,7 +349,7 @@ def _of_blocks(operator: Operator, planned: Planned, started: float) -> Plan:
 def needed(pool: Pool, tree: Tree[Program]) -> Pool:
     """Return the uKernels that a tree needs: for each width all heights up to the highest, to cover every size."""
     highest = highest_rows(tree)
-    return Pool(tuple(tile for tile in pool.tiles if tile[0] <= highest.get(tile[1], 0)), pool.lanes)
+    return replace(pool, tiles=tuple(tile for tile in pool.tiles if tile[0] <= highest.get(tile[1], 0)))
 
 
 def highest_rows(tree: Tree[Program]) -> dict[int, int]:
@@ -366,7 +384,8 @@ def pools_of(operator: Operator, kernels: UKernels, sia: Sia, workloads: list[Wo
     """Return the pools of register tiles among which timings decide.
 
     A constant operand gives one pool per width, since it is packed for one width. Other operators get one pool with
-    several widths. The widths are the best by SIA. Each pool has all heights, so that every size can be covered.
+    several widths. The widths are the best by SIA. Each pool has all heights, so that every size can be covered. Where
+    factors may be rounded, pools that multiply pairs come after those in float32.
     """
     lanes = device.unit.lanes(operator.item_bits)
     weights = np.asarray([w.weight for w in workloads])
@@ -387,7 +406,7 @@ def pools_of(operator: Operator, kernels: UKernels, sia: Sia, workloads: list[Wo
     widths = widths or sorted(by_width)[:1]
     if not widths:
         raise NoUKernels("no register tile fits", where=device.name, remedy="describe a device with more registers")
-    if operator.constant is not None:
-        return [Pool(tuple(tiles(width)), lanes) for width in widths]
-    joint = sorted(tile for width in widths for tile in tiles(width))
-    return [Pool(tuple(joint), lanes)]
+    groups = [tiles(width) for width in widths]
+    if operator.constant is None:
+        groups = [sorted(tile for group in groups for tile in group)]
+    return [Pool(tuple(group), lanes, pairs) for pairs in in_pairs(operator, device) for group in groups]

@@ -24,6 +24,7 @@ from felixlike.dynamic.timing import PooledProgram, TileBench, kendall
 from felixlike.dynamic.ukernel import Floats, Workload
 from felixlike.dynamic.workloads import workload_at
 from felixlike.hardware import Device, estimate
+from felixlike.spaces.cpu.bfloat16_pairs import PAIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Search:
         """Choose without timings: costs of uKernels are instruction counts."""
         best: tuple[float, Found] | None = None
         for number, pool in enumerate(self.pools):
-            lines = {tile: self._counted(*tile) for tile in pool.tiles}
+            lines = {tile: self._counted(pool, *tile) for tile in pool.tiles}
             programs, seconds = self._ranked(pool, lines, {v: self._waves(pool, v) for _, v in pool.tiles})
             tree = self._tree(seconds, programs)
             total = float(np.log(seconds.min(axis=0)) @ self._weights())
@@ -105,10 +106,14 @@ class Search:
         """Return how the output is divided for tiles of a width."""
         return Waves(vectors * pool.lanes, self.device.cores, base)
 
-    def _counted(self, rows: int, vectors: int) -> Line:
-        """Return the cost of a tile by its instructions: two products or two loads a cycle, without stalls."""
-        cycles = estimate.busy(rows, vectors) / 2
-        return Line(vectors * self.device.vector_bits / 8 / self.device.memory_bandwidth, cycles / self.device.clock_hz)
+    def _counted(self, pool: Pool, rows: int, vectors: int) -> Line:
+        """Return the cost of a tile by its instructions: two products or two loads a cycle, without stalls.
+
+        With pairs, an instruction computes two steps, and a vector holds the operand of both.
+        """
+        steps = PAIR if pool.pairs else 1
+        cycles, item_bytes = estimate.busy(rows, vectors) / 2 / steps, self.device.vector_bits / 8 / steps
+        return Line(vectors * item_bytes / self.device.memory_bandwidth, cycles / self.device.clock_hz)
 
     def _ranked(
         self, pool: Pool, lines: Mapping[tuple[int, int], Line], waves: Mapping[int, Waves]
@@ -172,7 +177,7 @@ class Search:
                 timings.append(Timing(float(elapsed), workload, -(-workload.i // height)))
             finite = all(np.isfinite(t.seconds) for t in timings)
             lines[height, vectors] = (
-                line(timings[0], timings[1], waves[vectors]) if finite else self._counted(height, vectors)
+                line(timings[0], timings[1], waves[vectors]) if finite else self._counted(pool, height, vectors)
             )
         return lines
 

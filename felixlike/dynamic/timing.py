@@ -26,6 +26,7 @@ from felixlike.hardware.placement import pin_threads
 from felixlike.measure import Measurement, Status, Timing
 from felixlike.measure.local.in_turns import in_turns
 from felixlike.measure.outcome import measurement
+from felixlike.measure.packing import Packing
 
 _TIMING = Timing(batch_seconds=4e-4, turns=7)
 """How programs are timed. Chosen by hand."""
@@ -63,7 +64,7 @@ class TileBench(Bench[PooledProgram]):
         self._pools, self._cores = pools, cores
         self._runs: list[Any] = []
         self._packs: list[Any] = []
-        self._shapes: list[tuple[int, ...]] = []
+        self._packings: list[Packing] = []
         self._sizes: tuple[int, ...] = ()
         self._tensors: list[Any] = []
         self._packed: list[Any] = []
@@ -74,8 +75,10 @@ class TileBench(Bench[PooledProgram]):
         return device_name(self.target)
 
     def point(self, program: PooledProgram) -> Point:
-        """Return the width in vectors and both heights. The width determines the pool."""
-        return program[1].vectors, program[1].large, program[1].small
+        """Return the width in vectors and both heights, and a 1 for pairs. Width and pairs determine the pool."""
+        number, tiles = program
+        pairs = (1,) if self._pools[number].pairs else ()
+        return tiles.vectors, tiles.large, tiles.small, *pairs
 
     def fits(self, sizes: tuple[int, ...]) -> bool:
         """Return whether the tensors of these sizes are small enough to be timed."""
@@ -117,10 +120,10 @@ class TileBench(Bench[PooledProgram]):
             functions[f"run{number}"] = kernel.with_attr("global_symbol", f"run{number}")
             for packing in packings:
                 functions[f"pack{number}"] = packing.function.with_attr("global_symbol", f"pack{number}")
-                self._shapes.append(packing.shape)
+                self._packings.append(packing)
         library = codegen.compile_primfuncs(_tvm.IRModule(functions), self.target).jit()
         self._runs = [library[f"run{number}"] for number in range(len(self._pools))]
-        self._packs = [library[f"pack{n}"] for n in range(len(self._pools))] if self._shapes else []
+        self._packs = [library[f"pack{n}"] for n in range(len(self._packings))]
 
     def _shapes_at(self, sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return the shapes of all parameters."""
@@ -144,7 +147,7 @@ class TileBench(Bench[PooledProgram]):
             self._tensors.append(filled.to(dtype))
         if self.operator.constant is not None and not self._packed:
             constant = self._tensors[self.operator.constant]
-            self._packed = [torch.empty(shape, dtype=constant.dtype) for shape in self._shapes]
+            self._packed = [torch.empty(p.shape, dtype=getattr(torch, p.dtype)) for p in self._packings]
             for pack, packed in zip(self._packs, self._packed, strict=True):
                 pack(constant, packed)
         self._sizes = sizes

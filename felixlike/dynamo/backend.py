@@ -294,19 +294,22 @@ class CompiledGraph:
         limits: dict[str, Any] = {"trials": 0}
         if not options.background and options.seconds:
             limits = {"seconds": options.seconds, "trials": options.trials}
+        settings: dict[str, Any] = {"precision": options.precision, "tolerance": options.tolerance}
         while True:
             tensors = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
             self._places = [i for i in tensors if not static[i] or i in changed]
             bound = Bound(self._split.computing, inputs, self._places, self._span).eval()
-            model, buffers = self._captured(bound, inputs, measures=limits["trials"] != 0)
+            model, buffers = self._captured(bound, inputs, options, measures=limits["trials"] != 0)
             if not buffers:
-                call = optimize(model, store=options.file, progress=False, **limits)
+                call = optimize(model, store=options.file, progress=False, **limits, **settings)
                 buffers = call.state  # not known before if the model is an earlier run's
             if not buffers:
                 return call, bound
             changed = changed | {bound.place_of(name) for name in buffers}
 
-    def _captured(self, bound: Bound, inputs: Sequence[Any], *, measures: bool) -> tuple[Any, Collection[str]]:
+    def _captured(
+        self, bound: Bound, inputs: Sequence[Any], options: Options, *, measures: bool
+    ) -> tuple[Any, Collection[str]]:
         """Return a model for `optimize`, and the names of the weights that it changes, as far as known.
 
         A graph of fixed sizes is only exported if nothing is measured, so that an earlier run's model can be used."""
@@ -319,7 +322,7 @@ class CompiledGraph:
         exported = export_model(bound, examples, random=True)
         if not measures:
             return exported, ()
-        imported = import_model(exported)
+        imported = import_model(exported, target=options.target)
         return imported, imported.mutations.buffers
 
     def __call__(self, inputs: Sequence[Any]) -> Any:

@@ -94,8 +94,10 @@ class Tuning:
         words = ["tune", str(folder / "graph.pt2"), "--quiet", "--store", self._store]
         words += ["--seconds", str(self._options.seconds), "--output", str(folder / "tuned.flx")]
         words += ["--in-background-of", str(os.getpid())]
-        if self._options.trials is not None:
-            words += ["--trials", str(self._options.trials)]
+        words += ["--precision", self._options.precision]
+        for name, value in {"trials": self._options.trials, "tolerance": self._options.tolerance}.items():
+            if value is not None:
+                words += [f"--{name}", str(value)]
         with self._lock:
             if self._cancelled or _stopped.is_set():
                 return None

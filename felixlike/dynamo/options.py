@@ -11,6 +11,7 @@ from felixlike._util import option_checks as checks
 from felixlike._util import user_folders
 from felixlike._util.wording import choose_from
 from felixlike.errors import InvalidOption
+from felixlike.hardware import FLOAT32, resolve_target, with_precision
 
 _WHERE = "backend felixlike"
 
@@ -39,6 +40,13 @@ class Options:
     store: str | None = None
     sizes: int = 4
     watch_weights: bool = True
+    precision: str = FLOAT32.name
+    tolerance: float | None = None
+
+    @property
+    def target(self) -> Any:
+        """Return the TVM target of the graphs, with the precision of their products."""
+        return with_precision(resolve_target("cpu"), self.precision)
 
     @property
     def file(self) -> str | None:
@@ -70,12 +78,21 @@ def read_options(given: dict[str, Any], environment: Mapping[str, str]) -> Optio
     texts = {name: environment.get(f"FELIXLIKE_{name.upper()}") for name in names}
     values: dict[str, Any] = {name: _parsed(name, text) for name, text in texts.items() if text}
     values |= given
+    return Options(**_checked(values))
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values of options in their types. Raise InvalidOption."""
+    values = dict(values)
     if "seconds" in values:
         values["seconds"] = checks.real(values["seconds"], "seconds", where=_WHERE, unit="seconds")
     if values.get("trials") is not None:
         values["trials"] = checks.whole(values["trials"], "trials", where=_WHERE)
     if "sizes" in values:
         values["sizes"] = checks.whole(values["sizes"], "sizes", where=_WHERE)
+    if values.get("tolerance") is not None:
+        values["tolerance"] = checks.real(values["tolerance"], "tolerance", where=_WHERE, otherwise="None")
+    with_precision(resolve_target("cpu"), values.get("precision", FLOAT32.name))
     for name in _SWITCHES:
         if not isinstance(values.get(name, True), bool):
             raise InvalidOption(
@@ -83,15 +100,15 @@ def read_options(given: dict[str, Any], environment: Mapping[str, str]) -> Optio
             )
     if values.get("store") is not None:
         values["store"] = str(checks.path(values["store"], "store", error=InvalidOption))
-    return Options(**values)
+    return values
 
 
 def _parsed(name: str, text: str) -> Any:
     """Parse an environment variable. Return text that is not a number unchanged; later checks raise an error."""
     if name in _SWITCHES:
         return {"1": True, "true": True, "0": False, "false": False}.get(text.lower(), text)
-    if name == "store":
+    if name in ("store", "precision"):
         return text
     with contextlib.suppress(ValueError):
-        return float(text) if name == "seconds" else int(text)
+        return float(text) if name in ("seconds", "tolerance") else int(text)
     return text

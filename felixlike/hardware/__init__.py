@@ -17,6 +17,7 @@ from felixlike.hardware.precision import (
     precision_of,
     require_float32,
     with_precision,
+    without_precision,
 )
 from felixlike.hardware.presets import described, gpus, machines, read_description
 from felixlike.hardware.probe import host_device
@@ -81,4 +82,5 @@ __all__ = [
     "simulated",
     "target_device",
     "with_precision",
+    "without_precision",
 ]

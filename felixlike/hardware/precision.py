@@ -176,6 +176,15 @@ def with_precision(target: Any, name: Any) -> Any:
     return _tvm.Target({**target.export(), _ATTRIBUTE: precision.name})
 
 
+def without_precision(target: Any) -> Any:
+    """Return a TVM target that computes in float32.
+
+    Args:
+        target: A TVM target.
+    """
+    return _tvm.Target({name: value for name, value in target.export().items() if name != _ATTRIBUTE})
+
+
 def checked_precision(target: Any) -> Any:
     """Return a TVM target after checking its precision. Raises UnknownTarget if the target cannot compute in it."""
     try:
@@ -188,18 +197,18 @@ def checked_precision(target: Any) -> Any:
 
 
 def require_float32(target: Any) -> None:
-    """Check that a target computes in float32, as dynamic sizes require.
+    """Check that a GPU's target computes in float32, as kernels for dynamic sizes do there.
 
     Args:
-        target: A TVM target.
+        target: A TVM target. Those of CPUs may have any precision.
 
     Raises:
         InvalidOption: If it has another precision.
     """
     precision = precision_of(target)
-    if precision.is_reduced:
+    if precision.is_reduced and not kind_of(target).on_host:
         raise InvalidOption(
-            f"dynamic sizes do not support precision {precision.name}",
+            f"dynamic sizes on GPUs do not support precision {precision.name}",
             where="precision",
             remedy='use precision="float32", or replace every Dim by a size',
         )

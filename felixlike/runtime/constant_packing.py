@@ -13,11 +13,12 @@ import numpy as np
 
 from felixlike import _tvm, codegen
 from felixlike.errors import InvalidSchedule
+from felixlike.hardware import FLOAT32
 from felixlike.measure.packing import Packing, cut
 
 _HALF = "bfloat16"
 
-_LEAST_INFINITE = (2 - 2.0**-8) * 2.0**127
+LEAST_INFINITE = (2 - 2.0**-8) * 2.0**127
 """The least number that rounds to infinity in bfloat16: half a unit above the largest one, a tie that goes to even."""
 
 Pieces = Mapping[str, tuple[Any, tuple[Packing, ...]]]
@@ -75,17 +76,22 @@ def _refusal(name: str, packing: Packing, constant: Any) -> InvalidSchedule | No
             where=name,
             remedy="use a schedule without a packing block",
         )
-    if packing.dtype != _HALF or str(constant.value.dtype) == _HALF:
-        return None
-    sizes = np.abs(constant.value.numpy())
-    largest = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
-    if largest < _LEAST_INFINITE:
+    largest = 0.0 if packing.dtype != _HALF else largest_finite(constant)
+    if largest < LEAST_INFINITE:
         return None
     return InvalidSchedule(
         f"{packing.dtype} has no number near {largest:.6g}, which parameter {packing.parameter} contains",
         where=name,
         remedy='use precision="float32", or scale the weights down',
     )
+
+
+def largest_finite(constant: Any) -> float:
+    """Return the largest finite absolute value of a Relax constant in float32; 0 for other types and without any."""
+    if str(constant.value.dtype) != FLOAT32.name:
+        return 0.0
+    sizes = np.abs(constant.value.numpy())
+    return float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
 
 
 def _rewritten(module: Any, pieces: Pieces, packer: _Packer) -> Any:

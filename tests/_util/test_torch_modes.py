@@ -169,17 +169,18 @@ def test_models_compile_and_run_in_every_mode(mode: Any) -> None:
     with torch.no_grad():
         want = MODEL(X)
     with mode():
+        casts = torch.is_autocast_enabled("cpu")  # it is part of what the model computes
         imported = import_model(MODEL, X)
         compiled = compile_model(imported)
-        verification = max_relative_error(compiled, MODEL, imported.examples)
+        verification = max_relative_error(compiled, imported.original, imported.examples)
         made_in_mode = X.clone()
-        for x in (X, made_in_mode):
-            assert compiled(x).dtype is torch.float32
-            torch.testing.assert_close(compiled(x), want)
-    assert verification.error < 1e-5
+        inside = [compiled(x) for x in (X, made_in_mode)]
+    assert verification.error < (1e-2 if casts else 1e-5)
     assert verification.reference == "float64"
-    for x in (X, made_in_mode):
-        torch.testing.assert_close(compiled(x), want)
+    for output in (*inside, compiled(X), compiled(made_in_mode)):
+        assert output.dtype is (torch.bfloat16 if casts else torch.float32)
+        near: dict[str, Any] = {"rtol": 2e-2, "atol": 2e-2} if casts else {}
+        torch.testing.assert_close(output, want, check_dtype=not casts, **near)
 
 
 def test_a_search_works_with_all_modes_set(tmp_path: Path) -> None:
@@ -193,9 +194,10 @@ def test_a_search_works_with_all_modes_set(tmp_path: Path) -> None:
         loaded = fx.load(tmp_path / "model.flx")
         output = loaded(x)
     assert tuned.report.trials == 6
-    assert tuned.report.error < 1e-5
+    assert tuned.report.error < 1e-2
+    assert output.dtype is torch.bfloat16  # of autocast
     with torch.no_grad():
-        torch.testing.assert_close(output, wide(x))
+        torch.testing.assert_close(output.float(), wide(x), rtol=2e-2, atol=2e-2)
 
 
 def test_cost_model_and_formulas_are_equal_in_every_mode(mode: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,12 @@ def _tree(vectors: int, highest: int) -> Tree[Program]:
     return Branch(0, 9, Leaf(Program(highest, 0, vectors)), Branch(0, 30, Leaf(pair), Leaf(Program(2, 2, vectors))))
 
 
-def _compiled(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree[Program]) -> Run:
+def _compiled(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree[Program], *, pairs: bool = False) -> Run:
     """Compile a function of the inputs and the output's shape that checks that no memory after the output changes."""
     operator = read_operator(func)
     assert operator is not None
-    pool = Pool(tuple(tiles), lanes)
+    assert operator.has_pairs or not pairs
+    pool = Pool(tuple(tiles), lanes, pairs)
     kernel, packings = emit(
         operator, pool, lambda rows: statements(tree, operator.symbols, rows, highest_of(pool)), cores=2
     )
@@ -49,10 +51,10 @@ def _compiled(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree[Pr
     def call(*inputs: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         arguments = list(inputs)
         for packing in packings:
-            arguments[packing.parameter] = torch.full(packing.shape, torch.nan, dtype=inputs[0].dtype)
+            arguments[packing.parameter] = torch.full(packing.shape, torch.nan, dtype=getattr(torch, packing.dtype))
             library["pack"](inputs[packing.parameter], arguments[packing.parameter])
         size = torch.Size(shape).numel()
-        memory = torch.full((size + _GUARD,), 7.5, dtype=inputs[0].dtype)
+        memory = torch.full((size + _GUARD,), 7.5, dtype=getattr(torch, operator.dtype))
         output = memory[:size].view(shape)
         main(*arguments, output)
         assert bool((memory[size:] == 7.5).all()), "it wrote behind its output"
@@ -65,44 +67,100 @@ def _close(result: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool((result - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max())))
 
 
-@pytest.mark.parametrize(("n", "vectors"), [(48, 1), (50, 2), (64, 2), (7, 1)])
-def test_dense_layers_are_correct_at_every_size(n: int, vectors: int) -> None:
-    func = operators.dense(24, n, activation=_tvm.topi.nn.relu)
-    call = _compiled(func, [(rows, vectors) for rows in range(1, 8)], 16, _tree(vectors, 7))
+def _factor(x: torch.Tensor, *, pairs: bool) -> torch.Tensor:
+    """Return a factor in float64, rounded to bfloat16 for products in pairs."""
+    return x.bfloat16().double() if pairs else x.double()
+
+
+FORMS = pytest.mark.parametrize("pairs", [False, True], ids=["float32", "pairs"])
+"""How products are computed. Pairs round both factors first, sums are the same."""
+
+
+@FORMS
+@pytest.mark.parametrize(("n", "k", "vectors"), [(48, 24, 1), (50, 24, 2), (64, 23, 2), (7, 2, 1)])
+def test_dense_layers_are_correct_at_every_size(n: int, k: int, vectors: int, *, pairs: bool) -> None:
+    func = operators.dense(k, n, activation=_tvm.topi.nn.relu)
+    call = _compiled(func, [(rows, vectors) for rows in range(1, 8)], 16, _tree(vectors, 7), pairs=pairs)
     generator = torch.Generator().manual_seed(0)
-    w, b = torch.randn(n, 24, generator=generator), torch.randn(n, generator=generator)
+    w, b = torch.randn(n, k, generator=generator), torch.randn(n, generator=generator)
+    right = _factor(w, pairs=pairs).T
     for t in range(1, 129):
-        x = torch.randn(t, 24, generator=generator)
-        assert _close(call(x, w, b, shape=(t, n)), torch.relu(x.double() @ w.double().T + b)), t
+        x = torch.randn(t, k, generator=generator)
+        assert _close(call(x, w, b, shape=(t, n)), torch.relu(_factor(x, pairs=pairs) @ right + b)), t
 
 
+@FORMS
 @pytest.mark.parametrize("k", [16, 11])
-def test_attention_scores_are_correct_at_every_size(k: int) -> None:
+def test_attention_scores_are_correct_at_every_size(k: int, *, pairs: bool) -> None:
     """Columns are dynamic as well, and the second operand is transposed, both with and without whole square tiles."""
     tiles = [(rows, vectors) for vectors in (1, 2) for rows in range(1, 6)]
     tree = Branch(0, 20, _tree(1, 5), _tree(2, 5))
-    call = _compiled(operators.scores(3, k), sorted(tiles), 16, tree)
+    call = _compiled(operators.scores(3, k), sorted(tiles), 16, tree, pairs=pairs)
     generator = torch.Generator().manual_seed(0)
     for t in range(1, 129):
         a, b = torch.randn(3, t, k, generator=generator), torch.randn(3, t, k, generator=generator)
-        assert _close(call(a, b, shape=(3, t, t)), a.double() @ b.double().transpose(1, 2)), t
+        expected = _factor(a, pairs=pairs) @ _factor(b, pairs=pairs).transpose(1, 2)
+        assert _close(call(a, b, shape=(3, t, t)), expected), t
 
 
+@FORMS
 @pytest.mark.parametrize("n", [32, 20])
-def test_sums_over_a_dynamic_axis_are_correct_at_every_size(n: int) -> None:
-    call = _compiled(operators.mixed(3, n), [(rows, 2) for rows in range(1, 6)], 16, _tree(2, 5))
+def test_sums_over_a_dynamic_axis_are_correct_at_every_size(n: int, *, pairs: bool) -> None:
+    call = _compiled(operators.mixed(3, n), [(rows, 2) for rows in range(1, 6)], 16, _tree(2, 5), pairs=pairs)
     generator = torch.Generator().manual_seed(0)
     for t in range(1, 129):
         a, b = torch.randn(3, t, t, generator=generator), torch.randn(3, t, n, generator=generator)
-        assert _close(call(a, b, shape=(3, t, n)), a.double() @ b.double()), t
+        assert _close(call(a, b, shape=(3, t, n)), _factor(a, pairs=pairs) @ _factor(b, pairs=pairs)), t
 
 
-def test_products_with_three_dynamic_axes_are_correct() -> None:
-    call = _compiled(operators.product(), [(rows, 1) for rows in range(1, 5)], 16, _tree(1, 4))
+@FORMS
+def test_products_with_three_dynamic_axes_are_correct(*, pairs: bool) -> None:
+    call = _compiled(operators.product(), [(rows, 1) for rows in range(1, 5)], 16, _tree(1, 4), pairs=pairs)
     generator = torch.Generator().manual_seed(0)
     for m, n, k in [(1, 1, 1), (2, 3, 5), (17, 33, 7), (53, 16, 1), (5, 31, 64), (128, 1, 2)]:
         a, b = torch.randn(m, k, generator=generator), torch.randn(k, n, generator=generator)
-        assert _close(call(a, b, shape=(m, n)), a.double() @ b.double()), (m, n, k)
+        assert _close(call(a, b, shape=(m, n)), _factor(a, pairs=pairs) @ _factor(b, pairs=pairs)), (m, n, k)
+
+
+def test_infinities_and_nan_of_pairs_are_those_of_pytorch() -> None:
+    """Finite numbers above the largest one of bfloat16 become infinite, as they do in PyTorch."""
+    call = _compiled(operators.dense(9, 16), [(rows, 1) for rows in range(1, 4)], 16, _tree(1, 3), pairs=True)
+    x, w, b = torch.randn(7, 9), torch.randn(16, 9), torch.zeros(16)
+    x[0, 1], x[1, 2], x[2, 3], x[3, 4], x[4, 0], x[4, 1] = (
+        torch.nan,
+        torch.inf,
+        -torch.inf,
+        3.4e38,
+        torch.inf,
+        -torch.inf,
+    )
+    x[5, 8] = torch.tensor(0x7F800001, dtype=torch.int32).view(torch.float32)  # rounding must not make it infinite
+    w[:, :2] = w[:, :2].abs()
+    expected = (_factor(x, pairs=True) @ _factor(w, pairs=True).T).float()
+    got = call(x, w, b, shape=(7, 16))
+    assert torch.isnan(expected[[0, 4, 5]]).all()
+    assert torch.isinf(expected[1:4]).all()
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_factors_in_bfloat16_are_read_in_place() -> None:
+    """Nothing is copied before the product if pairs of the first factor are neighbours."""
+    for k, copies in ((24, 0), (23, 1)):
+        operator = read_operator(operators.dense(k, 32, dtype="bfloat16", sums="float32"))
+        assert operator is not None
+        assert operator.has_half_factors
+        pool = Pool(((1, 1), (2, 1)), 16, pairs=True)
+        cover = partial(statements, _tree(1, 2), operator.symbols, highest=highest_of(pool))
+        kernel, _ = emit(operator, pool, cover, cores=2)
+        allocated = [a.buffer for a in _tvm.found(kernel.body, _tvm.tirx.AllocBuffer)]
+        assert sum(buffer.name == "rounded" for buffer in allocated) == copies
+        w, b = torch.randn(32, k).bfloat16(), torch.randn(32).bfloat16()
+        call = _compiled(
+            operators.dense(k, 32, dtype="bfloat16", sums="float32"), [(1, 1), (2, 1)], 16, _tree(1, 2), pairs=True
+        )
+        for t in (1, 2, 13, 40):
+            x = torch.randn(t, k).bfloat16()
+            assert _close(call(x, w, b, shape=(t, 32)), x.double() @ w.double().T + b), t
 
 
 def test_float64_products_with_half_the_lanes_are_correct() -> None:

@@ -11,6 +11,7 @@ from support import dynamic_operators as operators
 from felixlike import dynamic, records
 from felixlike.cli import main
 from felixlike.dynamic.bench import Timings
+from felixlike.dynamic.emit import Pool
 from felixlike.dynamic.fitting import Scored, _timed, fitted, fitted_sia
 from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
 from felixlike.dynamic.gpu.timing import BlockBench
@@ -32,7 +33,7 @@ def _filled(path: Path, seconds_of: dict[Program, float]) -> None:
     assert operator is not None
     target = resolve_target("cpu")
     with records.open(path) as store:
-        bench = TileBench(operator, target, [], cores=1, timings=Timings(store), name="dense")
+        bench = TileBench(operator, target, [Pool((), 16)], cores=1, timings=Timings(store), name="dense")
         for size in _SIZES:
             timed = [program for program in seconds_of if program.at(size[0])]
 

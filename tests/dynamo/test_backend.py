@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -409,8 +410,59 @@ def test_options_of_the_call_override_the_environment() -> None:
         ({}, {"FELIXLIKE_SECONDS": "soon"}, "seconds.*'soon'"),
         ({}, {"FELIXLIKE_BACKGROUND": "perhaps"}, "background.*'perhaps'"),
         ({"watch_weights": 1}, {}, "watch_weights.*1"),
+        ({"precision": "half"}, {}, "'half' is not a precision"),
+        ({"precision": "tf32"}, {}, "tf32 needs tensor cores, but a CPU has none"),
+        ({"precision": None}, {}, "None is not a precision"),
+        ({}, {"FELIXLIKE_PRECISION": "bf16"}, "'bf16' is not a precision"),
+        ({"tolerance": -1e-3}, {}, "tolerance.*-0.001"),
+        ({"tolerance": math.nan}, {}, "tolerance.*nan"),
+        ({}, {"FELIXLIKE_TOLERANCE": "small"}, "tolerance.*'small'"),
     ],
 )
 def test_bad_options_are_named(given: dict[str, Any], environment: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidOption, match=text):
         read_options(given, environment)
+
+
+def test_the_precision_and_its_tolerance_are_those_of_optimize(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """One row takes the time of loading the weights, which are rounded on every processor."""
+    made = _made(monkeypatch)
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024)).eval(), torch.randn(1, 1024)
+    with torch.no_grad():
+        exact, outputs = model(x), []
+        cases: list[dict[str, Any]] = [{}, {"precision": "bfloat16"}, {"precision": "bfloat16", "tolerance": 1e-6}]
+        for more in cases:
+            torch._dynamo.reset()
+            outputs.append(torch.compile(model, backend="felixlike", options={**options, **more})(x))
+    precisions = [{task.precision for task in call.report.tasks} for call in made]
+    assert precisions == [{"float32"}, {"bfloat16"}, {"float32"}]
+    errors = [float((output - exact).abs().max() / exact.abs().max()) for output in outputs]
+    assert errors[0] < 1e-5
+    assert 1e-4 < errors[1] < 2e-2
+    assert errors[2] < 1e-5
+
+
+def test_dynamic_sizes_are_compiled_in_the_precision(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    made = _made(monkeypatch)
+    model = _model()
+    compiled = torch.compile(model, backend="felixlike", dynamic=True, options={**options, "precision": "bfloat16"})
+    with torch.no_grad():
+        for rows in (4, 6):
+            x = torch.randn(rows, 12)
+            torch.testing.assert_close(compiled(x), model(x), rtol=2e-2, atol=2e-2)
+    assert [call.report.precision for call in made] == ["bfloat16"]
+
+
+def test_autocast_around_calls_of_a_compiled_model_gives_its_answers(options: dict[str, Any]) -> None:
+    model, x = _model(), torch.randn(4, 12)
+    compiled = torch.compile(model, backend="felixlike", options=options)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotCompiledWarning)
+        for casts in (False, True, False, True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=casts):
+                got, expected = compiled(x), model(x)
+            assert got.dtype == expected.dtype == (torch.bfloat16 if casts else torch.float32)
+            torch.testing.assert_close(got, expected)

@@ -90,13 +90,15 @@ def test_the_tuned_result_replaces_the_graph(tuners: Tuners, options: dict[str, 
     with torch.no_grad():
         optimize(_Graph(), (x,), trials=0, progress=False).save(tmp_path / "tuned")
         tuners.result = tmp_path / "tuned"
+        options |= {"precision": "bfloat16", "tolerance": 0.02}
         compiled = torch.compile(model, backend="felixlike", options=options)
-        torch.testing.assert_close(compiled(x), model(x))
+        torch.testing.assert_close(compiled(x), model(x), rtol=0.02, atol=0.02)
         _until(lambda: tuners.commands and not tuners.folder.exists())
         assert torch.equal(compiled(x), torch.full((4, 8), 7.0))
     module, *words = tuners.commands[0]
     assert (module, words[0]) == ("felixlike", "tune")
-    for name, value in (("--seconds", "30.0"), ("--trials", "3"), ("--store", options["store"])):
+    expected = {"--seconds": "30.0", "--trials": "3", "--store": options["store"]}
+    for name, value in (expected | {"--precision": "bfloat16", "--tolerance": "0.02"}).items():
         assert words[words.index(name) + 1] == value
     assert words[words.index("--in-background-of") + 1] == str(os.getpid())
 

@@ -25,13 +25,16 @@ def _func(*tensors: Any, constants: tuple[int, ...] = ()) -> Any:
     return with_indices(_tvm.te.create_prim_func(list(tensors)), CONSTANTS, constants)
 
 
-def dense(k: int, n: int, *, activation: Callable[[Any], Any] | None = None, dtype: str = "float32") -> Any:
-    """activation(X[T, k] · W[n, k]ᵀ + b), W and b constant."""
+def dense(
+    k: int, n: int, *, activation: Callable[[Any], Any] | None = None, dtype: str = "float32", sums: str = ""
+) -> Any:
+    """activation(X[T, k] · W[n, k]ᵀ + b), W and b constant. sums: dtype of the sums and the result, if another."""
     te, t = _tvm.te, symbol()
     x, w, b = _input(t, k, name="X", dtype=dtype), _input(n, k, name="W", dtype=dtype), _input(n, name="b", dtype=dtype)
     r = te.reduce_axis((0, k), name="r")
-    y = te.compute((t, n), lambda i, j: te.sum(x[i, r] * w[j, r], axis=r), name="Y")
-    z = te.compute((t, n), lambda i, j: y[i, j] + b[j], name="Z")
+    wide = sums or dtype
+    y = te.compute((t, n), lambda i, j: te.sum(x[i, r].astype(wide) * w[j, r].astype(wide), axis=r), name="Y")
+    z = te.compute((t, n), lambda i, j: y[i, j] + b[j].astype(wide), name="Z")
     return _func(x, w, b, z if activation is None else activation(z), constants=(1, 2))
 
 

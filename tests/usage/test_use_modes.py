@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import felixlike as fx
 from felixlike._util.torch_modes import default_dtype
+from felixlike.errors import InvalidModel
 from felixlike.tuning import one_thread
 
 
@@ -25,12 +26,6 @@ def deterministic() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-@contextlib.contextmanager
-def _both(one: Any, other: Any) -> Iterator[None]:
-    with one, other:
-        yield
 
 
 class Counting(TorchFunctionMode):
@@ -47,8 +42,6 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
     "set_grad_enabled": lambda: torch.set_grad_enabled(False),
-    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    "autocast in inference_mode": lambda: _both(torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)),
     "float64 by default": lambda: default_dtype(torch.float64),
     "bfloat16 by default": lambda: default_dtype(torch.bfloat16),
     "meta by default": lambda: torch.device("meta"),
@@ -74,3 +67,58 @@ def test_modes_do_not_change_outputs(mode: str, model: nn.Module, x: torch.Tenso
         assert (torch.get_default_dtype(), torch.is_grad_enabled()) == (dtype, grad)
     for output in (inside, again, fast(x)):
         torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_autocast_around_optimize_is_that_of_the_model(
+    mode: Callable[[], Any], model: nn.Module, x: torch.Tensor, tmp_path: Path
+) -> None:
+    """Types are fixed by the modes in which a model is optimized, as with torch.compile."""
+    with mode(), torch.autocast("cpu", torch.bfloat16):
+        expected = model(x)
+        fast = fx.optimize(model, (x,), 0, progress=False)
+        inside = fast(x)
+        assert torch.is_autocast_enabled("cpu")
+    fast.save(tmp_path / "model.flx")
+    assert "forward" not in vars(model)
+    for output in (inside, fx.load(tmp_path / "model.flx")(x), fast(x)):
+        assert output.dtype == expected.dtype == torch.bfloat16
+        assert (output - expected).abs().max() <= 2.0**-6 * expected.abs().max()
+
+
+def test_autocast_around_optimize_keeps_names_and_state() -> None:
+    class Counted(nn.Module):
+        count: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 8)
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, data: torch.Tensor, *, scale: float = 2.0) -> torch.Tensor:
+            self.count.add_(1)
+            result: torch.Tensor = self.layer(data) * scale
+            return result
+
+    model, data = Counted().eval(), torch.randn(4, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        fast = fx.optimize(model, {"data": (fx.Dim("n", range(1, 9)), 16)}, 0, progress=False)
+    assert float(model.count) == 0
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        expected = model(data)
+    assert fast.report.model == "Counted"
+    assert (fast(data=data) - expected).abs().max() <= 2.0**-6 * expected.abs().max()
+    assert float(fast.state["count"]) == 1
+
+
+def test_autocast_around_optimize_refuses_a_replaced_forward(model: nn.Module, x: torch.Tensor) -> None:
+    model.forward = model.forward
+    with torch.autocast("cpu"), pytest.raises(InvalidModel, match=r"forward was replaced.* in the model's forward"):
+        fx.optimize(model, (x,), 0, progress=False)
+
+
+def test_autocast_around_a_call_changes_nothing(model: nn.Module, x: torch.Tensor) -> None:
+    fast = fx.optimize(model, (x,), 0, progress=False)
+    expected = fast(x)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(fast(x), expected)

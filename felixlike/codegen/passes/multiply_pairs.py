@@ -53,7 +53,7 @@ def _changed(func: Func) -> Func:
     func = _tvm.structural_map(func, (_tvm.tirx.Add, _without_zero))
     marked = [loop for loop in _tvm.found(func.body, _tvm.tirx.For) if Pairs.on(loop)]
     stored = [store.buffer for loop in marked for store in _tvm.found(loop.body, _tvm.tirx.BufferStore)]
-    words = [(b, _tvm.tirx.decl_buffer((int(b.shape[0]) // _PAIR,), _WORD, name=b.name)) for b in stored if is_half(b)]
+    words = [(b, _tvm.tirx.decl_buffer(_words_of(b), _WORD, name=b.name)) for b in stored if is_half(b)]
     errors: list[CompilationFailed] = []
 
     def change(loop: Loop) -> Stmt:
@@ -69,6 +69,12 @@ def _changed(func: Func) -> Func:
     if _marked(func):
         raise _unlike("it is not the only statement in a vectorized loop")
     return _with_words(func, words)
+
+
+def _words_of(buffer: Buffer) -> tuple[TirExpr]:
+    """Return the shape of a flat buffer of pairs in words."""
+    (size,) = buffer.shape
+    return (_tvm.simplify(_tvm.tirx.floordiv(size, _tvm.tirx.const(_PAIR, str(size.ty.dtype)))),)
 
 
 def _new(buffer: Buffer, replaced: _Buffers) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._util.spent import on
 from felixlike._util.torch_compat import is_fake, pytree, recurrent_shapes
-from felixlike._util.torch_modes import alone, callers_dtype
+from felixlike._util.torch_modes import alone, callers_autocast, callers_dtype
 from felixlike._util.wording import advice
 from felixlike.errors import (
     EmptyModel,
@@ -27,6 +27,7 @@ from felixlike.errors import (
 )
 from felixlike.frontend.imported import InputSpec, Source
 from felixlike.frontend.importers import decompositions
+from felixlike.frontend.importers.autocast import under_autocast
 from felixlike.frontend.importers.converters import CONVERTERS
 from felixlike.frontend.importers.dtypes import check_dtypes, check_tensor, with_right_types
 from felixlike.frontend.importers.input_shapes import (
@@ -143,6 +144,8 @@ def export_module(
     training = differing_parts(model)
     model = _ready(model)
     _check_tensors(model, name)
+    if (dtype := callers_autocast()) is not None:
+        model = under_autocast(model, dtype)
     parameters = parameters_of(model.forward)
     args, kwargs = _bind(user_inputs, parameters, name)
     tensors = tuple(value.value() for value in args)

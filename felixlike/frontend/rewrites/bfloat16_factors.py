@@ -81,11 +81,12 @@ def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
 
 def _has_pairs(product: Any) -> bool:
     """Return whether schedules may multiply the factors of a product in pairs."""
+    last: Any = shape(product.args[0])[-1]
     if operator(product) == "matmul":
-        return shape(product.args[0])[-1] > 1
+        return not isinstance(last, int) or last > 1
     attrs = product.attrs
     layouts = (attrs.data_layout, attrs.kernel_layout)
-    return layouts == LAYOUTS[operator(product)] and int(attrs.groups) == 1 and shape(product.args[0])[-1] % 2 == 0
+    return layouts == LAYOUTS[operator(product)] and int(attrs.groups) == 1 and isinstance(last, int) and last % 2 == 0
 
 
 def _narrow(factor: Any, known: Bindings, rewriter: Rewriter) -> Any:

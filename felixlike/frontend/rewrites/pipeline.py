@@ -137,7 +137,7 @@ REWRITES = [
     # Few queries are multiplied with the keys and values of their group at once, which are not repeated for each.
     function_pass(with_grouped_heads),
     # Products of tensors in bfloat16 read them as they are.
-    function_pass(with_bfloat16_factors, *_CPU, of=lambda target: [target_device(target)], static=True),
+    function_pass(with_bfloat16_factors, *_CPU, of=lambda target: [target_device(target)]),
     # Products read transposed factors in place.
     function_pass(with_transposed_factors, static=True),
     # Convolutions whose channels or columns do not fill vectors are padded.

@@ -26,6 +26,9 @@ from felixlike.spaces.roles import Roles
 PAIR = 2
 """Steps of the reduction that one instruction computes."""
 
+MARK = Pairs(PRECISIONS.index(BFLOAT16))
+"""The annotation of a loop over a pair."""
+
 
 def fits(contraction: Contraction, roles: Roles, *, padded: bool = False) -> bool:
     """Return whether the products of a contraction can be computed in pairs.
@@ -81,7 +84,7 @@ def are_given(schedule: Schedule, block: BlockRef) -> bool:
 
 def mark(schedule: Schedule, loop: LoopRef) -> None:
     """Annotate a loop over a pair."""
-    Pairs(PRECISIONS.index(BFLOAT16)).put(schedule, loop)
+    MARK.put(schedule, loop)
 
 
 def is_marked(schedule: Schedule) -> bool:
