@@ -137,22 +137,22 @@ def test_runs_are_written_one_by_one_and_not_repeated(
     assert file.read_bytes() == before
 
 
+@pytest.mark.timeout(900)  # each of TVM's workers imports TVM and its tensor intrinsics
 def test_stock_metaschedule_measures_candidates(tmp_path: Path) -> None:
     task = make_task(op.matmul(32, 32, 32), resolve_target("cpu"), name="matmul")
     job = _job(over_time.STOCK, target="cpu", seconds=math.inf)
     done = Trials([0], [1.0], [5.0], [0.0], [0.0])  # of an interrupted run
     with (tmp_path / "candidates.jsonl").open("w") as lines:
-        options = {"max_trials_global": 6, "num_trials_per_iter": 3, "cost_model": "random"}  # "xgb" needs a package
+        options = {"max_trials_global": 3, "num_trials_per_iter": 3, "cost_model": "random"}  # "xgb" needs a package
         over_time_run._stock(job, [task], tmp_path, done, lines, **options)
     rows = list(over_time.candidates_of(tmp_path))
-    assert len(rows) == 6
-    assert [index for index, _, _ in rows] == [0] * 6
+    assert [index for index, _, _ in rows] == [0] * 3
     assert 0 < min(latency for _, latency, _ in rows) < 1e-2
     elapsed = [at for _, _, at in rows]
     assert elapsed == sorted(elapsed)
     assert elapsed[0] > 5.0
     assert elapsed[-1] < time.monotonic() - float((tmp_path / "started").read_text())
-    assert (tmp_path / "tvm" / "database_tuning_record.json").read_text().count("\n") == 6
+    assert (tmp_path / "tvm" / "database_tuning_record.json").read_text().count("\n") == 3
 
 
 def test_a_run_of_stock_metaschedule_without_candidates_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
