@@ -175,11 +175,14 @@ def text(runs: Sequence[Run], batches: Sequence[dict[str, Any]], names: Sequence
     """
     operators = [run for run in runs if not run.is_network]
     networks = [run for run in runs if run.is_network]
-    lines = [
+    head = [
         "Simulated devices: seconds are the CPU seconds of the search plus the predicted ones of builds and calls. A",
         "simulated time has the same error whichever evaluator is used: what the adaptive evaluator loses is in the",
         "table of micro-batches. Cells: median over seeds [95 % confidence interval of the median; smallest and",
         "largest where there are fewer than 6 seeds].",
+    ]
+    lines = [
+        *(head if runs else ["No searches yet, only what the stores in data/ hold."]),
         *_speedups(operators, "operator"),
         *_speedups(networks, "network"),
         *_ends(operators),

@@ -281,14 +281,14 @@ def _of_pool(name: str, kernel: DynamicKernel, sizes: Sequence[int]) -> dict[str
 
 def _padding(name: str, kernel: DynamicKernel, t: int) -> float:
     """Return the padded share of the computation. Only columns are padded, because rows are covered exactly."""
-    from felixlike.dynamic.padding import padding_share
+    from felixlike.dynamic.emit import Pool, computed_columns
     from felixlike.hardware import host_device
 
     program = kernel.program(T=t)
     columns = DENSE[name][1] if name in DENSE else t if name.endswith("NT") else _HEAD
     combination = program.at(t)
     assert combination is None or combination.size == t
-    return padding_share((columns,), (program.vectors * host_device().unit.lanes(32),))
+    return 1 - columns / computed_columns(columns, program.vectors, Pool(kernel.tiles, host_device().unit.lanes(32)))
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def row_of(job: Job, folder: Path, *, quiet: bool = False) -> dict[str, Any]:
         seconds of the last one; "interrupted", how often the run was interrupted.
 
     Raises:
-        RunFailed: The process failed.
+        RunFailed: The process failed, or stock MetaSchedule measured nothing within its seconds.
         KeyboardInterrupt: The run was interrupted. Calling this again continues it.
     """
     place = folder / job.name
@@ -155,6 +155,11 @@ def row_of(job: Job, folder: Path, *, quiet: bool = False) -> dict[str, Any]:
     (place / "job.json").write_text(json.dumps(asdict(job)))
     _run_process(place, job, quiet=quiet)
     row = _read(job, place)
+    if job.strategy == STOCK and not row["candidates"]:
+        raise RunFailed(
+            f"{STOCK}: no candidate within {job.seconds:g} s, since TVM reports them after its first rounds of 64 for "
+            "each task; set more --seconds"
+        )
     shutil.rmtree(place, ignore_errors=True)
     return row
 

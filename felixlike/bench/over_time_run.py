@@ -24,6 +24,10 @@ from felixlike.search import make_strategy
 _NO_LIMIT = 1_000_000_000
 """Trials of stock MetaSchedule, which its time limits."""
 
+_WORKER_SECONDS = 600.0
+"""Time limit of TVM's workers, s, which includes their import of TVM. On a busy machine, TVM's 30 s are not enough for
+this import, so that every build fails. No candidate comes near either limit. Chosen by hand."""
+
 
 def main() -> int:
     """Do the run. Return 0, or 130 if it was interrupted."""
@@ -74,10 +78,10 @@ def _ours(job: Job, tasks: Sequence[Task], place: Path, done: Trials, lines: Tex
     )
 
 
-def _stock(job: Job, tasks: Sequence[Task], place: Path, done: Trials, lines: TextIO) -> None:
+def _stock(job: Job, tasks: Sequence[Task], place: Path, done: Trials, lines: TextIO, **options: Any) -> None:
     """Do what `tune_relax` does after it has split a network, on our tasks, until the parent ends the process.
 
-    TVM's database in the folder holds the candidates of an interrupted run."""
+    TVM's database in the folder holds the candidates of an interrupted run. Options are those of TVM's `tune_tasks`."""
     ms = _tvm.ms
     extracted = [
         ms.ExtractedTask(task.name, task.module, task.target, [task.module], int(task.weight)) for task in tasks
@@ -101,13 +105,15 @@ def _stock(job: Job, tasks: Sequence[Task], place: Path, done: Trials, lines: Te
         tasks=contexts,
         task_weights=weights,
         work_dir=folder,
-        max_trials_global=_NO_LIMIT,
+        builder=ms.builder.LocalBuilder(max_workers=contexts[0].num_threads, timeout_sec=_WORKER_SECONDS),
+        runner=ms.runner.LocalRunner(timeout_sec=_WORKER_SECONDS),
         measure_callbacks=[
             ms.measure_callback.AddToDatabase(),
             ms.measure_callback.RemoveBuildArtifact(),
             ms.measure_callback.UpdateCostModel(),
             Note(),
         ],
+        **{"max_trials_global": _NO_LIMIT, **options},
     )
 
 

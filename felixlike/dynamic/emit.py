@@ -8,7 +8,8 @@
 
 Input: an `Operator`, a `Pool` of tiles, and a function that returns the cover of the rows. Output: a PrimFunc of plain
 loops, and the packing of a constant operand. Tiles have no bounds tests: rows are covered exactly (FTuner §V-A), and
-columns beyond the end are computed (DietCode's local padding) but not written.
+columns beyond the end are computed (DietCode's local padding) but not written. The last columns get narrower tiles if
+the pool has them.
 """
 
 from __future__ import annotations
@@ -87,11 +88,28 @@ class _Share:
         at: Values of the axes other than rows and columns, by variable.
         panel: Index of the panel.
         column: First column of the panel.
+        vectors: Width of its tiles in vectors.
     """
 
     at: Places
     panel: Any
     column: Any
+    vectors: Any
+
+
+def narrow_widths(tiles: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the widths in vectors, ascending, whose tiles have every height of the wider tiles."""
+    widths = sorted({vectors for _, vectors in tiles})
+    heights = {width: {rows for rows, vectors in tiles if vectors == width} for width in widths}
+    return [w for w in widths if any(o > w for o in widths) and all(heights[o] <= heights[w] for o in widths if o > w)]
+
+
+def computed_columns(columns: int, vectors: int, pool: Pool) -> int:
+    """Return how many columns a program of a width in vectors computes to cover some: those beyond are padding."""
+    width = vectors * pool.lanes
+    rest = columns % width
+    narrow = (fewer * pool.lanes for fewer in narrow_widths(pool.tiles) if rest <= fewer * pool.lanes)
+    return columns - rest + (min(width, next(narrow, width)) if rest else 0)
 
 
 class _Emitter:
@@ -142,7 +160,8 @@ class _Emitter:
                 quotient = named("quotient", tirx.floordiv(quotient, axis.extent))
             first = named("first", tirx.floordiv(chunk * tiles, chunks))
             stop = named("stop", tirx.floordiv((chunk + 1) * tiles, chunks))
-            current = _Share(at, panel, named("column", panel * width))
+            column = named("column", panel * width)
+            current = _Share(at, panel, column, named("vectors", self.needed(cover.vectors, column)))
             statements += self.panel.fill(at, current.column, width)
             statements += map(tirx.AllocBuffer, [*self.sums.values(), *([self.kept] if self.ragged else [])])
             statements.append(build.loop("tile", stop - first, lambda t: self.any_tile(first + t, cover, current)))
@@ -157,6 +176,16 @@ class _Emitter:
             params[operator.constant] = self.panel.packed
         return function([*params, *more], body, operator.func.attrs), packings
 
+    def needed(self, vectors: Any, column: Any) -> Any:
+        """Return the width of a panel's tiles in vectors: narrower ones for the last columns if the pool has them."""
+        if not self.ragged:
+            return vectors
+        remaining = self.operator.along.extent - column
+        for width in reversed(narrow_widths(self.pool.tiles)):
+            is_enough = _tvm.tirx.And(remaining <= width * self.pool.lanes, vectors > width)
+            vectors = _tvm.tirx.if_then_else(is_enough, self.build.const(width), vectors)
+        return vectors
+
     def any_tile(self, number: Any, cover: Cover, share: _Share) -> Stmt:
         """Return the code of a tile by its index, with one branch per uKernel."""
         tirx = _tvm.tirx
@@ -167,12 +196,12 @@ class _Emitter:
         row = self.build.cell("row", tirx.if_then_else(large, number * cover.large, after), statements)
         single_width = len({vectors for _, vectors in self.pool.tiles}) == 1
         for rows, vectors in self.pool.tiles:
-            matches = height == rows if single_width else tirx.And(height == rows, cover.vectors == vectors)
+            matches = height == rows if single_width else tirx.And(height == rows, share.vectors == vectors)
             # Not nested: the time of TVM's simplifier grows with the depth of nested ifs.
             statements.append(tirx.IfThenElse(matches, self.tile(rows, vectors, row, share), None))
         if self.ragged:
-            width = cover.vectors * self.pool.lanes
-            part = self.write_part(height, row, share, cover.vectors)
+            width = share.vectors * self.pool.lanes
+            part = self.write_part(height, row, share, share.vectors)
             statements.append(tirx.IfThenElse(self.operator.along.extent < share.column + width, part, None))
         return seq(*statements)
 

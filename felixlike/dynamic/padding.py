@@ -1,6 +1,6 @@
 """Compute how much of a computation is padding.
 
-Input: extents and tiles. Output: K.pad of FTuner's eq. 2, and the fraction of a program's computation that is padding.
+Input: extents and tiles. Output: K.pad of FTuner's eq. 2.
 """
 
 from __future__ import annotations
@@ -32,12 +32,3 @@ def _of(extent: int) -> Ints:
 def _bytes(workload: Workload, i: Ints, j: Ints, k: Ints) -> Floats:
     elements = i * k + j * k + i * j
     return np.asarray(elements * float(workload.batch * workload.item_bytes))
-
-
-def padding_share(extents: tuple[int, ...], tiles: tuple[int, ...]) -> float:
-    """Return the fraction of the computation that is padding, from 0 to 1, if each axis is covered by whole tiles."""
-    base, padded = 1, 1
-    for extent, tile in zip(extents, tiles, strict=True):
-        base *= extent
-        padded *= -(-extent // tile) * tile
-    return 1 - base / padded

@@ -279,7 +279,8 @@ def plan_operator(
         search = Search(operator, pools, workloads, sizes, device, tile_scores(kernels, planner.sia))
         bench = TileBench(operator, target, pools, cores=device.cores, timings=timings, name=where)
         choice = search.measured(bench) if measure else search.predicted()
-        tiles = needed(pools[choice.pool], choice.tree)
+        ragged = not isinstance(operator.along.extent, int)
+        tiles = needed(pools[choice.pool], choice.tree, ragged=ragged)
     kernel, packings = emit(
         operator,
         tiles,
@@ -346,10 +347,16 @@ def _of_blocks(operator: Operator, planned: Planned, started: float) -> Plan:
     return Plan(operator, planned.tiles, planned.tree, planned.kernel, (), report)
 
 
-def needed(pool: Pool, tree: Tree[Program]) -> Pool:
-    """Return the uKernels that a tree needs: for each width all heights up to the highest, to cover every size."""
+def needed(pool: Pool, tree: Tree[Program], *, ragged: bool) -> Pool:
+    """Return the uKernels that a tree needs: for each width all heights up to the highest, to cover every size.
+
+    ragged: Whether the number of columns is dynamic, so that narrower uKernels compute the last ones."""
     highest = highest_rows(tree)
-    return replace(pool, tiles=tuple(tile for tile in pool.tiles if tile[0] <= highest.get(tile[1], 0)))
+
+    def limit(width: int) -> int:
+        return max((rows for wide, rows in highest.items() if wide == width or (ragged and wide > width)), default=0)
+
+    return replace(pool, tiles=tuple((rows, width) for rows, width in pool.tiles if rows <= limit(width)))
 
 
 def highest_rows(tree: Tree[Program]) -> dict[int, int]:

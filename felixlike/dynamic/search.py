@@ -13,7 +13,7 @@ import numpy as np
 
 from felixlike.dynamic.combine import Combination
 from felixlike.dynamic.dispatch import Tree, fit, labels
-from felixlike.dynamic.emit import Pool
+from felixlike.dynamic.emit import Pool, narrow_widths
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.retiming import Corrected, places_of, timed_again
@@ -104,7 +104,8 @@ class Search:
 
     def _waves(self, pool: Pool, vectors: int, base: float = 0.0) -> Waves:
         """Return how the output is divided for tiles of a width."""
-        return Waves(vectors * pool.lanes, self.device.cores, base)
+        narrow = (width * pool.lanes for width in narrow_widths(pool.tiles) if width < vectors)
+        return Waves(vectors * pool.lanes, self.device.cores, base, tuple(narrow))
 
     def _counted(self, pool: Pool, rows: int, vectors: int) -> Line:
         """Return the cost of a tile by its instructions: two products or two loads a cycle, without stalls.

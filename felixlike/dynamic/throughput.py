@@ -10,6 +10,7 @@ shares of the output. Each share costs a start (a panel of weights, a copy) and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -50,16 +51,20 @@ class Waves:
         columns: Columns of a share.
         cores: Number of cores.
         base: Seconds of a call that computes nothing.
+        narrow: Columns of narrower tiles, ascending, of which the first that suffices computes the last columns.
     """
 
     columns: int
     cores: int
     base: float = 0.0
+    narrow: tuple[int, ...] = ()
 
     def of(self, workload: Workload) -> float:
-        """Return shares per core times reduction steps."""
-        shares = workload.batch * -(-workload.j // self.columns)
-        return -(-shares // self.cores) * workload.k
+        """Return shares per core times reduction steps. A narrow share counts by its columns."""
+        full, rest = divmod(workload.j, self.columns)
+        last = next((columns for columns in self.narrow if rest <= columns), self.columns) if rest else 0
+        shares = workload.batch * (full + last / self.columns)
+        return math.ceil(shares / self.cores) * workload.k
 
 
 def line(one: Timing, many: Timing, waves: Waves) -> Line:

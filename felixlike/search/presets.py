@@ -134,7 +134,14 @@ _ANSOR = Preset(
 
 def _autotvm(name: str, **parts: Any) -> Preset:
     """Return one of the variants that AdaTune's ablation compares: AutoTVM's defaults with some parts exchanged."""
-    defaults = {"chains": 128, "steps": 500, "hot": 1.0, "trials_per_round": 64}
+    defaults = {
+        "chains": 128,
+        "steps": 500,
+        "patience": 50,
+        "persistent": True,
+        "hot": 1.0,
+        "trials_per_round": 64,
+    }
     return Preset(name, AdaTune, MappingProxyType(defaults | parts), "AdaTune (NeurIPS 2020), §5.3")
 
 

@@ -137,6 +137,37 @@ def test_runs_are_written_one_by_one_and_not_repeated(
     assert file.read_bytes() == before
 
 
+@pytest.mark.timeout(900)  # each of TVM's workers imports TVM and its tensor intrinsics
+def test_stock_metaschedule_measures_candidates(tmp_path: Path) -> None:
+    task = make_task(op.matmul(32, 32, 32), resolve_target("cpu"), name="matmul")
+    job = _job(over_time.STOCK, target="cpu", seconds=math.inf)
+    done = Trials([0], [1.0], [5.0], [0.0], [0.0])  # of an interrupted run
+    with (tmp_path / "candidates.jsonl").open("w") as lines:
+        options = {"max_trials_global": 3, "num_trials_per_iter": 3, "cost_model": "random"}  # "xgb" needs a package
+        over_time_run._stock(job, [task], tmp_path, done, lines, **options)
+    rows = list(over_time.candidates_of(tmp_path))
+    assert [index for index, _, _ in rows] == [0] * 3
+    assert 0 < min(latency for _, latency, _ in rows) < 1e-2
+    elapsed = [at for _, _, at in rows]
+    assert elapsed == sorted(elapsed)
+    assert elapsed[0] > 5.0
+    assert elapsed[-1] < time.monotonic() - float((tmp_path / "started").read_text())
+    assert (tmp_path / "tvm" / "database_tuning_record.json").read_text().count("\n") == 3
+
+
+def test_a_run_of_stock_metaschedule_without_candidates_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_process(place: Path, *_: Any, **__: Any) -> None:
+        (place / "tasks.json").write_text('[{"name": "matmul", "calls": 1.0, "flops": 1.0}]')
+        (place / "starts").write_text("0\n")
+
+    monkeypatch.setattr(over_time, "_run_process", run_process)
+    job = _job(over_time.STOCK, target="cpu")
+    with pytest.raises(over_time.RunFailed, match=r"stock: no candidate within 6 s.*more --seconds"):
+        over_time.row_of(job, tmp_path)
+    (tmp_path / job.name / "candidates.jsonl").write_text("[0, 1e-3, 0.5]\n")
+    assert over_time.row_of(job, tmp_path)["candidates"] == 1
+
+
 def test_a_network_is_searched_in_a_process_of_its_own(tmp_path: Path) -> None:
     job = _job(seconds=3.0)
     place = tmp_path / job.name

@@ -71,6 +71,15 @@ def test_two_timings_predict_all_sizes() -> None:
     assert matrix(lines, rows, [workload], waves).tolist() == [[seconds], [np.inf]]
 
 
+def test_narrow_shares_count_by_their_columns() -> None:
+    wide, narrow = Waves(columns=32, cores=1), Waves(columns=32, cores=1, narrow=(8, 16))
+    for columns, expected in ((64, 2.0), (65, 2.25), (73, 2.5), (81, 3.0), (5, 0.25)):
+        workload = Workload(4, 7, columns, 10)
+        assert narrow.of(workload) == 4 * 10 * expected
+        assert wide.of(workload) == 4 * 10 * np.ceil(columns / 32)
+    assert Waves(columns=32, cores=3, narrow=(16,)).of(Workload(1, 7, 40, 10)) == 10
+
+
 def test_labels_prefer_few_programs() -> None:
     seconds = np.asarray([[1.0, 1.0, 1.0, 9.0], [0.99, 1.01, 0.99, 1.0], [5.0, 5.0, 0.98, 5.0]])
     assert labels(seconds, [0.25] * 4) == [1, 1, 1, 1]

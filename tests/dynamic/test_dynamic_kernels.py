@@ -15,8 +15,9 @@ from support import dynamic_operators as operators
 import felixlike as fx
 from felixlike import _tvm, codegen, dynamic
 from felixlike.dynamic.dispatch import Branch, Leaf, Tree, highest_of, statements
-from felixlike.dynamic.emit import Pool, emit
+from felixlike.dynamic.emit import Pool, computed_columns, emit, narrow_widths
 from felixlike.dynamic.operator import read_operator
+from felixlike.dynamic.plan import needed
 from felixlike.dynamic.program import Program
 from felixlike.errors import InputMismatch, InvalidDevice, InvalidDim, InvalidModel, InvalidOption, UnknownTarget
 from felixlike.hardware import resolve_target
@@ -101,6 +102,28 @@ def test_attention_scores_are_correct_at_every_size(k: int, *, pairs: bool) -> N
         a, b = torch.randn(3, t, k, generator=generator), torch.randn(3, t, k, generator=generator)
         expected = _factor(a, pairs=pairs) @ _factor(b, pairs=pairs).transpose(1, 2)
         assert _close(call(a, b, shape=(3, t, t)), expected), t
+
+
+def test_narrow_tiles_compute_the_last_columns() -> None:
+    tiles = ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (3, 1))
+    assert narrow_widths(tiles) == [1, 2]
+    assert narrow_widths(tiles[:-1]) == [1, 2]
+    assert narrow_widths(((1, 1), (1, 2), (2, 2))) == []  # there is no narrow tile of two rows
+    pool = Pool(tiles, 16)
+    computed = [computed_columns(columns, 4, pool) for columns in (1, 16, 17, 33, 64, 65, 128, 150)]
+    assert computed == [16, 16, 32, 64, 64, 80, 128, 160]
+    assert [computed_columns(columns, 2, pool) for columns in (1, 17, 33)] == [16, 32, 48]
+    assert computed_columns(17, 1, pool) == 32
+    assert computed_columns(33, 2, Pool(((1, 2),), 16)) == 64
+
+
+def test_trees_keep_narrow_tiles_for_dynamic_columns() -> None:
+    pool = Pool(tuple(sorted((rows, vectors) for vectors in (1, 2) for rows in range(1, 6))), 16)
+    tree = Leaf(Program(3, 3, 2))
+    assert needed(pool, tree, ragged=False).tiles == ((1, 2), (2, 2), (3, 2))
+    assert needed(pool, tree, ragged=True).tiles == ((1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2))
+    narrow = Leaf(Program(4, 4, 1))
+    assert needed(pool, narrow, ragged=True).tiles == ((1, 1), (2, 1), (3, 1), (4, 1))
 
 
 @FORMS

@@ -13,7 +13,7 @@ from felixlike.dynamic.align import column_tiles, depth_tiles, factors, hardware
 from felixlike.dynamic.analysis import analyse, compute_eff, memory_time
 from felixlike.dynamic.bounds import registers_in_block, set_bound
 from felixlike.dynamic.crosspick import Stride, blocks_of, cross_pick, usage_eff
-from felixlike.dynamic.padding import padding_share, padding_threshold
+from felixlike.dynamic.padding import padding_threshold
 from felixlike.dynamic.stages import compile_stage
 from felixlike.dynamic.ukernel import UKernels, Workload
 from felixlike.errors import NoUKernels
@@ -166,8 +166,3 @@ def test_a_stage_without_candidates_is_named_in_the_error(changes: dict[str, int
 def test_gpus_have_uKernels() -> None:  # noqa: N802  the paper's word
     kernels, stages = compile_stage([Workload(1, 64, 2304, 768)], target_device(resolve_target("sm_90")))
     assert len(kernels) == stages[-1].kernels > 0
-
-
-def test_padding_share_is_the_padded_fraction() -> None:
-    assert padding_share((53, 48), (1, 16)) == 0
-    assert padding_share((53, 50), (53, 16)) == pytest.approx(1 - 50 / 64)

@@ -327,13 +327,64 @@ def test_the_contextual_epsilon_is_the_mean_deviation_of_random_plans(
 def test_the_forest_is_less_certain_far_from_measurements(space: Space) -> None:
     strategy = AdaTune(chains=32, steps=6)
     known = _observed(strategy, space, 64)
-    forest = adatune_module._Forest(strategy.samples(space), 40, 0)
+    forest = adatune_module._Forest(strategy.samples(space), 40, 0, jackknife=False)
     _, at_measured = forest.improvement(space, [c for _, c in known.best])
     plans = Random().propose(space, known, 64, np.random.default_rng(9).spawn(1)[0])
     _, at_random = forest.improvement(space, plans)
     expected = strategy._share_of_random(space, forest, known, np.random.default_rng(9))
     assert 0 < at_measured.mean() < at_random.mean()
     assert expected == pytest.approx(at_random.mean())  # the same draw
+
+
+def test_the_jackknife_gives_the_error_of_a_mean_of_bootstraps() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(30, 2)) * [1.0, 3.0]
+    counts = rng.multinomial(30, np.full(30, 1 / 30), size=20_000).astype(float)
+    means = counts @ values / 30  # "trees" that predict the mean of their samples
+    expected = values.std(axis=0) / np.sqrt(30)
+    assert adatune_module.jackknife_error(means, counts) == pytest.approx(expected, rel=0.1)
+    assert adatune_module.jackknife_error(means.std(axis=0) * rng.normal(size=(20, 2)), counts[:20]).min() >= 0
+    assert not adatune_module.jackknife_error(np.ones((20, 2)), counts[:20]).any()
+
+
+def test_the_jackknife_is_smaller_than_the_deviation_of_the_trees(space: Space) -> None:
+    sigmas = []
+    for jackknife in (False, True):
+        strategy = AdaTune(trees=200, jackknife=jackknife)
+        known = _observed(strategy, space, 64)
+        forest = strategy._surrogate(strategy.samples(space), 0)
+        plans = Random().propose(space, known, 64, np.random.default_rng(9))
+        sigmas.append(forest.improvement(space, plans)[1])
+    assert 0 < sigmas[1].mean() < sigmas[0].mean()
+
+
+def test_annealing_stops_once_the_best_points_stay(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = list[int]()
+
+    def unmoved(chains: list[Candidate], *_: object) -> list[Candidate]:
+        steps.append(len(chains))
+        return chains
+
+    monkeypatch.setattr(adatune_module, "_moved", unmoved)
+    for patience, expected in ((None, 40), (5, 5), (100, 40)):
+        strategy = AdaTune(chains=16, steps=40, patience=patience, epsilon=0.0)
+        strategy.propose(space, _observed(strategy, space), 8, np.random.default_rng(0))
+        assert len(steps) == expected
+        steps.clear()
+    with pytest.raises(InvalidOption, match=r"patience.* 0"):
+        AdaTune(patience=0)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_persistent_chains_start_where_they_ended(persistent: bool, space: Space) -> None:
+    strategy = AdaTune(chains=32, steps=0, epsilon=0.0, persistent=persistent)
+    known = _observed(strategy, space)
+    batches = [strategy.propose(space, known, 8, np.random.default_rng(seed)) for seed in (0, 1)]
+    ends = {c.key for c in strategy._ends.get(space.task.key, ())}
+    assert len(ends) == (32 if persistent else 0)
+    assert ({c.key for some in batches for c in some} <= ends) is persistent
+    strategy.begin(CostModel())
+    assert not strategy._ends
 
 
 def test_boosted_trees_cannot_have_a_contextual_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
