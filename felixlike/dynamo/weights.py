@@ -76,7 +76,7 @@ class WeightGuard:
 
     def are_in(self, inputs: Sequence[Any]) -> bool:
         """Return whether a graph's inputs contain these tensors, changed or not."""
-        for place, tensor in zip(self._places, self._tensors):  # noqa: B905  lengths are equal, and this is faster
+        for place, tensor in zip(self._places, self._tensors):  # noqa: B905, SIM110  every call runs it, and it is faster
             if inputs[place] is not tensor:
                 return False
         return True
