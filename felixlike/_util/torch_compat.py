@@ -37,6 +37,11 @@ def changes(tensor: Any) -> int:
     return 0 if tensor.is_inference() else int(tensor._version)
 
 
+def counters(tensors: Sequence[Any]) -> list[int]:
+    """Return the counters of `changes` of several tensors. Raises RuntimeError for inference-mode tensors."""
+    return [tensor._version for tensor in tensors]
+
+
 def storage_id(tensor: Any) -> int:
     """Return a number that tensors of the same storage share, fake tensors too."""
     return int(tensor.untyped_storage()._cdata)

@@ -175,7 +175,10 @@ class _CapturedGraph:
 
     def _version(self, inputs: Sequence[Any]) -> CompiledGraph | None:
         """Return the version for the sizes and the weights of a call."""
-        return next((one for one in self._versions if one.weights.are_in(inputs) and one.serves(inputs)), None)
+        for one in self._versions:  # a loop, since every call runs it
+            if one.weights.are_in(inputs) and one.serves(inputs):
+                return one
+        return None
 
     def _compile(self, inputs: Sequence[Any]) -> CompiledGraph | None:
         """Compile for these sizes and weights. If that fails, warn once and return None."""
@@ -240,9 +243,13 @@ class _CapturedGraph:
         _warn(f"PyTorch runs a graph of {len(self._graph.graph.nodes)} nodes: {why}")
 
 
+_NUMBER = (int, float)
+"""Classes of numbers among inputs."""
+
+
 def _numbers(inputs: Sequence[Any]) -> tuple[float, ...]:
     """Return the numbers among inputs, sizes of tensors among them."""
-    return tuple(x for x in inputs if isinstance(x, int | float))
+    return tuple([x for x in inputs if isinstance(x, _NUMBER)])
 
 
 class CompiledGraph:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike._util.torch_compat import changes, is_dense
+from felixlike._util.torch_compat import counters, is_dense
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,11 @@ class WeightGuard:
     """
 
     def __init__(self, weights: Sequence[tuple[int, Any]], *, by_content: bool = True) -> None:
-        self._known = [(place, tensor, changes(tensor), tensor.data_ptr()) for place, tensor in weights]
+        self._places = [place for place, _ in weights]
+        self._tensors = [tensor for _, tensor in weights]
+        self._addresses = [tensor.data_ptr() for tensor in self._tensors]
+        self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
+        self._versions = counters(self._counted)
         self._words: list[tuple[list[Any], list[int]]] = []
         self._pieces: list[tuple[int, int, int]] = []
         self._turn = self._next_piece = 0
@@ -72,20 +76,25 @@ class WeightGuard:
 
     def are_in(self, inputs: Sequence[Any]) -> bool:
         """Return whether a graph's inputs contain these tensors, changed or not."""
-        return all(inputs[place] is tensor for place, tensor, _, _ in self._known)
+        for place, tensor in zip(self._places, self._tensors):  # noqa: B905, SIM110  every call runs it, and it is faster
+            if inputs[place] is not tensor:
+                return False
+        return True
 
     def hold(self) -> bool:
         """Return whether the tensors are unchanged, as far as detected so far. After a change it is always False."""
-        self._changed = self._changed or not self._still_hold()
+        if not self._changed and not self._still_hold():
+            self._changed = True
         return not self._changed
 
     def _still_hold(self) -> bool:
         """Compare addresses, version counters, one word of each weight, and the next checksums."""
         try:
-            for _, tensor, version, address in self._known:
-                if tensor.data_ptr() != address or changes(tensor) != version:
-                    return False
-        except RuntimeError:  # its storage was freed
+            if [tensor.data_ptr() for tensor in self._tensors] != self._addresses:
+                return False
+            if counters(self._counted) != self._versions:
+                return False
+        except RuntimeError:  # its storage was freed, or it has become an inference-mode tensor
             return False
         if not self._words:
             return True
@@ -115,17 +124,17 @@ def unused(guards: Sequence[WeightGuard]) -> list[WeightGuard]:
 
     References are counted, because a tensor with weak references cannot be swapped (`torch.utils.swap_tensors`).
     """
-    own = Counter(id(tensor) for guard in guards for _, tensor, _, _ in guard._known)
-    return [guard for guard in guards if any(count <= own[identity] for identity, count in _references(guard._known))]
+    own = Counter(id(tensor) for guard in guards for tensor in (*guard._tensors, *guard._counted))
+    return [guard for guard in guards if any(count <= own[identity] for identity, count in _references(guard._tensors))]
 
 
-def _references(known: Sequence[tuple[int, Any, int, int]]) -> list[tuple[int, int]]:
+def _references(tensors: Sequence[Any]) -> list[tuple[int, int]]:
     """Return the id of each tensor and the number of references to it, without those of this function."""
-    return [(id(tensor), sys.getrefcount(tensor) - _COUNTING) for _, tensor, _, _ in known]
+    return [(id(tensor), sys.getrefcount(tensor) - _COUNTING) for tensor in tensors]
 
 
 _COUNTING = 0
-_COUNTING = _references([(0, object(), 0, 0)])[0][1] - 1
+_COUNTING = _references([object()])[0][1] - 1
 """References that counting takes: the variable and, before Python 3.14, the argument."""
 
 

@@ -215,6 +215,72 @@ def test_powers_at_the_limits_agree_with_c() -> None:
     np.testing.assert_array_equal(np.signbit(got[in_float32 == 0]), np.signbit(in_float32[in_float32 == 0]))
 
 
+def test_remainders_are_those_of_c() -> None:
+    """All pairs of exponents, quotients near whole numbers, and the limits give C's fmod to the last bit."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 2**32, (2, 300_000), dtype=np.uint32).view("float32")
+    factors = rng.integers(1, 2**12, 100_000).astype("float32")
+    multiples = rng.integers(1, 2**12, 100_000).astype("float32") * factors
+    ends = _ends()
+    left = np.concatenate([x, multiples, np.nextafter(multiples, np.float32(0)), ends[0]])
+    right = np.concatenate([y, factors, factors, ends[1]])
+    with np.errstate(all="ignore"):
+        truth = np.fmod(left, right)
+    got = _binary("truncmod", left, right)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(truth))
+    known = ~np.isnan(truth)
+    np.testing.assert_array_equal(got[known].view("uint32"), truth[known].view("uint32"))
+
+
+def test_angles_are_those_of_c() -> None:
+    """Angles of all pairs of exponents and of the limits are within 3 ulp of float64, with C's signs and NaN."""
+    rng = np.random.default_rng(0)
+    random = rng.integers(0, 2**32, (2, 300_000), dtype=np.uint32).view("float32")
+    normal = rng.standard_normal((2, 100_000)).astype("float32")
+    y, x = (np.concatenate(parts) for parts in zip(random, normal, _ends(), strict=True))
+    with np.errstate(all="ignore"):
+        truth = np.arctan2(y.astype("float64"), x.astype("float64"))
+    got = _binary("atan2", y, x)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(truth))
+    known = ~np.isnan(truth)
+    unit = np.maximum(np.spacing(np.abs(truth).astype("float32")).astype("float64"), 2.0**-149)
+    assert np.max((np.abs(got - truth) / unit)[known]) <= 3
+    np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(truth)[known])
+
+
+def test_whether_values_are_nan_is_found_in_vectors() -> None:
+    x = te.placeholder((208,), name="x")
+    y = te.compute(x.shape, lambda i: tirx.Select(tirx.isnan(x[i]), tirx.const(0.0, "float32"), x[i]), name="y")
+    module = _tvm.IRModule({"main": te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+    values = np.concatenate([_ends()[0], -_ends()[0]])[:208].astype("float32")
+    assert "isnan" not in str(vectorise_math(module))
+    np.testing.assert_array_equal(_powers(module, values), np.where(np.isnan(values), 0, values))
+
+
+def _ends() -> tuple[Any, Any]:
+    """Return all pairs of numbers at the limits of float32."""
+    ends = np.array([0, -0.0, 1, -1, 0.3, 2, 1e-45, -1e-45, 1e-38, 3e38, -3e38, _INF, -_INF, _NAN], "float32")
+    left, right = np.meshgrid(ends, ends)
+    return left.ravel(), right.ravel()
+
+
+def _binary(name: str, x: Any, y: Any) -> Any:
+    """Return what an operator of two numbers computes in vectors."""
+    size = -(-x.size // 16) * 16
+    a, b = (te.placeholder((size,), name=side) for side in "ab")
+    func = te.create_prim_func([a, b, te.compute((size,), lambda i: getattr(tirx, name)(a[i], b[i]), name="y")])
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    (loop,) = schedule.get_loops(schedule.get_sblock("y"))
+    schedule.vectorize(schedule.split(loop, [None, 16])[1])
+    executable = codegen.compile_primfuncs(schedule.mod, _target())
+    code = executable.mod.inspect_source("ll")
+    assert "frem" not in code
+    assert "@atan2f" not in code
+    got = _tvm.runtime.tensor(np.zeros(size, "float32"))
+    executable.jit()["main"](*(_tvm.runtime.tensor(np.resize(side, size)) for side in (x, y)), got)
+    return got.numpy()[: x.size]
+
+
 def _powers(module: Any, *arguments: Any) -> Any:
     assert not [c for c in _tvm.found(vectorise_math(module)["main"].body, _tvm.ir.Call) if "pow" in str(c.op)]
     y = _tvm.runtime.tensor(np.zeros_like(arguments[0]))

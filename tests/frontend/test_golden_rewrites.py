@@ -69,6 +69,16 @@ def with_safe_indices() -> Any:
     return _graph(lambda x, y: _tvm.relax.op.take(x, y, axis=0, mode="fast"), (4, 8), (2,), y="int64")
 
 
+def with_row_scatters() -> Any:
+    """Rows that are added to rows by number."""
+    op = _tvm.relax.op
+
+    def added(x: Any, y: Any, z: Any) -> Any:
+        return op.scatter_elements(x, op.broadcast_to(y, (3, 40)), z, axis=0, reduction="add")
+
+    return _graph(added, (4, 40), (3, 1), (3, 40), y="int64")
+
+
 def with_absorbed_pads() -> Any:
     """Zeros around what a convolution reads."""
     op = _tvm.relax.op.nn
@@ -239,6 +249,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_wide_constants,
         with_wide_norms,
         with_safe_indices,
+        with_row_scatters,
         with_absorbed_pads,
         with_folded_batch_norms,
         in_phases,

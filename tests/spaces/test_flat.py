@@ -11,7 +11,8 @@ import workloads
 from schedules import as_module, comes_back, decided_anew, run
 
 from felixlike import _tvm
-from felixlike._tvm import te, topi
+from felixlike._tvm import te, tirx, topi
+from felixlike.codegen.annotations import Peel
 from felixlike.measure.check.reference import double_precision
 from felixlike.spaces.cpu.flat import flat
 
@@ -22,6 +23,17 @@ def _primfunc(operator: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
     inputs = [te.placeholder(shape, name=f"x{number}") for number, shape in enumerate(shapes)]
     outputs = operator(*inputs)
     return te.create_prim_func([*inputs, *(outputs if isinstance(outputs, list) else [outputs])])
+
+
+def _with_part_replaced(x: Any, y: Any) -> Any:
+    """Return x with y from column 2 on, chosen as topi's `where` does by a condition as a number."""
+    return te.compute(
+        x.shape,
+        lambda i, j: tirx.Select(
+            tirx.const(0, "int64") < (j >= tirx.const(2, j.ty.dtype)).astype("int64"), y[i, tirx.max(j - 2, 0)], x[i, j]
+        ),
+        name="chosen",
+    )
 
 
 _CASES: dict[str, Callable[[int], Any]] = {
@@ -45,6 +57,7 @@ _CASES: dict[str, Callable[[int], Any]] = {
     "reflection": lambda n: _primfunc(lambda x: topi.nn.mirror_pad(x, (0, 2), (0, 1), "REFLECT"), (5, n)),
     "all around": lambda n: _primfunc(lambda x: topi.nn.pad(x, (0, 1, 1), (0, 1, 1)), (2, n, n)),
     "padding": lambda n: _primfunc(lambda x: topi.nn.pad(x, (0, 1), (0, 2)), (5, n)),
+    "part replaced": lambda n: _primfunc(_with_part_replaced, (5, n), (5, n)),
     "every other": lambda n: _primfunc(lambda x: topi.strided_slice(x, [0, 0], [5, 2 * n], [1, 2]), (5, 2 * n)),
 }
 
@@ -81,14 +94,22 @@ def test_results_are_correct(name: str, n: int) -> None:
         ("used twice", 13, set()),
         ("used twice", 26, {8}),  # 4 · 26
         ("two outputs", 64, {8}),
-        ("halves", 24, {8}),
-        ("halves", 12, set()),  # peeled on both sides of the boundary
+        ("halves", 24, set()),  # peeled on both sides of the boundary, also where no vector crosses it
+        ("halves", 12, set()),
     ],
 )
 def test_vector_loops_are_whole(name: str, n: int, vectors: set[int]) -> None:
     module = as_module(_CASES[name](n))
     (schedule,) = flat(_tvm.Schedule(module), _LANES)
     assert _vectors(schedule.mod) == vectors
+
+
+@pytest.mark.parametrize(("name", "n", "seam"), [("halves", 24, 24), ("part replaced", 64, 2)])
+def test_loops_are_split_where_parts_meet(name: str, n: int, seam: int) -> None:
+    """The vectors' loop has a seam there, which code generation splits it at."""
+    (schedule,) = flat(_tvm.Schedule(as_module(_CASES[name](n))), _LANES)
+    (loop,) = [loop for loop in _tvm.found(schedule.mod["main"].body, _tvm.tirx.For) if Peel.on(loop)]
+    assert Peel.of(loop).seams == (seam,)
 
 
 def test_the_original_schedule_is_unchanged() -> None:

@@ -43,6 +43,7 @@ def test_a_pipeline_has_the_entries_of_the_tables() -> None:
     assert [rule.name for rule in gpu.rules] == ["thread_tiles", "row_threads", "flat_threads"]
     assert (cpu.passes, gpu.passes) == (passes_of_code.CPU_PASSES, passes_of_code.GPU_PASSES)
     assert [rewrite.name for rewrite in cpu.rewrites if rewrite not in gpu.rewrites] == [
+        "with_row_scatters",
         "with_channels_last",
         "with_fast_convolutions",
         "with_even_channels",

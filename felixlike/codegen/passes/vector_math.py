@@ -25,6 +25,8 @@ _SMALLEST_NORMAL = 2.0**-126
 """The smallest normal float32."""
 _ROOT_HALF = 0x3F3504F3
 """The bits of √½."""
+_INFINITY = 0x7F800000
+"""The bits of infinity."""
 _ROUND = 1.5 * 2.0**23
 """Added to |y| < 2^22, it leaves round(y) in the sum's lowest bits (and as a float after subtracting it again)."""
 
@@ -62,6 +64,12 @@ _PI = (3.141592651605606, 1.9841871479187034e-09, 1.1442377452219664e-17)
 """π in three parts. The first two have 27 bits, so that their products with numbers of 26 bits are exact."""
 _ROUND_DOUBLE = 1.5 * 2.0**52
 """The same as `_ROUND`, for float64."""
+_PI_HIGH, _PI_LOW = 3.1415927410125732, -8.742277657347586e-08
+"""π in two parts, the first of which is a float32."""
+_QUOTIENT_BITS = 28
+"""Bits of a step's quotient in `remainder`. Its product with a float32 has at most 53 bits and is exact in float64."""
+_REMAINDER_STEPS = 10
+"""Steps of `remainder`. They cover quotients up to 2^280; the largest of two float32 is 2^277."""
 _ROOT = 0.5
 """The exponent of a square root."""
 _MOST_FACTORS = 16
@@ -69,18 +77,27 @@ _MOST_FACTORS = 16
 
 
 def vectorise_math(module: Module) -> Module:
-    """Return the IRModule with FUNCTIONS on float32, and small integer powers, replaced by arithmetic."""
-    return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, (_tvm.ir.Call, _as_arithmetic)))
+    """Return the IRModule with FUNCTIONS, remainders and small integer powers of float32 replaced by arithmetic."""
+    rules = (_tvm.ir.Call, _as_arithmetic), (_tvm.tirx.Mod, _as_exact_remainder)
+    return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, rules))
 
 
 def _as_arithmetic(call: TirExpr) -> TirExpr:
     """Replace one call."""
     name = getattr(call.op, "name", "")
     function = (_known_power(call) if name == "tirx.pow" else None) or FUNCTIONS.get(name)
-    if function is None or str(call.ty.dtype) != "float32":
+    if function is None or str(call.args[0].ty.dtype) != "float32":
         return call
     let = Names()
     return let.close(function(*map(let, call.args), let))
+
+
+def _as_exact_remainder(node: TirExpr) -> TirExpr:
+    """Replace one remainder of float32."""
+    if str(node.ty.dtype) != "float32":
+        return node
+    let = Names()
+    return let.close(remainder(let(node.a), let(node.b), let))
 
 
 def _known_power(call: TirExpr) -> Callable[..., Any] | None:
@@ -274,6 +291,43 @@ def atan(x: TirExpr, let: Names) -> TirExpr:
     return _with_sign(_select(far, _f(math.pi / 2) - angle, angle), x)
 
 
+def atan2(y: TirExpr, x: TirExpr, let: Names) -> TirExpr:
+    """Return the angle of (x, y): atan of the smaller by the larger size, reflected, at most 3 ulp off.
+
+    Signs, limits and NaN are those of C's atan2.
+    """
+    high, wide = let(_abs(y)), let(_abs(x))
+    steep = high > wide
+    small, large = let(_select(steep, wide, high)), let(_select(steep, high, wide))
+    equal = _select(large == _f(0), _f(0), _f(1))  # 0 / 0 and inf / inf would be NaN
+    angle = let(atan(let(_select(small == large, equal, small / large)), let))
+    half = let(_select(steep, _f(_PI_HIGH / 2) - angle + _f(_PI_LOW / 2), angle))
+    turned = _select(_bits(x) < _i(0), _f(_PI_HIGH) - half + _f(_PI_LOW), half)
+    return _with_sign(turned, y)
+
+
+def remainder(x: TirExpr, y: TirExpr, let: Names) -> TirExpr:
+    """Return x - trunc(x / y) y exactly, with the sign of x, as C's fmod.
+
+    Each step in float64 subtracts the nearest multiple of 2^(28 i) |y|, i from 9 to 0, which leaves at most half of it.
+    """
+    size, divisor = let(_abs(x)), let(_abs(y))
+    rest, whole = let(size.astype("float64")), let(divisor.astype("float64"))
+    inverse = let(_d(1) / whole)
+    for step in reversed(range(_REMAINDER_STEPS)):
+        to_unit = _d(_ROUND_DOUBLE * 2.0 ** (_QUOTIENT_BITS * step))
+        rest = let(rest - let(let(rest * inverse + to_unit) - to_unit) * whole)
+    exact = _select(rest < _d(0), rest + whole, rest).astype("float32")
+    defined = _all(size < _f(math.inf), divisor > _f(0))
+    finite = _select(divisor < _f(math.inf), exact, _select(divisor == _f(math.inf), size, _f(math.nan)))
+    return _with_sign(_select(defined, finite, _f(math.nan)), x)
+
+
+def is_nan(x: TirExpr, _: Names) -> TirExpr:
+    """Return whether x is NaN, by its bits. TVM does not vectorize the call."""
+    return (_bits(x) & _i(2**31 - 1)) > _i(_INFINITY)
+
+
 def sinh(x: TirExpr, let: Names) -> TirExpr:
     """Return sinh x: x + x³ p(x²) up to 1, then (e^|x| - e^-|x|) / 2, at most 4 ulp off."""
     square = let(x * x)
@@ -310,6 +364,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tirx.cos": cos,
     "tirx.tan": tan,
     "tirx.atan": atan,
+    "tirx.atan2": atan2,
+    "tirx.isnan": is_nan,
     "tirx.sinh": sinh,
     "tirx.cosh": cosh,
 }

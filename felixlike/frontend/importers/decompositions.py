@@ -309,7 +309,8 @@ def _embedding_bag(
         largest = empty.scatter_reduce(0, bag.unsqueeze(1).expand_as(rows), rows, "amax", include_self=False)
         result = torch.where(sizes.unsqueeze(1) > 0, largest, 0.0)
     else:
-        rows = rows * (counted if factors is None else counted * factors).unsqueeze(1)
+        if factors is not None or padding >= 0:
+            rows = rows * (counted if factors is None else counted * factors).unsqueeze(1)
         result = empty.index_put((bag,), rows, accumulate=True)
     if mode == 1:
         result = result / sizes.clamp(min=1).unsqueeze(1)

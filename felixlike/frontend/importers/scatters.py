@@ -35,15 +35,20 @@ def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = Fa
     if len(given) == 1 and chosen[0].numel() == 1:
         return _one(x, dims[0], chosen[0], values, accumulate=accumulate)
     of_indices = range(first, first + chosen[0].dim())
-    values = values.permute(*of_indices, *(dim for dim in range(values.dim()) if dim not in of_indices))
-    front = x.permute(*dims, *rest)
+    values = _permuted(values, [*of_indices, *(dim for dim in range(values.dim()) if dim not in of_indices)])
+    front = _permuted(x, [*dims, *rest])
     count, width = math.prod(front.shape[: len(dims)]), math.prod(front.shape[len(dims) :])
     rows = _rows(chosen, front.shape[: len(dims)], count)
     table = torch.cat([front.reshape(count, width), x.new_zeros(1, width)])
     places = rows.reshape(-1, 1).expand(-1, width)
     source = values.reshape(-1, width)
     written = table.scatter_add(0, places, source) if accumulate else table.scatter(0, places, source)
-    return written[:count].reshape(front.shape).permute(*inverse((*dims, *rest)))
+    return _permuted(written[:count].reshape(front.shape), inverse((*dims, *rest)))
+
+
+def _permuted(x: Any, order: Sequence[int]) -> Any:
+    """Return x with its dimensions in an order; x itself if that is theirs, since TVM would copy it."""
+    return x if list(order) == sorted(order) else x.permute(*order)
 
 
 def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:

@@ -32,6 +32,7 @@ from felixlike.frontend.rewrites import (
     with_late_reshapes,
     with_moved_constants,
     with_room,
+    with_row_scatters,
     with_safe_indices,
     with_shared_factors,
     with_stacks_apart,
@@ -101,6 +102,8 @@ REWRITES = [
     relax_pass("DispatchSampling", "backend"),
     relax_pass("DispatchSortScan", "backend"),
     function_pass(with_safe_indices),
+    # Scatters of whole rows have their own kernel.
+    function_pass(with_row_scatters, *_CPU, static=True),
     # The rewrites below recognize constants, not conversions of them.
     function_pass(with_wide_constants),
     # Zero padding becomes the padding of the convolution that reads it.

@@ -100,7 +100,7 @@ def _in_vectors(sch: Schedule, stage: Stage, lanes: int) -> bool:
     if outer:
         rows = sch.fuse(*outer) if len(outer) > 1 else outer[0]
         sch.parallel(sch.split(rows, sch.sample_perfect_tile(rows, 2, _LIMITS.rows))[0])
-    if width in (lanes, length):
+    if width in (lanes, length) and not (seams and outer):
         vectors, lane = sch.split(inner, [None, width])
         parts = 2 if outer else 3
         loops = sch.split(vectors, sch.sample_perfect_tile(vectors, parts, _LIMITS.unrolled))
@@ -109,7 +109,7 @@ def _in_vectors(sch: Schedule, stage: Stage, lanes: int) -> bool:
         sch.unroll(loops[-1])
         sch.vectorize(lane)
     else:
-        # TVM refuses to vectorize below a predicate.
+        # TVM vectorizes neither below a predicate nor what is different for some lanes.
         if not outer:
             sch.parallel(sch.add_unit_loop(inner))
         width = length if seams else min(4 * lanes, power_of_two_below(length))
@@ -158,7 +158,7 @@ def _seams(body: Node, along: dict[Any, int]) -> list[int] | None:
         for test in _tvm.found(body, kind):
             # p < c and c <= p change at c, p <= c and c < p at c + 1.
             for moving, fixed, beyond in ((test.a, test.b, after), (test.b, test.a, 1 - after)):
-                if isinstance(fixed, _tvm.tirx.IntImm):
+                if isinstance(fixed, _tvm.tirx.IntImm) and not _is_truth(moving):
                     shift = _shift(moving, place)
                     if shift is not None:
                         positions.add(int(fixed.value) + beyond - shift)
@@ -170,6 +170,11 @@ def _seams(body: Node, along: dict[Any, int]) -> list[int] | None:
             positions.update(range(-shift % int(remainder.b.value), stride, int(remainder.b.value)))
     seams = sorted(seam for seam in positions if 0 < seam < stride)
     return seams if len(seams) <= _LIMITS.seams else None
+
+
+def _is_truth(expression: TirExpr) -> bool:
+    """Return whether an expression is a condition as a number, which `where` compares with 0. Its own tests count."""
+    return isinstance(expression, _tvm.tirx.Cast) and str(expression.value.ty.dtype) == "bool"
 
 
 def _shift(expression: TirExpr, place: Any) -> int | None:
