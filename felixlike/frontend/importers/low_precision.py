@@ -160,7 +160,7 @@ def _had_halves(product: Any, rounded: set[Any]) -> bool:
 
 def _is_half(node: Any) -> bool:
     """Return whether a node is a tensor in bfloat16."""
-    return str(getattr(node.meta["val"], "dtype", "")) == "torch.bfloat16"
+    return str(getattr(node.meta.get("val"), "dtype", "")) == "torch.bfloat16"
 
 
 def _reached(start: Any, following: Any, through: set[str]) -> set[Any]:
