@@ -20,11 +20,19 @@ TERMS = "felixlike.terms"
 EXACT = "felixlike.exact"
 """Attribute of a function whose factors are not rounded, whatever the precision: it would lose too many digits."""
 
+HALF_FACTORS = "felixlike.half_factors"
+"""Attribute of a function whose factors are bfloat16 in the model and float32 here: they may be rounded again."""
+
 LAYOUT_FREE = "layout_free_buffers"
 """TVM's attribute that lists the parameters whose layout RewriteLayout of MetaSchedule, or our own rule, may change."""
 
 PACKING = "meta_schedule.layout_rewrite_preproc"
 """TVM's annotation of a block that only brings a constant into the layout that the rest of a schedule reads."""
+
+
+def has_half_factors(func: Any) -> bool:
+    """Return whether factors of a PrimFunc's float32 products are bfloat16 in the model."""
+    return bool(func.attrs and HALF_FACTORS in func.attrs)
 
 
 def packing_blocks(statement: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import CostModel
 from felixlike.costmodel.bottleneck import Bottlenecks
 from felixlike.features import NAMES, FeatureArray
-from felixlike.hardware import kind_of, target_device
+from felixlike.hardware import FLOAT32, kind_of, target_device
 from felixlike.search.candidate import Candidate
 from felixlike.search.space import Space
 from felixlike.search.strategy import Observations, Strategy, draw
@@ -54,9 +54,24 @@ class Predicted(Strategy):
         with on("ranking"):
             scored = _scored(space, self.model, rng) if self.model.trained else []
         scored = [c for c in scored if c.key not in known.seen]
-        best = sorted(scored, key=lambda c: -c.score)[:count]
+        best = _ranked(scored, count, on_host=kind_of(space.task.target).on_host)
         seen = known.seen | {c.key for c in best}
         return [*best, *draw(space, count - len(best), seen, rng, origin="random")]
+
+
+def _ranked(candidates: list[Candidate], count: int, *, on_host: bool) -> list[Candidate]:
+    """Return at most `count` candidates, best first.
+
+    On CPUs, candidates that round factors are first, whatever their scores. Rules offer them only where they are
+    estimated to be faster. The scores of attention preferred float32 in five of nine measured shapes, where it took up
+    to 1.5 times as long. One float32 candidate is kept for tasks whose rounded answers are wrong.
+    """
+    ranked = sorted(candidates, key=lambda c: -c.score)
+    if not on_host:
+        return ranked[:count]
+    exact = [c for c in ranked if c.sketch.precision == FLOAT32.name]
+    rounded = [c for c in ranked if c.sketch.precision != FLOAT32.name]
+    return [*rounded[: max(1, count - 1) if exact else count], *exact][:count]
 
 
 def _scored(space: Space, model: CostModel, rng: np.random.Generator) -> list[Candidate]:

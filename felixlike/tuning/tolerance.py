@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from felixlike._util.interrupts import Interrupts
 from felixlike.costmodel import CostModel
+from felixlike.frontend.constants import has_half_factors
 from felixlike.hardware import FLOAT32, precision_of
 from felixlike.measure import Pool, Status
 from felixlike.runtime import Verification
@@ -55,7 +56,7 @@ def alternatives(
 
 def rounds(state: TaskState, choice: Choice) -> bool:
     """Return whether a task's schedule rounds factors, which float32 schedules of the same task do not."""
-    reduced = precision_of(state.task.target).is_reduced
+    reduced = precision_of(state.task.target).is_reduced or has_half_factors(state.task.module["main"])
     return reduced and choice.candidate is not None and choice.candidate.sketch.precision != FLOAT32.name
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,8 +14,9 @@ from felixlike.costmodel import CostModel
 from felixlike.features import NAMES, FeatureArray
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
-from felixlike.search import Observations, Predicted, Space
-from felixlike.search.predicted import sharing
+from felixlike.search import Candidate, Observations, Predicted, Space
+from felixlike.search.predicted import _ranked, sharing
+from felixlike.symbolic import Sketch
 
 
 def _fail_if_smoothed(*_: object, **__: object) -> None:
@@ -49,6 +52,21 @@ def test_an_untrained_model_proposes_random_candidates(space: Space) -> None:
     sampled = Predicted(CostModel()).propose(space, Observations(), 5, np.random.default_rng(0))
     assert len({c.key for c in sampled}) == 5
     assert all(math.isnan(c.score) for c in sampled)
+
+
+def test_cpus_prefer_rounded_factors_and_keep_one_candidate_that_rounds_nothing() -> None:
+    """Rules offer them where they are faster. Scores decide within a precision."""
+    names = ["float32", "bfloat16", "float32", "bfloat16", "bfloat16"]
+    precisions = [cast("Sketch", SimpleNamespace(precision=name)) for name in names]
+    candidates = [Candidate(sketch, (n,), -float(n), "predicted") for n, sketch in enumerate(precisions)]
+    places = {
+        (count, host): [c.point[0] for c in _ranked(candidates, count, on_host=host)]
+        for count in (1, 2, 3, 9)
+        for host in (True, False)
+    }
+    assert [places[count, True] for count in (1, 2, 3, 9)] == [[1], [1, 0], [1, 3, 0], [1, 3, 4, 0, 2]]
+    assert places[9, False] == [0, 1, 2, 3, 4]
+    assert [c.point[0] for c in _ranked(candidates[1::2], 2, on_host=True)] == [1, 3]
 
 
 @pytest.mark.parametrize(("parallel", "times"), [(1, 4.0), (2, 2.0), (4, 1.0), (5, 8 / 5), (6, 4 / 3), (400, 1.0)])

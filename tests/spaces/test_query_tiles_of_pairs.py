@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from felixlike.codegen.annotations import Keys, Pairs
 from felixlike.codegen.passes import skip_hidden_keys
 from felixlike.frontend import Imported, import_model
 from felixlike.hardware import described_target, imitated_target, with_precision
+from felixlike.measure.local.reference_data import unverified
 from felixlike.runtime import compile_model
 from felixlike.spaces.cpu import query_tiles
 from felixlike.symbolic import Sketch, sketches
@@ -123,6 +125,46 @@ def test_hidden_keys_are_skipped(name: str) -> None:
 def test_pairs_are_offered_where_they_are_faster() -> None:
     """Rounding takes longer than it saves if keys have few elements."""
     assert {sketch.precision for sketch in _imported("whole", ZEN5)[1]} == {"float32"}
+
+
+def _attention_of_products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT / 4, -1) @ v
+
+
+def _attention_in_float32(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return scaled_dot_product_attention(q.float(), k.float(), v.float()).bfloat16()
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize(
+    ("attention", "pairs"),
+    [(scaled_dot_product_attention, True), (_attention_of_products, True), (_attention_in_float32, False)],
+)
+def test_models_in_bfloat16_have_pairs_unless_they_convert(
+    attention: Callable[..., Tensor], pairs: bool, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    inputs = tuple(torch.randn(2, 48, 16).bfloat16() for _ in range(3))
+    imported = import_model(Apply(attention), inputs, imitated_target("zen5", cores=2))
+    task = next(task for task in imported.tasks if task.name == "attention")
+    own = sketches(task, space="own")
+    assert {sketch.precision for sketch in own} == ({"bfloat16", "float32"} if pairs else {"float32"})
+    expected = attention(*(x.double() for x in inputs)).double()
+    assert (unverified(task, tmp_path).products > 0) == pairs
+    for sketch in own:
+        schedule = sketch.schedule(sketch.sample(1, seed=1)[0].tolist())
+        answer = compile_model(imported, {task.key: schedule})(*inputs)
+        assert (answer.double() - expected).abs().max() <= 1e-2 * expected.abs().max()
+
+
+@pytest.mark.parametrize("then", [torch.relu, torch.Tensor.bfloat16])
+def test_operators_behind_attention_are_kernels_of_their_own(then: Callable[[Tensor], Tensor]) -> None:
+    """The rule knows attention alone."""
+    x = torch.zeros(2, 64, 16)
+    model = Apply(lambda q, k, v: then(scaled_dot_product_attention(q, k, v)))
+    tasks = import_model(model, (x, x, x), ZEN5).tasks
+    assert len(tasks) == 2
+    assert sketches(next(task for task in tasks if task.name == "attention"), space="own")
 
 
 def test_the_instruction_is_used_in_vectors() -> None:

@@ -53,8 +53,11 @@ _TRANSPOSITIONS = ("permute", "transpose", "t", "expand", "view", "_unsafe_view"
 """Operators that are repeated on the widened operand, so that a transposed factor is still recognised."""
 
 
-def in_single_precision(program: Any) -> None:
-    """Make operators on float16 and bfloat16 work in float32. Modifies the program's graph."""
+def in_single_precision(program: Any) -> bool:
+    """Make operators on float16 and bfloat16 work in float32. Modifies the program's graph.
+
+    Returns whether all attention multiplies factors that were bfloat16.
+    """
     import torch
 
     halves = (torch.float16, torch.bfloat16)
@@ -98,6 +101,8 @@ def in_single_precision(program: Any) -> None:
                 result.replace_all_uses_with(narrower, delete_user_cb=lambda user, keep=narrower: user is not keep)
     _remove_unread(graph)
     attention = _attention(graph)
+    products = [node for node in attention if _name(node) in _BATCHED]
+    in_halves = bool(products) and all(_had_halves(product, rounded) for product in products)
     for node in list(graph.nodes):
         if node.op == "call_function" and _is_cast(node) and node.meta["val"].dtype == torch.bfloat16:
             own = node in rounded  # a model's own conversions are left
@@ -105,6 +110,7 @@ def in_single_precision(program: Any) -> None:
             if own:
                 _read_unrounded(last, attention)
     _remove_unread(graph)
+    return in_halves
 
 
 def _name(node: Any) -> str:
@@ -137,6 +143,24 @@ def _attention(graph: Any) -> set[Any]:
             for product in products:
                 operators |= {n for n in _reached(product, _inputs, _MOVED | _SCALES) if _name(n) in _SCALES}
     return operators
+
+
+def _had_halves(product: Any, rounded: set[Any]) -> bool:
+    """Return whether a product of attention has bfloat16 factors in the model.
+
+    PyTorch's decomposition of `scaled_dot_product_attention` converts its inputs to float32. The kernel that it stands
+    for multiplies bfloat16 numbers. Conversions that the model itself has are kept.
+    """
+    if any(user in rounded and _is_half(user) for user in product.users):
+        return True
+    casts = [node for node in _reached(product, _inputs, _MOVED | _SCALES) if _is_cast(node)]
+    origins = [(n.meta.get("original_aten"), n.meta.get("torch_fn")) for n in casts if _is_half(n.args[0])]
+    return any("scaled_dot_product" in str(origin) for origin in origins)
+
+
+def _is_half(node: Any) -> bool:
+    """Return whether a node is a tensor in bfloat16."""
+    return str(getattr(node.meta.get("val"), "dtype", "")) == "torch.bfloat16"
 
 
 def _reached(start: Any, following: Any, through: set[str]) -> set[Any]:

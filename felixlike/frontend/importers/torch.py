@@ -25,6 +25,7 @@ from felixlike.errors import (
     UnsupportedOperator,
     first_line,
 )
+from felixlike.frontend.constants import HALF_FACTORS
 from felixlike.frontend.imported import InputSpec, Source
 from felixlike.frontend.importers import decompositions
 from felixlike.frontend.importers.autocast import under_autocast
@@ -312,7 +313,7 @@ def _convert(
         outline(program, known, name)
         check_dtypes(program, name)
         promote(program)
-        in_single_precision(program)
+        halves = in_single_precision(program)
         _check_operators(program, known, name, dynamic=dynamic)
         _keep_tensor_inputs(program)
         _keep_own_state(program)
@@ -343,6 +344,8 @@ def _convert(
                 where=name,
                 remedy="rewrite that part with other operators",
             ) from None
+    if halves:
+        module["main"] = module["main"].with_attr(HALF_FACTORS, True)
     count = len(specs) + len(mutations.state)
     if len(module["main"].params) != count:
         raise InvalidModel(

@@ -22,9 +22,18 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike.codegen.masking import masked_sum, selected
+from felixlike.frontend.constants import HALF_FACTORS, has_half_factors
 from felixlike.frontend.rewrites.attention_kernel import Operands, Sizes, attention, mask_shape, padded_mask
 from felixlike.frontend.rewrites.mask_band import Band, ConstantMasks
-from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, kernel_of, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import (
+    OPAQUE,
+    Bindings,
+    Rewriter,
+    kernel_of,
+    operator,
+    rewritten,
+    shape,
+)
 from felixlike.frontend.rewrites.views import (
     Indices,
     Place,
@@ -78,7 +87,8 @@ def with_fused_attention(module: Any, device: Device) -> Any:
     Returns:
         The rewritten module.
     """
-    return rewritten(module, partial(_fused, module, device, ConstantMasks(module)))
+    halves = has_half_factors(module["main"])
+    return rewritten(module, partial(_fused, module, device, ConstantMasks(module), halves))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +115,18 @@ class _Attention:
 
 
 def _fused(
-    module: Any, device: Device, constants: ConstantMasks, expression: Any, known: Bindings, rewriter: Rewriter
+    module: Any,
+    device: Device,
+    constants: ConstantMasks,
+    halves: bool,
+    expression: Any,
+    known: Bindings,
+    rewriter: Rewriter,
 ) -> Any:
-    """Replace the last permutation of an attention's result by a call that computes it, or return None."""
+    """Replace the last permutation of an attention's result by a call that computes it, or return None.
+
+    halves: whether factors are bfloat16 in the model.
+    """
     if operator(expression) not in ("matmul", "permute_dims"):
         return None
     product = known.value(view(expression, known).source)
@@ -134,6 +153,8 @@ def _fused(
         *(part.source for part in views),
         *masks,
         primfunc_name_hint="attention",
+        # No schedule rule knows attention that is fused with what reads it.
+        primfunc_attrs={"op_pattern": OPAQUE, **({HALF_FACTORS: True} if halves else {})},
     )
 
 

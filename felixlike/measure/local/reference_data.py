@@ -15,9 +15,10 @@ import numpy as np
 
 from felixlike._util.spent import on
 from felixlike.errors import NoSpaceLeft, ReferenceFailed
+from felixlike.frontend.constants import has_half_factors
 from felixlike.frontend.signature.arguments import Argument, arguments
 from felixlike.frontend.task import Task
-from felixlike.hardware import precision_of
+from felixlike.hardware import PAIRS_PRECISION, has_pairs, precision_of
 from felixlike.measure.check.answer_check import ROUNDING, magnification, tolerance
 from felixlike.measure.check.inputs import contents
 from felixlike.measure.check.reduction import reduction_length
@@ -148,7 +149,9 @@ def _inputs(task: Task, directory: Path, *, positive: bool) -> ReferenceData:
         files.append(None if array is None else directory / f"input{index}.npy")
         if array is not None:
             _save(task, directory / f"input{index}.npy", array)
-    products = precision_of(task.target).tolerance if terms > 1 else 0.0
+    halves = has_half_factors(task.module["main"]) and has_pairs(task.target)
+    precision = PAIRS_PRECISION if halves else precision_of(task.target)
+    products = precision.tolerance if terms > 1 else 0.0
     rounded = coarsest(task.module["main"])
     answers, magnified = (None,) * len(parameters), (0.0,) * len(parameters)
     return ReferenceData(parameters, terms, rounded, products, tuple(files), answers, magnified)

@@ -31,7 +31,8 @@ from felixlike._tvm.typing import BlockRef, LoopRef, Schedule
 from felixlike.codegen.annotations import Guard, Keys, Transpose
 from felixlike.codegen.masking import comparisons
 from felixlike.codegen.pair_functions import LANES
-from felixlike.hardware import FLOAT32, Device, estimate
+from felixlike.frontend.constants import has_half_factors
+from felixlike.hardware import BFLOAT16, FLOAT32, Device, estimate
 from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction
 from felixlike.spaces.cpu import bfloat16_pairs
@@ -60,7 +61,8 @@ def query_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sch
     if stages is None:
         return []
     types = {str(p.dtype) for p in schedule.mod["main"].params}
-    rounds = device.multiplies_pairs and types == {FLOAT32.name} and _fit_pairs(stages, device)
+    may_round = device.multiplies_pairs or (device.has_pairs and has_half_factors(schedule.mod["main"]))
+    rounds = may_round and types <= {FLOAT32.name, BFLOAT16.name} and _fit_pairs(stages, device)
     rounds = rounds and _pairs_are_faster(stages, device.unit.lanes(_ITEM_BITS))
     forms = [(pairs, together) for pairs in (False, True)[: 1 + rounds] for together in (True, False)]
     schedules = [schedule.copy() for _ in forms]
