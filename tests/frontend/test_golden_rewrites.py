@@ -204,6 +204,19 @@ def with_stacks_apart() -> Any:
     return _tvm.transform.Sequential(legal)(_graph(write, (8, 64)))
 
 
+def with_limited_recomputation() -> Any:
+    """Eight sums of a value with itself: the seventh has 128 terms and is read twice."""
+    relax = _tvm.relax
+
+    def write(x: Any) -> Any:
+        for _ in range(8):
+            x = relax.op.add(x, x)
+        return x
+
+    legal = (relax.transform.Normalize(), relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())
+    return _tvm.transform.Sequential(legal)(_graph(write, (4,)))
+
+
 def with_gates_apart() -> Any:
     """A row of a product that scales every row of a tensor."""
     relax, op = _tvm.relax, _tvm.relax.op
@@ -269,6 +282,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_infinite_padding,
         with_stacks_apart,
         with_gates_apart,
+        with_limited_recomputation,
         with_joined_small_kernels,
         with_simple_indices,
         with_marks,

@@ -103,6 +103,31 @@ def test_bucketize(right: bool, count: int) -> None:
     _assert_agrees(lambda x, b: torch.bucketize(x, b, right=right, out_int32=True), x, boundaries)
 
 
+def test_values_that_differ_from_themselves_are_nan() -> None:
+    x = torch.tensor([[1.0, math.nan, math.inf], [-math.inf, math.nan, 0.0]])
+    for compared in (torch.ne, torch.eq, torch.ge, torch.le, torch.lt, torch.gt):
+        _assert_agrees(lambda x, compared=compared: compared(y := x * 2, y).sum(0), x)
+    _assert_agrees(lambda x: torch.where((y := x + 1).clone() != y.detach(), 0, y), x)
+    _assert_agrees(lambda x: torch.nanmean(x * 2, 1), x)
+
+
+def test_operators_around_checks_are_fused() -> None:
+    rows, columns = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([3, 0, 1, 1, 2, 3])
+
+    def model(x: Tensor, i: Tensor) -> Tensor:
+        return torch.tanh(x * 2 + functional.one_hot(i, 4)).softmax(1) + 1
+
+    _assert_agrees(model, rows, columns, tasks=6)
+    with pytest.raises(Exception, match="one_hot: Class values must be smaller than num_classes"):
+        compile_model(import_model(Apply(model), (rows, columns)))(rows, columns + 4)
+
+
+@pytest.mark.parametrize("function", [lambda x: x.median(-1).values, lambda x: x.sort(-1).values[:, 1] + 1])
+def test_small_kernels_after_checks(function: Any) -> None:
+    x, i = torch.randn(5, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 2])
+    _assert_agrees(lambda x, i: torch.cat([functional.one_hot(i, 4).float().sum(1), function(x)]), x, i)
+
+
 def test_erfinv() -> None:
     ends = torch.tensor([0.0, 1.0, -1.0, 2.0, -1.5, math.nan, 1e-7, -0.9999, 0.999999, 0.7, -0.7])
     _assert_agrees(torch.erfinv, torch.cat([torch.linspace(-0.99, 0.99, 53), ends]), tasks=1)

@@ -54,7 +54,7 @@ def test_a_pipeline_has_the_entries_of_the_tables() -> None:
         "with_joined_small_kernels",
     ]
     assert set(gpu.rewrites) < set(cpu.rewrites)
-    assert str(gpu).startswith("cuda, on cuda\ngraph: with_total_order, ")
+    assert str(gpu).startswith("cuda, on cuda\ngraph: ConvertToDataflow, with_total_order, ")
     assert str(gpu).endswith(
         "\nrules: thread_tiles, row_threads, flat_threads\ncode: only_marked_are_asynchronous, tensor_cores"
     )

@@ -12,6 +12,7 @@ from felixlike.frontend.rewrites.group_heads import with_grouped_heads
 from felixlike.frontend.rewrites.isolate_broadcast_gates import with_gates_apart
 from felixlike.frontend.rewrites.isolate_stacks import with_stacks_apart
 from felixlike.frontend.rewrites.join_small_kernels import with_joined_small_kernels
+from felixlike.frontend.rewrites.limit_recomputation import with_limited_recomputation
 from felixlike.frontend.rewrites.merge_projections import with_joint_projections
 from felixlike.frontend.rewrites.moved_constants import with_moved_constants
 from felixlike.frontend.rewrites.nan_aware_sort import with_total_order
@@ -41,6 +42,7 @@ __all__ = [
     "with_joined_small_kernels",
     "with_joint_projections",
     "with_late_reshapes",
+    "with_limited_recomputation",
     "with_moved_constants",
     "with_room",
     "with_row_scatters",

@@ -58,10 +58,14 @@ def _apart(module: Any, expression: Any, known: Bindings, rewriter: Rewriter) ->
     arguments = []
     for operand, gate in zip(operands.fields, gates, strict=True):
         new = rewriter.new(operand)
-        view = rewriter.builder.call_te(_same, new, primfunc_name_hint="gate") if gate else None
-        arguments.append(new if view is None else rewriter.builder.emit(view))
+        arguments.append(rewriter.builder.emit(opaque(rewriter, new)) if gate else new)
     tuple_ = _tvm.relax.Tuple(arguments)
     return _tvm.relax.Call(expression.op, [callee, tuple_, *rest], expression.attrs, expression.ty_args)
+
+
+def opaque(rewriter: Rewriter, value: Any) -> Any:
+    """Return an opaque reshape of a value to its own shape, before which fusion ends."""
+    return rewriter.builder.call_te(_same, value, primfunc_name_hint="gate")
 
 
 def _is_small(operand: Any, count: int) -> bool:
@@ -77,9 +81,17 @@ def _same(x: Any) -> Any:
 
 def _is_sum(module: Any, known: Bindings, expression: Any) -> bool:
     """Return whether a function fused behind an expression would be fused behind a reduction."""
-    value = known.value(expression)
-    kernel = kernel_of(module, value)
-    if kernel is None or pattern_of(kernel) > BROADCAST:
-        return kernel is not None and pattern_of(kernel) == OUT_FUSIBLE
-    size = elements(value.ty)
-    return any(elements(o.ty) == size and _is_sum(module, known, o) for o in value.args[1].fields)
+    pending, seen = [expression], set()
+    while pending:
+        expression = pending.pop()
+        if (name := _tvm.identity(expression)) in seen:
+            continue
+        seen.add(name)
+        value = known.value(expression)
+        kernel = kernel_of(module, value)
+        if kernel is not None and pattern_of(kernel) == OUT_FUSIBLE:
+            return True
+        if kernel is not None and pattern_of(kernel) <= BROADCAST:
+            size = elements(value.ty)
+            pending += [operand for operand in value.args[1].fields if elements(operand.ty) == size]
+    return False

@@ -76,7 +76,8 @@ def _with_joined(module: Any, variable: Any, function: Any) -> Any:
         bindings: list[Any] = []
         for row in _rows(module, block.bindings):
             outputs = None if row.calls < 2 else _outputs(row, readers)
-            bindings += row.bindings if outputs is None else _joined(builder, module, row, outputs)
+            local = relax.DataflowVar if isinstance(block, relax.DataflowBlock) else relax.Var
+            bindings += row.bindings if outputs is None else _joined(builder, module, row, outputs, local)
         blocks.append(type(block)(bindings, block.span))
     body = relax.SeqExpr(blocks, function.body.body)
     builder.update_func(
@@ -159,8 +160,11 @@ def _outputs(row: _Row, readers: Mapping[int | None, set[int | None]]) -> list[A
     return None if not outputs or any(hasattr(v.ty, "fields") for v in outputs) else outputs
 
 
-def _joined(builder: Any, module: Any, row: _Row, outputs: Sequence[Any]) -> list[Any]:
-    """Return the bindings that replace a row: a call of a new function, and its outputs."""
+def _joined(builder: Any, module: Any, row: _Row, outputs: Sequence[Any], local: Any) -> list[Any]:
+    """Return the bindings that replace a row: a call of a new function, and its outputs.
+
+    local: the class of variables that are read in the row's block alone.
+    """
     relax = _tvm.relax
     arguments = _arguments(row)
     parameters = [relax.Var(f"p{number}", argument.ty) for number, argument in enumerate(arguments)]
@@ -179,7 +183,7 @@ def _joined(builder: Any, module: Any, row: _Row, outputs: Sequence[Any]) -> lis
     if len(outputs) == 1:
         return [relax.VarBinding(outputs[0], relax.Call(called, arguments, ret_ty=outputs[0].ty))]
     kind = relax.TupleType([v.ty for v in outputs])
-    whole = relax.DataflowVar("joined", kind)
+    whole = local("joined", kind)
     output_bindings = [relax.VarBinding(v, relax.TupleGetItem(whole, n)) for n, v in enumerate(outputs)]
     return [relax.VarBinding(whole, relax.Call(called, arguments, ret_ty=kind)), *output_bindings]
 

@@ -30,6 +30,7 @@ from felixlike.frontend.rewrites import (
     with_joined_small_kernels,
     with_joint_projections,
     with_late_reshapes,
+    with_limited_recomputation,
     with_moved_constants,
     with_room,
     with_row_scatters,
@@ -94,6 +95,8 @@ def _products(target: Any) -> list[Any]:
 
 
 REWRITES = [
+    # Operators between checks of values, such as those of one_hot, are fused like others.
+    relax_pass("ConvertToDataflow"),
     # Sorting and argmax treat NaN as larger than all numbers.
     function_pass(with_total_order, of=lambda target: [kind_of(target).on_host]),
     # TVM has no norms in float64.
@@ -156,6 +159,8 @@ REWRITES = [
     function_pass(with_stacks_apart),
     # A gate that is broadcast to a larger tensor is computed before it.
     function_pass(with_gates_apart),
+    # Values that each step of a chain reads twice are written to memory every few steps.
+    function_pass(with_limited_recomputation),
     relax_pass("FuseOps"),
     # Consecutive kernels that take no longer than their launch become one kernel with several outputs.
     function_pass(with_joined_small_kernels, *_CPU, static=True),

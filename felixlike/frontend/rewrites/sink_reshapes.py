@@ -109,10 +109,18 @@ def _stays_within(variable: Any, known: Bindings) -> bool:
 
 def _of_contraction(variable: Any, known: Bindings) -> bool:
     """Return whether a variable is a contraction, or elementwise operators on one whose other readers are such."""
-    value = known.value(variable)
-    if operator(value) not in UNARY | BINARY:
-        return operator(value) in _CONTRACTIONS
-    return any(_is_whole(a, value) and _stays_within(a, known) and _of_contraction(a, known) for a in value.args)
+    pending, seen = [variable], set()
+    while pending:
+        variable = pending.pop()
+        if (name := _tvm.identity(variable)) in seen:
+            continue
+        seen.add(name)
+        value = known.value(variable)
+        if operator(value) in UNARY | BINARY:
+            pending += [a for a in value.args if _is_whole(a, value) and _stays_within(a, known)]
+        elif operator(value) in _CONTRACTIONS:
+            return True
+    return False
 
 
 def _is_whole(argument: Any, expression: Any) -> bool:
