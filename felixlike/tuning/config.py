@@ -139,7 +139,7 @@ class RunConfig:
 
         Args:
             deadline: Ends builds and runs that exceed it.
-            objects: See `MeasurePool`. Only local pools use it.
+            objects: See `MeasurePool`; only for local pools.
 
         Raises:
             InvalidOption: Only one of tracker and key is set, or the target is simulated.
@@ -150,9 +150,10 @@ class RunConfig:
         if timing is not None:
             options["limits"] = Limits(timing=timing)
         if self.tracker is None and self.key is None:
-            if simulated(self.target) is None:
-                return partial(MeasurePool, self.target, objects=objects, **options)
-            return partial(SimulatedPool, self.target, **options)
+            if objects is not None:
+                options["objects"] = objects
+            pool = MeasurePool if simulated(self.target) is None else SimulatedPool
+            return partial(pool, self.target, **options)
         require_real(self.target, where="tracker")
         if self.tracker is None or self.key is None:
             missing, set_option = ("tracker", "key") if self.tracker is None else ("key", "tracker")
