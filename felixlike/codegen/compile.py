@@ -63,7 +63,17 @@ def cuda_binary(module: Any, target: Any) -> bytes:
 
 
 def compile_relax(module: Any, target: Any, *, graphs: bool = True) -> tuple[Any, Any]:
-    """Lower a fused Relax module and compile it.
+    """Lower a fused Relax module and compile it; see `lower_relax` and `compile_lowered`.
+
+    Returns:
+        (lowered module, VM executable).
+    """
+    lowered = lower_relax(module, target, graphs=graphs)
+    return lowered, compile_lowered(lowered, target)
+
+
+def lower_relax(module: Any, target: Any, *, graphs: bool = True) -> Any:
+    """Lower a fused Relax module until only its kernels are left to compile.
 
     This is the second half of TVM's own pipelines (relax/backend/cpu_generic/pipeline.py,
     relax/backend/cuda/pipeline.py). The first half, legalizing and fusing, must have been done, so that the tuned
@@ -77,23 +87,39 @@ def compile_relax(module: Any, target: Any, *, graphs: bool = True) -> tuple[Any
             its memory. Dynamic sizes exclude graphs.
 
     Returns:
-        (lowered module, VM executable).
+        The lowered module.
+    """
+    kind = kind_of(target)
+    if not kind.on_host:
+        target = _tvm.with_host(target)
+    module = default_schedules(module, target)
+    pipeline = _tvm.relax_pipeline(kind.name)
+    with target:
+        lowered = lone_output(_tvm.transform.Sequential(pipeline.dataflow_lower_passes(target))(module))
+        captured = {"relax.backend.use_cuda_graph": True} if graphs and kind.binds_threads and _static(module) else {}
+        with _tvm.transform.PassContext(config=captured):
+            return _tvm.transform.Sequential(pipeline.finalize_passes(target))(lowered)
+
+
+def compile_lowered(lowered: Any, target: Any) -> Any:
+    """Compile a Relax module of `lower_relax`.
+
+    Args:
+        lowered: The lowered module.
+        target: A TVM target.
+
+    Returns:
+        The VM executable.
     """
     kind = kind_of(target)
     if kind.on_host:
         _tvm.prepare_launch()
     else:
         target = _tvm.with_host(target)
-    module = default_schedules(module, target)
-    pipeline = _tvm.relax_pipeline(kind.name)
     with target, nullcontext() if kind.on_host else cuda_compiler(target):
-        lowered = lone_output(_tvm.transform.Sequential(pipeline.dataflow_lower_passes(target))(module))
-        captured = {"relax.backend.use_cuda_graph": True} if graphs and kind.binds_threads and _static(module) else {}
-        with _tvm.transform.PassContext(config=captured):
-            lowered = _tvm.transform.Sequential(pipeline.finalize_passes(target))(lowered)
         ready = lower(lowered, target)
         with asynchronous_copies(ready):
-            return lowered, _tvm.tvm.compile(ready, target=target, relax_pipeline=None)
+            return _tvm.tvm.compile(ready, target=target, relax_pipeline=None)
 
 
 def _without_argument_checks(module: Any) -> AbstractContextManager[Any]:

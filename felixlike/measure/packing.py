@@ -6,6 +6,7 @@ RemoveWeightLayoutRewriteBlock does not handle a packing that also pads. Measure
 alike.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,11 @@ def cut(func: Any) -> tuple[Any, tuple[Packing, ...]]:
         packings.append(Packing(indices[0], tuple(int(e) for e in new.shape), str(new.dtype), function))
     allocated = [b for b in func.body.block.alloc_buffers if not any(b.same_as(p) for p in params)]
     return _function(params, kernel_parts, allocated, func.attrs), tuple(packings)
+
+
+def kernel_name(name: str, packings: Sequence[Packing]) -> str:
+    """Return the name of the kernel that `cut` makes of a function with this name."""
+    return f"{name}_prepacked" if packings else name
 
 
 def _parts(func: Any) -> list[Any]:

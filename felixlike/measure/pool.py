@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from felixlike._util import option_checks
 from felixlike._util.deadline import Deadline
+from felixlike.codegen import KernelObject
 from felixlike.frontend.task import Task
 from felixlike.hardware import require_real, resolve_target
 from felixlike.measure.candidate import Schedulable
@@ -122,6 +123,8 @@ class MeasurePool(BuilderPool):
             interleaved. None for a few for each worker.
         reuse: Give a candidate the Measurement of an earlier one with the same generated code instead of running it.
         deadline: Ends builds and runs that exceed it; None for no limits but those of a candidate.
+        objects: Receives the machine code of the kernels that `check` and `checks` find right, by the names of their
+            tasks, on a CPU with a C compiler. None to keep no code.
 
     Raises:
         InvalidOption: An option is out of range.
@@ -142,13 +145,14 @@ class MeasurePool(BuilderPool):
         waiting: int | None = None,
         reuse: bool = True,
         deadline: Deadline | None = None,
+        objects: dict[str, KernelObject] | None = None,
     ) -> None:
         if waiting is not None:
             waiting = option_checks.whole(
                 waiting, "waiting", least=1, where="MeasurePool", otherwise="None for a few per worker"
             )
         target = require_real(resolve_target(target), where="MeasurePool")
-        builder = Builder(target, limits=limits, workers=workers, reuse=reuse, deadline=deadline)
+        builder = Builder(target, limits=limits, workers=workers, reuse=reuse, deadline=deadline, objects=objects)
         super().__init__(builder, Local(builder, waiting=waiting))
 
 

@@ -196,13 +196,13 @@ def _with_constants_apart(compiled: Compiled) -> tuple[Any, tuple[Any, ...]]:
     return module, tuple(map(from_dlpack, constants))
 
 
-def linked_model(runnable: Any, lowered: Any, attributes: Mapping[str, Any]) -> Compiled:
+def linked_model(kernels: Any, lowered: Any, attributes: Mapping[str, Any]) -> Compiled:
     """Link a compiled module for a CPU into a shared library, and open that.
 
     Machine code is generated once, for the library, from which the model can be saved too.
 
     Args:
-        runnable: The runnable module, whose machine code has not been generated.
+        kernels: The module with the model's kernels, such as that of `codegen.kernels_of_runnable`; None without any.
         lowered: The Relax module that was compiled.
         attributes: Further arguments of `Compiled`.
 
@@ -214,7 +214,6 @@ def linked_model(runnable: Any, lowered: Any, attributes: Mapping[str, Any]) -> 
     unopened: Any = SimpleNamespace(lowered=lowered, sizes=None, key=key, **attributes)
     module, constants = _with_constants_apart(unopened)
     code = artefact_description.describe(unopened, constants)
-    kernels = codegen.kernels_of_runnable(runnable)
     library = Library(_linked(module, kernels, unopened, code, apart=bool(constants)))
     opened = codegen.open_library(str(library.files[artefact_file.CODE]))
     return Compiled(opened, lowered=lowered, library=library, constants=constants, key=key, **attributes)

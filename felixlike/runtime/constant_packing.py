@@ -14,7 +14,7 @@ import numpy as np
 from felixlike import _tvm, codegen
 from felixlike.errors import InvalidSchedule
 from felixlike.hardware import FLOAT32
-from felixlike.measure.packing import Packing, cut
+from felixlike.measure.packing import Packing, cut, kernel_name
 
 _HALF = "bfloat16"
 
@@ -134,7 +134,7 @@ def _mutator() -> Any:
                     return call
                 arguments[packing.parameter] = self.packer.packed(name, number, packing, constant)
             if name not in self.kernels:
-                self.kernels[name] = self.builder_.add_func(kernel, f"{name}_prepacked")
+                self.kernels[name] = self.builder_.add_func(kernel, kernel_name(name, packings))
             return relax.Call(call.op, [self.kernels[name], relax.Tuple(arguments)], call.attrs, call.ty_args)
 
     return relax.expr_functor.mutator(Packed)

@@ -16,6 +16,7 @@ from typing import Any
 from felixlike import hardware
 from felixlike._util import option_checks
 from felixlike._util.deadline import Deadline
+from felixlike.codegen import KernelObject
 from felixlike.errors import InvalidOption
 from felixlike.hardware import device_name, kind_of, require_real, require_runnable, resolve_target, simulated
 from felixlike.hardware.placement import pin_threads
@@ -131,8 +132,14 @@ class RunConfig:
         """Return the run's limits, with nothing spent."""
         return Budget(self.rounds, self.trials, self.seconds, started=self.started)
 
-    def pool_factory(self, deadline: Deadline) -> Callable[[], AbstractContextManager[Pool]]:
+    def pool_factory(
+        self, deadline: Deadline, objects: dict[str, KernelObject] | None = None
+    ) -> Callable[[], AbstractContextManager[Pool]]:
         """Return the function that opens the pool of the target: local, on a tracker's servers, or simulated.
+
+        Args:
+            deadline: Ends builds and runs that exceed it.
+            objects: See `MeasurePool`; only for local pools.
 
         Raises:
             InvalidOption: Only one of tracker and key is set, or the target is simulated.
@@ -143,6 +150,8 @@ class RunConfig:
         if timing is not None:
             options["limits"] = Limits(timing=timing)
         if self.tracker is None and self.key is None:
+            if objects is not None:
+                options["objects"] = objects
             pool = MeasurePool if simulated(self.target) is None else SimulatedPool
             return partial(pool, self.target, **options)
         require_real(self.target, where="tracker")

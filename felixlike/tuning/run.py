@@ -20,6 +20,7 @@ from felixlike import costmodel, records, runtime
 from felixlike._util.deadline import Deadline
 from felixlike._util.interrupts import Interrupts, joined
 from felixlike._util.spent import Spent, clock, on, on_task
+from felixlike.codegen import KernelObject
 from felixlike.costmodel import CostModel
 from felixlike.errors import (
     FallbackWarning,
@@ -94,8 +95,8 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig, spent:
 
 def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Result:
     """Tune a model while a clock runs; see `tune`."""
-    budget, deadline, problems = config.budget(), Deadline(), list[str]()
-    open_pool = config.pool_factory(deadline)
+    budget, deadline, problems, objects = config.budget(), Deadline(), list[str](), dict[str, KernelObject]()
+    open_pool = config.pool_factory(deadline, objects if may_reuse(config) else None)
     with on("loading packages"):
         predictor = costmodel.load(
             kind_of(config.target).device, config.weights, seed=config.seed, device=target_device(config.target)
@@ -128,7 +129,7 @@ def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> R
         session = chosen.session
         compiled = partial(runtime.compile_model, imported)
         if entry is not None:
-            compiled = partial(runtime.compile_model, imported, linked=True)
+            compiled = partial(runtime.compile_model, imported, linked=True, objects=objects)
         build, reporter = run.built(imported, chosen, compiled, whole=True)
         rebuilt = partial(run.finished, chosen, compiled) if any(chosen.exact) else None
         imported = bare = replace(imported, module=None)  # frees the weights as imported: the build has its own

@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from felixlike import _tvm
+from felixlike import _tvm, codegen
 from felixlike.codegen.pipeline import PASSES, Pass
 from felixlike.errors import CompilationFailed, InvalidSchedule
 from felixlike.frontend import Imported, import_model
+from felixlike.hardware import c_compiler
+from felixlike.measure import MeasurePool, Status, Untuned
 from felixlike.runtime import compile_model
 from felixlike.spaces import metaschedule
 
@@ -224,3 +226,63 @@ def test_an_internal_error_is_not_reported_as_tvm_s(
     monkeypatch.setitem(PASSES, "llvm", (Pass(fail),))
     with pytest.raises(kind, match="ours"):
         compile_model(imported)
+
+
+@pytest.fixture(scope="module")
+def checked_kernels(layers: Any) -> dict[str, codegen.KernelObject]:
+    """Machine code of the unscheduled functions, which a pool has found right."""
+    if c_compiler() is None:
+        pytest.skip("linking needs a C compiler")
+    objects: dict[str, codegen.KernelObject] = {}
+    tasks = layers[2].tasks
+    with MeasurePool("cpu", objects=objects) as pool:
+        assert all(pool.check(task, Untuned(task)).status is Status.OK for task in tasks)
+    assert set(objects) == {task.name for task in tasks}
+    return objects
+
+
+@pytest.fixture
+def reused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the kernels that were not compiled again."""
+    names: list[str] = []
+    join = codegen.joined_kernels
+
+    def joined(lowered: Any, target: Any, objects: Any, compiler: str) -> Any:
+        names.extend(objects)
+        return join(lowered, target, objects, compiler)
+
+    monkeypatch.setattr(codegen, "joined_kernels", joined)
+    return names
+
+
+def test_a_checked_kernel_is_not_compiled_again(layers: Any, checked_kernels: Any, reused: list[str]) -> None:
+    """Except those that read the model's input, which check its strides."""
+    model, x, imported = layers
+    compiled = compile_model(imported, linked=True, objects=checked_kernels)
+    assert reused == ["fused_matmul1_add1"]
+    assert torch.equal(compiled(x), compile_model(imported, linked=True)(x))
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_another_schedule_of_a_checked_kernel_is_compiled(layers: Any, checked_kernels: Any, reused: list[str]) -> None:
+    model, x, imported = layers
+    task = task_of(imported, "fused_matmul1_add1")
+    compiled = compile_model(imported, {task.key: split(task)}, linked=True, objects=checked_kernels)
+    assert not reused
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_kernels_that_cannot_be_joined_are_compiled(
+    layers: Any, checked_kernels: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x, imported = layers
+    monkeypatch.setattr(codegen.objects, "_JOINED", ("--no-such-option",))
+    compiled = compile_model(imported, linked=True, objects=checked_kernels)
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_a_kernel_that_reads_a_view_of_an_input_checks_its_arguments() -> None:
+    imported = import_model(nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 7)).eval(), (2, 3, 4))
+    symbols = codegen.reads_inputs(compile_model(imported).lowered)
+    assert len(symbols) == 1
+    assert symbols < {task.name for task in imported.tasks}

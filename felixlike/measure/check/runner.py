@@ -43,11 +43,15 @@ class Built:
         library: The functions "main" and, for each constant that is packed before the first call, "pack0", "pack1", …
         packed: (parameter, shape, dtype) of each packed constant.
         parameters: (shape, dtype) of each parameter before packing, if "main" does not check its arguments; else None.
+        name: Name of "main" in the library.
+        packer: Library with "pack0", …; None if they are in `library`.
     """
 
     library: Any
     packed: Sequence[tuple[int, Sequence[int], str]]
     parameters: Parameters | None = None
+    name: str = "main"
+    packer: Any | None = None
 
     def require_fitting(self, rows: Sequence[Message]) -> None:
         """Raise ValueError if the parameters differ from the arguments of a run request."""
@@ -63,9 +67,10 @@ class Built:
     def arguments(self, tensors: Sequence[Any], buffers: Buffers) -> list[Any]:
         """Pack the constants and return the arguments of "main"."""
         packed_tensors = list(tensors)
+        packer = self.library if self.packer is None else self.packer
         for number, (parameter, shape, dtype) in enumerate(self.packed):
             packed_tensors[parameter] = buffers.empty(shape, dtype, f"packed constant {number}")
-            self.library[f"pack{number}"](tensors[parameter], packed_tensors[parameter])
+            packer[f"pack{number}"](tensors[parameter], packed_tensors[parameter])
         return packed_tensors
 
     @staticmethod
@@ -81,11 +86,12 @@ def packed_file(library: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """Timer of a library's "main" with fixed tensors; "main" must have been called before."""
+    """Timer of a library's function with fixed tensors; it must have been called before."""
 
     library: Any
     device: Any
     tensors: Sequence[Any]
+    name: str = "main"
 
     def batch(self, calls: int) -> float:
         """Return the mean seconds per call of a number of calls.
@@ -95,7 +101,7 @@ class Stopwatch:
         if calls > 1 or self.device.type != "cpu":
             return self._timed(calls, 1)[0]
         started = time.perf_counter()
-        self.library["main"](*self.tensors)
+        self.library[self.name](*self.tensors)
         return time.perf_counter() - started
 
     def turn(self, calls: int) -> list[float]:
@@ -106,7 +112,7 @@ class Stopwatch:
 
     def _timed(self, calls: int, batches: int) -> list[float]:
         """Return the seconds per call of each batch, measured by TVM."""
-        timer = self.library.time_evaluator("main", self.device, number=calls, repeat=batches)
+        timer = self.library.time_evaluator(self.name, self.device, number=calls, repeat=batches)
         return [float(seconds) for seconds in timer(*self.tensors).results]
 
 
@@ -129,7 +135,7 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
     buffers = Buffers(device)
     tensors = [_tensor(argument, buffers) for argument in request["arguments"]]
     call_arguments = built.arguments(tensors, buffers)
-    built.library["main"](*call_arguments)
+    built.library[built.name](*call_arguments)
     error: float | None = None
     excess = -math.inf
     strange = 0
@@ -153,7 +159,7 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
     answer = {"status": Status.OK, "error": error, "repeats": (), "strange": strange}
     if request["timing"] is None:
         return answer, None
-    stopwatch = Stopwatch(built.library, device, call_arguments)
+    stopwatch = Stopwatch(built.library, device, call_arguments, built.name)
     started = time.perf_counter()
     repeats = evaluate(stopwatch.batch, Timing(**request["timing"]), best=request["best"])
     return {**answer, "repeats": repeats, "timed": time.perf_counter() - started}, stopwatch

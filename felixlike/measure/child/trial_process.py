@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from felixlike.measure.check.runner import Built, Parameters, failure, packed_fi
 from felixlike.measure.child import rpc_session_process
 from felixlike.measure.child.confine import confine, limit_memory
 from felixlike.measure.measurement import Status
-from felixlike.measure.packing import cut
+from felixlike.measure.packing import Packing, cut, kernel_name
 
 _PACK = "pack"
 """Prefix of the names of functions that pack constants, followed by a number; see `Built`."""
@@ -55,7 +56,10 @@ def _serve(channel: socket.socket) -> None:
             messages.send(channel, {"status": Status.OK, "code": code, "elapsed": time.perf_counter() - started})
             return
         kernels: list[Kernel] = []
-        built, code = build(request["module"], target, kernels)
+        if "object" in request:
+            built, code = build_object(request["module"], target, **request["object"])
+        else:
+            built, code = build(request["module"], target, kernels)
         device = _tvm.device_of(target)
         device.sync()  # creates a GPU's context now, while others build, and not between two timings
     except Exception as error:
@@ -101,6 +105,38 @@ def build(module: str, target: Any, kernels: list[Kernel] | None = None) -> tupl
     return Built(library, packed, parameters), codegen.code_digest(executable)
 
 
+def build_object(module: str, target: Any, *, path: str, name: str, compiler: str) -> tuple[Built, str]:
+    """Compile a module for a CPU like `build`, and write the machine code of its kernel to an object file.
+
+    The model takes the kernel from the file, so it is compiled as for the model: under its name there, and without
+    the functions that pack constants. The library is linked from the file, since LLVM would
+    compile the kernel again in memory.
+
+    Args:
+        module: TVM's JSON of the IRModule.
+        target: TVM's target.
+        path: Path of the object file.
+        name: Name of the module's function in the model.
+        compiler: Any C compiler.
+    """
+    main = _tvm.load_graph(module)["main"]
+    parameters = _parameters(main)
+    kernel, packings = cut(main)
+    name = kernel_name(name, packings)
+    functions = _tvm.IRModule({name: kernel.with_attr("global_symbol", name)})
+    executable = codegen.compile_primfuncs(functions, target, checks_arguments=parameters is None)
+    packer = None
+    if packings:
+        packer = codegen.compile_primfuncs(_packing_functions(packings, target), target, checks_arguments=False).jit()
+    codegen.write_object(executable, Path(path))
+    try:
+        library = codegen.open_object(Path(path), compiler)
+    except (*_tvm.TVM_ERRORS, OSError, subprocess.CalledProcessError):  # a compiler without these options
+        library = executable.jit()
+    library[name]
+    return Built(library, _descriptions(packings), parameters, name, packer), codegen.code_digest(executable)
+
+
 def export(module: str, target: Any, *, path: str, compiler: str) -> str:
     """Compile a module to a library file for servers, with the list of its packed constants beside it.
 
@@ -140,11 +176,21 @@ def _compile(
     if PACKING not in module:
         return codegen.compile_primfuncs(loaded, target, kernels=kernels, checks_arguments=checks_arguments), []
     kernel, packings = cut(loaded["main"])
-    plain = {f"{_PACK}{i}": packing.function for i, packing in enumerate(packings)}
-    functions = _tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in plain.items()})
-    functions = codegen.default_schedules(functions, target)
+    functions = _packing_functions(packings, target)
     functions["main"] = kernel.with_attr("global_symbol", "main")
     executable = codegen.compile_primfuncs(functions, target, kernels=kernels, checks_arguments=checks_arguments)
     if kernels is not None:
         kernels[:] = [kernel for kernel in kernels if not kernel.name.startswith(_PACK)]
-    return executable, [(packing.parameter, packing.shape, packing.dtype) for packing in packings]
+    return executable, _descriptions(packings)
+
+
+def _packing_functions(packings: Sequence[Packing], target: Any) -> Any:
+    """Return an IRModule with the functions that pack constants."""
+    plain = {f"{_PACK}{i}": packing.function for i, packing in enumerate(packings)}
+    functions = _tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in plain.items()})
+    return codegen.default_schedules(functions, target)
+
+
+def _descriptions(packings: Sequence[Packing]) -> list[tuple[int, Sequence[int], str]]:
+    """Return (parameter, shape, dtype) of each packed constant."""
+    return [(packing.parameter, packing.shape, packing.dtype) for packing in packings]

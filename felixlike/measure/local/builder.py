@@ -6,6 +6,7 @@ exhaust memory without affecting others.
 """
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -15,10 +16,10 @@ from felixlike import _tvm
 from felixlike._util import option_checks
 from felixlike._util.deadline import Deadline, OutOfTime
 from felixlike._util.spent import on
-from felixlike.codegen import require_toolchain
+from felixlike.codegen import KernelObject, require_toolchain
 from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
-from felixlike.hardware import gpu_at_hand, host_target, kind_of, quickly_compiled, resolve_target
+from felixlike.hardware import c_compiler, gpu_at_hand, host_target, kind_of, quickly_compiled, resolve_target
 from felixlike.hardware.probe import usable_cores
 from felixlike.measure.candidate import Schedulable, schedulable
 from felixlike.measure.check.reference import in_quick_order, in_threads
@@ -38,7 +39,7 @@ class Builder:
     """Builder of candidates for one target, for one user at a time (see `claimed`).
 
     Args:
-        target, limits, workers, reuse, deadline: See `MeasurePool`.
+        target, limits, workers, reuse, deadline, objects: See `MeasurePool`.
 
     Attributes:
         kind: Kind of the target.
@@ -54,6 +55,7 @@ class Builder:
         workers: int | None = None,
         reuse: bool = True,
         deadline: Deadline | None = None,
+        objects: dict[str, KernelObject] | None = None,
     ) -> None:
         target = resolve_target(target)
         if workers is not None:
@@ -75,6 +77,8 @@ class Builder:
         self.code_cache = CodeCache(reuse=reuse)
         self._has_gpu = not self.kind.on_host and (gpu_at_hand() or ("", ""))[1] == str(target.attrs["arch"])
         self._plain = str(quickly_compiled(target if self.kind.on_host else host_target()))
+        self._objects = objects if self.kind.on_host and c_compiler() is not None else None
+        self._object_numbers = itertools.count()
         self._busy = False
         self.processes = Processes(threads=cores)
         self._references = ReferenceCache(self.processes.directory, self._reference)
@@ -146,15 +150,17 @@ class Builder:
             verify = False
             reference_data = yield from self._references.making(task, verify=False)
         try:
-            return (yield from self._checking(candidate, reference_data))
+            return (yield from self._checking(task, candidate, reference_data))
         finally:
             self._references.release(task, verify=verify)
 
-    def _checking(self, candidate: Schedulable, reference_data: ReferenceData) -> Steps[Measurement]:
+    def _checking(self, task: Task, candidate: Schedulable, reference_data: ReferenceData) -> Steps[Measurement]:
         """Return steps that build a candidate, call it once and check it; repeat them if the fork server dies."""
         request = reference_data.request(base=self.limits.tolerance, timing=None, best=None)
+        path = self.processes.directory / f"kernel{next(self._object_numbers)}.o"
+        extra = {} if self._objects is None else {"path": str(path), "name": task.name, "compiler": c_compiler()}
         while True:
-            trial = self.begin(0, candidate, reference_data.bytes)
+            trial = self.begin(0, candidate, reference_data.bytes, **({"object": extra} if extra else {}))
             if isinstance(trial, Measurement):
                 return trial
             elapsed = 0.0
@@ -165,8 +171,12 @@ class Builder:
                     trial.send(request)
                     answer = yield from self._timely(trial, self.limits.run_seconds)
                     elapsed = answer["elapsed"]
+                if answer["status"] is Status.OK and self._objects is not None:
+                    self._objects[task.name] = KernelObject(trial.request["module"], path.read_bytes())
             finally:
                 self.processes.end(trial)
+                path.unlink(missing_ok=True)
+                path.with_suffix(".so").unlink(missing_ok=True)
             if not trial.lost:
                 self.processes.reset_deaths()
                 return measurement(answer, build_seconds=trial.build_seconds, run_seconds=elapsed)
