@@ -39,6 +39,7 @@ from felixlike.codegen.passes import (
     from_infinity,
     guard,
     keep_nan,
+    keep_rounding,
     multiply_pairs,
     only_marked_are_asynchronous,
     only_with_instructions,
@@ -123,6 +124,7 @@ def _of(run: Callable[[Module], Module], mark: type[LoopAnnotation], **others: A
 
 
 CPU_PASSES = (
+    Pass(keep_rounding),
     Pass(from_infinity, needs=(Invariant.EXTREMES,)),
     _of(skip_hidden_keys, Keys, needs=(Invariant.BLOCKS,), ends=(Invariant.BLOCKS,)),
     _of(skip_padding, Skip, needs=(Invariant.DIMENSIONS, Invariant.PADDING), ends=(Invariant.BLOCKS,)),
@@ -158,6 +160,7 @@ CPU_PASSES = (
 
 
 GPU_PASSES = (
+    Pass(keep_rounding),
     Pass(only_marked_are_asynchronous, marks=(Asynchronous,)),
     _of(tensor_cores, TensorCores, needs=(Invariant.DIMENSIONS,)),
 )

@@ -56,6 +56,15 @@ def _elements(value: Callable[[Any], Any], *, dtype: str = "float32") -> Any:
     return _schedule(x, _tvm.te.compute((8,), lambda i: value(x[i]), name="y"))
 
 
+def keep_rounding() -> Any:
+    """A difference that is one of its terms, for real numbers."""
+    x, z = _inputs(x=(8,), z=(8,))
+    total = _tvm.te.compute((8,), lambda i: x[i] + z[i], name="total")
+    schedule = _schedule(x, z, _tvm.te.compute((8,), lambda i: total[i] - x[i], name="y"))
+    schedule.compute_inline(schedule.get_sblock("total"))
+    return schedule
+
+
 def from_infinity() -> Any:
     """The largest of a row."""
     (x,) = _inputs(x=(4, 8))
@@ -301,6 +310,7 @@ def unaligned_parameters() -> Any:
 MINIMAL: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
+        keep_rounding,
         from_infinity,
         skip_hidden_keys,
         skip_padding,

@@ -12,6 +12,7 @@ import torch
 from support.models import Apply
 from torch.nn import functional
 
+import felixlike as fx
 from felixlike import _tvm, codegen
 from felixlike._tvm import te, topi
 from felixlike.frontend import import_model
@@ -54,6 +55,23 @@ _ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
     "times 0": lambda x: x * 0,
     "sign of the zero": lambda x: 1 / functional.relu(x),
 }
+_NOT_REAL: dict[str, Callable[[Any], Any]] = {
+    "equal after adding 0": lambda x: x + 0 == x,
+    "unequal to itself": lambda x: x * 2 != x * 2,
+    "not less": lambda x: ~(x * 2 < 1),
+    "less or not": lambda x: (x < 1) | (x >= 1),
+    "0 by x": lambda x: 0 / x,
+    "minus itself": lambda x: -x - (-x),
+    "one term": lambda x: (x + 1e8) - 1e8,
+    "the other term": lambda x: (x.abs() + x) - x.abs(),
+    "less a sum": lambda x: x - (x + 1e8),
+    "compensation": lambda x: ((_LARGE + x) - _LARGE) - x,
+    "sums to 0": lambda x: x + x - x - x,
+    "extremes": lambda x: torch.maximum(x, x) - torch.minimum(x, x),
+}
+"""Expressions that are simpler for real numbers."""
+
+_LARGE = torch.tensor([1e6, -3e5, 2e7, 1.0])
 _REDUCTIONS: dict[str, Callable[[Any], Any]] = {
     "amax": lambda x: x.amax(1),
     "amin": lambda x: x.amin(0),
@@ -88,6 +106,15 @@ def _assert_matches_pytorch(function: Callable[[Any], Any], x: torch.Tensor) -> 
 @pytest.mark.parametrize("name", _ELEMENTWISE)
 def test_elementwise_operators_match_pytorch(name: str) -> None:
     _assert_matches_pytorch(_ELEMENTWISE[name], _ROWS)
+
+
+@pytest.mark.filterwarnings("ignore::felixlike.errors.UnverifiedWarning")  # in float64 they are other numbers
+def test_expressions_are_not_simplified_as_those_of_real_numbers() -> None:
+    model = Apply(lambda x: tuple(function(x) for function in _NOT_REAL.values()))
+    fast = fx.optimize(model, (torch.rand(8, 4),), trials=0, progress=False)
+    for x in (_ROWS, torch.rand(8, 4)):
+        for name, got, want in zip(_NOT_REAL, fast(x), model(x), strict=True):
+            torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True, msg=name)
 
 
 @pytest.mark.parametrize("name", _REDUCTIONS)

@@ -5,7 +5,7 @@ from felixlike.codegen.passes.convert_bfloat16 import write_out_halves
 from felixlike.codegen.passes.multiply_pairs import multiply_pairs
 from felixlike.codegen.passes.peel_reduction_blocks import first_and_last
 from felixlike.codegen.passes.prefetch import prefetch
-from felixlike.codegen.passes.propagate_nan import from_infinity, keep_nan
+from felixlike.codegen.passes.propagate_nan import from_infinity, keep_nan, keep_rounding
 from felixlike.codegen.passes.remove_guards import guard
 from felixlike.codegen.passes.round_halves import only_with_instructions
 from felixlike.codegen.passes.share_reciprocals import share_reciprocals
@@ -30,6 +30,7 @@ __all__ = [
     "from_infinity",
     "guard",
     "keep_nan",
+    "keep_rounding",
     "multiply_pairs",
     "only_marked_are_asynchronous",
     "only_with_instructions",

@@ -12,6 +12,7 @@ the one compared with itself, so the dependence from step to step is longer by o
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from felixlike import _tvm
@@ -34,17 +35,36 @@ def from_infinity(module: Module) -> Module:
     return _tvm.map_functions(module, _from_infinity)
 
 
+def keep_rounding(module: Module) -> Module:
+    """Return the IRModule with float expressions in forms that TVM's simplifier, which later passes use, leaves alone.
+
+    It takes floats for real numbers: (x + y) - x becomes y, x - x 0, x = x true, not (x < y) y <= x, and x < y or y <=
+    x true. Such expressions arise where operators are inlined. They depend on rounding, and on infinities and NaN.
+    """
+    tirx = _tvm.tirx
+    changes = (
+        *_same(),
+        (tirx.NE, _unequal_to_itself),
+        (tirx.Not, _negated),
+        (tirx.Max, _extreme_of_itself),
+        (tirx.Min, _extreme_of_itself),
+        (tirx.Sub, _difference),
+        (tirx.And, _joined),
+        (tirx.Or, _joined),
+    )
+    return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, changes))
+
+
 def keep_nan(module: Module) -> Module:
     """Return the IRModule with maxima and minima that propagate NaN, and inequalities that are true for NaN."""
     tirx = _tvm.tirx
-    same = ((kind, _of_itself) for kind in (tirx.EQ, tirx.LE, tirx.GE))
     changes = (
         (tirx.Max, _extreme),
         (tirx.Min, _extreme),
         (tirx.NE, _unequal),
         (tirx.Not, _negated),
         (tirx.Sub, _difference_with_itself),
-        *same,
+        *_same(),
     )
     return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, changes))
 
@@ -105,6 +125,11 @@ def _extreme(node: Node) -> TirExpr:
     return names.close(_tvm.tirx.Select(is_number(second), nearer, second))
 
 
+def _same() -> Iterator[tuple[Any, Any]]:
+    """Return the changes of comparisons that are true for equal numbers."""
+    return ((kind, _of_itself) for kind in (_tvm.tirx.EQ, _tvm.tirx.LE, _tvm.tirx.GE))
+
+
 def _of_itself(node: Node) -> TirExpr:
     """Replace a = a, a <= a and a >= a."""
     return is_number(node.a) if _is_float(node.a) and _tvm.structural_equal(node.a, node.b) else node
@@ -117,6 +142,43 @@ def _difference_with_itself(node: Node) -> TirExpr:
     dtype = str(node.ty.dtype)
     finite = _tvm.tirx.abs(node.a) < _tvm.tirx.const(math.inf, dtype)
     return _tvm.tirx.Select(finite, _tvm.tirx.const(0, dtype), _tvm.tirx.const(math.nan, dtype))
+
+
+def _extreme_of_itself(node: Node) -> TirExpr:
+    """Replace max(a, a) and min(a, a), so that a difference of two of them is one of `a` with itself."""
+    return node.a if _is_float(node) and _tvm.structural_equal(node.a, node.b) else node
+
+
+def _difference(node: Node) -> TirExpr:
+    """Replace a - a, (a + b) - b and b - (a + b). TVM changes no sum with a product."""
+    if not _is_float(node):
+        return node
+    for total, other in ((node.a, node.b), (node.b, node.a)):
+        terms = (total.a, total.b) if isinstance(total, _tvm.tirx.Add) else ()
+        if any(_tvm.structural_equal(term, other) for term in terms):
+            return node.a + node.b * _tvm.tirx.const(-1, str(node.ty.dtype))
+    return _difference_with_itself(node)
+
+
+def _joined(node: Node) -> TirExpr:
+    """Replace the comparisons of floats in a conjunction or disjunction by choices between true and false."""
+    sides = [_as_choice(side) for side in (node.a, node.b)]
+    changed = [new is not old for new, old in zip(sides, (node.a, node.b), strict=True)]
+    return type(node)(*sides) if all(changed) else node
+
+
+def _as_choice(condition: TirExpr) -> TirExpr:
+    """Return a comparison of floats as a choice between true and false, and other conditions as they are."""
+    tirx = _tvm.tirx
+    compares = isinstance(condition, tirx.EQ | tirx.NE | tirx.LT | tirx.LE | tirx.GT | tirx.GE)
+    if not compares or not _is_float(condition.a):
+        return condition
+    return tirx.Select(condition, tirx.const(True, "bool"), tirx.const(False, "bool"))
+
+
+def _unequal_to_itself(node: Node) -> TirExpr:
+    """Replace a != a."""
+    return _unequal(node) if _tvm.structural_equal(node.a, node.b) else node
 
 
 def _unequal(node: Node) -> TirExpr:
