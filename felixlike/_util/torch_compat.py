@@ -257,6 +257,24 @@ def lstm(*arguments: Any) -> Any:
 
 
 @contextmanager
+def without_left_hooks() -> Iterator[None]:
+    """Remove the hooks for buffers of every module that are registered inside the context and left there.
+
+    A torch.export that fails leaves one. Assignments to the model's buffers would then raise, and torch.compile would
+    break graphs at those of others.
+    """
+    from torch.nn.modules import module
+
+    hooks: Any = module._global_buffer_registration_hooks
+    before = set(hooks)
+    try:
+        yield
+    finally:
+        for left in set(hooks) - before:
+            del hooks[left]
+
+
+@contextmanager
 def recurrent_shapes() -> Iterator[None]:
     """Let FakeTensorMode compute the shapes of recurrent layers without their steps, inside the context.
 

@@ -23,7 +23,7 @@ from felixlike.dynamo.options import Options, read_options
 from felixlike.dynamo.output_views import SplitGraph
 from felixlike.dynamo.weights import WATCHING, WeightGuard, unused
 from felixlike.dynamo.writes import changed_inputs
-from felixlike.errors import InvalidModel, NotCompiledWarning, SharedInputs, first_line
+from felixlike.errors import EmptyModel, InvalidModel, NotCompiledWarning, SharedInputs, first_line
 
 Graph = Callable[..., Any]
 """A graph as a callable."""
@@ -203,6 +203,10 @@ class _CapturedGraph:
                 return None
             try:
                 compiled = self._new_version(inputs)
+            except EmptyModel:  # nothing to compile
+                self._refused_numbers.add(_numbers(inputs))
+                self._refused = not self._versions
+                return None
             except Exception as error:  # whatever it is, PyTorch can run the graph
                 self._refused_numbers.add(_numbers(inputs))
                 self._refuse(f"{type(error).__name__}: {first_line(error)}")

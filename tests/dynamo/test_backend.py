@@ -370,6 +370,17 @@ def test_unsupported_graphs_are_left_to_pytorch_with_one_warning(options: dict[s
         torch.testing.assert_close(compiled(x), spectrum(x))
 
 
+def test_graphs_that_compute_nothing_are_left_to_pytorch_without_a_warning(options: dict[str, Any]) -> None:
+    def views(x: torch.Tensor) -> torch.Tensor:
+        return x.view(4, 3).mT
+
+    x = torch.randn(2, 6)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            assert torch.equal(torch.compile(views, backend="felixlike", options=options)(x), views(x))
+
+
 def test_graphs_write_to_their_inputs(options: dict[str, Any]) -> None:
     def step(x: Tensor, cache: Tensor) -> Tensor:
         cache[:, 2] = x

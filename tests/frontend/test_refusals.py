@@ -164,3 +164,21 @@ def test_remedies_name_options_of_the_api_or_the_command() -> None:
         assert "--shape 1x3x224x224" in remedy()
         assert "shapes=" not in remedy()
     assert "--shape" not in remedy()
+
+
+def test_buffers_can_be_assigned_after_a_failed_export() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count: torch.Tensor
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count = self.count + 1
+            return x if x.sum() > 0 else x + 1
+
+    model = Counting()
+    with pytest.raises(DynamicControlFlow):
+        import_model(model, (3,))
+    model.count = torch.ones(())
+    assert float(model.count) == 1

@@ -55,6 +55,7 @@ _ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
     "times 0": lambda x: x * 0,
     "sign of the zero": lambda x: 1 / functional.relu(x),
 }
+_LARGE = torch.tensor([1e6, -3e5, 2e7, 1.0])
 _NOT_REAL: dict[str, Callable[[Any], Any]] = {
     "equal after adding 0": lambda x: x + 0 == x,
     "unequal to itself": lambda x: x * 2 != x * 2,
@@ -70,8 +71,6 @@ _NOT_REAL: dict[str, Callable[[Any], Any]] = {
     "extremes": lambda x: torch.maximum(x, x) - torch.minimum(x, x),
 }
 """Expressions that are simpler for real numbers."""
-
-_LARGE = torch.tensor([1e6, -3e5, 2e7, 1.0])
 _REDUCTIONS: dict[str, Callable[[Any], Any]] = {
     "amax": lambda x: x.amax(1),
     "amin": lambda x: x.amin(0),

@@ -13,7 +13,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._util.spent import on
-from felixlike._util.torch_compat import is_fake, pytree, recurrent_shapes
+from felixlike._util.torch_compat import is_fake, pytree, recurrent_shapes, without_left_hooks
 from felixlike._util.torch_modes import alone, callers_autocast, callers_dtype
 from felixlike._util.wording import advice
 from felixlike.errors import (
@@ -153,7 +153,7 @@ def export_module(
     tensors = tuple(value.value() for value in args)
     named = {key: value.value() for key, value in kwargs.items()}
     signature = Signature.of_call(parameters, tensors, named)
-    with evaluating(model), callers_dtype(), quiet(), recurrent_shapes():
+    with evaluating(model), callers_dtype(), quiet(), recurrent_shapes(), without_left_hooks():
         try:
             sizes = None if dynamic is None else _dynamic_sizes(model, args, kwargs, dynamic)
             with on("exporting"):
