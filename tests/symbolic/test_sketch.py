@@ -13,6 +13,7 @@ from support import oracles
 
 from felixlike._util.wording import kind_of, shown
 from felixlike.errors import InvalidModel, InvalidOption, InvalidPoint, InvalidSchedule, UnsupportedSketch
+from felixlike.frontend import import_model
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
 
 
@@ -96,6 +97,14 @@ def test_a_location_deeper_than_the_nest_is_not_valid(convolution: Sketch) -> No
     points[0, convolution.location_columns] = 99
     points[1, convolution.location_columns] = -3
     assert not convolution.valid(points).any()
+
+
+def test_locations_in_loops_that_depend_on_others_are_left_out() -> None:
+    layer = torch.nn.ConvTranspose2d(6, 9, 3, 2, 1, output_padding=1, groups=3, dilation=2).eval()
+    (task,) = import_model(layer, ((2, 6, 11, 13),)).tasks
+    for sketch in sketches(task):
+        points = sketch.sample(4, seed=0)
+        assert sketch.valid(points).all()
 
 
 @pytest.fixture

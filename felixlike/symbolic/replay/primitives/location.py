@@ -19,6 +19,7 @@ from felixlike._util.wording import counted
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.expr.comparison import at_least
 from felixlike.symbolic.expr.expression import Expr, const, var
+from felixlike.symbolic.expr.traversal import variables
 from felixlike.symbolic.replay.convert import to_expr
 from felixlike.symbolic.replay.loops import Part, members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
@@ -26,6 +27,9 @@ from felixlike.symbolic.replay.state import Location, ReplayState
 
 INLINE, ROOT = -2, -1
 """Decisions of SampleComputeLocation: compute the block inline (`INLINE`), or at the root (`ROOT`)."""
+
+_LOOP = "loop "
+"""Begin of the names of loops' variables in extents."""
 
 
 def _sample(state: ReplayState, instruction: Instruction, _: int) -> None:
@@ -73,7 +77,9 @@ def _gates(state: ReplayState, loops: list[Any]) -> list[Expr]:
     for i, loop in enumerate(loops):
         statement = state.schedule.get(loop)
         extent = to_expr(statement.extent, table)
-        table[statement.loop_var] = var(f"loop {i}", 0, max(0.0, extent.high - 1))  # inner extents may depend on it
+        table[statement.loop_var] = var(f"{_LOOP}{i}", 0, max(0.0, extent.high - 1))  # inner extents may depend on it
+        if any(inner.name.startswith(_LOOP) for inner in variables([extent])):
+            raise UnsupportedSketch("the extent of a loop depends on another loop", where=str(statement.loop_var))
         has_iterations = at_least(extent, 2)
         if parallel[i]:
             ended = _either(ended, has_iterations * reduced)
