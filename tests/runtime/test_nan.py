@@ -48,6 +48,8 @@ _ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
     "clamp by tensors": lambda x: torch.clamp(x, min=_OTHERS),
     "maximum": lambda x: torch.maximum(x, _OTHERS),
     "minimum": lambda x: torch.minimum(x, _OTHERS),
+    "larger number": lambda x: torch.fmax(x, _OTHERS),
+    "smaller number": lambda x: torch.fmin(x, _OTHERS),
     "unequal": lambda x: x != x,
     "equal": lambda x: x == x,
     "not less": lambda x: ~(x < 1.0),

@@ -53,6 +53,8 @@ def table() -> Any:
         aten.bucketize.Tensor: _bucketize,
         aten.pad.default: _pad,
         aten.erfinv.default: _erfinv,
+        aten.fmax.default: functools.partial(_extreme_number, "maximum"),
+        aten.fmin.default: functools.partial(_extreme_number, "minimum"),
         aten.logcumsumexp.default: _logcumsumexp,
         aten._cdist_forward.default: _distances,
         aten.rrelu_with_noise_functional.default: _rrelu,
@@ -223,6 +225,14 @@ def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
     for coefficient in coefficients[-3::-1]:
         result = result * x + coefficient
     return result
+
+
+def _extreme_number(name: str, a: Any, b: Any) -> Any:
+    """Decompose aten.fmax or aten.fmin: the extreme of two numbers, one of which counts alone if the other is NaN."""
+    import torch
+
+    extreme = getattr(torch, name)(a, b)
+    return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, extreme))
 
 
 def _logcumsumexp(x: Any, dim: int) -> Any:
