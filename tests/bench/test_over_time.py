@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,18 @@ def test_runs_are_written_one_by_one_and_not_repeated(
     assert file.read_bytes() == before
 
 
+@pytest.fixture
+def _tvms_loggers() -> Iterator[None]:
+    """Leave MetaSchedule's logger as it was, for its next run in this process."""
+    yield
+    logger = logging.getLogger("tvm.s_tir.meta_schedule")
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+        handler.close()
+    logger.propagate = True
+
+
+@pytest.mark.usefixtures("_tvms_loggers")
 @pytest.mark.timeout(900)  # each of TVM's workers imports TVM and its tensor intrinsics
 def test_stock_metaschedule_measures_candidates(tmp_path: Path) -> None:
     task = make_task(op.matmul(32, 32, 32), resolve_target("cpu"), name="matmul")

@@ -205,7 +205,7 @@ def test_explain_lists_tasks_and_plots_a_column(file: Path, tmp_path: Path, caps
     assert plot.stat().st_size > 1000
     capsys.readouterr()
     assert main(["explain", *model, "--pipeline"]) == 0
-    assert capsys.readouterr().out.startswith("llvm, on cpu\ngraph: with_total_order, ")
+    assert capsys.readouterr().out.startswith("llvm, on cpu\ngraph: ConvertToDataflow, with_total_order, ")
     assert main(["explain", *model, "nothing"]) == 1
     assert "task 'nothing'" in capsys.readouterr().err
     assert main(["explain", *model, "fused_matmul_add_relu", "--sketch", "9"]) == 1

@@ -163,7 +163,7 @@ def test_a_failing_choice_falls_back_for_one_task(
     first, second = tuned.report.tasks
     assert first.how == "measured"
     assert first.note.startswith("choosing its schedule failed: ")
-    assert second.note == ""
+    assert "failed" not in second.note
     assert f"Two: {first.name}: {first.note}" in words
     assert first.note.rstrip(".") in str(tuned.report)
 

@@ -63,7 +63,10 @@ def _scattered(expression: Any, bindings: Bindings, rewriter: Rewriter) -> Any:
 def _kernel(data: Any, rows: Any, source: Any, *, adds: bool) -> Any:
     """Return the TE tensor of the data with the rows of the source assigned or added, one after another."""
     whole = partial(_groups, adds=adds)
-    return _tvm.te.extern([data.shape], [data, rows, source], whole, "scatter_rows", [str(data.dtype)])
+    inputs = (data, rows, source)
+    reads = [_tvm.tirx.decl_buffer(x.shape, str(x.dtype), x.op.name) for x in inputs]  # which start at offset 0
+    writes = _tvm.tirx.decl_buffer(data.shape, str(data.dtype), "scatter_rows")
+    return _tvm.te.extern([data.shape], inputs, whole, "scatter_rows", None, reads, [writes])
 
 
 def _groups(inputs: Sequence[Buffer], outputs: Sequence[Buffer], *, adds: bool) -> Stmt:
