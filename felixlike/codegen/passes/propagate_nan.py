@@ -12,7 +12,6 @@ the one compared with itself, so the dependence from step to step is longer by o
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from felixlike import _tvm
@@ -43,7 +42,7 @@ def keep_rounding(module: Module) -> Module:
     """
     tirx = _tvm.tirx
     changes = (
-        *_same(),
+        *((kind, _of_itself) for kind in (tirx.EQ, tirx.LE, tirx.GE)),
         (tirx.NE, _unequal_to_itself),
         (tirx.Not, _negated),
         (tirx.Max, _extreme_of_itself),
@@ -63,8 +62,6 @@ def keep_nan(module: Module) -> Module:
         (tirx.Min, _extreme),
         (tirx.NE, _unequal),
         (tirx.Not, _negated),
-        (tirx.Sub, _difference_with_itself),
-        *_same(),
     )
     return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, changes))
 
@@ -125,23 +122,9 @@ def _extreme(node: Node) -> TirExpr:
     return names.close(_tvm.tirx.Select(is_number(second), nearer, second))
 
 
-def _same() -> Iterator[tuple[Any, Any]]:
-    """Return the changes of comparisons that are true for equal numbers."""
-    return ((kind, _of_itself) for kind in (_tvm.tirx.EQ, _tvm.tirx.LE, _tvm.tirx.GE))
-
-
 def _of_itself(node: Node) -> TirExpr:
     """Replace a = a, a <= a and a >= a."""
     return is_number(node.a) if _is_float(node.a) and _tvm.structural_equal(node.a, node.b) else node
-
-
-def _difference_with_itself(node: Node) -> TirExpr:
-    """Replace a - a, which is NaN for infinities, too."""
-    if not (_is_float(node) and _tvm.structural_equal(node.a, node.b)):
-        return node
-    dtype = str(node.ty.dtype)
-    finite = _tvm.tirx.abs(node.a) < _tvm.tirx.const(math.inf, dtype)
-    return _tvm.tirx.Select(finite, _tvm.tirx.const(0, dtype), _tvm.tirx.const(math.nan, dtype))
 
 
 def _extreme_of_itself(node: Node) -> TirExpr:
@@ -150,14 +133,14 @@ def _extreme_of_itself(node: Node) -> TirExpr:
 
 
 def _difference(node: Node) -> TirExpr:
-    """Replace a - a, (a + b) - b and b - (a + b). TVM changes no sum with a product."""
+    """Replace a - a, (a + b) - b and b - (a + b) by sums with a product, which TVM does not change."""
     if not _is_float(node):
         return node
-    for total, other in ((node.a, node.b), (node.b, node.a)):
-        terms = (total.a, total.b) if isinstance(total, _tvm.tirx.Add) else ()
+    for side, other in ((node.a, node.b), (node.b, node.a)):
+        terms = (side.a, side.b) if isinstance(side, _tvm.tirx.Add) else (side,)
         if any(_tvm.structural_equal(term, other) for term in terms):
             return node.a + node.b * _tvm.tirx.const(-1, str(node.ty.dtype))
-    return _difference_with_itself(node)
+    return node
 
 
 def _joined(node: Node) -> TirExpr:

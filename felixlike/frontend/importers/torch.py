@@ -45,7 +45,6 @@ from felixlike.frontend.importers.input_shapes import (
 from felixlike.frontend.importers.known_sizes import with_known_sizes
 from felixlike.frontend.importers.low_precision import in_single_precision
 from felixlike.frontend.importers.mutations import lift_mutations
-from felixlike.frontend.importers.nan_tests import replace_self_comparisons
 from felixlike.frontend.importers.promotion import promote
 from felixlike.frontend.importers.pytorch_regions import note_of, outline, without_effects
 from felixlike.frontend.importers.randomness import random_operators
@@ -311,7 +310,6 @@ def _convert(
         without_effects(program)
         mutations = lift_mutations(program, signature.names, [spec.name for spec in specs], where=name)
         known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS, *recurrent}
-        replace_self_comparisons(program)
         outline(program, known, name)
         check_dtypes(program, name)
         promote(program)
