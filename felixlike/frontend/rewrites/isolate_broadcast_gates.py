@@ -23,6 +23,7 @@ from felixlike.frontend.rewrites.rewriting import (
     elements,
     kernel_of,
     pattern_of,
+    reached,
     rewritten,
 )
 
@@ -81,17 +82,14 @@ def _same(x: Any) -> Any:
 
 def _is_sum(module: Any, known: Bindings, expression: Any) -> bool:
     """Return whether a function fused behind an expression would be fused behind a reduction."""
-    pending, seen = [expression], set()
-    while pending:
-        expression = pending.pop()
-        if (name := _tvm.identity(expression)) in seen:
-            continue
-        seen.add(name)
-        value = known.value(expression)
+
+    def operands(variable: Any) -> list[Any]:
+        value = known.value(variable)
         kernel = kernel_of(module, value)
-        if kernel is not None and pattern_of(kernel) == OUT_FUSIBLE:
-            return True
-        if kernel is not None and pattern_of(kernel) <= BROADCAST:
-            size = elements(value.ty)
-            pending += [operand for operand in value.args[1].fields if elements(operand.ty) == size]
-    return False
+        if kernel is None or pattern_of(kernel) > BROADCAST:
+            return []
+        size = elements(value.ty)
+        return [operand for operand in value.args[1].fields if elements(operand.ty) == size]
+
+    kernels = (kernel_of(module, known.value(variable)) for variable in reached(expression, operands))
+    return any(kernel is not None and pattern_of(kernel) == OUT_FUSIBLE for kernel in kernels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from felixlike import _tvm
@@ -174,6 +174,18 @@ def axes_of(permutation: Any) -> list[int]:
     rank = len(shape(permutation))
     axes = permutation.attrs.axes
     return list(reversed(range(rank))) if axes is None else [int(axis) % rank for axis in axes]
+
+
+def reached(first: Any, following: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+    """Yield an expression and those that follow from it, directly or through others, each once."""
+    pending, seen = [first], set()
+    while pending:
+        expression = pending.pop()
+        if (name := _tvm.identity(expression)) in seen:
+            continue
+        seen.add(name)
+        yield expression
+        pending += following(expression)
 
 
 def is_constant(expression: Any) -> bool:

@@ -14,7 +14,7 @@ import math
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constant, operator, settled, shape
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constant, operator, reached, settled, shape
 
 UNARY = {
     *("astype", "clip", "erf", "exp", "negative", "nn.gelu", "nn.gelu_tanh", "nn.relu", "nn.silu", "sigmoid", "sqrt"),
@@ -109,18 +109,14 @@ def _stays_within(variable: Any, known: Bindings) -> bool:
 
 def _of_contraction(variable: Any, known: Bindings) -> bool:
     """Return whether a variable is a contraction, or elementwise operators on one whose other readers are such."""
-    pending, seen = [variable], set()
-    while pending:
-        variable = pending.pop()
-        if (name := _tvm.identity(variable)) in seen:
-            continue
-        seen.add(name)
+
+    def operands(variable: Any) -> list[Any]:
         value = known.value(variable)
-        if operator(value) in UNARY | BINARY:
-            pending += [a for a in value.args if _is_whole(a, value) and _stays_within(a, known)]
-        elif operator(value) in _CONTRACTIONS:
-            return True
-    return False
+        if operator(value) not in UNARY | BINARY:
+            return []
+        return [a for a in value.args if _is_whole(a, value) and _stays_within(a, known)]
+
+    return any(operator(known.value(each)) in _CONTRACTIONS for each in reached(variable, operands))
 
 
 def _is_whole(argument: Any, expression: Any) -> bool:
