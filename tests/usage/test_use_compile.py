@@ -258,7 +258,7 @@ WAYS: dict[str, Way] = {
     "a view of an input": Way(net_of(lambda net, x: (x.view(-1), net.linear(x))), rows()),
     "a transposed input": Way(net_of(lambda net, x: (x.t(), net.linear(x))), rows()),
     "a row of an input": Way(net_of(lambda net, x: (x[1], net.linear(x))), rows()),
-    "views alone": Way(net_of(lambda net, x: x.t()), rows(), compiled=False),
+    "views alone": Way(net_of(lambda net, x: x.t()), rows(), compiled=False, warnings=0),
     "an input itself": Way(net_of(lambda net, x: (x, net.linear(x))), rows()),
     "a result and its view": Way(net_of(lambda net, x: (y := net.linear(x), y.view(-1), y[0])), rows()),
     "parts of a result": Way(net_of(lambda net, x: net.linear(x).chunk(2, -1)), rows()),
