@@ -101,19 +101,22 @@ def _stock(job: Job, tasks: Sequence[Task], place: Path, done: Trials, lines: Te
                 latency = times[len(times) // 2] if times else math.inf
                 _note(lines, int(task), latency, time.monotonic() - started)
 
+    defaults = {
+        "builder": ms.builder.LocalBuilder(max_workers=contexts[0].num_threads, timeout_sec=_WORKER_SECONDS),
+        "runner": ms.runner.LocalRunner(timeout_sec=_WORKER_SECONDS),
+        "max_trials_global": _NO_LIMIT,
+    }
     ms.tune.tune_tasks(
         tasks=contexts,
         task_weights=weights,
         work_dir=folder,
-        builder=ms.builder.LocalBuilder(max_workers=contexts[0].num_threads, timeout_sec=_WORKER_SECONDS),
-        runner=ms.runner.LocalRunner(timeout_sec=_WORKER_SECONDS),
         measure_callbacks=[
             ms.measure_callback.AddToDatabase(),
             ms.measure_callback.RemoveBuildArtifact(),
             ms.measure_callback.UpdateCostModel(),
             Note(),
         ],
-        **{"max_trials_global": _NO_LIMIT, **options},
+        **(defaults | options),
     )
 
 
