@@ -13,7 +13,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._util.spent import on
-from felixlike._util.torch_compat import is_fake, pytree, recurrent_shapes, without_left_hooks
+from felixlike._util.torch_compat import pytree, recurrent_shapes, without_left_hooks
 from felixlike._util.torch_modes import alone, callers_autocast, callers_dtype
 from felixlike._util.wording import advice
 from felixlike.errors import (
@@ -30,7 +30,7 @@ from felixlike.frontend.imported import InputSpec, Source
 from felixlike.frontend.importers import decompositions
 from felixlike.frontend.importers.autocast import under_autocast
 from felixlike.frontend.importers.converters import CONVERTERS
-from felixlike.frontend.importers.dtypes import check_dtypes, check_tensor, with_right_types
+from felixlike.frontend.importers.dtypes import check_dtypes, with_right_types
 from felixlike.frontend.importers.input_shapes import (
     Example,
     Given,
@@ -44,7 +44,20 @@ from felixlike.frontend.importers.input_shapes import (
 )
 from felixlike.frontend.importers.known_sizes import with_known_sizes
 from felixlike.frontend.importers.low_precision import in_single_precision
+from felixlike.frontend.importers.model_checks import (
+    check_kind,
+    check_operators,
+    check_state,
+    check_tensors,
+)
 from felixlike.frontend.importers.mutations import lift_mutations
+from felixlike.frontend.importers.program_signature import (
+    input_specs,
+    keep_tensor_inputs,
+    keep_tensor_outputs,
+    signature_of,
+    tensors_of,
+)
 from felixlike.frontend.importers.promotion import promote
 from felixlike.frontend.importers.pytorch_regions import note_of, outline, without_effects
 from felixlike.frontend.importers.randomness import random_operators
@@ -52,7 +65,7 @@ from felixlike.frontend.importers.recurrent import recurrent_converters
 from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
 from felixlike.frontend.rewrites.layers import Recorder
-from felixlike.frontend.signature.layouts import as_users, is_users, output_orders, with_outputs_in_memory_order
+from felixlike.frontend.signature.layouts import output_orders, with_outputs_in_memory_order
 from felixlike.frontend.signature.nesting import TENSOR
 from felixlike.frontend.signature.signature import Parameter, Signature, parameters_of
 from felixlike.frontend.signature.structure import structure_from_leaves
@@ -141,10 +154,10 @@ def export_module(
                 " the function: return model, (x,)",
             ),
         )
-    _check_kind(model, name)
+    check_kind(model, name)
     training = differing_parts(model)
-    model = _ready(model)
-    _check_tensors(model, name)
+    model = _on_cpu(model)
+    check_tensors(model, name)
     if (dtype := callers_autocast()) is not None:
         model = under_autocast(model, dtype)
     parameters = parameters_of(model.forward)
@@ -161,7 +174,7 @@ def export_module(
         except Exception as error:
             raise export_error(error, name, only_sizes=user_inputs.only_sizes, dims=dynamic is not None) from None
     indices_made = made(example for value in (*args, *kwargs.values()) for example in value.examples)
-    examples = tuple(_leaves((tensors, named)))
+    examples = tuple(tensors_of((tensors, named)))
     return Exported(
         program, model, name, signature, examples, indices_made, training, dynamic=dynamic is not None, random=random
     )
@@ -171,23 +184,23 @@ def export_module(
 def from_dynamic_program(program: Any, *, name: str = "") -> Source:
     """Import an ExportedProgram with symbolic sizes.  Raises like from_module."""
     name = name or "ExportedProgram"
-    examples = _leaves(program.example_inputs)
-    return _convert(program, program, name, _program_signature(program), examples, dynamic=True)
+    examples = tensors_of(program.example_inputs)
+    return _convert(program, program, name, signature_of(program), examples, dynamic=True)
 
 
 @alone(exports=True)
 def from_program(program: Any, shapes: Any, *, name: str = "", target: Any = None, random: bool = False) -> Source:
     """Import an ExportedProgram, which knows its shapes.  target, random: as in from_module.  Raises like it."""
     name = name or "ExportedProgram"
-    specs = _program_inputs(program, name)
-    signature = _program_signature(program)
+    specs = input_specs(program, name)
+    signature = signature_of(program)
     specs = tuple(InputSpec(place, s.shape, s.dtype) for place, s in zip(signature.names, specs, strict=True))
     user_inputs = read_shapes(shapes)
     sizes_alone = user_inputs is None or user_inputs.only_sizes
     if user_inputs is not None and not signature.by_position:
         user_inputs = _flat(user_inputs, signature, name)
     examples = match_known(user_inputs, specs, where=name)
-    program_examples = _leaves(program.example_inputs) if user_inputs is None else ()
+    program_examples = tensors_of(program.example_inputs) if user_inputs is None else ()
     if len(program_examples) == len(specs):
         return _convert(program, program, name, signature, program_examples, target=target, random=random)
     tensors = tuple(example.tensor() for example in examples)
@@ -294,7 +307,7 @@ def _convert(
     symbolic.  target, random: as in from_module.
     """
     importer = _tvm.torch_importer()
-    specs = _program_inputs(program, name, dynamic=dynamic)
+    specs = input_specs(program, name, dynamic=dynamic)
     drawing = random_operators(program, name, allowed=random)
     with quiet(), callers_dtype(), _tvm.builders_end_their_blocks():
         try:
@@ -306,7 +319,7 @@ def _convert(
                     program = decompositions.decomposed(program, kept)
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
-        _check_state(program, name)
+        check_state(program, name)
         without_effects(program)
         mutations = lift_mutations(program, signature.names, [spec.name for spec in specs], where=name)
         known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS, *recurrent}
@@ -314,10 +327,10 @@ def _convert(
         check_dtypes(program, name)
         promote(program)
         halves = in_single_precision(program)
-        _check_operators(program, known, name, dynamic=dynamic)
-        _keep_tensor_inputs(program)
+        check_operators(program, known, name, dynamic=dynamic)
+        keep_tensor_inputs(program)
         _keep_own_state(program)
-        leaves = _keep_tensor_outputs(program)
+        leaves = keep_tensor_outputs(program)
         if not mutations and not any(leaf is TENSOR for leaf in leaves):
             raise EmptyModel(
                 "the model returns no tensor", where=name, remedy="return a tensor that depends on an input"
@@ -365,68 +378,12 @@ def _convert(
     )
 
 
-_QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
-"""Modules of layers whose weights are packed for PyTorch's own quantised kernels."""
-
-
-def _check_kind(model: Any, where: str) -> None:
-    """Refuse models that are or contain TorchScript, quantised layers or lazy layers without sizes.
-
-    torch.export cannot look into TorchScript and quantised layers.
-    """
-    import torch
-    from torch.nn import parameter
-
-    for key, part in model.named_modules():
-        if type(part).__module__.startswith(_QUANTISED):
-            raise InvalidModel(
-                f"{key or 'the model'} is quantised ({type(part).__name__} of torch.ao)",
-                where=where,
-                remedy="pass the original model, before quantisation",
-            )
-        if isinstance(part, torch.jit.ScriptModule):
-            raise InvalidModel(
-                f"{key or 'the model'} is a TorchScript module (from torch.jit.trace or torch.jit.script)",
-                where=where,
-                remedy="use the original nn.Module",
-            )
-    for key, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if isinstance(tensor, (parameter.UninitializedParameter, parameter.UninitializedBuffer)):
-            raise InvalidModel(
-                f"{key} has no size yet", where=where, remedy="call the model once to initialize its lazy layers"
-            )
-
-
-def _ready(model: Any) -> Any:
+def _on_cpu(model: Any) -> Any:
     """Return the model, or a CPU copy if it has CUDA tensors (constants are read on the CPU) or inference tensors."""
     tensors = (*model.parameters(), *model.buffers())
     if any(tensor.device.type == "cuda" or tensor.is_inference() for tensor in tensors):
         return copy.deepcopy(model).cpu()
     return model
-
-
-def _check_tensors(model: Any, where: str) -> None:
-    """Raise InvalidModel for weights on other devices than the CPU or of unsupported dtypes."""
-    for key, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.device.type != "cpu":
-            raise InvalidModel(
-                f"{key} is on {tensor.device}",
-                where=where,
-                remedy="load the weights on the CPU, for example with model.cpu()",
-            )
-        if not tensor.is_complex():  # `outline` makes them real
-            check_tensor(tensor, what=key, where=where)
-
-
-def _check_state(program: Any, where: str) -> None:
-    """Refuse weights without values, whose memory TVM would read."""
-    for key, value in {**program.state_dict, **program.constants}.items():
-        if is_fake(value):
-            raise InvalidModel(
-                f"{key} is a FakeTensor, which has no values",
-                where=where,
-                remedy="create the model outside of FakeTensorMode",
-            )
 
 
 def _keep_own_state(program: Any) -> None:
@@ -449,135 +406,6 @@ def _copy(tensor: Any) -> Any:
     return tensor.clone(memory_format=torch.contiguous_format) if tensor.layout == torch.strided else tensor.clone()
 
 
-def _check_operators(program: Any, known: set[str], where: str, *, dynamic: bool) -> None:
-    """Raise UnsupportedOperator for operators that TVM's importer lacks or whose output shape depends on values."""
-    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
-    missing = sorted({str(node.target) for node in nodes if node.target.__name__ not in known})
-    if "felixlike.run.default" in missing:
-        raise UnsupportedOperator(
-            "a part of the model is already compiled by felixlike", where=where, remedy="use the original of that part"
-        )
-    if missing:
-        raise UnsupportedOperator(f"TVM cannot import {', '.join(missing)}", where=where, remedy="use other operators")
-    for node in nodes:
-        if _is_dynamic(node.meta.get("val"), unless_decided=dynamic):
-            raise UnsupportedOperator(
-                f"the output shape of {node.target} depends on tensor values",
-                where=where,
-                remedy="rewrite the model so that all sizes follow from the input shapes",
-            )
-
-
 def _operators(program: Any) -> set[str]:
     """Return the names of the operators that a program calls."""
     return {node.target.__name__ for node in program.graph.nodes if node.op == "call_function"}
-
-
-def _is_dynamic(value: Any, *, unless_decided: bool = False) -> bool:
-    """Return whether a tensor has symbolic sizes.
-
-    unless_decided: count only sizes that the inputs' sizes do not determine.
-    """
-    import torch
-
-    if not isinstance(value, torch.Tensor):
-        return False
-    sizes: list[Any] = list(value.shape)
-    symbolic = [size for size in sizes if isinstance(size, torch.SymInt)]
-    if not unless_decided:
-        return bool(symbolic)
-    return any(str(symbol).startswith("u") for size in symbolic for symbol in size.node.expr.free_symbols)
-
-
-def _keep_tensor_inputs(program: Any) -> None:
-    """Remove constants (None, numbers, strings) from the graph's inputs. torch has inlined them at their uses."""
-    signature = program.graph_signature
-    constants = {spec.arg.name for spec in signature.input_specs if _is_constant(spec)}
-    for node in [node for node in program.graph.nodes if node.op == "placeholder" and node.name in constants]:
-        program.graph.erase_node(node)
-    signature.input_specs[:] = [spec for spec in signature.input_specs if not _is_constant(spec)]
-
-
-def _is_constant(spec: Any) -> bool:
-    """Return whether an input of a program is a constant."""
-    import torch
-
-    return isinstance(spec.arg, torch.export.graph_signature.ConstantArgument)
-
-
-def _keep_tensor_outputs(program: Any) -> list[Any]:
-    """Remove constants (None, numbers) from the graph's outputs. New values of changed tensors are at the end and stay.
-
-    Returns all leaves of the user's output, TENSOR for the computed ones. TVM's importer supports tensors only. The
-    constants are restored when the output is rebuilt.
-    """
-    signature = program.graph_signature
-    output = program.graph.output_node()
-    pairs = list(zip(output.args[0], signature.output_specs, strict=True))
-    leaves = [_leaf(node) for node, spec in pairs if is_users(spec)]
-    kept = [
-        (node, spec if is_users(spec) else as_users(spec))
-        for node, spec in pairs
-        if not is_users(spec) or _leaf(node) is TENSOR
-    ]
-    output.args = (tuple(node for node, _ in kept),)
-    signature.output_specs[:] = [spec for _, spec in kept]
-    return leaves
-
-
-def _leaf(value: Any) -> Any:
-    """Return TENSOR for a graph node, or the constant itself."""
-    import torch
-
-    return TENSOR if isinstance(value, torch.fx.Node) else value
-
-
-def _user_inputs(program: Any) -> list[Any]:
-    """Return the specifications of the program's inputs, including constants."""
-    return [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
-
-
-def _program_inputs(program: Any, where: str, *, dynamic: bool = False) -> tuple[InputSpec, ...]:
-    """Return the program's tensor inputs.
-
-    Raises InvalidShape for symbolic sizes unless `dynamic`, InvalidModel for other kinds of inputs.
-    """
-    import torch
-
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
-    specs = []
-    for name in [spec.arg.name for spec in _user_inputs(program) if not _is_constant(spec)]:
-        value = values.get(name)
-        if not isinstance(value, torch.Tensor):
-            raise InvalidModel(
-                f"input {name!r} is neither a tensor nor a constant",
-                where=where,
-                remedy="export the model with only tensors, numbers and strings as inputs",
-            )
-        if _is_dynamic(value) and not dynamic:
-            raise InvalidShape(
-                f"input {name!r} has dynamic sizes: ({', '.join(map(str, value.shape))})",
-                where=where,
-                remedy="pass the program to felixlike.optimize, or export the model without dynamic_shapes",
-            )
-        specs.append(InputSpec(name, tuple(value.shape), str(value.dtype).removeprefix("torch.")))
-    return tuple(specs)
-
-
-def _program_signature(program: Any) -> Signature:
-    """Return how the program is called: each argument by position or by name, as it was exported."""
-    leaves = [spec.arg.value if _is_constant(spec) else TENSOR for spec in _user_inputs(program)]
-    args, kwargs = pytree().tree_unflatten(leaves, program.call_spec.in_spec)
-    called = program.module_call_graph[0].signature
-    known = list((called.forward_arg_names if called is not None else None) or ())
-    names = [*known[: len(args)], *(f"argument_{index}" for index in range(len(known), len(args)))]
-    parameters = [*map(Parameter, names), *(Parameter(name, "KEYWORD_ONLY") for name in kwargs)]
-    return Signature.of_call(parameters, args, kwargs)
-
-
-def _leaves(arguments: Any) -> tuple[Any, ...]:
-    """Return the tensors among arguments. A program's missing examples have none."""
-    import torch
-
-    tensors = [leaf for leaf in pytree().tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
-    return tuple(tensor.detach() for tensor in tensors)
