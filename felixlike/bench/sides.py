@@ -402,10 +402,15 @@ def _openvino(model: nn.Module, inputs: Inputs, *, hints: dict[str, str] | None 
         with ExitStack() as files:
             source, graph = "ONNX", converted(_exported(model, inputs, files))
     request = openvino.compiled(graph, **(hints or {}))
-    for place, tensor in enumerate(inputs):
-        request.set_input_tensor(place, package.Tensor(tensor.contiguous().numpy(), shared_memory=True))
+    arrays = [tensor.contiguous().numpy() for tensor in inputs]
+    for place, array in enumerate(arrays):
+        request.set_input_tensor(place, package.Tensor(array, shared_memory=True))
+
+    def run(arrays: Sequence[Any] = arrays) -> list[Any]:  # the request does not keep the arrays whose memory it reads
+        return list(request.infer(share_outputs=True).values())
+
     return Prepared(
-        lambda: list(request.infer(share_outputs=True).values()),
+        run,
         f"from {source}, static shapes, {openvino.stated(hints or {})}",
         partial(openvino.read_back, request),
     )
