@@ -165,6 +165,13 @@ def test_openvino_is_right(name: str) -> None:
     assert not Reference(*mlp(), wide=True).judge(unpacked(facts.answer), facts.precision).wrong
 
 
+def test_openvino_keeps_its_inputs() -> None:
+    pytest.importorskip("openvino", reason=WITHOUT_OPENVINO)
+    with Side() as side:
+        side.load(baselines(lambda: (nn.AvgPool2d(8), (torch.randn(16, 3, 256, 256),)), [OPENVINO])[OPENVINO])
+        assert len(side.times(3)) == 3
+
+
 def test_onnx_runtime_is_right() -> None:
     pytest.importorskip("onnxruntime", reason=WITHOUT_ONNX_RUNTIME)
     reference = Reference(*bert(), wide=True)
