@@ -88,7 +88,11 @@ class Optimized:
             The model's outputs, nested like those of the original model.
 
         Raises:
-            InputMismatch: The number, names, shapes or dtypes of the inputs differ from `inputs`.
+            InputMismatch: The number, names, shapes or dtypes of the inputs differ from `inputs`. SharedInputs: an
+                input that the model changes in place shares memory with another input.
+            ForkedProcess: The process was forked from one in which a model has run.
+            WrongContext: Derivatives are requested, as by torch.func.grad, or PyTorch traces a model that has dynamic
+                sizes or changes tensors in place.
         """
         return self._call(*tensors, **named)
 
@@ -127,7 +131,9 @@ class Optimized:
 
         Raises:
             OutputNotWritable: The path cannot be written.
-            CompilationFailed: The model has one library per batch size, no C compiler is found, or linking fails.
+            CompilationFailed: The model has one library per batch size, PyTorch runs some of its operators, no C
+                compiler is found, or linking fails.
+            InvalidModel: The class of the outputs cannot be named in a file.
         """
         runtime.export_library(self._compiled, path)
 
