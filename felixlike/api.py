@@ -88,7 +88,11 @@ class Optimized:
             The model's outputs, nested like those of the original model.
 
         Raises:
-            InputMismatch: The number, names, shapes or dtypes of the inputs differ from `inputs`.
+            InputMismatch: The number, names, shapes or dtypes of the inputs differ from `inputs`. SharedInputs: an
+                input that the model changes in place shares memory with another input.
+            ForkedProcess: The process was forked from one in which a model has run.
+            WrongContext: Derivatives are requested, as by torch.func.grad, or PyTorch traces a model that has dynamic
+                sizes or changes tensors in place.
         """
         return self._call(*tensors, **named)
 
@@ -127,7 +131,9 @@ class Optimized:
 
         Raises:
             OutputNotWritable: The path cannot be written.
-            CompilationFailed: The model has one library per batch size, no C compiler is found, or linking fails.
+            CompilationFailed: The model has one library per batch size, PyTorch runs some of its operators, no C
+                compiler is found, or linking fails.
+            InvalidModel: The class of the outputs cannot be named in a file.
         """
         runtime.export_library(self._compiled, path)
 
@@ -236,11 +242,13 @@ def optimize(
     remaining verification, the third raises KeyboardInterrupt. Invalid arguments raise an error before any long work.
 
     Args: What to tune
-        model: A torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax IRModule or a PrimFunc.
+        model: A torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, an ONNX ModelProto, a Relax
+            IRModule or a PrimFunc (docs/inputs.md).
         shapes: Example inputs as the model takes them, tuples of sizes, or a dict from input names to either. A size
             may be a `Dim`: the model then serves all sizes of it (docs/dynamic-shapes.md). If that size is the batch
             of a model with convolutions, the model is tuned for a few batch sizes, which share the limits. With any
-            other `Dim`, `strategy`, `space` and `weights` have no effect, and each timing of a kernel is a trial.
+            other `Dim`, `strategy`, `space` and `weights` affect only the functions of fixed sizes, and each timing of
+            a kernel for dynamic sizes is a trial.
         example_inputs: Another name for `shapes`.
         dynamic_shapes: Which sizes of the example inputs are dynamic, as torch.export takes them: an entry for each
             input by position or by name, nested like the input, with a dict from dimensions to `Dim`s for each tensor.
@@ -259,14 +267,13 @@ def optimize(
             larger in float32, too, a FallbackWarning is issued. With None, no task goes back (docs/bfloat16.md).
 
     Args: How long
-        rounds: Maximum number of rounds; one round measures up to 16 candidates of one task (64 with
-            "ansor"). The run ends at the first
-            limit reached. Without any limit, `effort` decides. Every task gets a verified schedule
-            regardless of the limits.
+        rounds: Maximum number of rounds; one round measures up to 16 candidates of one task, or the strategy's
+            `trials_per_round`. The run ends at the first limit reached. Without any limit, `effort` decides. Every task
+            gets a verified schedule regardless of the limits.
         trials: Maximum number of measured candidates.
         seconds: Maximum time in seconds.
         effort: What a run without limits measures: "instant" nothing (schedules are chosen by prediction and verified),
-            "quick" one round per task, "normal" four, "thorough" sixteen.
+            "quick" one round per task, "normal" up to four, "thorough" sixteen.
         store: Path of a file that keeps every measurement. Limits are then totals over all runs of the model with this
             file: a run whose limits are used up returns at once, and larger limits resume the search.
 
@@ -285,7 +292,7 @@ def optimize(
             (felixlike's rules), "default" (MetaSchedule's) or "all".
         weights: Path of cost-model weights; None for the shipped ones.
         seed: Random seed. It fixes the choice of candidates, given the same measurements.
-        progress: True, False, or "plain".
+        progress: True for a live line on a terminal, False for nothing, or "plain" for plain lines.
         compare: Also time the original in eager PyTorch: in turns with the tuned model, in processes of their own, on
             the example inputs and the same number of threads. It takes about 10 s. The report has both latencies.
 

@@ -43,7 +43,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--store", metavar="PATH", help="save every measurement in this file, and continue from its measurements"
     )
-    parser.add_argument("--strategy", default="gradient")
+    parser.add_argument(
+        "--strategy", default="gradient", help="search strategy, default gradient; others are in docs/strategies.md"
+    )
     parser.add_argument(
         "--planner", help="kernels for dynamic sizes: timed (default), ftuner, dietcode (docs/dynamic-shapes.md)"
     )
@@ -63,7 +65,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--tracker", metavar="HOST:PORT", help="measure on the servers of this tracker")
     parser.add_argument("--key", help="key of these servers")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the search, default 0")
     parser.add_argument("--compare", action="store_true", help="also time the original in eager PyTorch")
     parser.add_argument("--quiet", action="store_true", help="print no progress and no report")
     parser.add_argument("--in-background-of", type=int, metavar="PID", help=argparse.SUPPRESS)

@@ -32,6 +32,9 @@ class Options:
         watch_weights: Whether to compare the contents of weights, to detect changes that PyTorch does not count
             (through `.data`, or in inference mode). This takes about 1 % of the time. Without it only counted changes
             and replaced tensors are detected.
+        precision: Precision of float32 products: "float32" or "bfloat16", as for `felixlike.optimize`.
+        tolerance: Largest error of a graph that `precision` may cause, relative to its largest output; None for no
+            limit. See `felixlike.optimize`.
     """
 
     seconds: float = 60.0
