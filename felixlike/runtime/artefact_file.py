@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import IO, Any, NamedTuple
 
 from felixlike.errors import InvalidArtefact, InvalidOption, first_line
+from felixlike.runtime import huge_pages
 from felixlike.runtime.constant_layout import ALIGNMENT
 
 META = "meta.json"
@@ -209,7 +210,7 @@ def _mapped(file: IO[bytes], start: int, size: int, where: str) -> Constants:
 
 def _copied(file: IO[bytes], start: int, size: int) -> Constants:
     """Return the constants read into new memory, which starts at a page boundary."""
-    data = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    data = memoryview(huge_pages.memory(size))
     file.seek(start)
     position = 0
     while position < size:

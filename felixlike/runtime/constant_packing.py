@@ -15,6 +15,7 @@ from felixlike import _tvm, codegen
 from felixlike.errors import InvalidSchedule
 from felixlike.hardware import FLOAT32
 from felixlike.measure.packing import Packing, cut, kernel_name
+from felixlike.runtime import huge_pages
 
 _HALF = "bfloat16"
 
@@ -62,7 +63,7 @@ class _Packer:
         """Return a Relax constant, packed by packing `number` of a function."""
         key = (f"{name}_pack{number}", _tvm.identity(constant))
         if key not in self._done:
-            packed = _tvm.runtime.empty(packing.shape, packing.dtype)
+            packed = huge_pages.empty(packing.shape, packing.dtype)
             self._library[key[0]](constant.value, packed)
             self._done[key] = _tvm.relax.const(packed)
         return self._done[key]
