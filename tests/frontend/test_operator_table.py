@@ -31,6 +31,10 @@ Refused with `UnsupportedOperator`, which gives the names of the operators, are 
 operators of other libraries, and outputs whose sizes depend on values. Random numbers are refused with
 `RandomOperator`, except under `torch.compile`, where PyTorch draws them. There PyTorch runs a graph that is refused.
 
+Kernels raise no errors for values. Where PyTorch raises one, embeddings give NaN for indices outside of the table,
+other lookups, `gather` and `scatter` take an index within the tensor, assignments to such indices have no effect, and
+integers are divided by 1 instead of 0.
+
 | operator | how it is imported |
 | --- | --- |
 {rows}

@@ -23,7 +23,7 @@ _ELEMENTWISE = {
     *(f"{name}.default" for name in ("sigmoid", "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt")),
     *(f"{name}.default" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf")),
     *("reciprocal.default", "clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default"),
-    *("atan2.default", "hypot.default", "cat.default", "stack.default"),
+    *("atan2.default", "cat.default", "stack.default"),
 }
 """Operators whose operands PyTorch promotes to the dtype of the result."""
 
@@ -32,6 +32,7 @@ _SUMS = {
     "sum.dim_IntList",
     "cumsum.default",
     "cumprod.default",
+    "prod.default",
     "prod.dim_int",
     "mean.default",
     "mean.dim",
