@@ -50,9 +50,7 @@ def _assert_agrees(functions: dict[str, Callable[..., Any]], *inputs: torch.Tens
     outputs = compile_model(import_model(model, inputs))(*inputs)
     for name, got, want in zip(functions, outputs, model(*inputs), strict=True):
         rtol = 1e-6 if got.dtype == torch.float32 else 1e-14 if got.dtype == torch.float64 else 1e-2
-        torch.testing.assert_close(
-            got, want, rtol=rtol, atol=_FLUSHED, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}"
-        )
+        torch.testing.assert_close(got, want, rtol=rtol, atol=_FLUSHED, equal_nan=True, msg=name)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

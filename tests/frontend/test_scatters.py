@@ -184,7 +184,7 @@ def test_indices_out_of_range_stay_within_the_tensor() -> None:
     """PyTorch raises an error. Kernels would read and write other tensors."""
     x, y = torch.arange(12.0).reshape(3, 4), torch.full((3, 2), 100.0)
     at, inside = torch.tensor([[0, 4], [-1, 99], [-(2**40), 2]]), torch.tensor([[0, 3], [3, 3], [0, 2]])
-    functions = (
+    functions: tuple[Callable[..., Tensor], ...] = (
         lambda x, at, y: x.gather(1, at),
         lambda x, at, y: x.scatter(1, at, y),
         lambda x, at, y: x.scatter(1, at, 100.0),

@@ -121,7 +121,7 @@ def elementary() -> dict[Any, Callable[..., Any]]:
     import torch
 
     aten: Any = torch.ops.aten
-    functions = {
+    functions: dict[Any, Callable[..., Any]] = {
         **dict.fromkeys((aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor), remainder),
         **dict.fromkeys((aten.floor_divide.default, aten.div.Tensor_mode), floor_quotient),
         aten.hypot.default: hypot,

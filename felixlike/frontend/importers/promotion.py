@@ -60,6 +60,8 @@ def promote(program: Any) -> None:
             node.target = getattr(torch.ops.aten, _OF_BOOLEANS[name]).default
         elif name in _ELEMENTWISE or name in _SUMS or name in _COMPARISONS:
             dtype = torch.result_type(*map(_value, node.args)) if name in _COMPARISONS else result.dtype
+            if name in _COMPARISONS and dtype == torch.bool:
+                dtype = torch.uint8  # TVM cannot compile comparisons of booleans
             excluded = node.args[:1] if name == "where.self" else node.args[1:] if name in _SUMS else ()
             for operand in [candidate for candidate in node.all_input_nodes if candidate not in excluded]:
                 value = operand.meta.get("val")

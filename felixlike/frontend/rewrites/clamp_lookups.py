@@ -39,7 +39,8 @@ def _limited(call: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Limit the indices of a call. Indices that are repeated for each column are limited before."""
     op, emit = _tvm.relax.op, rewriter.builder.emit
     data, indices, *rest = call.args
-    size, spread = shape(data)[int(call.attrs.axis)], known.value(indices)
+    size: Any = shape(data)[int(call.attrs.axis)]
+    spread = known.value(indices)
     if not isinstance(size, int) or not size:
         return None
     repeated = operator(spread) == "broadcast_to"
