@@ -44,8 +44,11 @@ def test_a_row_has_one_division() -> None:
         _module(lambda x, y, i, j: x[0, j] / y[i, 0]),
         _module(lambda x, y, i, j: x[i, j] / _tvm.tirx.const(3, "float32")),
         _module(lambda x, y, i, j: x[i, j] / y[i, 0], "float64"),
+        _module(lambda x, y, i, j: _tvm.te.floor(x[i, j] / y[i, 0]) + x[i, j]),
+        _module(lambda x, y, i, j: (x[i, j] / y[i, 0] + 1).astype("int32").astype("float32")),
+        _module(lambda x, y, i, j: _tvm.tirx.Select(x[i, j] / y[i, 0] >= 1, x[i, j], y[i, j])),
     ],
-    ids=["as many indices", "other indices", "constant", "float64"],
+    ids=["as many indices", "other indices", "constant", "float64", "rounded", "converted", "compared"],
 )
 def test_other_divisions_are_unchanged(module: Any) -> None:
     assert _tvm.structural_hash(share_reciprocals(module)) == _tvm.structural_hash(module)

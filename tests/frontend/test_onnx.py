@@ -199,3 +199,9 @@ def test_quantised_models_are_refused_by_name(kind: str) -> None:
     model = proto(nodes[kind], {"x": [4, 4]}, ["y"], weights)
     with pytest.raises(UnsupportedOperator, match=rf"^net: .*\({kind}\)"):
         import_model(model)
+
+
+def test_tests_for_one_infinity_are_refused_by_name() -> None:
+    nodes = [helper.make_node("IsInf", ["x"], ["i"], detect_negative=0), helper.make_node("Cast", ["i"], ["y"], to=1)]
+    with pytest.raises(UnsupportedOperator, match="IsInf"):
+        import_model(proto(nodes, {"x": [2]}, ["y"]))

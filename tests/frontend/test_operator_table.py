@@ -31,6 +31,10 @@ refuses them.
 other libraries, and outputs whose sizes depend on values. Operators that draw random numbers raise `RandomOperator`,
 except under `torch.compile`, where PyTorch draws them. There, PyTorch runs a graph that is refused.
 
+Kernels raise no errors for values. Where PyTorch raises one, embeddings give NaN for indices outside of the table,
+other lookups, `gather` and `scatter` take an index within the tensor, assignments to such indices have no effect, and
+integers are divided by 1 instead of 0.
+
 | operator | how it is imported |
 | --- | --- |
 {rows}
@@ -39,6 +43,7 @@ except under `torch.compile`, where PyTorch draws them. There, PyTorch runs a gr
 HOW = {
     "decomposed": "felixlike decomposes it into other operators",
     "partly": "felixlike decomposes some cases, TVM converts the others to Relax",
+    "both": "felixlike decomposes some cases and converts the others to Relax",
     "converted": "felixlike converts it to Relax",
     "recurrent": "felixlike converts it to a product and a kernel a layer, or PyTorch decomposes it into steps",
     "TVM": "TVM converts it to Relax",
@@ -57,13 +62,13 @@ def _page() -> str:
     ours = {
         operator
         for operator, function in decompositions.table().items()
-        if getattr(function, "__module__", "").startswith("felixlike.")
+        if getattr(getattr(function, "func", function), "__module__", "").startswith("felixlike.")
     }
     how = dict.fromkeys(_names(_tvm.torch_importer().ExportedProgramImporter().convert_map), "TVM")
     how |= dict.fromkeys(_names(CONVERTERS), "converted")
     how |= dict.fromkeys(_names(RECURRENT), "recurrent")
     for name in _names(ours) - {"lstm"}:  # which only some versions of PyTorch need
-        how[name] = "partly" if name in how else "decomposed"
+        how[name] = {"TVM": "partly", "converted": "both"}.get(how.get(name, ""), "decomposed")
     aten = sorted(name for name in how.keys() - REFUSED if hasattr(torch.ops.aten, name) and not name.endswith("_"))
     return TEXT.format(rows="\n".join(f"| `{name}` | {HOW[how[name]]} |" for name in aten))
 

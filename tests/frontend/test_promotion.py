@@ -38,6 +38,10 @@ _OF_BOOLEANS: dict[str, Callable[[Any], Any]] = {
     "or": lambda x: x + x.flip(0),
     "times a number": lambda x: x * 3,
     "exponential": lambda x: x.exp(),
+    "equal": lambda x: x == x.flip(0),
+    "unequal": lambda x: x != x.flip(0),
+    "less": lambda x: x < x.flip(0),
+    "false": lambda x: x == False,  # noqa: E712
 }
 
 

@@ -178,3 +178,20 @@ def test_operators_with_effects_are_refused() -> None:
 
     with pytest.raises(UnsupportedOperator, match=r"^Apply: .*_print.*effects"):
         import_model(Apply(printing), (torch.eye(4),))
+
+
+def test_indices_out_of_range_stay_within_the_tensor() -> None:
+    """PyTorch raises an error. Kernels would read and write other tensors."""
+    x, y = torch.arange(12.0).reshape(3, 4), torch.full((3, 2), 100.0)
+    at, inside = torch.tensor([[0, 4], [-1, 99], [-(2**40), 2]]), torch.tensor([[0, 3], [3, 3], [0, 2]])
+    functions: tuple[Callable[..., Tensor], ...] = (
+        lambda x, at, y: x.gather(1, at),
+        lambda x, at, y: x.scatter(1, at, y),
+        lambda x, at, y: x.scatter(1, at, 100.0),
+        lambda x, at, y: x.scatter_add(1, at, y),
+        lambda x, at, y: x.scatter_reduce(1, at, y, "amax"),
+    )
+    model = Apply(lambda *inputs: tuple(function(*inputs) for function in functions))
+    compiled = compile_model(import_model(model, (x, inside, y)))
+    for got, want in zip(compiled(x, at, y), model(x, inside, y), strict=True):
+        torch.testing.assert_close(got, want)

@@ -254,6 +254,10 @@ def test_errors_of_tvms_importer_are_reported(monkeypatch: pytest.MonkeyPatch) -
         lambda x: x.logsumexp(-1),
         lambda x: x.prod(1, keepdim=True),
         lambda x: (x * 4).to(torch.int32).prod(2),
+        lambda x: (x * 9).to(torch.int32).abs().add(1).prod(),  # more than int32 can hold
+        lambda x: (-(x > 0).int()).any(1),  # their maximum is 0
+        lambda x: (-(x > 0).int()).any((0, 2), keepdim=True),
+        lambda x: (x * 4).abs().to(torch.uint8).any(2),
     ],
 )
 def test_reductions_that_the_importer_lacks(function: Any) -> None:

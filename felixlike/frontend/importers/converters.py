@@ -174,16 +174,37 @@ def _clamp(node: Any, importer: Any) -> Any:
     return clamped
 
 
+def _division(name: str) -> Callable[[Any, Any], Any]:
+    """Return a converter of a division or remainder. Divisions of integers by 0 are divisions by 1.
+
+    PyTorch raises an error. The processor's instruction would end the process. TVM's importer makes any scalar divisor
+    int32 or float32.
+    """
+
+    def converted(node: Any, importer: Any) -> Any:
+        relax, emit = _tvm.relax, importer.block_builder.emit
+        data, divisor = (importer.env.get(argument, argument) for argument in node.args)
+        dtype = str((divisor if isinstance(data, int | float) else data).ty.dtype)
+        data = relax.const(data, dtype) if isinstance(data, int | float) else data
+        if isinstance(divisor, int | float):
+            divisor = relax.const(divisor, dtype)
+        elif not isinstance(getattr(divisor, "ty", None), relax.TensorType):  # a dynamic size
+            return importer.create_convert_map()[node.target.__name__](node)
+        elif "int" in dtype:
+            one, is_zero = relax.const(1, dtype), emit(relax.op.equal(divisor, relax.const(0, dtype)))
+            divisor = emit(relax.op.where(is_zero, one, divisor))
+        return emit(getattr(relax.op, name)(data, divisor))
+
+    return converted
+
+
 def _rounded_quotient(node: Any, importer: Any) -> Any:
-    """Convert aten.div with a rounding mode. TVM's importer makes any scalar divisor int32 or float32."""
-    relax, emit = _tvm.relax, importer.block_builder.emit
-    data, divisor = importer.env[node.args[0]], importer.env.get(node.args[1], node.args[1])
-    if isinstance(divisor, int | float):
-        divisor = relax.const(divisor, str(data.ty.dtype))
+    """Convert aten.div with a rounding mode."""
     if node.kwargs.get("rounding_mode") == "floor":
-        return emit(relax.op.floor_divide(data, divisor))
-    quotient = emit(relax.op.divide(data, divisor))  # TVM rounds integer quotients towards 0
-    return quotient if "int" in str(data.ty.dtype) else emit(relax.op.trunc(quotient))
+        return _division("floor_divide")(node, importer)
+    quotient = _division("divide")(node, importer)  # TVM rounds integer quotients towards 0
+    is_whole = "int" in str(quotient.ty.dtype)
+    return quotient if is_whole else importer.block_builder.emit(_tvm.relax.op.trunc(quotient))
 
 
 def _range(node: Any, importer: Any) -> Any:
@@ -202,9 +223,9 @@ def _product(node: Any, importer: Any) -> Any:
     TVM folds x · 0 to 0, which is wrong for NaN and infinities, so x - x is emitted. Softshrink contains such a
     product.
     """
-    factor, dtype = node.args[1], str(node.meta["val"].dtype)
-    if isinstance(factor, int | float) and factor == 0 and "float" in dtype:
-        data = importer.env[node.args[0]]
+    numbers = [factor for factor in node.args if isinstance(factor, int | float)]
+    if numbers == [0] and "float" in str(node.meta["val"].dtype):
+        data = next(importer.env[factor] for factor in node.args if factor in importer.env)
         return importer.block_builder.emit(_tvm.relax.op.subtract(data, data))
     return importer._binary_op(_tvm.relax.op.multiply, operator.mul)(node)
 
@@ -223,13 +244,6 @@ def _group_norm(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(
         _tvm.relax.op.nn.group_norm(x, scale, shift, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
     )
-
-
-def _hypot(node: Any, importer: Any) -> Any:
-    """Convert aten.hypot."""
-    op, emit = _tvm.relax.op, importer.block_builder.emit
-    squares = [emit(op.multiply(importer.env[argument], importer.env[argument])) for argument in node.args]
-    return emit(op.sqrt(emit(op.add(*squares))))
 
 
 def _scatter(node: Any, importer: Any) -> Any:
@@ -359,6 +373,11 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "prod.dim_int": _reduction("prod"),
     "arange.start_step": _range,
     "div.Tensor_mode": _rounded_quotient,
+    "floor_divide.default": _division("floor_divide"),
+    "fmod.Scalar": _division("mod"),
+    "fmod.Tensor": _division("mod"),
+    "remainder.Scalar": _division("floor_mod"),
+    "remainder.Tensor": _division("floor_mod"),
     "elu.default": _elu,
     "exp2.default": _exp2,
     "max.dim": _extreme("max", "argmax"),
@@ -369,7 +388,6 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "clamp.default": _clamp,
     "full.default": _full,
     "full_like.default": _full,
-    "hypot.default": _hypot,
     "mul.Tensor": _product,
     "native_group_norm.default": _group_norm,
     "scatter.src": _scatter,

@@ -11,6 +11,7 @@ from typing import Any
 
 from felixlike._util.torch_compat import is_contiguous, keep_error_checks, lstm, lstm_has_wrong_states
 from felixlike.frontend.importers.attention import ATTENTION
+from felixlike.frontend.importers.elementary import elementary
 from felixlike.frontend.importers.resizing import BY_TAPS, is_resized_here
 from felixlike.frontend.importers.scatters import index_put, masked_scatter, put
 from felixlike.frontend.importers.windows import KEPT
@@ -46,6 +47,8 @@ def table() -> Any:
     sums = (aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
     ours: dict[Any, Callable[..., Any]] = {
         **{sum_of: functools.partial(_with_alpha, sum_of) for sum_of in sums},
+        **elementary(),
+        **{any_of: functools.partial(_any, any_of) for any_of in (aten.any.dim, aten.any.dims)},
         aten.cat.default: _cat,
         aten.sort.stable: _stable_sort,
         aten.kthvalue.default: _kth_value,
@@ -116,6 +119,16 @@ def _with_alpha(operator: Any, x: Any, other: Any, alpha: Any = 1) -> Any:
     if isinstance(other, torch.Tensor):
         other = other.to(torch.result_type(x, other))  # the type in which PyTorch multiplies
     return operator(x, other * alpha)
+
+
+def _any(operator: Any, x: Any, *arguments: Any, **named: Any) -> Any:
+    """Decompose aten.any of numbers. TVM's importer takes the maximum, which is 0 if the others are negative."""
+    import torch
+
+    if x.dtype == torch.bool:
+        return NotImplemented
+    result = operator(x != 0, *arguments, **named)
+    return result.to(torch.uint8) if x.dtype == torch.uint8 else result  # as PyTorch returns it
 
 
 def _stable_sort(x: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:

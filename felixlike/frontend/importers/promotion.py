@@ -23,7 +23,7 @@ _ELEMENTWISE = {
     *(f"{name}.default" for name in ("sigmoid", "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt")),
     *(f"{name}.default" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf")),
     *("reciprocal.default", "clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default"),
-    *("atan2.default", "hypot.default", "cat.default", "stack.default"),
+    *("atan2.default", "cat.default", "stack.default"),
 }
 """Operators whose operands PyTorch promotes to the dtype of the result."""
 
@@ -32,6 +32,7 @@ _SUMS = {
     "sum.dim_IntList",
     "cumsum.default",
     "cumprod.default",
+    "prod.default",
     "prod.dim_int",
     "mean.default",
     "mean.dim",
@@ -59,6 +60,8 @@ def promote(program: Any) -> None:
             node.target = getattr(torch.ops.aten, _OF_BOOLEANS[name]).default
         elif name in _ELEMENTWISE or name in _SUMS or name in _COMPARISONS:
             dtype = torch.result_type(*map(_value, node.args)) if name in _COMPARISONS else result.dtype
+            if name in _COMPARISONS and dtype == torch.bool:
+                dtype = torch.uint8  # TVM cannot compile comparisons of booleans
             excluded = node.args[:1] if name == "where.self" else node.args[1:] if name in _SUMS else ()
             for operand in [candidate for candidate in node.all_input_nodes if candidate not in excluded]:
                 value = operand.meta.get("val")

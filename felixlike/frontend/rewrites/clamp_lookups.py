@@ -1,7 +1,8 @@
-"""Keep table lookups in bounds.
+"""Keep lookups and scatters in bounds.
 
 relax.take's "fast" mode reads out of bounds for a bad index (TVM warns of segmentation faults on stderr). It also
-misreads negative indices, which PyTorch and ONNX count from the end. Mode "wrap" is right for those.
+misreads negative indices, which PyTorch and ONNX count from the end. Mode "wrap" is right for those. gather_elements
+reads, and scatter_elements writes, out of bounds as well. Their indices are limited to the axis.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten, shape
 
 
 def with_safe_indices(module: Any) -> Any:
-    """Make lookups wrap around for indices out of range.
+    """Make lookups wrap around for indices out of range, and limit those of elements that are gathered or scattered.
 
     Args:
         module: Relax IRModule with operators.
@@ -24,9 +25,29 @@ def with_safe_indices(module: Any) -> Any:
     return rewritten(module, _wrapped)
 
 
-def _wrapped(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
-    """Replace a take of mode "fast" by one of mode "wrap"."""
+def _wrapped(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a take of mode "fast" by one of mode "wrap", and limit the indices of other operators."""
+    if operator(expression) in ("gather_elements", "scatter_elements"):
+        return _limited(expression, known, rewriter)
     if operator(expression) != "take" or expression.attrs.mode != "fast":
         return None
     arguments = [rewriter.new(argument) for argument in expression.args]
     return _tvm.relax.op.take(*arguments, axis=expression.attrs.axis, mode="wrap")
+
+
+def _limited(call: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Limit the indices of a call. Indices that are repeated for each column are limited before."""
+    op, emit = _tvm.relax.op, rewriter.builder.emit
+    data, indices, *rest = call.args
+    size: Any = shape(data)[int(call.attrs.axis)]
+    spread = known.value(indices)
+    if not isinstance(size, int) or not size:
+        return None
+    repeated = operator(spread) == "broadcast_to"
+    index = rewriter.new(spread.args[0] if repeated else indices)
+    zero, extent, last = (_tvm.relax.const(number, str(indices.ty.dtype)) for number in (0, size, size - 1))
+    counted = emit(op.where(emit(op.less(index, zero)), emit(op.add(index, extent)), index))
+    inside = emit(op.minimum(emit(op.maximum(counted, zero)), last))
+    inside = emit(op.broadcast_to(inside, shape(indices))) if repeated else inside
+    arguments = [rewriter.new(data), inside, *map(rewriter.new, rest)]
+    return _tvm.relax.Call(call.op, arguments, call.attrs)
