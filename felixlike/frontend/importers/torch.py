@@ -65,7 +65,7 @@ from felixlike.frontend.importers.recurrent import recurrent_converters
 from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
 from felixlike.frontend.rewrites.layers import Recorder
-from felixlike.frontend.signature.layouts import output_orders, with_outputs_in_memory_order
+from felixlike.frontend.signature.layouts import output_orders, output_roots, with_outputs_in_memory_order
 from felixlike.frontend.signature.nesting import TENSOR
 from felixlike.frontend.signature.signature import Parameter, Signature, parameters_of
 from felixlike.frontend.signature.structure import structure_from_leaves
@@ -312,6 +312,7 @@ def _convert(
     with quiet(), callers_dtype(), _tvm.builders_end_their_blocks():
         try:
             orders = output_orders(program)
+            roots = output_roots(program, [spec.name for spec in specs])
             recurrent = recurrent_converters(program, target)
             with recurrent_shapes():
                 kept = (*drawing, *map(decompositions.overload, recurrent))
@@ -374,6 +375,7 @@ def _convert(
         original,
         note=note_of(module),
         orders=orders if any(orders) else (),
+        roots=roots,
         mutations=mutations,
     )
 

@@ -8,7 +8,7 @@ permuted view.
 from collections.abc import Sequence
 from typing import Any
 
-from felixlike._util.torch_compat import size_hint
+from felixlike._util.torch_compat import size_hint, viewed_argument
 
 Order = tuple[int, ...]
 """Dimensions from the slowest to the fastest in memory. Empty for a contiguous (row-major) tensor."""
@@ -60,11 +60,32 @@ def as_users(spec: Any) -> Any:
 
 def output_orders(program: Any) -> tuple[Order, ...]:
     """Return the memory order of each output tensor, as PyTorch's own kernels write it."""
+    return tuple(memory_order(node.meta["val"]) for node in _users_tensors(program))
+
+
+def output_roots(program: Any, inputs: Sequence[str]) -> tuple[int, ...]:
+    """Return for each output tensor the number of the node that it is, or that it is a view of.
+
+    inputs: Names of the input tensors, whose numbers are their places. Other nodes have further numbers.
+    """
+    numbers = {name: place for place, name in enumerate(inputs)}
+    return tuple(numbers.setdefault(_root(node).name, len(numbers)) for node in _users_tensors(program))
+
+
+def _users_tensors(program: Any) -> list[Any]:
+    """Return the nodes of the tensors that a program returns to the user."""
     import torch
 
-    nodes = zip(program.graph.output_node().args[0], program.graph_signature.output_specs, strict=True)
-    values = [getattr(node, "meta", {}).get("val") for node, spec in nodes if is_users(spec)]
-    return tuple(memory_order(value) for value in values if isinstance(value, torch.Tensor))
+    pairs = zip(program.graph.output_node().args[0], program.graph_signature.output_specs, strict=True)
+    nodes = [node for node, spec in pairs if is_users(spec)]
+    return [node for node in nodes if isinstance(getattr(node, "meta", {}).get("val"), torch.Tensor)]
+
+
+def _root(node: Any) -> Any:
+    """Return the node that computes the tensor that a node is, or may be, a view of."""
+    while (viewed := viewed_argument(node)) is not None:
+        node = viewed
+    return node
 
 
 def with_outputs_in_memory_order(program: Any, orders: Sequence[Order]) -> None:
