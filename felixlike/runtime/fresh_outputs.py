@@ -62,6 +62,8 @@ def _shared(outputs: Sequence[Any], roots: Sequence[int], inputs: Sequence[Any],
     root_of = {_key(parameter): number for number, parameter in enumerate(inputs)}
     shared = []
     for place, output in enumerate(outputs):
+        if not isinstance(output.ty, _tvm.relax.TensorType):  # a size
+            continue
         base = _base(output, known)
         root = roots[place] if roots else -1 - place
         if is_constant(base) or root_of.setdefault(_key(base), root) != root:

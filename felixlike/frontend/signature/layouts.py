@@ -60,25 +60,24 @@ def as_users(spec: Any) -> Any:
 
 def output_orders(program: Any) -> tuple[Order, ...]:
     """Return the memory order of each output tensor, as PyTorch's own kernels write it."""
-    return tuple(memory_order(node.meta["val"]) for node in _users_tensors(program))
+    import torch
+
+    nodes = zip(program.graph.output_node().args[0], program.graph_signature.output_specs, strict=True)
+    values = [getattr(node, "meta", {}).get("val") for node, spec in nodes if is_users(spec)]
+    return tuple(memory_order(value) for value in values if isinstance(value, torch.Tensor))
 
 
 def output_roots(program: Any, inputs: Sequence[str]) -> tuple[int, ...]:
-    """Return for each output tensor the number of the node that it is, or that it is a view of.
+    """Return for each output that is not a constant the number of the node that it is, or that it is a view of.
 
     inputs: Names of the input tensors, whose numbers are their places. Other nodes have further numbers.
     """
-    numbers = {name: place for place, name in enumerate(inputs)}
-    return tuple(numbers.setdefault(_root(node).name, len(numbers)) for node in _users_tensors(program))
-
-
-def _users_tensors(program: Any) -> list[Any]:
-    """Return the nodes of the tensors that a program returns to the user."""
     import torch
 
+    numbers = {name: place for place, name in enumerate(inputs)}
     pairs = zip(program.graph.output_node().args[0], program.graph_signature.output_specs, strict=True)
-    nodes = [node for node, spec in pairs if is_users(spec)]
-    return [node for node in nodes if isinstance(getattr(node, "meta", {}).get("val"), torch.Tensor)]
+    nodes = [node for node, spec in pairs if is_users(spec) and isinstance(node, torch.fx.Node)]
+    return tuple(numbers.setdefault(_root(node).name, len(numbers)) for node in nodes)
 
 
 def _root(node: Any) -> Any:
