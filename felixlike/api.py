@@ -148,7 +148,7 @@ class Optimized:
         return CompiledModule(self, name=self.report.model, tensors=tensors, device=self._compiled.device)
 
 
-@default_modes()
+@default_modes(process=False)
 def load(path: str | Path, *, threads: int | None = None, mmap: bool = False) -> Optimized:
     """Load a model that `Optimized.save` has written. The file holds machine code: load only files you trust.
 
@@ -176,6 +176,7 @@ def load(path: str | Path, *, threads: int | None = None, mmap: bool = False) ->
     return loaded
 
 
+@default_modes(process=False)
 def _unpickled(content: bytes) -> Optimized:
     """Load a model from the bytes of a pickle."""
     return _optimized(*runtime.from_bytes(content))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -228,6 +229,24 @@ def is_operator(target: Any) -> bool:
 def schema_of(operator: Any) -> Any:
     """Return the schema of an operator."""
     return operator._schema
+
+
+def viewed_argument(node: Any) -> Any:
+    """Return the argument that the result of a node in a graph may share memory with; None if it has memory of its own.
+
+    An element of a list of views is a view of what the list is made from.
+    """
+    if node.target is operator.getitem:
+        return viewed_argument(node.args[0])
+    if not is_operator(node.target):
+        return None
+    schema = schema_of(node.target)
+    results = [result.alias_info for result in schema.returns]
+    given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
+    if len(results) != 1 or results[0] is None or given.get("copy"):
+        return None
+    sources = [a.name for a in schema.arguments if a.alias_info and a.alias_info.before_set & results[0].before_set]
+    return given.get(sources[0]) if sources else None
 
 
 def copy_state(program: Any) -> None:

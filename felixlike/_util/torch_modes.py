@@ -126,17 +126,19 @@ class SharedSetting(Generic[_T]):
 
 
 @contextmanager
-def default_modes(*, gradients: bool = True) -> Iterator[None]:
+def default_modes(*, gradients: bool = True, process: bool = True) -> Iterator[None]:
     """Run a block, or a decorated function, in default modes, so that results do not depend on the caller's.
 
     gradients: True records gradients, outside inference mode. False leaves this to the caller.
+    process: False leaves the settings of the whole process as they are, since other threads use them meanwhile.
 
     The default dtype and deterministic algorithms are changed for the whole process, everything else for the calling
     thread.
     """
     with ExitStack() as stack:
         stack.enter_context(default_modes_of_thread())
-        stack.enter_context(_own_defaults())
+        if process:
+            stack.enter_context(_own_defaults())
         if gradients:
             stack.enter_context(_with_gradients())
         yield

@@ -159,8 +159,8 @@ def _independent(batch: Batch) -> bool:
     first = size // 2
     generator = torch.Generator().manual_seed(0)
     tensors = [
-        torch.randn(t.shape, generator=generator, dtype=t.dtype) if t.dtype.is_floating_point else t
-        for t in batch.examples(size)
+        _drawn(tensor, generator) if cut or tensor.is_floating_point() else tensor
+        for tensor, cut in zip(batch.examples(size), batch.cut, strict=True)
     ]
     pieces = [
         [t[part] if cut else t for t, cut in zip(tensors, batch.cut, strict=True)]
@@ -175,6 +175,20 @@ def _independent(batch: Batch) -> bool:
     except Exception:  # models may raise anything at sizes they were not made for
         return False
     return agreement(joined, together, exact=False).right
+
+
+def _drawn(example: Any, generator: Any) -> Any:
+    """Return a random tensor like an example. Integers are drawn from those of the example, or from 0 and 1 if all are
+    equal: examples may be one sample that is repeated.
+    """
+    import torch
+
+    if example.is_floating_point():
+        return torch.randn(example.shape, generator=generator, dtype=example.dtype)
+    values = example.reshape(-1)
+    if bool((values == values[0]).all()):
+        values = torch.arange(2).to(example.dtype)
+    return values[torch.randint(len(values), example.shape, generator=generator)]
 
 
 def _flat(nested: Any) -> list[Any]:

@@ -6,6 +6,7 @@ tensors. They must be in range and agree between inputs. Constants are packed at
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from felixlike._util.wording import counted, kind_of
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.dispatch import Tree, choose, describe
 from felixlike.dynamic.stages import Stage
-from felixlike.errors import InputMismatch
+from felixlike.errors import InputMismatch, NoGradientWarning, callers_level
 from felixlike.hardware.placement import pin_threads
 from felixlike.runtime.serial_copy import contiguous_copy
 
@@ -93,6 +94,7 @@ class DynamicKernel:
     report: Report
     device: str = "cpu"
     _packed: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False)
+    _warned: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._run = self.library["main"]
@@ -101,8 +103,11 @@ class DynamicKernel:
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
         """Compute the output for inputs of any size in range.
 
+        The output carries no gradients. If an input requires one, a NoGradientWarning is issued once.
+
         Args:
-            tensors: One tensor per input, with the dtypes of `buffers`, on `device`.
+            tensors: One tensor per input, with the dtypes of `buffers`, on `device`. Do not change those of `constants`
+                through `.data`, which PyTorch does not count: pass other tensors.
 
         Returns:
             A new tensor.
@@ -113,16 +118,28 @@ class DynamicKernel:
         import torch
 
         sizes = self.sizes(tensors)
+        self._note_gradients(tensors)
         output = self.buffers[-1]
         shape = [self._size(size, sizes) for size in output.shape]
         result = torch.empty(shape, dtype=getattr(torch, output.dtype), device=self.device)
-        arguments = [tensor if tensor.is_contiguous() else contiguous_copy(tensor) for tensor in tensors]
+        arguments = [contiguous_copy(t) if not t.is_contiguous() or t.is_neg() else t for t in tensors]
         for index in self.constants:
             arguments[index] = self._pack(arguments[index])
         if self.device == "cpu":
             pin_threads()
         self._run(*arguments, result)
         return result
+
+    def _note_gradients(self, tensors: Sequence[Any]) -> None:
+        """Warn once if an input requires a gradient."""
+        import torch
+
+        if not self._warned and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            self._warned = True
+            text = (
+                f"{self.name}: an input requires a gradient, but the output carries none. Call it under torch.no_grad()"
+            )
+            warnings.warn(NoGradientWarning(text), stacklevel=callers_level())
 
     def sizes(self, tensors: Sequence[Any]) -> dict[str, int]:
         """Return the size of each dimension in a call.
@@ -187,7 +204,10 @@ class DynamicKernel:
         return sizes[size] if isinstance(size, str) else int(size or 0)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Pack a constant into panels; the result is reused until another tensor is passed or this one is modified."""
+        """Pack a constant into panels; the result is reused until another tensor is passed or this one is modified.
+
+        Tensors of inference mode are packed in every call.
+        """
         import torch
 
         key = tensor.data_ptr()
@@ -197,6 +217,8 @@ class DynamicKernel:
             return packed
         packed = torch.empty(self.packed_shape, dtype=getattr(torch, self.packed_dtype))
         self.library["pack0"](tensor, packed)
+        if tensor.is_inference():  # PyTorch counts no changes of it
+            return packed
         self._packed = {key: (weakref.ref(tensor), (changes(tensor), packed))}
         return packed
 

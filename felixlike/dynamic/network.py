@@ -41,6 +41,7 @@ from felixlike.frontend.signature.layouts import in_users_order
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
 from felixlike.runtime.compile_model import as_private
 from felixlike.runtime.constant_packing import LEAST_INFINITE, Pieces, largest_finite, with_packed_constants
+from felixlike.runtime.fresh_outputs import with_fresh_outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +250,7 @@ class Planned:
                 elif not kind_of(self.target).binds_threads:  # on GPUs `codegen.default_schedules` does it
                     module.update_func(variable, as_private(rowwise(module[variable], lanes)))
             module = with_packed_constants(module, self.pieces)
+            module = with_fresh_outputs(module, self.source.roots, changed=len(self.source.mutations.places))
             return Lowered(*codegen.compile_relax(module, self.target), self.parts)
 
     def compiled(self, schedules: Mapping[str, Any]) -> runtime.Compiled:

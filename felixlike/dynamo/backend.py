@@ -18,7 +18,7 @@ from felixlike._util.torch_compat import capture_id, is_static_input, is_wrapped
 from felixlike._util.wording import counted
 from felixlike.dynamo import background
 from felixlike.dynamo.bound import Bound
-from felixlike.dynamo.graph_sizes import GraphSizes
+from felixlike.dynamo.graph_sizes import NUMBER, GraphSizes, number_key
 from felixlike.dynamo.options import Options, read_options
 from felixlike.dynamo.output_views import SplitGraph
 from felixlike.dynamo.weights import WATCHING, WeightGuard, unused
@@ -47,7 +47,8 @@ def felixlike(graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: di
         >>> fast = torch.compile(model, backend="felixlike", options={"seconds": 120, "background": False})
     """
     settings = read_options(options or {}, os.environ)
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
+    with_gradients = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
+    if with_gradients or _returns_gradients(graph):
         _warn_of_gradients()
         return graph.forward
     placeholders = _placeholders(graph)
@@ -57,6 +58,14 @@ def felixlike(graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: di
     captured = _CapturedGraph(graph, static, settings, GraphSizes(placeholders), waits=_takes_more(tensors))
     result: Graph = torch.compiler.disable(captured.__call__)  # type: ignore[no-untyped-call]
     return result
+
+
+def _returns_gradients(graph: torch.fx.GraphModule) -> bool:
+    """Return whether an output requires a gradient, as where the graph itself enables gradients."""
+    outputs: Any = graph.graph.output_node().args[0]
+    computed = [node for node in outputs if isinstance(node, torch.fx.Node) and node.op != "placeholder"]
+    values = [node.meta.get("example_value") for node in computed]
+    return any(isinstance(value, Tensor) and value.requires_grad for value in values)
 
 
 _warned_of_gradients = False
@@ -153,7 +162,7 @@ class _CapturedGraph:
         self._versions: list[CompiledGraph] = []
         self._recompiled = 0
         self._refused = False
-        self._refused_numbers: set[tuple[float, ...]] = set()
+        self._refused_numbers: set[tuple[int | str, ...]] = set()
         self._is_full = False
         self._lock = threading.Lock()
 
@@ -247,13 +256,9 @@ class _CapturedGraph:
         _warn(f"PyTorch runs a graph of {len(self._graph.graph.nodes)} nodes: {why}")
 
 
-_NUMBER = (int, float)
-"""Classes of numbers among inputs."""
-
-
-def _numbers(inputs: Sequence[Any]) -> tuple[float, ...]:
-    """Return the numbers among inputs, sizes of tensors among them."""
-    return tuple([x for x in inputs if isinstance(x, _NUMBER)])
+def _numbers(inputs: Sequence[Any]) -> tuple[int | str, ...]:
+    """Return what identifies the numbers among inputs, sizes of tensors among them."""
+    return tuple([number_key(x) for x in inputs if isinstance(x, NUMBER)])
 
 
 class CompiledGraph:

@@ -56,7 +56,7 @@ class Tuning:
     ) -> None:
         self._compiled = weakref.ref(compiled, lambda _: self.cancel())
         self._module, self._examples, self._options, self._store = module, examples, options, store
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # `cancel` may run in a thread that holds it, at a garbage collection
         self._process: subprocess.Popen[bytes] | None = None
         self._cancelled = False
 
@@ -73,7 +73,7 @@ class Tuning:
         try:
             folder = scratch.folder("compile")
             process = self._started(folder)
-            if process is None or process.stdout is None or process.stdin is None:
+            if process is None or process.stdout is None or process.stdin is None or self._cancelled:
                 return
             if process.stdout.readline() == b"ready\n":
                 self._export(folder / "graph.pt2")
@@ -142,6 +142,7 @@ class Tuning:
 
     def forget(self) -> None:
         """Detach from the tuning process, which belongs to the parent, after a fork."""
+        self._lock = threading.RLock()  # the parent's thread may have held the other one
         if self._process is not None:
             self._process.returncode = 0  # so that Popen does not wait for it
 

@@ -27,6 +27,15 @@ Place = tuple[int, int]
 """The index of an input, and one of its dimensions."""
 
 
+NUMBER = (int, float)
+"""Classes of numbers among inputs."""
+
+
+def number_key(number: float) -> int | str:
+    """Return what identifies a number: 0.0 and -0.0 are equal, but not what is computed from them."""
+    return number.hex() if isinstance(number, float) else number
+
+
 @dataclass(frozen=True, slots=True)
 class Ranges:
     """Largest sizes that a version is compiled for, as multiples of the first. All values are chosen by hand.
@@ -118,8 +127,8 @@ class GraphSizes:
         return changed
 
     def constants(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the numbers among the inputs that are not sizes of tensors."""
-        return tuple(x for i, x in enumerate(inputs) if isinstance(x, int | float) and i not in self.sources)
+        """Return what identifies the numbers among the inputs that are not sizes of tensors."""
+        return tuple(number_key(x) for i, x in enumerate(inputs) if isinstance(x, NUMBER) and i not in self.sources)
 
     def span(self, graph: fx.GraphModule, inputs: Sequence[Any], changed: Collection[int]) -> Span:
         """Return the sizes to compile a version for.
@@ -199,7 +208,7 @@ class Span:
 
     Attributes:
         sizes: The dynamic sizes of the graph.
-        constants: The numbers that were compiled in.
+        constants: What identifies the numbers that were compiled in, see `number_key`.
         relations: The equations that its sizes fulfil.
         least: The smallest size of each place.
         most: The largest size of each place.

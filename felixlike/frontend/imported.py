@@ -68,6 +68,8 @@ class Source:
         made: Indices of the examples that were made from sizes alone.
         note: A remark on the examples for the report. Empty if there is none.
         orders: Memory order of each output, in which the module returns its dimensions. Empty if all are contiguous.
+        roots: For each output the number of the tensor that it is, or is a view of, in PyTorch: that of an input, or
+            one from the number of inputs on. Empty if outputs share memory with nothing.
         mutations: What the model changes in place. The module takes and returns further tensors for it.
         training: Parts of an nn.Module that were in training mode and compute something else in eval mode, in which
             the model was read.
@@ -83,6 +85,7 @@ class Source:
     made: frozenset[int] = frozenset()
     note: str = ""
     orders: tuple[tuple[int, ...], ...] = ()
+    roots: tuple[int, ...] = ()
     mutations: Mutations = NONE
     training: tuple[str, ...] = ()
     unbounded: tuple[str, ...] = ()
@@ -110,6 +113,7 @@ class Source:
             original=self.original,
             note=self.note,
             orders=self.orders,
+            roots=self.roots,
             mutations=self.mutations,
             training=self.training,
         )
@@ -132,6 +136,7 @@ class Imported:
         original: See `Source`.
         note: See `Source`.
         orders: See `Source`.
+        roots: See `Source`.
         mutations: See `Source`.
         training: See `Source`.
     """
@@ -148,6 +153,7 @@ class Imported:
     original: Any
     note: str = ""
     orders: tuple[tuple[int, ...], ...] = ()
+    roots: tuple[int, ...] = ()
     mutations: Mutations = NONE
     training: tuple[str, ...] = ()
 

@@ -54,7 +54,7 @@ class Compiled:
     Outputs are nested like the model's and never carry gradients. Inputs that the model changes in place are changed,
     as are the model's own buffers (`mutations.state`), which copies of the model do not share. The calling thread
     copies tensors that are not contiguous, and on a GPU those that do not start at a multiple of 64 bytes. All others
-    are read in place. As in PyTorch, an output that is an input or a view of it shares its memory.
+    are read in place. As in PyTorch, an output that is an input or a view of it shares its memory; others are new.
 
     Several threads may call one model concurrently. Each call runs on the calling thread and its own workers, on
     different cores (felixlike.hardware.placement). The number of threads is `threads`, else TVM_NUM_THREADS, else

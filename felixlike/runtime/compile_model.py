@@ -22,6 +22,7 @@ from felixlike.measure.packing import cut, kernel_name
 from felixlike.runtime.artefact import linked_model
 from felixlike.runtime.callable import Compiled
 from felixlike.runtime.constant_packing import with_packed_constants
+from felixlike.runtime.fresh_outputs import with_fresh_outputs
 from felixlike.runtime.in_place_kernels import with_writes_in_place
 
 _OTHERWISE = "rewrite the part that the message names with other operators"
@@ -102,6 +103,7 @@ def _lowered(imported: Imported, schedules: Mapping[str, Any] | None) -> Any:
         module = _substitute(imported, chosen)
     if hardware.kind_of(imported.target).on_host:
         module = with_writes_in_place(module, imported.mutations.places)
+    module = with_fresh_outputs(module, imported.roots, changed=len(imported.mutations.places))
     return codegen.lower_relax(with_packed_constants(module), imported.target)
 
 

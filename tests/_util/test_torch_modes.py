@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import pickle
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from felixlike import costmodel, features, smooth, symbolic
 from felixlike._util.torch_modes import alone, callers_dtype, default_dtype, default_modes
 from felixlike.costmodel import CostModel
 from felixlike.frontend import import_model
+from felixlike.report import Report
 from felixlike.runtime import compile_model, max_relative_error
 
 
@@ -278,3 +280,23 @@ def test_the_model_runs_in_the_callers_default_dtype() -> None:
         assert str(tuned.outputs) == "output: float64[3, 4]"
         torch.testing.assert_close(tuned(x), Shift()(x))
     assert tuned.report.error < 1e-12
+
+
+@pytest.mark.parametrize("way", ["file", "pickle"])
+def test_models_are_loaded_without_changing_settings_of_the_process(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backend of torch.compile loads models in a thread beside the user's code."""
+    tuned, file, seen = fx.optimize(MODEL, X, rounds=0, progress=False), tmp_path / "model.flx", list[torch.dtype]()
+    tuned.save(file)
+    content, original = pickle.dumps(tuned), Report.from_json
+
+    def noted(data: Any) -> Any:
+        seen.append(torch.get_default_dtype())
+        return original(data)
+
+    monkeypatch.setattr(Report, "from_json", noted)
+    with default_dtype(torch.float64), torch.device("meta"):
+        loaded = fx.load(file) if way == "file" else pickle.loads(content)
+    assert seen == [torch.float64]
+    assert torch.equal(loaded(X), tuned(X))

@@ -17,7 +17,9 @@ import pytest
 import torch
 
 import felixlike as fx
+from felixlike.dynamic.batch import batch_of
 from felixlike.dynamic.optimize import shared
+from felixlike.dynamic.sources import read_network
 from felixlike.errors import CompilationFailed, InputMismatch, InvalidArtefact
 from felixlike.runtime import Chunked
 
@@ -175,6 +177,24 @@ def test_budgets_are_divided_among_parts_and_parts_are_timed(tmp_path: Path) -> 
 def test_batches_with_dependent_samples_are_not_split() -> None:
     optimized_model = fx.optimize(_Mixed().eval(), ((_N, 3, 6, 6),), rounds=0, progress=False)
     assert not isinstance(optimized_model._compiled, Chunked)
+
+
+@pytest.mark.parametrize("example", [torch.randint(0, 256, (1, 3, 6, 6)), torch.zeros(1, 3, 6, 6)])
+def test_samples_of_integers_that_depend_on_each_other_are_noticed(example: torch.Tensor) -> None:
+    """The example is one sample, whose repetitions have the mean of each of them."""
+
+    class Bytes(_Mixed):
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return super().forward(image.float())
+
+    class Alone(Bytes):
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.convolution(image.float())
+            return result
+
+    for model, splits in ((Bytes().eval(), False), (Alone().eval(), True)):
+        source, dims = read_network(model, (example.to(torch.uint8),), ({0: _N},))
+        assert (batch_of(model, source, dims) is not None) == splits
 
 
 def test_parts_that_do_not_cover_a_range_raise(optimized: fx.Optimized) -> None:

@@ -19,7 +19,15 @@ from felixlike.dynamic.emit import Pool, computed_columns, emit, narrow_widths
 from felixlike.dynamic.operator import read_operator
 from felixlike.dynamic.plan import needed
 from felixlike.dynamic.program import Program
-from felixlike.errors import InputMismatch, InvalidDevice, InvalidDim, InvalidModel, InvalidOption, UnknownTarget
+from felixlike.errors import (
+    InputMismatch,
+    InvalidDevice,
+    InvalidDim,
+    InvalidModel,
+    InvalidOption,
+    NoGradientWarning,
+    UnknownTarget,
+)
 from felixlike.hardware import resolve_target
 
 _GUARD = 256
@@ -225,6 +233,28 @@ def test_weights_are_repacked_only_when_they_change(kernel: dynamic.DynamicKerne
     w.mul_(2)
     assert kernel._pack(w) is not packed
     assert _close(kernel(x, w, r), 2 * first.double())
+
+
+def test_weights_of_inference_mode_are_packed_in_every_call(kernel: dynamic.DynamicKernel) -> None:
+    with torch.inference_mode():
+        x, r, w = torch.randn(1, 5, 16), torch.zeros(1, 5, 40), torch.randn(40, 16)
+        first = kernel(x, w, r)
+        w.mul_(2)
+        assert _close(kernel(x, w, r), 2 * first.double())
+
+
+def test_inputs_with_the_negative_bit(kernel: dynamic.DynamicKernel) -> None:
+    x, r, w = torch.randn(1, 5, 16), torch.zeros(1, 5, 40), torch.randn(40, 16)
+    expected = kernel(x, w, r).double()
+    assert _close(kernel(torch._neg_view(x), w, r), -expected)
+    assert _close(kernel(x, torch._neg_view(w), r), -expected)
+
+
+def test_inputs_that_need_a_gradient_warn_once(kernel: dynamic.DynamicKernel) -> None:
+    x, r, w = torch.randn(1, 5, 16, requires_grad=True), torch.zeros(1, 5, 40), torch.randn(40, 16)
+    with pytest.warns(NoGradientWarning, match=r"requires a gradient.*torch\.no_grad\(\)"):
+        assert not kernel(x, w, r).requires_grad
+    kernel(x, w, r)  # a second warning is an error
 
 
 @pytest.mark.parametrize(

@@ -127,3 +127,12 @@ def test_a_primfunc_without_buffers_raises() -> None:
     func = _tvm.PrimFunc([tirx.Var("n", "int64")], tirx.Evaluate(tirx.const(0)))
     with pytest.raises(EmptyModel, match="no buffers"):
         fx.optimize(func, ((_T,),), rounds=0, progress=False)
+
+
+def test_models_that_return_a_dynamic_size_are_refused() -> None:
+    class Counted(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+            return x + 1, 2 * x.shape[0]
+
+    with pytest.raises(InvalidModel, match=r"Counted: .*number that depends on dynamic sizes"):
+        fx.optimize(Counted(), ((_T, 4),), rounds=0, progress=False)

@@ -311,6 +311,36 @@ def test_python_floats_of_dynamic_graphs_are_compiled_in(
     assert len(versions) == 2
 
 
+def test_numbers_are_the_same_only_with_their_sign(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = _versions(monkeypatch)
+
+    def inverse(x: Tensor, scale: float) -> Tensor:
+        return torch.where(x > 0, x, scale).reciprocal()
+
+    compiled, x = torch.compile(inverse, backend="felixlike", options=options), torch.tensor([1.0, -1.0, 2.0])
+    for scale in (3.0, 0.0, -0.0, math.nan, 0.0, -math.nan):
+        torch.testing.assert_close(compiled(x, scale), inverse(x, scale), equal_nan=True)
+    assert len(versions) == 4
+
+
+def test_graphs_that_enable_gradients_are_left_to_pytorch(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_warned_of_gradients", False)
+    model, x = nn.Linear(12, 8), torch.randn(4, 12)
+
+    def energy(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            result: Tensor = model(x).square()
+        return result
+
+    compiled = torch.compile(energy, backend="felixlike", options=options)
+    with torch.no_grad(), pytest.warns(NotCompiledWarning, match="gradients"):
+        loss = compiled(x)
+    loss.sum().backward()
+    assert model.weight.grad is not None
+
+
 def test_graphs_are_not_run_on_the_callers_state(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     versions = _versions(monkeypatch)
 

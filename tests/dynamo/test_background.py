@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from felixlike._util.child_process import environment
 from felixlike.api import optimize
 from felixlike.dynamo import background
 from felixlike.dynamo.backend import CompiledGraph
+from felixlike.dynamo.options import read_options
 
 TUNER = """
 import os, shutil, sys, time
@@ -147,6 +149,37 @@ def test_tuning_of_outdated_graphs_ends(change: Callable[..., None], tuners: Tun
     torch._dynamo.reset()
     gc.collect()
     _until(lambda: background._worker._current is None)
+
+
+def test_a_graph_may_be_collected_while_its_process_starts(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A garbage collection may cancel the tuning in the thread that starts it."""
+
+    class Module:
+        def exported(self, examples: Any) -> Any:
+            raise AssertionError("a graph that is not used any more was exported")
+
+    class Graph:
+        weights: Any = None
+        call: Any = None
+
+    graph = Graph()
+    tuning = background.Tuning(graph, Module(), (), read_options(options, {}), options["store"])
+
+    def command(*_: str) -> list[str]:
+        nonlocal graph
+        del graph
+        gc.collect()
+        return [sys.executable, "-c", "import sys; print('ready', flush=True); sys.stdin.readline()"]
+
+    monkeypatch.setattr(background, "python_command", command)
+    thread = threading.Thread(target=tuning.run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert tuning._process is not None
+    assert tuning._process.returncode
 
 
 def test_a_result_for_weights_that_have_changed_is_not_used(

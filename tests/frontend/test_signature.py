@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from typing import Any
@@ -175,9 +176,10 @@ def test_text_of_the_python_signature(signature: Signature, text: str) -> None:
 
 
 def test_equality_of_constants() -> None:
-    assert all(same(value, constant) for value, constant in [(1, 1.0), (np.float32(2), 2), ("a", "a"), (None, None)])
-    assert same(float("nan"), float("nan"))
-    assert not any(same(value, constant) for value, constant in [(1, True), (0, None), (A, None), ("1", 1), ([], None)])
+    equal = [(1, 1), (np.float32(2), 2.0), (np.int64(2), 2), ("a", "a"), (None, None), (math.nan, -math.nan)]
+    assert all(same(value, constant) for value, constant in equal)
+    others = [(1, True), (1, 1.0), (np.float32(2), 2), (-0.0, 0.0), (0, None), (A, None), ("1", 1), ([], None)]
+    assert not any(same(value, constant) for value, constant in others)
 
 
 def test_signatures_survive_json() -> None:

@@ -4,7 +4,6 @@ Input: a node of an ExportedProgram's graph and TVM's importer. Output: the Rela
 """
 
 import math
-import operator
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -217,19 +216,6 @@ def _range(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(_tvm.relax.op.negative(rising))
 
 
-def _product(node: Any, importer: Any) -> Any:
-    """Convert aten.mul.
-
-    TVM folds x · 0 to 0, which is wrong for NaN and infinities, so x - x is emitted. Softshrink contains such a
-    product.
-    """
-    numbers = [factor for factor in node.args if isinstance(factor, int | float)]
-    if numbers == [0] and "float" in str(node.meta["val"].dtype):
-        data = next(importer.env[factor] for factor in node.args if factor in importer.env)
-        return importer.block_builder.emit(_tvm.relax.op.subtract(data, data))
-    return importer._binary_op(_tvm.relax.op.multiply, operator.mul)(node)
-
-
 def _group_norm(node: Any, importer: Any) -> Any:
     """Convert aten.native_group_norm. TVM's importer does not support missing weights."""
     import numpy as np
@@ -388,7 +374,6 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "clamp.default": _clamp,
     "full.default": _full,
     "full_like.default": _full,
-    "mul.Tensor": _product,
     "native_group_norm.default": _group_norm,
     "scatter.src": _scatter,
     "scatter_add.default": _scatter,

@@ -20,16 +20,26 @@ def keep_tensor_inputs(program: Any) -> None:
     signature.input_specs[:] = [spec for spec in signature.input_specs if not _is_constant(spec)]
 
 
-def keep_tensor_outputs(program: Any) -> list[Any]:
+def keep_tensor_outputs(program: Any, where: str) -> list[Any]:
     """Remove constants (None, numbers) from the graph's outputs. New values of changed tensors are at the end and stay.
 
     Returns all leaves of the user's output, TENSOR for the computed ones. TVM's importer supports tensors only. The
-    constants are restored when the output is rebuilt.
+    constants are restored when the output is rebuilt. Raises InvalidModel for numbers that follow from dynamic sizes.
     """
+    import torch
+
     signature = program.graph_signature
     output = program.graph.output_node()
     pairs = list(zip(output.args[0], signature.output_specs, strict=True))
     leaves = [_leaf(node) for node, spec in pairs if is_users(spec)]
+    sizes = torch.SymInt, torch.SymFloat, torch.SymBool
+    for node, spec in pairs:
+        if is_users(spec) and _leaf(node) is TENSOR and isinstance(node.meta.get("val"), sizes):
+            raise InvalidModel(
+                "the model returns a number that depends on dynamic sizes",
+                where=where,
+                remedy="return tensors, and compute the number from the sizes of the inputs or outputs",
+            )
     kept = [
         (node, spec if is_users(spec) else as_users(spec))
         for node, spec in pairs

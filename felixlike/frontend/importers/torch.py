@@ -64,8 +64,9 @@ from felixlike.frontend.importers.randomness import random_operators
 from felixlike.frontend.importers.recurrent import recurrent_converters
 from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
+from felixlike.frontend.importers.zero_factors import with_zero_factors
 from felixlike.frontend.rewrites.layers import Recorder
-from felixlike.frontend.signature.layouts import output_orders, with_outputs_in_memory_order
+from felixlike.frontend.signature.layouts import output_orders, output_roots, with_outputs_in_memory_order
 from felixlike.frontend.signature.nesting import TENSOR
 from felixlike.frontend.signature.signature import Parameter, Signature, parameters_of
 from felixlike.frontend.signature.structure import structure_from_leaves
@@ -312,6 +313,7 @@ def _convert(
     with quiet(), callers_dtype(), _tvm.builders_end_their_blocks():
         try:
             orders = output_orders(program)
+            roots = output_roots(program, [spec.name for spec in specs])
             recurrent = recurrent_converters(program, target)
             with recurrent_shapes():
                 kept = (*drawing, *map(decompositions.overload, recurrent))
@@ -330,7 +332,7 @@ def _convert(
         check_operators(program, known, name, dynamic=dynamic)
         keep_tensor_inputs(program)
         _keep_own_state(program)
-        leaves = keep_tensor_outputs(program)
+        leaves = keep_tensor_outputs(program, name)
         if not mutations and not any(leaf is TENSOR for leaf in leaves):
             raise EmptyModel(
                 "the model returns no tensor", where=name, remedy="return a tensor that depends on an input"
@@ -357,6 +359,7 @@ def _convert(
                 where=name,
                 remedy="rewrite that part with other operators",
             ) from None
+    module = with_zero_factors(module)
     if halves:
         module["main"] = module["main"].with_attr(HALF_FACTORS, True)
     count = len(specs) + len(mutations.state)
@@ -374,6 +377,7 @@ def _convert(
         original,
         note=note_of(module),
         orders=orders if any(orders) else (),
+        roots=roots,
         mutations=mutations,
     )
 

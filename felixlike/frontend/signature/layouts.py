@@ -8,7 +8,7 @@ permuted view.
 from collections.abc import Sequence
 from typing import Any
 
-from felixlike._util.torch_compat import size_hint
+from felixlike._util.torch_compat import size_hint, viewed_argument
 
 Order = tuple[int, ...]
 """Dimensions from the slowest to the fastest in memory. Empty for a contiguous (row-major) tensor."""
@@ -65,6 +65,26 @@ def output_orders(program: Any) -> tuple[Order, ...]:
     nodes = zip(program.graph.output_node().args[0], program.graph_signature.output_specs, strict=True)
     values = [getattr(node, "meta", {}).get("val") for node, spec in nodes if is_users(spec)]
     return tuple(memory_order(value) for value in values if isinstance(value, torch.Tensor))
+
+
+def output_roots(program: Any, inputs: Sequence[str]) -> tuple[int, ...]:
+    """Return for each output that is not a constant the number of the node that it is, or that it is a view of.
+
+    inputs: Names of the input tensors, whose numbers are their places. Other nodes have further numbers.
+    """
+    import torch
+
+    numbers = {name: place for place, name in enumerate(inputs)}
+    pairs = zip(program.graph.output_node().args[0], program.graph_signature.output_specs, strict=True)
+    nodes = [node for node, spec in pairs if is_users(spec) and isinstance(node, torch.fx.Node)]
+    return tuple(numbers.setdefault(_root(node).name, len(numbers)) for node in nodes)
+
+
+def _root(node: Any) -> Any:
+    """Return the node that computes the tensor that a node is, or may be, a view of."""
+    while (viewed := viewed_argument(node)) is not None:
+        node = viewed
+    return node
 
 
 def with_outputs_in_memory_order(program: Any, orders: Sequence[Order]) -> None:

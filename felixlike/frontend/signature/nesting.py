@@ -158,12 +158,16 @@ def node_type(value: Any) -> Any:
 
 
 def same(value: Any, constant: Any) -> bool:
-    """Return whether a value equals a constant. A bool equals only a bool, and NaN equals NaN."""
+    """Return whether a value equals a constant in value and kind, so that a model computes the same with it.
+
+    2 is not 2.0, since products of integers with them have different dtypes, nor is 0.0 equal to -0.0. NaN equals NaN.
+    """
     if isinstance(value, np.generic):
         value = value.item()
-    if not isinstance(value, SCALARS) or isinstance(value, bool) is not isinstance(constant, bool):
+    kinds = [next((kind for kind in SCALARS if isinstance(v, kind)), None) for v in (value, constant)]
+    if kinds[0] is None or kinds[0] is not kinds[1]:
         return False
-    return bool(value == constant or (value != value and constant != constant))
+    return bool(value.hex() == constant.hex() if kinds[0] is float else value == constant)
 
 
 def _keys(keys: Collection[Any]) -> str:
