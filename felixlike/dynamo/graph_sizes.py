@@ -31,9 +31,9 @@ NUMBER = (int, float)
 """Classes of numbers among inputs."""
 
 
-def number_key(number: float) -> int | str:
+def number_key(number: Any) -> int | str:
     """Return what identifies a number: 0.0 and -0.0 are equal, but not what is computed from them."""
-    return number.hex() if isinstance(number, float) else number
+    return number.hex() if isinstance(number, float) else int(number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from felixlike.dynamo.writes import storage, writes, written
+from felixlike.dynamo.writes import reshapes, storage, writes, written
 from felixlike.errors import InvalidModel
 
 
@@ -104,6 +104,13 @@ def _returning(graph: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphMod
 
 def _views(graph: fx.GraphModule, views: Sequence[fx.Node], roots: Sequence[fx.Node]) -> fx.GraphModule:
     """Return a graph that computes the views from the inputs and the roots, after everything was written to them."""
+    for node in graph.graph.nodes:
+        if reshapes(node) and storage(node) in {storage(root) for root in roots}:
+            raise InvalidModel(
+                f"the shape of {written(node)}, of which views are returned, changes in place",
+                where="graph",
+                remedy="return clones of the views",
+            )
     needed = _between(views, roots)
     known = {storage(node) for node in graph.graph.nodes if node.op == "placeholder" or node in roots}
     cut = fx.Graph()

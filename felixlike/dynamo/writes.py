@@ -6,7 +6,9 @@ not show, such as those of batch norm in training mode, are found when the graph
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +28,8 @@ _FUNCTIONS = (
     "iand",
     "ior",
     "ixor",
+    "ilshift",
+    "irshift",
     "setitem",
 )
 """Names of functions that change an argument in place, without a trailing underscore."""
@@ -59,7 +63,30 @@ def writes(node: fx.Node) -> bool:
     if node.op not in ("call_method", "call_function"):
         return False
     named = (name.endswith("_") and not name.endswith("__")) or name in _FUNCTIONS
-    return named or bool(node.kwargs.get("inplace")) or node.kwargs.get("out") is not None
+    return named or _is_inplace(node) or node.kwargs.get("out") is not None
+
+
+def _is_inplace(node: fx.Node) -> bool:
+    """Return whether a node has a true argument `inplace`, by name or by position as that of LeakyReLU."""
+    if "inplace" in node.kwargs:
+        return bool(node.kwargs["inplace"])
+    place = None if isinstance(node.target, str) else _place_of_inplace(node.target)
+    return place is not None and place < len(node.args) and bool(node.args[place])
+
+
+@functools.cache
+def _place_of_inplace(function: Callable[..., Any]) -> int | None:
+    """Return the index of a function's parameter `inplace`, None if it has none."""
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (ValueError, TypeError):  # of a function in C
+        return None
+    return names.index("inplace") if "inplace" in names else None
+
+
+def reshapes(node: fx.Node) -> bool:
+    """Return whether a node changes the shape of a tensor in place."""
+    return writes(node) and _name(node) in _RESHAPING
 
 
 def written(node: fx.Node) -> Any:
@@ -85,7 +112,7 @@ def changed_inputs(graph: fx.GraphModule, inputs: Sequence[fx.Node]) -> set[int]
         place = places.get(storage(written(node)))
         if place is None:
             continue
-        if _name(node) in _RESHAPING:
+        if reshapes(node):
             raise InvalidModel(
                 f"it changes the shape of input {place} in place ({_name(node)})",
                 where="graph",
@@ -97,4 +124,5 @@ def changed_inputs(graph: fx.GraphModule, inputs: Sequence[fx.Node]) -> set[int]
 
 def _name(node: fx.Node) -> str:
     """Return the name of the function or method that a node calls."""
-    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
+    name = node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
+    return name.partition(".")[0]  # without the overload, as in add_.Tensor

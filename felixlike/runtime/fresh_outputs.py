@@ -56,8 +56,8 @@ def _outputs(expression: Any, known: Bindings, path: _Path = ()) -> Iterator[tup
 
 
 def _shared(outputs: Sequence[Any], roots: Sequence[int], inputs: Sequence[Any], known: Bindings) -> list[int]:
-    """Return the indices of the outputs whose memory is that of a constant, or of an input or another output that they
-    are no view of in PyTorch.
+    """Return the indices of the outputs whose memory is that of a constant, of an input or another output that they
+    are no view of in PyTorch, or unknown.
     """
     root_of = {_key(parameter): number for number, parameter in enumerate(inputs)}
     shared = []
@@ -66,7 +66,7 @@ def _shared(outputs: Sequence[Any], roots: Sequence[int], inputs: Sequence[Any],
             continue
         base = _base(output, known)
         root = roots[place] if roots else -1 - place
-        if is_constant(base) or root_of.setdefault(_key(base), root) != root:
+        if is_constant(base) or _is_of_branch(base, known) or root_of.setdefault(_key(base), root) != root:
             shared.append(place)
     return shared
 
@@ -87,6 +87,13 @@ def _source(expression: Any, known: Bindings) -> Any:
         elements = known.value(value.tuple_value)
         return elements.fields[value.index] if isinstance(elements, relax.Tuple) else None
     return value if isinstance(value, relax.Var) and not value.same_as(expression) else None
+
+
+def _is_of_branch(base: Any, known: Bindings) -> bool:
+    """Return whether a value is a result of a branch or a Relax function, which may return what it takes."""
+    relax = _tvm.relax
+    value = known.value(base.tuple_value) if isinstance(base, relax.TupleGetItem) else base
+    return isinstance(value, relax.If) or (isinstance(value, relax.Call) and isinstance(value.op, _tvm.ir.GlobalVar))
 
 
 def _key(base: Any) -> tuple[int | None, int]:

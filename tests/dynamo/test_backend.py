@@ -336,7 +336,7 @@ def test_graphs_that_enable_gradients_are_left_to_pytorch(
 
     compiled = torch.compile(energy, backend="felixlike", options=options)
     with torch.no_grad(), pytest.warns(NotCompiledWarning, match="gradients"):
-        loss = compiled(x)
+        loss: Any = compiled(x)
     loss.sum().backward()
     assert model.weight.grad is not None
 

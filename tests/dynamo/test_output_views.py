@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
+from torch.nn import functional
 
 from felixlike.dynamo.output_views import SplitGraph
+from felixlike.dynamo.writes import changed_inputs
 from felixlike.errors import InvalidModel
 
 
@@ -53,6 +55,51 @@ def test_shared_outputs_that_are_changed_in_place_have_the_last_value() -> None:
     flat, changed = split.outputs([x], split.computing(x))
     assert flat.data_ptr() == changed.data_ptr()
     assert torch.equal(flat, (2 * x).relu().view(-1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        nn.LeakyReLU(0.1, inplace=True),
+        nn.ELU(inplace=True),
+        nn.Hardswish(inplace=True),
+        nn.SiLU(inplace=True),
+        lambda y: functional.celu(y, 0.5, True),
+        lambda y: torch.ops.aten.mul_.Scalar(y, 3),
+    ],
+)
+def test_shared_outputs_are_changed_in_place_once(change: Callable[[Tensor], Tensor]) -> None:
+    """The argument `inplace` is given by name or by position."""
+
+    def changed(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 2
+        return change(y), y.flatten(), y[0]
+
+    x = torch.randn(3, 4)
+    split = SplitGraph(_captured(changed, x))
+    outputs = split.outputs([x], split.computing(x))
+    torch.testing.assert_close(outputs, changed(x))
+    assert len({tensor.untyped_storage().data_ptr() for tensor in outputs}) == 1
+
+
+def test_shifts_and_activations_change_inputs() -> None:
+    def changed(x: Tensor, y: Tensor) -> Tensor:
+        x <<= 1
+        functional.leaky_relu(y, 0.1, True)
+        return x + y
+
+    graph = _captured(changed, torch.arange(4), torch.randn(4))
+    assert changed_inputs(graph, [node for node in graph.graph.nodes if node.op == "placeholder"]) == {0, 1}
+
+
+@pytest.mark.parametrize("change", [Tensor.t_, lambda y: y.unsqueeze_(0)])
+def test_views_of_a_tensor_whose_shape_changes_in_place_are_refused(change: Callable[[Tensor], Tensor]) -> None:
+    def rows(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        return y[0], change(y)
+
+    with pytest.raises(InvalidModel, match="changes in place"):
+        SplitGraph(_captured(rows, torch.randn(3, 3)))
 
 
 def test_views_that_depend_on_values_are_refused() -> None:

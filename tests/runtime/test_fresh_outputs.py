@@ -30,7 +30,7 @@ class Sharing(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         z = x.reshape(2, 2) + 1
-        first, second = (part.clone() for part in y.split(2))
+        first, second = (part.clone() for part in y.chunk(2))
         return {
             "input": x,
             "view": x.view(2, 2),
@@ -88,6 +88,19 @@ def test_outputs_of_exported_programs(tmp_path: Path) -> None:
     _assert_as_in_pytorch(compile_model(import_model(file)), model)
 
 
+def test_outputs_of_branches() -> None:
+    class Branches(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            branches: Any = torch.cond(x.sum() > 0, lambda x: (x.clone(), x * 2), lambda x: (-x, x.clone()), (x,))
+            return branches
+
+    compiled = compile_model(import_model(Branches(), torch.ones(4)))
+    for x in (torch.ones(4), -torch.ones(4)):
+        outputs = dict(zip("ab", compiled(x), strict=True))
+        torch.testing.assert_close(tuple(outputs.values()), Branches()(x))
+        assert not _shared(outputs, x)
+
+
 def test_an_input_that_changes_and_its_copy() -> None:
     class Changes(nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> Any:
@@ -129,7 +142,7 @@ def test_nested_outputs_of_a_relax_function() -> None:
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_outputs_of_torch_compile(dynamic: bool, tmp_path: Path) -> None:
     torch._dynamo.reset()
-    options = {"seconds": 0, "store": str(tmp_path / "store.sqlite")}
+    options: dict[str, Any] = {"seconds": 0, "store": str(tmp_path / "store.sqlite")}
     model = Apply(lambda x: (x.clone(), torch.relu(x), torch.relu(x).clone(), x[0]))
     compiled = torch.compile(model, backend="felixlike", options=options, dynamic=dynamic)
     with torch.no_grad():

@@ -60,6 +60,9 @@ _ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
     "times a tensor that is 0": lambda x: x * torch.tensor(0.0),
     "a tensor that is -0 times": lambda x: 1 / (torch.tensor(-0.0) * x),
     "an element times 0": lambda x: x[0, 0] * 0,
+    "by 0": lambda x: x / 0.0,
+    "by a tensor that is -0": lambda x: x / torch.tensor(-0.0),
+    "an element by 0": lambda x: x[1, 0] / 0,
     "sign of the zero": lambda x: 1 / functional.relu(x),
 }
 _LARGE = torch.tensor([1e6, -3e5, 2e7, 1.0])

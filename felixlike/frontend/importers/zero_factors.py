@@ -1,11 +1,12 @@
-"""Keep products with the number 0.
+"""Keep products with the number 0, and quotients.
 
-    x · 0   →   x · [0]
+    x · 0   →   x · [0]          x / 0   →   x / [0]
 
-A product with 0 is NaN for NaN and infinities, and -0 for other signs. TVM's legalisation turns a constant without
-dimensions into a number, and TVM takes a product with the number 0 for 0. It does not look at elements of tensors.
+A product with 0 is NaN for NaN and infinities, and -0 where the signs differ. TVM's legalisation turns a constant
+without dimensions into a number, and TVM takes a product with the number 0 for 0, and refuses to divide by it. It does
+not look at elements of tensors.
 
-Input: a Relax module with operators, parameters bound as constants. Output: the same module with such factors as
+Input: a Relax module with operators, parameters bound as constants. Output: the same module with such numbers as
 tensors of one element.
 """
 
@@ -27,21 +28,22 @@ from felixlike.frontend.rewrites.views import number
 
 
 def with_zero_factors(module: Any) -> Any:
-    """Return the module with floating-point factors that are the number 0 as tensors of one element."""
+    """Return the module with floating-point factors and divisors that are the number 0 as tensors of one element."""
     return rewritten(module, _kept)
 
 
 def _kept(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
-    """Return a product whose constant factor is a tensor, or None for other expressions."""
-    if operator(expression) != "multiply" or "float" not in str(expression.ty.dtype):
+    """Return a product or quotient whose constant operand is a tensor, or None for other expressions."""
+    name = operator(expression)
+    if name not in ("multiply", "divide") or "float" not in str(expression.ty.dtype):
         return None
-    factors = [known.value(factor) for factor in expression.args]
-    if not any(is_constant(factor) and not shape(factor) and not number(factor) for factor in factors):
+    operands = [known.value(operand) for operand in expression.args]
+    numbers = [is_constant(operand) and not shape(operand) for operand in operands]
+    if not any(is_number and not number(operand) for operand, is_number in zip(operands, numbers, strict=True)):
         return None
-    op = _tvm.relax.op
     first, second = (
-        constant(factor.value.numpy().reshape(1)) if is_constant(factor) and not shape(factor) else rewriter.new(given)
-        for factor, given in zip(factors, expression.args, strict=True)
+        constant(operand.value.numpy().reshape(1)) if is_number else rewriter.new(given)
+        for operand, is_number, given in zip(operands, numbers, expression.args, strict=True)
     )
-    product = op.multiply(first, second)
-    return product if shape(expression) else op.reshape(rewriter.builder.emit(product), ())
+    result = getattr(_tvm.relax.op, name)(first, second)
+    return result if shape(expression) else _tvm.relax.op.reshape(rewriter.builder.emit(result), ())
