@@ -37,7 +37,7 @@ def remainder(x: Any, y: Any) -> Any:
     import torch
 
     rest = torch.fmod(x, y)
-    return torch.where(_differ_in_sign(rest, y), rest + y, rest)
+    return rest + torch.where(_differ_in_sign(rest, y), y, torch.zeros_like(rest))
 
 
 def floor_quotient(x: Any, y: Any, *, rounding_mode: str = "floor") -> Any:
@@ -55,6 +55,10 @@ def floor_quotient(x: Any, y: Any, *, rounding_mode: str = "floor") -> Any:
 
 def _differ_in_sign(rest: Any, y: Any) -> Any:
     """Return where a remainder is not 0 and has another sign than the divisor."""
+    import torch
+
+    if not isinstance(y, torch.Tensor):
+        return rest < 0 if y > 0 else rest > 0
     return ((rest < 0) & (y > 0)) | ((rest > 0) & (y < 0))
 
 
@@ -75,7 +79,7 @@ def log1p(x: Any) -> Any:
 
     u = 1 + x
     exact = u - 1 == x  # also for -1 and infinity, which the quotient would make NaN
-    return torch.where(exact, torch.log(u), torch.log(u) + (x - (u - 1)) / u)
+    return torch.log(u) + torch.where(exact, 0.0, (x - (u - 1)) / u)
 
 
 def expm1(x: Any) -> Any:
