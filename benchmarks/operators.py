@@ -24,7 +24,10 @@ from felixlike.bench.sides import EAGER, TUNED, inference
 from felixlike.hardware import placement
 from felixlike.measure.sides.processes import Sides
 
-OPERATORS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
+_Input = tuple[int, ...] | Callable[[], Tensor]
+"""The shape of normally distributed numbers, or a function that makes a tensor."""
+
+OPERATORS: dict[str, tuple[Callable[..., Tensor], tuple[_Input, ...]]] = {
     "topk": (lambda x: torch.topk(x, 10)[0], ((64, 4096),)),
     "sort": (lambda x: torch.sort(x)[0], ((64, 4096),)),
     "sum of a million": (torch.sum, ((1000, 1000),)),
@@ -57,8 +60,26 @@ OPERATORS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] 
         ((1, 16, 112, 112),),
     ),
     "cumulative sum": (partial(torch.cumsum, dim=-1), ((256, 1024),)),
+    "adaptive average pooling": (partial(functional.adaptive_avg_pool2d, output_size=7), ((1, 512, 14, 14),)),
+    "adaptive average pooling, uneven": (partial(functional.adaptive_avg_pool2d, output_size=6), ((1, 64, 20, 20),)),
+    "embedding bag": (
+        functional.embedding_bag,
+        (partial(torch.randint, 10_000, (2048,)), (10_000, 64), partial(torch.arange, 0, 2048, 16)),
+    ),
+    "one hot": (partial(functional.one_hot, num_classes=100), (partial(torch.randint, 100, (4096,)),)),
+    "grid sample": (partial(functional.grid_sample, align_corners=False), ((1, 32, 64, 64), (1, 64, 64, 2))),
+    "any NaN": (lambda x: x.isnan().any(), ((1024, 1024),)),
+    "fold": (partial(functional.fold, output_size=32, kernel_size=3, padding=1), ((1, 144, 1024),)),
+    "fmod": (torch.fmod, ((1024, 1024), (1024, 1024))),
+    "bucketize": (torch.bucketize, ((65_536,), partial(torch.linspace, -3, 3, 1000))),
+    "short-time Fourier transform": (
+        lambda x, w: torch.view_as_real(torch.stft(x, 400, 160, window=w, return_complex=True)),
+        ((1, 16_000), partial(torch.hann_window, 400)),
+    ),
+    "quantile": (partial(torch.quantile, q=0.5, dim=-1), ((256, 1024),)),
+    "histogram": (partial(torch.histc, bins=100, min=-3, max=3), ((65_536,),)),
 }
-"""Functions with the shapes of their inputs."""
+"""Functions with their inputs."""
 
 
 def main() -> None:
@@ -81,7 +102,7 @@ def main() -> None:
                 print(f"| {name} | refused: {refusal} |", flush=True)
                 continue
             optimized.save(path)
-            error = _error(optimized(*inputs), model(*(value.double() for value in inputs)))
+            error = _error(optimized(*inputs), model(*map(_wide, inputs)))
             for threads in arguments.threads:
                 makes = {EAGER: partial(_eager, name, threads), TUNED: partial(_ours, path, name, threads)}
                 times = sides.compare(makes, seconds_a_side=arguments.seconds, slot=0.05)
@@ -93,14 +114,20 @@ def main() -> None:
 
 def _model(name: str) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
     """Return an operator as a module, and its inputs."""
-    function, shapes = OPERATORS[name]
+    function, inputs = OPERATORS[name]
     torch.manual_seed(0)
-    return Apply(function).eval(), tuple(torch.randn(shape) for shape in shapes)
+    return Apply(function).eval(), tuple(made() if callable(made) else torch.randn(made) for made in inputs)
+
+
+def _wide(value: Tensor) -> Tensor:
+    """Return floats as float64, and other numbers as they are."""
+    return value.double() if value.is_floating_point() else value
 
 
 def _error(result: Any, reference: Any) -> float:
     """Return the largest difference from the reference divided by the reference's largest absolute value."""
-    return float((result.double() - reference).abs().max() / reference.abs().max())
+    reference = reference.double()
+    return float((result.double() - reference).abs().max() / reference.abs().max().clamp(min=1e-9))
 
 
 def _eager(name: str, threads: int) -> Callable[[], object]:

@@ -5,6 +5,7 @@ Importing this module imports TVM (2–4 s). `felixlike._tvm` imports it when on
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from tvm import topi as topi  # noqa: E402
 from tvm import transform as transform  # noqa: E402
 from tvm.ir.instrument import pass_instrument as pass_instrument  # noqa: E402
 from tvm.ir.utils import derived_object as derived_object  # noqa: E402
+from tvm.relax.op import base as relax_base  # noqa: E402
 from tvm.s_tir import Schedule as Schedule  # noqa: E402
 from tvm.s_tir import ScheduleError as ScheduleError  # noqa: E402
 from tvm.s_tir import meta_schedule  # noqa: E402
@@ -56,6 +58,20 @@ type_checker._dispatcher = functools.cache(type_checker._dispatcher)
 
 load_graph = from_json_graph_str
 """Read what `ir.save_json` of this version has written. `ir.load_json` is slower: it converts older formats first."""
+
+
+_raise_unless = relax_base.relax_assert_op
+"""TVM's function that compiled models call for each check of a value."""
+
+
+def _check(condition: Any, text: Any, *arguments: Any) -> None:
+    """Raise an error unless a condition holds. TVM's function copies each condition, which takes some microseconds."""
+    on_host = isinstance(condition, runtime.Tensor) and condition.device.type == "cpu"
+    if not (on_host and ctypes.c_bool.from_address(condition.data_ptr()).value):
+        _raise_unless(condition, text, *arguments)
+
+
+tvm_ffi.register_global_func("relax.run.assert_op", _check, override=True)
 
 
 array_item = _ffi_api.ArrayGetItem

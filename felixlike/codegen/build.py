@@ -97,6 +97,12 @@ def seq(*statements: Stmt) -> Stmt:
     return _tvm.tirx.stmt_seq(*statements)
 
 
+def named(name: str, value: TirExpr) -> tuple[Any, Stmt]:
+    """Return a new variable, and the statement that binds it to a value."""
+    variable = _tvm.tirx.Var(name, value.ty)
+    return variable, _tvm.tirx.Bind(variable, value)
+
+
 def ceil_div(value: Any, by: Any) -> Any:
     """Return ⌈value / by⌉ of numbers or expressions."""
     if isinstance(value, int) and isinstance(by, int):

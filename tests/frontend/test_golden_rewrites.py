@@ -58,6 +58,11 @@ def with_bfloat16_factors() -> Any:
     return _graph(lambda x: op.matmul(op.astype(x, "float32"), _weights(8, 4)), (6, 8), dtype="bfloat16")
 
 
+def with_searched_boundaries() -> Any:
+    """The bucket of each element between five boundaries."""
+    return _graph(lambda x, y: _tvm.relax.op.bucketize(x, y), (4, 8), (5,))
+
+
 def with_wide_norms() -> Any:
     """A layer norm of float64."""
     layer_norm = _tvm.relax.op.nn.layer_norm
@@ -187,6 +192,11 @@ def with_room() -> Any:
     return _graph(lambda x: _tvm.relax.op.nn.conv1d(x, _weights(13, 4, 3), strides=2), (1, 4, 33))
 
 
+def with_pools_by_dimension() -> Any:
+    """Means of windows of two rows and of two or three columns, which overlap."""
+    return _graph(lambda x: _tvm.relax.op.nn.adaptive_avg_pool2d(x, (2, 5)), (1, 4, 4, 7))
+
+
 def with_infinite_padding() -> Any:
     """A largest of three, padded at both ends."""
     pool = partial(_tvm.relax.op.nn.max_pool1d, pool_size=3, padding=1)
@@ -259,6 +269,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
         with_total_order,
+        with_searched_boundaries,
         with_wide_constants,
         with_wide_norms,
         with_safe_indices,
@@ -279,6 +290,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_bfloat16_factors,
         with_transposed_factors,
         with_room,
+        with_pools_by_dimension,
         with_infinite_padding,
         with_stacks_apart,
         with_gates_apart,
@@ -302,6 +314,8 @@ def _rewrite(name: str) -> Callable[[Any], Any]:
         return lambda module: rewrites.with_fused_attention(module, target_device(_AVX512))
     if name == "with_marks":
         return constants.with_marks
+    if name == "with_searched_boundaries":
+        return lambda module: rewrites.with_searched_boundaries(module, on_cpu=True)
     rewrite: Callable[[Any], Any] = getattr(simplify_indices if name == "with_simple_indices" else rewrites, name)
     return rewrite
 

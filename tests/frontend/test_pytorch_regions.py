@@ -16,6 +16,7 @@ from felixlike import _tvm
 from felixlike.errors import InvalidModel, UnsupportedOperator
 from felixlike.frontend import import_model
 from felixlike.frontend.importers.pytorch_regions import PACKED, operators_in
+from felixlike.runtime import compile_model
 
 
 def regions(imported: Any) -> list[dict[str, Any]]:
@@ -47,6 +48,24 @@ class Filter(nn.Module):
         spectrum = torch.fft.rfft(self.before(x)) * self.weights
         result: Tensor = self.after(torch.fft.irfft(spectrum, n=8))
         return result
+
+
+@pytest.mark.parametrize(
+    ("moved", "real"),
+    [
+        (lambda y: y.transpose(-1, 0), torch.abs),
+        (lambda y: y.transpose(1, -3), torch.view_as_real),
+        (lambda y: y.permute(-1, 0, 1).transpose(0, 1), torch.view_as_real),
+        (lambda y: y.permute(2, 1, 0), torch.abs),
+    ],
+)
+def test_dimensions_are_reordered_outside_of_regions(moved: Any, real: Any) -> None:
+    x = torch.randn(3, 4, 9)
+    model = Apply(lambda x: real(moved(torch.fft.rfft(x))) * 2)
+    imported = import_model(model, (x,))
+    (region,) = regions(imported)
+    assert operators(region) == ["_fft_r2c.default", f"{real.__name__}.default"]
+    torch.testing.assert_close(compile_model(imported)(x), model(x))
 
 
 def test_a_region_is_one_call_and_the_rest_is_compiled() -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend import import_model
 from felixlike.frontend.importers.converters import CONVERTERS
-from felixlike.frontend.importers.decompositions import _erfinv
+from felixlike.frontend.importers.decompositions import _erfinv, table
 from felixlike.runtime import compile_model
 
 _SIGNAL, _IMAGE, _CLIP = (2, 4, 11), (1, 4, 7, 9), (1, 2, 5, 6, 7)
@@ -42,6 +42,26 @@ def test_im2col_is_one_task(more: dict[str, Any]) -> None:
 
 def test_im2col_of_an_image_without_a_batch() -> None:
     _assert_agrees(lambda x: functional.unfold(x, 3), *_random(_IMAGE[1:]))
+
+
+@pytest.mark.parametrize(
+    ("size", "window", "options"),
+    [
+        ((7, 9), 3, {"padding": 1}),
+        ((8, 9), (2, 3), {"stride": (2, 3)}),
+        ((9, 9), 2, {"stride": 2}),  # the last row is in no window
+        ((9, 10), (5, 4), {"stride": (2, 3), "padding": (2, 1)}),
+        ((9, 10), (3, 2), {"dilation": (2, 3), "padding": 1}),
+        ((9, 10), (3, 2), {"dilation": (2, 3), "stride": (2, 1)}),
+        ((9, 10), 1, {"stride": 3, "padding": 1}),
+        ((17, 18), (9, 8), {"padding": 2}),  # too many windows for one expression
+    ],
+)
+def test_sums_of_windows(size: tuple[int, int], window: Any, options: dict[str, Any]) -> None:
+    windows = functional.unfold(torch.zeros(2, 3, *size), window, **options)
+    columns = torch.randn(windows.shape, generator=torch.Generator().manual_seed(0))
+    for x in (columns, columns[0]):
+        _assert_agrees(lambda x: functional.fold(x + 1, size, window, **options) * 2, x)
 
 
 @pytest.mark.parametrize(("dim", "size", "step"), [(-1, 3, 2), (0, 2, 1), (1, 4, 1)])
@@ -95,12 +115,45 @@ def test_roll(shifts: Any, dims: Any) -> None:
 
 
 @pytest.mark.parametrize("right", [False, True])
-@pytest.mark.parametrize("count", [1, 7, 300])
+@pytest.mark.parametrize("count", [1, 3, 4, 7, 255, 256, 257, 300])
 def test_bucketize(right: bool, count: int) -> None:
     x, boundaries = torch.arange(-20.0, 320.0, 0.5), torch.arange(float(count))
     x[:3] = torch.tensor([math.nan, math.inf, -math.inf])
     _assert_agrees(lambda x, b: torch.bucketize(x, b, right=right), x, boundaries)
     _assert_agrees(lambda x, b: torch.bucketize(x, b, right=right, out_int32=True), x, boundaries)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.int64])
+def test_buckets_of_other_dtypes_and_of_equal_boundaries(dtype: torch.dtype) -> None:
+    x, boundaries = torch.arange(-5, 9000).reshape(5, -1).to(dtype), torch.tensor([0, 3, 3, 3, 7, 8000, 8000]).to(dtype)
+    for right in (False, True):
+        _assert_agrees(lambda x, b, right=right: torch.bucketize(x, b, right=right), x, boundaries)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int64, torch.float32, torch.float64])
+def test_any_and_all(dtype: torch.dtype) -> None:
+    x = torch.tensor([[0, 0, 0], [0, 1, 0], [-1, 0, -1], [2, 2, 2]]).to(dtype)
+
+    def model(x: Tensor) -> list[Tensor]:
+        y = x + x[:1]
+        along: list[tuple[Any, bool]] = [(0, False), (1, True), ((0, 1), False), (-1, False)]
+        return [
+            *(reduced(y, dims, keepdim=keep) for reduced in (torch.any, torch.all) for dims, keep in along),
+            *(torch.any(y), torch.all(y), y[2, 0].any(), y[0].any()),
+        ]
+
+    got, want = compile_model(import_model(Apply(model), (x,)))(x), model(x)
+    assert [(y.dtype, y.shape) for y in got] == [(y.dtype, y.shape) for y in want]
+    assert all(map(torch.equal, got, want))
+
+
+@pytest.mark.parametrize("size", [7, 100, 70_000])
+def test_nan_among_many_elements(size: int) -> None:
+    x = torch.zeros(size)
+    _assert_agrees(lambda x: (x * 2).isnan().any(), x)
+    x[size // 2] = math.nan
+    _assert_agrees(lambda x: (x * 2).isnan().any(), x)
+    _assert_agrees(lambda x: (x * 2).any(), x)
 
 
 def test_values_that_differ_from_themselves_are_nan() -> None:
@@ -249,21 +302,39 @@ def test_bilinear_interpolation_of_infinities() -> None:
     _assert_agrees(lambda x: functional.interpolate(x, scale_factor=4.0, mode="bilinear"), image)
 
 
-@pytest.mark.parametrize(
-    ("mode", "padding", "aligned"),
-    [
-        ("bilinear", "zeros", False),
-        ("bilinear", "border", True),
-        ("nearest", "zeros", False),
-        ("bicubic", "reflection", True),
-    ],
-)
-def test_grid_sample(mode: str, padding: str, aligned: bool) -> None:
-    x, places = _random(_IMAGE, (1, 3, 5, 2))
+@pytest.mark.parametrize("channels", [1, 3, 8, 21])
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_grid_sample(mode: str, padding: str, aligned: bool, channels: int) -> None:
+    x, places = _random((2, channels, 7, 9), (2, 3, 5, 2))
+    ends = torch.tensor([[-1.0, -1], [1, 1], [-1, 1], [0, 0], [1e30, -3e9]])
     _assert_agrees(
         lambda x, g: functional.grid_sample(x, g, mode=mode, padding_mode=padding, align_corners=aligned),
         x,
+        torch.cat([places * 0.8, ends.expand(2, 1, 5, 2)], 1),
+    )
+
+
+@pytest.mark.parametrize(("mode", "padding"), [("bicubic", "reflection"), ("bilinear", "reflection")])
+def test_grid_samples_of_tvm(mode: str, padding: str) -> None:
+    x, places = _random(_IMAGE, (1, 3, 5, 2))
+    _assert_agrees(
+        lambda x, g: functional.grid_sample(x, g, mode=mode, padding_mode=padding, align_corners=True),
+        x,
         places.clamp(-1.5, 1.5),
+    )
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_grid_samples_of_nan_and_infinities(mode: str, padding: str) -> None:
+    x, places = _random((1, 9, 4, 5), (1, 2, 4, 2))
+    x[0, :, 0, 0], x[0, 3, 2, 2] = math.inf, math.nan
+    places[0, 0, 0], places[0, 0, 1, 0], places[0, 1, 2, 1] = math.nan, math.nan, -1.0
+    places[0, 1, 3] = -1.2
+    _assert_agrees(
+        lambda x, g: functional.grid_sample(x, g, mode=mode, padding_mode=padding, align_corners=False), x, places
     )
 
 
@@ -296,6 +367,13 @@ def test_shapes_that_differ_from_pytorch_s_are_refused(monkeypatch: pytest.Monke
 def test_histograms(bins: int, low: float, high: float) -> None:
     x = torch.cat([torch.linspace(-1.3, 1.3, 97), torch.arange(-1.0, 9.0), torch.tensor([math.nan, math.inf])])
     _assert_agrees(lambda x: torch.histc(x, bins, low, high), x)
+
+
+def test_histograms_on_gpus_compare_each_element_with_all_bins() -> None:
+    x = torch.tensor([-1.0, -0.2, 0.0, 0.9, 1.0, 1.1, math.nan])
+    for on_cpu in (False, True):
+        counts = table(on_cpu=on_cpu)[torch.ops.aten.histc.default](x, 5, -1, 1)
+        torch.testing.assert_close(counts, torch.histc(x, 5, -1, 1))
 
 
 def test_histograms_without_ends_are_refused_by_name() -> None:

@@ -147,6 +147,21 @@ def _extreme(value: str, place: str) -> Callable[[Any, Any], Any]:
     return converted
 
 
+def _any(node: Any, importer: Any) -> Any:
+    """Convert aten.any: the largest truth value. TVM's importer takes the largest number, which may be 0 beside -1."""
+    op, emit, const = _tvm.relax.op, importer.block_builder.emit, _tvm.relax.const
+    data, options = importer.env[node.args[0]], dict(zip(("dim", "keepdim"), node.args[1:], strict=False))
+    options |= node.kwargs
+    dims, dtype = options.get("dim"), str(data.ty.dtype)
+    truth = data if dtype == "bool" else emit(op.not_equal(data, const(0, dtype)))
+    if not len(importer.shape_of(data)):
+        return truth
+    axes = [dims] if isinstance(dims, int) else dims and [*dims]
+    # TVM has no maximum of bools. That of no elements is the least number.
+    largest = emit(op.max(emit(op.astype(truth, "int8")), axes or None, keepdims=options.get("keepdim", False)))
+    return emit(op.greater(largest, const(0, "int8")))
+
+
 def _variance_and_mean(node: Any, importer: Any) -> Any:
     """Convert aten.var_mean."""
     variance = importer._var(node)
@@ -357,6 +372,9 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "amin.default": _reduction("min"),
     "pow.Tensor_Scalar": _power,
     "prod.dim_int": _reduction("prod"),
+    "any.default": _any,
+    "any.dim": _any,
+    "any.dims": _any,
     "arange.start_step": _range,
     "div.Tensor_mode": _rounded_quotient,
     "floor_divide.default": _division("floor_divide"),

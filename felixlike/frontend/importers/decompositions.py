@@ -14,17 +14,19 @@ from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.elementary import elementary
 from felixlike.frontend.importers.resizing import BY_TAPS, is_resized_here
 from felixlike.frontend.importers.scatters import index_put, masked_scatter, put
-from felixlike.frontend.importers.windows import KEPT
+from felixlike.frontend.importers.windows import KEPT, is_summed_here
 
 
-def decomposed(program: Any, kept: Iterable[Any] = ()) -> Any:
-    """Run the decompositions of an ExportedProgram, except those of operators in `kept`.  Raises what PyTorch raises.
+def decomposed(program: Any, kept: Iterable[Any] = (), *, on_cpu: bool = True) -> Any:
+    """Run the decompositions of an ExportedProgram for a CPU or GPU, except those of operators in `kept`.
+
+    Raises what PyTorch raises.
 
     PyTorch's decomposition of attention gives its result other strides than the operator does, so a valid view can
     fail. Such programs are decomposed again with copies before views. The copies have no effect later: Relax tensors
     have no strides.
     """
-    entries = table()
+    entries = table(on_cpu=on_cpu)
     for operator in kept:
         entries.pop(operator, None)
     keep_error_checks()
@@ -38,8 +40,11 @@ def decomposed(program: Any, kept: Iterable[Any] = ()) -> Any:
     return program.run_decompositions({**entries, torch.ops.aten.view.default: _view})
 
 
-def table() -> Any:
-    """Return PyTorch's decomposition table with the entries of this module, for ExportedProgram.run_decompositions."""
+def table(*, on_cpu: bool = True) -> Any:
+    """Return PyTorch's decomposition table with the entries of this module, for ExportedProgram.run_decompositions.
+
+    on_cpu: whether the program is compiled for a CPU, which has kernels for scatters.
+    """
     import torch
 
     aten: Any = torch.ops.aten
@@ -48,12 +53,10 @@ def table() -> Any:
     ours: dict[Any, Callable[..., Any]] = {
         **{sum_of: functools.partial(_with_alpha, sum_of) for sum_of in sums},
         **elementary(),
-        **{any_of: functools.partial(_any, any_of) for any_of in (aten.any.dim, aten.any.dims)},
         aten.cat.default: _cat,
         aten.sort.stable: _stable_sort,
         aten.kthvalue.default: _kth_value,
         aten.median.dim: _median,
-        aten.bucketize.Tensor: _bucketize,
         aten.pad.default: _pad,
         aten.erfinv.default: _erfinv,
         aten.fmax.default: functools.partial(_extreme_number, "maximum"),
@@ -66,7 +69,7 @@ def table() -> Any:
         aten.masked_scatter.default: masked_scatter,
         aten._embedding_bag_forward_only.default: _embedding_bag,
         aten._transformer_encoder_layer_fwd.default: _encoder_layer,
-        aten.histc.default: _histogram,
+        aten.histc.default: _histogram if on_cpu else _compared_histogram,
         aten._native_batch_norm_legit_functional.default: _batch_norm,
     }
     decompositions.update(ours)
@@ -75,6 +78,8 @@ def table() -> Any:
     for name in BY_TAPS:
         of_indices = decompositions[overload(f"{name}.vec")]
         decompositions[overload(f"{name}.vec")] = functools.partial(_resized, of_indices)
+    of_columns = decompositions[aten.col2im.default]
+    decompositions[aten.col2im.default] = functools.partial(_sum_of_windows, of_columns)
     for name in (*KEPT, *ATTENTION):
         decompositions.pop(overload(name), None)
     return decompositions
@@ -93,6 +98,11 @@ def _resized(of_indices: Callable[..., Any], x: Any, sizes: Any, aligned: bool, 
     if is_resized_here(x, sizes or ()):
         return NotImplemented
     return of_indices(x, sizes, aligned, factors)
+
+
+def _sum_of_windows(of_columns: Callable[..., Any], *arguments: Any) -> Any:
+    """Keep aten.col2im if a converter takes it. Others are decomposed by PyTorch."""
+    return NotImplemented if is_summed_here(*arguments) else of_columns(*arguments)
 
 
 def _lstm(x: Any, states: Sequence[Any], *arguments: Any) -> Any:
@@ -119,16 +129,6 @@ def _with_alpha(operator: Any, x: Any, other: Any, alpha: Any = 1) -> Any:
     if isinstance(other, torch.Tensor):
         other = other.to(torch.result_type(x, other))  # the type in which PyTorch multiplies
     return operator(x, other * alpha)
-
-
-def _any(operator: Any, x: Any, *arguments: Any, **named: Any) -> Any:
-    """Decompose aten.any of numbers. TVM's importer takes the maximum, which is 0 if the others are negative."""
-    import torch
-
-    if x.dtype == torch.bool:
-        return NotImplemented
-    result = operator(x != 0, *arguments, **named)
-    return result.to(torch.uint8) if x.dtype == torch.uint8 else result  # as PyTorch returns it
 
 
 def _stable_sort(x: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
@@ -161,19 +161,6 @@ def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
         value = torch.where(is_nan, largest, value)
         place = torch.where(is_nan, places.narrow(dim, last, 1), place)
     return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
-
-
-def _bucketize(x: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
-    """Decompose aten.bucketize into a count of the boundaries before each element. NaN comes last.
-
-    TVM searches for each element by itself, and places NaN wrongly.
-    """
-    import torch
-
-    x = x.unsqueeze(-1)
-    before = ~(boundaries > x if right else boundaries >= x)
-    count = before.sum(-1, dtype=torch.int32)
-    return count if out_int32 else count.to(torch.int64)
 
 
 def _cat(tensors: Sequence[Any], dim: int = 0) -> Any:
@@ -391,15 +378,32 @@ def _encoder_layer(
 
 
 def _histogram(x: Any, bins: int = 100, low: float = 0, high: float = 0) -> Any:
-    """Decompose aten.histc with given ends: compare the bin of each element with all bins, and count."""
+    """Decompose aten.histc with given ends: add 1 to the bin of each element."""
     import torch
 
     if low >= high:  # PyTorch takes the ends from the data
         return NotImplemented
     x = x.reshape(-1, 1)
-    bin_of = ((x - low) * bins / (high - low)).floor().clamp(max=bins - 1)
-    hits = (bin_of == torch.arange(bins, dtype=x.dtype)) & (x <= high)
+    # Elements outside are counted behind the last bin.
+    place = torch.where((x >= low) & (x <= high), _bin_of(x, bins, low, high), bins).to(torch.int64)
+    counts, ones = torch.zeros(bins + 1, 1, dtype=torch.int32), torch.ones(x.shape, dtype=torch.int32)
+    return counts.scatter_add(0, place.expand(-1, 1), ones)[:bins, 0].to(x.dtype)
+
+
+def _compared_histogram(x: Any, bins: int = 100, low: float = 0, high: float = 0) -> Any:
+    """Decompose aten.histc with given ends: compare the bin of each element with all bins, and count."""
+    import torch
+
+    if low >= high:
+        return NotImplemented
+    x = x.reshape(-1, 1)
+    hits = (_bin_of(x, bins, low, high) == torch.arange(bins, dtype=x.dtype)) & (x <= high)
     return hits.sum(0).to(x.dtype)
+
+
+def _bin_of(x: Any, bins: int, low: float, high: float) -> Any:
+    """Return the number of the bin of each element, as a float. The last bin includes its end."""
+    return ((x - low) * bins / (high - low)).floor().clamp(max=bins - 1)
 
 
 def _distances(a: Any, b: Any, p: float, _: int | None = None) -> Any:

@@ -94,6 +94,7 @@ def outline(program: Any, known: set[str], where: str) -> None:
     """
     graph = program.graph
     _check_inputs(program, where)
+    _move_later(graph)
     chosen = fold(program, _chosen(graph, known))
     _check_complex(graph, chosen, where)
     wrapped = _with_real_constants(program)
@@ -116,6 +117,43 @@ def outline(program: Any, known: set[str], where: str) -> None:
     for spec, value in zip(program.graph_signature.output_specs, output.args[0], strict=True):
         if hasattr(value, "name"):
             spec.arg = type(spec.arg)(name=value.name)
+
+
+_READS = ("view_as_real.default", "abs.default")
+"""Operators that make real numbers of complex ones."""
+_MOVES = ("transpose.int", "permute.default")
+"""Operators that reorder dimensions, with the dimensions as their other arguments."""
+
+
+def _move_later(graph: Any) -> None:
+    """Reorder the dimensions of real numbers in place of those of the complex values they are made of.
+
+    Compiled kernels transpose them, or read them as they are. In a region, they would be copied element by element.
+    """
+    for last in list(graph.nodes):
+        node = last
+        while _name(node) in _READS and _name(node.args[0]) in _MOVES and _is_complex(node.args[0]):
+            move = node.args[0]
+            source, *dims = move.args
+            rank = source.meta["val"].dim()
+            dims = [[dim % rank for dim in each] if isinstance(each, list) else each % rank for each in dims]
+            if isinstance(dims[0], list) and "view_as_real" in _name(node):
+                dims[0].append(rank)
+            with graph.inserting_before(node):
+                read = graph.call_function(node.target, (source,))
+                moved = graph.call_function(move.target, (read, *dims))
+            read.meta = {**node.meta, "val": node.target(source.meta["val"])}
+            moved.meta = {**node.meta, "val": move.target(read.meta["val"], *dims)}
+            node.replace_all_uses_with(moved)
+            graph.erase_node(node)
+            if not move.users:
+                graph.erase_node(move)
+            node = read
+
+
+def _name(node: Any) -> str:
+    """Return the name of the operator that a node calls, with its overload."""
+    return str(getattr(node.target, "__name__", "")) if node.op == "call_function" else ""
 
 
 def convert(node: Any, importer: Any) -> Any:

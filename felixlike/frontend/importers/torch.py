@@ -31,6 +31,7 @@ from felixlike.frontend.importers import decompositions
 from felixlike.frontend.importers.autocast import under_autocast
 from felixlike.frontend.importers.converters import CONVERTERS
 from felixlike.frontend.importers.dtypes import check_dtypes, with_right_types
+from felixlike.frontend.importers.embedding_bags import bag_converters
 from felixlike.frontend.importers.input_shapes import (
     Example,
     Given,
@@ -70,6 +71,7 @@ from felixlike.frontend.signature.layouts import output_orders, output_roots, wi
 from felixlike.frontend.signature.nesting import TENSOR
 from felixlike.frontend.signature.signature import Parameter, Signature, parameters_of
 from felixlike.frontend.signature.structure import structure_from_leaves
+from felixlike.hardware import kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,17 +316,18 @@ def _convert(
         try:
             orders = output_orders(program)
             roots = output_roots(program, [spec.name for spec in specs])
-            recurrent = recurrent_converters(program, target)
+            kernels = {**recurrent_converters(program, target), **bag_converters(program, target)}
             with recurrent_shapes():
-                kept = (*drawing, *map(decompositions.overload, recurrent))
+                kept = (*drawing, *map(decompositions.overload, kernels))
                 with on("decomposing"):
-                    program = decompositions.decomposed(program, kept)
+                    on_cpu = target is None or kind_of(target).on_host
+                    program = decompositions.decomposed(program, kept, on_cpu=on_cpu)
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         check_state(program, name)
         without_effects(program)
         mutations = lift_mutations(program, signature.names, [spec.name for spec in specs], where=name)
-        known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS, *recurrent}
+        known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS, *kernels}
         outline(program, known, name)
         check_dtypes(program, name)
         promote(program)
@@ -341,7 +344,7 @@ def _convert(
         if any(orders):
             with_outputs_in_memory_order(program, (*orders, *((),) * len(mutations.places)))
         recorder = Recorder(program)
-        converters = recorder.recording(with_right_types({**CONVERTERS, **recurrent}, _operators(program), name))
+        converters = recorder.recording(with_right_types({**CONVERTERS, **kernels}, _operators(program), name))
         try:
             module = importer.from_exported_program(
                 program,

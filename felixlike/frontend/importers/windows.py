@@ -5,11 +5,18 @@ TVM's importer lacks them or converts them incorrectly.
 Input: a node of an ExportedProgram's graph and TVM's importer. Output: the Relax value.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from felixlike import _tvm
 from felixlike.errors import UnsupportedOperator
+from felixlike.frontend.importers.grid_samples import grid_sample
+from felixlike.frontend.rewrites.rewriting import OPAQUE
 
 
 def _sizes(node: Any) -> list[int]:
@@ -90,9 +97,124 @@ def _windows(node: Any, importer: Any) -> Any:
     return emit(op.reshape(columns, _sizes(node)))
 
 
+_MOST_TERMS = 64
+"""Upper limit on the windows that cover an element, for sums of windows without loops. Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cover:
+    """The windows along one dimension that cover an element.
+
+    Attributes:
+        size: Elements of the dimension.
+        count: Windows along it.
+        window: Elements of a window.
+        dilation, padding, stride: Of the windows.
+    """
+
+    size: int
+    count: int
+    window: int
+    dilation: int
+    padding: int
+    stride: int
+
+    @property
+    def terms(self) -> int:
+        """Upper limit on the windows that cover an element."""
+        return -(-self.window // self.stride) if self.dilation == 1 else self.window
+
+    def term(self, number: int, place: Any) -> tuple[Any, Any, list[Any]]:
+        """Return the number of a window, the place in it, and the conditions under which it covers an element.
+
+        place: TIR expression of the element. Conditions that hold for all elements are left out.
+        """
+        everywhere = np.arange(self.size)
+        window, inner, conditions = self._term(number, place)
+        # The same expressions of all elements tell which conditions are needed.
+        *_, known = self._term(number, everywhere)
+        return window, inner, [test for test, holds in zip(conditions, known, strict=True) if not np.all(holds)]
+
+    def _term(self, number: int, place: Any) -> tuple[Any, Any, list[Any]]:
+        """Return the same for a TIR expression or an array, with all conditions."""
+        place, stride, conditions = place + self.padding, self.stride, []
+        if self.dilation == 1:
+            inner = place % stride + number * stride if stride > 1 else number
+            window = place // stride - number
+            conditions = [inner < self.window]
+        else:
+            inner, first = number, place - number * self.dilation
+            window = first // stride
+            conditions = [first % stride == 0]
+        return window, inner, [*conditions, window >= 0, window < self.count]
+
+
+def _covers(node: Any) -> list[_Cover]:
+    """Return the windows of aten.col2im along rows and columns."""
+    _, sizes, windows, dilations, paddings, strides = node
+    return [
+        _Cover(
+            size, (size + 2 * padding - dilation * (window - 1) - 1) // stride + 1, window, dilation, padding, stride
+        )
+        for size, window, dilation, padding, stride in zip(sizes, windows, dilations, paddings, strides, strict=True)
+    ]
+
+
+def is_summed_here(*arguments: Any) -> bool:
+    """Return whether a converter takes aten.col2im with these arguments: few windows cover an element."""
+    sizes = [*arguments[0].shape, *arguments[1]]
+    fixed = all(isinstance(size, int) for size in sizes)
+    return fixed and math.prod(cover.terms for cover in _covers(arguments)) <= _MOST_TERMS
+
+
+def _sum_of_windows(node: Any, importer: Any) -> Any:
+    """Convert aten.col2im: the sum of the windows that cover each element of an image.
+
+    PyTorch's decomposition scatters each element of each window. Windows side by side are only moved.
+    """
+    op, emit, shape = _tvm.relax.op, importer.block_builder.emit, _sizes(node)
+    covers = _covers(node.args)
+    channels, (height, width) = shape[-3], shape[-2:]
+    batch = shape[0] if len(shape) == _BATCHED else 1
+    (down, across), (high, wide) = ([c.count for c in covers], [c.window for c in covers])
+    columns = emit(op.reshape(importer.env[node.args[0]], (batch, channels, high, wide, down, across)))
+    if all(
+        c.stride == c.window and c.dilation == 1 and c.padding == 0 and c.size == c.window * c.count for c in covers
+    ):
+        return emit(op.reshape(emit(op.permute_dims(columns, (0, 1, 4, 2, 5, 3))), shape))
+
+    def summed(x: Any) -> Any:
+        zero = _tvm.tirx.const(0, x.dtype)
+
+        def element(n: Any, c: Any, i: Any, j: Any) -> Any:
+            total = None
+            for numbers in itertools.product(*(range(cover.terms) for cover in covers)):
+                (y, inner_y, of_y), (z, inner_z, of_z) = (
+                    cover.term(number, place) for cover, number, place in zip(covers, numbers, (i, j), strict=True)
+                )
+                value = x[n, c, inner_y, inner_z, y, z]
+                if conditions := [*of_y, *of_z]:
+                    value = _tvm.tirx.if_then_else(_tvm.tirx.all(*conditions), value, zero)
+                total = value if total is None else total + value
+            return total
+
+        return _tvm.te.compute((batch, channels, height, width), element, name="sum_of_windows")
+
+    summed_windows = importer.block_builder.emit_te(summed, columns, primfunc_name_hint="sum_of_windows")
+    return emit(op.reshape(summed_windows, shape))
+
+
+_BATCHED = 4
+"""Dimensions of images with a batch."""
+
+
 def _slices(node: Any, importer: Any) -> Any:
-    """Convert aten.unfold: windows along one dimension, which become a new last dimension."""
-    source, dim, _, step = node.args
+    """Convert aten.unfold: windows along one dimension, which become a new last dimension.
+
+    Windows that overlap read a padded tensor from memory, where their elements are contiguous. Padding would compute
+    the place of each element of each window.
+    """
+    source, dim, size, step = node.args
     rank = len(_sizes(source))
     dim %= max(rank, 1)
     shape = _sizes(node)
@@ -106,7 +228,22 @@ def _slices(node: Any, importer: Any) -> Any:
 
         return _tvm.te.compute(shape, element, name="slices")
 
-    return importer.block_builder.emit_te(slices, importer.env[source], primfunc_name_hint="slices")
+    builder, data = importer.block_builder, importer.env[source]
+    if step < size and _is_padded(source):
+        data = builder.emit_te(_same, data, primfunc_name_hint="padded", primfunc_attrs={"op_pattern": OPAQUE})
+    return builder.emit_te(slices, data, primfunc_name_hint="slices")
+
+
+def _is_padded(node: Any) -> bool:
+    """Return whether a node's value is a padded tensor or a view of one."""
+    while "view" in str(node.target) or "squeeze" in str(node.target):
+        node = node.args[0]
+    return node.op == "call_function" and "pad" in str(node.target)
+
+
+def _same(x: Any) -> Any:
+    """Return the TE tensor of a copy."""
+    return _tvm.te.compute(x.shape, lambda *place: x(*place), name="padded")
 
 
 def _adaptive_maxima(node: Any, importer: Any) -> Any:
@@ -136,22 +273,6 @@ def _adaptive_windows(extent: int, size: int) -> list[list[int]]:
     bounds = [(i * extent // size, -(-(i + 1) * extent // size)) for i in range(size)]
     longest = max(end - begin for begin, end in bounds)
     return [[min(begin + i, end - 1) for i in range(longest)] for begin, end in bounds]
-
-
-def _sampled(node: Any, importer: Any) -> Any:
-    """Convert aten.grid_sampler_2d. TVM expects the two coordinates in front, which its importer ignores."""
-    data, grid, method, padding, aligned = node.args
-    emit = importer.block_builder.emit
-    turned = emit(_tvm.relax.op.permute_dims(importer.env[grid], (0, 3, 1, 2)))
-    sampled = _tvm.relax.op.image.grid_sample(
-        importer.env[data],
-        turned,
-        method=("bilinear", "nearest", "bicubic")[method],
-        layout="NCHW",
-        padding_mode=("zeros", "border", "reflection")[padding],
-        align_corners=aligned,
-    )
-    return emit(sampled)
 
 
 def _grouped_product(node: Any, importer: Any) -> Any:
@@ -193,7 +314,8 @@ WINDOWS: dict[str, Callable[[Any, Any], Any]] = {
     "adaptive_max_pool2d.default": _adaptive_maxima,
     "adaptive_max_pool3d.default": _adaptive_maxima,
     "_grouped_mm.default": _grouped_product,
-    "grid_sampler_2d.default": _sampled,
+    "col2im.default": _sum_of_windows,
+    "grid_sampler_2d.default": grid_sample,
     "grouped_mm_fallback.default": _grouped_product,
     "im2col.default": _windows,
     "index.Tensor": _index,

@@ -18,8 +18,10 @@ from felixlike.frontend.rewrites.moved_constants import with_moved_constants
 from felixlike.frontend.rewrites.nan_aware_sort import with_total_order
 from felixlike.frontend.rewrites.pad_channels_to_vectors import with_room
 from felixlike.frontend.rewrites.pad_pools_with_infinity import with_infinite_padding
+from felixlike.frontend.rewrites.pool_by_dimensions import with_pools_by_dimension
 from felixlike.frontend.rewrites.read_transposed_factors import with_transposed_factors
 from felixlike.frontend.rewrites.scatter_rows import with_row_scatters
+from felixlike.frontend.rewrites.search_boundaries import with_searched_boundaries
 from felixlike.frontend.rewrites.share_batched_factors import with_shared_factors
 from felixlike.frontend.rewrites.sink_reshapes import with_late_reshapes
 from felixlike.frontend.rewrites.split_deconvolution import in_phases
@@ -44,9 +46,11 @@ __all__ = [
     "with_late_reshapes",
     "with_limited_recomputation",
     "with_moved_constants",
+    "with_pools_by_dimension",
     "with_room",
     "with_row_scatters",
     "with_safe_indices",
+    "with_searched_boundaries",
     "with_shared_factors",
     "with_stacks_apart",
     "with_total_order",

@@ -1,6 +1,7 @@
 """Make sorting and argmax treat NaN as larger than all numbers, as PyTorch does.
 
     argsort(x)   →   argsort(key(x))                              key: integers in the order of the floats
+    sort(x)      →   float(sort(key(x)))                   if nothing reads the positions
     argmax(x)    →   min(i where x[i] = max(x) or x[i] is NaN)
 
 TVM sorts by a < b, which is not an order with NaN. Its argmax skips NaN and returns no index if all elements are
@@ -16,7 +17,14 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten, shape
-from felixlike.frontend.rewrites.sort_kernels import LEAST, MOST, MOST_INSERTED, largest_positions, sort_positions
+from felixlike.frontend.rewrites.sort_kernels import (
+    LEAST,
+    MOST,
+    MOST_INSERTED,
+    largest_positions,
+    sort_keys,
+    sort_positions,
+)
 
 _MANTISSAS = {32: 0x7FFFFFFF, 64: 0x7FFFFFFFFFFFFFFF}
 """All bits of a float except the sign, by its width in bits."""
@@ -36,14 +44,51 @@ def with_total_order(module: Any, on_cpu: bool = False) -> Any:
     return rewritten(module, partial(_ordered, on_cpu=on_cpu))
 
 
-def _ordered(expression: Any, _: Bindings, rewriter: Rewriter, *, on_cpu: bool) -> Any:
+def _ordered(expression: Any, bindings: Bindings, rewriter: Rewriter, *, on_cpu: bool) -> Any:
     """Replace argmax, argmin, and sorts."""
     name = operator(expression)
     if name in ("argmax", "argmin"):
         return _place(expression, rewriter, largest=name == "argmax")
     if name in ("sort", "argsort", "topk"):
         return _sorted(expression, rewriter, name, on_cpu=on_cpu)
+    if name == "gather_elements" and on_cpu:
+        return _sorted_values(expression, bindings, rewriter)
     return None
+
+
+def _sorted_values(call: Any, bindings: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a sort of which only the values are read by one that moves no positions.
+
+    Zeros of both signs are equal, but each keeps its sign: here, -0 comes before 0.
+    """
+    data, indices = call.args
+    places = bindings.value(indices)
+    if operator(places) != "argsort" or not places.args[0].same_as(data) or places.attrs.axis != call.attrs.axis:
+        return None
+    if not _is_for_own_kernels(places) or not _is_only_reader(call, indices, bindings):
+        return None
+    new, dtype = rewriter.new(data), str(data.ty.dtype)
+    sort = partial(sort_keys, descending=bool(places.attrs.descending))
+    if "float" not in dtype:
+        return _by_rows(new, int(call.attrs.axis), sort, rewriter)
+    emit, call_te = rewriter.builder.emit, rewriter.builder.call_te
+    keys = emit(call_te(partial(_keys, zeros_differ=True), new, primfunc_name_hint="order"))
+    ordered = _by_rows(keys, int(call.attrs.axis), sort, rewriter)
+    return call_te(partial(_floats, dtype=dtype), ordered, primfunc_name_hint="values")
+
+
+def _is_only_reader(reader: Any, variable: Any, bindings: Bindings) -> bool:
+    """Return whether nothing else reads a variable, apart from tuples of which that element is not read."""
+    for other in bindings.readers(variable):
+        if other.same_as(reader):
+            continue
+        joined = bindings.variable(other) if isinstance(other, _tvm.relax.Tuple) else None
+        if joined is None:
+            return False
+        for element in bindings.readers(joined):
+            if not isinstance(element, _tvm.relax.TupleGetItem) or other.fields[element.index].same_as(variable):
+                return False
+    return True
 
 
 def _sorted(call: Any, rewriter: Rewriter, name: str, *, on_cpu: bool) -> Any:
@@ -97,8 +142,8 @@ def _by_rows(keys: Any, axis: int, positions: Callable[..., Any], rewriter: Rewr
     return result if in_order else emit(op.permute_dims(result, [order.index(n) for n in range(len(order))]))
 
 
-def _keys(data: Any) -> Any:
-    """Return integers in the order of floats: equal for both zeros, the largest for NaN.
+def _keys(data: Any, *, zeros_differ: bool = False) -> Any:
+    """Return integers in the order of floats, the largest for NaN. Zeros are equal, or -0 is before 0.
 
     The bits of nonnegative floats, read as integers, have the floats' order. Those of negative floats have the
     opposite order.
@@ -110,10 +155,27 @@ def _keys(data: Any) -> Any:
         largest = _tvm.tirx.const(_MANTISSAS[int(dtype.removeprefix("int"))], dtype)
         bits = _tvm.tirx.reinterpret(dtype, value)
         turned = _tvm.tirx.Select(bits < _tvm.tirx.const(0, dtype), bits ^ largest, bits)
-        number = _tvm.tirx.Select(value == _tvm.tirx.const(0, str(value.ty.dtype)), _tvm.tirx.const(0, dtype), turned)
+        number = turned
+        if not zeros_differ:
+            number = _tvm.tirx.Select(
+                value == _tvm.tirx.const(0, str(value.ty.dtype)), _tvm.tirx.const(0, dtype), turned
+            )
         return _tvm.tirx.Select(value >= _tvm.tirx.const(-math.inf, str(value.ty.dtype)), number, largest)
 
     return _tvm.te.compute(data.shape, key, name="key")
+
+
+def _floats(keys: Any, *, dtype: str) -> Any:
+    """Return the floats that have these keys, if zeros differ."""
+    integer = str(keys.dtype)
+    mantissa = _tvm.tirx.const(_MANTISSAS[_tvm.bits(integer)], integer)
+
+    def value(*place: Any) -> Any:
+        key = keys(*place)
+        bits = _tvm.tirx.Select(key < _tvm.tirx.const(0, integer), key ^ mantissa, key)
+        return _tvm.tirx.reinterpret(integer.replace("int", "float"), bits).astype(dtype)
+
+    return _tvm.te.compute(keys.shape, value, name="value")
 
 
 def _place(call: Any, rewriter: Rewriter, *, largest: bool) -> Any:

@@ -32,9 +32,11 @@ from felixlike.frontend.rewrites import (
     with_late_reshapes,
     with_limited_recomputation,
     with_moved_constants,
+    with_pools_by_dimension,
     with_room,
     with_row_scatters,
     with_safe_indices,
+    with_searched_boundaries,
     with_shared_factors,
     with_stacks_apart,
     with_total_order,
@@ -99,6 +101,8 @@ REWRITES = [
     relax_pass("ConvertToDataflow"),
     # Sorting and argmax treat NaN as larger than all numbers.
     function_pass(with_total_order, of=lambda target: [kind_of(target).on_host]),
+    # Buckets are found by bisection, or by counting boundaries.
+    function_pass(with_searched_boundaries, of=lambda target: [kind_of(target).on_host]),
     # TVM has no norms in float64.
     function_pass(with_wide_norms),
     # Sampling, sorting and scans have no legalisation of their own: TVM's kernels for them, as in its CPU pipeline.
@@ -148,6 +152,8 @@ REWRITES = [
     function_pass(with_transposed_factors, static=True),
     # Convolutions whose channels or columns do not fill vectors are padded.
     function_pass(with_room, *_CPU, of=lambda target: [target_device(target).unit], static=True),
+    # Adaptive average pooling runs along one dimension after the other.
+    function_pass(with_pools_by_dimension, *_CPU, static=True),
     # Operators become PrimFuncs. Some leave constants behind (masks, index tensors, weights by phase): fold again.
     relax_pass("LegalizeOps"),
     # Max pooling pads with -inf.

@@ -16,7 +16,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Stmt
-from felixlike.codegen.build import Builder, seq
+from felixlike.codegen.build import Builder, named, seq
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten, shape
 
 _LEAST_COLUMNS = 32
@@ -75,7 +75,7 @@ def _groups(inputs: Sequence[Buffer], outputs: Sequence[Buffer], *, adds: bool) 
     (result,) = outputs
     (size, width), count, tirx = map(int, data.shape), int(rows.shape[0]), _tvm.tirx
     vectors = -(-width // _LEAST_COLUMNS)
-    columns = _LEAST_COLUMNS * -(-vectors // _GROUPS)
+    columns = min(width, _LEAST_COLUMNS * -(-vectors // _GROUPS))
 
     def group(number: Any) -> Stmt:
         start = number * columns
@@ -85,8 +85,9 @@ def _groups(inputs: Sequence[Buffer], outputs: Sequence[Buffer], *, adds: bool) 
             return _BUILD.loop("c", extent, lambda c: tirx.BufferStore(result, data[row, start + c], [row, start + c]))
 
         def written(i: Any) -> Stmt:
-            index, row = tirx.Var("index", "int64"), tirx.Var("row", "int64")
-            counted = tirx.Select(index < 0, index + size, index)  # negative ones count from the end
+            index, bind_index = named("index", rows[i, 0].astype("int64"))
+            # Negative ones count from the end.
+            row, bind_row = named("row", tirx.Select(index < 0, index + size, index))
 
             def store(c: Any) -> Stmt:
                 new = source[i, start + c]
@@ -94,7 +95,7 @@ def _groups(inputs: Sequence[Buffer], outputs: Sequence[Buffer], *, adds: bool) 
 
             inside = tirx.all(row >= 0, row < size)
             body = tirx.IfThenElse(inside, _BUILD.loop("c", extent, store), None)
-            return seq(tirx.Bind(index, rows[i, 0].astype("int64")), tirx.Bind(row, counted), body)
+            return seq(bind_index, bind_row, body)
 
         return seq(_BUILD.loop("row", size, copied), _BUILD.loop("i", count, written))
 

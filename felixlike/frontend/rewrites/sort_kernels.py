@@ -4,7 +4,8 @@
               for byte in bytes: move each key behind those whose byte comes earlier       (radix sort, stable)
     largest:  for block in row: if max(block) > the k-th largest so far: insert the block's elements
 
-Input: keys (row, element) of an integer type. Output: positions of the keys in each row. TVM's own kernels compare and
+Input: keys (row, element) of an integer type. Output: positions of the keys in each row, or the sorted
+keys. TVM's own kernels compare and
 call the C++ library on one thread. Here, rows are computed in parallel, and the work does not depend on comparisons
 that processors mispredict.
 """
@@ -18,7 +19,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Stmt, TirExpr
-from felixlike.codegen.build import Builder, seq
+from felixlike.codegen.build import Builder, named, seq
 
 _INDEX = "int64"
 _BYTE = 256
@@ -47,6 +48,12 @@ def sort_positions(keys: Any, *, descending: bool) -> Any:
     return _kernel(keys, int(keys.shape[1]), "radix_sort", partial(_Radix, descending=descending))
 
 
+def sort_keys(keys: Any, *, descending: bool) -> Any:
+    """Return the TE tensor of the sorted keys of each row, as `sort_positions` returns their positions."""
+    emitter = partial(_Radix, descending=descending, of_keys=True)
+    return _kernel(keys, int(keys.shape[1]), "radix_sort", emitter, str(keys.dtype))
+
+
 def largest_positions(keys: Any, *, count: int, largest: bool) -> Any:
     """Return the TE tensor of the positions of the largest or smallest keys of each row, in their order.
 
@@ -61,14 +68,14 @@ def largest_positions(keys: Any, *, count: int, largest: bool) -> Any:
     return _kernel(keys, count, "largest", partial(_Largest, count=count, largest=largest))
 
 
-def _kernel(keys: Any, count: int, name: str, emitter: Callable[..., Any]) -> Any:
-    """Return the TE tensor that a kernel computes, with `count` positions in each row."""
+def _kernel(keys: Any, count: int, name: str, emitter: Callable[..., Any], dtype: str = _INDEX) -> Any:
+    """Return the TE tensor that a kernel computes, with `count` positions or keys in each row."""
 
     def whole(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
         one = emitter(inputs[0], outputs[0])
         return _BUILD.loop("row", int(keys.shape[0]), one.row, "PARALLEL")
 
-    return _tvm.te.extern([(keys.shape[0], count)], [keys], whole, name, [_INDEX])
+    return _tvm.te.extern([(keys.shape[0], count)], [keys], whole, name, [dtype])
 
 
 _BUILD = Builder(_INDEX, 1)
@@ -85,25 +92,21 @@ def _store(buffer: Buffer, value: Any, *place: Any) -> Stmt:
     return _tvm.tirx.BufferStore(buffer, value.astype(str(buffer.dtype)), list(place))
 
 
-def _named(name: str, value: TirExpr) -> tuple[Any, Stmt]:
-    """Return a variable, and the statement that binds it to a value."""
-    variable = _tvm.tirx.Var(name, value.ty)
-    return variable, _tvm.tirx.Bind(variable, value)
-
-
 @dataclass
 class _Radix:
     """Generates a stable sort of a row by the bytes of its keys, from the lowest to the highest.
 
     Attributes:
         keys: Keys (row, element).
-        places: The output, positions (row, element).
+        result: The output (row, element), positions or keys.
         descending: Whether the largest key is first.
+        of_keys: Whether the output has the keys themselves, so that no positions are moved.
     """
 
     keys: Buffer
-    places: Buffer
+    result: Buffer
     descending: bool
+    of_keys: bool = False
 
     def row(self, row: Any) -> Stmt:
         """Return the code for a row."""
@@ -112,17 +115,23 @@ class _Radix:
         counts = _buffer("counts", _COUNT, passes, _BYTE)
         # Each pass reads what the one before has written.
         values = [_buffer(f"values_{number}", dtype, size) for number in range(min(passes - 1, 2))]
-        origins = [_buffer(f"origins_{number}", _COUNT, size) for number in range(min(passes - 1, 2))]
+        origins = [_buffer(f"origins_{number}", _COUNT, size) for number in range(0 if self.of_keys else len(values))]
 
         def moved(byte: int, i: Any) -> Stmt:
-            key, bind_key = _named("key", values[(byte - 1) % 2][i] if byte else self.keys[row, i])
-            origin = origins[(byte - 1) % 2][i] if byte else i
-            digit, bind_digit = _named("digit", self._digit(key, byte))
-            position, bind_position = _named("position", counts[byte, digit].astype(_INDEX))
-            if byte == passes - 1:
-                stores = [_store(self.places, origin, row, position)]
-            else:
-                stores = [_store(values[byte % 2], key, position), _store(origins[byte % 2], origin, position)]
+            key, bind_key = named("key", values[(byte - 1) % 2][i] if byte else self.keys[row, i])
+            digit, bind_digit = named("digit", self._digit(key, byte))
+            position, bind_position = named("position", counts[byte, digit].astype(_INDEX))
+            last = byte == passes - 1
+            stores = []
+            if self.of_keys or not last:
+                stores.append(
+                    _store(self.result, key, row, position) if last else _store(values[byte % 2], key, position)
+                )
+            if not self.of_keys:
+                origin = origins[(byte - 1) % 2][i] if byte else i
+                stores.append(
+                    _store(self.result, origin, row, position) if last else _store(origins[byte % 2], origin, position)
+                )
             advance = _store(counts, position + 1, byte, digit)
             return seq(bind_key, bind_digit, bind_position, advance, *stores)
 
@@ -145,10 +154,10 @@ class _Radix:
 
     def _counted(self, counts: Buffer, row: Any, i: Any) -> Stmt:
         """Return the code that counts the bytes of a key."""
-        key, bind = _named("key", self.keys[row, i])
+        key, bind = named("key", self.keys[row, i])
         stores = []
         for byte in range(int(counts.shape[0])):
-            digit, bind_digit = _named("digit", self._digit(key, byte))
+            digit, bind_digit = named("digit", self._digit(key, byte))
             stores += [bind_digit, _store(counts, counts[byte, digit] + _tvm.tirx.const(1, _COUNT), byte, digit)]
         return seq(bind, *stores)
 
@@ -195,7 +204,7 @@ class _Largest:
 
         def inserted(i: Any, end: Any) -> Stmt:
             """Return the code that inserts an element before the first smaller one of those up to `end`."""
-            key, bind = _named("key", self._key(row, i))
+            key, bind = named("key", self._key(row, i))
             at = last[0]
             shifted = seq(_store(best, best[at], at + 1), _store(origins, origins[at], at + 1), _store(last, at - 1, 0))
             return seq(

@@ -43,6 +43,27 @@ def test_sorts_along_other_dimensions(shape: tuple[int, ...], dim: int) -> None:
     _assert_equal(lambda x: tuple(torch.sort(x, dim)), _rows(*shape))
 
 
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8]
+)
+def test_values_alone_are_sorted_without_positions(dtype: torch.dtype, descending: bool) -> None:
+    x = _special() if dtype.is_floating_point else _rows(5, 300) * 50
+    x = x.to(dtype)
+    model = Apply(lambda x: torch.sort(x, -1, descending)[0])
+    imported = import_model(model, (x,))
+    assert not any(name.startswith("gather") for name in (task.name for task in imported.tasks))
+    got = compile_model(imported)(x)
+    torch.testing.assert_close(got, model(x), rtol=0, atol=0, equal_nan=True)
+    assert got[3].signbit().sum() == x[3].signbit().sum()
+
+
+def test_values_that_are_read_with_their_positions() -> None:
+    _assert_equal(lambda x: (lambda ordered: ordered[0] * 2 + ordered[1])(torch.sort(x, -1)), _rows(3, 200))
+    _assert_equal(lambda x: torch.sort(x, 0)[0] + 1, _rows(200, 3))
+    _assert_equal(lambda x: x.gather(1, x.argsort(1)) + x.argsort(1), _rows(3, 200))
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int64, torch.float64, torch.bfloat16])
 def test_other_dtypes(dtype: torch.dtype) -> None:
     x = (_rows(3, 200) * 50).to(dtype)
