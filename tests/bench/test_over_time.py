@@ -161,7 +161,7 @@ def _quick_import() -> Callable[[], None]:
         import importlib
         import inspect
 
-        inspect.getmodule, original = (lambda *_: None), inspect.getmodule  # type: ignore[assignment]
+        inspect.getmodule, original = (lambda *_: None), inspect.getmodule
         try:
             importlib.import_module("tvm.s_tir.tensor_intrin")
         finally:

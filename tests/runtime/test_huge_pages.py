@@ -50,9 +50,9 @@ def test_kernels_without_huge_pages_give_memory(monkeypatch: pytest.MonkeyPatch)
 def test_tensors_have_any_shape_and_dtype(shape: tuple[int, ...], dtype: str) -> None:
     tensor = huge_pages.empty(shape, dtype)
     assert (tuple(tensor.shape), str(tensor.dtype)) == (shape, dtype)
-    view = torch.from_dlpack(tensor)
+    view = torch.utils.dlpack.from_dlpack(tensor)
     view.fill_(3)
-    assert torch.from_dlpack(tensor).reshape(-1)[-1] == 3
+    assert torch.utils.dlpack.from_dlpack(tensor).reshape(-1)[-1] == 3
 
 
 def test_packed_weights_are_in_huge_pages() -> None:
