@@ -69,6 +69,15 @@ def test_windows_of_one_dimension(dim: int, size: int, step: int) -> None:
     _assert_agrees(lambda x: x.unfold(dim, size, step), *_random(_SIGNAL), tasks=1)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "constant"])
+def test_windows_of_padded_signals(mode: str) -> None:
+    def model(preview: Tensor) -> Tensor:
+        padded = functional.pad(preview * 2, (2, 3), mode=mode)
+        return padded.unfold(-1, 4, 2) * preview.unfold(-1, 4, 2)[..., :1, :]
+
+    _assert_agrees(model, *_random(_SIGNAL))
+
+
 @pytest.mark.parametrize("size", [1, (3, 4), (7, 3), (6, 9)])
 def test_adaptive_maxima_of_images(size: Any) -> None:
     _assert_agrees(nn.AdaptiveMaxPool2d(size), *_random(_IMAGE))

@@ -236,9 +236,9 @@ def _slices(node: Any, importer: Any) -> Any:
 
 def _is_padded(node: Any) -> bool:
     """Return whether a node's value is a padded tensor or a view of one."""
-    while "view" in str(node.target) or "squeeze" in str(node.target):
+    while node.op == "call_function" and any(name in node.target.__name__ for name in ("view", "squeeze")):
         node = node.args[0]
-    return node.op == "call_function" and "pad" in str(node.target)
+    return node.op == "call_function" and "pad" in node.target.__name__
 
 
 def _same(x: Any) -> Any:
