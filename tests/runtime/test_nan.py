@@ -55,6 +55,7 @@ _ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
     "not less": lambda x: ~(x < 1.0),
     "finite": torch.isfinite,
     "times 0": lambda x: x * 0,
+    "0 times": lambda x: 0.0 * x,
     "sign of the zero": lambda x: 1 / functional.relu(x),
 }
 _LARGE = torch.tensor([1e6, -3e5, 2e7, 1.0])
