@@ -55,6 +55,7 @@ _ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
     "not less": lambda x: ~(x < 1.0),
     "finite": torch.isfinite,
     "times 0": lambda x: x * 0,
+    "0 times": lambda x: 0.0 * x,
     "sign of the product with 0": lambda x: 1 / (x * 0.0),
     "times -0": lambda x: 1 / (x * -0.0),
     "times a tensor that is 0": lambda x: x * torch.tensor(0.0),
