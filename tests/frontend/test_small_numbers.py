@@ -39,6 +39,7 @@ _OF_ONE: dict[str, Callable[[Any], Any]] = {
     "tanh": torch.tanh,
     "log2": torch.log2,
     "softplus": functional.softplus,
+    "mish": functional.mish,
     "log of sigmoid": lambda x: functional.logsigmoid(-x),
 }
 _SIZES = torch.tensor([*(10.0**k for k in range(-30, 31, 2)), 0.2, 0.49, 0.51, 0.9999, 1.0001, 12.0, 30.0])
@@ -62,6 +63,13 @@ def test_quotients_and_remainders_are_those_of_pytorch(dtype: torch.dtype) -> No
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_small_numbers_lose_no_digits(dtype: torch.dtype) -> None:
     _assert_agrees(_OF_ONE, torch.cat([_SIZES, -_SIZES, _ENDS]).to(dtype))
+
+
+@pytest.mark.parametrize("function", [functional.softplus, functional.mish])
+def test_convolutions_before_these_functions_have_schedules(function: Callable[[Any], Any]) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3, padding=1), Apply(function)).eval()
+    report = fx.optimize(model, (torch.randn(1, 3, 16, 16),), trials=0, progress=False).report
+    assert "untuned" not in {task.how for task in report.tasks}
 
 
 def test_narrow_types_are_computed_in_float32() -> None:

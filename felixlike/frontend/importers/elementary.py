@@ -15,6 +15,10 @@ _SMALL = 0.5
 """Limit of |x| from which e^x - 1 loses at most one digit."""
 
 
+_LARGEST = 20.0
+"""Limit of x from which mish(x) is x in float64, too."""
+
+
 def _of_floats(function: Callable[..., Any], *operands: Any, **named: Any) -> Any:
     """Call a function of tensors and numbers if their common dtype is one of floats, else return NotImplemented."""
     import torch
@@ -78,8 +82,9 @@ def log1p(x: Any) -> Any:
     import torch
 
     u = 1 + x
-    exact = u - 1 == x  # also for -1 and infinity, which the quotient would make NaN
-    return torch.log(u) + torch.where(exact, 0.0, (x - (u - 1)) / u)
+    logarithm = torch.log(u)
+    # A choice by whether the sum is exact would be another one in float64, in which kernels are checked.
+    return torch.where(logarithm.abs() < math.inf, logarithm + (x - (u - 1)) / u, logarithm)
 
 
 def expm1(x: Any) -> Any:
@@ -120,6 +125,15 @@ def log2(x: Any) -> Any:
     return torch.where(torch.exp2(whole) == x, whole, value)
 
 
+def mish(x: Any) -> Any:
+    """Decompose x tanh(log(1 + e^x)) = x n / (n + 2), n = e^x (e^x + 2): one function of the three, without a loss."""
+    import torch
+
+    power = torch.exp(torch.clamp(x, max=_LARGEST))
+    n = power * (power + 2)
+    return torch.where(x > _LARGEST, x, x * (n / (n + 2)))
+
+
 def elementary() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions of this module, by operator."""
     import torch
@@ -133,6 +147,7 @@ def elementary() -> dict[Any, Callable[..., Any]]:
         aten.expm1.default: expm1,
         aten.atanh.default: atanh,
         aten.log2.default: log2,
+        aten.mish.default: mish,
     }
     wrapped = {operator: functools.partial(_of_floats, function) for operator, function in functions.items()}
     return {**wrapped, aten.tanh.default: tanh}
