@@ -61,11 +61,11 @@ def felixlike(graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: di
 
 
 def _returns_gradients(graph: torch.fx.GraphModule) -> bool:
-    """Return whether an output requires a gradient, as where the graph itself enables gradients."""
+    """Return whether an output has a gradient, as where the graph itself enables them. Views of weights have none."""
     outputs: Any = graph.graph.output_node().args[0]
     computed = [node for node in outputs if isinstance(node, torch.fx.Node) and node.op != "placeholder"]
     values = [node.meta.get("example_value") for node in computed]
-    return any(isinstance(value, Tensor) and value.requires_grad for value in values)
+    return any(isinstance(value, Tensor) and value.grad_fn is not None for value in values)
 
 
 _warned_of_gradients = False
