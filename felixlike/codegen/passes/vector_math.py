@@ -11,8 +11,6 @@ were fitted in double precision and rounded to single. Fused multiply-adds are a
 everywhere. The stated largest errors are those that the tests found.
 """
 
-import functools
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -82,28 +80,6 @@ def vectorise_math(module: Module) -> Module:
     """Return the IRModule with FUNCTIONS, remainders and small integer powers of float32 replaced by arithmetic."""
     rules = (_tvm.ir.Call, _as_arithmetic), (_tvm.tirx.Mod, _as_exact_remainder)
     return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, rules))
-
-
-@functools.cache
-def formula_reads(name: str) -> int:
-    """Return how often the formula of a function of FUNCTIONS reads its argument, all names written out; 1 for others.
-
-    name: TVM's, for example "tirx.exp".
-    """
-    function = FUNCTIONS.get(name)
-    if function is None or len(inspect.signature(function).parameters) != 2:  # of one argument, and the names
-        return 1
-    argument, let = _tvm.tirx.Var("x", "float32"), Names()
-    return max(1, _uses(let.close(function(argument, let)), {_tvm.identity(argument): 1}))
-
-
-def _uses(value: TirExpr, names: dict[int | None, int]) -> int:
-    """Return how often an expression reads an argument.  names: how often each variable does."""
-    if isinstance(value, _tvm.tirx.Let):
-        bound = _uses(value.value, names)
-        return _uses(value.body, {**names, _tvm.identity(value.var): bound})
-    read = [variable for variable in _tvm.found(value, _tvm.tirx.Var) if _tvm.identity(variable) in names]
-    return sum(names[_tvm.identity(variable)] for variable in read)
 
 
 def _as_arithmetic(call: TirExpr) -> TirExpr:

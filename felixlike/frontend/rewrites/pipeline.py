@@ -165,8 +165,8 @@ REWRITES = [
     function_pass(with_stacks_apart),
     # A gate that is broadcast to a larger tensor is computed before it.
     function_pass(with_gates_apart),
-    # Values that each step of a chain reads twice are written to memory every few steps, and between formulas.
-    function_pass(with_limited_recomputation, of=lambda target: [kind_of(target).on_host]),
+    # Values that each step of a chain reads twice are written to memory every few steps.
+    function_pass(with_limited_recomputation),
     relax_pass("FuseOps"),
     # Consecutive kernels that take no longer than their launch become one kernel with several outputs.
     function_pass(with_joined_small_kernels, *_CPU, static=True),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from support.models import Apply
 from torch import Tensor
-from torch.nn import functional
 
 from felixlike import _tvm
 from felixlike.frontend import import_model
@@ -40,22 +37,3 @@ def test_logcumsumexp_has_bounded_kernels() -> None:
         for schedule in flat(_tvm.Schedule(task.module), 16):
             assert len(_tvm.found(schedule.mod["main"].body, _tvm.ir.TensorLoad)) <= 256
     torch.testing.assert_close(compile_model(imported)(x), torch.logcumsumexp(x, 1))
-
-
-_CHAINS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
-    "softplus": (functional.softplus, 1),
-    "mish by hand": (lambda x: x * torch.tanh(functional.softplus(x)), 3),
-    "gelu twice": (lambda x: functional.gelu(functional.gelu(x)), 2),
-    "gates": (lambda x: torch.sigmoid(x) * torch.tanh(x) + torch.exp(-x), 1),
-}
-"""Chains of elementary functions, and in how many kernels they and the convolution before them are computed."""
-
-
-@pytest.mark.parametrize("name", _CHAINS)
-def test_chains_of_formulas_become_kernels_that_compile_in_seconds(name: str) -> None:
-    function, kernels = _CHAINS[name]
-    model, x = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), Apply(function)).eval(), torch.randn(1, 3, 18, 18)
-    imported = import_model(model, (x,))
-    assert sum(task.weight for task in imported.tasks) == kernels
-    with torch.no_grad():
-        torch.testing.assert_close(compile_model(imported)(x), model(x), rtol=1e-5, atol=1e-5)
