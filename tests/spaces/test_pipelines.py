@@ -51,6 +51,7 @@ def test_a_pipeline_has_the_entries_of_the_tables() -> None:
         "with_fused_attention",
         "with_bfloat16_factors",
         "with_room",
+        "with_pools_by_dimension",
         "with_joined_small_kernels",
     ]
     assert set(gpu.rewrites) < set(cpu.rewrites)
