@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Bindings, is_constant, operator
+from felixlike.frontend.rewrites.rewriting import Bindings, copy_of, is_constant, operator
 
 
 def with_fresh_outputs(module: Any, roots: Sequence[int] = (), *, changed: int = 0) -> Any:
@@ -121,7 +121,7 @@ def _with_copies(module: Any, copied: set[_Path]) -> Any:
             return bound(relax.Tuple(parts), "outputs")
         if path not in copied:
             return output
-        return bound(builder.call_te(_copy, output, primfunc_name_hint="copy_output"), "copy")
+        return bound(builder.call_te(copy_of, output, "copy_output", primfunc_name_hint="copy_output"), "copy")
 
     body = main.body.body
     result = rebuilt(body if isinstance(body, relax.Var) else bound(body, "output"), ())
@@ -129,8 +129,3 @@ def _with_copies(module: Any, copied: set[_Path]) -> Any:
     function = relax.Function(main.params, relax.SeqExpr(blocks, result), main.ret_ty, main.is_pure, main.attrs)
     builder.update_func(module.get_global_var("main"), function)
     return builder.get()
-
-
-def _copy(tensor: Any) -> Any:
-    """Return a copy of a tensor."""
-    return _tvm.te.compute(tensor.shape, lambda *indices: tensor(*indices), name="copy_output")

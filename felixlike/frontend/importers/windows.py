@@ -16,7 +16,7 @@ import numpy as np
 from felixlike import _tvm
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend.importers.grid_samples import grid_sample
-from felixlike.frontend.rewrites.rewriting import OPAQUE
+from felixlike.frontend.rewrites.rewriting import OPAQUE, copy_of
 
 
 def _sizes(node: Any) -> list[int]:
@@ -230,7 +230,8 @@ def _slices(node: Any, importer: Any) -> Any:
 
     builder, data = importer.block_builder, importer.env[source]
     if step < size and _is_padded(source):
-        data = builder.emit_te(_same, data, primfunc_name_hint="padded", primfunc_attrs={"op_pattern": OPAQUE})
+        attributes = {"op_pattern": OPAQUE}
+        data = builder.emit_te(copy_of, data, "padded", primfunc_name_hint="padded", primfunc_attrs=attributes)
     return builder.emit_te(slices, data, primfunc_name_hint="slices")
 
 
@@ -239,11 +240,6 @@ def _is_padded(node: Any) -> bool:
     while node.op == "call_function" and any(name in node.target.__name__ for name in ("view", "squeeze")):
         node = node.args[0]
     return node.op == "call_function" and "pad" in node.target.__name__
-
-
-def _same(x: Any) -> Any:
-    """Return the TE tensor of a copy."""
-    return _tvm.te.compute(x.shape, lambda *place: x(*place), name="padded")
 
 
 def _adaptive_maxima(node: Any, importer: Any) -> Any:

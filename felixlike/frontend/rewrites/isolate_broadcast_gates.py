@@ -20,6 +20,7 @@ from felixlike.frontend.rewrites.rewriting import (
     OUT_FUSIBLE,
     Bindings,
     Rewriter,
+    copy_of,
     elements,
     kernel_of,
     pattern_of,
@@ -66,18 +67,13 @@ def _apart(module: Any, expression: Any, known: Bindings, rewriter: Rewriter) ->
 
 def opaque(rewriter: Rewriter, value: Any) -> Any:
     """Return an opaque reshape of a value to its own shape, before which fusion ends."""
-    return rewriter.builder.call_te(_same, value, primfunc_name_hint="gate")
+    return rewriter.builder.call_te(copy_of, value, "gate", primfunc_name_hint="gate")
 
 
 def _is_small(operand: Any, count: int) -> bool:
     """Return whether an operand is broadcast to `count` elements from at most `count / _MANY`."""
     size = elements(operand.ty)
     return size is not None and 0 < _MANY * size <= count
-
-
-def _same(x: Any) -> Any:
-    """Return a copy of a tensor."""
-    return _tvm.te.compute(x.shape, lambda *i: x(*i), name="gate")
 
 
 def _is_sum(module: Any, known: Bindings, expression: Any) -> bool:

@@ -213,3 +213,8 @@ def _bindings(function: Any) -> Iterator[tuple[int, Any, Any]]:
     for number, block in enumerate(function.body.blocks):
         yield from ((number, binding.var, binding.value) for binding in block.bindings if hasattr(binding, "value"))
     yield -1, None, function.body.body
+
+
+def copy_of(x: Any, name: str) -> Any:
+    """Return the TE tensor of a copy."""
+    return _tvm.te.compute(x.shape, lambda *place: x(*place), name=name)

@@ -4,10 +4,9 @@
               for byte in bytes: move each key behind those whose byte comes earlier       (radix sort, stable)
     largest:  for block in row: if max(block) > the k-th largest so far: insert the block's elements
 
-Input: keys (row, element) of an integer type. Output: positions of the keys in each row, or the sorted
-keys. TVM's own kernels compare and
-call the C++ library on one thread. Here, rows are computed in parallel, and the work does not depend on comparisons
-that processors mispredict.
+Input: keys (row, element) of an integer type. Output: positions of the keys in each row, or the sorted keys. TVM's own
+kernels compare and call the C++ library on one thread. Here, rows are computed in parallel, and the work does not
+depend on comparisons that processors mispredict.
 """
 
 from __future__ import annotations
@@ -122,16 +121,13 @@ class _Radix:
             digit, bind_digit = named("digit", self._digit(key, byte))
             position, bind_position = named("position", counts[byte, digit].astype(_INDEX))
             last = byte == passes - 1
-            stores = []
-            if self.of_keys or not last:
-                stores.append(
-                    _store(self.result, key, row, position) if last else _store(values[byte % 2], key, position)
-                )
+            moves = [(key, values)] if self.of_keys or not last else []
             if not self.of_keys:
-                origin = origins[(byte - 1) % 2][i] if byte else i
-                stores.append(
-                    _store(self.result, origin, row, position) if last else _store(origins[byte % 2], origin, position)
-                )
+                moves.append((origins[(byte - 1) % 2][i] if byte else i, origins))
+            stores = [
+                _store(self.result, value, row, position) if last else _store(buffers[byte % 2], value, position)
+                for value, buffers in moves
+            ]
             advance = _store(counts, position + 1, byte, digit)
             return seq(bind_key, bind_digit, bind_position, advance, *stores)
 
