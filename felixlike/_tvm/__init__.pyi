@@ -41,6 +41,7 @@ from felixlike._tvm.on_demand import relax_api as relax_api
 from felixlike._tvm.on_demand import relax_pipeline as relax_pipeline
 from felixlike._tvm.on_demand import torch_importer as torch_importer
 from felixlike._tvm.on_demand import vm_build as vm_build
+from felixlike._tvm.on_demand import with_last_pass as with_last_pass
 from felixlike._tvm.parallel_launch import Workers as Workers
 from felixlike._tvm.parallel_launch import prepare_launch as prepare_launch
 from felixlike._tvm.processors import cpu_features as cpu_features

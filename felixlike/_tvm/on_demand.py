@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
-from felixlike._tvm.names import TVM_ERRORS, relax
+from felixlike._tvm.names import TVM_ERRORS, relax, transform
 
 
 def dlight() -> Any:
@@ -32,6 +32,23 @@ def relax_pipeline(kind: str) -> Any:
 
 _BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda"}
 """TVM's folder of a target kind."""
+
+
+def with_last_pass(change: Callable[[Any], Any]) -> str:
+    """Register TVM's pipeline with one more pass over host functions, after all others, and return its name.
+
+    change: Maps a lowered IRModule to one that LLVM's code generator takes.
+    """
+    pipelines = import_module("tvm.tirx.compilation_pipeline")
+    name = f"felixlike.{change.__name__}"
+
+    def with_one_more() -> Any:
+        lower, host, device = pipelines.get_tir_pipeline("s_tir")
+        last = transform.module_pass(lambda module, _: change(module), opt_level=0)
+        return lower, lambda: transform.Sequential([host(), last]), device
+
+    pipelines.register_tir_pipeline(name, with_one_more)
+    return name
 
 
 def vm_build() -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike.codegen.cuda import compile_source, cuda_compiler, cuda_source
 from felixlike.codegen.lone_output import lone_output
+from felixlike.codegen.names_in_buffers import names_in_buffers
 from felixlike.codegen.passes import asynchronous_copies
 from felixlike.codegen.pipeline import lower
 from felixlike.hardware import kind_of
@@ -39,7 +40,7 @@ def compile_primfuncs(
     if kind_of(target).on_host:
         _tvm.prepare_launch()
         with nullcontext() if checks_arguments else _without_argument_checks(module):
-            return _tvm.tvm.compile(module, target=target)
+            return _tvm.tvm.compile(module, target=target, tir_pipeline=_tvm.with_last_pass(names_in_buffers))
     target = _tvm.with_host(target)
     with target, cuda_compiler(target, kernels), asynchronous_copies(module):
         return _tvm.tvm.compile(module, target=target)
@@ -119,7 +120,8 @@ def compile_lowered(lowered: Any, target: Any) -> Any:
     with target, nullcontext() if kind.on_host else cuda_compiler(target):
         ready = lower(lowered, target)
         with asynchronous_copies(ready):
-            return _tvm.tvm.compile(ready, target=target, relax_pipeline=None)
+            last = _tvm.with_last_pass(names_in_buffers)
+            return _tvm.tvm.compile(ready, target=target, relax_pipeline=None, tir_pipeline=last)
 
 
 def _without_argument_checks(module: Any) -> AbstractContextManager[Any]:
