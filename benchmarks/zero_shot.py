@@ -1,123 +1,75 @@
-"""Measure optimization without measurements: python -m benchmarks.zero_shot [--only NAME] [--runs 3] [--stores
-FOLDER].
+"""Show what optimization without measurements brings, and how soon: python -m benchmarks.zero_shot.
 
-`optimize(model, inputs, trials=0)` runs on ResNet-18, MobileNet-v2 (1×3×224×224) and a BERT encoder of 2 layers. The
-benchmark times the call in fresh processes that have loaded PyTorch and the model, with an empty cache and with the
-cache of the first run. It compares the latency with that of the model tuned for one round per task, up to 16
-candidates each, interleaved, each side in its own process. It writes docs/results/zero_shot.json and .md.
+Reads the rows of `felixlike bench networks` (docs/results/networks.json), which time `optimize(model, inputs,
+trials=0)` in new processes, with an empty cache and with that of the first run, beside the first answers of the other
+sides. Writes docs/results/zero_shot.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-NAMES = ("resnet18", "mobilenet_v2", "bert")
+from benchmarks.results import FOLDER, geometric_mean
+from felixlike.bench.page import products
+from felixlike.bench.results import stated
+from felixlike.bench.sides import TUNED, ZERO_SHOT
+
+_OTHERS = {
+    "OpenVINO": ("OpenVINO float32",),
+    "ONNX Runtime": ("ONNX Runtime",),
+    "torch.compile": ("torch.compile", "torch.compile, max-autotune"),
+}
+"""Other sides, by column. The sooner one of several is shown."""
+
+_INTRODUCTION = """\
+Made by `python -m benchmarks.zero_shot` of the rows of [networks](networks.md) in float32, batch 1.
+
+With `trials=0` schedules are predicted and checked, none is measured. First and again: seconds from the model in memory
+to its first answer in a new process, imports, compilation and the final check included, with an empty cache and with
+that of the first run. Milliseconds: medians of a call, in turns; speed: tuned ÷ predicted. –: not measured."""
 
 
 def main() -> None:
-    """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3, help="how often each call is timed")
-    parser.add_argument("--only", choices=NAMES, help="measure this one again; the rows of the others stay")
-    parser.add_argument("--stores", type=Path, help="where measurements are kept, for runs that are cut short")
-    parser.add_argument("--call", nargs=2, metavar=("NAME", "FILE"), help="for its own processes: time one call")
-    arguments = parser.parse_args()
-    if arguments.call:
-        _call(*arguments.call)
-        return
-
-    from benchmarks.results import of_this_machine, write_for_this_machine
-
-    earlier = of_this_machine("zero_shot").get("rows", []) if arguments.only else []
-    rows_by_name = {row["network"]: row for row in earlier}
-    for name in NAMES:
-        if arguments.only in (None, name):
-            rows_by_name[name] = _measure(name, arguments.runs, arguments.stores)
-    rows = [rows_by_name[name] for name in NAMES if name in rows_by_name]
-    write_for_this_machine("zero_shot", {"rows": rows}, _text(rows))
+    """Write the page."""
+    chapters = [_chapter(machine) for machine in json.loads((FOLDER / "networks.json").read_text())["machines"]]
+    page = "\n\n".join(["# zero_shot", _INTRODUCTION, *filter(None, chapters)]) + "\n"
+    (FOLDER / "zero_shot.md").write_text(page)
+    print(page, flush=True)
 
 
-def _measure(name: str, runs: int, stores: Path | None) -> dict[str, Any]:
-    from support import models
-
-    import felixlike as fx
-    from felixlike.bench.sides import saved
-    from felixlike.measure.sides.processes import Sides
-
-    make = getattr(models, name)
-    with tempfile.TemporaryDirectory(prefix="felixlike-zero-") as folder:
-        files = {side: Path(folder) / f"{side}.flx" for side in ("predicted", "tuned")}
-        times = [_time_in_new_processes(name, files["predicted"], Path(folder) / f"cache{run}") for run in range(runs)]
-        model, inputs = make()
-        tasks = len(fx.extract_tasks(model, inputs))
-        store = None if stores is None else stores / f"{name}.sqlite"
-        tuned = fx.optimize(model, inputs, rounds=tasks, store=store, progress=False)
-        tuned.save(files["tuned"])
-        with Sides() as sides:
-            latencies = sides.compare({side: partial(saved, path, make) for side, path in files.items()})
-        error = fx.load(files["predicted"]).report.error
-    return {
-        "network": name,
-        "tasks": tasks,
-        "cold": [cold for cold, _ in times],
-        "again": [again for _, again in times],
-        "trials": tuned.report.trials + tuned.report.recalled,
-        "error": error,
-        "latency": {side: timing.seconds for side, timing in latencies.items()},
-        "quartiles": {side: [timing.low, timing.high] for side, timing in latencies.items()},
-    }
+def _chapter(machine: dict[str, Any]) -> str:
+    """Return the table of one kind of CPU; empty if it has no rows."""
+    rows = [row for row in machine["data"]["rows"] if _is_shown(row)]
+    return "\n".join([f"## {stated(machine)}", "", *_lines(rows)]) if rows else ""
 
 
-def _time_in_new_processes(name: str, file: Path, cache: Path) -> tuple[float, float]:
-    """Return the seconds of the call in a new process with an empty cache, and in another one with the filled cache."""
-    command = (sys.executable, "-m", "benchmarks.zero_shot", "--call", name, str(file))
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-    completed = [subprocess.run(command, env=environment, capture_output=True, check=True, text=True) for _ in range(2)]
-    cold, cached = (float(json.loads(run.stdout.splitlines()[-1])) for run in completed)
-    return cold, cached
+def _is_shown(row: dict[str, Any]) -> bool:
+    return products(row) == "float32" and row.get("batch", 1) == 1 and ZERO_SHOT in row.get("startup", {})
 
 
-def _call(name: str, file: str) -> None:
-    """Time one call, save the model, and print the seconds."""
-    from support import models
-
-    import felixlike as fx
-
-    model, inputs = getattr(models, name)()
-    started = time.perf_counter()
-    fast = fx.optimize(model, inputs, trials=0, progress=False)
-    seconds = time.perf_counter() - started
-    fast.save(file)
-    print(json.dumps(seconds))
-
-
-def _text(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "`trials=0`: schedules are predicted and checked, none is measured. Seconds of the whole call, import and",
-        "final check included, medians of fresh processes that have PyTorch and the model loaded: with an empty cache,",
-        "and again. Milliseconds of a call of the model, medians of interleaved turns; speed: tuned ÷ predicted.",
-        "",
-        "| network | tasks | first s | again s | trials | predicted ms | tuned ms | speed | max error |",
-        "| --- " * 9 + "|",
-    ]
+def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    others = " | ".join(f"{name}: first / again s" for name in _OTHERS)
+    yield f"| network | first s | again s | {others} | predicted ms | tuned ms | speed |"
+    yield "| --- " * (6 + len(_OTHERS)) + "|"
     for row in rows:
-        predicted, tuned = (row["latency"][side] for side in ("predicted", "tuned"))
-        lines.append(
-            f"| {row['network']} | {row['tasks']} | {statistics.median(row['cold']):.1f} "
-            f"| {statistics.median(row['again']):.1f} | {row['trials']} | {predicted * 1e3:.3g} "
-            f"| {tuned * 1e3:.3g} | {tuned / predicted:.2f} | {row['error']:.1e} |"
+        first, again = row["startup"][ZERO_SHOT]
+        predicted, tuned = row[ZERO_SHOT], row[TUNED]
+        others = " | ".join(_soonest(row, sides) for sides in _OTHERS.values())
+        yield (
+            f"| {row['network']} | {first:.1f} | {again:.1f} | {others} "
+            f"| {predicted * 1e3:.3g} | {tuned * 1e3:.3g} | {tuned / predicted:.2f} |"
         )
-    return "\n".join(lines)
+    speeds = [row[TUNED] / row[ZERO_SHOT] for row in rows]
+    yield ""
+    yield f"Geometric mean of the speeds: {geometric_mean(speeds):.2f}, the least {min(speeds):.2f}."
+
+
+def _soonest(row: dict[str, Any], sides: tuple[str, ...]) -> str:
+    """Return the seconds of a side that answers first, and those of the one that does so again."""
+    known = [row["startup"][side] for side in sides if side in row["startup"]]
+    return " / ".join(f"{min(seconds):.2g}" for seconds in zip(*known, strict=True)) if known else "–"
 
 
 if __name__ == "__main__":
