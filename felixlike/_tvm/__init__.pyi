@@ -36,6 +36,7 @@ from felixlike._tvm.names import tvm_ffi as tvm_ffi
 from felixlike._tvm.on_demand import builders_end_their_blocks as builders_end_their_blocks
 from felixlike._tvm.on_demand import dlight as dlight
 from felixlike._tvm.on_demand import nvcc as nvcc
+from felixlike._tvm.on_demand import onnx_converters as onnx_converters
 from felixlike._tvm.on_demand import onnx_importer as onnx_importer
 from felixlike._tvm.on_demand import relax_api as relax_api
 from felixlike._tvm.on_demand import relax_pipeline as relax_pipeline

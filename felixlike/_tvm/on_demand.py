@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
@@ -80,6 +80,19 @@ def onnx_importer() -> Any:
 
 
 @contextmanager
+def onnx_converters(more: Mapping[str, Any]) -> Iterator[None]:
+    """Let TVM's ONNX importer know more converters, by operator. They replace those of the same names."""
+    importer = onnx_importer()
+    with _importing:
+        original = importer._get_convert_map
+        importer._get_convert_map = lambda: {**original(), **more}
+        try:
+            yield
+        finally:
+            importer._get_convert_map = original
+
+
+@contextmanager
 def builders_end_their_blocks() -> Iterator[None]:
     """Let an importer fail without TVM's warnings on stderr about blocks that were not ended.
 
@@ -102,5 +115,5 @@ def builders_end_their_blocks() -> Iterator[None]:
             relax.BlockBuilder._exit_function_scope = original
 
 
-_importing = threading.Lock()
-"""Held while BlockBuilder is patched."""
+_importing = threading.RLock()
+"""Held while BlockBuilder or the ONNX importer is patched."""

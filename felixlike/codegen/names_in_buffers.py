@@ -42,7 +42,8 @@ def _with_values_before(store: Any) -> Stmt:
     store = _tvm.structural_map(store, ((_tvm.tirx.Let, without_name),))
     read = {name: [v for v in _tvm.found(value, _tvm.tirx.Var) if v in values] for name, value in values.items()}
     start = _tvm.tirx.const(0, "int32")
-    loads, steps = {}, []
+    loads: dict[Any, Any] = {}
+    steps: list[Stmt] = []
     for name in TopologicalSorter(read).static_order():
         buffer = _tvm.tirx.decl_buffer((1,), str(name.ty.dtype), str(name.name), scope="local")
         value = _tvm.substituted(values[name], loads)

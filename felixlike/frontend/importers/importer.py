@@ -151,7 +151,7 @@ def _read(model: Any, shapes: Any, target: Any = None, *, random: bool = False) 
     if isinstance(model, _tvm.IRModule):
         return relax.from_relax(model, shapes)
     if type(model).__name__ == "ModelProto":
-        return onnx.from_onnx(model, shapes)
+        return onnx.from_onnx(model, shapes, target)
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
         raise InvalidModel(
             f"{model.__name__} is a class, not a model",
@@ -175,5 +175,5 @@ def _read_file(path: Path, shapes: Any, target: Any) -> Source:
     if not path.is_file():
         raise InvalidModel("there is no such file", where=str(path), remedy="check the path")
     if path.suffix == ".onnx":
-        return onnx.from_onnx(path, shapes)
+        return onnx.from_onnx(path, shapes, target)
     return pytorch.from_program(pt2.open_pt2(path), shapes, name=path.stem, target=target)

@@ -5,6 +5,7 @@ Input: a path or a ModelProto, and shapes for sizes that the file leaves open. O
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,19 @@ from felixlike.errors import (
 )
 from felixlike.frontend.imported import Source
 from felixlike.frontend.importers.input_shapes import Example, Given, Input, check_count, check_names, read_shapes
+from felixlike.frontend.importers.onnx_constants import with_computed_sizes
+from felixlike.frontend.importers.onnx_functions import operators_without_converter, with_functions_written_out
+from felixlike.frontend.importers.onnx_operators import converters
 from felixlike.frontend.importers.refusals import quiet
 from felixlike.frontend.importers.relax import from_relax
 from felixlike.frontend.signature.signature import Signature
 
 
-def from_onnx(model: Any, shapes: Any) -> Source:
+def from_onnx(model: Any, shapes: Any, target: Any = None) -> Source:
     """Import an ONNX file (a path) or ModelProto.
 
-    `shapes` must contain the sizes that the model leaves open (named or unspecified). Raises MissingDependency,
-    InvalidModel, InvalidShape, UnsupportedOperator, RandomOperator, EmptyModel.
+    `shapes` must contain the sizes that the model leaves open (named or unspecified). Recurrent layers need a CPU as
+    target. Raises MissingDependency, InvalidModel, InvalidShape, UnsupportedOperator, RandomOperator, EmptyModel.
     """
     onnx = _onnx()
     name = _name_of(model)
@@ -39,7 +43,7 @@ def from_onnx(model: Any, shapes: Any) -> Source:
     inputs = _declared_inputs(onnx, proto, name)
     examples = _match(read_shapes(shapes), inputs, where=name)
     specs = {key: example for (key, _, _), example in zip(inputs, examples, strict=True)}
-    module = _imported(proto, {key: list(example.shape) for key, example in specs.items()}, name)
+    module = _imported(proto, {key: list(example.shape) for key, example in specs.items()}, name, target)
     user_inputs = Given(positional=tuple(Input((example,)) for example in specs.values()))
     source = from_relax(module, user_inputs, name=name)
     signature = Signature.plain(list(specs))  # TVM renames input.1 to input_1
@@ -65,6 +69,7 @@ def _name_of(model: Any) -> str:
 def _checked(onnx: Any, model: Any, name: str) -> Any:
     """Return the ModelProto, or raise EmptyModel if it computes nothing."""
     proto = _read(onnx, model)
+    _refuse_sequences(proto, name)
     if not proto.graph.output or not proto.graph.node:
         raise EmptyModel(
             "the graph computes nothing", where=name, remedy="pass a model with at least one operator and an output"
@@ -120,6 +125,15 @@ def _check(onnx: Any, proto: Any, path: str | Path | None) -> None:
         onnx.checker.check_model(proto)
     elif path is not None:
         onnx.checker.check_model(str(path))
+
+
+def _refuse_sequences(proto: Any, where: str) -> None:
+    """Raise InvalidModel for outputs that are not tensors."""
+    for value in proto.graph.output:
+        if not value.type.HasField("tensor_type"):
+            raise InvalidModel(
+                f"output {value.name!r} is not a tensor", where=where, remedy="export the model with tensors as outputs"
+            )
 
 
 def _declared_inputs(onnx: Any, proto: Any, where: str) -> list[tuple[str, tuple[int | str, ...], str]]:
@@ -187,19 +201,26 @@ def _example_of(name: str, sizes: tuple[int | str, ...], dtype: str, example: Ex
     return example if example.value is not None else Example(example.shape, dtype)
 
 
-def _imported(proto: Any, shapes: dict[str, list[int]] | None, where: str) -> Any:
+def _imported(proto: Any, shapes: dict[str, list[int]] | None, where: str, target: Any = None) -> Any:
     """Import the model with TVM.  shapes: None for the model's own."""
     _refuse_quantised(proto, where)
     importer = _tvm.onnx_importer()
     known = importer._get_convert_map()
-    missing = sorted({node.op_type for node in proto.graph.node} - {*known, "If", "Constant"})
+    more = converters(known, target, where)
+    _refuse_randomness(proto, where)
+    _refuse_limits(proto, where)
+    all_known = {*known, *more, "If", "Constant"}
+    whole = with_functions_written_out(proto, all_known)
+    missing = sorted({*operators_without_converter(whole.graph, all_known)})
     if missing:
         raise UnsupportedOperator(f"TVM cannot import {', '.join(missing)}", where=where, remedy="use other operators")
-    _refuse_randomness(proto, where)
-    _refuse_one_infinity(proto, where)
-    with quiet(stdout=True), _tvm.builders_end_their_blocks():
+    if whole is not proto and shapes is not None:
+        whole = with_computed_sizes(whole, shapes)
+    with quiet(stdout=True), _tvm.builders_end_their_blocks(), _tvm.onnx_converters(more):
         try:
-            return importer.from_onnx(proto, shape_dict=shapes)
+            return importer.from_onnx(whole, shape_dict=shapes)
+        except UnsupportedOperator:
+            raise
         except Exception as error:
             raise UnsupportedOperator(
                 f"TVM's importer cannot convert the model: {first_line(error)}",
@@ -244,10 +265,49 @@ def _refuse_randomness(proto: Any, where: str) -> None:
             )
 
 
-def _refuse_one_infinity(proto: Any, where: str) -> None:
-    """Raise UnsupportedOperator for tests for one of the infinities, which TVM's importer takes for tests for both."""
+def _refuse_limits(proto: Any, where: str) -> None:
+    """Raise UnsupportedOperator for what TVM's importer ignores: the operators have attributes or outputs of LIMITS."""
+    import onnx
+
     for node in proto.graph.node:
-        if node.op_type == "IsInf" and any(attribute.i == 0 for attribute in node.attribute):
-            raise UnsupportedOperator(
-                "TVM cannot import IsInf for one of the infinities", where=where, remedy="compare with the infinity"
-            )
+        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        outputs = [name for name in node.output if name]
+        for holds, words, remedy in _LIMITS.get(node.op_type, ()):
+            if holds(attributes, outputs):
+                raise UnsupportedOperator(f"TVM cannot import {words}", where=where, remedy=remedy)
+
+
+_ELSEWHERE = "compute it in PyTorch or with other operators"
+
+_LIMITS: dict[str, tuple[tuple[Callable[[dict[str, Any], list[str]], bool], str, str], ...]] = {
+    "BatchNormalization": (
+        (
+            lambda given, _: bool(given.get("training_mode", 0)),
+            "BatchNormalization in training mode",
+            "export the model in eval mode",
+        ),
+    ),
+    "Dropout": ((lambda _, outputs: len(outputs) > 1, "the mask of Dropout", "export the model without it"),),
+    "IsInf": (
+        (
+            lambda given, _: 0 in (given.get("detect_negative", 1), given.get("detect_positive", 1)),
+            "IsInf for one of the infinities",
+            "compare with the infinity",
+        ),
+    ),
+    "Resize": (
+        (lambda given, _: bool(given.get("antialias", 0)), "Resize with antialias", _ELSEWHERE),
+        (lambda given, _: "axes" in given, "Resize with axes", "give scales or sizes of all dimensions"),
+        (
+            lambda given, _: given.get("keep_aspect_ratio_policy", b"stretch") != b"stretch",
+            "Resize that keeps the aspect ratio",
+            "give the sizes",
+        ),
+    ),
+    "RoiAlign": ((lambda given, _: given.get("mode", b"avg") != b"avg", "RoiAlign of maxima", _ELSEWHERE),),
+    "SpaceToDepth": ((lambda given, _: given.get("mode", b"DCR") != b"DCR", "SpaceToDepth in CRD mode", _ELSEWHERE),),
+    "SplitToSequence": (
+        (lambda given, _: not given.get("keepdims", 1), "SplitToSequence without keepdims", "use Split and Squeeze"),
+    ),
+}
+"""By operator: what holds for (attributes, names of outputs), its words and the remedy."""

@@ -82,16 +82,25 @@ def _convert(node: Any, importer: Any, *, device: Device) -> Any:
         begin, end = number * directions, (number + 1) * directions
         own_states = [env[s] if layers == 1 else emit(op.strided_slice(env[s], [0], [begin], [end])) for s in states]
         own_weights = [env[weight] for weight in weights[number * per_layer : (number + 1) * per_layer]]
-        y, *new = _layer(importer.block_builder, layer, y, own_weights, own_states)
+        y, *new = recurrent_layer(importer.block_builder, layer, y, own_weights, own_states)
         last.append(new)
     joined = [new[0] if layers == 1 else emit(op.concat([*new], 0)) for new in zip(*last, strict=True)]
     return emit(_tvm.relax.Tuple([y, *joined]))
 
 
-def _layer(builder: Any, layer: Layer, x: Any, weights: Sequence[Any], states: Sequence[Any]) -> list[Any]:
-    """Emit a layer. Return the outputs of all steps and the last states.
+def recurrent_layer(builder: Any, layer: Layer, x: Any, weights: Sequence[Any], states: Sequence[Any]) -> list[Any]:
+    """Emit a layer.
 
-    weights: for each direction those of the inputs and of h, and their biases if there are any.
+    Args:
+        builder: TVM's block builder.
+        layer: The layer.
+        x: The inputs of all steps.
+        weights: For each direction those of the inputs and of h, and their biases if there are any, with PyTorch's
+            order of gates.
+        states: The first states, (direction, sequence, unit).
+
+    Returns:
+        The outputs of all steps and the last states.
     """
     op, emit = _tvm.relax.op, builder.emit
     each = len(weights) // layer.directions

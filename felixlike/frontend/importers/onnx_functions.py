@@ -1,0 +1,92 @@
+"""Replace nodes of an ONNX model by their definitions, where TVM cannot import them.
+
+    Attention(q, k, v)   →   MatMul, Softmax, MatMul, …
+
+Input: a ModelProto and the names of the operators that the importer knows. Output: a ModelProto. Functions of the model
+are written out, and so are operators that ONNX itself defines by others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+_LARGEST_MESSAGE = 2**31 - 2**24
+"""Bytes of weights up to which ONNX can write functions out: it serialises the model in memory."""
+
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+"""Domains of operators that TVM's importer knows. It does not look at them."""
+
+_DEPTH = 4
+"""How often definitions are written out. The deepest of ONNX's own are two: SwiGLU by Swish by Sigmoid."""
+
+
+def with_functions_written_out(proto: Any, known: Collection[str]) -> Any:
+    """Return a ModelProto without functions of the model and without operators that are not known, as far as possible.
+
+    Args:
+        proto: The ModelProto. It is returned if nothing changes.
+        known: Names of the operators that the importer knows.
+    """
+    import onnx
+    from onnx import inliner
+
+    if _weights(proto.graph) > _LARGEST_MESSAGE:
+        return proto
+    if proto.functions:
+        proto = inliner.inline_local_functions(proto)
+    for _ in range(_DEPTH):
+        names = sorted({node.op_type for node in _nodes(proto.graph) if _needs_definition(node, known)})
+        if not names:
+            break
+        ids = [("", name) for name in names]
+        try:
+            proto = inliner.inline_selected_functions(_typed(onnx, proto), ids, inline_schema_functions=True)
+        except RuntimeError:  # a definition that depends on types that ONNX cannot infer
+            break
+        del proto.graph.value_info[:]
+    return proto
+
+
+def _typed(onnx: Any, proto: Any) -> Any:
+    """Return a ModelProto that states the types of all values, on which definitions may depend, weights included."""
+    typed = onnx.shape_inference.infer_shapes(proto)
+    stated = {value.name for value in (*typed.graph.input, *typed.graph.value_info)}
+    for tensor in typed.graph.initializer:
+        if tensor.name not in stated:
+            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            typed.graph.value_info.append(value)
+    return typed
+
+
+def operators_without_converter(graph: Any, known: Collection[str]) -> Iterator[str]:
+    """Yield the names of operators that the importer cannot convert, with their domain if it is not ONNX's."""
+    for node in _nodes(graph):
+        if node.domain not in _DOMAINS:
+            yield f"{node.domain}.{node.op_type}"
+        elif _needs_definition(node, known):
+            yield node.op_type
+
+
+def _needs_definition(node: Any, known: Collection[str]) -> bool:
+    """Return whether a node cannot be imported as it is."""
+    match node.domain, node.op_type:
+        case "" | "ai.onnx", "Attention":  # TVM's is ONNX Runtime's operator of this name
+            return True
+        case _, "LayerNormalization":  # TVM's has no mean and no deviation
+            return any(node.output[1:])
+    return node.op_type not in known
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph and of its branches."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _nodes(inner)
+
+
+def _weights(graph: Any) -> int:
+    """Return the bytes of a graph's weights."""
+    return sum(len(tensor.raw_data) for tensor in graph.initializer)
