@@ -7,6 +7,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike.codegen.cuda import compile_source, cuda_compiler, cuda_source
+from felixlike.codegen.hidden_masks import hidden_masks
 from felixlike.codegen.lone_output import lone_output
 from felixlike.codegen.names_in_buffers import names_in_buffers
 from felixlike.codegen.passes import asynchronous_copies
@@ -40,7 +41,7 @@ def compile_primfuncs(
     if kind_of(target).on_host:
         _tvm.prepare_launch()
         with nullcontext() if checks_arguments else _without_argument_checks(module):
-            return _tvm.tvm.compile(module, target=target, tir_pipeline=_tvm.with_last_pass(names_in_buffers))
+            return _tvm.tvm.compile(module, target=target, tir_pipeline=_tvm.with_last_pass(_finished))
     target = _tvm.with_host(target)
     with target, cuda_compiler(target, kernels), asynchronous_copies(module):
         return _tvm.tvm.compile(module, target=target)
@@ -120,8 +121,13 @@ def compile_lowered(lowered: Any, target: Any) -> Any:
     with target, nullcontext() if kind.on_host else cuda_compiler(target):
         ready = lower(lowered, target)
         with asynchronous_copies(ready):
-            last = _tvm.with_last_pass(names_in_buffers)
+            last = _tvm.with_last_pass(_finished)
             return _tvm.tvm.compile(ready, target=target, relax_pipeline=None, tir_pipeline=last)
+
+
+def _finished(module: Any) -> Any:
+    """Change what TVM has lowered, before LLVM gets it."""
+    return hidden_masks(names_in_buffers(module))
 
 
 def _without_argument_checks(module: Any) -> AbstractContextManager[Any]:

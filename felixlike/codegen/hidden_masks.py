@@ -1,0 +1,93 @@
+"""Hide remainders by powers of two in addresses from LLVM's loop vectorizer, which takes them for plain counters.
+
+    for b in 16: y[b] = x[b & 3]      →      for b in 16: y[b] = x[hidden(b & 3)]
+
+Input: an IRModule that TVM has lowered for LLVM. Output: the same functions, with other indices. LLVM 22 vectorizes the
+loop with loads of x[0 … 15] for CPUs with wide vectors, without a test for the wrap. `hidden` is an empty line of
+assembly, which costs nothing and ends the analysis. Vectors that a schedule asks for are not concerned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from felixlike import _tvm
+from felixlike._tvm.typing import Func, Module, Stmt, TirExpr
+
+_TEXT = """\
+define linkonce_odr i{bits} @felixlike_hidden_{bits}(i{bits} %x) #0 {{
+  %r = call i{bits} asm "", "=r,0"(i{bits} %x)
+  ret i{bits} %r
+}}
+attributes #0 = {{ alwaysinline nounwind }}
+"""
+"""LLVM's text of the function that hides an integer."""
+
+_WIDTHS = (32, 64)
+"""Bits of integers that are hidden."""
+
+
+def hidden_masks(module: Module) -> Module:
+    """Return the lowered IRModule with masks in addresses hidden, in functions with loops that LLVM may vectorize."""
+    return _tvm.map_functions(module, _changed)
+
+
+def _changed(func: Func) -> Func:
+    """Change one function."""
+    serial = _tvm.tirx.ForKind.SERIAL
+    if not any(loop.kind == serial for loop in _tvm.found(func.body, _tvm.tirx.For)) or not _masks(func.body):
+        return func
+    own = {_tvm.identity(allocation.buffer) for allocation in _tvm.found(func.body, _tvm.tirx.AllocBuffer)}
+
+    def load(node: Any) -> Any:
+        indices = _hidden(node.indices, node.source, own)
+        return node if indices is None else _tvm.tirx.BufferLoad(node.source, indices)
+
+    def store(node: Any) -> Any:
+        indices = _hidden(node.indices, node.buffer, own)
+        return node if indices is None else _tvm.tirx.BufferStore(node.buffer, node.value, indices)
+
+    def bind(node: Any) -> Any:
+        return _tvm.tirx.Bind(node.var, _with_calls(node.value)) if _masks(node.value) else node
+
+    rules = (_tvm.ir.TensorLoad, load), (_tvm.tirx.BufferStore, store), (_tvm.tirx.Bind, bind)
+    func = _tvm.structural_map(func, rules)
+    return func.with_body(_with_definitions(func.body))
+
+
+def _hidden(indices: Any, buffer: Any, own: set[int | None]) -> list[TirExpr] | None:
+    """Return indices with hidden masks; None if there are none, or if LLVM keeps the buffer in registers."""
+    if _tvm.identity(buffer) in own or not any(map(_masks, indices)):
+        return None
+    return [_with_calls(index) for index in indices]
+
+
+def _masks(expression: Any) -> list[Any]:
+    """Return the remainders by powers of two in an expression."""
+    return [mask for mask in _tvm.found(expression, _tvm.tirx.BitwiseAnd) if _is_remainder(mask)]
+
+
+def _is_remainder(mask: Any) -> bool:
+    """Return whether a node is x & (2^n - 1) of integers."""
+    limit = mask.b
+    is_known = str(mask.ty.dtype) in ("int32", "int64") and isinstance(limit, _tvm.tirx.IntImm)
+    return is_known and int(limit.value) & (int(limit.value) + 1) == 0
+
+
+def _with_calls(expression: Any) -> Any:
+    """Hide the masks of an expression."""
+
+    def hide(mask: Any) -> Any:
+        dtype = str(mask.ty.dtype)
+        name = f"felixlike_hidden_{_tvm.bits(dtype)}"
+        return _tvm.tirx.call_pure_extern(dtype, name, mask) if _is_remainder(mask) else mask
+
+    return _tvm.structural_map(expression, ((_tvm.tirx.BitwiseAnd, hide),))
+
+
+def _with_definitions(body: Stmt) -> Stmt:
+    """Define the functions that hide integers."""
+    for bits in _WIDTHS:
+        text = _tvm.ir.StringImm(_TEXT.format(bits=bits))
+        body = _tvm.tirx.AttrStmt(_tvm.tirx.const(0, "int32"), "pragma_import_llvm", text, body)
+    return body
