@@ -62,6 +62,8 @@ def table(*, on_cpu: bool = True) -> Any:
         aten.fmax.default: functools.partial(_extreme_number, "maximum"),
         aten.fmin.default: functools.partial(_extreme_number, "minimum"),
         aten.logcumsumexp.default: _logcumsumexp,
+        aten.cumsum.default: _running,
+        aten.cumprod.default: _running,
         aten._cdist_forward.default: _distances,
         aten.rrelu_with_noise_functional.default: _rrelu,
         aten.index_put.default: index_put,
@@ -233,6 +235,15 @@ def _extreme_number(name: str, a: Any, b: Any) -> Any:
 
     extreme = getattr(torch, name)(a, b)
     return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, extreme))
+
+
+def _running(x: Any, _: int, *, dtype: Any = None) -> Any:
+    """Decompose aten.cumsum and aten.cumprod of a tensor without dimensions, which TVM's kernels do not take."""
+    import torch
+
+    if x.dim():
+        return NotImplemented
+    return x.to(dtype or (x.dtype if x.is_floating_point() else torch.int64)) * 1
 
 
 def _logcumsumexp(x: Any, dim: int) -> Any:

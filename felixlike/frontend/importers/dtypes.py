@@ -74,12 +74,24 @@ def with_right_types(own: Mapping[str, Converter], names: set[str], where: str) 
     return {name: convert(name) for name in names}
 
 
+_NO_STATISTICS = frozenset(
+    f"output {index} of aten.native_{norm}_norm.default" for norm in ("layer", "group") for index in (1, 2)
+)
+"""Means and 1/σ of norms, for which TVM's importer returns zeros."""
+
+
 def _typed(value: Any, node: Any, importer: Any, where: str) -> Any:
     """Return the value in the graph's dtype.  Raises UnsupportedOperator for a float that would be too imprecise."""
     expected = node.meta.get("val")
     kind = getattr(value, "ty", None)
     if not hasattr(expected, "dtype") or not isinstance(kind, _tvm.relax.TensorType) or not node.users:
         return value
+    if _operator(node) in _NO_STATISTICS:
+        raise UnsupportedOperator(
+            f"TVM's importer does not compute {_operator(node)}",
+            where=where,
+            remedy="compute means and deviations with torch.var_mean",
+        )
     _check_sizes(kind, expected, node, where)
     want, have = _name(expected.dtype), str(kind.dtype)
     if want == have:
