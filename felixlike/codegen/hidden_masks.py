@@ -38,21 +38,41 @@ def _changed(func: Func) -> Func:
     if not any(loop.kind == serial for loop in _tvm.found(func.body, _tvm.tirx.For)) or not _masks(func.body):
         return func
     own = {_tvm.identity(allocation.buffer) for allocation in _tvm.found(func.body, _tvm.tirx.AllocBuffer)}
+    names = _in_scalars(func.body)
 
     def load(node: Any) -> Any:
         indices = _hidden(node.indices, node.source, own)
         return node if indices is None else _tvm.tirx.BufferLoad(node.source, indices)
 
     def store(node: Any) -> Any:
-        indices = _hidden(node.indices, node.buffer, own)
-        return node if indices is None else _tvm.tirx.BufferStore(node.buffer, node.value, indices)
+        if not _is_scalar(node):
+            return node
+        value = _tvm.structural_map(node.value, ((_tvm.ir.TensorLoad, load),))
+        indices = _hidden(node.indices, node.buffer, own) or node.indices
+        return _tvm.tirx.BufferStore(node.buffer, value, indices)
 
     def bind(node: Any) -> Any:
-        return _tvm.tirx.Bind(node.var, _with_calls(node.value)) if _masks(node.value) else node
+        return _tvm.tirx.Bind(node.var, _with_calls(node.value)) if node.var in names else node
 
-    rules = (_tvm.ir.TensorLoad, load), (_tvm.tirx.BufferStore, store), (_tvm.tirx.Bind, bind)
-    func = _tvm.structural_map(func, rules)
-    return func.with_body(_with_definitions(func.body))
+    changed = _tvm.structural_map(func, ((_tvm.tirx.BufferStore, store), (_tvm.tirx.Bind, bind)))
+    return changed.with_body(_with_definitions(changed.body))
+
+
+def _is_scalar(store: Any) -> bool:
+    """Return whether a statement stores one element. LLVM does not vectorize loops with others again."""
+    return _tvm.lanes(str(store.value.ty.dtype)) == 1
+
+
+def _in_scalars(body: Stmt) -> set[Any]:
+    """Return the variables that statements with one element use, by themselves or by the values of others."""
+    names = {v for store in _tvm.found(body, _tvm.tirx.BufferStore) if _is_scalar(store) for v in _variables(store)}
+    for bound in reversed(_tvm.found(body, _tvm.tirx.Bind)):
+        names |= _variables(bound.value) if bound.var in names else set()
+    return names
+
+
+def _variables(node: Any) -> set[Any]:
+    return set(_tvm.found(node, _tvm.tirx.Var))
 
 
 def _hidden(indices: Any, buffer: Any, own: set[int | None]) -> list[TirExpr] | None:
