@@ -62,8 +62,6 @@ def table(*, on_cpu: bool = True) -> Any:
         aten.fmax.default: functools.partial(_extreme_number, "maximum"),
         aten.fmin.default: functools.partial(_extreme_number, "minimum"),
         aten.logcumsumexp.default: _logcumsumexp,
-        aten.cumsum.default: _running,
-        aten.cumprod.default: _running,
         aten._cdist_forward.default: _distances,
         aten.rrelu_with_noise_functional.default: _rrelu,
         aten.index_put.default: index_put,
@@ -82,6 +80,10 @@ def table(*, on_cpu: bool = True) -> Any:
         decompositions[overload(f"{name}.vec")] = functools.partial(_resized, of_indices)
     of_columns = decompositions[aten.col2im.default]
     decompositions[aten.col2im.default] = functools.partial(_sum_of_windows, of_columns)
+    for name in _ALONG_A_DIMENSION:
+        operator = overload(name)
+        own = functools.partial(_with_a_dimension, operator, decompositions.get(operator))
+        decompositions[operator] = own
     for name in (*KEPT, *ATTENTION):
         decompositions.pop(overload(name), None)
     return decompositions
@@ -237,13 +239,30 @@ def _extreme_number(name: str, a: Any, b: Any) -> Any:
     return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, extreme))
 
 
-def _running(x: Any, _: int, *, dtype: Any = None) -> Any:
-    """Decompose aten.cumsum and aten.cumprod of a tensor without dimensions, which TVM's kernels do not take."""
+def _with_a_dimension(operator: Any, decomposed: Any, x: Any, *arguments: Any, **options: Any) -> Any:
+    """Decompose an operator along a dimension of a tensor without one: TVM's operators need a dimension.
+
+    decomposed: PyTorch's decomposition for other tensors, or None.
+    """
     import torch
+    from torch.utils import _pytree
 
     if x.dim():
-        return NotImplemented
-    return x.to(dtype or (x.dtype if x.is_floating_point() else torch.int64)) * 1
+        return NotImplemented if decomposed is None else decomposed(x, *arguments, **options)
+
+    def lifted(value: Any) -> Any:
+        return value.reshape(1) if isinstance(value, torch.Tensor) and not value.dim() else value
+
+    result = operator(lifted(x), *map(lifted, arguments), **options)
+    return _pytree.tree_map_only(torch.Tensor, lambda value: value.reshape(()), result)
+
+
+_ALONG_A_DIMENSION = (
+    *("cumsum.default", "cumprod.default", "_softmax.default", "_log_softmax.default", "sort.default", "sort.stable"),
+    *("topk.default", "max.dim", "min.dim", "argmax.default", "argmin.default", "flip.default", "index_select.default"),
+    *("gather.default", "scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two"),
+)
+"""Operators that take a tensor without dimensions as if it had one of size 1."""
 
 
 def _logcumsumexp(x: Any, dim: int) -> Any:
