@@ -11,6 +11,7 @@ from support.models import Apply
 from torch import nn
 from torch.nn import functional
 
+from felixlike.errors import UnsupportedOperator
 from felixlike.frontend import import_model
 from felixlike.runtime import compile_model
 
@@ -94,3 +95,9 @@ def test_adaptive_means_of_single_elements_are_views() -> None:
     imported = import_model(model, (x,))
     assert len(imported.tasks) == 1
     torch.testing.assert_close(compile_model(imported)(x), model(x))
+
+
+def test_means_of_integers_with_a_divisor_are_refused() -> None:
+    """Their factors would be integers, most of them 0."""
+    with pytest.raises(UnsupportedOperator, match=r"avg_pool3d\.default of integers"):
+        import_model(nn.AvgPool3d(2, divisor_override=3), (torch.ones(1, 1, 4, 4, 4, dtype=torch.int64),))

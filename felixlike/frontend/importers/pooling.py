@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from felixlike import _tvm
+from felixlike.errors import UnsupportedOperator
 
 _DILATION = 4
 """Index of max pooling's dilation among its arguments."""
@@ -36,6 +37,10 @@ def _mean(name: str) -> Callable[[Any, Any], Any]:
         divisor = node.args[_DIVISOR] if len(node.args) > _DIVISOR else None
         if divisor is None:
             return getattr(importer, name)(node)
+        if not node.args[0].meta["val"].is_floating_point():
+            raise UnsupportedOperator(
+                f"TVM cannot import {node.target} of integers with a divisor", remedy="convert the operand: x.float()"
+            )
         without_padding = (*node.args[:5], False)
         sums = node.target(torch.ones(node.args[0].meta["val"].shape), *without_padding[1:], 1)
         node.args = without_padding
