@@ -94,7 +94,8 @@ def locked(path: Path, *, seconds: float | None = None) -> Iterator[bool]:
     file: IO[str] | None = None
     consequence = _LOST
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # With access for this user only, since `private_files` refuses a folder that others may write to.
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         consequence = _UNLOCKED
         file = _acquired(path, time.monotonic() + (LOCK_SECONDS if seconds is None else seconds))
     except OSError as error:

@@ -124,20 +124,22 @@ def _memory() -> Finding:
 
 
 def _cache() -> Finding:
-    """Check that the cache folder is writable."""
-    from felixlike._util import cache
+    """Check that the cache folder can be used: it is writable, and no other user can write to it."""
+    from felixlike._util import cache, private_files
 
     folder = cache.folder()
-    writable = folder is not None
+    wrong, remedy = "it is not writable", "Make it writable, or set XDG_CACHE_HOME."
     if folder is not None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            writable = os.access(folder, os.W_OK | os.X_OK)
+            private_files.make_folder(folder)
+            wrong = "" if os.access(folder, os.W_OK | os.X_OK) else wrong
+        except private_files.NotPrivate as error:
+            wrong, remedy = str(error.strerror), "Remove it; it may be deleted at any time. Or set XDG_CACHE_HOME."
         except OSError:
-            writable = False
-    wrong = "" if writable else "it is not writable, so every process recomputes formulas and predictions"
+            pass
+    wrong = wrong and f"{wrong}, so every process recomputes formulas and predictions"
     where = "the user's home directory is unknown" if folder is None else str(folder)
-    return Finding("cache", where, wrong, "Make it writable, or set XDG_CACHE_HOME.", fatal=False)
+    return Finding("cache", where, wrong, remedy, fatal=False)
 
 
 def _tvm_versions() -> Iterator[Finding]:

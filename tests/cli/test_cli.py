@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from pages import Read
 from support.stores import fill
 
+from felixlike._util import cache
 from felixlike.cli import doctor, main
 from felixlike.hardware import placement, probe
 from felixlike.hardware.placement import Share
@@ -283,6 +285,19 @@ def test_doctor_names_the_described_machine(
     monkeypatch.setenv("FELIXLIKE_DEVICE", "graviton")
     assert main(["doctor"]) != 0
     assert re.search("FELIXLIKE_DEVICE: .*'graviton'.* zen3,", capsys.readouterr().err)
+
+
+def test_doctor_checks_that_the_cache_is_private(own_cache: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        assert not doctor._cache().problem
+    finally:
+        os.umask(before)
+    assert cache.write("kind", "name", b"content")
+    own_cache.chmod(0o775)
+    finding = doctor._cache()
+    assert finding.problem.startswith("other users may write to it (mode 775)")
+    assert "Remove it" in finding.remedy
 
 
 def test_doctor_names_problems_and_remedies(
