@@ -37,13 +37,18 @@ def cache_folder() -> Path | None:
     return _absolute(platformdirs.user_cache_dir)
 
 
+def data_folder() -> Path | None:
+    """Return the folder of what must not be deleted, or None for a user without a home. It need not exist."""
+    return _absolute(platformdirs.user_data_dir)
+
+
 def store_path() -> Path | None:
     """Return the path of the record store of `torch.compile`, or None without a home. It may be unusable.
 
     On a network file system the name contains this host's name, so that each host has its own store: locks are
     reliable only within one host.
     """
-    folder = _absolute(platformdirs.user_data_dir)
+    folder = data_folder()
     if folder is None:
         return None
     host = re.sub(r"[^\w.-]", "_", socket.gethostname())

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import pty
+import pwd
 import subprocess
 import sys
 from collections.abc import Callable
@@ -140,6 +141,22 @@ def test_without_a_key_file_the_command_is_not_run(
     assert not authorship.is_ours("", store, {})
     assert main(["resume", str(store), "--quiet"]) == 1
     assert not _ran(file)
+
+
+def test_a_user_without_a_home_has_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "runs.sqlite"
+
+    def unknown(_: int) -> Any:
+        raise KeyError("getpwuid(): uid not found")
+
+    for name in ("XDG_DATA_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert authorship.mark(store, {}) == ""
+    assert not authorship.is_ours("", store, {})
+    assert sorted(tmp_path.iterdir()) == before
 
 
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
