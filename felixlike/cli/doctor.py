@@ -18,7 +18,7 @@ from felixlike._util import supported
 from felixlike._util.wording import counted
 from felixlike.cli.doctor_gpu import examine_gpu, seen_by_tvm
 from felixlike.cli.finding import Finding, findings_text
-from felixlike.errors import FelixlikeError, InvalidOption
+from felixlike.errors import FelixlikeError, InvalidOption, OutputNotWritable
 
 _OF_THREADS = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 """Environment variables that set the number of threads and their processors."""
@@ -59,6 +59,7 @@ def examine() -> Iterator[Finding]:
     yield _compiler()
     yield _allowance()
     yield _memory()
+    yield _temporary_files()
     yield from examine_gpu()
     if not any(f.problem for f in versions):
         yield from _tvm_versions()
@@ -121,6 +122,22 @@ def _memory() -> Finding:
         return Finding("free memory", "unknown")
     wrong = "" if free >= _LEAST_MEMORY else "measuring processes may be killed for lack of memory"
     return Finding("free memory", f"{free / 2**30:.1f} GiB", wrong, "Close other programs.", fatal=False)
+
+
+def _temporary_files() -> Finding:
+    """Check that there is a folder for temporary files, from which code may run."""
+    from felixlike._util import scratch
+
+    try:
+        with scratch.temporary("doctor") as folder:
+            status, place = os.statvfs(folder), folder.parents[1]
+    except OutputNotWritable as error:
+        return Finding("temporary files", "none", error.what, "Set TMPDIR to a writable folder with free space.")
+    is_noexec = bool(status.f_flag & os.ST_NOEXEC)
+    wrong = "its file system is mounted with noexec, so saved models do not load" if is_noexec else ""
+    free = f"{status.f_bavail * status.f_frsize / 2**30:.1f} GiB free"
+    remedy = "Set TMPDIR to a folder whose file system allows code to run."
+    return Finding("temporary files", f"{place}, {free}", wrong, remedy, fatal=False)
 
 
 def _cache() -> Finding:

@@ -6,14 +6,18 @@ import importlib.metadata
 import os
 import re
 import shutil
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from pages import Read
 from support.stores import fill
 
-from felixlike._util import cache
+from felixlike._util import cache, scratch
 from felixlike.cli import doctor, main
+from felixlike.errors import OutputNotWritable
 from felixlike.hardware import placement, probe
 from felixlike.hardware.placement import Share
 
@@ -285,6 +289,24 @@ def test_doctor_names_the_described_machine(
     monkeypatch.setenv("FELIXLIKE_DEVICE", "graviton")
     assert main(["doctor"]) != 0
     assert re.search("FELIXLIKE_DEVICE: .*'graviton'.* zen3,", capsys.readouterr().err)
+
+
+def test_doctor_checks_the_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = doctor._temporary_files()
+    assert not finding.problem
+    assert finding.value.startswith(f"{tempfile.gettempdir()}, ")
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC, f_bavail=2**18, f_frsize=4096))
+    finding = doctor._temporary_files()
+    assert finding.value.endswith(", 1.0 GiB free")
+    assert "noexec" in finding.problem
+    assert not finding.fatal
+
+    def refuse(purpose: str) -> NoReturn:
+        raise OutputNotWritable(f"no folder for {purpose}", where="TMPDIR")
+
+    monkeypatch.setattr(scratch, "folder", refuse)
+    finding = doctor._temporary_files()
+    assert (finding.problem, finding.fatal) == ("no folder for doctor", True)
 
 
 def test_doctor_checks_that_the_cache_is_private(own_cache: Path) -> None:
