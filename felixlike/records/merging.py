@@ -98,6 +98,10 @@ _SOUND = ("the store has version", UNREADABLE, "database is locked", "unable to 
 def _copy(store: Store, other: Store, where: str) -> Merged:
     """Add the rows of a file that SQLite can read; raise StoreError if it is damaged after all."""
     other.file.check(whole=False)
+    with other.file.explained():
+        orphan = other.file.execute("PRAGMA foreign_key_check").fetchone()
+    if orphan is not None:
+        raise other.file.damaged(f"the file is damaged (a row of {orphan[0]} belongs to no row of {orphan[2]})")
     counts = {table: _add(store, table, (_sealed(row, where) for row in other.rows(table))) for table in _MERGED}
     return Merged(*counts["measurements"])
 
