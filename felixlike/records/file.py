@@ -35,6 +35,12 @@ The rows of larger files are checked when they are read."""
 _PAGE = 4096
 """Size of the smallest store, bytes: SQLite's default page."""
 
+_ATTEMPTS = 5
+"""Largest number of times that a store is copied to be read; chosen by hand."""
+
+_LOG_HEADER = 32
+"""Size of the header of a write-ahead log, bytes (SQLite's file format)."""
+
 _WAL_FORMAT = b"\2\2"
 """Bytes 18 and 19 of a file in WAL mode, which is permanent until the mode is changed back (SQLite's file format)."""
 
@@ -172,13 +178,33 @@ class StoreFile:
         return self._address_of_copy(path)
 
     def _address_of_copy(self, path: Path) -> str:
-        """Copy the file and its log and return the copy's URI; `close` removes the copy."""
+        """Copy the file and its log and return the copy's URI; `close` removes the copy.
+
+        Both are copied again if SQLite has begun a new log meanwhile, since the copies would be of different states."""
         self._copy = scratch.folder("store")
         target = self._copy / "store"
-        shutil.copyfile(path, target)
-        if _log(path).exists():
-            shutil.copyfile(_log(path), _log(target))
-        return f"{target.as_uri()}?mode=rw"
+        try:
+            for _ in range(_ATTEMPTS):
+                before = _log_header(path)
+                shutil.copyfile(path, target)
+                _log(target).unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    shutil.copyfile(_log(path), _log(target))
+                if _log_header(path) == before:
+                    return f"{target.as_uri()}?mode=rw"
+        except OSError as error:
+            scratch.discard(self._copy)
+            raise StoreError(
+                f"it must be copied to be read, which failed: {error.strerror}",
+                where=self.where,
+                remedy="check that it is readable, or set TMPDIR to a folder with more space",
+            ) from error
+        scratch.discard(self._copy)
+        raise StoreError(
+            "another process writes so much to it that it cannot be copied to be read",
+            where=self.where,
+            remedy="read it later, or where its directory is writable",
+        )
 
     def _prepare(self) -> None:
         """Configure the connection; create the tables of a new file, upgrade those of an old one."""
@@ -289,6 +315,13 @@ def _log(path: Path) -> Path:
     """Return the path of SQLite's log, which lies beside the file that links resolve to."""
     real = Path(os.path.realpath(path))
     return real.with_name(real.name + "-wal")
+
+
+def _log_header(path: Path) -> bytes:
+    """Return the header of SQLite's log, which differs for each log; empty without one."""
+    with suppress(FileNotFoundError), _log(path).open("rb") as log:
+        return log.read(_LOG_HEADER)
+    return b""
 
 
 def _folder(path: Path) -> Path:

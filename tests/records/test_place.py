@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -134,3 +135,45 @@ def test_the_log_of_a_read_only_store_is_read(tmp_path: Path, monkeypatch: pytes
     with records.open() as other:
         assert records.merge(other, copied).added == 4
     assert sorted(p.name for p in copied.parent.iterdir()) == ["store.db", "store.db-wal"]
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_store_is_copied_again_if_a_new_log_begins_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    path, copy, copies = tmp_path / "store.db", shutil.copyfile, []
+    fill(path, 3)
+    with records.open(path) as writer:
+        writer.extend(TASK, [record(timed(2.0), point=(step,)) for step in range(200)])
+
+        def disturbed(source: Path, target: Path) -> None:
+            copy(source, target)
+            if source == path and len(copies) < times:
+                copies.append(target)
+                writer.file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                writer.append(TASK, record(timed(2.0), point=(1000 + len(copies),)))
+
+        monkeypatch.setattr(shutil, "copyfile", disturbed)
+        monkeypatch.setattr(os, "access", denied(tmp_path))
+        if times == 1:
+            with records.open(path, read_only=True) as store:
+                assert len(list(store.measurements())) == store.count() == 204
+        else:
+            with pytest.raises(StoreError, match=r"store\.db: another process writes so much"):
+                records.open(path, read_only=True)
+    assert copies
+    assert not any(target.parent.exists() for target in copies)
+
+
+def test_a_store_that_cannot_be_copied_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "store.db"
+    fill(path, 3)
+    with records.open(path) as writer:
+        writer.append(TASK, record(timed(2.0)))
+        monkeypatch.setattr(shutil, "copyfile", full)
+        monkeypatch.setattr(os, "access", denied(tmp_path))
+        with pytest.raises(StoreError, match=r"store\.db: .*No space left on device.*TMPDIR"):
+            records.open(path, read_only=True)
