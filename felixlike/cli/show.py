@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         what = "expected a file, got a directory" if path.is_dir() else "there is no such file"
         raise InvalidArtefact(what, where=str(path), remedy="give the path of a saved model or of a store")
     with path.open("rb") as file:
-        is_store = file.read(len(_SQLITE)) == _SQLITE
+        is_store = file.read(len(_SQLITE)) in (_SQLITE, b"")  # a run that was killed may leave an empty store
     if options.html is not None:
         _check_page(options.html, path)  # fail before the long work
     width = stream_width()

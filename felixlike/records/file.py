@@ -288,6 +288,10 @@ class StoreFile:
                     "the file is damaged or not a store (it ends after its first bytes)"
                 )  # SQLite takes it for empty
             return 0
+        if application == version == tables == 0:
+            raise StoreError(
+                "the file is empty: nothing was saved in it", where=self.where, remedy="give the path of another file"
+            )
         if application != APPLICATION or version < 1:
             raise StoreError(
                 "the file is a SQLite database of another program",

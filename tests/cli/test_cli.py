@@ -111,11 +111,15 @@ def test_quiet_prints_nothing(file: Path, capsys: pytest.CaptureFixture[str]) ->
         (["export", "nowhere.sqlite", "{file}.db"], "nowhere.sqlite: "),
         (["export", str(OLD), "{file}.db", "--best", "-1"], "--best.* -1"),
         (["import", "nowhere", "{file}.sqlite"], "nowhere.*database_workload.json"),
+        (["show", "{file}.empty"], "{file}.empty: the file is empty: nothing was saved"),
+        (["resume", "{file}.empty"], "{file}.empty: the file is empty: nothing was saved"),
+        (["compare", "nowhere.sqlite.xz"], "nowhere.sqlite.xz: the file cannot be unpacked: No such file"),
     ],
 )
 def test_errors_are_one_sentence_without_a_traceback(
     arguments: list[str], words: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path(f"{file}.empty").touch()  # a store whose first process was killed
     assert main([a.replace("{file}", str(file)) for a in arguments]) == 1
     error = capsys.readouterr().err
     assert error.splitlines()[-1].startswith("felixlike: ")
