@@ -114,12 +114,17 @@ def test_quiet_prints_nothing(file: Path, capsys: pytest.CaptureFixture[str]) ->
         (["show", "{file}.empty"], "{file}.empty: the file is empty: nothing was saved"),
         (["resume", "{file}.empty"], "{file}.empty: the file is empty: nothing was saved"),
         (["compare", "nowhere.sqlite.xz"], "nowhere.sqlite.xz: the file cannot be unpacked: No such file"),
+        (["tune", "{file}:small", "--shape", f"x={'9' * 5000}"], "cannot parse the sizes"),
+        (["collect", "--list", "--part", "²/3"], "expected --part I/N, got '²/3'"),
+        (["collect", "--list", "--part", f"1/{'9' * 5000}"], "expected --part I/N"),
+        (["collect", "--list", "--workloads", "{file}.workloads"], "{file}.workloads, line 1: invalid option"),
     ],
 )
 def test_errors_are_one_sentence_without_a_traceback(
     arguments: list[str], words: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path(f"{file}.empty").touch()  # a store whose first process was killed
+    Path(f"{file}.workloads").write_text(f"dense rows={'9' * 5000}\n")
     assert main([a.replace("{file}", str(file)) for a in arguments]) == 1
     error = capsys.readouterr().err
     assert error.splitlines()[-1].startswith("felixlike: ")

@@ -387,7 +387,7 @@ def _parse(text: str) -> tuple[str | None, Example]:
     if sizes == "scalar":
         return name, Example((), dtype)
     parts = re.split("[x×]", sizes)
-    if not all(re.fullmatch(r"-?\d+", part) for part in parts):
+    if not all(re.fullmatch(r"-?\d{1,18}", part) for part in parts):
         raise InvalidShape(
             f"cannot parse the sizes {sizes!r}", where=text, remedy="write integers separated by x: 1x3x224x224"
         )
