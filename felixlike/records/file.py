@@ -21,7 +21,7 @@ from felixlike._util import scratch
 from felixlike._util.mounts import is_network
 from felixlike.errors import StoreError
 from felixlike.records.migrations import upgrade
-from felixlike.records.place import MEMORY, WRITABLE, refuse
+from felixlike.records.place import MEMORY, UNCOPIED, WRITABLE, refuse
 from felixlike.records.schema import APPLICATION, TABLES, VERSION
 
 BUSY_MILLISECONDS = 30_000
@@ -195,13 +195,13 @@ class StoreFile:
         except OSError as error:
             scratch.discard(self._copy)
             raise StoreError(
-                f"it must be copied to be read, which failed: {error.strerror}",
+                f"{UNCOPIED}: {error.strerror}",
                 where=self.where,
                 remedy="check that it is readable, or set TMPDIR to a folder with more space",
             ) from error
         scratch.discard(self._copy)
         raise StoreError(
-            "another process writes so much to it that it cannot be copied to be read",
+            f"{UNCOPIED}: another process writes much to it",
             where=self.where,
             remedy="read it later, or where its directory is writable",
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from felixlike._util import option_checks
 from felixlike.errors import SourceLeftOut, StoreError
-from felixlike.records.place import UNREADABLE, path_of
+from felixlike.records.place import UNCOPIED, UNREADABLE, path_of
 from felixlike.records.salvage import salvage
 from felixlike.records.schema import COLUMNS, VALUES, Row, opened, sealed
 from felixlike.records.store import Store
@@ -91,7 +91,7 @@ def _merge(store: Store, source: Path) -> Merged:
 
 
 _ITSELF = "a store cannot be merged into itself"
-_SOUND = ("the store has version", UNREADABLE, "database is locked", "unable to open")
+_SOUND = ("the store has version", UNREADABLE, UNCOPIED, "database is locked", "unable to open")
 """Beginnings of the messages of StoreErrors that are not about damage."""
 
 

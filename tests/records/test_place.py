@@ -12,7 +12,7 @@ import pytest
 from support.stores import TASK, fill, record, timed, told
 
 from felixlike import records
-from felixlike.errors import StoreError
+from felixlike.errors import SourceLeftOut, StoreError
 from felixlike.report import RunLog
 
 
@@ -159,8 +159,10 @@ def test_a_store_is_copied_again_if_a_new_log_begins_meanwhile(
             with records.open(path, read_only=True) as store:
                 assert len(list(store.measurements())) == store.count() == 204
         else:
-            with pytest.raises(StoreError, match=r"store\.db: another process writes so much"):
+            with pytest.raises(StoreError, match=r"store\.db: .*another process writes much"):
                 records.open(path, read_only=True)
+            with records.open() as other, pytest.raises(SourceLeftOut, match="another process writes much"):
+                records.merge(other, path)
     assert copies
     assert not any(target.parent.exists() for target in copies)
 
