@@ -187,7 +187,11 @@ def _threads() -> Finding:
     """Check the number of threads per call, their processors, and what limits them."""
     from felixlike.hardware import placement, probe
 
-    cores, everywhere, requested = probe.usable_cores(), probe.all_cores(), placement.threads()
+    cores, everywhere = probe.usable_cores(), probe.all_cores()
+    try:
+        requested = placement.threads()
+    except InvalidOption as error:
+        return Finding("threads", "none", str(error))
     try:
         threads = placement.placed()
     except FelixlikeError as error:

@@ -28,6 +28,8 @@ _RULE = box.SIMPLE_HEAD
 
 _NARROWEST = 20
 """Smallest width for a layout, in columns. Chosen by hand. Text for narrower terminals is wider than they are."""
+_WIDEST = 10_000
+"""Largest width for a layout, in columns, since rows are padded to it. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,8 @@ def stream_width(stream: TextIO | None = None) -> int | None:
     """
     stream = sys.stdout if stream is None else stream
     setting = os.environ.get("COLUMNS", "")
-    if setting.isdecimal() and int(setting):
-        return max(_NARROWEST, int(setting))
+    if setting.isdecimal() and (columns := int(setting[:9])):  # the first digits are enough for `_WIDEST`
+        return min(max(_NARROWEST, columns), _WIDEST)
     try:
         if stream is None or not stream.isatty():
             return None

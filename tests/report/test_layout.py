@@ -117,3 +117,10 @@ def test_the_width_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns, width in (("40", 40), ("3", 20), ("0", None), ("x", None), ("", None)):
         monkeypatch.setenv("COLUMNS", columns)
         assert stream_width(io.StringIO()) == width
+
+
+@pytest.mark.parametrize("setting", ["1000000000", "9" * 5000])
+def test_a_huge_width_is_limited(monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    monkeypatch.setenv("COLUMNS", setting)
+    assert stream_width(io.StringIO()) == 10_000
+    assert table(COLUMNS, ROWS, 10_000) == table(COLUMNS, ROWS, None)
