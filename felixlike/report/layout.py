@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from felixlike._util.wording import printable
+
 _GAP = 2
 """Spaces between two columns."""
 
@@ -74,6 +76,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
         rows: One string per column and row.
         width: Terminal columns; None for no limit.
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     sizes = [max(map(text_width, cells)) for cells in zip([column.name for column in columns], *rows, strict=True)]
     least = [min(size, column.least) if column.least else size for column, size in zip(columns, sizes, strict=True)]
     visible = _visible_columns(columns, least, width)
@@ -147,6 +150,7 @@ def indented(text: str, width: int | None, *, hanging: int) -> list[str]:
 
 def _wrapped(text: str, width: int | None, first: str, later: str) -> list[str]:
     """Wrap one line. first, later: indents of the first and of later lines."""
+    text, first = printable(text), printable(first)
     if width is None or text_width(first + text) <= width:
         return [first + text]
     most = max(0, width - _NARROWEST)

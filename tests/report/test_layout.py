@@ -124,3 +124,11 @@ def test_a_huge_width_is_limited(monkeypatch: pytest.MonkeyPatch, setting: str) 
     monkeypatch.setenv("COLUMNS", setting)
     assert stream_width(io.StringIO()) == 10_000
     assert table(COLUMNS, ROWS, 10_000) == table(COLUMNS, ROWS, None)
+
+
+def test_names_cannot_control_the_terminal() -> None:
+    name = "\x1b]0;title\x07\x1b[2J\u202ea\x9b2K\rb"
+    rows = [(name, *row[1:]) for row in ROWS]
+    for lines in (table(COLUMNS, rows, None), table(COLUMNS, rows, 40), paragraph(name, None), paragraph(name, 20)):
+        assert all(line.isprintable() for line in lines)
+    assert entry(f"{name}: ", name, 30, column=4)[0].isprintable()
