@@ -17,7 +17,7 @@ from felixlike._util import interrupts
 from felixlike._util import option_checks as checks
 from felixlike.cli import authorship
 from felixlike.cli.keep import FirstCopy, kept, unverified
-from felixlike.cli.model_file import model_from, named_from_anywhere
+from felixlike.cli.model_file import file_of, model_from, named_from_anywhere
 from felixlike.cli.terminal import complain
 from felixlike.errors import OutputNotWritable
 
@@ -116,7 +116,8 @@ def _tune(options: argparse.Namespace) -> int:
     from felixlike.errors import SearchFailedWarning, VerificationFailed
 
     if options.output is not None:
-        runtime.check_writable(options.output)
+        inputs = (options.store, options.sia, file_of(options.model))
+        runtime.check_writable(options.output, *filter(None, inputs))
         runtime.linker()
     model, shapes = read_model(options) if options.in_background_of is None else _written_for_us(options)
     from felixlike.api import optimize  # slow to import, so it comes after errors in the model
