@@ -39,7 +39,7 @@ _ATTEMPTS = 5
 """Largest number of times that a store is copied to be read; chosen by hand."""
 
 _LOG_HEADER = 32
-"""Size of the header of a write-ahead log, bytes (SQLite's file format)."""
+"""Bytes at the start of a log that differ for each log (SQLite's file format)."""
 
 _WAL_FORMAT = b"\2\2"
 """Bytes 18 and 19 of a file in WAL mode, which is permanent until the mode is changed back (SQLite's file format)."""
@@ -171,26 +171,26 @@ class StoreFile:
             return self._address_of_copy(path)  # reading in place would share the log's index with other hosts
         if os.access(path, os.W_OK) and os.access(_folder(path), os.W_OK | os.X_OK):
             return f"{path.as_uri()}?mode=rw"  # lets SQLite remove the files that it creates beside the store
-        log = _log(path)
-        if not log.exists() or not log.stat().st_size:
+        if not any(_log_headers(path)):
             return f"{path.as_uri()}?immutable=1"
-        # SQLite needs a third file to read the log and cannot create it here, so a copy of both files is read.
+        # SQLite must write here to read the log, or to undo what a killed process has begun, so a copy is read.
         return self._address_of_copy(path)
 
     def _address_of_copy(self, path: Path) -> str:
-        """Copy the file and its log and return the copy's URI; `close` removes the copy.
+        """Copy the file and its logs and return the copy's URI; `close` removes the copy.
 
-        Both are copied again if SQLite has begun a new log meanwhile, since the copies would be of different states."""
+        They are copied again if SQLite has begun a new log meanwhile, since the copies would be of different states."""
         self._copy = scratch.folder("store")
         target = self._copy / "store"
         try:
             for _ in range(_ATTEMPTS):
-                before = _log_header(path)
+                before = _log_headers(path)
                 shutil.copyfile(path, target)
-                _log(target).unlink(missing_ok=True)
-                with suppress(FileNotFoundError):
-                    shutil.copyfile(_log(path), _log(target))
-                if _log_header(path) == before:
+                for log, copy in zip(_logs(path), _logs(target), strict=True):
+                    copy.unlink(missing_ok=True)
+                    with suppress(FileNotFoundError):
+                        shutil.copyfile(log, copy)
+                if _log_headers(path) == before:
                     return f"{target.as_uri()}?mode=rw"
         except OSError as error:
             scratch.discard(self._copy)
@@ -315,16 +315,21 @@ def _is_wal(path: Path) -> bool:
         return file.read(20)[18:] == _WAL_FORMAT
 
 
-def _log(path: Path) -> Path:
-    """Return the path of SQLite's log, which lies beside the file that links resolve to."""
+def _logs(path: Path) -> tuple[Path, Path]:
+    """Return the paths of SQLite's write-ahead log and rollback journal, beside the file that links resolve to."""
     real = Path(os.path.realpath(path))
-    return real.with_name(real.name + "-wal")
+    return real.with_name(f"{real.name}-wal"), real.with_name(f"{real.name}-journal")
 
 
-def _log_header(path: Path) -> bytes:
-    """Return the header of SQLite's log, which differs for each log; empty without one."""
-    with suppress(FileNotFoundError), _log(path).open("rb") as log:
-        return log.read(_LOG_HEADER)
+def _log_headers(path: Path) -> tuple[bytes, ...]:
+    """Return the headers of SQLite's logs, which differ for each log; empty without one."""
+    return tuple(map(_header, _logs(path)))
+
+
+def _header(log: Path) -> bytes:
+    """Return the header of one log."""
+    with suppress(FileNotFoundError), log.open("rb") as file:
+        return file.read(_LOG_HEADER)
     return b""
 
 
