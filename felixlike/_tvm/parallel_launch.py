@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from felixlike._tvm.names import IRModule, PrimFunc, Target, load_module, tirx, tvm
+from felixlike._util import scratch
 
 _SPINS = 2**13
 """Pauses before a waiting thread gives up the core. Chosen by hand."""
@@ -111,7 +112,7 @@ def _compiled() -> _Functions:
     text = Path(__file__).with_suffix(".ll").read_text(encoding="utf-8")
     for name, value in {"PAUSE": _PAUSES.get(platform.machine(), ""), "SPINS": _SPINS, "YIELDS": _YIELDS}.items():
         text = text.replace(f"@{name}@", str(value))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=scratch.base()) as folder:
         path = Path(folder) / "parallel_launch.ll"
         path.write_text(_layout() + text, encoding="utf-8")
         library = load_module(str(path))

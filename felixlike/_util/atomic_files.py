@@ -30,17 +30,18 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error codes of a full disk, an exceeded quota and a file that is too large."""
 
 
-def check_writable(path: str | os.PathLike[str]) -> Path:
+def check_writable(path: str | os.PathLike[str], *inputs: str | os.PathLike[str]) -> Path:
     """Check that a file can be written, before long work.
 
     Args:
         path: Path of the file, which need not exist.
+        inputs: Paths of files that it must not replace. They need not exist.
 
     Returns:
         The path of the file itself, with symbolic links resolved.
 
     Raises:
-        OutputNotWritable: The file cannot be written.
+        OutputNotWritable: The file cannot be written, or it is one of the inputs.
     """
     checked = option_checks.path(path, "output", error=OutputNotWritable)
     where = str(checked)
@@ -69,6 +70,10 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
             where=where,
             remedy="choose another path",
         )
+    for other in inputs:
+        real = Path(os.path.realpath(os.path.expanduser(other)))
+        if real == target or (mode is not None and real.exists() and real.samefile(target)):
+            raise OutputNotWritable(f"it would overwrite {other}", where=where, remedy="give it another name")
     return target
 
 

@@ -60,6 +60,11 @@ def discard(path: Path) -> None:
             path.parent.rmdir()
 
 
+def base() -> Path | None:
+    """Return the folder below which temporary folders are made; None without one."""
+    return next(_bases(), None)
+
+
 class _Home:
     """Hold the folder of a process.
 

@@ -37,13 +37,18 @@ def cache_folder() -> Path | None:
     return _absolute(platformdirs.user_cache_dir)
 
 
+def data_folder() -> Path | None:
+    """Return the folder of what must not be deleted, or None for a user without a home. It need not exist."""
+    return _absolute(platformdirs.user_data_dir)
+
+
 def store_path() -> Path | None:
     """Return the path of the record store of `torch.compile`, or None without a home. It may be unusable.
 
     On a network file system the name contains this host's name, so that each host has its own store: locks are
     reliable only within one host.
     """
-    folder = _absolute(platformdirs.user_data_dir)
+    folder = data_folder()
     if folder is None:
         return None
     host = re.sub(r"[^\w.-]", "_", socket.gethostname())
@@ -94,7 +99,8 @@ def locked(path: Path, *, seconds: float | None = None) -> Iterator[bool]:
     file: IO[str] | None = None
     consequence = _LOST
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # With access for this user only, since `private_files` refuses a folder that others may write to.
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         consequence = _UNLOCKED
         file = _acquired(path, time.monotonic() + (LOCK_SECONDS if seconds is None else seconds))
     except OSError as error:

@@ -13,6 +13,11 @@ from typing import Any
 _LONGEST = 60
 """Upper limit of a value's length in a message, in characters."""
 
+_CONTROLS = dict.fromkeys(
+    (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "�"
+)
+"""Replacements of characters that control a terminal or the writing direction, except tabs and ends of lines."""
+
 _in_command = False
 """Whether this process runs the command `felixlike`."""
 
@@ -51,6 +56,11 @@ def shown(value: Any, *, longest: int = _LONGEST) -> str:
     except Exception:  # a foreign class may raise anything; ints of more than 4300 digits raise
         text = kind_of(value)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def printable(text: str) -> str:
+    """Return a text in which characters that control a terminal are replaced: names in files may have any."""
+    return text.translate(_CONTROLS)
 
 
 def kind_of(value: Any) -> str:

@@ -16,9 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
-from felixlike._util import private_files
+from felixlike._util import private_files, user_folders
 
 _KEY = "commands.key"
 """Name of the key's file."""
@@ -64,5 +62,8 @@ def _key() -> bytes:
 
 
 def _folder() -> Path:
-    """Return the folder of the key."""
-    return Path(platformdirs.user_data_dir("felixlike")) / "keys"
+    """Return the folder of the key. Raise FileNotFoundError for a user without a home."""
+    folder = user_folders.data_folder()
+    if folder is None:
+        raise FileNotFoundError("the home directory is unknown")
+    return folder / "keys"

@@ -48,9 +48,11 @@ def check_unused(options: argparse.Namespace) -> None:
     """Raise InvalidOption for options that are for --curves, or not for it."""
     from felixlike.errors import InvalidOption
 
-    ours = {name: getattr(options, name) for name in ("strategies", "space", "seeds", "target", "libraries")}
-    others = {name: getattr(options, name) for name in ("shape", "against", "again")}
-    wrong = [name for name, value in (others if options.curves else ours).items() if value]
+    names = ("strategies", "space", "seeds", "target", "libraries")
+    ours = {name: getattr(options, name) is not None for name in names}
+    others = {name: bool(getattr(options, name)) for name in ("shape", "against", "again")}
+    others["precision"] = options.precision != "float32"
+    wrong = [name for name, is_given in (others if options.curves else ours).items() if is_given]
     if wrong:
         raise InvalidOption(
             f"--{wrong[0]} {'does not go with' if options.curves else 'is for'} --curves",

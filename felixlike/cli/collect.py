@@ -6,6 +6,7 @@ Inputs: a store, a list of workloads, a target. Outputs: measurements in the sto
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections import Counter
@@ -112,12 +113,13 @@ def _lines(path: str | None, part: str) -> list[Any]:
             raise InvalidOption(
                 "it is not a text file", where=str(file), remedy="give a file with one workload per line"
             ) from error
-    first, slash, count = part.partition("/")
-    if not (slash and first.isdigit() and count.isdigit() and 0 < int(first) <= int(count)):
+    numbers = re.fullmatch(r"(\d{1,9})/(\d{1,9})", part, re.ASCII)
+    first, count = map(int, numbers.groups()) if numbers else (0, 0)
+    if not 0 < first <= count:
         raise InvalidOption(
             f"expected --part I/N, got {part!r}", where="collect", remedy="for example 1/2 and 2/2 for two halves"
         )
-    return lines[int(first) - 1 :: int(count)]
+    return lines[first - 1 :: count]
 
 
 def _target(name: str, cores: int | None) -> Any:

@@ -18,7 +18,7 @@ from felixlike._util import supported
 from felixlike._util.wording import counted
 from felixlike.cli.doctor_gpu import examine_gpu, seen_by_tvm
 from felixlike.cli.finding import Finding, findings_text
-from felixlike.errors import FelixlikeError, InvalidOption
+from felixlike.errors import FelixlikeError, InvalidOption, OutputNotWritable
 
 _OF_THREADS = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 """Environment variables that set the number of threads and their processors."""
@@ -59,6 +59,7 @@ def examine() -> Iterator[Finding]:
     yield _compiler()
     yield _allowance()
     yield _memory()
+    yield _temporary_files()
     yield from examine_gpu()
     if not any(f.problem for f in versions):
         yield from _tvm_versions()
@@ -123,21 +124,39 @@ def _memory() -> Finding:
     return Finding("free memory", f"{free / 2**30:.1f} GiB", wrong, "Close other programs.", fatal=False)
 
 
+def _temporary_files() -> Finding:
+    """Check that there is a folder for temporary files, from which code may run."""
+    from felixlike._util import scratch
+
+    try:
+        with scratch.temporary("doctor") as folder:
+            status, place = os.statvfs(folder), folder.parents[1]
+    except OutputNotWritable as error:
+        return Finding("temporary files", "none", error.what, "Set TMPDIR to a writable folder with free space.")
+    is_noexec = bool(status.f_flag & os.ST_NOEXEC)
+    wrong = "its file system is mounted with noexec, so saved models do not load" if is_noexec else ""
+    free = f"{status.f_bavail * status.f_frsize / 2**30:.1f} GiB free"
+    remedy = "Set TMPDIR to a folder whose file system allows code to run."
+    return Finding("temporary files", f"{place}, {free}", wrong, remedy, fatal=False)
+
+
 def _cache() -> Finding:
-    """Check that the cache folder is writable."""
-    from felixlike._util import cache
+    """Check that the cache folder can be used: it is writable, and no other user can write to it."""
+    from felixlike._util import cache, private_files
 
     folder = cache.folder()
-    writable = folder is not None
+    wrong, remedy = "it is not writable", "Make it writable, or set XDG_CACHE_HOME."
     if folder is not None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            writable = os.access(folder, os.W_OK | os.X_OK)
+            private_files.make_folder(folder)
+            wrong = "" if os.access(folder, os.W_OK | os.X_OK) else wrong
+        except private_files.NotPrivate as error:
+            wrong, remedy = str(error.strerror), "Remove it; it may be deleted at any time. Or set XDG_CACHE_HOME."
         except OSError:
-            writable = False
-    wrong = "" if writable else "it is not writable, so every process recomputes formulas and predictions"
+            pass
+    wrong = wrong and f"{wrong}, so every process recomputes formulas and predictions"
     where = "the user's home directory is unknown" if folder is None else str(folder)
-    return Finding("cache", where, wrong, "Make it writable, or set XDG_CACHE_HOME.", fatal=False)
+    return Finding("cache", where, wrong, remedy, fatal=False)
 
 
 def _tvm_versions() -> Iterator[Finding]:
@@ -168,7 +187,11 @@ def _threads() -> Finding:
     """Check the number of threads per call, their processors, and what limits them."""
     from felixlike.hardware import placement, probe
 
-    cores, everywhere, requested = probe.usable_cores(), probe.all_cores(), placement.threads()
+    cores, everywhere = probe.usable_cores(), probe.all_cores()
+    try:
+        requested = placement.threads()
+    except InvalidOption as error:
+        return Finding("threads", "none", str(error))
     try:
         threads = placement.placed()
     except FelixlikeError as error:

@@ -59,6 +59,12 @@ def named_from_anywhere(text: str) -> str:
     return str(option_checks.path(text, "model", error=InvalidModel).absolute())
 
 
+def file_of(text: str) -> str:
+    """Return the path of the file that the text names, as far as it names one."""
+    path, colon, _ = text.rpartition(":")
+    return path if colon and path.endswith(".py") else text
+
+
 def _file_of(module: str) -> str:
     """Return the name of a module's file for messages."""
     return f"{module.replace('.', '/')}.py"

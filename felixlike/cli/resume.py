@@ -72,39 +72,48 @@ def run(options: argparse.Namespace) -> int:
     )
 
 
-_OLD_DEFAULTS = {
+_LISTS = ("shape", "dim")
+"""Options that may be repeated."""
+
+_OLD_DEFAULTS: Mapping[str, Any] = {
     "space": "best",
     "precision": "float32",
     "effort": "normal",
     "tolerance": None,
     "planner": None,
     "sia": None,
+    "weights": None,
+    "dim": [],
 }
 """Values of options that older versions did not store."""
 
 
 def _read(text: str, where: str) -> dict[str, Any]:
-    """Parse a stored command. Raise StoreError if `felixlike tune` did not write it."""
+    """Parse a stored command. Raise StoreError if `felixlike tune` did not write it.
+
+    Options that it lacks stay out: its mark is of what was stored.
+    """
     try:
-        stored = {**_OLD_DEFAULTS, **json.loads(text)}
+        command = json.loads(text)
+        stored = {**_OLD_DEFAULTS, **command}
         for name, kinds in tune.KEPT.items():
             value = stored[name]
             if not isinstance(value, kinds) or isinstance(value, bool):
                 raise TypeError(f"{name} is {kind_of(value)}")
-        if not all(isinstance(shape, str) for shape in stored["shape"]):
-            raise TypeError("shape is not a list of str")
-        return {name: value for name, value in stored.items() if name in (*tune.KEPT, tune.MARK)}
+        for name in _LISTS:
+            if not all(isinstance(text, str) for text in stored[name]):
+                raise TypeError(f"{name} is not a list of str")
+        return {name: value for name, value in command.items() if name in (*tune.KEPT, tune.MARK)}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"its latest command cannot be read ({error})", where=where, remedy=_AGAIN) from error
 
 
 def _arguments(options: Mapping[str, Any]) -> list[str]:
     """Return the arguments of `felixlike tune` for stored options."""
-    flags = [
-        (name, options[name]) for name in tune.KEPT if name not in ("model", "shape") and options[name] is not None
-    ]
-    shapes = [("shape", shape) for shape in options["shape"]]
-    return [options["model"], *(f"--{name}={value}" for name, value in [*shapes, *flags])]
+    lists = [(name, text) for name in _LISTS for text in options[name]]
+    names = [name for name in tune.KEPT if name not in ("model", *_LISTS)]
+    flags = [(name, options[name]) for name in names if options[name] is not None]
+    return [options["model"], *(f"--{name}={value}" for name, value in [*lists, *flags])]
 
 
 def _confirm(command: str, where: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from felixlike._util import option_checks as checks
-from felixlike.errors import InvalidArtefact, OutputNotWritable
+from felixlike.errors import InvalidArtefact
 
 if TYPE_CHECKING:
     from felixlike.report.page import Page
@@ -30,6 +30,7 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report. Return 0."""
+    from felixlike._util.atomic_files import check_writable
     from felixlike.report.layout import stream_width
 
     path = checks.path(options.path, "show", error=InvalidArtefact)
@@ -37,9 +38,9 @@ def run(options: argparse.Namespace) -> int:
         what = "expected a file, got a directory" if path.is_dir() else "there is no such file"
         raise InvalidArtefact(what, where=str(path), remedy="give the path of a saved model or of a store")
     with path.open("rb") as file:
-        is_store = file.read(len(_SQLITE)) == _SQLITE
+        is_store = file.read(len(_SQLITE)) in (_SQLITE, b"")  # a run that was killed may leave an empty store
     if options.html is not None:
-        _check_page(options.html, path)  # fail before the long work
+        check_writable(options.html, path)  # fail before the long work
     width = stream_width()
     print(_store(path, width) if is_store else _artefact(path, width))
     if options.html is not None:
@@ -48,16 +49,6 @@ def run(options: argparse.Namespace) -> int:
         write_page(_page(path, is_store=is_store), options.html)
         print(f"\nPage written to {options.html}.")
     return 0
-
-
-def _check_page(page: str, path: Path) -> None:
-    """Raise OutputNotWritable if the page cannot be written, or would overwrite the shown file."""
-    from felixlike._util.atomic_files import check_writable
-
-    if check_writable(page) == path.resolve():
-        raise OutputNotWritable(
-            "the page would overwrite the file that is shown", where=page, remedy="give the page another name"
-        )
 
 
 def _page(path: Path, *, is_store: bool) -> Page:

@@ -7,6 +7,7 @@ comprehension is tuned on request.
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any
 
 from felixlike._util import option_checks as checks
@@ -56,6 +57,9 @@ def run(options: argparse.Namespace) -> int:
     from felixlike.tc import Options, define
     from felixlike.tc.trial import random_inputs, seconds_of
 
+    unused = [name for name in ("rounds", "trials", "seconds", "store") if getattr(options, name) is not None]
+    if unused and not options.tune:
+        raise InvalidOption(f"--{unused[0]} is for --tune", where="tc", remedy="add --tune, or leave it out")
     path = checks.path(options.file, "file", error=InvalidModel)
     try:
         source = path.read_text(encoding="utf-8")
@@ -104,7 +108,7 @@ def _sizes(texts: list[str]) -> dict[str, int]:
     sizes = {}
     for text in texts:
         name, equals, number = text.partition("=")
-        if not equals or not name.isidentifier() or not number.isdecimal() or not int(number):
+        if not equals or not name.isidentifier() or not re.fullmatch(r"0*[1-9]\d{0,17}", number):
             raise InvalidOption(
                 f"expected NAME=SIZE with a positive size, got {text!r}", where="--size", remedy="for example N=128"
             )

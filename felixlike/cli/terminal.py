@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from felixlike._encoding import HANDLER
+from felixlike._util.wording import printable
 
 BROKEN_PIPE = 141
 """Exit code of a command whose reader was closed: 128 + SIGPIPE, as in a shell."""
@@ -118,4 +119,4 @@ def _open_closed() -> None:
 def complain(text: str) -> None:
     """Print a sentence on standard error. Ignore write errors."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"felixlike: {text}", file=sys.stderr, flush=True)
+        print(f"felixlike: {printable(text)}", file=sys.stderr, flush=True)

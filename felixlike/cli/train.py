@@ -60,7 +60,7 @@ def run_train(options: argparse.Namespace) -> int:
     from felixlike.training.fit import Fit
     from felixlike.training.pipeline import course
 
-    runtime.check_writable(options.output)
+    runtime.check_writable(options.output, *options.stores)
     fit = Fit(
         steps=checks.whole(options.steps, "--steps", least=1, where="train"),
         seed=checks.seed(options.seed, where="train"),

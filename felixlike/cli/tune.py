@@ -11,15 +11,17 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from felixlike._util import interrupts
 from felixlike._util import option_checks as checks
 from felixlike.cli import authorship
+from felixlike.cli.dimensions import dynamic_shapes, example_sizes, parse_dims
 from felixlike.cli.keep import FirstCopy, kept, unverified
-from felixlike.cli.model_file import model_from, named_from_anywhere
+from felixlike.cli.model_file import file_of, model_from, named_from_anywhere
 from felixlike.cli.terminal import complain
-from felixlike.errors import OutputNotWritable
+from felixlike.errors import InvalidWeights, OutputNotWritable
 
 
 def add_parser(commands: Any) -> None:
@@ -31,6 +33,14 @@ def add_parser(commands: Any) -> None:
         "module, or a module and example inputs), a .pt2 file or a .onnx file.",
     )
     add_model(parser)
+    parser.add_argument(
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=1..128",
+        help="a size that differs between calls, for names in --shape: --shape x=1xT --dim T=1..128; also a list: "
+        "T=16,32,64; may be repeated",
+    )
     parser.add_argument(
         "--rounds", type=int, help="rounds of one task each; limits are totals over all runs with a store"
     )
@@ -62,6 +72,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--tolerance", type=float, help="largest error of the outputs, relative to the largest one, due to --precision"
+    )
+    parser.add_argument(
+        "--weights", metavar="PATH", help="weights of the cost model, from felixlike train; default: the shipped ones"
     )
     parser.add_argument("--tracker", metavar="HOST:PORT", help="measure on the servers of this tracker")
     parser.add_argument("--key", help="key of these servers")
@@ -116,37 +129,24 @@ def _tune(options: argparse.Namespace) -> int:
     from felixlike.errors import SearchFailedWarning, VerificationFailed
 
     if options.output is not None:
-        runtime.check_writable(options.output)
+        inputs = (options.store, options.weights, options.sia, file_of(options.model))
+        runtime.check_writable(options.output, *filter(None, inputs))
         runtime.linker()
-    model, shapes = read_model(options) if options.in_background_of is None else _written_for_us(options)
+    read = _read if options.in_background_of is None else _written_for_us
+    model, shapes, dynamic = read(options)
     from felixlike.api import optimize  # slow to import, so it comes after errors in the model
 
+    settings: dict[str, Any] = {name: getattr(options, name) for name in _SETTINGS}
+    settings |= {"progress": not options.quiet, "threads": None}
+    planner = _planner(options)
     if options.store is not None and options.in_background_of is None:
+        _check(settings)  # a command with wrong options must not replace the one to resume
         _remember_command(options)
     path = None if options.output is None else checks.path(options.output, "output", error=OutputNotWritable)
     failure = ""
     with _warnings_as_sentences() as warned, FirstCopy(path) as first:
         try:
-            tuned = optimize(
-                model,
-                shapes,
-                options.rounds,
-                target=options.target,
-                strategy=options.strategy,
-                space=options.space,
-                trials=options.trials,
-                seconds=options.seconds,
-                effort=options.effort,
-                store=options.store,
-                seed=options.seed,
-                progress=not options.quiet,
-                tracker=options.tracker,
-                key=options.key,
-                precision=options.precision,
-                tolerance=options.tolerance,
-                compare=options.compare,
-                planner=_planner(options),
-            )
+            tuned = optimize(model, shapes, dynamic_shapes=dynamic, planner=planner, **settings)
         except VerificationFailed as error:
             if error.optimized is None:
                 raise
@@ -163,6 +163,23 @@ def _tune(options: argparse.Namespace) -> int:
         if saved_path is not None:
             print(f"Saved to {saved_path}.")
     return int(bool(failure) or saved_path != path or SearchFailedWarning in warned)
+
+
+_SETTINGS = (
+    *("target", "strategy", "space", "rounds", "trials", "seconds", "effort", "store", "seed", "tracker", "key"),
+    *("precision", "tolerance", "weights", "compare"),
+)
+"""Options that `optimize` has under the same name."""
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    """Raise the errors of wrong options that `optimize` would raise."""
+    from felixlike.costmodel import load_weights
+    from felixlike.tuning.config import RunConfig
+
+    RunConfig.checked(**settings)
+    if settings["weights"] is not None:
+        load_weights(checks.path(settings["weights"], "weights", error=InvalidWeights))
 
 
 def _planner(options: argparse.Namespace) -> Any:
@@ -194,7 +211,16 @@ def _weights(options: argparse.Namespace) -> Any:
         ) from None
 
 
-def _written_for_us(options: argparse.Namespace) -> tuple[Any, None]:
+def _read(options: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """Return the model, its shapes, and which of its sizes are dynamic. Raise InvalidDim."""
+    if not options.dim:
+        return *read_model(options), None
+    dims = parse_dims(options.dim)
+    model, shapes = read_model(options, example_sizes(dims))
+    return model, shapes, dynamic_shapes(shapes if options.shape else None, dims)
+
+
+def _written_for_us(options: argparse.Namespace) -> tuple[Any, None, None]:
     """Return the program that the process in whose background this one tunes has written into a folder of its own.
 
     It may have symbolic sizes, which are not opened in files of unknown origin, or draw random numbers.
@@ -205,7 +231,7 @@ def _written_for_us(options: argparse.Namespace) -> tuple[Any, None]:
     from felixlike.frontend import import_model
 
     program = torch.export.load(options.model)
-    return (program if is_dynamic_program(program) else import_model(program, random=True)), None
+    return (program if is_dynamic_program(program) else import_model(program, random=True)), None, None
 
 
 @contextlib.contextmanager
@@ -242,6 +268,8 @@ def _remember_command(options: argparse.Namespace) -> None:
         command["output"] = str(checks.path(options.output, "output", error=OutputNotWritable).absolute())
     if options.sia is not None and Path(options.sia).exists():
         command["sia"] = str(Path(options.sia).absolute())
+    if options.weights is not None:
+        command["weights"] = str(checks.path(options.weights, "weights", error=InvalidWeights).absolute())
     with records.open(options.store) as store:
         if store.path is not None:
             store.note_command(json.dumps({**command, MARK: authorship.mark(store.path, command)}))
@@ -253,6 +281,7 @@ _NOTHING = type(None)
 KEPT: Mapping[str, type | tuple[type, ...]] = {
     "model": str,
     "shape": list,
+    "dim": list,
     "target": str,
     "rounds": (int, _NOTHING),
     "trials": (int, _NOTHING),
@@ -268,6 +297,7 @@ KEPT: Mapping[str, type | tuple[type, ...]] = {
     "tolerance": (int, float, _NOTHING),
     "planner": (str, _NOTHING),
     "sia": (str, _NOTHING),
+    "weights": (str, _NOTHING),
 }
 """Options that `felixlike resume` needs, with the types of their values."""
 
@@ -275,12 +305,12 @@ MARK = "mark"
 """Key of the authorship mark, saved beside the options in the store."""
 
 
-def read_model(options: argparse.Namespace) -> tuple[Any, Any]:
+def read_model(options: argparse.Namespace, dims: Mapping[str, int] = MappingProxyType({})) -> tuple[Any, Any]:
     """Return the model that the command line names, and its shapes, its example inputs, or None.
 
-    Raise InvalidModel or InvalidShape.
+    dims: Example sizes of the names in shapes. Raise InvalidModel or InvalidShape.
     """
     from felixlike.frontend import parse_shapes
 
     model, examples = model_from(options.model)
-    return model, parse_shapes(options.shape) if options.shape else examples
+    return model, parse_shapes(options.shape, dims) if options.shape else examples

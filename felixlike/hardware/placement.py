@@ -18,11 +18,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.errors import ForkedProcess
+from felixlike._util.wording import shown
+from felixlike.errors import ForkedProcess, InvalidOption
 from felixlike.hardware.probe import usable_cores, usable_processors
 
 VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS")
 """Environment variables that may set the number of threads of a call. The first with a number above zero counts."""
+
+MOST_THREADS = 1024
+"""Upper limit on threads per call. Chosen by hand."""
 
 _ANYWHERE = -1
 """Processor number on systems that do not provide it."""
@@ -63,9 +67,21 @@ _here = _Here()
 
 
 def threads() -> int:
-    """Return the number of threads of a call: the environment's, else one for each core this process may use."""
+    """Return the number of threads of a call: the environment's, else one for each core this process may use.
+
+    Raises InvalidOption if the environment's is above `MOST_THREADS`.
+    """
     variable = asked_by()
-    return usable_cores() if variable is None else _number(os.environ[variable])
+    if variable is None:
+        return usable_cores()
+    count = _number(os.environ[variable])
+    if count > MOST_THREADS:
+        raise InvalidOption(
+            f"expected at most {MOST_THREADS} threads, got {shown(os.environ[variable])}",
+            where=variable,
+            remedy="set it to the number of cores, or unset it",
+        )
+    return count
 
 
 def asked_by() -> str | None:
@@ -213,7 +229,7 @@ def _bind(thread: int, processors: frozenset[int]) -> None:
 def _number(text: str) -> int:
     """Return the number of threads in a variable's text, 0 for none. OpenMP's may be a list, one number a level."""
     first = text.split(",")[0].strip()
-    return int(first) if first.isdecimal() else 0
+    return int(first[:9]) if first.isdecimal() else 0  # the first digits are enough for `MOST_THREADS`
 
 
 def _ask_processor() -> Callable[[], int]:

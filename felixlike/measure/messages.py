@@ -36,7 +36,10 @@ def receive(channel: socket.socket, *, most: int | None = None) -> Message:
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
     if most is not None and length > most:
         raise ValueError(f"the message has {length} bytes, the limit is {most}")
-    message = json.loads(_exactly(channel, length))
+    try:
+        message = json.loads(_exactly(channel, length))
+    except RecursionError:
+        raise ValueError("the message is nested too deeply") from None
     if not isinstance(message, dict):
         raise ValueError(f"expected a JSON object, got {kind_of(message)}")
     return message

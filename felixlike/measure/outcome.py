@@ -1,7 +1,8 @@
 """Convert a candidate's last message into its Measurement."""
 
-from math import inf, nan
+from math import inf, isfinite, nan
 
+from felixlike._util.wording import shown
 from felixlike.errors import InvalidSchedule
 from felixlike.hardware.occupancy import Kernel
 from felixlike.measure.evaluator import seconds_of, variation
@@ -16,7 +17,7 @@ _MESSAGE_CHARACTERS = 300
 def measurement(
     answer: Message, *, build_seconds: float, run_seconds: float, timing: Timing | None = None
 ) -> Measurement:
-    """Return the Measurement of an answer.
+    """Return the Measurement of an answer. Times that no clock measures make it a RUN_ERROR.
 
     Args:
         answer: The candidate's message: its status and, optionally, repeats, error, message, device and kernels.
@@ -25,6 +26,10 @@ def measurement(
         timing: How the candidate was timed; None for the defaults of `Timing`.
     """
     repeats = tuple(answer.get("repeats", ()))
+    if not all(isinstance(repeat, int | float) and isfinite(repeat) and repeat > 0 for repeat in repeats):
+        # A server may answer anything, and a negative time would be the best one for ever.
+        message = f"its times are impossible: {shown(list(repeats))}"
+        answer, repeats = {**answer, "status": Status.RUN_ERROR, "message": message}, ()
     seconds = inf
     if answer["status"] is Status.OK:
         seconds = seconds_of(repeats, timing or Timing()) if repeats else nan

@@ -21,7 +21,7 @@ from felixlike._util import scratch
 from felixlike._util.mounts import is_network
 from felixlike.errors import StoreError
 from felixlike.records.migrations import upgrade
-from felixlike.records.place import MEMORY, WRITABLE, refuse
+from felixlike.records.place import MEMORY, UNCOPIED, WRITABLE, refuse
 from felixlike.records.schema import APPLICATION, TABLES, VERSION
 
 BUSY_MILLISECONDS = 30_000
@@ -34,6 +34,12 @@ The rows of larger files are checked when they are read."""
 
 _PAGE = 4096
 """Size of the smallest store, bytes: SQLite's default page."""
+
+_ATTEMPTS = 5
+"""Largest number of times that a store is copied to be read; chosen by hand."""
+
+_LOG_HEADER = 32
+"""Bytes at the start of a log that differ for each log (SQLite's file format)."""
 
 _WAL_FORMAT = b"\2\2"
 """Bytes 18 and 19 of a file in WAL mode, which is permanent until the mode is changed back (SQLite's file format)."""
@@ -165,20 +171,40 @@ class StoreFile:
             return self._address_of_copy(path)  # reading in place would share the log's index with other hosts
         if os.access(path, os.W_OK) and os.access(_folder(path), os.W_OK | os.X_OK):
             return f"{path.as_uri()}?mode=rw"  # lets SQLite remove the files that it creates beside the store
-        log = _log(path)
-        if not log.exists() or not log.stat().st_size:
+        if not any(_log_headers(path)):
             return f"{path.as_uri()}?immutable=1"
-        # SQLite needs a third file to read the log and cannot create it here, so a copy of both files is read.
+        # SQLite must write here to read the log, or to undo what a killed process has begun, so a copy is read.
         return self._address_of_copy(path)
 
     def _address_of_copy(self, path: Path) -> str:
-        """Copy the file and its log and return the copy's URI; `close` removes the copy."""
+        """Copy the file and its logs and return the copy's URI; `close` removes the copy.
+
+        They are copied again if SQLite has begun a new log meanwhile, since the copies would be of different states."""
         self._copy = scratch.folder("store")
         target = self._copy / "store"
-        shutil.copyfile(path, target)
-        if _log(path).exists():
-            shutil.copyfile(_log(path), _log(target))
-        return f"{target.as_uri()}?mode=rw"
+        try:
+            for _ in range(_ATTEMPTS):
+                before = _log_headers(path)
+                shutil.copyfile(path, target)
+                for log, copy in zip(_logs(path), _logs(target), strict=True):
+                    copy.unlink(missing_ok=True)
+                    with suppress(FileNotFoundError):
+                        shutil.copyfile(log, copy)
+                if _log_headers(path) == before:
+                    return f"{target.as_uri()}?mode=rw"
+        except OSError as error:
+            scratch.discard(self._copy)
+            raise StoreError(
+                f"{UNCOPIED}: {error.strerror}",
+                where=self.where,
+                remedy="check that it is readable, or set TMPDIR to a folder with more space",
+            ) from error
+        scratch.discard(self._copy)
+        raise StoreError(
+            f"{UNCOPIED}: another process writes much to it",
+            where=self.where,
+            remedy="read it later, or where its directory is writable",
+        )
 
     def _prepare(self) -> None:
         """Configure the connection; create the tables of a new file, upgrade those of an old one."""
@@ -262,6 +288,10 @@ class StoreFile:
                     "the file is damaged or not a store (it ends after its first bytes)"
                 )  # SQLite takes it for empty
             return 0
+        if application == version == tables == 0:
+            raise StoreError(
+                "the file is empty: nothing was saved in it", where=self.where, remedy="give the path of another file"
+            )
         if application != APPLICATION or version < 1:
             raise StoreError(
                 "the file is a SQLite database of another program",
@@ -285,10 +315,22 @@ def _is_wal(path: Path) -> bool:
         return file.read(20)[18:] == _WAL_FORMAT
 
 
-def _log(path: Path) -> Path:
-    """Return the path of SQLite's log, which lies beside the file that links resolve to."""
+def _logs(path: Path) -> tuple[Path, Path]:
+    """Return the paths of SQLite's write-ahead log and rollback journal, beside the file that links resolve to."""
     real = Path(os.path.realpath(path))
-    return real.with_name(real.name + "-wal")
+    return real.with_name(f"{real.name}-wal"), real.with_name(f"{real.name}-journal")
+
+
+def _log_headers(path: Path) -> tuple[bytes, ...]:
+    """Return the headers of SQLite's logs, which differ for each log; empty without one."""
+    return tuple(map(_header, _logs(path)))
+
+
+def _header(log: Path) -> bytes:
+    """Return the header of one log."""
+    with suppress(FileNotFoundError), log.open("rb") as file:
+        return file.read(_LOG_HEADER)
+    return b""
 
 
 def _folder(path: Path) -> Path:

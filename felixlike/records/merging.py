@@ -13,7 +13,7 @@ from pathlib import Path
 
 from felixlike._util import option_checks
 from felixlike.errors import SourceLeftOut, StoreError
-from felixlike.records.place import UNREADABLE, path_of
+from felixlike.records.place import UNCOPIED, UNREADABLE, path_of
 from felixlike.records.salvage import salvage
 from felixlike.records.schema import COLUMNS, VALUES, Row, opened, sealed
 from felixlike.records.store import Store
@@ -91,13 +91,17 @@ def _merge(store: Store, source: Path) -> Merged:
 
 
 _ITSELF = "a store cannot be merged into itself"
-_SOUND = ("the store has version", UNREADABLE, "database is locked", "unable to open")
+_SOUND = ("the store has version", UNREADABLE, UNCOPIED, "database is locked", "unable to open")
 """Beginnings of the messages of StoreErrors that are not about damage."""
 
 
 def _copy(store: Store, other: Store, where: str) -> Merged:
     """Add the rows of a file that SQLite can read; raise StoreError if it is damaged after all."""
     other.file.check(whole=False)
+    with other.file.explained():
+        orphan = other.file.execute("PRAGMA foreign_key_check").fetchone()
+    if orphan is not None:
+        raise other.file.damaged(f"the file is damaged (a row of {orphan[0]} belongs to no row of {orphan[2]})")
     counts = {table: _add(store, table, (_sealed(row, where) for row in other.rows(table))) for table in _MERGED}
     return Merged(*counts["measurements"])
 

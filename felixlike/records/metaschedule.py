@@ -96,12 +96,23 @@ def export_database(
                 written, workloads = written + count, workloads + (count > 0)
             for name in (WORKLOADS, RECORDS):
                 (Path(unfinished) / name).touch()
+            _check_written(Path(unfinished), len(database), place)
+            for name in (WORKLOADS, RECORDS):
                 os.replace(Path(unfinished) / name, place / name)
     except OSError as error:
         if isinstance(error, FelixlikeError):
             raise
         raise StoreError(str(error), where=str(place), remedy="check that the folder is writable") from error
     return Exchanged(written, 0, workloads, passed_over)
+
+
+def _check_written(folder: Path, count: int, place: Path) -> None:
+    """Raise StoreError unless a new database has `count` records and their workloads: TVM ignores a full disk."""
+    damaged: Counter[str] = Counter()
+    workloads = sum(1 for _ in _lines(folder / WORKLOADS, damaged))
+    numbers = [line[0] for line in _lines(folder / RECORDS, damaged)]
+    if damaged or len(numbers) < count or max(numbers, default=-1) >= workloads:
+        raise StoreError("the database could not be written", where=str(place), remedy="check that the disk has space")
 
 
 def import_database(

@@ -22,6 +22,9 @@ WRITABLE = "check that the file and its directory are writable, or copy the stor
 UNREADABLE = "the file is not readable"
 """The error text for a store that this user may not read."""
 
+UNCOPIED = "it cannot be copied to be read"
+"""The beginning of the error text for a store that must be copied first."""
+
 _HOW = 'give the path of a file, or ":memory:" or None for a store in memory'
 _KINDS = (
     (stat.S_ISDIR, "a directory", "give the path of a file in it"),

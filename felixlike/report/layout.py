@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from felixlike._util.wording import printable
+
 _GAP = 2
 """Spaces between two columns."""
 
@@ -28,6 +30,8 @@ _RULE = box.SIMPLE_HEAD
 
 _NARROWEST = 20
 """Smallest width for a layout, in columns. Chosen by hand. Text for narrower terminals is wider than they are."""
+_WIDEST = 10_000
+"""Largest width for a layout, in columns, since rows are padded to it. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +58,8 @@ def stream_width(stream: TextIO | None = None) -> int | None:
     """
     stream = sys.stdout if stream is None else stream
     setting = os.environ.get("COLUMNS", "")
-    if setting.isdecimal() and int(setting):
-        return max(_NARROWEST, int(setting))
+    if setting.isdecimal() and (columns := int(setting[:9])):  # the first digits are enough for `_WIDEST`
+        return min(max(_NARROWEST, columns), _WIDEST)
     try:
         if stream is None or not stream.isatty():
             return None
@@ -72,6 +76,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
         rows: One string per column and row.
         width: Terminal columns; None for no limit.
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     sizes = [max(map(text_width, cells)) for cells in zip([column.name for column in columns], *rows, strict=True)]
     least = [min(size, column.least) if column.least else size for column, size in zip(columns, sizes, strict=True)]
     visible = _visible_columns(columns, least, width)
@@ -145,6 +150,7 @@ def indented(text: str, width: int | None, *, hanging: int) -> list[str]:
 
 def _wrapped(text: str, width: int | None, first: str, later: str) -> list[str]:
     """Wrap one line. first, later: indents of the first and of later lines."""
+    text, first = printable(text), printable(first)
     if width is None or text_width(first + text) <= width:
         return [first + text]
     most = max(0, width - _NARROWEST)

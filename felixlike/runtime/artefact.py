@@ -207,7 +207,7 @@ def linked_model(kernels: Any, lowered: Any, attributes: Mapping[str, Any]) -> C
         attributes: Further arguments of `Compiled`.
 
     Raises:
-        CompilationFailed: No C compiler is found, or linking fails.
+        CompilationFailed: No C compiler is found, linking fails, or the library cannot be loaded.
         InvalidModel: The class of the outputs cannot be named in a file.
     """
     key = f"{attributes['name']}-{uuid.uuid4().hex}"
@@ -215,7 +215,16 @@ def linked_model(kernels: Any, lowered: Any, attributes: Mapping[str, Any]) -> C
     module, constants = _with_constants_apart(unopened)
     code = artefact_description.describe(unopened, constants)
     library = Library(_linked(module, kernels, unopened, code, apart=bool(constants)))
-    opened = codegen.open_library(str(library.files[artefact_file.CODE]))
+    try:
+        opened = codegen.open_library(str(library.files[artefact_file.CODE]))
+    except (*_tvm.TVM_ERRORS, OSError) as error:
+        if not isinstance(error, OSError) and not _tvm.raised_in_tvm(error):
+            raise
+        raise CompilationFailed(
+            f"the linked model cannot be loaded: {first_line(error)}",
+            where=unopened.name,
+            remedy=_remedy(library),
+        ) from error
     return Compiled(opened, lowered=lowered, library=library, constants=constants, key=key, **attributes)
 
 
@@ -343,10 +352,18 @@ def _open(
         raise InvalidArtefact(
             f"the compiled code cannot be loaded: {first_line(error)}",
             where=where,
-            remedy=_AGAIN,
+            remedy=_remedy(library),
         ) from None
     artefact_description.compare(meta, embedded, where)
     return compiled, report
+
+
+def _remedy(library: Library) -> str:
+    """Return what to do about a library that cannot be loaded."""
+    folder = library.files[artefact_file.CODE].parent
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        return f"set TMPDIR to a folder whose file system allows code to run: that of {folder} is mounted with noexec"
+    return _AGAIN
 
 
 def _open_chunks(meta: Mapping[str, Any], files: Mapping[str, bytes], constants: Constants, where: str) -> Chunked:

@@ -13,6 +13,7 @@ from typing import Any
 
 from felixlike._util.wording import choose_from
 from felixlike.errors import InvalidOption
+from felixlike.hardware.probe import free_memory_bytes
 from felixlike.tc.call import Given
 from felixlike.tc.instance import instance
 from felixlike.tc.program import Program
@@ -36,7 +37,7 @@ def random_inputs(
         seed: Seed of the random generator.
 
     Raises:
-        InvalidOption: A name in `sizes` is unknown.
+        InvalidOption: A name in `sizes` is unknown, or the tensors need more memory than is available.
         TCRangeError: No ranges can be inferred for these sizes.
     """
     import torch
@@ -52,6 +53,16 @@ def random_inputs(
         for parameter in program.parameters
     ]
     made = instance(program, signature)
+    tensors = [(tensor.shape, tensor.dtype) for tensor in signature]
+    tensors += [(made.ranges.shape(output.name), output.dtype) for output in program.outputs]
+    needed = sum(math.prod(shape) * getattr(torch, dtype).itemsize for shape, dtype in tensors)
+    free = free_memory_bytes()
+    if free is not None and needed > free:
+        raise InvalidOption(
+            f"the inputs and outputs need {needed / 2**30:.1f} GiB, but only {free / 2**30:.1f} GiB are available",
+            where=program.name,
+            remedy="use smaller sizes",
+        )
     least = min([size for tensor in signature for size in tensor.shape], default=otherwise)
 
     def filled(shape: tuple[int, ...], dtype: str) -> Any:

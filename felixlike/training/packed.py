@@ -42,6 +42,12 @@ def opened(path: str | Path) -> Iterator[Store]:
             raise StoreError(
                 "the file is damaged or not an xz file", where=str(source_path), remedy="copy or download it again"
             ) from error
+        except OSError as error:
+            raise StoreError(
+                f"the file cannot be unpacked: {error.strerror or error}",
+                where=str(source_path),
+                remedy="check the path, and that TMPDIR has space",
+            ) from error
         with records.open(plain, read_only=True) as store:
             yield store
 

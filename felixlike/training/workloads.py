@@ -6,6 +6,7 @@ The input is lines, the output modules with example inputs. The shipped weights 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -86,7 +87,7 @@ def _line(words: list[str], where: str) -> Line:
         name, sign, value = option.partition("=")
         if name == "after" and value in _AFTER:
             after = value
-        elif name in known.sizes and sign and value.isascii() and value.isdigit() and int(value) > 0:
+        elif name in known.sizes and sign and re.fullmatch(r"0*[1-9]\d{0,17}", value, re.ASCII):
             sizes[name] = int(value)
         else:
             raise InvalidOption(

@@ -19,16 +19,13 @@ from felixlike._util.deadline import Deadline
 from felixlike.codegen import KernelObject
 from felixlike.errors import InvalidOption
 from felixlike.hardware import device_name, kind_of, require_real, require_runnable, resolve_target, simulated
-from felixlike.hardware.placement import pin_threads
+from felixlike.hardware.placement import MOST_THREADS, pin_threads
 from felixlike.measure import Limits, MeasurePool, Pool, RpcPool, SimulatedPool
 from felixlike.measure.rpc.tracker import check_servers
 from felixlike.report import make_progress
 from felixlike.search import Strategy, make_strategy
 from felixlike.symbolic import SpaceName, check_space
 from felixlike.tuning.budget import Budget, Effort
-
-_MOST_THREADS = 1024
-"""Upper limit on threads per call. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,4 +169,4 @@ def check_threads(count: Any) -> int | None:
     """
     if count is None:
         return None
-    return option_checks.whole(count, "threads", least=1, most=_MOST_THREADS, otherwise="None")
+    return option_checks.whole(count, "threads", least=1, most=MOST_THREADS, otherwise="None")

@@ -18,6 +18,7 @@ import pytest
 
 from felixlike import _tvm, codegen
 from felixlike._tvm.parallel_launch import _functions
+from felixlike._util import scratch
 from felixlike.codegen.build import Builder, function
 from felixlike.hardware import placement, resolve_target
 from felixlike.hardware.probe import usable_cores
@@ -155,6 +156,23 @@ def test_a_failed_task_is_an_error_of_the_loop(failing: int) -> None:
         return [_functions().launch(launched, None, 0) != 0 for _ in range(100)]
 
     assert _in_a_thread(run) == [True] * 100
+
+
+def test_the_functions_are_compiled_where_only_memory_is_writable() -> None:
+    """As in a container whose file systems are read-only, except the one in memory."""
+    program = """
+import tempfile
+
+def none():
+    raise FileNotFoundError("no usable temporary directory")
+
+tempfile.gettempdir = none
+from felixlike import _tvm
+_tvm.prepare_launch()
+"""
+    if not scratch.MEMORY_FOLDER.is_dir():
+        pytest.skip("this system has no file system in memory")
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_workers_end_with_their_thread() -> None:

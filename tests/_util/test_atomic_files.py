@@ -59,6 +59,19 @@ def test_writing_through_a_link_replaces_its_target(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "there").iterdir()] == ["v1.flx"]
 
 
+def test_a_file_does_not_replace_an_input(tmp_path: Path) -> None:
+    path, new = tmp_path / "store", tmp_path / "new"
+    path.touch()
+    (tmp_path / "symbolic").symlink_to(path)
+    (tmp_path / "hard").hardlink_to(path)
+    for name in ("store", "symbolic", "hard"):
+        with pytest.raises(OutputNotWritable, match=rf"{name}: it would overwrite {path}\. give it another name"):
+            check_writable(tmp_path / name, new, path)
+    with pytest.raises(OutputNotWritable, match=f"it would overwrite {new}"):
+        check_writable(new, path, new)
+    assert check_writable(new, path, tmp_path / "other") == new
+
+
 def test_broken_links_are_refused(tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to(tmp_path / "two")
     (tmp_path / "two").symlink_to(tmp_path / "one")

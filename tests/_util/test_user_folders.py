@@ -168,6 +168,19 @@ def test_waiting_for_a_lock_ends_at_the_time_limit(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_folder_made_for_a_lock_is_private(own_cache: Path, recwarn: pytest.WarningsRecorder) -> None:
+    folder = user_folders.cache_folder()
+    assert folder is not None
+    before = os.umask(0o002)
+    try:
+        with user_folders.locked(folder / "x.lock") as held:
+            assert held
+    finally:
+        os.umask(before)
+    assert cache.write("kind", "name", b"content")
+    assert not recwarn.list
+
+
 def test_a_lock_excludes_other_threads_although_its_file_is_removed(tmp_path: Path) -> None:
     path, inside, most = tmp_path / "x.lock", [0], [0]
 

@@ -99,6 +99,8 @@ def test_a_failing_network_does_not_stop_the_others(
         (["mlp", "--against", "eager,tensorflow"], "--against: .*'tensorflow'"),
         (["mlp", "--output", "nowhere/networks.json"], "nowhere/networks.json: "),
         (["--shape", "x=1x2"], "--shape is for a model of yours"),
+        (["--curves", "--precision", "bfloat16"], "--precision does not go with --curves"),
+        (["--seeds", "0"], "--seeds is for --curves"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import shutil
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from pages import Read
 from support.stores import fill
 
+from felixlike._util import cache, scratch
 from felixlike.cli import doctor, main
+from felixlike.errors import OutputNotWritable
 from felixlike.hardware import placement, probe
 from felixlike.hardware.placement import Share
 
@@ -105,11 +111,23 @@ def test_quiet_prints_nothing(file: Path, capsys: pytest.CaptureFixture[str]) ->
         (["export", "nowhere.sqlite", "{file}.db"], "nowhere.sqlite: "),
         (["export", str(OLD), "{file}.db", "--best", "-1"], "--best.* -1"),
         (["import", "nowhere", "{file}.sqlite"], "nowhere.*database_workload.json"),
+        (["tune", "{file}:small", "--output", "{file}"], "{file}: it would overwrite {file}"),
+        (["tune", "{file}:small", "--output", "{file}.new", "--store", "{file}.new"], "it would overwrite {file}.new"),
+        (["train", str(OLD), "--output", str(OLD)], f"{OLD}: it would overwrite"),
+        (["show", "{file}.empty"], "{file}.empty: the file is empty: nothing was saved"),
+        (["resume", "{file}.empty"], "{file}.empty: the file is empty: nothing was saved"),
+        (["compare", "nowhere.sqlite.xz"], "nowhere.sqlite.xz: the file cannot be unpacked: No such file"),
+        (["tune", "{file}:small", "--shape", f"x={'9' * 5000}"], "cannot parse the sizes"),
+        (["collect", "--list", "--part", "²/3"], "expected --part I/N, got '²/3'"),
+        (["collect", "--list", "--part", f"1/{'9' * 5000}"], "expected --part I/N"),
+        (["collect", "--list", "--workloads", "{file}.workloads"], "{file}.workloads, line 1: invalid option"),
     ],
 )
 def test_errors_are_one_sentence_without_a_traceback(
     arguments: list[str], words: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path(f"{file}.empty").touch()  # a store whose first process was killed
+    Path(f"{file}.workloads").write_text(f"dense rows={'9' * 5000}\n")
     assert main([a.replace("{file}", str(file)) for a in arguments]) == 1
     error = capsys.readouterr().err
     assert error.splitlines()[-1].startswith("felixlike: ")
@@ -283,6 +301,37 @@ def test_doctor_names_the_described_machine(
     monkeypatch.setenv("FELIXLIKE_DEVICE", "graviton")
     assert main(["doctor"]) != 0
     assert re.search("FELIXLIKE_DEVICE: .*'graviton'.* zen3,", capsys.readouterr().err)
+
+
+def test_doctor_checks_the_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = doctor._temporary_files()
+    assert not finding.problem
+    assert finding.value.startswith(f"{tempfile.gettempdir()}, ")
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC, f_bavail=2**18, f_frsize=4096))
+    finding = doctor._temporary_files()
+    assert finding.value.endswith(", 1.0 GiB free")
+    assert "noexec" in finding.problem
+    assert not finding.fatal
+
+    def refuse(purpose: str) -> NoReturn:
+        raise OutputNotWritable(f"no folder for {purpose}", where="TMPDIR")
+
+    monkeypatch.setattr(scratch, "folder", refuse)
+    finding = doctor._temporary_files()
+    assert (finding.problem, finding.fatal) == ("no folder for doctor", True)
+
+
+def test_doctor_checks_that_the_cache_is_private(own_cache: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        assert not doctor._cache().problem
+    finally:
+        os.umask(before)
+    assert cache.write("kind", "name", b"content")
+    own_cache.chmod(0o775)
+    finding = doctor._cache()
+    assert finding.problem.startswith("other users may write to it (mode 775)")
+    assert "Remove it" in finding.remedy
 
 
 def test_doctor_names_problems_and_remedies(

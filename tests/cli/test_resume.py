@@ -6,6 +6,8 @@ import json
 import os
 import platform
 import pty
+import pwd
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import pytest
 
 from felixlike import records
 from felixlike.cli import authorship, main
+from felixlike.costmodel.weights import shipped
 from felixlike.records.schema import sealed
 
 MODEL = """
@@ -142,10 +145,60 @@ def test_without_a_key_file_the_command_is_not_run(
     assert not _ran(file)
 
 
+def test_a_user_without_a_home_has_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "runs.sqlite"
+
+    def unknown(_: int) -> Any:
+        raise KeyError("getpwuid(): uid not found")
+
+    for name in ("XDG_DATA_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert authorship.mark(store, {}) == ""
+    assert not authorship.is_ours("", store, {})
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_command_of_this_user_with_fewer_options_is_run(store: Path, file: Path) -> None:
+    """As an earlier version of felixlike stored it."""
+
+    def earlier(command: dict[str, Any]) -> None:
+        del command["weights"], command["mark"]
+        command["mark"] = authorship.mark(store, command)
+
+    _change(store, earlier)
+    assert main(["resume", str(store), "--quiet"]) == 0
+    assert _ran(file)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["--strategy", "nope"], ["--trials", "-1"], ["--target", "nope"], ["--planner", "nope"], ["--weights", "nope.pt"]],
+)
+def test_a_refused_command_is_not_the_one_to_resume(wrong: list[str], store: Path, file: Path) -> None:
+    assert main(["tune", f"{file}:small", "--shape", "input=2x8", "--store", str(store), "--quiet", *wrong]) == 1
+    with records.open(store) as opened:
+        assert len(opened.commands()) == 1
+
+
+def test_weights_are_resumed(store: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copyfile(str(shipped("cpu")), tmp_path / "mine.pt")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--shape", "input=2x8", "--trials", "0", "--store", str(store), "--quiet", "--weights", "mine.pt"]
+    assert main(["tune", f"{file}:small", *arguments]) == 0
+    with records.open(store) as opened:
+        assert json.loads(opened.commands()[-1])["weights"] == str(tmp_path / "mine.pt")
+    (tmp_path / "mine.pt").unlink()
+    assert main(["resume", str(store), "--quiet"]) == 1
+
+
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a model of another kind": (lambda noted: noted.update(model=["x"]), "model is a list"),
     "trials of another kind": (lambda noted: noted.update(trials=True), "trials is a bool"),
     "a shape of another kind": (lambda noted: noted.update(shape=[1]), "shape is "),
+    "a dimension of another kind": (lambda noted: noted.update(dim=[1]), "dim is "),
     "a name missing": (lambda noted: noted.pop("target"), "'target'"),
     "hidden text": (lambda noted: noted.update(output="x\x1b[2K"), "unprintable"),
     "turned text": (lambda noted: noted.update(output="x\u202etxt"), "unprintable"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from felixlike.cli import main
+from felixlike.tc import trial
 
 _PROGRAM = """# a product, and what is accumulated into
 def mm(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }
@@ -46,6 +47,8 @@ def test_accumulated_outputs_and_indices_get_generated_inputs(file: Path, capsys
         ([], "3 definitions: mm, more, wrong"),
         (["--name", "mm", "--size", "Q=3"], "size 'Q'"),
         (["--name", "mm", "--size", "M=0"], "--size: .*'M=0'"),
+        (["--name", "mm", "--size", f"M={'9' * 5000}"], "--size: .*with a positive size"),
+        (["--name", "mm", "--store", "runs.sqlite"], "--store is for --tune"),
     ],
 )
 def test_errors_of_definitions_and_sizes_are_reported(
@@ -53,6 +56,14 @@ def test_errors_of_definitions_and_sizes_are_reported(
 ) -> None:
     assert main(["tc", str(file), *arguments]) == 1
     assert re.search(words, " ".join(capsys.readouterr().err.split()))
+
+
+def test_sizes_beyond_the_memory_are_reported(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "free_memory_bytes", lambda: 2**30)
+    assert main(["tc", str(file), "--name", "mm", "--size", "M=16384", "--size", "N=16384"]) == 1
+    assert "mm: the inputs and outputs need 1.0 GiB, but only 1.0 GiB are available" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,16 @@ def test_all_output_can_be_written_in_ascii(arguments: list[str], store: str, mo
     out.flush()
     assert out.buffer.getvalue().isascii()
     assert len(out.buffer.getvalue()) > 50
+
+
+def test_names_in_files_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "runs.sqlite"
+    with records.open(path) as connection:
+        connection.append(replace(TASK, name="\x1b]0;title\x07"), record(timed(2e-6)))
+    assert main(["show", str(path)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    assert main(["show", "\x1b[2J"]) == 1
+    assert "\x1b" not in capsys.readouterr().err
 
 
 def test_an_error_handler_of_the_stream_is_not_replaced(monkeypatch: pytest.MonkeyPatch, store: str) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from felixlike.hardware.placement import Share, apart, shares, within
+from felixlike.cli import doctor
+from felixlike.errors import InvalidOption
+from felixlike.hardware.placement import Share, apart, shares, threads, within
 from felixlike.hardware.probe import usable_cores, usable_processors
 
 CORES = usable_processors()
@@ -116,6 +118,16 @@ def test_thread_counts_below_and_above_the_number_of_cores() -> None:
     assert (many["threads"], many["apart"], many["unchanged"]) == (usable_cores() + 1, False, True)
     used = set().union(*many["placed"][1:])
     assert used >= set().union(*CORES) - set(many["placed"][0]) - set().union(*[c for c in CORES if c & used])
+
+
+@pytest.mark.parametrize("count", ["1025", "9" * 5000])
+def test_a_huge_number_of_threads_is_refused(monkeypatch: pytest.MonkeyPatch, count: str) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", "1024")
+    assert threads() == 1024
+    monkeypatch.setenv("TVM_NUM_THREADS", count)
+    with pytest.raises(InvalidOption, match=r"^TVM_NUM_THREADS: expected at most 1024 threads, got '"):
+        threads()
+    assert doctor._threads().problem.startswith("TVM_NUM_THREADS: ")
 
 
 @needs_two_cores

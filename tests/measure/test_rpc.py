@@ -2,7 +2,9 @@
 
 import math
 import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,25 @@ def test_candidates_of_a_killed_server_move_to_another(loopback: Loopback) -> No
         loopback.kill(last)
         with pytest.raises(WorkerFailed, match=r"'mortal'.*`python -m tvm\.exec"):
             list(stream)
+
+
+def test_a_candidate_whose_session_dies_on_this_machine_runs_again(pool: RpcPool) -> None:
+    """As where a server sends what ends TVM's client: this says nothing about the candidate."""
+    processes = pool._remote._processes
+
+    def kill() -> None:
+        sessions: list[Any] = []
+        while not sessions:
+            time.sleep(0.1)
+            sessions = [trial for trial in tuple(processes.under_way) if "server" in trial.request]
+        time.sleep(0.2)
+        os.kill(sessions[0]._process, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    (measurement,) = pool.measure(TASK, [calling(FUNC, "usleep", 1_000_000)])
+    killer.join()
+    assert measurement.status is Status.WRONG
 
 
 def test_servers_of_another_kind_are_refused(loopback: Loopback) -> None:

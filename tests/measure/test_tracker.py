@@ -4,9 +4,13 @@ import errno
 import os
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from felixlike import _tvm
 from felixlike.errors import InvalidOption, TrackerFailed, WorkerFailed
 from felixlike.hardware import resolve_target
 from felixlike.measure import RpcPool
@@ -53,6 +57,58 @@ def test_a_server_that_is_not_a_tracker_is_an_error(words: bytes) -> None:
         with pytest.raises(TrackerFailed, match="tracker of this version of TVM"):
             Tracker(f"127.0.0.1:{listening.getsockname()[1]}").servers()
         thread.join()
+
+
+@contextmanager
+def _tracker(value: Any) -> Iterator[Tracker]:
+    """Run a tracker that answers one request with this value."""
+    base = _tvm.rpc.base
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(base.recvall(connection, 4))
+                base.recvjson(connection)
+                base.sendjson(connection, [base.TrackerCode.SUCCESS, value])
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield Tracker(f"127.0.0.1:{listening.getsockname()[1]}")
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        None,
+        [],
+        {"queue_info": {}},
+        {"queue_info": [], "server_info": []},
+        {"queue_info": {"cpu": {"free": "many"}}, "server_info": []},
+        {"queue_info": {}, "server_info": [{"key": "server:cpu", "addr": "nowhere"}]},
+        {"queue_info": {}, "server_info": [{"key": "server:cpu", "addr": ["127.0.0.1", 2**16]}]},
+    ],
+)
+def test_a_malformed_summary_is_an_error(summary: Any) -> None:
+    with _tracker(summary) as tracker, pytest.raises(TrackerFailed, match="the tracker's reply is malformed"):
+        tracker.servers()
+
+
+@pytest.mark.parametrize("grant", [None, [], ["127.0.0.1", "x", "key"], ["127.0.0.1", 2**16, "key"], ["", 1, 2, 3]])
+def test_a_malformed_grant_is_an_error(grant: Any) -> None:
+    malformed = pytest.raises(TrackerFailed, match="the tracker's reply is malformed")
+    with _tracker(grant) as tracker, tracker.request("cpu") as request, malformed:
+        request.grant()
+
+
+def test_no_more_servers_are_free_than_there_are() -> None:
+    summary = {
+        "queue_info": {"cpu": {"free": 10**9}},
+        "server_info": [{"key": "server:cpu", "addr": ["127.0.0.1", 9090]}],
+    }
+    with _tracker(summary) as tracker:
+        assert tracker.servers()["cpu"].free == 1
 
 
 def test_patience_is_positive() -> None:

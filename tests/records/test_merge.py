@@ -72,8 +72,21 @@ def test_merging_a_store_into_itself_or_from_no_store_is_an_error(tmp_path: Path
         with pytest.raises(StoreError, match=r"text: .*file is not a database.*none of its measurements"):
             records.merge(store, tmp_path / "text")
         (tmp_path / "empty").touch()
-        with pytest.raises(StoreError, match=r"empty: .*another program"):
+        with pytest.raises(StoreError, match=r"empty: the file is empty: nothing was saved"):
             records.merge(store, tmp_path / "empty")
+
+
+def test_measurements_of_a_workload_that_is_missing_are_merged(tmp_path: Path) -> None:
+    path = tmp_path / "one.db"
+    fill(path, 8)
+    with sqlite3.connect(path) as connection:  # SQLite checks references only on request
+        connection.execute("DELETE FROM workloads WHERE key = ?", (TASK.key,))
+    connection.close()
+    with records.open() as store:
+        merged = records.merge(store, path)
+        assert (merged.added, merged.lost) == (8, 0)
+        assert "a row of measurements belongs to no row of workloads" in merged.damage
+        assert sorted(workload.name for workload in store.workloads()) == ["(lost)", OTHER.name]
 
 
 def test_a_store_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import resource
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,25 @@ def test_only_the_best_records_of_a_device_and_target_are_exported(tmp_path: Pat
         assert export_database(store, tmp_path / "abroad", device="another").records == 0
         other = export_database(store, tmp_path / "gpu", target="sm_90", device="another")
         assert other.passed_over == {"of another target": 1}
+
+
+@pytest.mark.parametrize("most", [0, 2**12, 2**14])
+def test_an_export_to_a_full_disk_is_an_error(tmp_path: Path, most: int) -> None:
+    """TVM, which writes the files, does not notice it."""
+    task = _task()
+    sketch = sketches(task)[0]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with records.open() as store:
+        for i, point in enumerate(sketch.sample(6, 0).tolist()):
+            store.append(task, records.make_record(task, sketch.key, point, _ok(1e-3 * (6 - i))), sketch)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+        try:
+            with pytest.raises(StoreError, match=rf"{tmp_path}/full: .*disk has space"):
+                export_database(store, tmp_path / "full")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert not list((tmp_path / "full").iterdir())
+        assert export_database(store, tmp_path / "full").records == 6
 
 
 def _ok(seconds: float) -> Any:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
+import sqlite3
 from pathlib import Path
 
 import pytest
 from support.stores import TASK, fill, record, timed, told
 
 from felixlike import records
-from felixlike.errors import StoreError
+from felixlike.errors import SourceLeftOut, StoreError
 from felixlike.report import RunLog
 
 
@@ -134,3 +136,70 @@ def test_the_log_of_a_read_only_store_is_read(tmp_path: Path, monkeypatch: pytes
     with records.open() as other:
         assert records.merge(other, copied).added == 4
     assert sorted(p.name for p in copied.parent.iterdir()) == ["store.db", "store.db-wal"]
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_store_is_copied_again_if_a_new_log_begins_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    path, copy, copies = tmp_path / "store.db", shutil.copyfile, list[Path]()
+    fill(path, 3)
+    with records.open(path) as writer:
+        writer.extend(TASK, [record(timed(2.0), point=(step,)) for step in range(200)])
+
+        def disturbed(source: Path, target: Path) -> None:
+            copy(source, target)
+            if source == path and len(copies) < times:
+                copies.append(target)
+                writer.file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                writer.append(TASK, record(timed(2.0), point=(1000 + len(copies),)))
+
+        monkeypatch.setattr(shutil, "copyfile", disturbed)
+        monkeypatch.setattr(os, "access", denied(tmp_path))
+        if times == 1:
+            with records.open(path, read_only=True) as store:
+                assert len(list(store.measurements())) == store.count() == 204
+        else:
+            with pytest.raises(StoreError, match=r"store\.db: .*another process writes much"):
+                records.open(path, read_only=True)
+            with records.open() as other, pytest.raises(SourceLeftOut, match="another process writes much"):
+                records.merge(other, path)
+    assert copies
+    assert not any(target.parent.exists() for target in copies)
+
+
+def test_a_store_that_cannot_be_copied_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "store.db"
+    fill(path, 3)
+    with records.open(path) as writer:
+        writer.append(TASK, record(timed(2.0)))
+        monkeypatch.setattr(shutil, "copyfile", full)
+        monkeypatch.setattr(os, "access", denied(tmp_path))
+        with pytest.raises(StoreError, match=r"store\.db: .*No space left on device.*TMPDIR"):
+            records.open(path, read_only=True)
+
+
+def test_what_a_killed_process_has_begun_is_undone_in_a_read_only_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a store with a rollback journal, as on network file systems."""
+    path, killed = tmp_path / "store.db", tmp_path / "killed" / "store.db"
+    killed.parent.mkdir()
+    with records.open(path) as store:
+        store.extend(TASK, [record(timed(2.0), point=(step,)) for step in range(200)])
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = DELETE")
+    connection.execute("PRAGMA cache_size = 1")  # so that changed pages are written before the end
+    connection.execute("BEGIN")
+    connection.execute("UPDATE measurements SET message = 'not committed'")
+    for end in ("", "-journal"):
+        shutil.copy(f"{path}{end}", f"{killed}{end}")
+    connection.close()
+    assert b"not committed" in killed.read_bytes()
+    monkeypatch.setattr(os, "access", denied(killed.parent))
+    with records.open(killed, read_only=True) as store:
+        assert [r.measurement.message for r in store.measurements()] == [""] * 200
+    assert sorted(p.name for p in killed.parent.iterdir()) == ["store.db", "store.db-journal"]

@@ -117,3 +117,18 @@ def test_the_width_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns, width in (("40", 40), ("3", 20), ("0", None), ("x", None), ("", None)):
         monkeypatch.setenv("COLUMNS", columns)
         assert stream_width(io.StringIO()) == width
+
+
+@pytest.mark.parametrize("setting", ["1000000000", "9" * 5000])
+def test_a_huge_width_is_limited(monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    monkeypatch.setenv("COLUMNS", setting)
+    assert stream_width(io.StringIO()) == 10_000
+    assert table(COLUMNS, ROWS, 10_000) == table(COLUMNS, ROWS, None)
+
+
+def test_names_cannot_control_the_terminal() -> None:
+    name = "\x1b]0;title\x07\x1b[2J\u202ea\x9b2K\rb"
+    rows = [(name, *row[1:]) for row in ROWS]
+    for lines in (table(COLUMNS, rows, None), table(COLUMNS, rows, 40), paragraph(name, None), paragraph(name, 20)):
+        assert all(line.isprintable() for line in lines)
+    assert entry(f"{name}: ", name, 30, column=4)[0].isprintable()

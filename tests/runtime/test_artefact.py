@@ -13,6 +13,7 @@ import zipfile
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -389,6 +390,15 @@ def test_a_deleted_model_frees_its_library_file_and_memory(saved: Path) -> None:
 def test_a_damaged_library_is_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidArtefact, match=r"edited\.felix: the compiled code "):
         load(edited(saved, tmp_path, lambda meta: None, library=b"\x7fELF torn"))
+
+
+def test_a_folder_that_does_not_allow_code_is_named(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn = edited(saved, tmp_path, lambda meta: None, library=b"\x7fELF torn")
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    with pytest.raises(InvalidArtefact, match=r"set TMPDIR to .* is mounted with noexec"):
+        load(torn)
 
 
 def test_a_full_disk_while_loading_is_reported(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,3 +286,14 @@ def test_a_kernel_that_reads_a_view_of_an_input_checks_its_arguments() -> None:
     symbols = codegen.reads_inputs(compile_model(imported).lowered)
     assert len(symbols) == 1
     assert symbols < {task.name for task in imported.tasks}
+
+
+def test_a_linked_model_that_cannot_be_loaded_runs_in_memory(layers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a folder for temporary files that is mounted with noexec."""
+    if c_compiler() is None:
+        pytest.skip("linking needs a C compiler")
+    model, x, imported = layers
+    monkeypatch.setattr(codegen, "open_library", lambda path: _tvm.load_module(f"{path}.missing.so"))
+    compiled = compile_model(imported, linked=True)
+    assert compiled.library is None
+    torch.testing.assert_close(compiled(x), model(x))

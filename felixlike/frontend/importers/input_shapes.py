@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -151,11 +152,12 @@ def read_shapes(shapes: Any) -> Given | None:
     raise InvalidShape(f"expected shapes or example tensors, got {_show(shapes)}", where="shapes", remedy=_HOW)
 
 
-def parse_shapes(texts: Sequence[str]) -> Given | None:
+def parse_shapes(texts: Sequence[str], dims: Mapping[str, int] = MappingProxyType({})) -> Given | None:
     """Parse the `--shape` options of the command line.
 
     Args:
         texts: Such as "1x3x224x224", "x=1x3x224x224", "ids=1x64:int64" or "t=scalar". Either all have names or none.
+        dims: Example sizes of dynamic dimensions by name. A name in a text stands for the dimension: "ids=1xT:int64".
 
     Returns:
         The parsed inputs, or None if `texts` is empty.
@@ -167,7 +169,7 @@ def parse_shapes(texts: Sequence[str]) -> Given | None:
         >>> parse_shapes(["ids=1x64:int64"]).named[0][1].examples[0].shape
         (1, 64)
     """
-    parsed = [_parse(text) for text in texts]
+    parsed = [_parse(text, dims) for text in texts]
     if not parsed:
         return None
     names = [name for name, _ in parsed if name is not None]
@@ -374,7 +376,7 @@ def _static() -> str:
     return advice(f"{sizes}, or as a Dim in a tuple of sizes", f"{sizes}: --shape x=1x3x224x224")
 
 
-def _parse(text: str) -> tuple[str | None, Example]:
+def _parse(text: str, dims: Mapping[str, int]) -> tuple[str | None, Example]:
     """Parse one `--shape` text into a name and an example.  Raises InvalidShape."""
     match = _TEXT.fullmatch(text.strip())
     if match is None:
@@ -387,11 +389,12 @@ def _parse(text: str) -> tuple[str | None, Example]:
     if sizes == "scalar":
         return name, Example((), dtype)
     parts = re.split("[x×]", sizes)
-    if not all(re.fullmatch(r"-?\d+", part) for part in parts):
+    if not all(part in dims or re.fullmatch(r"-?\d{1,18}", part) for part in parts):
         raise InvalidShape(
             f"cannot parse the sizes {sizes!r}", where=text, remedy="write integers separated by x: 1x3x224x224"
         )
-    return name, Example(tuple(_size(int(part), where=text) for part in parts), dtype)
+    shape = tuple(dims[part] if part in dims else _size(int(part), where=text) for part in parts)
+    return name, Example(shape, dtype, dims=tuple((i, part) for i, part in enumerate(parts) if part in dims))
 
 
 def _show(value: Any) -> str:

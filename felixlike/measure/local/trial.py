@@ -5,6 +5,7 @@ never raises an exception here.
 """
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -12,6 +13,7 @@ import time
 
 from felixlike._util import spent
 from felixlike._util.deadline import OutOfTime
+from felixlike.hardware.occupancy import Kernel
 from felixlike.measure import messages
 from felixlike.measure.local.fork_client import ForkServer, ServerDied
 from felixlike.measure.measurement import Status
@@ -90,10 +92,10 @@ class Trial:
     def answer(self) -> Message:
         """Read the answer to the current request from a readable channel: status, elapsed and more."""
         try:
-            message = messages.receive(self.channel, most=_MOST_ANSWER_BYTES)
+            message = _checked(messages.receive(self.channel, most=_MOST_ANSWER_BYTES))
             spent.worked(self.step, self.elapsed, min(float(message.get("timed", 0.0)), self.elapsed))
-            return {**message, "status": Status(message["status"]), "elapsed": float(message["elapsed"])}
-        except (OSError, ValueError, KeyError, TypeError):
+            return message
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return self._crash()
 
     def expire(self) -> Message:
@@ -136,6 +138,21 @@ class Trial:
             megabytes = f"{ending.grown / 2**20:.0f} MB"
             return {**failure, "status": Status.OUT_OF_MEMORY, "message": f"its process died while using {megabytes}"}
         return {**failure, "message": _cause(ending.status)}
+
+
+def _checked(answer: Message) -> Message:
+    """Return an answer with its status, if what is recorded of it has the right types: a process may send anything.
+
+    Raises ValueError, KeyError, TypeError or OverflowError."""
+    elapsed, error = float(answer["elapsed"]), answer.get("error")
+    texts = [answer.get(name, "") for name in ("message", "code", "device", "version", "unfit", "lost")]
+    if not math.isfinite(elapsed) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("elapsed is not finite, or a text is none")
+    if not isinstance(error, int | float | None) or not isinstance(answer.get("repeats", []), list):
+        raise TypeError("error is no number, or repeats is no list")
+    for kernel in answer.get("kernels", ()):
+        Kernel.of(kernel)
+    return {**answer, "status": Status(answer["status"]), "elapsed": elapsed}
 
 
 def in_time(answer: Message, limit: float) -> Message:

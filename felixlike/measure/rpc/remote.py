@@ -177,7 +177,9 @@ class Remote:
             if trial not in answered and trial.elapsed < self._sessions.seconds:
                 continue
             job, address = job_queue.finish(trial)
-            answer = trial.answer() if trial in answered else {**trial.expire(), "lost": "during"}
+            answer = trial.answer() if trial in answered else trial.expire()
+            if trial.closed:  # it gave no answer: the server may be the cause, not the candidate
+                answer = {**answer, "lost": "during"}
             orphaned = trial.lost
             self._processes.end(trial)
             if orphaned:

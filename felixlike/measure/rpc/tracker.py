@@ -9,15 +9,20 @@ import contextlib
 import select
 import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from felixlike import _tvm
 from felixlike._util import option_checks
 from felixlike._util.wording import shown
 from felixlike.errors import InvalidOption, TrackerFailed
 from felixlike.measure.rpc.server_limits import SERVER_LIMITS
+
+_T = TypeVar("_T")
+
+_MOST_PORT = 2**16 - 1
 
 Address = tuple[str, int]
 """Host and port."""
@@ -49,7 +54,7 @@ class Tracker:
     def __init__(self, where: Any) -> None:
         """Parse `where`, HOST:PORT; raise InvalidOption if it is malformed."""
         host, colon, port = where.rpartition(":") if isinstance(where, str) else ("", "", "")
-        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        if not colon or not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) <= _MOST_PORT:
             raise InvalidOption(
                 f"expected HOST:PORT, got {shown(where)}", where="tracker", remedy="give an address like 10.0.0.1:9190"
             )
@@ -57,19 +62,37 @@ class Tracker:
         self.address = (host.strip("[]"), int(port))
 
     def servers(self) -> dict[str, Servers]:
-        """Return the servers under each key; raise TrackerFailed if the tracker does not answer."""
+        """Return the servers under each key; raise TrackerFailed if the tracker does not answer as it should."""
         with Request(self, [_tvm.rpc.base.TrackerCode.SUMMARY]) as request:
-            summary = request.reply()
-        free = {key: int(queue["free"]) for key, queue in summary["queue_info"].items()}
-        addresses: dict[str, list[Address]] = {}
-        for server in summary["server_info"]:
-            host, port = server["addr"]
-            addresses.setdefault(str(server["key"]).removeprefix("server:"), []).append((str(host), int(port)))
-        return {key: Servers(tuple(sorted(addresses[key])), free.get(key, 0)) for key in sorted(addresses)}
+            return request.reply(_servers)
 
     def request(self, key: str) -> "Request":
         """Request a server under this key; raise TrackerFailed if the tracker does not answer."""
         return Request(self, [_tvm.rpc.base.TrackerCode.REQUEST, key, "", 1])
+
+
+def _servers(summary: Any) -> dict[str, Servers]:
+    """Return the servers of a tracker's summary. Raise TypeError and the like for a malformed one."""
+    free = {key: int(queue["free"]) for key, queue in summary["queue_info"].items()}
+    addresses: dict[str, list[Address]] = {}
+    for server in summary["server_info"]:
+        addresses.setdefault(str(server["key"]).removeprefix("server:"), []).append(_address(*server["addr"]))
+    return {
+        key: Servers(tuple(sorted(known)), min(free.get(key, 0), len(known)))
+        for key, known in sorted(addresses.items())
+    }
+
+
+def _address(host: Any, port: Any) -> Address:
+    """Return a server's address. Raise ValueError for an impossible one."""
+    if not 0 < int(port) <= _MOST_PORT:
+        raise ValueError(f"port {port}")
+    return str(host), int(port)
+
+
+def _grant(host: Any, port: Any, password: Any) -> Grant:
+    """Return the grant of a tracker's reply. Raise ValueError for an impossible address."""
+    return Grant(_address(host, port), str(password))
 
 
 def check_servers(where: Any, key: Any) -> None:
@@ -114,20 +137,26 @@ class Request:
         """Return the socket's file descriptor, which becomes readable with the reply."""
         return self._socket.fileno()
 
-    def reply(self) -> Any:
-        """Wait for the tracker's reply and return it; raise TrackerFailed if it is invalid or missing."""
+    def reply(self, read: Callable[[Any], _T]) -> _T:
+        """Wait for the tracker's reply and return what `read` makes of it; raise TrackerFailed if there is none.
+
+        Also if `read` raises the errors of malformed data."""
         try:
             code, value = self._base.recvjson(self._socket)
             if code != self._base.TrackerCode.SUCCESS:
                 raise ValueError(f"code {code}")
         except (OSError, ValueError, TypeError, struct.error) as error:
             raise TrackerFailed(f"the tracker did not reply ({error})", where=self._where, remedy=_START) from None
-        return value
+        try:
+            return read(value)
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise TrackerFailed(
+                f"the tracker's reply is malformed ({type(error).__name__}: {error})", where=self._where, remedy=_START
+            ) from None
 
     def grant(self) -> Grant:
         """Wait for a server and return it; raise TrackerFailed if the reply is invalid."""
-        host, port, password = self.reply()
-        return Grant((str(host), int(port)), str(password))
+        return self.reply(lambda value: _grant(*value))
 
     def wait(self, seconds: float) -> Grant | None:
         """Wait up to `seconds` for a server; return None if none is granted."""
