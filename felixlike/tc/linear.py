@@ -16,6 +16,9 @@ from felixlike.tc.scalars import is_integral, limits
 Interval = tuple[int, int]
 """Least and greatest value."""
 
+_WIDE = ("int32", "int64")
+"""Types in which sums are taken not to overflow. Those of other types wrap, so that they are opaque."""
+
 
 @dataclass(frozen=True, slots=True)
 class Atom:
@@ -64,9 +67,9 @@ def linear(value: Value, sizes: Mapping[str, int]) -> Linear:
         case Convert() if is_integral(value.value.dtype) and value.dtype in ("int32", "int64"):
             if value.dtype == "int64" or limits(value.value.dtype)[1] <= limits("int32")[1]:
                 return linear(value.value, sizes)
-        case Unary() if value.operator == "-":
+        case Unary() if value.operator == "-" and value.dtype in _WIDE:
             return linear(value.value, sizes).times(-1)
-        case Binary():
+        case Binary() if value.dtype in _WIDE:
             return _binary(value, sizes)
     return _opaque(value)
 
@@ -153,15 +156,22 @@ def _opaque_interval(value: Value, domain: Mapping[str, Interval], sizes: Mappin
     whole = limits(value.dtype) if is_integral(value.dtype) else limits("int64")
     match value:
         case Convert() if is_integral(value.value.dtype) or value.value.dtype == "bool":
-            inner = interval(value.value, domain, sizes)
-            return inner if whole[0] <= inner[0] and inner[1] <= whole[1] else whole
+            return _within(whole, interval(value.value, domain, sizes))
         case Choose():
             left, right = interval(value.left, domain, sizes), interval(value.right, domain, sizes)
             return min(left[0], right[0]), max(left[1], right[1])
+        case Unary() if is_integral(value.dtype):
+            inner = interval(value.value, domain, sizes)
+            return _within(whole, (-inner[1], -inner[0]))
         case Binary() if is_integral(value.dtype):
             left, right = interval(value.left, domain, sizes), interval(value.right, domain, sizes)
-            return _combined(value.operator, left, right) or whole
+            return _within(whole, _combined(value.operator, left, right))
     return whole
+
+
+def _within(whole: Interval, exact: Interval | None) -> Interval:
+    """Return the bounds of a result, those of its type if they are unknown or the result may wrap."""
+    return exact if exact is not None and whole[0] <= exact[0] and exact[1] <= whole[1] else whole
 
 
 def _combined(operator: str, left: Interval, right: Interval) -> Interval | None:
@@ -171,6 +181,10 @@ def _combined(operator: str, left: Interval, right: Interval) -> Interval | None
             return min(left[0], right[0]), min(left[1], right[1])
         case "max":
             return max(left[0], right[0]), max(left[1], right[1])
+        case "+":
+            return left[0] + right[0], left[1] + right[1]
+        case "-":
+            return left[0] - right[1], left[1] - right[0]
         case "*":
             corners = [a * b for a in left for b in right]
             return min(corners), max(corners)

@@ -21,7 +21,7 @@ from felixlike.tc.functions import WRITTEN_OUT
 from felixlike.tc.linear import Interval, interval
 from felixlike.tc.nodes import Node, extent
 from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Read, Size, Unary, Value, children, walk
-from felixlike.tc.scalars import bits, is_float, is_unsigned
+from felixlike.tc.scalars import bits, is_float, is_integral, is_unsigned
 
 _Expr = Any
 
@@ -107,6 +107,10 @@ class _Lowering:
 
     def expression(self, value: Value) -> _Expr:
         """Lower a value to a TVM expression."""
+        constant = self._constant(value)
+        return self._of_form(value) if constant is None else _tvm.tirx.const(constant, value.dtype)
+
+    def _of_form(self, value: Value) -> _Expr:
         match value:
             case Literal():
                 return _tvm.tirx.const(value.value, value.dtype)
@@ -118,7 +122,7 @@ class _Lowering:
             case Read():
                 return self._read(value)
             case Convert():
-                return _converted(self.expression(value.value), value.value.dtype, value.dtype)
+                return self._conversion(value)
             case Unary():
                 return self._unary(value)
             case Binary():
@@ -128,15 +132,32 @@ class _Lowering:
             case Call():
                 return self._call(value)
 
-    def _call(self, call: Call) -> _Expr:
-        """Lower a function call; fold calls of constants here, since nested formulas folded by TVM can become wrong."""
+    def _constant(self, value: Value) -> int | float | None:
+        """Return the number that a value is; None if it is not constant, or TVM computes it correctly.
+
+        TVM folds nested formulas incorrectly, and fails where constants of integers wrap.
+        """
+        is_arithmetic = isinstance(value, Unary | Binary | Convert) and is_integral(value.dtype)
+        if not is_arithmetic and not isinstance(value, Call):
+            return None
         single = {name: low for name, (low, high) in self.node.intervals.items() if low == high}
-        parts = list(walk(call))
-        if not any(isinstance(p, Read) or (isinstance(p, Index) and p.name not in single) for p in parts):
+        if not any(isinstance(p, Read) or (isinstance(p, Index) and p.name not in single) for p in walk(value)):
             with contextlib.suppress(Unknown, ZeroDivisionError):
-                number = float(on_grid(call, single, self.facts.sizes))
+                number = on_grid(value, single, self.facts.sizes)
+                if is_integral(value.dtype):
+                    return int(number.astype(value.dtype))
                 if math.isfinite(number):
-                    return _tvm.tirx.const(number, call.dtype)
+                    return float(number)
+        return None
+
+    def _conversion(self, value: Convert) -> _Expr:
+        if value.dtype in ("int32", "int64"):
+            return self._widened(value.value, value.dtype)
+        return _converted(self.expression(value.value), value.value.dtype, value.dtype)
+
+    def _call(self, call: Call) -> _Expr:
+        """Lower a function call."""
+        parts = list(walk(call))
         by_library = max(map(_height, call.arguments)) > _FORMULAS or not any(isinstance(p, Read) for p in parts)
         arguments = [self.expression(argument) for argument in call.arguments]
         return elementary(call.function, arguments, by_library=by_library)
@@ -146,16 +167,36 @@ class _Lowering:
         status = self.facts.kept.get(id(read), Kept.ALWAYS)
         subscripts = []
         for subscript, (low, high) in zip(read.subscripts, self.facts.bounds[read.tensor], strict=True):
-            place = self.expression(subscript)
-            if subscript.dtype not in ("int32", "int64"):
-                place = place.astype("int32" if bits(subscript.dtype) < 32 else "int64")
+            is_narrow = bits(subscript.dtype) < 32 or subscript.dtype == "int32"
+            place = self._widened(subscript, "int32" if is_narrow else "int64")
             if status is Kept.BY_CHECK and not self._within(subscript, low, high):
                 dtype = str(place.ty.dtype)
                 place = _tvm.tirx.max(_tvm.tirx.min(place, _tvm.tirx.const(high, dtype)), _tvm.tirx.const(low, dtype))
             if str(place.ty.dtype) != "int32":
                 place = place.astype("int32")
             subscripts.append(place - low)
-        return self.tensors[self.node.versions[read.tensor]](*subscripts)
+        return self._tensor(read)(*subscripts)
+
+    def _widened(self, value: Value, dtype: str) -> _Expr:
+        """Lower a value in the type int32 or int64.
+
+        TVM analyses expressions of these types as if those of other types within them did not wrap: without a mask, it
+        takes int32(-u) to be negative for a uint8.
+        """
+        inner, source = self.expression(value), value.dtype
+        is_element = isinstance(value, Read) and isinstance(self._tensor(value).op, _tvm.te.PlaceholderOp)
+        if not is_integral(source) or source in ("int32", "int64", "uint64") or is_element:
+            return _converted(inner, source, dtype)
+        wide = "int32" if bits(source) < 32 else "int64"
+        mask = _tvm.tirx.const(2 ** bits(source) - 1, wide)
+        if is_unsigned(source) and (source, dtype) != ("uint32", "int32"):
+            return _converted(inner.astype(wide) & mask, wide, dtype)
+        half = _tvm.tirx.const(2 ** (bits(source) - 1), wide)
+        return _converted(((inner.astype(wide) + half) & mask) - half, wide, dtype)
+
+    def _tensor(self, read: Read) -> Any:
+        """Return the TE tensor of a read."""
+        return self.tensors[self.node.versions[read.tensor]]
 
     def _within(self, subscript: Value, low: int, high: int) -> bool:
         """Return whether a subscript is always within bounds."""
@@ -222,7 +263,8 @@ class _Lowering:
         quotient = divide(left, tirx.Select(needs_care, one, right))
         if value.operator == "%":
             return tirx.Select(needs_care, zero, quotient)
-        return tirx.Select(needs_care, tirx.Select(right == zero, zero, zero - left), quotient)
+        negated = zero if is_unsigned(dtype) else zero - left
+        return tirx.Select(needs_care, tirx.Select(right == zero, zero, negated), quotient)
 
 
 def _height(value: Value) -> int:

@@ -20,7 +20,7 @@ from felixlike.tc.program import Index, Program, Read, Step, Value, walk
 from felixlike.tc.source import Source
 
 _MOST = 2**31 - 1
-"""Largest number of elements of a tensor: TVM indexes them by int32."""
+"""Largest index and largest number of elements of a tensor: TVM has both as int32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +189,22 @@ class _Solver:
             ) from None
 
     def _record(self, name: str, interval: Interval, number: int) -> None:
-        """Record the range of an index; raise TCRangeError if it is empty."""
-        if interval[0] > interval[1]:
-            span = self._step.index_spans.get(name, self._step.span)
+        """Record the range of an index; raise TCRangeError if it is empty or too large."""
+        low, high = interval
+        span = self._step.index_spans.get(name, self._step.span)
+        if low > high:
             raise self._source.error(
                 TCRangeError,
                 span,
-                f"inferred an empty range for `{name}`: {interval[0]}:{interval[1] + 1}",
+                f"inferred an empty range for `{name}`: {low}:{high + 1}",
                 self._why_empty(name, number),
+            )
+        if low < -_MOST or high > _MOST or high - low >= _MOST:
+            raise self._source.error(
+                TCRangeError,
+                span,
+                f"the range of `{name}` is too large: {low}:{high + 1}",
+                "indices are int32 and have fewer than 2^31 values; give a smaller range with `where`",
             )
         self._solved[name], self._rounds[name] = interval, number
 

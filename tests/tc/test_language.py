@@ -280,6 +280,12 @@ def test_ranges_are_the_largest_that_keep_accesses_in_bounds(body: str, shape: t
         ("O(i) = A(i) where i in 0:N / (N - N)", "N / (N - N)", "zero"),
         ("O(i) = A(i) + float(i / (N - N))", "i / (N - N)", "division by zero"),
         ("O(i) = A(i % 0) where i in 0:N", "i % 0", "division by zero"),
+        ("O +=! A(0) where k in 0:100000 * 100000", "O +=! A(0) where k in 0:100000 * 100000", "`k` is too large"),
+        ("O +=! A(k / 2000000000)", "k", "range of `k` is too large: 0:8000000000.*int32"),
+        ("O(i) = float(i) where i in 60000 * 60000:60000 * 60000 + 3", "i", "`i` is too large"),
+        ("O(i) = A(int32(-uint8(i)) + 3) where i in 0:4", "int32(-uint8(i)) + 3", "out of bounds"),
+        ("O(i) = A(int32(uint8(i) - uint8(2)) + 2) where i in 0:4", "int32(uint8(i) - uint8(2)) + 2", "out of bounds"),
+        ("O(i) = A(int8(i) * int8(i) / 100) where i in 0:21", "int8(i) * int8(i) / 100", "out of bounds"),
         (
             "O(i, j) = B(i, j) O(i, j) = B(j, i)",
             "O(i, j) = B(j, i)",
@@ -298,6 +304,47 @@ def test_a_condition_guards_a_gather() -> None:
     source = "def f(float(N) A, int32(M) I) -> (O) { O(i) = (I(i) >= 0 && I(i) < N) ? A(I(i)) : -1.0 }"
     result = _run(source, _A, torch.tensor([0, -1, 9, 3], dtype=torch.int32))
     assert torch.equal(result, torch.tensor([1.0, -1.0, -1.0, -4.0]))
+
+
+def test_subscripts_of_narrow_types_wrap() -> None:
+    """Arithmetic on uint8 wraps before 255 is added: the sums are beyond the table. They were read without a check."""
+    source = "def f(float(N) T, uint8(M) B) -> (O) { O(i) = T(-B(i) + 255) }"
+    assert _run(source, torch.arange(511.0), torch.tensor([0, 1, 255], dtype=torch.uint8)).tolist() == [255, 510, 256]
+    with pytest.raises(TCRangeError, match="outside 0 to 255"):
+        _run(source, torch.arange(256.0), torch.tensor([0, 1], dtype=torch.uint8))
+    both = "O(i) = int32(-B(i)) > 0 ? 1 : 0 P(i) = int64(uint8(C(i)) - uint8(i))"
+    first, second = _run(
+        f"def f(uint8(N) B, int8(N) C) -> (O, P) {{ {both} }}",
+        torch.tensor([0, 1]).byte(),
+        torch.tensor([0, 0], dtype=torch.int8),
+    )
+    assert (first.tolist(), second.tolist()) == ([0, 1], [0, 255])
+    squares = _run(
+        "def f(float(N) A) -> (O) { O(i) = int32(int8(i) * int8(i)) < 0 ? 1 : 0 where i in 0:N }", torch.ones(14)
+    )
+    assert squares.tolist() == [0] * 12 + [1, 1]
+    quotient = _run("def f(uint8(N) B) -> (O) { O(i) = uint8(7) / (B(i) + uint8(1)) }", torch.tensor([255, 6]).byte())
+    assert quotient.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("-uint8(3)", 253),
+        ("uint8(2) - uint8(5)", 253),
+        ("uint8(200) + uint8(100)", 44),
+        ("int8(100) * int8(3)", 44),
+        ("uint16(-1)", 65535),
+        ("-int8(-128)", -128),
+        ("uint32(0) - uint32(1)", 2**32 - 1),
+        ("-uint64(1)", 2**64 - 1),
+        ("2147483647 + 1", -(2**31)),
+        ("int64(2147483647) * int64(4)", 2**33 - 4),
+        ("uint8(7) / uint8(2) % uint8(2)", 1),
+    ],
+)
+def test_constants_of_integers_wrap(expression: str, value: int) -> None:
+    assert _run(f"def f() -> (O) {{ O(i) = {expression} where i in 0:1 }}").tolist() == [value]
 
 
 def test_let_variables_and_sizes_are_both_in_scope() -> None:
