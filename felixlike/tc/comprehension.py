@@ -221,7 +221,7 @@ class Comprehension:
 
         if not tensors and self.program.parameters:
             return explained(self.program)
-        return explained_for(self._made(self._arguments.of_inputs(tensors)))
+        return explained_for(self._made(self._arguments.of_shapes(tensors)))
 
     def schedule_tree(self, *tensors: Any) -> str:
         """Return the schedule tree that isl computes, fused and tiled as the options say. Nothing is compiled.
@@ -240,7 +240,7 @@ class Comprehension:
         """
         from felixlike.tc.polyhedral import schedule_tree
 
-        made = instance(self.program, self._arguments.of_inputs(tensors))
+        made = instance(self.program, self._arguments.of_shapes(tensors))
         options = self._options
         fusion = options.fusion or "Max"
         return schedule_tree(self.program, made.sizes, made.ranges, made.bounds, fusion, options.fused, options.tiles)
@@ -267,7 +267,7 @@ class Comprehension:
         """
         from felixlike.tc.c_code import c_code
 
-        made, options = instance(self.program, self._arguments.of_inputs(tensors)), self._options
+        made, options = instance(self.program, self._arguments.of_shapes(tensors)), self._options
         return c_code(made, options.fusion or "Max", options.fused, options.tiles)
 
     def _made(self, given: Sequence[Given]) -> Instance:
@@ -350,6 +350,8 @@ class Comprehension:
 
     def _run(self, kernel: _Kernel, tensors: Sequence[Any], out: Mapping[str, Any] | None) -> Any:
         """Run compiled code, check accesses and copy results into `out`."""
+        if out:
+            self._arguments.check_writable(out)
         results = kernel.compiled(*tensors)
         if not kernel.made.checks and not out:
             return results

@@ -357,6 +357,30 @@ def test_scalars_may_be_numbers() -> None:
     assert torch.equal(fx.tc.define("def f(float a, float(N) X) -> (O) { O(i) = a * X(i) }")(3, _A), 3 * _A)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "number", "words"),
+    [
+        ("int32", 2.7, r"type int32 for `s` but found 2\.7"),
+        ("int32", 2**40, "type int32 for `s` but found 1099511627776"),
+        ("uint8", -1, "type uint8 for `s` but found -1"),
+        ("bool", 2, "type bool for `s` but found 2"),
+        ("int64", float("nan"), "type int64 for `s` but found nan"),
+        ("float", 1e300, r"type float for `s` but found 1e\+300"),
+        ("double", 10**400, "type double for `s`"),
+    ],
+)
+def test_numbers_that_their_type_cannot_represent_raise(dtype: str, number: float, words: str) -> None:
+    program = fx.tc.define(f"def f(float(N) A, {dtype} s) -> (O) {{ O(i) = A(i) * float(s) }}")
+    with pytest.raises(TCCallError, match=words):
+        program(_A, number)
+
+
+def test_special_numbers_are_floats() -> None:
+    program = fx.tc.define("def f(float s, double t, int32 k) -> (O, P) { O = s * float(k) P = t }")
+    first, second = program(-torch.inf, 1e300, 2.0)
+    assert (first.item(), second.item()) == (-torch.inf, 1e300)
+
+
 def test_outputs_are_indexed_from_the_lowest_value_of_the_index() -> None:
     first, second = _run("def f(float(N) A) -> (P, O) { P(i) = A(i - 2) O(i) = P(i) * float(i) }", _A)
     assert torch.equal(first, _A)
@@ -439,6 +463,38 @@ def test_out_tensors_are_written_and_returned() -> None:
     for out, words in invalid_outputs:
         with pytest.raises(TCCallError, match=words):
             program(_B, out=out)
+
+
+def test_out_tensors_that_share_memory_raise() -> None:
+    """Of outputs in the same memory, the last one would have won."""
+    program = fx.tc.define("def f(float(N) A) -> (O, P) { O(i) = A(i) P(i) = -A(i) }")
+    memory = torch.zeros(5, 2)
+    with torch.inference_mode():
+        inference = torch.zeros(4)
+    for first, second, words in (
+        (memory[:4, 0], memory[:4, 0], "tensor for `P` shares memory with that for `O`"),
+        (memory.view(-1)[:4], memory.view(-1)[3:7], "`P` shares memory"),
+        (torch.zeros(1).expand(4), torch.zeros(4), "`O` has several elements in one place"),
+        (torch.zeros(4), inference, "`P` is an inference tensor"),
+        (torch.zeros(4, device="meta"), torch.zeros(4), "`O` is on the meta device"),
+        (torch.zeros(4).to_sparse(), torch.zeros(4), "`O` is a sparse_coo tensor"),
+    ):
+        with pytest.raises(TCCallError, match=words):
+            program(_A, out={"O": first, "P": second})
+    program(_A, out={"O": memory[:4, 0], "P": memory[1:, 1]})
+    assert torch.equal(memory[:4, 0], _A)
+    assert torch.equal(memory[1:, 1], -_A)
+    assert torch.equal(program(memory[:4, 0], out={"P": memory[:4, 0]})[0], _A)  # an input may be overwritten
+    assert torch.equal(memory[:4, 0], -_A)
+
+
+def test_only_tensors_are_inputs_of_calls() -> None:
+    program = fx.tc.define("def f(float(N) A) -> (O) { O(i) = A(i) }")
+    assert "O: float(4)" in program.explain((4,))
+    with pytest.raises(TCCallError, match="`A`, got a tuple"):
+        program((4,))
+    with pytest.raises(TCCallError, match="`O`, got a tuple"):
+        program(_A, out={"O": (4,)})
 
 
 def test_non_contiguous_tensors_are_read_correctly() -> None:
