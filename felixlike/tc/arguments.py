@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +33,12 @@ class Arguments:
     Attributes:
         program: The program.
         scalars: Whether it has parameters without dimensions, which also accept Python numbers.
+        instances: Instances by the shapes and dtypes of inputs: making one takes longer than a small call.
     """
 
     program: Program
     scalars: bool
+    instances: dict[tuple[Given, ...], Instance] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program) -> Arguments:
@@ -92,11 +94,18 @@ class Arguments:
         if missing and not examples:
             raise self._uninitialised(missing[0])
         if missing or outputs:
-            made = instance(self.program, signature)
+            made = self._instance(signature)
             for output in missing:
                 outputs[output.name] = torch.ones(made.ranges.shape(output.name), dtype=getattr(torch, output.dtype))
             self._check_outputs(made, outputs)
         return tensors, outputs
+
+    def _instance(self, signature: Sequence[Given]) -> Instance:
+        """Return the program for inputs of these shapes and dtypes."""
+        key = tuple(signature)
+        if key not in self.instances:
+            self.instances[key] = instance(self.program, signature)
+        return self.instances[key]
 
     def _number(self, number: float, parameter: Tensor) -> torch.Tensor:
         """Return a number as a tensor of a parameter's type. Raise TCCallError if the type cannot represent it."""

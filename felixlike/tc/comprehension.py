@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from felixlike import runtime
 from felixlike._util import user_folders, wording
 from felixlike._util.torch_modes import default_modes
-from felixlike.errors import InputMismatch, InvalidOption, TCRangeError
+from felixlike.errors import InputMismatch, InvalidOption, NarrowedRangeWarning, TCRangeError, callers_level
 from felixlike.hardware import kind_of
 from felixlike.runtime import Compiled
 from felixlike.runtime.torch_operator import is_traced
@@ -112,6 +113,10 @@ class Comprehension:
         Raises:
             TCCallError: The number, shapes or dtypes of the tensors differ from the definition.
             TCRangeError: No ranges can be inferred for these sizes, or an access is outside its tensor.
+
+        Warns:
+            NarrowedRangeWarning: In the first call for its shapes, a test around an access always holds, since the
+                access limits the range of an index.
         """
         if self._is_compiling():
             return self._through_operator(tensors, out)
@@ -287,11 +292,15 @@ class Comprehension:
         kernel = self._kernels.get(shapes)
         if kernel is not None:
             return kernel
+        notes: tuple[str, ...] = ()
         with self._lock, default_modes(), user_folders.held_back():
             if shapes not in self._kernels:
                 self._kernels[shapes] = self._load_or_compile(tensors, out)
+                notes = self._kernels[shapes].made.bounds.narrowed
             kernel = self._kernels[shapes]
         user_folders.warn()
+        for note in notes:
+            warnings.warn(NarrowedRangeWarning(f"{self.name}, {note}"), stacklevel=callers_level())
         return kernel
 
     def _load_or_compile(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> _Kernel:

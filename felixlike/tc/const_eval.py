@@ -57,8 +57,8 @@ def _binary(value: Binary, left: Array, right: Array) -> Array:
 
 
 def _wrapped(array: Array, dtype: str) -> Array:
-    """Return a result of arithmetic in its type; integers are computed in int64, those of narrower types wrap."""
-    return _converted(array, dtype) if is_integral(dtype) and dtype not in ("int32", "int64") else array
+    """Return a result of arithmetic in its type; integers are computed in int64, those of other types wrap."""
+    return _converted(array, dtype) if is_integral(dtype) and dtype != "int64" else array
 
 
 def _converted(array: Array, dtype: str) -> Array:

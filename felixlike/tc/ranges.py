@@ -15,8 +15,8 @@ from functools import partial
 
 from felixlike.errors import TCRangeError
 from felixlike.tc.const_eval import Unknown, on_grid
-from felixlike.tc.linear import Interval, Linear, depends_on_data, indices_of, interval_of, linear
-from felixlike.tc.program import Index, Program, Read, Step, Value, walk
+from felixlike.tc.linear import Interval, Linear, depends_on_data, indices_of, interval_of, linear, may_wrap
+from felixlike.tc.program import Binary, Index, Program, Read, Step, Unary, Value, walk
 from felixlike.tc.source import Source
 
 _MOST = 2**31 - 1
@@ -179,6 +179,13 @@ class _Solver:
 
     def _bound(self, value: Value) -> int:
         """Evaluate a bound of `where`. Raise TCRangeError."""
+        if any(isinstance(part, Unary | Binary) and may_wrap(part, {}, self._sizes) for part in walk(value)):
+            raise self._source.error(
+                TCRangeError,
+                value.span,
+                "the bound of a range exceeds int32",
+                "indices are int32; give a smaller range",
+            )
         try:
             return int(on_grid(value, {}, self._sizes))
         except ZeroDivisionError:

@@ -15,6 +15,7 @@ from felixlike.errors import (
     FelixlikeError,
     ImplicitSumWarning,
     InvalidOption,
+    NarrowedRangeWarning,
     SuspiciousNameWarning,
     TCCallError,
     TCError,
@@ -280,11 +281,12 @@ def test_ranges_are_the_largest_that_keep_accesses_in_bounds(body: str, shape: t
         ("O(i) = A(i) where i in 0:N / (N - N)", "N / (N - N)", "zero"),
         ("O(i) = A(i) + float(i / (N - N))", "i / (N - N)", "division by zero"),
         ("O(i) = A(i % 0) where i in 0:N", "i % 0", "division by zero"),
-        ("O +=! A(0) where k in 0:100000 * 100000", "O +=! A(0) where k in 0:100000 * 100000", "`k` is too large"),
+        ("O +=! A(0) where k in 0:100000 * 100000", "100000 * 100000", "exceeds int32"),
         ("O +=! A(k / 2000000000)", "k", "range of `k` is too large: 0:8000000000.*int32"),
-        ("O(i) = float(i) where i in 60000 * 60000:60000 * 60000 + 3", "i", "`i` is too large"),
+        ("O(i) = float(i) where i in 60000 * 60000:60000 * 60000 + 3", "60000 * 60000", "exceeds int32"),
         ("O(i) = A(int32(-uint8(i)) + 3) where i in 0:4", "int32(-uint8(i)) + 3", "out of bounds"),
         ("O(i) = A(int32(uint8(i) - uint8(2)) + 2) where i in 0:4", "int32(uint8(i) - uint8(2)) + 2", "out of bounds"),
+        ("O(i) = A(i * 32768 * 65536 / 32768 / 65536) where i in 0:4", "i * 32768 * 65536 / 32768 / 65536", "-1 to 0"),
         ("O(i) = A(int8(i) * int8(i) / 100) where i in 0:21", "int8(i) * int8(i) / 100", "out of bounds"),
         (
             "O(i, j) = B(i, j) O(i, j) = B(j, i)",
@@ -306,6 +308,38 @@ def test_a_condition_guards_a_gather() -> None:
     assert torch.equal(result, torch.tensor([1.0, -1.0, -1.0, -4.0]))
 
 
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        ("O(i) = (i >= 2) ? A(i - 2) : 0.0", "`i` to 2:6"),
+        ("O(i) +=! ((i + k >= 1 && i + k <= N) ? A(i + k - 1) : 0.0) * B(0, k) where i in 0:N", "`k` to 1:2"),
+        ("O(i) +=! ((i + k < 1 || i + k > N) ? 0.0 : A(i + k - 1)) * B(0, k) where i in 0:N", "`k` to 1:2"),
+        ("O(i) +=! ((i + k >= 1 && i + k <= N) ? A(i + k - 1) : 0.0) * B(0, k) where i in 0:N, k in 0:M", ""),
+        ("O(i) = (i >= 2) ? A(i - 2) : 0.0 where i in 0:N", ""),
+        ("O(i) +=! (j <= i) ? A(j) : 0.0 where i in 0:N", ""),
+        ("O(i) = (A(i) > 0.0) ? A(i) : 0.0", ""),
+        ("O(i) = (N > 2) ? A(i) : 0.0", ""),
+    ],
+)
+def test_tests_that_always_hold_for_an_inferred_range_warn(statement: str, index: str) -> None:
+    program = fx.tc.define(_program_with_body(statement))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program(_A, _B, _I)
+        program(_A, _B, _I)
+    assert [warning.category for warning in caught] == [NarrowedRangeWarning] * bool(index)
+    assert all(index in str(warning.message) and warning.filename == __file__ for warning in caught)
+    assert (f"limits {index}" in program.explain(_A, _B, _I)) == bool(index)
+
+
+_LARGE = np.array([5, -(2**31), 1000, 2**31 - 1], dtype=np.int32)
+_SHORT = np.array([3, 50000, 60000, 65535], dtype=np.uint16)
+
+
+def _in_int32(values: Any) -> Any:
+    return values.astype(np.int32)
+
+
 def test_subscripts_of_narrow_types_wrap() -> None:
     """Arithmetic on uint8 wraps before 255 is added: the sums are beyond the table. They were read without a check."""
     source = "def f(float(N) T, uint8(M) B) -> (O) { O(i) = T(-B(i) + 255) }"
@@ -323,8 +357,47 @@ def test_subscripts_of_narrow_types_wrap() -> None:
         "def f(float(N) A) -> (O) { O(i) = int32(int8(i) * int8(i)) < 0 ? 1 : 0 where i in 0:N }", torch.ones(14)
     )
     assert squares.tolist() == [0] * 12 + [1, 1]
+    wrapped = _run("def f() -> (O) { O(i) = int32(uint8(i - 5)) > 100 ? 1 : 0 where i in 0:10 }")
+    assert wrapped.tolist() == [1] * 5 + [0] * 5
     quotient = _run("def f(uint8(N) B) -> (O) { O(i) = uint8(7) / (B(i) + uint8(1)) }", torch.tensor([255, 6]).byte())
     assert quotient.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("(i * 1103515245 + 12345) % 1000", lambda i: _in_int32(i * 1103515245 + 12345) % 1000),
+        ("(i * 1103515245 + 12345) / 100000", lambda i: _in_int32(i * 1103515245 + 12345) // 100000),
+        ("(I(i) + 1 > I(i)) ? 1 : 0", lambda i: np.where(i == 3, 0, 1)),
+        ("I(i) + 2147483647 + 2147483647", lambda i: _in_int32(_LARGE.astype(np.int64) - 2)),
+        ("I(i) * 65536 * 65536", lambda i: 0 * i),
+        ("max(-I(i), 7)", lambda i: np.maximum(_in_int32(-_LARGE.astype(np.int64)), 7)),
+        ("int32(float(i * 65536 * 65536 / 65536))", lambda i: 0 * i),
+        ("int32(int64(I(i) + 1) / int64(2))", lambda i: _in_int32(_LARGE.astype(np.int64) + 1) // 2),
+        ("int32(B(i)) * int32(B(i)) % 1000", lambda i: _in_int32(_SHORT.astype(np.int64) ** 2) % 1000),
+    ],
+)
+def test_sums_in_int32_wrap(expression: str, value: Any) -> None:
+    source = f"def f(int32(N) I, uint16(N) B) -> (O) {{ O(i) = {expression} where i in 0:N }}"
+    result = _run(source, torch.from_numpy(_LARGE), torch.from_numpy(_SHORT))
+    assert result.tolist() == value(np.arange(4)).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+def test_sums_in_unsigned_types_wrap(dtype: str) -> None:
+    left, right = np.array([1, 7, 0, 2**32 - 1], dtype), np.array([3, 2, 1, 2**32 - 1], dtype)
+    statements = """
+        O(i) = A(i) - B(i)
+        P(i) = -A(i)
+        Q(i) = A(i) - B(i) > A(i) ? 1 : 0
+        R(i) = float(A(i) * B(i) - A(i))
+    """
+    program = fx.tc.define(f"def f({dtype}(N) A, {dtype}(N) B) -> (O, P, Q, R) {{ {statements} }}")
+    outputs = program(torch.from_numpy(left), torch.from_numpy(right))
+    with np.errstate(all="ignore"):
+        expected = (left - right, -left, left - right > left, (left * right - left).astype("float32"))
+    for output, array in zip(outputs, expected, strict=True):
+        assert output.tolist() == array.tolist()
 
 
 @pytest.mark.parametrize(
