@@ -23,7 +23,7 @@ ARITY: dict[str, int] = {
 WRITTEN_OUT = frozenset({"cyl_bessel_i0", "cyl_bessel_i1", "erfcinv", "erfcx", "erfinv", "normcdfinv"})
 """Functions that no library has; they become formulas in which an argument occurs many times."""
 
-TWICE = frozenset({"cospi", "fdim", "fmax", "fmin", "norm3d", "norm4d", "rnorm3d", "rnorm4d", "sinpi"})
+TWICE = frozenset({"cospi", "fdim", "fmax", "fmin", "norm3d", "norm4d", "rnorm3d", "rnorm4d", "round", "sinpi"})
 """Functions that become formulas in which an argument occurs twice."""
 
 INSTEAD = {

@@ -567,7 +567,7 @@ def test_only_tensors_are_inputs_of_calls() -> None:
     with pytest.raises(TCCallError, match="`A`, got a tuple"):
         program((4,))
     with pytest.raises(TCCallError, match="`O`, got a tuple"):
-        program(_A, out={"O": (4,)})
+        program(_A, out={"O": (4,)})  # type: ignore[dict-item]
 
 
 def test_non_contiguous_tensors_are_read_correctly() -> None:

@@ -46,7 +46,7 @@ def test_invalid_hints_raise() -> None:
         ({"shared": 1}, "^use_shared_memory: .* got 1"),
     ):
         with pytest.raises(InvalidOption, match=words):
-            fx.tc.Options(**attributes)  # type: ignore[arg-type]
+            fx.tc.Options(**attributes)
 
 
 def test_memory_that_a_cpu_lacks_is_refused() -> None:
