@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
     path = checks.path(options.file, "file", error=InvalidModel)
     try:
-        source = path.read_text(encoding="utf-8")
+        source = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidModel("it is not a text file", where=str(path), remedy="give a file with definitions") from None
     mapping = Options() if options.fusion is None else Options().fuse(options.fusion)

@@ -42,15 +42,15 @@ def elementary(function: str, arguments: list[_Expr], *, by_library: bool = Fals
 
     by_library: Call the C library wherever it has the function, instead of vectorizable arithmetic.
     """
-    by_library = by_library or (function == "tanh" and str(arguments[0].ty.dtype) == "float64")
+    is_double = str(arguments[0].ty.dtype) == "float64"
+    by_library = by_library or (function == "tanh" and is_double)  # TVM's tanh in double is 0 below 1e-16
     if function == "rsqrt" and by_library:
         return _reciprocal(_tvm.tirx.sqrt(*arguments))
     if function in _TVMS and not (by_library and function in _IN_LIBRARIES):
         return getattr(_tvm.tirx, function)(*arguments)
     if function in _LIBRARY or (by_library and function in _IN_LIBRARIES):
         dtype = str(arguments[0].ty.dtype)
-        name = function if dtype == "float64" else f"{function}f"
-        return _tvm.tirx.call_pure_extern(dtype, name, *arguments)
+        return _tvm.tirx.call_pure_extern(dtype, function if is_double else f"{function}f", *arguments)
     return _FORMULAS[function](*arguments)
 
 

@@ -36,3 +36,19 @@ INSTEAD = {
     "sum": "write a reduction: O(i) +=! A(i, j)",
 }
 """How to write functions that the language lacks; used in error messages."""
+
+_CONSTANTS = {
+    "false": "0 == 1",
+    "inf": "1.0 / 0.0",
+    "infinity": "1.0 / 0.0",
+    "nan": "0.0 / 0.0",
+    "pi": "3.14159265",
+    "true": "0 == 0",
+}
+"""Names of constants that other languages have, and how to write them; the language takes such a name for an index."""
+
+
+def instead_of_constant(name: str) -> str:
+    """Return how to write a constant of other languages; "" for other names."""
+    value = _CONSTANTS.get(name.lower())
+    return f"the language has no constant `{name}`: write {value}" if value else ""

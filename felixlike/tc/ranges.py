@@ -15,6 +15,7 @@ from functools import partial
 
 from felixlike.errors import TCRangeError
 from felixlike.tc.const_eval import Unknown, on_grid
+from felixlike.tc.functions import instead_of_constant
 from felixlike.tc.linear import Interval, Linear, depends_on_data, indices_of, interval_of, linear, may_wrap
 from felixlike.tc.program import Binary, Index, Program, Read, Step, Unary, Value, walk
 from felixlike.tc.source import Source
@@ -266,6 +267,5 @@ class _Solver:
             )
         else:
             why = f"could not infer the range of `{name}`{others}: no subscript contains it"
-        return self._source.error(
-            TCRangeError, self._step.index_spans.get(name, self._step.span), why, f"add `where {name} in 0:…`"
-        )
+        remedy = instead_of_constant(name) or f"add `where {name} in 0:…`"
+        return self._source.error(TCRangeError, self._step.index_spans.get(name, self._step.span), why, remedy)

@@ -140,6 +140,10 @@ def test_trailing_comments_and_windows_line_endings() -> None:
         ("def f(float(N) A) -> (O) { O(i) = A(i) +!= A(i) }", "!=", "expression"),
         ('def f(float(N) A) -> (O) { O(i) = "A" }', '"', 'token `"`'),
         ("def f(float(float) A) -> (O) { O(i) = A(i) }", "float", "reserved"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) ** 2 }", "*", "pow\\(x, y\\)"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) * 1.0f }", "}", "write 1.0, not 1.0f"),
+        ("def f(float(N) A) -> (O) { O(i) = (A(i) > 0.0 and A(i) < 1.0) ? 1 : 0 }", "and", "write `&&` for `and`"),
+        ("def f(float(N) A, int32(N) I) -> (O) { O(I(i)) +=! A(i) }", "(", "scatter is a sum with a test"),
     ],
 )
 def test_malformed_programs_raise_syntax_errors(source: str, underlined: str, words: str) -> None:
@@ -179,6 +183,7 @@ def test_malformed_programs_raise_syntax_errors(source: str, underlined: str, wo
         ("def f(float(2.5) A) -> (O) { O(i) = A(i) }", "2.5", "integral"),
         ("def f(float(N) A) -> (O) { O(i) = A(i) && A(i) ? 1 : 0 }", "A(i)", "bool"),
         ("def f(int32(N) A) -> (O) { O(i) = A(i) ? 1 : 0 }", "A(i)", "bool"),
+        ("def f(float(N) A) -> (O) { O(i) = true ? A(i) : 0.0 }", "true", "no constant `true`: write 0 == 0"),
         (
             "def f(float(N) A) -> (O) { O(i) = (A(i) > 0.0) + (A(i) < 1.0) }",
             "(A(i) > 0.0) + (A(i) < 1.0)",
@@ -268,6 +273,7 @@ def test_ranges_are_the_largest_that_keep_accesses_in_bounds(body: str, shape: t
         ("O(i) = 1.0 O(i) += 1.0", "i", "range of `i`.*where i in"),
         ("O(i) = A(max(i, 0))", "i", "`A\\(max\\(i, 0\\)\\)`"),
         ("O(i) = A(i * i)", "i", "`A\\(i \\* i\\)`"),
+        ("O(i) max=! A(i) > inf", "inf", "no constant `inf`: write 1.0 / 0.0"),
         ("O(i) = A(I(0) + i)", "i", "`A\\(I\\(0\\) \\+ i\\)`"),
         ("O(i) = A(i) where i in 2:2", "i", "empty range.*2:2"),
         ("O(i) = A(i) where i in 0:N + 1", "i", "out of bounds access to `A`"),
