@@ -351,6 +351,10 @@ class ImplicitSumWarning(FelixlikeWarning):
     """A statement of a tensor comprehension with a plain `=` sums over an index that is only on its right."""
 
 
+class NarrowedRangeWarning(FelixlikeWarning):
+    """An access of a tensor comprehension limits an index to values for which the test around the access holds."""
+
+
 class NoGradientWarning(FelixlikeWarning):
     """An input of a compiled model requires a gradient, but the outputs carry none."""
 

@@ -45,8 +45,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--rounds", type=int, help="with --tune: rounds of one task each")
     parser.add_argument("--trials", type=int, help="with --tune: total number of measured candidates")
     parser.add_argument("--seconds", type=float, help="with --tune: seconds of tuning")
+    parser.add_argument("--effort", default="normal", help="with --tune: instant, quick, normal or thorough")
     parser.add_argument("--store", metavar="PATH", help="with --tune: save every measurement in this file")
-    parser.add_argument("--strategy", default="gradient")
+    parser.add_argument("--strategy", default="gradient", help="with --tune: search strategy, default gradient")
+    parser.add_argument("--space", default="best", help="with --tune: design space: best, own, default or all")
+    parser.add_argument("--precision", default="float32", help="with --tune: as of felixlike tune")
     parser.add_argument("--seed", type=int, default=0, help="seed of the inputs and of the search")
     parser.add_argument("--quiet", action="store_true", help="print no progress")
     parser.set_defaults(run=run)
@@ -62,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidOption(f"--{unused[0]} is for --tune", where="tc", remedy="add --tune, or leave it out")
     path = checks.path(options.file, "file", error=InvalidModel)
     try:
-        source = path.read_text(encoding="utf-8")
+        source = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidModel("it is not a text file", where=str(path), remedy="give a file with definitions") from None
     mapping = Options() if options.fusion is None else Options().fuse(options.fusion)
@@ -88,8 +91,11 @@ def run(options: argparse.Namespace) -> int:
             rounds=options.rounds,
             trials=options.trials,
             seconds=options.seconds,
+            effort=options.effort,
             store=options.store,
             strategy=options.strategy,
+            space=options.space,
+            precision=options.precision,
             seed=options.seed,
             progress=not options.quiet,
         )

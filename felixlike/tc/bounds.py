@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from felixlike.errors import TCRangeError
-from felixlike.tc.const_eval import Unknown, on_grid
+from felixlike.tc.const_eval import Array, Unknown, on_grid
 from felixlike.tc.linear import Interval, depends_on_data, interval, linear
 from felixlike.tc.program import Binary, Choose, Index, Program, Read, Step, Value, children, walk
 from felixlike.tc.ranges import Ranges
@@ -63,23 +63,27 @@ class Bounds:
     Attributes:
         kept: How each read is kept within its tensor, by the id of the read.
         checks: Checks to run in every call.
+        narrowed: Descriptions of inferred ranges that leave tests around accesses nothing to do.
     """
 
     kept: Mapping[int, Kept]
     checks: tuple[Check, ...]
+    narrowed: tuple[str, ...] = ()
 
 
 def examine(program: Program, sizes: Mapping[str, int], ranges: Ranges) -> Bounds:
     """Determine how the accesses of a program are kept within their tensors. Raise TCRangeError."""
     kept: dict[int, Kept] = {}
     checks: list[Check] = []
+    narrowed: list[str] = []
     for number, step in enumerate(program.steps):
         examiner = _Examiner(program.source, number, step, sizes, ranges)
         examiner.visit(step.value, ())
         for name, status in examiner.kept.items():
             kept[name] = max(kept.get(name, Kept.ALWAYS), status)
         checks += examiner.checks
-    return Bounds(kept, tuple(checks))
+        narrowed += examiner.narrowed.values()
+    return Bounds(kept, tuple(checks), tuple(narrowed))
 
 
 _Tests = tuple[tuple[Value, bool], ...]
@@ -96,6 +100,7 @@ class _Examiner:
     ranges: Ranges
     kept: dict[int, Kept] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
+    narrowed: dict[str, str] = field(default_factory=dict)
 
     def visit(self, value: Value, tests: _Tests) -> None:
         """Examine all accesses of a value that is evaluated where the tests hold."""
@@ -137,6 +142,27 @@ class _Examiner:
             if status is Kept.BY_CHECK:
                 self.checks.append(Check(self.number, read, dimension, (low, high), tests))
             self.kept[id(read)] = max(self.kept.get(id(read), Kept.ALWAYS), status)
+        if tests and self.kept.get(id(read), Kept.ALWAYS) is Kept.ALWAYS:
+            self._find_narrowed(read, _static(tests))
+
+    def _find_narrowed(self, read: Read, tests: _Tests) -> None:
+        """Describe the inferred ranges to which a read limits an index, so that the tests around it always hold.
+
+        They do not, beyond the range: the tests were meant to protect the read for a larger one.
+        """
+        domain = self.ranges.domains[self.number]
+        for name in sorted(_indices(read)):
+            near = [pair for pair in tests if name in _indices(pair[0])]
+            if not near or not domain.rounds[name] or name in self.narrowed:
+                continue
+            low, high = domain.intervals[name]
+            wider = {**domain.intervals, name: (low - 1, high + 1)}
+            if self._hold(near, domain.intervals) and self._hold(near, wider) is False:
+                line = self.source.error(TCRangeError, read.span, "").line
+                self.narrowed[name] = (
+                    f"line {line}: `{self.source.shown(read.span)}` limits `{name}` to {low}:{high + 1}, where the test"
+                    f" around it always holds; if it is there for other values, add `where {name} in …`"
+                )
 
     def _kept_by_tests(self, read: Read, dimension: int, tests: _Tests) -> Kept:
         """Try to prove that tests keep an access within. Raise TCRangeError if it certainly leaves its tensor."""
@@ -144,9 +170,7 @@ class _Examiner:
         data = any(isinstance(part, Read) for part in walk(subscript))
         if data or any(depends_on_data(atom) for _, atom in linear(subscript, self.sizes).terms):
             return Kept.BY_CHECK
-        static_tests = [
-            (test, holds) for test, holds in tests if not any(isinstance(part, Read) for part in walk(test))
-        ]
+        static_tests = _static(tests)
         near = [pair for pair in static_tests if not _indices(pair[0]).isdisjoint(_indices(subscript))]
         for subset in (near, static_tests):
             leaves = self._leaves(read, dimension, subset)
@@ -162,23 +186,32 @@ class _Examiner:
         """Return whether an access leaves its tensor at a point where all tests hold; None if undecided."""
         low, high = self.ranges.bounds[read.tensor][dimension]
         domain = self.ranges.domains[self.number].intervals
-        values = (read.subscripts[dimension], *(test for test, _ in tests))
+        arrays = self._on_grid((read.subscripts[dimension], *(test for test, _ in tests)), domain)
+        if arrays is None:
+            return None
+        outside = (arrays[0] < low) | (arrays[0] > high)
+        for array, (_, holds) in zip(arrays[1:], tests, strict=True):
+            outside = outside & (array == holds)
+        return bool(np.any(outside))
+
+    def _hold(self, tests: Sequence[tuple[Value, bool]], domain: Mapping[str, Interval]) -> bool | None:
+        """Return whether all tests hold at all points of a domain; None if undecided."""
+        arrays = self._on_grid(tuple(test for test, _ in tests), domain)
+        if arrays is None:
+            return None
+        return all(bool(np.all(array == holds)) for array, (_, holds) in zip(arrays, tests, strict=True))
+
+    def _on_grid(self, values: Sequence[Value], domain: Mapping[str, Interval]) -> list[Array] | None:
+        """Evaluate values at all points of a domain; None if there are too many, or a value depends on more."""
         names = sorted(set().union(*map(_indices, values)))
-        extents = [domain[name][1] - domain[name][0] + 1 for name in names]
-        if prod(extents) > _MOST_POINTS:
+        if prod(domain[name][1] - domain[name][0] + 1 for name in names) > _MOST_POINTS:
             return None
         axes = [np.arange(domain[name][0], domain[name][1] + 1) for name in names]
         grid = dict(zip(names, np.meshgrid(*axes, indexing="ij", sparse=True), strict=True)) if axes else {}
         try:
-            subscript = on_grid(values[0], grid, self.sizes)
-            outside = (subscript < low) | (subscript > high)
-            for test, holds in tests:
-                outside = outside & (on_grid(test, grid, self.sizes) == holds)
-        except Unknown:
+            return [on_grid(value, grid, self.sizes) for value in values]
+        except (Unknown, ZeroDivisionError):
             return None
-        except ZeroDivisionError:
-            return None
-        return bool(np.any(outside))
 
     def _error(self, read: Read, dimension: int) -> TCRangeError:
         low, high = self.ranges.bounds[read.tensor][dimension]
@@ -198,6 +231,11 @@ class _Examiner:
 
 def _indices(value: Value) -> frozenset[str]:
     return frozenset(part.name for part in walk(value) if isinstance(part, Index))
+
+
+def _static(tests: _Tests) -> _Tests:
+    """Return the tests that do not depend on tensor contents."""
+    return tuple(pair for pair in tests if not any(isinstance(part, Read) for part in walk(pair[0])))
 
 
 def _split(condition: Value, holds: bool) -> _Tests:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from felixlike import runtime
 from felixlike._util import user_folders, wording
 from felixlike._util.torch_modes import default_modes
-from felixlike.errors import InputMismatch, InvalidOption, TCRangeError
-from felixlike.hardware import kind_of
+from felixlike.errors import InputMismatch, InvalidOption, NarrowedRangeWarning, TCRangeError, callers_level
+from felixlike.hardware import FLOAT32, kind_of, with_precision
 from felixlike.runtime import Compiled
 from felixlike.runtime.torch_operator import is_traced
 from felixlike.tc import compiled as code_cache
@@ -48,11 +49,13 @@ class _Kernel:
         made: The program with its sizes.
         compiled: The compiled code.
         seconds: Measured time of a call in seconds, inf if it was not measured.
+        rounds: Whether it rounds factors of products.
     """
 
     made: Instance
     compiled: Compiled
     seconds: float = math.inf
+    rounds: bool = False
 
 
 class Comprehension:
@@ -112,6 +115,10 @@ class Comprehension:
         Raises:
             TCCallError: The number, shapes or dtypes of the tensors differ from the definition.
             TCRangeError: No ranges can be inferred for these sizes, or an access is outside its tensor.
+
+        Warns:
+            NarrowedRangeWarning: In the first call for its shapes, a test around an access always holds, since the
+                access limits the range of an index.
         """
         if self._is_compiling():
             return self._through_operator(tensors, out)
@@ -136,7 +143,11 @@ class Comprehension:
         trials: int | None = None,
         seconds: float | None = None,
         store: str | Path | None = None,
+        effort: str = "normal",
         strategy: Any = "gradient",
+        space: str = "best",
+        precision: str = "float32",
+        tolerance: float | None = None,
         starting_options: Options | Sequence[Options] | None = None,
         seed: int = 0,
         progress: bool | str = False,
@@ -150,6 +161,8 @@ class Comprehension:
         Args:
             tensors: One torch tensor for each parameter. They are also the inputs used for verification.
             out: Output tensors by name. Outputs that are accumulated into may be left out; tensors of ones are used.
+            precision: Precision of float32 products. Code that rounds their factors is used by this object until it is
+                tuned in float32 again, and is not kept for other processes.
             starting_options: Mapping options, or several, whose nearest schedules are measured first: up to 8 a task.
                 Unlike the options of `define`, they do not restrict the search.
 
@@ -171,20 +184,25 @@ class Comprehension:
         signature = self._arguments.signature(tensors, out)
         made = self._made(signature[: len(tensors)])
         examples = [*tensors, *(out[shapes] for shapes in self._given)]
+        target = with_precision(self._target, precision)
         with default_modes():
             optimized = api.optimize(
-                imported(made, self._target, examples=examples),
+                imported(made, target, examples=examples),
                 None,
                 rounds,
                 target=self._target,
                 strategy=self._strategy(strategy, starts),
+                space=space,
                 trials=trials,
                 seconds=seconds,
+                effort=effort,
                 store=store,
                 seed=seed,
                 progress=progress,
                 tracker=tracker,
                 key=key,
+                precision=precision,
+                tolerance=tolerance,
             )
         self.report = optimized.report
         seconds_per_call = math.fsum(task.weight * task.seconds for task in optimized.report.tasks)
@@ -192,15 +210,18 @@ class Comprehension:
             made,
             optimized._compiled,
             seconds_per_call if math.isfinite(seconds_per_call) and seconds_per_call > 0 else math.inf,
+            any(task.precision != FLOAT32.name for task in optimized.report.tasks),
         )
         shapes = self._key(tensors, out)
         with self._lock:
             previous = self._kernels.get(shapes)
-            if previous is None or kernel.seconds <= previous.seconds:
+            is_exact_again = previous is not None and previous.rounds and precision == FLOAT32.name
+            if previous is None or is_exact_again or kernel.seconds <= previous.seconds:
                 self._kernels[shapes] = kernel
                 self._latest = None
-        metadata = {"seconds": None if math.isinf(kernel.seconds) else kernel.seconds}
-        code_cache.store(self._cache_key(signature), kernel.compiled, metadata)
+        if not kernel.rounds:
+            metadata = {"seconds": None if math.isinf(kernel.seconds) else kernel.seconds}
+            code_cache.store(self._cache_key(signature), kernel.compiled, metadata)
         return self
 
     def explain(self, *tensors: Any) -> str:
@@ -221,7 +242,7 @@ class Comprehension:
 
         if not tensors and self.program.parameters:
             return explained(self.program)
-        return explained_for(self._made(self._arguments.of_inputs(tensors)))
+        return explained_for(self._made(self._arguments.of_shapes(tensors)))
 
     def schedule_tree(self, *tensors: Any) -> str:
         """Return the schedule tree that isl computes, fused and tiled as the options say. Nothing is compiled.
@@ -240,7 +261,7 @@ class Comprehension:
         """
         from felixlike.tc.polyhedral import schedule_tree
 
-        made = instance(self.program, self._arguments.of_inputs(tensors))
+        made = instance(self.program, self._arguments.of_shapes(tensors))
         options = self._options
         fusion = options.fusion or "Max"
         return schedule_tree(self.program, made.sizes, made.ranges, made.bounds, fusion, options.fused, options.tiles)
@@ -267,7 +288,7 @@ class Comprehension:
         """
         from felixlike.tc.c_code import c_code
 
-        made, options = instance(self.program, self._arguments.of_inputs(tensors)), self._options
+        made, options = instance(self.program, self._arguments.of_shapes(tensors)), self._options
         return c_code(made, options.fusion or "Max", options.fused, options.tiles)
 
     def _made(self, given: Sequence[Given]) -> Instance:
@@ -287,11 +308,15 @@ class Comprehension:
         kernel = self._kernels.get(shapes)
         if kernel is not None:
             return kernel
+        notes: tuple[str, ...] = ()
         with self._lock, default_modes(), user_folders.held_back():
             if shapes not in self._kernels:
                 self._kernels[shapes] = self._load_or_compile(tensors, out)
+                notes = self._kernels[shapes].made.bounds.narrowed
             kernel = self._kernels[shapes]
         user_folders.warn()
+        for note in notes:
+            warnings.warn(NarrowedRangeWarning(f"{self.name}, {note}"), stacklevel=callers_level())
         return kernel
 
     def _load_or_compile(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> _Kernel:
@@ -350,6 +375,8 @@ class Comprehension:
 
     def _run(self, kernel: _Kernel, tensors: Sequence[Any], out: Mapping[str, Any] | None) -> Any:
         """Run compiled code, check accesses and copy results into `out`."""
+        if out:
+            self._arguments.check_writable(out)
         results = kernel.compiled(*tensors)
         if not kernel.made.checks and not out:
             return results

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Size, Unary, Value
+from felixlike.tc.scalars import is_integral
 
 Array = Any
 """A numpy array or scalar."""
@@ -37,9 +38,10 @@ def _value(value: Value, indices: Mapping[str, Array], sizes: Mapping[str, int])
             return _converted(_value(value.value, indices, sizes), value.dtype)
         case Unary():
             inner = _value(value.value, indices, sizes)
-            return np.logical_not(inner) if value.operator == "!" else -inner
+            return np.logical_not(inner) if value.operator == "!" else _wrapped(-inner, value.dtype)
         case Binary():
-            return _binary(value, _value(value.left, indices, sizes), _value(value.right, indices, sizes))
+            result = _binary(value, _value(value.left, indices, sizes), _value(value.right, indices, sizes))
+            return _wrapped(result, value.dtype)
         case Choose():
             chosen = (_value(part, indices, sizes) for part in (value.condition, value.left, value.right))
             return np.where(*chosen)
@@ -52,6 +54,11 @@ def _binary(value: Binary, left: Array, right: Array) -> Array:
     if value.operator in ("/", "%") and not np.all(right) and "float" not in value.dtype:
         raise ZeroDivisionError
     return _OPERATORS[_named(value)](left, right)
+
+
+def _wrapped(array: Array, dtype: str) -> Array:
+    """Return a result of arithmetic in its type; integers are computed in int64, those of other types wrap."""
+    return _converted(array, dtype) if is_integral(dtype) and dtype != "int64" else array
 
 
 def _converted(array: Array, dtype: str) -> Array:

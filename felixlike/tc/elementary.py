@@ -11,22 +11,24 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from felixlike import _tvm
 
 _Expr = Any
 
 _TVMS = (
-    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "exp10", "exp2"),
-    *("floor", "log", "log10", "log1p", "log2", "round", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
+    *("acos", "acosh", "asin", "asinh", "atan", "ceil", "cos", "cosh", "erf", "exp", "exp10", "exp2"),
+    *("floor", "log", "log10", "log1p", "log2", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
     *("atan2", "copysign", "hypot", "nextafter"),
 )
 """Functions that TVM has under the same names."""
 
-_LIBRARY = ("cbrt", "erfc", "expm1", "fmod", "j0", "j1", "lgamma", "logb", "remainder", "tgamma", "y0", "y1")
+_LIBRARY = ("atanh", "cbrt", "erfc", "expm1", "fmod", "j0", "j1", "lgamma", "logb", "remainder", "tgamma", "y0", "y1")
 """Functions of the C library; names for float end in f."""
 
 _IN_LIBRARIES = (
-    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp10", "exp2", "log", "log10"),
+    *("acos", "acosh", "asin", "asinh", "atan", "cos", "cosh", "erf", "exp", "exp10", "exp2", "log", "log10"),
     *("log1p", "log2", "sin", "sinh", "tan", "tanh", "atan2", "hypot", "pow", "fmax", "fmin", "fdim"),
 )
 """Functions with another implementation here that the C library has, too."""
@@ -40,14 +42,15 @@ def elementary(function: str, arguments: list[_Expr], *, by_library: bool = Fals
 
     by_library: Call the C library wherever it has the function, instead of vectorizable arithmetic.
     """
+    is_double = str(arguments[0].ty.dtype) == "float64"
+    by_library = by_library or (function == "tanh" and is_double)  # TVM's tanh in double is 0 below 1e-16
     if function == "rsqrt" and by_library:
         return _reciprocal(_tvm.tirx.sqrt(*arguments))
     if function in _TVMS and not (by_library and function in _IN_LIBRARIES):
         return getattr(_tvm.tirx, function)(*arguments)
     if function in _LIBRARY or (by_library and function in _IN_LIBRARIES):
         dtype = str(arguments[0].ty.dtype)
-        name = function if dtype == "float64" else f"{function}f"
-        return _tvm.tirx.call_pure_extern(dtype, name, *arguments)
+        return _tvm.tirx.call_pure_extern(dtype, function if is_double else f"{function}f", *arguments)
     return _FORMULAS[function](*arguments)
 
 
@@ -75,6 +78,12 @@ def _wins(test: _Expr, other: _Expr) -> _Expr:
 def _difference(x: _Expr, y: _Expr) -> _Expr:
     """Return the positive difference, as fdim of C."""
     return _tvm.tirx.Select(x > y, x - y, _const(0.0, x))
+
+
+def _rounded(x: _Expr) -> _Expr:
+    """Return x rounded, halves away from zero as in C. The greatest number below 0.5 does not round 0.49999997 up."""
+    below_half = np.nextafter(np.dtype(str(x.ty.dtype)).type(0.5), 0)
+    return _tvm.tirx.trunc(x + _tvm.tirx.copysign(_const(float(below_half), x), x))
 
 
 def _of_half_turns(x: _Expr, function: str) -> _Expr:
@@ -218,6 +227,7 @@ _FORMULAS: dict[str, Callable[..., _Expr]] = {
     "normcdf": lambda x: _const(0.5, x) * elementary("erfc", [x * _const(-math.sqrt(0.5), x)]),
     "normcdfinv": lambda x: _const(-math.sqrt(2.0), x) * _erfcinv(x * _const(2.0, x)),
     "pow": lambda x, y: _tvm.tirx.power(x, y),
+    "round": _rounded,
     "rcbrt": lambda x: _reciprocal(elementary("cbrt", [x])),
     "rhypot": lambda x, y: _reciprocal(_tvm.tirx.hypot(x, y)),
     "rnorm3d": lambda *parts: _reciprocal(_norm(*parts)),

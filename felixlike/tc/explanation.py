@@ -55,7 +55,7 @@ def explained_for(made: Instance) -> str:
         low, high = check.bounds
         text = program.source.shown(check.read.subscripts[check.dimension].span)
         lines.append(f"  checked in every call: {low} <= {text} <= {high}")
-    lines += [f"  note: {note.words}" for note in program.notes]
+    lines += [f"  note: {words}" for words in (*(note.words for note in program.notes), *made.bounds.narrowed)]
     return "\n".join([*lines, "", relax_module(made).script()])
 
 

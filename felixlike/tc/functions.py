@@ -23,7 +23,7 @@ ARITY: dict[str, int] = {
 WRITTEN_OUT = frozenset({"cyl_bessel_i0", "cyl_bessel_i1", "erfcinv", "erfcx", "erfinv", "normcdfinv"})
 """Functions that no library has; they become formulas in which an argument occurs many times."""
 
-TWICE = frozenset({"cospi", "fdim", "fmax", "fmin", "norm3d", "norm4d", "rnorm3d", "rnorm4d", "sinpi"})
+TWICE = frozenset({"cospi", "fdim", "fmax", "fmin", "norm3d", "norm4d", "rnorm3d", "rnorm4d", "round", "sinpi"})
 """Functions that become formulas in which an argument occurs twice."""
 
 INSTEAD = {
@@ -36,3 +36,19 @@ INSTEAD = {
     "sum": "write a reduction: O(i) +=! A(i, j)",
 }
 """How to write functions that the language lacks; used in error messages."""
+
+_CONSTANTS = {
+    "false": "0 == 1",
+    "inf": "1.0 / 0.0",
+    "infinity": "1.0 / 0.0",
+    "nan": "0.0 / 0.0",
+    "pi": "3.14159265",
+    "true": "0 == 0",
+}
+"""Names of constants that other languages have, and how to write them; the language takes such a name for an index."""
+
+
+def instead_of_constant(name: str) -> str:
+    """Return how to write a constant of other languages; "" for other names."""
+    value = _CONSTANTS.get(name.lower())
+    return f"the language has no constant `{name}`: write {value}" if value else ""

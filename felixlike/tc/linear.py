@@ -16,18 +16,22 @@ from felixlike.tc.scalars import is_integral, limits
 Interval = tuple[int, int]
 """Least and greatest value."""
 
+_WIDE = ("int32", "int64")
+"""Types of linear sums. Those of narrower types often wrap, so that they are opaque."""
+
 
 @dataclass(frozen=True, slots=True)
 class Atom:
     """A factor of a term: an index by its name, ⌊inner / divisor⌋ with divisor > 1, or an opaque value.
 
-    key: Equal for atoms of the same value.
+    key: Equal for atoms of the same value. dtype: The type of the inner sum.
     """
 
     key: tuple[object, ...]
     index: str = ""
     inner: Linear | None = None
     divisor: int = 1
+    dtype: str = ""
     opaque: Value | None = None
 
 
@@ -61,12 +65,14 @@ def linear(value: Value, sizes: Mapping[str, int]) -> Linear:
             return Linear(sizes[value.name])
         case Index():
             return Linear(0, ((1, Atom(("index", value.name), index=value.name)),))
-        case Convert() if is_integral(value.value.dtype) and value.dtype in ("int32", "int64"):
-            if value.dtype == "int64" or limits(value.value.dtype)[1] <= limits("int32")[1]:
+        case Convert() if is_integral(value.value.dtype) and value.dtype in _WIDE:
+            # A sum in int32 may wrap before it becomes an int64.
+            is_leaf = not isinstance(value.value, Unary | Binary) and limits(value.value.dtype)[1] <= limits("int32")[1]
+            if is_leaf or value.dtype == value.value.dtype:
                 return linear(value.value, sizes)
-        case Unary() if value.operator == "-":
+        case Unary() if value.operator == "-" and value.dtype in _WIDE:
             return linear(value.value, sizes).times(-1)
-        case Binary():
+        case Binary() if value.dtype in _WIDE:
             return _binary(value, sizes)
     return _opaque(value)
 
@@ -89,19 +95,18 @@ def _binary(value: Binary, sizes: Mapping[str, int]) -> Linear:
         case "*" if not left.terms:
             return right.times(left.constant)
         case "/" if not right.terms and right.constant:
-            return _floor(left, right.constant)
+            return _floor(left, right.constant, value.dtype)
     return _opaque(value)
 
 
-def _floor(sum_: Linear, divisor: int) -> Linear:
-    """Return ⌊sum / divisor⌋."""
+def _floor(sum_: Linear, divisor: int, dtype: str) -> Linear:
+    """Return ⌊sum / divisor⌋. Factors are not cancelled, since the sum may wrap in its type before it is divided."""
     if divisor < 0:
         sum_, divisor = sum_.times(-1), -divisor
-    if all(coefficient % divisor == 0 for coefficient, _ in sum_.terms):
-        terms = tuple((coefficient // divisor, atom) for coefficient, atom in sum_.terms)
-        return Linear(sum_.constant // divisor, terms)
+    if divisor == 1 or not sum_.terms:
+        return Linear(sum_.constant // divisor, sum_.terms)
     key = ("floor", divisor, sum_.constant, *((c, atom.key) for c, atom in sum_.terms))
-    return Linear(0, ((1, Atom(key, inner=sum_, divisor=divisor)),))
+    return Linear(0, ((1, Atom(key, inner=sum_, divisor=divisor, dtype=dtype)),))
 
 
 def indices_of(atom: Atom) -> frozenset[str]:
@@ -123,7 +128,18 @@ def depends_on_data(atom: Atom) -> bool:
 
 def interval(value: Value, domain: Mapping[str, Interval], sizes: Mapping[str, int]) -> Interval:
     """Return bounds of an integer value: never too narrow, exact for sums of indices."""
-    return interval_of(linear(value, sizes), domain, sizes)
+    exact = interval_of(linear(value, sizes), domain, sizes)
+    return _within(limits(value.dtype), exact) if value.dtype in _WIDE else exact
+
+
+def may_wrap(value: Unary | Binary, domain: Mapping[str, Interval], sizes: Mapping[str, int]) -> bool:
+    """Return whether an operator's result has the type int32 or uint32, and may exceed it."""
+    if value.dtype not in ("int32", "uint32"):
+        return False
+    sum_ = linear(value, sizes)
+    is_opaque = any(atom.opaque is value for _, atom in sum_.terms)
+    exact = _result(value, domain, sizes) if is_opaque else interval_of(sum_, domain, sizes)
+    return exact is not None and _within(limits(value.dtype), exact) != exact
 
 
 def interval_of(sum_: Linear, domain: Mapping[str, Interval], sizes: Mapping[str, int]) -> Interval:
@@ -140,7 +156,7 @@ def _atom_interval(atom: Atom, domain: Mapping[str, Interval], sizes: Mapping[st
     if atom.index:
         return domain[atom.index]
     if atom.inner is not None:
-        low, high = interval_of(atom.inner, domain, sizes)
+        low, high = _within(limits(atom.dtype), interval_of(atom.inner, domain, sizes))
         return low // atom.divisor, high // atom.divisor
     assert atom.opaque is not None
     return _opaque_interval(atom.opaque, domain, sizes)
@@ -153,15 +169,27 @@ def _opaque_interval(value: Value, domain: Mapping[str, Interval], sizes: Mappin
     whole = limits(value.dtype) if is_integral(value.dtype) else limits("int64")
     match value:
         case Convert() if is_integral(value.value.dtype) or value.value.dtype == "bool":
-            inner = interval(value.value, domain, sizes)
-            return inner if whole[0] <= inner[0] and inner[1] <= whole[1] else whole
+            return _within(whole, interval(value.value, domain, sizes))
         case Choose():
             left, right = interval(value.left, domain, sizes), interval(value.right, domain, sizes)
             return min(left[0], right[0]), max(left[1], right[1])
-        case Binary() if is_integral(value.dtype):
-            left, right = interval(value.left, domain, sizes), interval(value.right, domain, sizes)
-            return _combined(value.operator, left, right) or whole
+        case Unary() | Binary() if is_integral(value.dtype):
+            return _within(whole, _result(value, domain, sizes))
     return whole
+
+
+def _result(value: Unary | Binary, domain: Mapping[str, Interval], sizes: Mapping[str, int]) -> Interval | None:
+    """Return bounds of the exact result of an operator, before it wraps; None if unknown."""
+    if isinstance(value, Unary):
+        low, high = interval(value.value, domain, sizes)
+        return -high, -low
+    left, right = interval(value.left, domain, sizes), interval(value.right, domain, sizes)
+    return _combined(value.operator, left, right)
+
+
+def _within(whole: Interval, exact: Interval | None) -> Interval:
+    """Return the bounds of a result, those of its type if they are unknown or the result may wrap."""
+    return exact if exact is not None and whole[0] <= exact[0] and exact[1] <= whole[1] else whole
 
 
 def _combined(operator: str, left: Interval, right: Interval) -> Interval | None:
@@ -171,6 +199,10 @@ def _combined(operator: str, left: Interval, right: Interval) -> Interval | None
             return min(left[0], right[0]), min(left[1], right[1])
         case "max":
             return max(left[0], right[0]), max(left[1], right[1])
+        case "+":
+            return left[0] + right[0], left[1] + right[1]
+        case "-":
+            return left[0] - right[1], left[1] - right[0]
         case "*":
             corners = [a * b for a in left for b in right]
             return min(corners), max(corners)

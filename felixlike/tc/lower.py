@@ -18,10 +18,10 @@ from felixlike.tc.bounds import Kept
 from felixlike.tc.const_eval import Unknown, on_grid
 from felixlike.tc.elementary import elementary
 from felixlike.tc.functions import WRITTEN_OUT
-from felixlike.tc.linear import Interval, interval
+from felixlike.tc.linear import Interval, interval, may_wrap
 from felixlike.tc.nodes import Node, extent
 from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Read, Size, Unary, Value, children, walk
-from felixlike.tc.scalars import bits, is_float, is_unsigned
+from felixlike.tc.scalars import bits, is_float, is_integral, is_unsigned
 
 _Expr = Any
 
@@ -107,18 +107,18 @@ class _Lowering:
 
     def expression(self, value: Value) -> _Expr:
         """Lower a value to a TVM expression."""
+        constant = self._constant(value)
+        return self._of_form(value) if constant is None else _tvm.tirx.const(constant, value.dtype)
+
+    def _of_form(self, value: Value) -> _Expr:
         match value:
-            case Literal():
-                return _tvm.tirx.const(value.value, value.dtype)
-            case Size():
-                return _tvm.tirx.const(self.facts.sizes[value.name], "int32")
             case Index():
                 low, high = self.node.intervals[value.name]
                 return _tvm.tirx.const(low, "int32") if low == high else self.places[value.name]
             case Read():
                 return self._read(value)
             case Convert():
-                return _converted(self.expression(value.value), value.value.dtype, value.dtype)
+                return self._conversion(value)
             case Unary():
                 return self._unary(value)
             case Binary():
@@ -128,15 +128,34 @@ class _Lowering:
             case Call():
                 return self._call(value)
 
-    def _call(self, call: Call) -> _Expr:
-        """Lower a function call; fold calls of constants here, since nested formulas folded by TVM can become wrong."""
+    def _constant(self, value: Value) -> int | float | None:
+        """Return the number that a value is; None if it is not constant, or TVM computes it correctly.
+
+        TVM folds nested formulas incorrectly, and fails where constants of integers wrap.
+        """
+        if isinstance(value, Literal | Size):
+            return value.value if isinstance(value, Literal) else self.facts.sizes[value.name]
+        is_arithmetic = isinstance(value, Unary | Binary | Convert) and is_integral(value.dtype)
+        if not is_arithmetic and not isinstance(value, Call):
+            return None
         single = {name: low for name, (low, high) in self.node.intervals.items() if low == high}
-        parts = list(walk(call))
-        if not any(isinstance(p, Read) or (isinstance(p, Index) and p.name not in single) for p in parts):
+        if not any(isinstance(p, Read) or (isinstance(p, Index) and p.name not in single) for p in walk(value)):
             with contextlib.suppress(Unknown, ZeroDivisionError):
-                number = float(on_grid(call, single, self.facts.sizes))
+                number = on_grid(value, single, self.facts.sizes)
+                if is_integral(value.dtype):
+                    return int(number.astype(value.dtype))
                 if math.isfinite(number):
-                    return _tvm.tirx.const(number, call.dtype)
+                    return float(number)
+        return None
+
+    def _conversion(self, value: Convert) -> _Expr:
+        if value.dtype in ("int32", "int64"):
+            return self._widened(value.value, value.dtype)
+        return _converted(self.expression(value.value), value.value.dtype, value.dtype)
+
+    def _call(self, call: Call) -> _Expr:
+        """Lower a function call."""
+        parts = list(walk(call))
         by_library = max(map(_height, call.arguments)) > _FORMULAS or not any(isinstance(p, Read) for p in parts)
         arguments = [self.expression(argument) for argument in call.arguments]
         return elementary(call.function, arguments, by_library=by_library)
@@ -146,16 +165,78 @@ class _Lowering:
         status = self.facts.kept.get(id(read), Kept.ALWAYS)
         subscripts = []
         for subscript, (low, high) in zip(read.subscripts, self.facts.bounds[read.tensor], strict=True):
-            place = self.expression(subscript)
-            if subscript.dtype not in ("int32", "int64"):
-                place = place.astype("int32" if bits(subscript.dtype) < 32 else "int64")
+            is_narrow = bits(subscript.dtype) < 32 or subscript.dtype == "int32"
+            place = self._widened(subscript, "int32" if is_narrow else "int64")
             if status is Kept.BY_CHECK and not self._within(subscript, low, high):
                 dtype = str(place.ty.dtype)
                 place = _tvm.tirx.max(_tvm.tirx.min(place, _tvm.tirx.const(high, dtype)), _tvm.tirx.const(low, dtype))
             if str(place.ty.dtype) != "int32":
                 place = place.astype("int32")
             subscripts.append(place - low)
-        return self.tensors[self.node.versions[read.tensor]](*subscripts)
+        return self._tensor(read)(*subscripts)
+
+    def _operand(self, value: Value) -> _Expr:
+        """Lower an operand for which it matters whether a sum in int32 wraps."""
+        return self._reduced(value) if self._may_wrap(value) else self.expression(value)
+
+    def _may_wrap(self, value: Value) -> bool:
+        if not isinstance(value, Unary | Binary) or not _is_sum(value):
+            return False
+        return may_wrap(value, self.node.intervals, self.facts.sizes)
+
+    def _reduced(self, value: Value) -> _Expr:
+        """Lower a sum in int32 or uint32 that may wrap.
+
+        TVM and LLVM take such sums not to overflow. So they are computed in int64, and reduced.
+        """
+        terms, constant = self._terms(value)
+        total = _tvm.tirx.const(_signed(constant), "int64")
+        for factor, term in terms:
+            total = total + (term * _tvm.tirx.const(_signed(factor), "int64") & _tvm.tirx.const(2**32 - 1, "int64"))
+        return _masked(total, "uint32", value.dtype)
+
+    def _terms(self, value: Value) -> tuple[list[tuple[int, _Expr]], int]:
+        """Return the terms of a sum as factors and expressions in int64 with 32 bits, and its constant."""
+        constant = self._constant(value)
+        if constant is not None:
+            return [], int(constant)
+        match value:
+            case Unary() if _is_sum(value):
+                return self._scaled(value.value, -1)
+            case Binary(operator="+" | "-") if _is_sum(value):
+                left, first = self._terms(value.left)
+                right, second = self._scaled(value.right, 1 if value.operator == "+" else -1)
+                return [*left, *right], first + second
+            case Binary() if _is_sum(value):
+                for part, other in ((value.left, value.right), (value.right, value.left)):
+                    factor = self._constant(part)
+                    if factor is not None:
+                        return self._scaled(other, int(factor))
+                product = self._residue(value.left) * self._residue(value.right)
+                return [(1, _masked(product, "uint32", "int32").astype("int64"))], 0
+        return [(1, self._residue(value))], 0
+
+    def _residue(self, value: Value) -> _Expr:
+        """Lower a value in int32 or uint32 as an int64 of 32 bits with a sign."""
+        inner = self._operand(value)
+        return (inner if value.dtype == "int32" else _masked(inner, "uint32", "int32")).astype("int64")
+
+    def _scaled(self, value: Value, factor: int) -> tuple[list[tuple[int, _Expr]], int]:
+        """Return the terms of a sum, times a number."""
+        terms, constant = self._terms(value)
+        return [(factor * each, term) for each, term in terms], factor * constant
+
+    def _widened(self, value: Value, dtype: str) -> _Expr:
+        """Lower a value in the type int32 or int64."""
+        inner, source = self._operand(value), value.dtype
+        is_element = isinstance(value, Read) and isinstance(self._tensor(value).op, _tvm.te.PlaceholderOp)
+        if not is_integral(source) or source in ("int32", "int64", "uint64") or is_element:
+            return _converted(inner, source, dtype)
+        return _masked(inner, source, dtype)
+
+    def _tensor(self, read: Read) -> Any:
+        """Return the TE tensor of a read."""
+        return self.tensors[self.node.versions[read.tensor]]
 
     def _within(self, subscript: Value, low: int, high: int) -> bool:
         """Return whether a subscript is always within bounds."""
@@ -168,11 +249,17 @@ class _Lowering:
             return _tvm.tirx.Not(inner)
         if is_float(value.dtype):
             return -inner
+        if self._may_wrap(value) and value.dtype == "uint32":
+            return self._reduced(value)
+        if value.dtype == "uint64":
+            return (_tvm.tirx.const(0, "int64") - inner.astype("int64")).astype("uint64")
         return _tvm.tirx.const(0, value.dtype) - inner
 
     def _binary(self, value: Binary) -> _Expr:
         tirx = _tvm.tirx
-        left, right = self.expression(value.left), self.expression(value.right)
+        if value.operator in _SUMS:
+            return self._sum(value)
+        left, right = self._operand(value.left), self._operand(value.right)
         boolean = value.left.dtype == "bool"
         if value.operator in ("&&", "||"):
             return self._logical(value, left, right)
@@ -182,6 +269,21 @@ class _Lowering:
             left, right = left.astype("int32"), right.astype("int32")
         if value.operator in ("/", "%"):
             return self._divided(value, left, right)
+        return _PLAIN[value.operator](left, right)
+
+    def _sum(self, value: Binary) -> _Expr:
+        """Lower + - or *.
+
+        TVM merges the constants of sums in int32, and fails where the result exceeds the type. Others are computed by
+        instructions that wrap, unless an operator needs their value.
+        """
+        is_constant = [self._constant(part) is not None for part in (value.left, value.right)]
+        merges = any(is_constant) and _is_sum(value.right if is_constant[0] else value.left)
+        if (merges or value.dtype == "uint32") and self._may_wrap(value):
+            return self._reduced(value)
+        left, right = self.expression(value.left), self.expression(value.right)
+        if value.dtype == "uint64" and value.operator == "-":  # unsigned, it would be taken not to be negative
+            return (left.astype("int64") - right.astype("int64")).astype("uint64")
         return _PLAIN[value.operator](left, right)
 
     def _logical(self, value: Binary, left: _Expr, right: _Expr) -> _Expr:
@@ -222,7 +324,32 @@ class _Lowering:
         quotient = divide(left, tirx.Select(needs_care, one, right))
         if value.operator == "%":
             return tirx.Select(needs_care, zero, quotient)
-        return tirx.Select(needs_care, tirx.Select(right == zero, zero, zero - left), quotient)
+        negated = zero if is_unsigned(dtype) else zero - left
+        return tirx.Select(needs_care, tirx.Select(right == zero, zero, negated), quotient)
+
+
+def _is_sum(value: Value) -> bool:
+    """Return whether a value is a sum, difference, product or negation in int32 or uint32."""
+    return value.dtype in ("int32", "uint32") and isinstance(value, Unary | Binary) and value.operator in _SUMS
+
+
+def _signed(number: int) -> int:
+    """Return the number of 32 bits with a sign that a number wraps to."""
+    return (number + 2**31) % 2**32 - 2**31
+
+
+def _masked(inner: _Expr, source: str, dtype: str) -> _Expr:
+    """Convert an integer of a type that wraps to int32, uint32 or int64; its further bits are ignored.
+
+    TVM analyses expressions of these types as if nothing within them wrapped: without a mask, it takes int32(-u) to be
+    negative for a uint8.
+    """
+    wide = "int32" if bits(source) < 32 else "int64"
+    mask, half = (_tvm.tirx.const(number, wide) for number in (2 ** bits(source) - 1, 2 ** (bits(source) - 1)))
+    flipped = inner.astype(wide) ^ half  # TVM knows no bounds of ^, so that the mask alone determines them
+    if is_unsigned(source) and (source, dtype) != ("uint32", "int32"):
+        return ((flipped ^ half) & mask).astype(dtype)
+    return ((flipped & mask) - half).astype(dtype)
 
 
 def _height(value: Value) -> int:
@@ -252,6 +379,9 @@ def _converted(inner: _Expr, source: str, dtype: str) -> _Expr:
         inner = inner.astype("int32" if bits(dtype) < 32 else "int64")
     return inner.astype(dtype)
 
+
+_SUMS = ("+", "-", "*")
+"""Operators whose result, of operands that wrap, is that of exact operands after it wraps."""
 
 _PLAIN: dict[str, Callable[[_Expr, _Expr], _Expr]] = {
     "+": lambda a, b: a + b,

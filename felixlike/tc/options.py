@@ -44,6 +44,29 @@ class Options:
     private: bool | None = None
     shared_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raise InvalidOption if an attribute is invalid: the methods are not the only way to set one."""
+        for name, where in _SETTERS.items():
+            value = getattr(self, name)
+            if value is None or value == ():
+                continue
+            if name in ("tiles", "blocks", "threads"):
+                _positive(where, value, most=8 if name == "tiles" else 3)
+            elif name in ("unrolled", "shared_bytes"):
+                _positive(where, (value,))
+            elif name in ("shared", "private"):
+                _boolean(where, value)
+            elif name == "fusion":
+                _strategy(value)
+            else:
+                _check_groups(value)
+        if self.fused and self.fusion not in (None, "Min"):
+            raise InvalidOption(
+                f"the fusion strategy {self.fusion} contradicts fuse_statements",
+                where="fuse",
+                remedy="set one of them",
+            )
+
     def __str__(self) -> str:
         """Return the options that are set, as keys of cached code have them: new attributes leave old keys valid."""
         values = [(attribute.name, getattr(self, attribute.name)) for attribute in fields(self)]
@@ -163,11 +186,7 @@ class Options:
         Raises:
             InvalidOption: The strategy is unknown, or fuses other statements than `fuse_statements` requested.
         """
-        if strategy not in _FUSIONS:
-            raise InvalidOption(
-                f"unknown fusion strategy {shown(strategy)}", where="fuse", remedy=choose_from(strategy, _FUSIONS)
-            )
-        return replace(self, fusion=strategy)._checked()
+        return replace(self, fusion=_strategy(strategy))
 
     def fuse_statements(self, *numbers: int) -> Options:
         """Fuse these statements into one function. Statements that no call names have a function each.
@@ -188,25 +207,8 @@ class Options:
         Example:
             options = Options().fuse_statements(1, 2).fuse_statements(3, 4)
         """
-        _positive("fuse_statements", numbers, most=_MOST_STATEMENTS)
-        every = [*numbers, *(number for group in self.fused for number in group)]
-        if len(numbers) < 2 or len(set(every)) < len(every):
-            raise InvalidOption(
-                f"expected two or more statements, each in one group, got {', '.join(map(str, numbers))}",
-                where="fuse_statements",
-                remedy="for example fuse_statements(1, 2)",
-            )
-        return replace(self, fused=(*self.fused, tuple(sorted(numbers))))._checked()
-
-    def _checked(self) -> Options:
-        """Return these options. Raise InvalidOption if a strategy and `fuse_statements` contradict each other."""
-        if self.fused and self.fusion not in (None, "Min"):
-            raise InvalidOption(
-                f"the fusion strategy {self.fusion} contradicts fuse_statements",
-                where="fuse",
-                remedy="set one of them",
-            )
-        return self
+        group = sorted(_positive("fuse_statements", numbers, most=_MOST_STATEMENTS))
+        return replace(self, fused=(*self.fused, tuple(group)))
 
     @property
     def hints(self) -> bool:
@@ -274,8 +276,37 @@ def _boolean(name: str, value: bool) -> bool:
     return value
 
 
+def _strategy(name: str) -> str:
+    """Return the fusion strategy. Raise InvalidOption if it is unknown."""
+    if name not in _FUSIONS:
+        raise InvalidOption(f"unknown fusion strategy {shown(name)}", where="fuse", remedy=choose_from(name, _FUSIONS))
+    return name
+
+
+def _check_groups(groups: tuple[tuple[int, ...], ...]) -> None:
+    """Raise InvalidOption unless each group has two or more statements, none of which is in another group."""
+    _check_tuple("fuse_statements", groups)
+    before: set[int] = set()
+    for numbers in groups:
+        every = [*before, *_positive("fuse_statements", numbers, most=_MOST_STATEMENTS)]
+        if len(numbers) < 2 or len(set(every)) < len(every):
+            raise InvalidOption(
+                f"expected two or more statements, each in one group, got {', '.join(map(str, numbers))}",
+                where="fuse_statements",
+                remedy="for example fuse_statements(1, 2)",
+            )
+        before |= set(every)
+
+
+def _check_tuple(name: str, values: object) -> None:
+    """Raise InvalidOption unless the values are a tuple, as attributes of options are."""
+    if not isinstance(values, tuple):
+        raise InvalidOption(f"expected a tuple, got {shown(values)}", where=name, remedy=f"call the method {name}")
+
+
 def _positive(name: str, sizes: tuple[int, ...], *, most: int = 8) -> tuple[int, ...]:
     """Return the sizes. Raise InvalidOption unless they are 1 to `most` positive integers."""
+    _check_tuple(name, sizes)
     if not 0 < len(sizes) <= most:
         raise InvalidOption(
             f"expected 1 to {most} sizes, got {len(sizes)}", where=name, remedy=f"for example {name}(8)"

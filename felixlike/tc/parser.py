@@ -6,6 +6,7 @@ grammar is in grammar.lark. lark reads it when this module is imported (40 ms), 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,14 +122,35 @@ def _unexpected(source: Source, error: Any) -> TCSyntaxError:
         remedy = f"types are {', '.join(_TYPES)}" + (f" (did you mean `{near}`?)" if near else "")
     elif token.type == "COMMA" and expected <= {"RPAR", *_OPERATORS} and _after_extreme(source, span.start):
         remedy = "min and max take exactly 2 arguments"
+    elif foreign := _foreign(source.text[: span.start], token):
+        remedy = foreign
     elif "ASSIGN" in expected:
         remedy = "assignment operators are = += *= min= max= +=! *=! min=! max=!, written without spaces"
+    elif expected == {"COMMA", "RPAR"} and token.type == "LPAR":
+        remedy = "indices on the left of an assignment must be identifiers"
+        remedy += "; a scatter is a sum with a test: O(j) +=! (I(i) == j) ? A(i) : 0.0 where j in 0:…"
     elif expected <= {"ID", "COMMA", "RPAR"} and token.type in ("NUMBER", *_OPERATORS):
         remedy = "indices on the left of an assignment must be identifiers: O(i) = A(i - 1), not O(i + 1) = A(i)"
         if source.text.count("{", 0, span.start) == source.text.count("}", 0, span.start):
             remedy = "sizes must be names or numbers"
     return source.error(TCSyntaxError, span, f"expected {names} but found {actual}", remedy)
 
+
+def _foreign(before: str, token: Any) -> str:
+    """Return how to write what other languages write with a token after the text `before`; "" if it is unknown."""
+    if token.type == "STAR" and before.endswith("*"):
+        return "write powers as pow(x, y)"
+    if str(token) in _WORDED_OPERATORS:
+        return f"write `{_WORDED_OPERATORS[str(token)]}` for `{token}`"
+    suffix = _SUFFIX.search(before)
+    return f"numbers have no suffix: write {suffix[1]}, not {suffix[0].strip()}" if suffix else ""
+
+
+_WORDED_OPERATORS = {"and": "&&", "or": "||", "not": "!"}
+"""Operators of other languages that are words here."""
+
+_SUFFIX = re.compile(r"(?<![\w.])(?!0[xX])(\d[\d.]*|\.\d+)[A-Za-z_]\w*\s*$")
+"""A number with letters at its end, such as 1.0f, which is read as two tokens."""
 
 _OPERATORS = {
     *("PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "COMPARISON", "LESS", "GREATER", "AND", "OR", "QUESTION"),

@@ -15,12 +15,13 @@ from functools import partial
 
 from felixlike.errors import TCRangeError
 from felixlike.tc.const_eval import Unknown, on_grid
-from felixlike.tc.linear import Interval, Linear, depends_on_data, indices_of, interval_of, linear
-from felixlike.tc.program import Index, Program, Read, Step, Value, walk
+from felixlike.tc.functions import instead_of_constant
+from felixlike.tc.linear import Interval, Linear, depends_on_data, indices_of, interval_of, linear, may_wrap
+from felixlike.tc.program import Binary, Index, Program, Read, Step, Unary, Value, walk
 from felixlike.tc.source import Source
 
 _MOST = 2**31 - 1
-"""Largest number of elements of a tensor: TVM indexes them by int32."""
+"""Largest index and largest number of elements of a tensor: TVM has both as int32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,13 @@ class _Solver:
 
     def _bound(self, value: Value) -> int:
         """Evaluate a bound of `where`. Raise TCRangeError."""
+        if any(isinstance(part, Unary | Binary) and may_wrap(part, {}, self._sizes) for part in walk(value)):
+            raise self._source.error(
+                TCRangeError,
+                value.span,
+                "the bound of a range exceeds int32",
+                "indices are int32; give a smaller range",
+            )
         try:
             return int(on_grid(value, {}, self._sizes))
         except ZeroDivisionError:
@@ -189,14 +197,22 @@ class _Solver:
             ) from None
 
     def _record(self, name: str, interval: Interval, number: int) -> None:
-        """Record the range of an index; raise TCRangeError if it is empty."""
-        if interval[0] > interval[1]:
-            span = self._step.index_spans.get(name, self._step.span)
+        """Record the range of an index; raise TCRangeError if it is empty or too large."""
+        low, high = interval
+        span = self._step.index_spans.get(name, self._step.span)
+        if low > high:
             raise self._source.error(
                 TCRangeError,
                 span,
-                f"inferred an empty range for `{name}`: {interval[0]}:{interval[1] + 1}",
+                f"inferred an empty range for `{name}`: {low}:{high + 1}",
                 self._why_empty(name, number),
+            )
+        if low < -_MOST or high > _MOST or high - low >= _MOST:
+            raise self._source.error(
+                TCRangeError,
+                span,
+                f"the range of `{name}` is too large: {low}:{high + 1}",
+                "indices are int32 and have fewer than 2^31 values; give a smaller range with `where`",
             )
         self._solved[name], self._rounds[name] = interval, number
 
@@ -251,6 +267,5 @@ class _Solver:
             )
         else:
             why = f"could not infer the range of `{name}`{others}: no subscript contains it"
-        return self._source.error(
-            TCRangeError, self._step.index_spans.get(name, self._step.span), why, f"add `where {name} in 0:…`"
-        )
+        remedy = instead_of_constant(name) or f"add `where {name} in 0:…`"
+        return self._source.error(TCRangeError, self._step.index_spans.get(name, self._step.span), why, remedy)

@@ -9,7 +9,7 @@ from felixlike._util.wording import counted, nearest
 from felixlike.errors import TCSemanticError
 from felixlike.tc import tree
 from felixlike.tc.expansion_cost import copies
-from felixlike.tc.functions import ARITY, INSTEAD, WRITTEN_OUT
+from felixlike.tc.functions import ARITY, INSTEAD, WRITTEN_OUT, instead_of_constant
 from felixlike.tc.names import Names
 from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Read, Size, Unary, Value, children, walk
 from felixlike.tc.scalars import canonical, is_float, is_integral, limits, matched, spoken
@@ -277,11 +277,11 @@ class Typist:
 
     def _boolean(self, value: Value, span: Span) -> None:
         if value.dtype != "bool":
-            kind = "0.0" if is_float(value.dtype) else "0"
+            kind, text = "0.0" if is_float(value.dtype) else "0", self._source.shown(span)
             raise self._error(
                 span,
                 f"expected a boolean (bool) but found {spoken(value.dtype)}",
-                f"compare it: {self._source.shown(span)} != {kind}",
+                instead_of_constant(text) or f"compare it: {text} != {kind}",
             )
 
     def _no_arithmetic(self, span: Span) -> TCSemanticError:

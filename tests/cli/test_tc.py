@@ -20,7 +20,7 @@ def wrong(float(N) A) -> (O) { O(i) = A(i) + Q(i) }
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "mm.tc"
-    path.write_text(_PROGRAM)
+    path.write_text(_PROGRAM, encoding="utf-8-sig")  # as editors of Windows save it
     return path
 
 

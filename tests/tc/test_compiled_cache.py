@@ -17,8 +17,8 @@ import torch
 import felixlike as fx
 from felixlike import runtime
 from felixlike._util import cache, user_folders
-from felixlike.errors import StorageWarning
-from felixlike.hardware import resolve_target
+from felixlike.errors import InvalidOption, StorageWarning
+from felixlike.hardware import imitated_target, resolve_target
 from felixlike.tc import compiled as kept
 from felixlike.tc.call import Given
 from felixlike.tc.entry import read
@@ -232,3 +232,36 @@ def test_tuned_code_is_cached_with_its_seconds() -> None:
     torch.testing.assert_close(program(a, b), a @ b, rtol=1e-5, atol=1e-5)
     (entry,) = _entries()
     assert runtime.read_report(entry)["seconds"] > 0
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_tuning_takes_space_effort_and_precision() -> None:
+    program = fx.tc.define("def mm(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }")
+    a, b = torch.randn(64, 256), torch.randn(256, 64)
+    program.tune(a, b, space="own", effort="instant")
+    assert program.report is not None
+    assert program.report.trials == 0
+    for options, words in (
+        ({"space": "felix"}, "^space: .*felix"),
+        ({"effort": "much"}, "^effort: .*much"),
+        ({"precision": "tf32"}, "^precision: "),
+        ({"tolerance": "small"}, "^tolerance: .*small"),
+    ):
+        with pytest.raises(InvalidOption, match=words):
+            program.tune(a, b, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_code_that_rounds_products_is_kept_in_memory_alone() -> None:
+    source = "def mm(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }"
+    program = fx.tc.define(source, target=imitated_target("zen5"))
+    a, b = torch.randn(64, 256), torch.randn(256, 64)
+    program.tune(a, b, effort="instant", precision="bfloat16")
+    assert program.report is not None
+    assert [task.precision for task in program.report.tasks] == ["bfloat16"]
+    assert not _entries()
+    rounded = a.bfloat16().float() @ b.bfloat16().float()
+    torch.testing.assert_close(program(a, b), rounded, rtol=1e-5, atol=1e-4)
+    program.tune(a, b, effort="instant")
+    torch.testing.assert_close(program(a, b), a @ b, rtol=1e-5, atol=1e-4)
+    assert len(_entries()) == 1

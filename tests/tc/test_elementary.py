@@ -95,3 +95,23 @@ def test_fmax_and_fmin_treat_nan_as_in_c() -> None:
     greater, less = fx.tc.define(source)(a, b)
     torch.testing.assert_close(greater, torch.tensor([1.0, 1.0, 3.0, nan]), equal_nan=True)
     torch.testing.assert_close(less, torch.tensor([1.0, 1.0, 2.0, nan]), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_round_takes_halves_away_from_zero(dtype: torch.dtype) -> None:
+    name = {torch.float32: "float", torch.float64: "double"}[dtype]
+    below = math.nextafter(0.5, 0) if dtype is torch.float64 else 0.49999997
+    values = [0.5, 1.5, 2.5, below, 0.0, 8388609.0, 4194304.5, 2.0**60, math.inf]
+    expected = [1.0, 2.0, 3.0, 0.0, 0.0, 8388609.0, 4194305.0, 2.0**60, math.inf]
+    result = fx.tc.define(f"def f({name}(N) A) -> (O) {{ O(i) = round(A(i)) }}")(
+        torch.tensor([*values, *(-value for value in values)], dtype=dtype)
+    )
+    assert result.tolist() == [*expected, *(-value for value in expected)]
+
+
+@pytest.mark.parametrize("function", ["asinh", "atanh", "erf", "expm1", "log1p", "sin", "sinh", "tan", "tanh"])
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_functions_keep_small_numbers(function: str, dtype: str) -> None:
+    small = torch.tensor([1e-3, -1e-4, 1e-8, -1e-20], dtype={"float": torch.float32, "double": torch.float64}[dtype])
+    result = fx.tc.define(f"def f({dtype}(N) A) -> (O) {{ O(i) = {function}(A(i)) }}")(small)
+    torch.testing.assert_close(result, getattr(torch, function)(small), rtol=1e-6, atol=0.0)

@@ -15,6 +15,7 @@ from felixlike.errors import (
     FelixlikeError,
     ImplicitSumWarning,
     InvalidOption,
+    NarrowedRangeWarning,
     SuspiciousNameWarning,
     TCCallError,
     TCError,
@@ -139,6 +140,10 @@ def test_trailing_comments_and_windows_line_endings() -> None:
         ("def f(float(N) A) -> (O) { O(i) = A(i) +!= A(i) }", "!=", "expression"),
         ('def f(float(N) A) -> (O) { O(i) = "A" }', '"', 'token `"`'),
         ("def f(float(float) A) -> (O) { O(i) = A(i) }", "float", "reserved"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) ** 2 }", "*", "pow\\(x, y\\)"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) * 1.0f }", "}", "write 1.0, not 1.0f"),
+        ("def f(float(N) A) -> (O) { O(i) = (A(i) > 0.0 and A(i) < 1.0) ? 1 : 0 }", "and", "write `&&` for `and`"),
+        ("def f(float(N) A, int32(N) I) -> (O) { O(I(i)) +=! A(i) }", "(", "scatter is a sum with a test"),
     ],
 )
 def test_malformed_programs_raise_syntax_errors(source: str, underlined: str, words: str) -> None:
@@ -178,6 +183,7 @@ def test_malformed_programs_raise_syntax_errors(source: str, underlined: str, wo
         ("def f(float(2.5) A) -> (O) { O(i) = A(i) }", "2.5", "integral"),
         ("def f(float(N) A) -> (O) { O(i) = A(i) && A(i) ? 1 : 0 }", "A(i)", "bool"),
         ("def f(int32(N) A) -> (O) { O(i) = A(i) ? 1 : 0 }", "A(i)", "bool"),
+        ("def f(float(N) A) -> (O) { O(i) = true ? A(i) : 0.0 }", "true", "no constant `true`: write 0 == 0"),
         (
             "def f(float(N) A) -> (O) { O(i) = (A(i) > 0.0) + (A(i) < 1.0) }",
             "(A(i) > 0.0) + (A(i) < 1.0)",
@@ -267,6 +273,7 @@ def test_ranges_are_the_largest_that_keep_accesses_in_bounds(body: str, shape: t
         ("O(i) = 1.0 O(i) += 1.0", "i", "range of `i`.*where i in"),
         ("O(i) = A(max(i, 0))", "i", "`A\\(max\\(i, 0\\)\\)`"),
         ("O(i) = A(i * i)", "i", "`A\\(i \\* i\\)`"),
+        ("O(i) max=! A(i) > inf", "inf", "no constant `inf`: write 1.0 / 0.0"),
         ("O(i) = A(I(0) + i)", "i", "`A\\(I\\(0\\) \\+ i\\)`"),
         ("O(i) = A(i) where i in 2:2", "i", "empty range.*2:2"),
         ("O(i) = A(i) where i in 0:N + 1", "i", "out of bounds access to `A`"),
@@ -280,6 +287,13 @@ def test_ranges_are_the_largest_that_keep_accesses_in_bounds(body: str, shape: t
         ("O(i) = A(i) where i in 0:N / (N - N)", "N / (N - N)", "zero"),
         ("O(i) = A(i) + float(i / (N - N))", "i / (N - N)", "division by zero"),
         ("O(i) = A(i % 0) where i in 0:N", "i % 0", "division by zero"),
+        ("O +=! A(0) where k in 0:100000 * 100000", "100000 * 100000", "exceeds int32"),
+        ("O +=! A(k / 2000000000)", "k", "range of `k` is too large: 0:8000000000.*int32"),
+        ("O(i) = float(i) where i in 60000 * 60000:60000 * 60000 + 3", "60000 * 60000", "exceeds int32"),
+        ("O(i) = A(int32(-uint8(i)) + 3) where i in 0:4", "int32(-uint8(i)) + 3", "out of bounds"),
+        ("O(i) = A(int32(uint8(i) - uint8(2)) + 2) where i in 0:4", "int32(uint8(i) - uint8(2)) + 2", "out of bounds"),
+        ("O(i) = A(i * 32768 * 65536 / 32768 / 65536) where i in 0:4", "i * 32768 * 65536 / 32768 / 65536", "-1 to 0"),
+        ("O(i) = A(int8(i) * int8(i) / 100) where i in 0:21", "int8(i) * int8(i) / 100", "out of bounds"),
         (
             "O(i, j) = B(i, j) O(i, j) = B(j, i)",
             "O(i, j) = B(j, i)",
@@ -300,6 +314,118 @@ def test_a_condition_guards_a_gather() -> None:
     assert torch.equal(result, torch.tensor([1.0, -1.0, -1.0, -4.0]))
 
 
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        ("O(i) = (i >= 2) ? A(i - 2) : 0.0", "`i` to 2:6"),
+        ("O(i) +=! ((i + k >= 1 && i + k <= N) ? A(i + k - 1) : 0.0) * B(0, k) where i in 0:N", "`k` to 1:2"),
+        ("O(i) +=! ((i + k < 1 || i + k > N) ? 0.0 : A(i + k - 1)) * B(0, k) where i in 0:N", "`k` to 1:2"),
+        ("O(i) +=! ((i + k >= 1 && i + k <= N) ? A(i + k - 1) : 0.0) * B(0, k) where i in 0:N, k in 0:M", ""),
+        ("O(i) = (i >= 2) ? A(i - 2) : 0.0 where i in 0:N", ""),
+        ("O(i) +=! (j <= i) ? A(j) : 0.0 where i in 0:N", ""),
+        ("O(i) = (A(i) > 0.0) ? A(i) : 0.0", ""),
+        ("O(i) = (N > 2) ? A(i) : 0.0", ""),
+    ],
+)
+def test_tests_that_always_hold_for_an_inferred_range_warn(statement: str, index: str) -> None:
+    program = fx.tc.define(_program_with_body(statement))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program(_A, _B, _I)
+        program(_A, _B, _I)
+    assert [warning.category for warning in caught] == [NarrowedRangeWarning] * bool(index)
+    assert all(index in str(warning.message) and warning.filename == __file__ for warning in caught)
+    assert (f"limits {index}" in program.explain(_A, _B, _I)) == bool(index)
+
+
+_LARGE = np.array([5, -(2**31), 1000, 2**31 - 1], dtype=np.int32)
+_SHORT = np.array([3, 50000, 60000, 65535], dtype=np.uint16)
+
+
+def _in_int32(values: Any) -> Any:
+    return values.astype(np.int32)
+
+
+def test_subscripts_of_narrow_types_wrap() -> None:
+    """Arithmetic on uint8 wraps before 255 is added: the sums are beyond the table. They were read without a check."""
+    source = "def f(float(N) T, uint8(M) B) -> (O) { O(i) = T(-B(i) + 255) }"
+    assert _run(source, torch.arange(511.0), torch.tensor([0, 1, 255], dtype=torch.uint8)).tolist() == [255, 510, 256]
+    with pytest.raises(TCRangeError, match="outside 0 to 255"):
+        _run(source, torch.arange(256.0), torch.tensor([0, 1], dtype=torch.uint8))
+    both = "O(i) = int32(-B(i)) > 0 ? 1 : 0 P(i) = int64(uint8(C(i)) - uint8(i))"
+    first, second = _run(
+        f"def f(uint8(N) B, int8(N) C) -> (O, P) {{ {both} }}",
+        torch.tensor([0, 1]).byte(),
+        torch.tensor([0, 0], dtype=torch.int8),
+    )
+    assert (first.tolist(), second.tolist()) == ([0, 1], [0, 255])
+    squares = _run(
+        "def f(float(N) A) -> (O) { O(i) = int32(int8(i) * int8(i)) < 0 ? 1 : 0 where i in 0:N }", torch.ones(14)
+    )
+    assert squares.tolist() == [0] * 12 + [1, 1]
+    wrapped = _run("def f() -> (O) { O(i) = int32(uint8(i - 5)) > 100 ? 1 : 0 where i in 0:10 }")
+    assert wrapped.tolist() == [1] * 5 + [0] * 5
+    quotient = _run("def f(uint8(N) B) -> (O) { O(i) = uint8(7) / (B(i) + uint8(1)) }", torch.tensor([255, 6]).byte())
+    assert quotient.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("(i * 1103515245 + 12345) % 1000", lambda i: _in_int32(i * 1103515245 + 12345) % 1000),
+        ("(i * 1103515245 + 12345) / 100000", lambda i: _in_int32(i * 1103515245 + 12345) // 100000),
+        ("(I(i) + 1 > I(i)) ? 1 : 0", lambda i: np.where(i == 3, 0, 1)),
+        ("I(i) + 2147483647 + 2147483647", lambda i: _in_int32(_LARGE.astype(np.int64) - 2)),
+        ("I(i) * 65536 * 65536", lambda i: 0 * i),
+        ("max(-I(i), 7)", lambda i: np.maximum(_in_int32(-_LARGE.astype(np.int64)), 7)),
+        ("int32(float(i * 65536 * 65536 / 65536))", lambda i: 0 * i),
+        ("int32(int64(I(i) + 1) / int64(2))", lambda i: _in_int32(_LARGE.astype(np.int64) + 1) // 2),
+        ("int32(B(i)) * int32(B(i)) % 1000", lambda i: _in_int32(_SHORT.astype(np.int64) ** 2) % 1000),
+    ],
+)
+def test_sums_in_int32_wrap(expression: str, value: Any) -> None:
+    source = f"def f(int32(N) I, uint16(N) B) -> (O) {{ O(i) = {expression} where i in 0:N }}"
+    result = _run(source, torch.from_numpy(_LARGE), torch.from_numpy(_SHORT))
+    assert result.tolist() == value(np.arange(4)).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+def test_sums_in_unsigned_types_wrap(dtype: str) -> None:
+    left, right = np.array([1, 7, 0, 2**32 - 1], dtype), np.array([3, 2, 1, 2**32 - 1], dtype)
+    statements = """
+        O(i) = A(i) - B(i)
+        P(i) = -A(i)
+        Q(i) = A(i) - B(i) > A(i) ? 1 : 0
+        R(i) = float(A(i) * B(i) - A(i))
+    """
+    program = fx.tc.define(f"def f({dtype}(N) A, {dtype}(N) B) -> (O, P, Q, R) {{ {statements} }}")
+    outputs = program(torch.from_numpy(left), torch.from_numpy(right))
+    with np.errstate(all="ignore"):
+        expected = (left - right, -left, left - right > left, (left * right - left).astype("float32"))
+    for output, array in zip(outputs, expected, strict=True):
+        assert output.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("-uint8(3)", 253),
+        ("uint8(2) - uint8(5)", 253),
+        ("uint8(200) + uint8(100)", 44),
+        ("int8(100) * int8(3)", 44),
+        ("uint16(-1)", 65535),
+        ("-int8(-128)", -128),
+        ("uint32(0) - uint32(1)", 2**32 - 1),
+        ("-uint64(1)", 2**64 - 1),
+        ("2147483647 + 1", -(2**31)),
+        ("int64(2147483647) * int64(4)", 2**33 - 4),
+        ("uint8(7) / uint8(2) % uint8(2)", 1),
+    ],
+)
+def test_constants_of_integers_wrap(expression: str, value: int) -> None:
+    assert _run(f"def f() -> (O) {{ O(i) = {expression} where i in 0:1 }}").tolist() == [value]
+
+
 def test_let_variables_and_sizes_are_both_in_scope() -> None:
     result = _run("def f(float(N) A) -> (O) { O(i) = u + float(N) where u = A(i) }", _A)
     assert torch.equal(result, _A + 4)
@@ -308,6 +434,30 @@ def test_let_variables_and_sizes_are_both_in_scope() -> None:
 def test_scalars_may_be_numbers() -> None:
     assert torch.equal(_run("def f(float a, float(N) X) -> (O) { O(i) = a * X(i) }", torch.tensor(2.0), _A), 2 * _A)
     assert torch.equal(fx.tc.define("def f(float a, float(N) X) -> (O) { O(i) = a * X(i) }")(3, _A), 3 * _A)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "words"),
+    [
+        ("int32", 2.7, r"type int32 for `s` but found 2\.7"),
+        ("int32", 2**40, "type int32 for `s` but found 1099511627776"),
+        ("uint8", -1, "type uint8 for `s` but found -1"),
+        ("bool", 2, "type bool for `s` but found 2"),
+        ("int64", float("nan"), "type int64 for `s` but found nan"),
+        ("float", 1e300, r"type float for `s` but found 1e\+300"),
+        ("double", 10**400, "type double for `s`"),
+    ],
+)
+def test_numbers_that_their_type_cannot_represent_raise(dtype: str, number: float, words: str) -> None:
+    program = fx.tc.define(f"def f(float(N) A, {dtype} s) -> (O) {{ O(i) = A(i) * float(s) }}")
+    with pytest.raises(TCCallError, match=words):
+        program(_A, number)
+
+
+def test_special_numbers_are_floats() -> None:
+    program = fx.tc.define("def f(float s, double t, int32 k) -> (O, P) { O = s * float(k) P = t }")
+    first, second = program(-torch.inf, 1e300, 2.0)
+    assert (first.item(), second.item()) == (-torch.inf, 1e300)
 
 
 def test_outputs_are_indexed_from_the_lowest_value_of_the_index() -> None:
@@ -392,6 +542,38 @@ def test_out_tensors_are_written_and_returned() -> None:
     for out, words in invalid_outputs:
         with pytest.raises(TCCallError, match=words):
             program(_B, out=out)
+
+
+def test_out_tensors_that_share_memory_raise() -> None:
+    """Of outputs in the same memory, the last one would have won."""
+    program = fx.tc.define("def f(float(N) A) -> (O, P) { O(i) = A(i) P(i) = -A(i) }")
+    memory = torch.zeros(5, 2)
+    with torch.inference_mode():
+        inference = torch.zeros(4)
+    for first, second, words in (
+        (memory[:4, 0], memory[:4, 0], "tensor for `P` shares memory with that for `O`"),
+        (memory.view(-1)[:4], memory.view(-1)[3:7], "`P` shares memory"),
+        (torch.zeros(1).expand(4), torch.zeros(4), "`O` has several elements in one place"),
+        (torch.zeros(4), inference, "`P` is an inference tensor"),
+        (torch.zeros(4, device="meta"), torch.zeros(4), "`O` is on the meta device"),
+        (torch.zeros(4).to_sparse(), torch.zeros(4), "`O` is a sparse_coo tensor"),
+    ):
+        with pytest.raises(TCCallError, match=words):
+            program(_A, out={"O": first, "P": second})
+    program(_A, out={"O": memory[:4, 0], "P": memory[1:, 1]})
+    assert torch.equal(memory[:4, 0], _A)
+    assert torch.equal(memory[1:, 1], -_A)
+    assert torch.equal(program(memory[:4, 0], out={"P": memory[:4, 0]})[0], _A)  # an input may be overwritten
+    assert torch.equal(memory[:4, 0], -_A)
+
+
+def test_only_tensors_are_inputs_of_calls() -> None:
+    program = fx.tc.define("def f(float(N) A) -> (O) { O(i) = A(i) }")
+    assert "O: float(4)" in program.explain((4,))
+    with pytest.raises(TCCallError, match="`A`, got a tuple"):
+        program((4,))
+    with pytest.raises(TCCallError, match="`O`, got a tuple"):
+        program(_A, out={"O": (4,)})  # type: ignore[dict-item]
 
 
 def test_non_contiguous_tensors_are_read_correctly() -> None:

@@ -36,6 +36,17 @@ def test_invalid_hints_raise() -> None:
         fx.tc.Options().unroll(2.5)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match=r"^fuse: .*'Most'"):
         fx.tc.Options().fuse("Most")
+    for attributes, words in (
+        ({"tiles": (0,)}, r"^tile: .* got 0"),
+        ({"tiles": 32}, r"^tile: expected a tuple, got 32"),
+        ({"threads": (1, 1, 1, 1)}, r"^map_to_threads: .* got 4"),
+        ({"fusion": "max"}, r"^fuse: .*'max'.*Max"),
+        ({"fusion": "Max", "fused": ((1, 2),)}, "^fuse: .* contradicts"),
+        ({"fused": ((1, 2), (2, 3))}, "^fuse_statements: .* each in one group"),
+        ({"shared": 1}, "^use_shared_memory: .* got 1"),
+    ):
+        with pytest.raises(InvalidOption, match=words):
+            fx.tc.Options(**attributes)
 
 
 def test_memory_that_a_cpu_lacks_is_refused() -> None:
