@@ -70,6 +70,30 @@ def test_outputs_match_eager(name: str, dtype: torch.dtype) -> None:
         _assert_same(compile_model(import_model(model, (x,)))(x), model(x))
 
 
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_under_autocast_have_the_types_of_pytorch(make: Callable[..., nn.Module]) -> None:
+    """PyTorch's export loses autocast's casts of their products."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.last = make(8, 16, batch_first=True), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            with torch.autocast("cpu", torch.bfloat16):
+                steps, state = self.layer(x)
+                states = state if isinstance(state, tuple) else (state,)
+                return steps, *states, self.last(steps), steps + steps.mean()
+
+    torch.manual_seed(0)
+    model, x = Model().eval(), torch.randn(2, 3, 8)
+    with torch.no_grad():
+        expected = model(x)
+    for got, want in zip(compile_model(import_model(model, (x,)))(x), expected, strict=True):
+        assert got.dtype == want.dtype
+        assert (got - want).abs().max() <= 2.0**-5 * want.abs().max()
+
+
 def test_float16_sums_accumulate_in_float32() -> None:
     x = torch.ones(1, 5000, dtype=torch.float16)  # in float16, 2048 + 1 is 2048
     assert float(compile_model(import_model(Apply(lambda x: x.sum(-1)), (x,)))(x)) == 5000

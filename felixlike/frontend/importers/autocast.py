@@ -1,7 +1,8 @@
-"""Capture what a module computes under the autocast of the caller, as `torch.compile` does.
+"""Capture what a module computes under autocast.
 
-Input: an nn.Module. Output: a module of the same class and with the same tensors, whose `forward` runs under autocast.
-Exports and evaluations of it then have autocast's casts, wherever they run.
+`under_autocast` captures the autocast of the caller, as `torch.compile` does. Input: an nn.Module. Output: a module of
+the same class and with the same tensors, whose `forward` runs under autocast. Exports and evaluations of it then have
+autocast's casts, wherever they run. `cast_recurrent_layers` adds those that PyTorch's decompositions lose.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 from felixlike.errors import InvalidModel
+from felixlike.frontend.importers.recurrent import RECURRENT
 
 
 def under_autocast(model: Any, dtype: Any) -> Any:
@@ -43,3 +46,59 @@ def _cast_forward(module: Any, dtype: Any, *arguments: Any, **named: Any) -> Any
 
     with torch.autocast("cpu", dtype):
         return type(module).forward(module, *arguments, **named)
+
+
+def cast_recurrent_layers(program: Any) -> None:
+    """Convert the outputs of recurrent layers under autocast to the types that PyTorch's kernels give them.
+
+    PyTorch's decompositions of these layers are traced without autocast, so that all of their tensors stay float32.
+    Which types the kernels return depends on the processor, so small layers are called.
+
+    Args:
+        program: An ExportedProgram, whose graphs are modified. What they compute in PyTorch stays the same.
+    """
+    import torch
+
+    cast = torch.ops.aten._to_copy.default
+    for module, dtype in _regions(program.graph_module, None):
+        layers = [node for node in module.graph.nodes if getattr(node.target, "__name__", "") in RECURRENT]
+        for layer in layers if dtype is not None else ():
+            types = _types(layer, dtype)
+            for part in list(layer.users):
+                value, to = part.meta["val"], types[part.args[1]]
+                if value.dtype != to and not all(user.target is cast for user in part.users):
+                    with module.graph.inserting_after(part):
+                        converted = module.graph.call_function(cast, (part,), {"dtype": to})
+                    converted.meta = {**part.meta, "val": value.to(to)}
+                    part.replace_all_uses_with(converted, delete_user_cb=lambda user, keep=converted: user is not keep)
+        module.recompile()
+
+
+def _regions(module: Any, dtype: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the graph modules of a program and the dtype of autocast for the CPU in each, None without it."""
+    yield module, dtype
+    for node in module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        inner = dtype
+        if getattr(node.target, "__name__", "") == "wrap_with_autocast" and node.args[0] == "cpu":
+            inner = node.args[1] if node.args[2] else None
+        for operand in node.all_input_nodes:
+            if operand.op == "get_attr" and hasattr(part := getattr(module, operand.target, None), "graph"):
+                yield from _regions(part, inner)
+
+
+def _types(layer: Any, dtype: Any) -> list[Any]:
+    """Return the dtypes of the outputs of a recurrent operator under autocast, by a call for one step."""
+    import torch
+
+    def zeros(node: Any, *ones: int) -> Any:
+        """Return zeros of a tensor's type and shape, whose dimensions `ones` are 1."""
+        value = node.meta["val"]
+        shape = [1 if place in ones else size for place, size in enumerate(value.shape)]
+        return torch.zeros(shape, dtype=value.dtype)
+
+    x, states, weights, *options = layer.args
+    first = [zeros(s, 1) for s in states] if isinstance(states, list | tuple) else zeros(states, 1)
+    with torch.no_grad(), torch.autocast("cpu", dtype):
+        return [part.dtype for part in layer.target(zeros(x, 0, 1), first, [zeros(w) for w in weights], *options)]
