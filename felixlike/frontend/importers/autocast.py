@@ -2,7 +2,7 @@
 
 `under_autocast` captures the autocast of the caller, as `torch.compile` does. Input: an nn.Module. Output: a module of
 the same class and with the same tensors, whose `forward` runs under autocast. Exports and evaluations of it then have
-autocast's casts, wherever they run. `cast_recurrent_layers` adds those that PyTorch's decompositions lose.
+autocast's casts, wherever they run. `restore_casts` adds those that PyTorch's decompositions lose.
 """
 
 from __future__ import annotations
@@ -10,11 +10,18 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from felixlike.errors import InvalidModel
+from felixlike.frontend.importers.promotion import cast
 from felixlike.frontend.importers.recurrent import RECURRENT
+
+_PRODUCTS = {
+    *("einsum.default", "inner.default", "linalg_matrix_power.default", "linalg_multi_dot.default"),
+    *("rnn_relu_cell.default", "rnn_tanh_cell.default", "tensordot.default"),
+}
+"""Operators that consist of products, which autocast computes in its dtype, but that are not in autocast's own list."""
 
 
 def under_autocast(model: Any, dtype: Any) -> Any:
@@ -48,30 +55,48 @@ def _cast_forward(module: Any, dtype: Any, *arguments: Any, **named: Any) -> Any
         return type(module).forward(module, *arguments, **named)
 
 
-def cast_recurrent_layers(program: Any) -> None:
-    """Convert the outputs of recurrent layers under autocast to the types that PyTorch's kernels give them.
+def restore_casts(program: Any) -> None:
+    """Add the casts of autocast that PyTorch's decompositions lose: they are traced without autocast.
 
-    PyTorch's decompositions of these layers are traced without autocast, so that all of their tensors stay float32.
-    Which types the kernels return depends on the processor, so small layers are called.
+    Factors of products, as in `einsum`, are converted. Outputs of recurrent layers get the types that PyTorch's kernels
+    give them. Which ones these are depends on the processor, so small layers are called.
 
     Args:
         program: An ExportedProgram, whose graphs are modified. What they compute in PyTorch stays the same.
     """
+    for module, dtype in _regions(program.graph_module, None):
+        for node in list(module.graph.nodes) if dtype is not None else ():
+            name = getattr(node.target, "__name__", "")
+            if name in RECURRENT:
+                _convert_outputs(module.graph, node, _types(node, dtype))
+            elif name in _PRODUCTS and node.meta["val"].dtype == dtype:
+                _convert_inputs(module.graph, node, dtype)
+        module.recompile()
+
+
+def _convert_inputs(graph: Any, node: Any, dtype: Any) -> None:
+    """Convert the float32 operands of a node."""
     import torch
 
-    cast = torch.ops.aten._to_copy.default
-    for module, dtype in _regions(program.graph_module, None):
-        layers = [node for node in module.graph.nodes if getattr(node.target, "__name__", "") in RECURRENT]
-        for layer in layers if dtype is not None else ():
-            types = _types(layer, dtype)
-            for part in list(layer.users):
-                value, to = part.meta["val"], types[part.args[1]]
-                if value.dtype != to and not all(user.target is cast for user in part.users):
-                    with module.graph.inserting_after(part):
-                        converted = module.graph.call_function(cast, (part,), {"dtype": to})
-                    converted.meta = {**part.meta, "val": value.to(to)}
-                    part.replace_all_uses_with(converted, delete_user_cb=lambda user, keep=converted: user is not keep)
-        module.recompile()
+    for operand in node.all_input_nodes:
+        if operand.meta["val"].dtype == torch.float32:
+            with graph.inserting_before(node):
+                node.replace_input_with(operand, cast(graph, operand, dtype))
+
+
+def _convert_outputs(graph: Any, node: Any, dtypes: Sequence[Any]) -> None:
+    """Convert the outputs of a node that are not converted yet."""
+    import torch
+
+    for part in list(node.users):
+        dtype = dtypes[part.args[1]]
+        if part.meta["val"].dtype == dtype or all(
+            user.target is torch.ops.aten._to_copy.default for user in part.users
+        ):
+            continue
+        with graph.inserting_after(part):
+            converted = cast(graph, part, dtype)
+        part.replace_all_uses_with(converted, delete_user_cb=lambda user, keep=converted: user is not keep)
 
 
 def _regions(module: Any, dtype: Any) -> Iterator[tuple[Any, Any]]:

@@ -28,7 +28,7 @@ from felixlike.errors import (
 from felixlike.frontend.constants import HALF_FACTORS
 from felixlike.frontend.imported import InputSpec, Source
 from felixlike.frontend.importers import decompositions
-from felixlike.frontend.importers.autocast import cast_recurrent_layers, under_autocast
+from felixlike.frontend.importers.autocast import restore_casts, under_autocast
 from felixlike.frontend.importers.converters import CONVERTERS
 from felixlike.frontend.importers.dtypes import check_dtypes, with_right_types
 from felixlike.frontend.importers.embedding_bags import bag_converters
@@ -316,7 +316,7 @@ def _convert(
         try:
             orders = output_orders(program)
             roots = output_roots(program, [spec.name for spec in specs])
-            cast_recurrent_layers(program)
+            restore_casts(program)
             kernels = {**recurrent_converters(program, target), **bag_converters(program, target)}
             with recurrent_shapes():
                 kept = (*drawing, *map(decompositions.overload, kernels))
