@@ -29,6 +29,9 @@ HALF_FACTORS = "felixlike.half_factors"
 LAYOUT_FREE = "layout_free_buffers"
 """TVM's attribute that lists the parameters whose layout RewriteLayout of MetaSchedule, or our own rule, may change."""
 
+OWN_ROUNDINGS = "felixlike.own_roundings"
+"""Attribute of a model's function that itself rounds float32 tensors to bfloat16, which no rewrite may remove."""
+
 LEAST_INFINITE = (2 - 2.0**-8) * 2.0**127
 """The least number that rounds to infinity in bfloat16: half a unit above the largest one, a tie that goes to even."""
 

@@ -25,7 +25,6 @@ from felixlike.errors import (
     UnsupportedOperator,
     first_line,
 )
-from felixlike.frontend.constants import HALF_FACTORS
 from felixlike.frontend.imported import InputSpec, Source
 from felixlike.frontend.importers import decompositions
 from felixlike.frontend.importers.autocast import restore_casts, under_autocast
@@ -332,7 +331,7 @@ def _convert(
         outline(program, known, name)
         check_dtypes(program, name)
         promote(program)
-        halves = in_single_precision(program)
+        attributes = in_single_precision(program)
         check_operators(program, known, name, dynamic=dynamic)
         keep_tensor_inputs(program)
         _keep_own_state(program)
@@ -364,8 +363,8 @@ def _convert(
                 remedy="rewrite that part with other operators",
             ) from None
     module = with_zero_factors(module)
-    if halves:
-        module["main"] = module["main"].with_attr(HALF_FACTORS, True)
+    for attribute in attributes:
+        module["main"] = module["main"].with_attr(attribute, True)
     count = len(specs) + len(mutations.state)
     if len(module["main"].params) != count:
         raise InvalidModel(
