@@ -301,6 +301,8 @@ def test_weights_without_a_number_in_bfloat16_have_float32_schedules() -> None:
     """Masks that are added to products do not count."""
 
     class Masked(nn.Module):
+        mask: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.first, self.last = nn.Linear(192, 256), nn.Linear(256, 256)
