@@ -297,6 +297,32 @@ def test_weights_in_bfloat16(tmp_path: Path) -> None:
     assert torch.equal(fx.load(tmp_path / "model.flx")(x), tuned(x))
 
 
+def test_weights_without_a_number_in_bfloat16_have_float32_schedules() -> None:
+    """Masks that are added to products do not count."""
+
+    class Masked(nn.Module):
+        mask: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(192, 256), nn.Linear(256, 256)
+            self.register_buffer("mask", torch.full((256,), torch.finfo(torch.float32).min))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.maximum(self.last(self.first(x * 1e-20).tanh()), self.mask)
+
+    torch.manual_seed(0)
+    model, x = Masked().eval(), torch.randn(32, 192)
+    with torch.no_grad():
+        model.first.weight[3, 5] = 3.4e38
+        options: dict[str, Any] = {"target": imitated_target("zen5"), "precision": "bfloat16", "effort": "instant"}
+        tuned = fx.optimize(model, x, progress=False, **options)
+        assert (tuned(x) - model(x)).abs().max() < 2e-2 * model(x).abs().max()
+    (rounded,) = [task for task in tuned.report.tasks if task.precision == "bfloat16"]
+    assert "last" in rounded.title
+    assert {task.how for task in tuned.report.tasks} == {"unmeasured"}
+
+
 def test_products_of_bfloat16_pairs(tmp_path: Path) -> None:
     """Both factors are rounded where that is faster. Other processors imitate one with the instruction."""
     torch.manual_seed(0)

@@ -31,7 +31,13 @@ from felixlike.dynamic.sources import read_network
 from felixlike.dynamic.workloads import workload_at
 from felixlike.errors import CompilationFailed, first_line
 from felixlike.frontend import OutputSpec
-from felixlike.frontend.constants import CONSTANTS, constant_arguments, with_indices
+from felixlike.frontend.constants import (
+    CONSTANTS,
+    LEAST_INFINITE,
+    constant_arguments,
+    largest_finite,
+    with_indices,
+)
 from felixlike.frontend.extract import extract
 from felixlike.frontend.imported import Imported, Source
 from felixlike.frontend.importers.pytorch_regions import check_target, operators_in
@@ -40,7 +46,7 @@ from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.frontend.signature.layouts import in_users_order
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
 from felixlike.runtime.compile_model import as_private
-from felixlike.runtime.constant_packing import LEAST_INFINITE, Pieces, largest_finite, with_packed_constants
+from felixlike.runtime.constant_packing import Pieces, with_packed_constants
 from felixlike.runtime.fresh_outputs import with_fresh_outputs
 
 

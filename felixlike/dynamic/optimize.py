@@ -255,12 +255,17 @@ def _optimize_batch(batch: Batch, config: RunConfig) -> Result:
         config.target, {task.precision for part in parts.values() for task in part.report.tasks}
     )
     verification = _compared(compiled, batch.source.original, map(batch.examples, sizes), products=products)
+    finished, off = report(verification), _excess(config, verification)
+    if off and products:
+        exact = replace(config, target=without_precision(config.target))
+        return _in_float32(_optimize_batch(batch, exact), finished, off)
+    own = (FallbackWarning(f"{batch.source.name}: {off}."),) if off else ()
     pending = {
         (type(warning), str(warning)): warning
         for part in parts.values()
         for warning in (*part.warnings, *verification_warnings(part.verification, part.report.model))
     }
-    return Result(compiled, report(verification), verification, (*_chosen_ranges(batch.source), *pending.values()))
+    return Result(compiled, finished, verification, (*_chosen_ranges(batch.source), *pending.values(), *own))
 
 
 def shared(limits: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
@@ -281,8 +286,11 @@ def shared(limits: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 def _compared(
     compiled: runtime.Compiled, model: Any, examples: Iterable[tuple[Any, ...]], *, products: float
 ) -> Verification:
-    """Return the worst of the comparisons at several sizes. products: error allowed for rounded products."""
+    """Return the worst of the comparisons at several sizes, with the changed classes of all.
+
+    products: error allowed for rounded products."""
     worst = Verification(float("nan"), "")
+    changed = rows = 0
     for inputs in examples:
         try:
             verification = max_relative_error(compiled, model, inputs, products=products)
@@ -290,9 +298,10 @@ def _compared(
             return Verification(float("nan"), "", Verdict.UNSURE, f"comparing failed: {first_line(error)}")
         if verification.verdict is Verdict.WRONG:
             return verification
+        changed, rows = changed + verification.changed, rows + verification.rows
         if not worst.reference or verification.error > worst.error:
             worst = verification
-    return worst
+    return replace(worst, changed=changed, rows=rows)
 
 
 def _merged(
@@ -328,6 +337,8 @@ def _merged(
         total_seconds=time.monotonic() - started,
         error=verification.error,
         reference=verification.reference,
+        changed=verification.changed,
+        rows=verification.rows,
         stopped=f"{first.stopped}; {parts}",
         recalled=sum(report.recalled for report in reports.values()),
         note=" ".join(filter(None, dict.fromkeys(notes))),

@@ -9,7 +9,10 @@ buffer, constant or not. That value is dropped.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from felixlike import _tvm
+from felixlike.hardware import FLOAT32
 
 CONSTANTS = "felixlike.constants"
 """Attribute of a task's function that lists all its constant parameters."""
@@ -25,6 +28,12 @@ HALF_FACTORS = "felixlike.half_factors"
 
 LAYOUT_FREE = "layout_free_buffers"
 """TVM's attribute that lists the parameters whose layout RewriteLayout of MetaSchedule, or our own rule, may change."""
+
+OWN_ROUNDINGS = "felixlike.own_roundings"
+"""Attribute of a model's function that itself rounds float32 tensors to bfloat16, which no rewrite may remove."""
+
+LEAST_INFINITE = (2 - 2.0**-8) * 2.0**127
+"""The least number that rounds to infinity in bfloat16: half a unit above the largest one, a tie that goes to even."""
 
 PACKING = "meta_schedule.layout_rewrite_preproc"
 """TVM's annotation of a block that only brings a constant into the layout that the rest of a schedule reads."""
@@ -42,19 +51,36 @@ def packing_blocks(statement: Any) -> list[Any]:
 
 def constant_arguments(module: Any) -> Mapping[str, tuple[int, ...]]:
     """Map the name of each called PrimFunc to its parameters that are constant at every call site."""
+    return {name: tuple(sorted(set.intersection(*map(set, calls)))) for name, calls in _constants(module).items()}
+
+
+def _constants(module: Any) -> Mapping[str, list[dict[int, Any]]]:
+    """Map the name of each called PrimFunc to the constants of each call, by parameter."""
     call_tir = _tvm.ir.Op.get("relax.call_tir")
-    constants: dict[str, set[int]] = {}
+    constants: dict[str, list[dict[int, Any]]] = {}
 
     def visit(node: Any) -> None:
         if isinstance(node, _tvm.relax.Call) and node.op == call_tir:
-            name = str(node.args[0].name_hint)
-            here = {i for i, argument in enumerate(node.args[1].fields) if isinstance(argument, _tvm.ir.GenericConst)}
-            constants[name] = constants.get(name, here) & here
+            here = {i: argument for i, argument in enumerate(node.args[1].fields) if _is_constant(argument)}
+            constants.setdefault(str(node.args[0].name_hint), []).append(here)
 
     for function in module.functions.values():
         if isinstance(function, _tvm.relax.Function):
             _tvm.relax.analysis.post_order_visit(function, visit)
-    return {name: tuple(sorted(indices)) for name, indices in constants.items()}
+    return constants
+
+
+def _is_constant(argument: Any) -> bool:
+    """Return whether an argument of a call is a constant."""
+    return isinstance(argument, _tvm.ir.GenericConst)
+
+
+def largest_finite(constant: Any) -> float:
+    """Return the largest finite absolute value of a Relax constant in float32; 0 for other types and without any."""
+    if str(constant.value.dtype) != FLOAT32.name:
+        return 0.0
+    sizes = np.abs(constant.value.numpy())
+    return float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
 
 
 def noted_constants(func: Any) -> tuple[int, ...]:
@@ -73,13 +99,26 @@ def _listed(func: Any, name: str) -> tuple[int, ...] | None:
     return tuple(int(index) for index in func.attrs[name]) if func.attrs and name in func.attrs else None
 
 
-def with_marks(module: Any) -> Any:
-    """Annotate the PrimFuncs of a fused Relax module with the buffers whose layout is free."""
-    constants = constant_arguments(module)
+def with_marks(module: Any, *, rounds: bool = False) -> Any:
+    """Annotate the PrimFuncs of a fused Relax module with the buffers whose layout is free.
+
+    Args:
+        module: The module.
+        rounds: Whether weights may be rounded to bfloat16. Functions with one that would become infinite are annotated
+            as exact.
+
+    Returns:
+        The annotated module.
+    """
+    constants, values = constant_arguments(module), _constants(module)
     marked = _tvm.IRModule(dict(module.functions), attrs=module.attrs)
     for variable, func in module.functions.items():
         if isinstance(func, _tvm.PrimFunc):
-            free = layout_free(func, constants.get(str(variable.name_hint), ()))
+            name = str(variable.name_hint)
+            free = layout_free(func, constants.get(name, ()))
+            weights = [call[index] for call in values.get(name, ()) for index in free]
+            if rounds and any(largest_finite(weight) >= LEAST_INFINITE for weight in weights):
+                func = func.with_attr(EXACT, True)
             marked.update_func(variable, with_indices(func, LAYOUT_FREE, free))
     return marked
 

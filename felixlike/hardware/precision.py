@@ -148,6 +148,15 @@ def has_pairs(target: Any) -> bool:
         machine = machines()[name]
         target = _tvm.Target({"kind": "llvm", "mtriple": machine.triple, "mcpu": machine.mcpu})
         return PAIRS in _tvm.cpu_features(target)
+    return has_pair_instruction(target)
+
+
+def has_pair_instruction(target: Any) -> bool:
+    """Return whether code for a CPU's target may use the instruction that multiplies pairs of bfloat16 numbers.
+
+    Args:
+        target: A TVM target of a CPU.
+    """
     is_host = str(target.attrs.get("mcpu", "")) == _tvm.host_cpu()  # a hypervisor may hide some of its instructions
     return PAIRS in _tvm.cpu_features(target) and not (is_host and PAIRS not in _tvm.host_features())
 

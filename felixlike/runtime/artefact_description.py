@@ -20,7 +20,16 @@ from felixlike._util.wording import counted
 from felixlike._version import __version__
 from felixlike.errors import InvalidArtefact, NoGPU, UnknownTarget, WrongArchitecture, first_line
 from felixlike.frontend import NONE, InputSpec, Mutations, OutputSpec, Signature, Sizes, Structure
-from felixlike.hardware import device_name, host_target, instruction_sets, kind_of, require_runnable, resolve_target
+from felixlike.hardware import (
+    device_name,
+    has_pair_instruction,
+    host_target,
+    instruction_sets,
+    kind_of,
+    require_runnable,
+    resolve_target,
+)
+from felixlike.hardware.instructions import PAIRS
 from felixlike.runtime import constant_layout
 from felixlike.runtime.artefact_file import NO_CONSTANTS, Constants
 
@@ -70,7 +79,7 @@ def describe(compiled: Compiled, constants: Sequence[Any] = ()) -> dict[str, Any
     return {
         "tvm": _tvm.version(),
         "machine": [platform.system(), platform.machine()],
-        "instructions": sorted(instruction_sets(_tvm.cpu_features(_host(compiled.target)))),
+        "instructions": sorted(_instructions(_host(compiled.target))),
         "target": str(compiled.target),
         "name": compiled.name,
         "key": compiled.key,
@@ -298,7 +307,7 @@ def _check_machine(meta: Mapping[str, Any], where: str) -> None:
             where=where,
             remedy="optimize the model on this machine",
         )
-    host = _tvm.cpu_features(host_target())
+    host = _instructions(host_target())
     missing = [feature for feature in _texts(meta, "instructions", where) if feature not in host]
     if missing:
         raise InvalidArtefact(
@@ -306,6 +315,12 @@ def _check_machine(meta: Mapping[str, Any], where: str) -> None:
             where=where,
             remedy="optimize the model on this machine",
         )
+
+
+def _instructions(target: Any) -> frozenset[str]:
+    """Return the instruction sets that code for a CPU's target may use."""
+    sets = instruction_sets(_tvm.cpu_features(target))
+    return sets if has_pair_instruction(target) else sets - {PAIRS}
 
 
 def _target(meta: Mapping[str, Any], where: str) -> Any:

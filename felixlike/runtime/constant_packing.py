@@ -9,18 +9,13 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from felixlike import _tvm, codegen
 from felixlike.errors import InvalidSchedule
-from felixlike.hardware import FLOAT32
+from felixlike.frontend.constants import LEAST_INFINITE, largest_finite
 from felixlike.measure.packing import Packing, cut, kernel_name
 from felixlike.runtime import huge_pages
 
 _HALF = "bfloat16"
-
-LEAST_INFINITE = (2 - 2.0**-8) * 2.0**127
-"""The least number that rounds to infinity in bfloat16: half a unit above the largest one, a tie that goes to even."""
 
 Pieces = Mapping[str, tuple[Any, tuple[Packing, ...]]]
 """Maps a function's name to its kernel and the packings of the kernel's constants."""
@@ -85,14 +80,6 @@ def _refusal(name: str, packing: Packing, constant: Any) -> InvalidSchedule | No
         where=name,
         remedy='use precision="float32", or scale the weights down',
     )
-
-
-def largest_finite(constant: Any) -> float:
-    """Return the largest finite absolute value of a Relax constant in float32; 0 for other types and without any."""
-    if str(constant.value.dtype) != FLOAT32.name:
-        return 0.0
-    sizes = np.abs(constant.value.numpy())
-    return float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
 
 
 def _rewritten(module: Any, pieces: Pieces, packer: _Packer) -> Any:

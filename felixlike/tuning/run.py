@@ -116,10 +116,8 @@ def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> R
                 if exported is not model:
                     model, shapes, example_inputs = exported, None, None
                 entry = Entry.of(model, config, predictor)
-            with on("reusing"):
-                found = None if entry is None else entry.find(store)
-            if entry is not None and found is not None:
-                return _reused(entry, *found, run)
+            if entry is not None and (reused := _reused(entry, run)) is not None:
+                return reused
         with closing(open_pool(), problems) as pool:  # its processes start while the model is imported
             with on("importing"):
                 imported = import_model(model, shapes, config.target, example_inputs=example_inputs)
@@ -155,25 +153,41 @@ def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> R
     return Result(build.compiled, report, verification, pending)
 
 
-def _reused(entry: Entry, compiled: Compiled, earlier: Report, run: Run) -> Result:
-    """Verify and time a model of an earlier run."""
+def _reused(entry: Entry, run: Run) -> Result | None:
+    """Verify and time the model of an earlier run.
+
+    Return None without one, or if it exceeds the tolerance for this run's examples.
+    """
+    with on("reusing"):
+        found = entry.find(run.store)
+    if found is None:
+        return None
+    compiled, earlier = found
     config, interrupts = run.config, run.interrupts
     spent = clock() or Spent(config.started)
     imported = entry.imported(compiled)
     compiled.threads = config.threads or 0
-    run.log.write("start", **start_event(imported.name, (), run.budget, config))
     make = partial(reused_report, earlier, config, spent)
     with on("verifying"):
         interrupts.attempt(lambda: hand_over(compiled, make), lambda: None)
         products = error_of_precisions(config.target, {task.precision for task in earlier.tasks})
         verification = verified(imported, compiled, products, interrupts)
+    if config.tolerance is not None and verification.error > config.tolerance:
+        return None
+    run.log.write("start", **start_event(imported.name, (), run.budget, config))
     if config.compare:
         run.progress.say("timing the model beside eager PyTorch")
     with on("timing"):
         times = timed(imported, compiled, config, verification, interrupts, run.problems.append)
     note = reused_note(earlier, verification_note(verification), times.words)
-    fields = {"error": verification.error, "reference": verification.reference, "note": note, **call_fields(times)}
-    report = make(**fields)
+    report = make(
+        error=verification.error,
+        reference=verification.reference,
+        changed=verification.changed,
+        rows=verification.rows,
+        note=note,
+        **call_fields(times),
+    )
     run.problems.extend(run.log.end(report))
     return Result(compiled, report, verification, _warnings(imported, [], "", run.problems))
 

@@ -17,12 +17,12 @@ from felixlike.hardware import FLOAT32, precision_of
 from felixlike.measure import Pool, Status
 from felixlike.runtime import Verification
 from felixlike.search import Observations, Predicted
-from felixlike.tuning.choice import ATTEMPTS, Choice, How
+from felixlike.tuning.choice import ATTEMPTS, Choice, How, at_hand
 from felixlike.tuning.compiling import Build
 from felixlike.tuning.state import TaskState
 
 Alternatives = Sequence[Choice | None]
-"""For each task, the float32 choice that may replace its own. None where that rounds nothing, or there is no other."""
+"""For each task, the float32 choice that may replace its own. None where nothing rounds, or there is no other."""
 
 
 def alternatives(
@@ -33,7 +33,9 @@ def alternatives(
     interrupts: Interrupts,
     note: Callable[[str], None],
 ) -> Alternatives:
-    """Choose a float32 schedule for each task whose own schedule rounds factors.
+    """Choose a float32 schedule for each task with schedules that round factors.
+
+    A task whose own schedule does not round may get one that does when schedules are timed in the model.
 
     Args:
         states: The state of each task after the search.
@@ -50,14 +52,21 @@ def alternatives(
             exact = interrupts.attempt(lambda state=state: _exact(state, model, pool), lambda: None)  # type: ignore[misc]
             if exact is None:
                 note(f"{state.task.name}: no float32 schedule was verified, so it stays rounded")
+        elif any(rounds(state, other) for other in at_hand(state)):
+            exact = choice
         found.append(exact)
     return found
 
 
 def rounds(state: TaskState, choice: Choice) -> bool:
-    """Return whether a task's schedule rounds factors, which float32 schedules of the same task do not."""
+    """Return whether a task's schedule rounds factors, which float32 schedules of the same task do not.
+
+    Tasks whose factors are bfloat16 have no others.
+    """
     reduced = precision_of(state.task.target).is_reduced or has_half_factors(state.task.module["main"])
-    return reduced and choice.candidate is not None and choice.candidate.sketch.precision != FLOAT32.name
+    if not reduced or choice.candidate is None or choice.candidate.sketch.precision == FLOAT32.name:
+        return False
+    return any(sketch.precision == FLOAT32.name for sketch in state.space.sketches)
 
 
 def _exact(state: TaskState, model: CostModel, pool: Pool) -> Choice | None:
@@ -67,8 +76,6 @@ def _exact(state: TaskState, model: CostModel, pool: Pool) -> Choice | None:
         if candidate.sketch.precision == FLOAT32.name and measured is not None and measured.error is not None:
             return Choice(How.MEASURED, candidate, seconds, measured.error)
     space = state.space.in_precision(FLOAT32.name)
-    if not space.sketches:
-        return None
     known = Observations(set(state.known.seen))
     for candidate in Predicted(model).propose(space, known, ATTEMPTS.checked, state.rng):
         checked = pool.check(state.task, candidate)
@@ -102,7 +109,7 @@ def within(
         interrupts: The run's handling of Ctrl-C, which ends the replacing.
         note: Called if the tolerance is exceeded.
     """
-    pending = [place for place, choice in enumerate(exact) if choice is not None]
+    pending = [p for p, choice in enumerate(exact) if choice is not None and choice is not build.choices[p]]
     while verification.error > tolerance and pending and not interrupts.ended:
         worst = max(pending, key=lambda place: build.choices[place].error or 0.0)
         pending.remove(worst)

@@ -197,3 +197,23 @@ def test_a_dynamic_batch_of_convolutions_rounds_in_each_part() -> None:
         x = torch.randn(size, 16, 8, 8)
         with torch.no_grad():
             assert (tuned(x) - model(x)).abs().max() < 2e-2 * model(x).abs().max()
+
+
+def test_a_batch_in_parts_is_within_the_tolerance() -> None:
+    """Samples that no part was compared with count, too."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(2, 16, 1), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 512)]
+    model, x = nn.Sequential(*layers).eval(), torch.zeros(6, 2, 8, 8)
+    x[4:] = torch.randn(2, 2, 8, 8)
+    options: dict[str, Any] = {"target": PAIRS, "precision": "bfloat16", "effort": "instant", "progress": False}
+    batch = ({0: fx.Dim("N", range(1, 7))},)
+    rounded = fx.optimize(model, (x,), dynamic_shapes=batch, **options)
+    assert "bfloat16" in {task.precision for task in rounded.report.tasks}
+    assert rounded.report.rows == 1 + 3 + 6
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exact = fx.optimize(model, (x,), dynamic_shapes=batch, tolerance=1e-5, **options)
+    assert {task.precision for task in exact.report.tasks} == {"float32"}
+    assert exact.report.error <= 1e-5 < rounded.report.error
+    with pytest.warns(FallbackWarning, match="off by .*, more than the tolerance of 1e-12"):
+        fx.optimize(model, (x,), dynamic_shapes=batch, tolerance=1e-12, **options)

@@ -70,6 +70,53 @@ def test_outputs_match_eager(name: str, dtype: torch.dtype) -> None:
         _assert_same(compile_model(import_model(model, (x,)))(x), model(x))
 
 
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_under_autocast_have_the_types_of_pytorch(make: Callable[..., nn.Module]) -> None:
+    """PyTorch's export loses autocast's casts of their products."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.last = make(8, 16, batch_first=True), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            with torch.autocast("cpu", torch.bfloat16):
+                steps, state = self.layer(x)
+                states = state if isinstance(state, tuple) else (state,)
+                return steps, *states, self.last(steps), steps + steps.mean()
+
+    torch.manual_seed(0)
+    model, x = Model().eval(), torch.randn(2, 3, 8)
+    with torch.no_grad():
+        expected = model(x)
+    for got, want in zip(compile_model(import_model(model, (x,)))(x), expected, strict=True):
+        assert got.dtype == want.dtype
+        assert (got - want).abs().max() <= 2.0**-5 * want.abs().max()
+
+
+def test_products_under_autocast_have_the_types_of_pytorch() -> None:
+    """PyTorch's export loses autocast's casts of operators that consist of products."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.layer = nn.RNNCell(8, 4), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            with torch.autocast("cpu", torch.bfloat16):
+                products = torch.einsum("bik,bjk->bij", x, x), torch.einsum("bik,bjk->bij", self.layer(x), x)
+                others = torch.inner(x, x), torch.tensordot(x[0], x[1], 1), torch.linalg.multi_dot([x[0], x[1], x[0]])
+                return *products, *others, self.cell(x[0]), torch.einsum("bik->bk", x), torch.outer(x[0, 0], x[0, 0])
+
+    torch.manual_seed(0)
+    model, x = Model().eval(), torch.randn(2, 8, 8)
+    with torch.no_grad():
+        expected = model(x)
+    for got, want in zip(compile_model(import_model(model, (x,)))(x), expected, strict=True):
+        assert got.dtype == want.dtype
+        assert (got - want).abs().max() <= 2.0**-6 * want.abs().max()
+
+
 def test_float16_sums_accumulate_in_float32() -> None:
     x = torch.ones(1, 5000, dtype=torch.float16)  # in float16, 2048 + 1 is 2048
     assert float(compile_model(import_model(Apply(lambda x: x.sum(-1)), (x,)))(x)) == 5000

@@ -21,10 +21,11 @@ import torch
 from support.models import Apply, mlp
 from transformers.modeling_outputs import BaseModelOutput
 
-from felixlike import __version__, codegen
+from felixlike import __version__, _tvm, codegen
 from felixlike.errors import CompilationFailed, InvalidArtefact, InvalidModel, OutputNotWritable
 from felixlike.frontend import import_model
 from felixlike.frontend.signature.structure import structure_of
+from felixlike.hardware.instructions import PAIRS
 from felixlike.runtime import (
     Compiled,
     artefact,
@@ -171,6 +172,19 @@ def edited(saved: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any],
         archive.writestr("meta.json", json.dumps(meta))
         archive.writestr("model.so", code if library is None else library)
     return path
+
+
+@pytest.mark.skipif(PAIRS not in _tvm.host_features(), reason="this processor has no AVX512_BF16")
+def test_an_instruction_that_a_hypervisor_hides_is_missing(
+    compiled: Compiled, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLVM lists it for the processor's name. Models that are compiled where it is hidden do not use it."""
+    features = _tvm.host_features() - {PAIRS}
+    monkeypatch.setattr(_tvm, "host_features", lambda: features)
+    with pytest.raises(InvalidArtefact, match=f"lacks instructions that the model needs: {PAIRS}"):
+        load(saved)
+    save(compiled, tmp_path / "hidden.felix", report={})
+    assert load(tmp_path / "hidden.felix")[0].name == compiled.name
 
 
 NESTED = structure_of([torch.ones(1)]).to_json()

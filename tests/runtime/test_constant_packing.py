@@ -131,19 +131,29 @@ def test_schedules_that_pack_inputs_are_refused(net: Any) -> None:
 
 
 def test_weights_that_overflow_when_they_are_packed_are_refused() -> None:
-    """Infinite weights stay infinite. Finite ones that bfloat16 rounds to infinity are refused."""
+    """Infinite weights stay infinite. Finite ones that bfloat16 rounds to infinity are refused.
+
+    They have no schedule that rounds them. This one is of equal functions with other weights.
+    """
     model = nn.Linear(1024, 1024, bias=False).eval()
     target = with_precision(resolve_target("cpu"), "bfloat16")
 
-    def compiled(value: float) -> Any:
+    def imported(value: float) -> Any:
         with torch.no_grad():
             model.weight[3, 7] = value
-        imported = import_model(model, torch.zeros(1, 1024), target)
-        (task,) = imported.tasks
-        sketch = next(s for s in sketches(task, space="own") if s.precision == "bfloat16")
-        return compile_model(imported, {task.key: sketch.schedule(sketch.sample(1, seed=0)[0].tolist())})
+        return import_model(model, torch.zeros(1, 1024), target)
+
+    (task,) = imported(1.0).tasks
+    sketch = next(s for s in sketches(task, space="own") if s.precision == "bfloat16")
+    schedule = sketch.schedule(sketch.sample(1, seed=0)[0].tolist())
+
+    def compiled(value: float) -> Any:
+        one = imported(value)
+        return compile_model(one, {one.tasks[0].key: schedule})
 
     assert compiled(3.3961e38)(torch.eye(1024)[7:8])[0, 3] == torch.tensor(3.3961e38).bfloat16().float()
     assert compiled(math.inf)(torch.ones(1, 1024))[0, 3] == math.inf
     with pytest.raises(InvalidSchedule, match=r"bfloat16 has no number near 3\.3962\d*e\+38.*precision=\"float32\""):
         compiled(-3.3962e38)
+    (task,) = imported(-3.3962e38).tasks
+    assert {sketch.precision for sketch in sketches(task, space="own")} == {"float32"}

@@ -215,6 +215,33 @@ def test_models_that_change_in_place_are_not_kept(folder: Path, x: Tensor) -> No
     assert not folder.exists()
 
 
+def test_a_reused_model_has_the_tolerance_of_this_run(
+    folder: Path, imports: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error, and the places of its largest outputs, are those of this run's examples."""
+    monkeypatch.setenv("FELIXLIKE_DEVICE", "zen5")  # its products of pairs run on any processor
+    torch.manual_seed(0)
+    model = nn.Linear(256, 64).eval()
+    with torch.no_grad():
+        model.weight[1:] = model.weight[:1] + 1e-3 * torch.randn(63, 256)  # nearly equal outputs
+        model.bias.zero_()
+    mild, hard = torch.zeros(32, 256), torch.randn(32, 256)
+    options: dict[str, Any] = {"precision": "bfloat16", "tolerance": 1e-4}
+    first = quickly(model, mild, **options)
+    assert {task.precision for task in first.report.tasks} == {"bfloat16"}
+    again = quickly(model, mild, **options)
+    assert len(imports) == 1
+    assert again.report.error == first.report.error
+    exact = quickly(model, hard, **options)
+    assert len(imports) == 2
+    assert {task.precision for task in exact.report.tasks} == {"float32"}
+    assert exact.report.error <= 1e-4
+    loose = {**options, "tolerance": 1e-1}
+    changed = [quickly(model, x, **loose).report.changed for x in (mild, hard)]
+    assert len(imports) == 3
+    assert changed[0] == 0 < changed[1]
+
+
 def test_sizes_alone_suffice_for_floats(net: Net, folder: Path, imports: list[Any]) -> None:
     quickly(net, ((3, 24),))
     fast = quickly(net, ((3, 24),))

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from support import operators as op
 from torch import nn
 
 import felixlike as fx
-from felixlike.errors import InvalidOption
+from felixlike.errors import FallbackWarning, InvalidOption
+from felixlike.frontend import make_task
+from felixlike.hardware import described_target, with_precision
+from felixlike.measure import Measurement, Status
 from felixlike.runtime import Verification
 from felixlike.runtime.agreement import changed_classes
+from felixlike.search import Candidate
 from felixlike.tuning.choice import Choice, How
 from felixlike.tuning.compiling import Build
-from felixlike.tuning.tolerance import within
+from felixlike.tuning.state import TaskState
+from felixlike.tuning.tolerance import alternatives, within
 
 EXACT = 1e-6
 
@@ -81,6 +89,54 @@ def test_an_interrupt_and_an_unknown_error_replace_nothing() -> None:
     assert within(1e-5, build, unknown, [_rounded(EXACT)], **options) == (build, unknown)
 
 
+def _state(*precisions: str) -> TaskState:
+    """Return the state of a product that was measured in these precisions, fastest first."""
+    target = with_precision(described_target("zen5", cores=2), "bfloat16")
+    state = TaskState(
+        make_task(op.matmul(64, 512, 512), target, name="product", constants=[1]), np.random.default_rng(0)
+    )
+    for seconds, precision in enumerate(precisions, 1):
+        sketch = next(s for s in state.space.sketches if s.precision == precision)
+        candidate = Candidate(sketch, tuple(sketch.sample(1, seed=0)[0].tolist()), math.nan, "random")
+        state.known.add(candidate, float(seconds))
+        state.measured[candidate.key] = Measurement(Status.OK, float(seconds), error=EXACT)
+    return state
+
+
+def _measured(state: TaskState, place: int) -> Choice:
+    seconds, candidate = state.known.best[place]
+    return Choice(How.MEASURED, candidate, seconds, EXACT)
+
+
+def test_tasks_that_begin_to_round_in_the_model_go_back_too() -> None:
+    """A schedule that rounds may replace a measured float32 one, if it is faster in the model."""
+    state, only = _state("float32", "bfloat16"), _state("float32")
+    choices = [_measured(state, 0), _measured(only, 0)]
+    notes: list[str] = []
+    nothing: Any = None
+    exact = alternatives([state, only], choices, nothing, nothing, nothing, notes.append)
+    assert exact == [choices[0], None]
+
+    def build(choices: Any) -> Build:
+        return Build(nothing, tuple(choices), (None,) * len(choices))
+
+    def verified(one: Build) -> Verification:
+        rounds = one.choices[0].candidate is not choices[0].candidate
+        return Verification(2e-3 if rounds else EXACT, "float64")
+
+    options: dict[str, Any] = {
+        "rebuilt": build,
+        "verified": verified,
+        "interrupts": _Interrupts(),
+        "note": notes.append,
+    }
+    changed = build([_measured(state, 1), choices[1]])
+    last, verification = within(1e-3, changed, verified(changed), exact, **options)
+    assert verification.error == EXACT
+    assert [choice.candidate for choice in last.choices] == [choice.candidate for choice in choices]
+    assert not notes
+
+
 @pytest.mark.parametrize("tolerance", [-1.0, math.nan, math.inf, "1e-3", True])
 def test_other_tolerances_are_refused(tolerance: Any) -> None:
     with pytest.raises(InvalidOption, match="tolerance"):
@@ -99,6 +155,16 @@ def test_a_model_in_bfloat16_goes_back_to_float32(monkeypatch: pytest.MonkeyPatc
     assert {task.precision for task in exact.tasks} == {"float32"}
     assert exact.error <= 1e-5 < report.error
     assert all("tolerance" in task.note for task in exact.tasks)
+
+
+def test_factors_in_bfloat16_are_not_told_to_stay_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs round nothing there, so there is no schedule to go back to."""
+    monkeypatch.setenv("FELIXLIKE_DEVICE", "zen5")
+    model, x = nn.Linear(64, 64).eval().bfloat16(), torch.randn(32, 64).bfloat16()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        tuned = fx.optimize(model, x, precision="bfloat16", tolerance=0.05, effort="instant", progress=False)
+    assert {task.precision for task in tuned.report.tasks} == {"bfloat16"}
 
 
 def test_classes_are_the_places_of_the_largest_elements() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from felixlike.frontend.constants import HALF_FACTORS, OWN_ROUNDINGS
 from felixlike.frontend.importers.promotion import cast
 
 _MOVES = {
@@ -53,10 +54,11 @@ _TRANSPOSITIONS = ("permute", "transpose", "t", "expand", "view", "_unsafe_view"
 """Operators that are repeated on the widened operand, so that a transposed factor is still recognised."""
 
 
-def in_single_precision(program: Any) -> bool:
+def in_single_precision(program: Any) -> list[str]:
     """Make operators on float16 and bfloat16 work in float32. Modifies the program's graph.
 
-    Returns whether all attention multiplies factors that were bfloat16.
+    Returns the attributes of the function: `HALF_FACTORS` if all attention multiplies factors that were bfloat16, and
+    `OWN_ROUNDINGS`.
     """
     import torch
 
@@ -64,6 +66,7 @@ def in_single_precision(program: Any) -> bool:
     graph = program.graph
     wide: dict[Any, Any] = {}
     rounded: set[Any] = set()
+    rounds = any(map(_rounds, graph.nodes))
 
     def is_half(node: Any) -> bool:
         value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
@@ -110,7 +113,7 @@ def in_single_precision(program: Any) -> bool:
             if own:
                 _read_unrounded(last, attention)
     _remove_unread(graph)
-    return in_halves
+    return [name for name, noted in ((HALF_FACTORS, in_halves), (OWN_ROUNDINGS, rounds)) if noted]
 
 
 def _name(node: Any) -> str:
@@ -128,6 +131,13 @@ def _remove_unread(graph: Any) -> None:
 def _is_cast(node: Any) -> bool:
     """Return whether a node only converts floating-point numbers."""
     return _name(node) == "_to_copy" and bool(node.meta["val"].dtype.is_floating_point)
+
+
+def _rounds(node: Any) -> bool:
+    """Return whether a node of a model rounds a tensor to bfloat16 for operators in a wider type."""
+    if node.op != "call_function" or not _is_cast(node) or not _is_half(node) or _is_half(node.args[0]):
+        return False
+    return any(_is_cast(reader) and not _is_half(reader) for reader in _reached(node, _users, _VIEWS))
 
 
 def _attention(graph: Any) -> set[Any]:

@@ -25,10 +25,9 @@ from felixlike.errors import (
     UnsupportedOperator,
     first_line,
 )
-from felixlike.frontend.constants import HALF_FACTORS
 from felixlike.frontend.imported import InputSpec, Source
 from felixlike.frontend.importers import decompositions
-from felixlike.frontend.importers.autocast import under_autocast
+from felixlike.frontend.importers.autocast import restore_casts, under_autocast
 from felixlike.frontend.importers.converters import CONVERTERS
 from felixlike.frontend.importers.dtypes import check_dtypes, with_right_types
 from felixlike.frontend.importers.embedding_bags import bag_converters
@@ -316,6 +315,7 @@ def _convert(
         try:
             orders = output_orders(program)
             roots = output_roots(program, [spec.name for spec in specs])
+            restore_casts(program)
             kernels = {**recurrent_converters(program, target), **bag_converters(program, target)}
             with recurrent_shapes():
                 kept = (*drawing, *map(decompositions.overload, kernels))
@@ -331,7 +331,7 @@ def _convert(
         outline(program, known, name)
         check_dtypes(program, name)
         promote(program)
-        halves = in_single_precision(program)
+        attributes = in_single_precision(program)
         check_operators(program, known, name, dynamic=dynamic)
         keep_tensor_inputs(program)
         _keep_own_state(program)
@@ -363,8 +363,8 @@ def _convert(
                 remedy="rewrite that part with other operators",
             ) from None
     module = with_zero_factors(module)
-    if halves:
-        module["main"] = module["main"].with_attr(HALF_FACTORS, True)
+    for attribute in attributes:
+        module["main"] = module["main"].with_attr(attribute, True)
     count = len(specs) + len(mutations.state)
     if len(module["main"].params) != count:
         raise InvalidModel(

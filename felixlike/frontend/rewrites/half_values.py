@@ -50,8 +50,10 @@ def has_half_factors(product: Any, known: Bindings) -> bool:
 def unrounded(expression: Any, known: Bindings) -> Any:
     """Return the float32 tensor whose values one operator alone reads in bfloat16, or the expression itself.
 
-    Operators that cannot multiply pairs gain nothing from the rounding.
+    Operators that cannot multiply pairs gain nothing from the rounding. A model's own roundings are left.
     """
+    if known.has_own_roundings:
+        return expression
     narrow = known.value(expression)
     if operator(narrow) != "astype" or not known.once(expression):
         return expression

@@ -191,7 +191,8 @@ def fuse(module: Any, target: Any) -> tuple[Any, dict[str, tuple[str, ...]]]:
     Returns the fused module, and the layers of each of its functions (`layers.layers_of`).  Raises what TVM raises.
     """
     module, layers = _fused(module, target, rewrites_of(kind_of(target).name))
-    return with_marks(module), layers
+    rounds = kind_of(target).on_host and precision_of(target).is_reduced
+    return with_marks(module, rounds=rounds), layers
 
 
 def fuse_dynamic(module: Any, target: Any) -> tuple[Any, dict[str, tuple[str, ...]]]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from felixlike import _tvm
+from felixlike.frontend.constants import OWN_ROUNDINGS
 
 Rule = Callable[[Any, "Bindings", "Rewriter"], Any]
 """(call or tuple element, bindings of its function, rewriter) → replacement, or None for no change."""
@@ -22,9 +23,14 @@ Elementwise operators may be fused behind OUT_FUSIBLE. OPAQUE is never fused.
 
 
 class Bindings:
-    """Index the bindings of a Relax function: the value of each variable, and its readers."""
+    """Index the bindings of a Relax function: the value of each variable, and its readers.
+
+    Attributes:
+        has_own_roundings: Whether the model itself rounds tensors to bfloat16.
+    """
 
     def __init__(self, function: Any) -> None:
+        self.has_own_roundings = bool(function.attrs and OWN_ROUNDINGS in function.attrs)
         self._values: dict[int | None, Any] = {}
         self._variables: dict[int | None, Any] = {}
         self._blocks: dict[int | None, int] = {}

@@ -64,10 +64,16 @@ def query_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sch
     may_round = device.multiplies_pairs or (device.has_pairs and has_half_factors(schedule.mod["main"]))
     rounds = may_round and types <= {FLOAT32.name, BFLOAT16.name} and _fit_pairs(stages, device)
     rounds = rounds and _pairs_are_faster(stages, device.unit.lanes(_ITEM_BITS))
-    forms = [(pairs, together) for pairs in (False, True)[: 1 + rounds] for together in (True, False)]
-    schedules = [schedule.copy() for _ in forms]
-    for new, (pairs, together) in zip(schedules, forms, strict=True):
-        _Tiles(new, stages, device, pairs=pairs).apply(together=together)
+    schedules = []
+    for pairs, together in [(pairs, together) for pairs in (False, True)[: 1 + rounds] for together in (True, False)]:
+        new = schedule.copy()
+        try:
+            _Tiles(new, stages, device, pairs=pairs).apply(together=together)
+        except _tvm.TVM_ERRORS as error:  # it cannot pad the sum over an odd number of keys where heads share values
+            if not pairs or not _tvm.refusal(error):
+                raise
+            continue
+        schedules.append(new)
     return schedules
 
 

@@ -131,6 +131,18 @@ def test_a_models_own_roundings_stay() -> None:
     assert task.name == "fused_cast_cast1_add"
 
 
+@pytest.mark.parametrize("view", [False, True])
+def test_a_models_own_roundings_stay_before_convolutions(view: bool) -> None:
+    """Those of a model in bfloat16 do not: grouped convolutions multiply no pairs."""
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(8, 8, 3, groups=8).bfloat16().float()
+    rounds = Apply(lambda x: (x.bfloat16().reshape(1, 8, 6, 6) if view else x.bfloat16()).float())
+    model = nn.Sequential(rounds, convolution, nn.BatchNorm2d(8)).eval()
+    x = torch.randn((8, 6, 6) if view else (1, 8, 6, 6))
+    with torch.no_grad():
+        torch.testing.assert_close(compile_model(import_model(model, (x,), ZEN5))(x), model(x), rtol=1e-5, atol=1e-5)
+
+
 def test_float32_products_of_exact_weights_are_not_pairs() -> None:
     """Only the weights are bfloat16 here, so the other factor would be rounded."""
     model = nn.Linear(64, 64)
