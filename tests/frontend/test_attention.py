@@ -129,6 +129,20 @@ def test_attention_is_one_kernel(name: str, queries: int, keys: int) -> None:
     torch.testing.assert_close(fast(*inputs), function(*inputs), rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.parametrize("keys", [40, 260])
+def test_keys_and_values_may_be_the_same_for_all_batches(keys: int) -> None:
+    """As in a memory: the factors have fewer dimensions than the scores."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 40, 8), torch.randn(keys, 8), torch.randn(keys, 8)
+
+    def function(q: Tensor) -> Tensor:
+        return torch.softmax(q @ k.T.expand(2, 8, keys), -1) @ v.expand(2, keys, 8)
+
+    imported = import_model(Apply(function), (q,), target=_AVX2)
+    assert [task.name for task in imported.tasks] == ["attention"]
+    torch.testing.assert_close(compile_model(imported)(q), function(q), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("change", [lambda x: x * 1e4, lambda x: x.index_fill(1, torch.tensor([3]), torch.nan)])
 def test_large_scores_and_nan(change: Callable[[Tensor], Tensor]) -> None:
     q, k, v = _tensors(40, 37)

@@ -171,6 +171,18 @@ def test_batch_norm_in_training_mode_updates_its_statistics(affine: bool) -> Non
     torch.testing.assert_close(state, expected)
 
 
+@pytest.mark.parametrize(("dtype", "mean"), [(torch.float32, 1000), (torch.float64, 1000), (torch.float16, 50)])
+@pytest.mark.parametrize("shape", [(9, 5), (3, 4, 5, 6)])
+def test_batch_norm_without_statistics_of_a_large_mean(dtype: torch.dtype, mean: int, shape: tuple[int, ...]) -> None:
+    """The mean of the squares, less the square of the mean, would have no correct digit."""
+    torch.manual_seed(0)
+    x = (torch.randn(shape) + mean).to(dtype)
+    norm = torch.nn.BatchNorm1d if x.dim() == 2 else torch.nn.BatchNorm2d
+    model = norm(shape[1], track_running_stats=False).eval().to(dtype)
+    got = compile_model(import_model(model, (x,)))(x)
+    torch.testing.assert_close(got, model.double()(x.double()).to(dtype), rtol=2e-3, atol=2e-3)
+
+
 def test_operators_with_effects_are_refused() -> None:
     def printing(x: Tensor) -> Tensor:
         torch.ops.aten._print("x")

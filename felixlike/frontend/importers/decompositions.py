@@ -71,6 +71,7 @@ def table(*, on_cpu: bool = True) -> Any:
         aten._transformer_encoder_layer_fwd.default: _encoder_layer,
         aten.histc.default: _histogram if on_cpu else _compared_histogram,
         aten._native_batch_norm_legit_functional.default: _batch_norm,
+        aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
     }
     decompositions.update(ours)
     if lstm_has_wrong_states():
@@ -299,22 +300,43 @@ def _batch_norm(
     Returns the result, the batch's mean and 1/σ, and the new running mean and variance. The running variance is
     unbiased.
     """
-    import torch
-
     if not training:
         return NotImplemented
-    dims, shape = [0, *range(2, x.dim())], [1, -1, *[1] * (x.dim() - 2)]
-    of_batch, mean_of_batch = torch.var_mean(x, dims, correction=0)
-    inverse = torch.rsqrt(of_batch + eps)
-    result = (x - mean_of_batch.view(shape)) * inverse.view(shape)
+    result, mean_of_batch, of_batch, inverse = _normalized(x, weight, bias, eps)
+    count = x.numel() // x.shape[1]
+    unbiased = of_batch * (count / (count - 1))
+    means, variances = momentum * mean_of_batch + (1 - momentum) * mean, momentum * unbiased + (1 - momentum) * var
+    return result, mean_of_batch, inverse, means.to(mean.dtype), variances.to(var.dtype)
+
+
+def _batch_norm_without_statistics(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
+    """Decompose aten._native_batch_norm_legit.no_stats of several samples. An instance norm has one.
+
+    TVM's kernel computes the variance from the squares' mean, which loses its digits if the mean is large.
+    """
+    if x.shape[0] == 1:
+        return NotImplemented
+    result, mean, _, inverse = _normalized(x, weight, bias, eps)
+    return result, mean, inverse
+
+
+def _normalized(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any, Any]:
+    """Return x with mean 0 and variance 1 in each channel, scaled and shifted, and the mean, variance and 1/σ.
+
+    Narrow types are computed in float32 and rounded once, as in PyTorch.
+    """
+    import torch
+
+    dims, shape, dtype = [0, *range(2, x.dim())], [1, -1, *[1] * (x.dim() - 2)], x.dtype
+    x = x.to(torch.promote_types(dtype, torch.float32))
+    variance, mean = torch.var_mean(x, dims, correction=0)
+    inverse = torch.rsqrt(variance + eps)
+    result = (x - mean.view(shape)) * inverse.view(shape)
     if weight is not None:
         result = result * weight.view(shape)
     if bias is not None:
         result = result + bias.view(shape)
-    count = x.numel() // x.shape[1]
-    unbiased = of_batch * (count / (count - 1))
-    means, variances = momentum * mean_of_batch + (1 - momentum) * mean, momentum * unbiased + (1 - momentum) * var
-    return result, mean_of_batch, inverse, means, variances
+    return result.to(dtype), mean, variance, inverse
 
 
 def _embedding_bag(

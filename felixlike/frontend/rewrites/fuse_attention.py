@@ -139,8 +139,8 @@ def _fused(
     query, key, value = kernel.views()
     views = [
         replace(query, source=rewriter.new(query.source)),
-        kernel.contiguous(key, (-1, -2), rewriter),
-        kernel.contiguous(value, (-2, -1), rewriter),
+        kernel.contiguous(attention.scores.args[1], key, (-1, -2), rewriter),
+        kernel.contiguous(product.args[1], value, (-2, -1), rewriter),
     ]
     masks = [
         rewriter.builder.emit_te(lambda t: padded_mask(t, kernel.sizes), rewriter.new(mask), primfunc_name_hint="mask")
@@ -291,13 +291,14 @@ class _Kernel:
             operand(self.attention.product.args[1], self.known, scaled=False, sliced=near),
         )
 
-    def contiguous(self, part: View, last: Sequence[int], rewriter: Rewriter) -> View:
+    def contiguous(self, factor: Any, part: View, last: Sequence[int], rewriter: Rewriter) -> View:
         """Return the view with a source of the new function, which is copied first if rows are far apart in the cache.
 
+        factor: the operand of a product that `part` is the view of.
         last: dimensions of the operand that number the rows and their elements, counted from the end.
         """
         source, extents = rewriter.new(part.source), shape(part.source)
-        at = part.place([*(variables := [_tvm.tirx.Var("i", "int64") for _ in shape(self.attention.scores)])])
+        at = part.place([*(variables := [_tvm.tirx.Var("i", "int64") for _ in shape(factor)])])
         row, element = (next((p for p, i in enumerate(at) if variables[n].same_as(i)), None) for n in last)
         if self.sizes.keys <= _SCATTERED or row is None or element is None:
             return replace(part, source=source)
