@@ -13,7 +13,10 @@ from felixlike.codegen.hidden_masks import hidden_masks
 
 def _repeated(rows: int, columns: int, times: int, dtype: str) -> Any:
     """Return y[a, b, c] = x[a % 3, b % rows, c] for b below rows · times, as plain loops."""
-    size = lambda value: _tvm.tirx.const(value, dtype)  # noqa: E731
+
+    def size(value: int) -> Any:
+        return _tvm.tirx.const(value, dtype)
+
     x = _tvm.te.placeholder((size(3), size(rows), size(columns)), "float32", name="x")
     shape = (size(18), size(rows * times), size(columns))
     y = _tvm.te.compute(shape, lambda a, b, c: x[a % size(3), b % size(rows), c], name="y")
