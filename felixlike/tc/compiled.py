@@ -33,7 +33,7 @@ from felixlike.tc.program import Program
 _KIND = "tc"
 """Folder of the entries in the cache."""
 
-FORMAT = 1
+FORMAT = 2
 """Format version. Increase it when the generated code or the metadata of an entry changes."""
 
 
