@@ -21,7 +21,7 @@ from felixlike.tc.functions import WRITTEN_OUT
 from felixlike.tc.linear import Interval, interval, may_wrap
 from felixlike.tc.nodes import Node, extent
 from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Read, Size, Unary, Value, children, walk
-from felixlike.tc.scalars import bits, is_float, is_integral, is_unsigned
+from felixlike.tc.scalars import bits, is_float, is_integral, is_unsigned, limits
 
 _Expr = Any
 
@@ -149,9 +149,15 @@ class _Lowering:
         return None
 
     def _conversion(self, value: Convert) -> _Expr:
-        if value.dtype in ("int32", "int64"):
-            return self._widened(value.value, value.dtype)
-        return _converted(self.expression(value.value), value.value.dtype, value.dtype)
+        """Lower a conversion. TVM fails where it folds a constant that wraps in it, and takes others not to wrap."""
+        inner, source, dtype = self._operand(value.value), value.value.dtype, value.dtype
+        if not is_integral(source) or not is_integral(dtype):
+            return _converted(inner, source, dtype)
+        low, high = limits(dtype)
+        least, greatest = interval(value.value, self.node.intervals, self.facts.sizes)
+        if dtype != "uint64" and (least < low or greatest > high):
+            return _masked(inner, dtype, "int32" if bits(dtype) < 32 or dtype == "int32" else "int64").astype(dtype)
+        return self._widened(value.value, dtype) if dtype in ("int32", "int64") else inner.astype(dtype)
 
     def _call(self, call: Call) -> _Expr:
         """Lower a function call."""
@@ -249,7 +255,7 @@ class _Lowering:
             return _tvm.tirx.Not(inner)
         if is_float(value.dtype):
             return -inner
-        if self._may_wrap(value) and value.dtype == "uint32":
+        if (value.dtype == "uint32" or self._has_constant(value)) and self._may_wrap(value):
             return self._reduced(value)
         if value.dtype == "uint64":
             return (_tvm.tirx.const(0, "int64") - inner.astype("int64")).astype("uint64")
@@ -274,17 +280,21 @@ class _Lowering:
     def _sum(self, value: Binary) -> _Expr:
         """Lower + - or *.
 
-        TVM merges the constants of sums in int32, and fails where the result exceeds the type. Others are computed by
-        instructions that wrap, unless an operator needs their value.
+        TVM merges the constants of sums in int32, and fails where the result exceeds the type. Sums without constants
+        are computed by instructions that wrap, unless an operator needs their value.
         """
-        is_constant = [self._constant(part) is not None for part in (value.left, value.right)]
-        merges = any(is_constant) and _is_sum(value.right if is_constant[0] else value.left)
-        if (merges or value.dtype == "uint32") and self._may_wrap(value):
+        if (value.dtype == "uint32" or self._has_constant(value)) and self._may_wrap(value):
             return self._reduced(value)
         left, right = self.expression(value.left), self.expression(value.right)
         if value.dtype == "uint64" and value.operator == "-":  # unsigned, it would be taken not to be negative
             return (left.astype("int64") - right.astype("int64")).astype("uint64")
         return _PLAIN[value.operator](left, right)
+
+    def _has_constant(self, value: Value) -> bool:
+        """Return whether a sum contains a constant."""
+        if not _is_sum(value):
+            return self._constant(value) is not None
+        return any(map(self._has_constant, children(value)))
 
     def _logical(self, value: Binary, left: _Expr, right: _Expr) -> _Expr:
         """Lower && or ||; the right operand is evaluated lazily if tests protect its reads."""
@@ -322,10 +332,11 @@ class _Lowering:
         if not is_unsigned(dtype):
             needs_care = tirx.Or(needs_care, right == tirx.const(-1, dtype))
         quotient = divide(left, tirx.Select(needs_care, one, right))
+        # Not Select, which evaluates both: knowing its condition, TVM removes the one within the quotient.
         if value.operator == "%":
-            return tirx.Select(needs_care, zero, quotient)
+            return tirx.if_then_else(needs_care, zero, quotient)
         negated = zero if is_unsigned(dtype) else zero - left
-        return tirx.Select(needs_care, tirx.Select(right == zero, zero, negated), quotient)
+        return tirx.if_then_else(needs_care, tirx.Select(right == zero, zero, negated), quotient)
 
 
 def _is_sum(value: Value) -> bool:
@@ -344,6 +355,8 @@ def _masked(inner: _Expr, source: str, dtype: str) -> _Expr:
     TVM analyses expressions of these types as if nothing within them wrapped: without a mask, it takes int32(-u) to be
     negative for a uint8.
     """
+    if bits(source) == 64:
+        return (inner.astype("int64") ^ 1 ^ 1).astype(dtype)
     wide = "int32" if bits(source) < 32 else "int64"
     mask, half = (_tvm.tirx.const(number, wide) for number in (2 ** bits(source) - 1, 2 ** (bits(source) - 1)))
     flipped = inner.astype(wide) ^ half  # TVM knows no bounds of ^, so that the mask alone determines them

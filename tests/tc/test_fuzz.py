@@ -116,6 +116,56 @@ def _is_close(result: Any, expected: Any) -> bool:
     return bool(np.allclose(result, expected, rtol=1e-4, atol=1e-4 * largest))
 
 
+_INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32")
+"""Types whose arithmetic wraps in every operator."""
+
+
+@st.composite
+def _integers(draw: st.DrawFn, depth: int) -> str:
+    """Draw an integer expression of the index i and of tensors named like their types."""
+    form = draw(st.integers(0, 9)) if depth else 0
+    if form == 0:
+        elements = [f"T_{dtype}(i)" for dtype in _INTEGERS]
+        return draw(st.sampled_from((*elements, *elements, "i", "1", "7", "255", "65536", "2147483647")))
+    left, right = draw(_integers(depth - 1)), draw(_integers(depth - 1))
+    if form <= 4:
+        return f"({left} {draw(st.sampled_from('++--**/%'))} {right})"
+    if form == 5:
+        return f"(-{left})"
+    if form == 6:
+        return f"{draw(st.sampled_from(('min', 'max')))}({left}, {right})"
+    if form == 7:
+        other = draw(_integers(depth - 1))
+        return f"({left} {draw(st.sampled_from(('<', '<=', '==', '>')))} {right} ? {left} : {other})"
+    return f"{draw(st.sampled_from((*_INTEGERS, 'int64', 'float')))}({left})"
+
+
+# Shrinking takes minutes.
+@settings(_settings, max_examples=EXAMPLES // 5, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
+@given(_integers(3), st.sampled_from(("=", "=", "+=!", "max=!")), st.integers(0, 2**32 - 1))
+def test_integers_wrap_as_the_interpreters_do(expression: str, operator: str, seed: int) -> None:
+    """Elements are small, at the limits of their types, or anything."""
+    left = "O(i)" if operator == "=" else "O"
+    parameters = ", ".join(f"{dtype}(N) T_{dtype}" for dtype in _INTEGERS)
+    text = f"def f({parameters}) -> (O) {{ {left} {operator} {expression} where i in 0:N }}"
+    try:
+        program = read(text)
+        made = instance(program, [Given((8,), dtype) for dtype in _INTEGERS])
+    except TCError as error:
+        _check_error(error)
+        return
+    random = np.random.default_rng(seed)
+    arrays = {}
+    for dtype in _INTEGERS:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        special = [0, 1, low, high, high - 1, *random.integers(low, high, 3, endpoint=True)]
+        arrays[f"T_{dtype}"] = random.permutation(np.array(special, dtype))
+    compiled = runtime.compile_model(imported(made, resolve_target("cpu")))
+    (output,) = interpret(program, made.sizes, made.ranges, arrays).values()
+    result = compiled(*map(torch.from_numpy, arrays.values())).numpy()
+    assert _is_close(result, output), f"{text}\n{arrays}\n{result}\nnot {output}"
+
+
 _TOKENS = [
     *[
         "def",

@@ -374,6 +374,11 @@ def test_subscripts_of_narrow_types_wrap() -> None:
     [
         ("(i * 1103515245 + 12345) % 1000", lambda i: _in_int32(i * 1103515245 + 12345) % 1000),
         ("(i * 1103515245 + 12345) / 100000", lambda i: _in_int32(i * 1103515245 + 12345) // 100000),
+        ("65536 / i", lambda i: np.array([0, 65536, 32768, 21845])),
+        ("65537 % (i - 1)", lambda i: np.array([0, 0, 0, 1])),
+        ("I(i) / (i - 1)", lambda i: np.array([-5, 0, 1000, 2**30 - 1])),
+        ("int32(int8(i > 1 ? 65536 : i))", lambda i: np.where(i > 1, 0, i)),
+        ("int32(B(i)) + int32(uint32(I(i))) < 0 ? 1 : 0", lambda i: np.array([0, 1, 0, 1])),
         ("(I(i) + 1 > I(i)) ? 1 : 0", lambda i: np.where(i == 3, 0, 1)),
         ("I(i) + 2147483647 + 2147483647", lambda i: _in_int32(_LARGE.astype(np.int64) - 2)),
         ("I(i) * 65536 * 65536", lambda i: 0 * i),
