@@ -131,6 +131,17 @@ def test_variadic_inputs_and_argmax_along_a_dynamic_axis() -> None:
             torch.testing.assert_close(got, want, equal_nan=True)
 
 
+@pytest.mark.parametrize("norm", [torch.nn.GroupNorm(3, 6), torch.nn.InstanceNorm1d(6)])
+def test_norms_of_equal_values(norm: torch.nn.Module) -> None:
+    """A variance that is the difference of two means can be negative, and the result NaN."""
+    sizes = {2: fx.Dim("T", range(2, 65))}
+    torch.manual_seed(0)
+    fast = fx.optimize(norm.eval(), (torch.randn(2, 6, 33),), dynamic_shapes=(sizes,), trials=0, progress=False)
+    for size, mean, deviation, error in ((19, 0.0, 1.0, 1e-5), (33, 100.3, 0.0, 0.5), (64, 255.7, 0.0, 0.5)):
+        x = mean + deviation * torch.randn(2, 6, size)
+        torch.testing.assert_close(fast(x), norm(x), rtol=1e-5, atol=error)
+
+
 def test_a_transformer_encoder_layer_with_two_dynamic_sizes() -> None:
     """The weights are shared by all samples of a batch."""
     torch.manual_seed(0)

@@ -184,6 +184,11 @@ def test_operators_around_checks_are_fused() -> None:
         compile_model(import_model(Apply(model), (rows, columns)))(rows, columns + 4)
 
 
+@pytest.mark.parametrize("values", [[3.0, math.nan, 1.0, 2.0], [4.0, 3.0, 1.0, 2.0], [7, -1, 7, 5, 0]])
+def test_median_of_everything(values: list[float]) -> None:
+    _assert_agrees(lambda x: x.median(), torch.tensor(values)[None])
+
+
 @pytest.mark.parametrize("function", [lambda x: x.median(-1).values, lambda x: x.sort(-1).values[:, 1] + 1])
 def test_small_kernels_after_checks(function: Any) -> None:
     x, i = torch.randn(5, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 2])

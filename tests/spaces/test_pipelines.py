@@ -47,7 +47,6 @@ def test_a_pipeline_has_the_entries_of_the_tables() -> None:
         "with_channels_last",
         "with_fast_convolutions",
         "with_even_channels",
-        "with_group_norms_in_two_passes",
         "with_fused_attention",
         "with_bfloat16_factors",
         "with_room",

@@ -56,6 +56,7 @@ def table(*, on_cpu: bool = True) -> Any:
         aten.cat.default: _cat,
         aten.sort.stable: _stable_sort,
         aten.kthvalue.default: _kth_value,
+        aten.median.default: _median_of_all,
         aten.median.dim: _median,
         aten.pad.default: _pad,
         aten.erfinv.default: _erfinv,
@@ -166,6 +167,14 @@ def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
         value = torch.where(is_nan, largest, value)
         place = torch.where(is_nan, places.narrow(dim, last, 1), place)
     return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
+
+
+def _median_of_all(x: Any) -> Any:
+    """Decompose aten.median without a dimension. TVM's importer leaves out NaN."""
+    if not all(isinstance(size, int) for size in x.shape) or not x.numel():
+        return NotImplemented
+    value, _ = _median(x.reshape(-1), 0)
+    return value
 
 
 def _cat(tensors: Sequence[Any], dim: int = 0) -> Any:

@@ -2,6 +2,9 @@
 
 layer norm         x → (x - mean) / √(mean of squared differences from it + ε), along some dimensions
 group norm         the same of [N, G, C/G, …] along all but the first two; an instance norm has one channel per group
+
+Group and instance norms of dynamic sizes are replaced in every dtype. TVM computes their variance as a difference of
+means, which can be negative if a group's values are nearly equal, so that the result is NaN.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, 
 
 
 def with_wide_norms(module: Any) -> Any:
-    """Replace the float64 layer, group and instance norms of a module.
+    """Replace the float64 layer, group and instance norms of a module, and group and instance norms of dynamic sizes.
 
     Args:
         module: Relax IRModule with operators.
@@ -25,15 +28,16 @@ def with_wide_norms(module: Any) -> Any:
 
 
 def _written_out(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
-    """Replace a float64 norm over whole channels or groups."""
+    """Replace a norm over whole channels or groups that is float64 or has dynamic sizes."""
     name = operator(expression)
     if name not in ("nn.layer_norm", "nn.group_norm", "nn.instance_norm"):
         return None
-    if str(expression.ty.dtype) != "float64":
+    extents = shape(expression)
+    fixed = name == "nn.layer_norm" or all(isinstance(extent, int) for extent in extents)
+    if str(expression.ty.dtype) != "float64" and fixed:
         return None
     reshape, emit, attrs = _tvm.relax.op.reshape, rewriter.builder.emit, expression.attrs
     data, scale, shift = map(rewriter.new, expression.args)
-    extents = shape(expression)
     if name == "nn.layer_norm":
         return _scaled(_unit(data, list(attrs.axes), attrs.epsilon, emit), scale, shift, attrs, emit)
     axis, channels = int(attrs.channel_axis), extents[1]
@@ -52,7 +56,7 @@ def _unit(data: Any, axes: list[Any], epsilon: float, emit: Any) -> Any:
     op = _tvm.relax.op
     centred = emit(op.subtract(data, emit(op.mean(data, axes, keepdims=True))))
     variance = emit(op.mean(emit(op.multiply(centred, centred)), axes, keepdims=True))
-    deviation = emit(op.sqrt(emit(op.add(variance, _tvm.relax.const(float(epsilon), "float64")))))
+    deviation = emit(op.sqrt(emit(op.add(variance, _tvm.relax.const(float(epsilon), str(data.ty.dtype))))))
     return emit(op.divide(centred, deviation))
 
 

@@ -136,7 +136,7 @@ REWRITES = [
     # Convolutions in pairs have even channels.
     function_pass(with_even_channels, *_CPU, of=_products, static=True),
     # Group norms become reductions of rows, or of channels, that schedule rules support.
-    function_pass(with_group_norms_in_two_passes, *_CPU, static=True),
+    function_pass(with_group_norms_in_two_passes, static=True),
     # Queries, keys and values become one product. The weights of all three are constants by now.
     function_pass(with_joint_projections),
     # Elementwise operators join a contraction even if a reshape is between them.
