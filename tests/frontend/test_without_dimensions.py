@@ -29,7 +29,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cumsum": lambda x, i, y: x.cumsum(0) + y,
     "cumprod of integers": lambda x, i, y: i.cumprod(-1) + y,
     "softmax": lambda x, i, y: x.softmax(-1) + y,
-    "sort": lambda x, i, y: (x.sort()[0] + y, x.sort(stable=True)[1] + i),
     "topk": lambda x, i, y: torch.topk(x, 1)[0] + y,
     "argmax": lambda x, i, y: x.argmax(0) + y,
     "flip": lambda x, i, y: x.flip(0) + y,

@@ -268,7 +268,7 @@ def _with_a_dimension(operator: Any, decomposed: Any, x: Any, *arguments: Any, *
 
 
 _ALONG_A_DIMENSION = (
-    *("cumsum.default", "cumprod.default", "_softmax.default", "_log_softmax.default", "sort.default", "sort.stable"),
+    *("cumsum.default", "cumprod.default", "_softmax.default", "_log_softmax.default"),
     *("topk.default", "max.dim", "min.dim", "argmax.default", "argmin.default", "flip.default", "index_select.default"),
     *("gather.default", "scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two"),
 )
