@@ -55,3 +55,17 @@ def test_the_reference_uses_no_rewrites(monkeypatch: pytest.MonkeyPatch) -> None
             monkeypatch.setattr(importer, name, refuse)
     original = original_of(imported.original, imported.signature)
     torch.testing.assert_close(original.outputs((X,))[0], X.softmax(-1))
+
+
+def test_repeated_rows() -> None:
+    """LLVM vectorizes remainders by powers of two in addresses incorrectly (`codegen/hidden_masks.py`)."""
+    relax, shape = _tvm.relax, (2, 3, 4, 5)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.tile(x, (1, 6, 4, 1)))
+        builder.emit_func_output(result)
+    module, values = builder.get(), torch.randn(shape)
+    repeated = original_of(module, import_model(module).signature).outputs((values,))
+    assert torch.equal(repeated, values.repeat(1, 6, 4, 1))
