@@ -72,7 +72,8 @@ def test_the_report_has_its_history(tuned: fx.Optimized, tmp_path: Path) -> None
     )
     assert all(report.spent[step] > 0 for step in steps)
     for task in report.tasks:
-        assert task.story.steps[-1].latency == pytest.approx(task.seconds, rel=1e-3)
+        # The chosen schedule is the best one, or another of the best few that was faster in the model.
+        assert task.story.steps[-1].latency <= task.seconds * (1 + 1e-3)
         assert task.story.steps[-1].seconds <= report.seconds
         assert task.story.building > 0
         assert task.story.untuned

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from felixlike._util.torch_compat import is_contiguous, keep_error_checks, lstm, lstm_has_wrong_states
+from felixlike._util.torch_compat import is_contiguous, keep_error_checks, lstm, lstm_has_wrong_states, pytree
 from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.elementary import elementary
 from felixlike.frontend.importers.resizing import BY_TAPS, is_resized_here
@@ -255,7 +255,6 @@ def _with_a_dimension(operator: Any, decomposed: Any, x: Any, *arguments: Any, *
     decomposed: PyTorch's decomposition for other tensors, or None.
     """
     import torch
-    from torch.utils import _pytree
 
     if x.dim():
         return NotImplemented if decomposed is None else decomposed(x, *arguments, **options)
@@ -264,7 +263,7 @@ def _with_a_dimension(operator: Any, decomposed: Any, x: Any, *arguments: Any, *
         return value.reshape(1) if isinstance(value, torch.Tensor) and not value.dim() else value
 
     result = operator(lifted(x), *map(lifted, arguments), **options)
-    return _pytree.tree_map_only(torch.Tensor, lambda value: value.reshape(()), result)
+    return pytree().tree_map_only(torch.Tensor, lambda value: value.reshape(()), result)
 
 
 _ALONG_A_DIMENSION = (
