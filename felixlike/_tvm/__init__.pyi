@@ -66,6 +66,7 @@ from felixlike._tvm.trees import runs_in_parallel as runs_in_parallel
 from felixlike._tvm.trees import simplify as simplify
 from felixlike._tvm.trees import substituted as substituted
 from felixlike._tvm.trees import uses as uses
+from felixlike._tvm.trees import with_llvm_text as with_llvm_text
 from felixlike._tvm.trees import without_attributes as without_attributes
 from felixlike._tvm.untrusted import NotAllowed as NotAllowed
 from felixlike._tvm.untrusted import load_function as load_function

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from felixlike._tvm.names import IRModule, PrimFunc, runtime, structural_map, structural_walk, sym, tirx
+from felixlike._tvm.names import IRModule, PrimFunc, ir, runtime, structural_map, structural_walk, sym, tirx
 
 
 def identity(value: Any) -> int | None:
@@ -53,6 +53,13 @@ def without_attributes(func: Any, *names: str) -> Any:
         if func.attrs and name in func.attrs:
             func = func.without_attr(name)
     return func
+
+
+def with_llvm_text(body: Any, *texts: str) -> Any:
+    """Return a statement that brings functions in LLVM's language along, which its code may call."""
+    for text in texts:
+        body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", ir.StringImm(text), body)
+    return body
 
 
 def map_functions(module: Any, change: Callable[[Any], Any]) -> Any:

@@ -38,8 +38,8 @@ class Builder:
         TVM's simplifier treats the load as opaque. An inlined expression would be simplified again in every index,
         which takes minutes. LLVM turns the buffer into a register.
         """
-        buffer = _tvm.tirx.decl_buffer((1,), self.index, name, scope=self.scope)
         value = self.const(value) if isinstance(value, int) else value
+        buffer = _tvm.tirx.decl_buffer((1,), str(value.ty.dtype), name, scope=self.scope)
         statements += [_tvm.tirx.AllocBuffer(buffer), _tvm.tirx.BufferStore(buffer, value, [self.const(0)])]
         return buffer[self.const(0)]
 

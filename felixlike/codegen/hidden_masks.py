@@ -55,12 +55,12 @@ def _changed(func: Func) -> Func:
         return _tvm.tirx.Bind(node.var, _with_calls(node.value)) if node.var in names else node
 
     changed = _tvm.structural_map(func, ((_tvm.tirx.BufferStore, store), (_tvm.tirx.Bind, bind)))
-    return changed.with_body(_with_definitions(changed.body))
+    return changed.with_body(_tvm.with_llvm_text(changed.body, *(_TEXT.format(bits=bits) for bits in _WIDTHS)))
 
 
 def _is_scalar(store: Any) -> bool:
     """Return whether a statement stores one element. LLVM does not vectorize loops with others again."""
-    return _tvm.lanes(str(store.value.ty.dtype)) == 1
+    return _tvm.lanes(store.value.ty.dtype) == 1
 
 
 def _in_scalars(body: Stmt) -> set[Any]:
@@ -103,11 +103,3 @@ def _with_calls(expression: Any) -> Any:
         return _tvm.tirx.call_pure_extern(dtype, name, mask) if _is_remainder(mask) else mask
 
     return _tvm.structural_map(expression, ((_tvm.tirx.BitwiseAnd, hide),))
-
-
-def _with_definitions(body: Stmt) -> Stmt:
-    """Define the functions that hide integers."""
-    for bits in _WIDTHS:
-        text = _tvm.ir.StringImm(_TEXT.format(bits=bits))
-        body = _tvm.tirx.AttrStmt(_tvm.tirx.const(0, "int32"), "pragma_import_llvm", text, body)
-    return body

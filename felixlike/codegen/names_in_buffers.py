@@ -15,6 +15,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Func, Module, Stmt
+from felixlike.codegen.build import Builder, seq
 
 
 def names_in_buffers(module: Module) -> Module:
@@ -41,15 +42,12 @@ def _with_values_before(store: Any) -> Stmt:
         return store
     store = _tvm.structural_map(store, ((_tvm.tirx.Let, without_name),))
     read = {name: [v for v in _tvm.found(value, _tvm.tirx.Var) if v in values] for name, value in values.items()}
-    start = _tvm.tirx.const(0, "int32")
+    builder = Builder("int32", lanes=1, scope="local")
     loads: dict[Any, Any] = {}
     steps: list[Stmt] = []
     for name in TopologicalSorter(read).static_order():
-        buffer = _tvm.tirx.decl_buffer((1,), str(name.ty.dtype), str(name.name), scope="local")
-        value = _tvm.substituted(values[name], loads)
-        steps += [_tvm.tirx.AllocBuffer(buffer), _tvm.tirx.BufferStore(buffer, value, [start])]
-        loads[name] = _tvm.tirx.BufferLoad(buffer, [start])
-    return _tvm.tirx.stmt_seq(*steps, _tvm.substituted(store, loads))
+        loads[name] = builder.cell(str(name.name), _tvm.substituted(values[name], loads), steps)
+    return seq(*steps, _tvm.substituted(store, loads))
 
 
 def _names_under_condition(statement: Any) -> bool:

@@ -103,7 +103,6 @@ def with_pair_functions(module: Module, target: Any) -> Module:
     template = _INSTRUCTION if has_pair_instruction(target) else _PLAIN
 
     def with_definitions(func: Func) -> Func:
-        body = func.body
         texts = [
             template.format(
                 n=lanes,
@@ -113,10 +112,8 @@ def with_pair_functions(module: Module, target: Any) -> Module:
             )
             for lanes in _called(func)
         ]
-        for text in (*texts, *(map(_rounding, LANES) if _rounds(func) else ())):
-            zero = _tvm.tirx.const(0, "int32")
-            body = _tvm.tirx.AttrStmt(zero, "pragma_import_llvm", _tvm.ir.StringImm(text), body)
-        return func.with_body(body)
+        rounding = map(_rounding, LANES) if _rounds(func) else ()
+        return func.with_body(_tvm.with_llvm_text(func.body, *texts, *rounding))
 
     return _tvm.map_functions(module, with_definitions)
 

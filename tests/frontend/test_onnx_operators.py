@@ -147,6 +147,18 @@ def test_functions_of_the_model_are_written_out() -> None:
     assert torch.equal(compile_model(import_model(proto, [x]))(x), torch.relu(x + x))
 
 
+def test_what_is_refused_is_refused_in_functions_too() -> None:
+    body = [
+        helper.make_node("IsInf", ["a"], ["b"], detect_negative=0),
+        helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT),
+    ]
+    function = helper.make_function("own", "Tested", ["a"], ["c"], body, [helper.make_opsetid("", 18)])
+    proto = model_of([helper.make_node("Tested", ["x"], ["y"], domain="own")], {"x": [4]}, ["y"], opset=18)
+    proto.functions.append(function)
+    with pytest.raises(UnsupportedOperator, match="IsInf for one of the infinities"):
+        import_model(proto)
+
+
 def test_operators_of_other_domains_are_refused_even_if_their_name_is_known() -> None:
     proto = model_of([helper.make_node("Relu", ["x"], ["y"], domain="own")], {"x": [4]}, ["y"], opset=18)
     with pytest.raises(UnsupportedOperator, match=r"^net: .*own\.Relu"):

@@ -115,13 +115,18 @@ LARGEST_MESSAGE = 2**31
 """Upper limit of a serialised Protocol Buffers message, in bytes. ONNX's checker serialises a ModelProto in memory."""
 
 
+def _is_serialisable(proto: Any) -> bool:
+    """Return whether ONNX can serialise a model in memory, with room for what is not weights."""
+    return sum(len(tensor.raw_data) for tensor in proto.graph.initializer) < LARGEST_MESSAGE - 2**24
+
+
 def _check(onnx: Any, proto: Any, path: str | Path | None) -> None:
     """Run ONNX's checker and raise what it raises.  path: the model's file, whose weights may be in other files.
 
     A model close to `LARGEST_MESSAGE` or larger is checked on disk. Without a file it is not checked; TVM's importer
     then rejects what it cannot import.
     """
-    if sum(len(tensor.raw_data) for tensor in proto.graph.initializer) < LARGEST_MESSAGE - 2**24:
+    if _is_serialisable(proto):
         onnx.checker.check_model(proto)
     elif path is not None:
         onnx.checker.check_model(str(path))
@@ -207,10 +212,10 @@ def _imported(proto: Any, shapes: dict[str, list[int]] | None, where: str, targe
     importer = _tvm.onnx_importer()
     known = importer._get_convert_map()
     more = converters(known, target, where)
-    _refuse_randomness(proto, where)
-    _refuse_limits(proto, where)
     all_known = {*known, *more, "If", "Constant"}
-    whole = with_functions_written_out(proto, all_known)
+    whole = with_functions_written_out(proto, all_known) if _is_serialisable(proto) else proto
+    for refuse in (_refuse_quantised, _refuse_randomness, _refuse_limits):  # also what functions contain
+        refuse(whole, where)
     missing = sorted({*operators_without_converter(whole.graph, all_known)})
     if missing:
         raise UnsupportedOperator(f"TVM cannot import {', '.join(missing)}", where=where, remedy="use other operators")

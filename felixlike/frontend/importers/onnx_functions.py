@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-_LARGEST_MESSAGE = 2**31 - 2**24
-"""Bytes of weights up to which ONNX can write functions out: it serialises the model in memory."""
+from felixlike.frontend.originals.onnx_reference import nodes_of
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 """Domains of operators that TVM's importer knows. It does not look at them."""
@@ -25,18 +24,16 @@ def with_functions_written_out(proto: Any, known: Collection[str]) -> Any:
     """Return a ModelProto without functions of the model and without operators that are not known, as far as possible.
 
     Args:
-        proto: The ModelProto. It is returned if nothing changes.
+        proto: The ModelProto, which ONNX can serialise in memory. It is returned if nothing changes.
         known: Names of the operators that the importer knows.
     """
     import onnx
     from onnx import inliner
 
-    if _weights(proto.graph) > _LARGEST_MESSAGE:
-        return proto
     if proto.functions:
         proto = inliner.inline_local_functions(proto)
     for _ in range(_DEPTH):
-        names = sorted({node.op_type for node in _nodes(proto.graph) if _needs_definition(node, known)})
+        names = sorted({node.op_type for node in nodes_of(proto.graph) if _needs_definition(node, known)})
         if not names:
             break
         ids = [("", name) for name in names]
@@ -61,7 +58,7 @@ def _typed(onnx: Any, proto: Any) -> Any:
 
 def operators_without_converter(graph: Any, known: Collection[str]) -> Iterator[str]:
     """Yield the names of operators that the importer cannot convert, with their domain if it is not ONNX's."""
-    for node in _nodes(graph):
+    for node in nodes_of(graph):
         if node.domain not in _DOMAINS:
             yield f"{node.domain}.{node.op_type}"
         elif _needs_definition(node, known):
@@ -76,17 +73,3 @@ def _needs_definition(node: Any, known: Collection[str]) -> bool:
         case _, "LayerNormalization":  # TVM's has no mean and no deviation
             return any(node.output[1:])
     return node.op_type not in known
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    """Yield the nodes of a graph and of its branches."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _nodes(inner)
-
-
-def _weights(graph: Any) -> int:
-    """Return the bytes of a graph's weights."""
-    return sum(len(tensor.raw_data) for tensor in graph.initializer)

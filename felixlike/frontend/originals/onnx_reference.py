@@ -107,6 +107,12 @@ def _graphs(graph: Any) -> Iterator[Any]:
                 yield from _graphs(inner)
 
 
+def nodes_of(graph: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph and of the graphs of its branches and loops."""
+    for each in _graphs(graph):
+        yield from each.node
+
+
 def _constants(graph: Any) -> Iterator[Any]:
     """Yield the tensors in the attributes of a graph's nodes."""
     for node in graph.node:
