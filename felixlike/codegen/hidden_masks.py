@@ -4,7 +4,7 @@
 
 Input: an IRModule that TVM has lowered for LLVM. Output: the same functions, with other indices. LLVM 22 vectorizes the
 loop with loads of x[0 … 15] for CPUs with wide vectors, without a test for the wrap. `hidden` is an empty line of
-assembly, which costs nothing and ends the analysis. Vectors that a schedule asks for are not concerned.
+assembly, which costs nothing and ends the analysis. Loops that a schedule vectorizes are unchanged.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def test_a_store_that_cannot_be_copied_is_an_error(tmp_path: Path, monkeypatch: 
 def test_what_a_killed_process_has_begun_is_undone_in_a_read_only_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a store with a rollback journal, as on network file systems."""
+    """Stores on network file systems have a rollback journal."""
     path, killed = tmp_path / "store.db", tmp_path / "killed" / "store.db"
     killed.parent.mkdir()
     with records.open(path) as store:

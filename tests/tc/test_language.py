@@ -550,7 +550,7 @@ def test_out_tensors_are_written_and_returned() -> None:
 
 
 def test_out_tensors_that_share_memory_raise() -> None:
-    """Of outputs in the same memory, the last one would have won."""
+    """The last output would overwrite the others."""
     program = fx.tc.define("def f(float(N) A) -> (O, P) { O(i) = A(i) P(i) = -A(i) }")
     memory = torch.zeros(5, 2)
     with torch.inference_mode():

@@ -15,7 +15,7 @@ _MOST = 4096
 """Elements up to which a value is computed. Sizes, axes and masks of positions have fewer; weights stay as they are."""
 
 _ROUNDS = 8
-"""How often sizes are inferred: a computed size may lead to others."""
+"""How often sizes are inferred. Further sizes may be known after some were computed."""
 
 _NOT_COMPUTED = frozenset(["If", "Loop", "Scan", "Bernoulli", "Multinomial", "Dropout"])
 """Operators that are never computed: those with graphs, and those that draw. Others that draw begin with Random."""

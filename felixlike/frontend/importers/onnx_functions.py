@@ -17,7 +17,9 @@ _DOMAINS = ("", "ai.onnx", "com.microsoft")
 """Domains of operators that TVM's importer knows. It does not look at them."""
 
 _DEPTH = 4
-"""How often definitions are written out. The deepest of ONNX's own are two: SwiGLU by Swish by Sigmoid."""
+"""How often definitions are written out. ONNX's own need two rounds at most: SwiGLU contains Swish, which has a
+definition.
+"""
 
 
 def with_functions_written_out(proto: Any, known: Collection[str]) -> Any:
