@@ -28,6 +28,7 @@ from felixlike.frontend.importers.onnx_functions import operators_without_conver
 from felixlike.frontend.importers.onnx_operators import converters
 from felixlike.frontend.importers.refusals import quiet
 from felixlike.frontend.importers.relax import from_relax
+from felixlike.frontend.originals.onnx_reference import nodes_of
 from felixlike.frontend.signature.signature import Signature
 
 
@@ -243,7 +244,7 @@ def _refuse_quantised(proto: Any, where: str) -> None:
     TVM imports some of its operators and computes them in float32, where rounding can choose another neighbouring
     integer than ONNX specifies.
     """
-    operators = sorted({node.op_type for node in proto.graph.node if _QUANTISED.fullmatch(node.op_type)})
+    operators = sorted({node.op_type for node in nodes_of(proto.graph) if _QUANTISED.fullmatch(node.op_type)})
     if operators:
         raise UnsupportedOperator(
             f"the model is quantised ({', '.join(operators)}), and quantised types are not supported",
@@ -260,7 +261,7 @@ def _refuse_randomness(proto: Any, where: str) -> None:
     import onnx.numpy_helper
 
     values = {tensor.name: tensor for tensor in proto.graph.initializer}
-    for node in proto.graph.node:
+    for node in nodes_of(proto.graph):
         mode = node.input[2] if node.op_type == "Dropout" and len(node.input) > 2 else ""
         if mode and (mode not in values or onnx.numpy_helper.to_array(values[mode]).any()):
             raise RandomOperator(
@@ -271,10 +272,10 @@ def _refuse_randomness(proto: Any, where: str) -> None:
 
 
 def _refuse_limits(proto: Any, where: str) -> None:
-    """Raise UnsupportedOperator for what TVM's importer ignores: the operators have attributes or outputs of LIMITS."""
+    """Raise UnsupportedOperator for what TVM's importer ignores: attributes and outputs of `_LIMITS`."""
     import onnx
 
-    for node in proto.graph.node:
+    for node in nodes_of(proto.graph):
         attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         outputs = [name for name in node.output if name]
         for holds, words, remedy in _LIMITS.get(node.op_type, ()):
