@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from felixlike._util import interrupts
 from felixlike._util import option_checks as checks
 from felixlike._util.wording import counted
-from felixlike.errors import InvalidOption
+from felixlike.errors import InvalidOption, InvalidWeights
 
 if TYPE_CHECKING:
     from felixlike.training.collect import Collected
@@ -27,8 +27,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "collect",
         help="measure training data for a cost model",
-        description="Measure candidates of many workloads, half of them random and half near the best found, and save "
-        "them in STORE. The command can be stopped at any time; the same command continues.",
+        description="Measure candidates of many workloads, half of them random and half near the best found, or those "
+        "of a search strategy, and save them in STORE. The command can be stopped at any time; the same command "
+        "continues.",
     )
     parser.add_argument("store", metavar="STORE", nargs="?", help="record store, created if it does not exist")
     parser.add_argument(
@@ -47,6 +48,16 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--seconds", type=float, help="total time in seconds")
     parser.add_argument("--space", default="all", help="design space: best, own, default or all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--from",
+        dest="strategy",
+        metavar="STRATEGY",
+        help='search strategy that proposes the candidates, such as "gradient", so that the model learns where it is '
+        "wrong when it is followed; default: half random, half near the best found",
+    )
+    parser.add_argument(
+        "--weights", metavar="PATH", help="weights of that strategy's cost model, default: the shipped ones"
+    )
     parser.set_defaults(run=run)
 
 
@@ -65,7 +76,13 @@ def _collect(options: argparse.Namespace) -> int:
         return 0
     if options.store is None:
         raise InvalidOption("STORE is missing", where="collect", remedy="run felixlike collect STORE")
+    if options.weights is not None and options.strategy is None:
+        raise InvalidOption(
+            "--weights applies only to a strategy", where="collect", remedy="add --from gradient, or remove the option"
+        )
     from felixlike import records
+    from felixlike.costmodel import load_weights
+    from felixlike.search import make_strategy
     from felixlike.training.collect import Wanted, collect, open_pool
 
     settings = Wanted(
@@ -75,7 +92,11 @@ def _collect(options: argparse.Namespace) -> int:
         else float("inf"),
         space=options.space,
         seed=checks.seed(options.seed, where="collect"),
+        strategy=None if options.strategy is None else make_strategy(options.strategy),
+        weights=options.weights,
     )
+    if options.weights is not None:
+        load_weights(checks.path(options.weights, "weights", error=InvalidWeights))  # an error before hours of measuring
     target = _target(options.target, options.cores)
     total: Counter[str] = Counter()
     started, done = time.monotonic(), 0

@@ -94,11 +94,14 @@ class Space:
         return float(sum(_size(sketch) for sketch in self.sketches))
 
     def in_precision(self, name: str) -> Space:
-        """Return the space of the sketches whose products have a precision, with the formulas that are known here."""
+        """Return the space of the sketches whose products have a precision."""
+        return self.part(lambda sketch: sketch.precision == name)
+
+    def part(self, has: Callable[[Sketch], bool]) -> Space:
+        """Return the space of the sketches for which `has` is true, with the formulas that are known here."""
         part = copy.copy(self)
         part.sketches, part.symbolic, part.non_symbolic = (
-            tuple(s for s in sketches if s.precision == name)
-            for sketches in (self.sketches, self.symbolic, self.non_symbolic)
+            tuple(filter(has, sketches)) for sketches in (self.sketches, self.symbolic, self.non_symbolic)
         )
         return part
 

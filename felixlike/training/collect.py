@@ -2,7 +2,7 @@
 
 The input is workloads, a target and a store. The output is measurements in the store, from every design space. A
 collection may be interrupted and restarted: it counts the measurements in the store and draws new candidates near the
-best of them. Candidates of a batch are timed interleaved, so that disturbances affect all of them alike; a candidate's
+best of them, or as a search that has measured them. Candidates of a batch are timed interleaved, so that disturbances affect all of them alike; a candidate's
 time is the lower quartile.
 """
 
@@ -13,19 +13,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from felixlike._util.torch_modes import default_modes
-from felixlike.errors import FelixlikeError, StoreError, WorkerFailed, first_line
+from felixlike.errors import FelixlikeError, InvalidWeights, StoreError, WorkerFailed, first_line
 from felixlike.frontend import Task, import_model
 from felixlike.measure import Limits, MeasurePool, Status, Timing
 from felixlike.records import Store, make_record
-from felixlike.search import Candidate, Observations, Space
+from felixlike.search import Candidate, Observations, Space, Strategy
+from felixlike.search.strategy import Measured
 from felixlike.symbolic import Sketch, SpaceName
 from felixlike.training.drawing import at_random, near_best
 from felixlike.training.samples import is_own
+from felixlike.training.searches import Searches
 
 _BATCH = 48
 """Candidates whose timing is interleaved; chosen by hand."""
@@ -46,12 +49,16 @@ class Wanted:
         seconds: Time budget for all workloads, s.
         space: Design space of the sketches, see `SpaceName`.
         seed: Seed of the drawn candidates.
+        strategy: Strategy that proposes the candidates; None for random ones and neighbours of the best.
+        weights: Path of the weights of the strategy's cost model; None for the shipped ones.
     """
 
     candidates: int = 140
     seconds: float = math.inf
     space: str = SpaceName.ALL
     seed: int = 0
+    strategy: Strategy | None = None
+    weights: str | Path | None = None
 
 
 @dataclass(slots=True)
@@ -113,6 +120,7 @@ def collect(
 
     Raises:
         StoreError: The store cannot be written.
+        InvalidWeights: The weights of the strategy's cost model cannot be used.
         WorkerFailed: The pool cannot start processes.
     """
     end = time.monotonic() + wanted.seconds
@@ -136,7 +144,7 @@ def collect(
             started = time.monotonic()
             try:
                 _collect_task(task, store, pool, wanted, end, result)
-            except (StoreError, WorkerFailed):
+            except (InvalidWeights, StoreError, WorkerFailed):
                 raise
             except Exception as error:  # one task must not end hours of measuring
                 result.problem = f"{type(error).__name__}: {first_line(error)}"
@@ -151,13 +159,19 @@ def _collect_task(task: Task, store: Store, pool: MeasurePool, wanted: Wanted, e
     space = Space(task, wanted.space)
     known = _known(task, store, space, pool.devices)
     result.had = len(known.seen)
+    searches = None
+    if wanted.strategy is not None and result.had < wanted.candidates:
+        searches = Searches(space, wanted.strategy, wanted.weights, known)
     while (missing := wanted.candidates - len(known.seen)) > 0 and time.monotonic() < end:
         rng = np.random.default_rng([wanted.seed, int(task.key[:15], 16), len(known.seen)])
-        batch = _batch(space.symbolic, known, min(_BATCH, missing), rng)
+        count = min(_BATCH, missing)
+        batch = searches.propose(known, count, rng) if searches else _batch(space.symbolic, known, count, rng)
         if not batch:
             result.problem = "no new candidates are left"
             break
-        _measure(task, batch, store, pool, known, result, seed=wanted.seed)
+        measured = _measure(task, batch, store, pool, known, result, seed=wanted.seed)
+        if searches:
+            searches.observe(measured)
         result.best = known.best[0][0] if known.best else math.inf
 
 
@@ -186,14 +200,17 @@ def _measure(
     result: Collected,
     *,
     seed: int,
-) -> None:
-    """Measure a batch, store the records and update `known` and `result`."""
+) -> list[Measured]:
+    """Measure a batch, store the records and update `known` and `result`; return the measurements."""
+    measured: list[Measured] = []
     for place, measurement in pool.stream(task, batch):
         candidate = batch[place]
         record = make_record(task, candidate.sketch.key, candidate.point, measurement, seed=seed)
         store.append(task, record, candidate.sketch)
         result.ended[measurement.status.value] += 1
-        known.add(candidate, measurement.seconds if measurement.status is Status.OK else math.inf)
+        measured.append(Measured(candidate, measurement.seconds if measurement.status is Status.OK else math.inf))
+        known.add(candidate, measured[-1].seconds)
+    return measured
 
 
 def _known(task: Task, store: Store, space: Space, devices: frozenset[str]) -> Observations:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,13 @@ from torch import nn
 
 from felixlike import records
 from felixlike.cli import main
+from felixlike.errors import InvalidWeights
 from felixlike.frontend import Task
 from felixlike.hardware import resolve_target
 from felixlike.measure import Limits, MeasurePool, Timing
-from felixlike.search import Candidate, Observations, Space
+from felixlike.search import Candidate, Gradient, Observations, Space, make_strategy
+from felixlike.search.descent import Descent
+from felixlike.search.strategy import Measured
 from felixlike.training.collect import Wanted, collect
 from felixlike.training.drawing import at_random, near_best
 from felixlike.training.samples import read
@@ -91,6 +94,36 @@ def test_collecting_resumes_from_a_store(pool: MeasurePool, tmp_path: Path) -> N
     assert len(samples.workloads[0].parts) > 1
 
 
+def test_a_strategy_proposes_in_both_design_spaces_and_learns(pool: MeasurePool, tmp_path: Path) -> None:
+    learned: list[tuple[bool, int]] = []
+
+    class Followed(Gradient):
+        def observe(self, space: Space, measured: Sequence[Measured], *, recalled: bool = False) -> None:
+            super().observe(space, measured, recalled=recalled)
+            learned.append((recalled, len(measured)))
+
+    strategy = Followed(pool=32, seeds=4, neighbours=32, generations=1, descent=Descent(steps=2))
+    workloads = [("product", lambda: (nn.Linear(24, 40), (torch.rand(16, 24),)))]
+    with records.open(tmp_path / "s.sqlite") as store:
+        (first,) = collect(workloads, store, pool, resolve_target("cpu"), Wanted(candidates=20, strategy=strategy))
+        (second,) = collect(workloads, store, pool, resolve_target("cpu"), Wanted(candidates=28, strategy=strategy))
+        (workload,) = read([store]).workloads
+    assert (first.problem, second.problem) == ("", "")
+    assert learned[:4] == [(True, 0), (True, 0), (False, 10), (False, 10)]
+    assert sum(count for recalled, count in learned[4:] if recalled) == sum(first.ended.values()) == 20
+    assert second.had == 20 and len(workload) == 28
+    assert {part.own for part in workload.parts} == {True, False}
+    assert strategy.model is None  # each search has a copy
+
+
+def test_weights_that_cannot_be_read_end_collecting(pool: MeasurePool, tmp_path: Path) -> None:
+    (tmp_path / "w.pt").write_text("not weights")
+    wanted = Wanted(strategy=make_strategy("gradient"), weights=tmp_path / "w.pt")
+    workloads = [("product", lambda: (nn.Linear(8, 8), (torch.rand(8, 8),)))]
+    with records.open(tmp_path / "s.sqlite") as store, pytest.raises(InvalidWeights, match="w.pt"):
+        collect(workloads, store, pool, resolve_target("cpu"), wanted)
+
+
 def test_a_failing_task_does_not_end_collecting(
     pool: MeasurePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +160,9 @@ def test_the_commands_collect_train_and_evaluate(tmp_path: Path, capsys: pytest.
         (["collect", "s.sqlite", "--part", "3/2"], "--part .*3/2"),
         (["collect", "s.sqlite", "--workloads", "absent.txt"], "absent.txt"),
         (["collect", "s.sqlite", "--cores", "0"], r"--cores .*\b0\b"),
+        (["collect", "s.sqlite", "--from", "descent"], "strategy: .*descent"),
+        (["collect", "s.sqlite", "--weights", "text.sqlite"], "--weights .*--from"),
+        (["collect", "s.sqlite", "--from", "gradient", "--weights", "text.sqlite"], "text.sqlite: .*weights"),
         (["train", "empty.sqlite", "--output", "w.pt"], "empty.sqlite: .*two measured"),
         (["train", "absent.sqlite", "--output", "w.pt"], "absent.sqlite"),
         (["train", "empty.sqlite", "--output", "no/such/folder.pt"], "no/such"),
