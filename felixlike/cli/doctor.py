@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("doctor", help="check versions, compiler, cores, threads, memory, GPU")
     parser.add_argument("--tracker", metavar="HOST:PORT", help="also check the servers of this tracker")
     parser.add_argument("--key", help="check only servers with this key")
-    parser.add_argument("--target", default="cpu", help="target of the servers")
+    parser.add_argument("--target", help="target of the servers, default cpu")
     parser.set_defaults(run=run)
 
 
@@ -42,11 +42,12 @@ def run(options: argparse.Namespace) -> int:
     from felixlike.cli.servers import examine_servers
     from felixlike.report.layout import stream_width
 
-    if options.key is not None and options.tracker is None:
-        raise InvalidOption("a key requires a tracker", where="--key", remedy="add --tracker HOST:PORT")
+    for name in ("key", "target"):
+        if getattr(options, name) is not None and options.tracker is None:
+            raise InvalidOption(f"a {name} requires a tracker", where=f"--{name}", remedy="add --tracker HOST:PORT")
     findings = list(examine())
     if options.tracker is not None and not any(f.problem and f.fatal for f in findings):
-        findings += examine_servers(options.tracker, options.key, options.target)
+        findings += examine_servers(options.tracker, options.key, options.target or "cpu")
     print(findings_text(findings, width=stream_width()))
     return int(any(f.problem and f.fatal for f in findings))
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from felixlike.frontend import Task
 
 
+_OF_A_TASK = ("sketch", "store", "column", "plot", "variable")
+"""Options about a task, which the list of tasks does not take."""
+
+
 def add_parser(commands: Any) -> None:
     """Add the parser of `felixlike explain`."""
     parser = commands.add_parser(
@@ -41,6 +45,10 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the explanation. Return 0."""
+    if options.task is None and (given := [name for name in _OF_A_TASK if getattr(options, name)]):
+        raise InvalidOption("the option requires a task", where=f"--{given[0]}", remedy="give a TASK, or leave it out")
+    if options.variable is not None and options.plot is None:
+        raise InvalidOption("a variable requires a plot", where="--variable", remedy="add --plot FILE")
     model, shapes = read_model(options)
     from felixlike.api import extract_tasks
     from felixlike.hardware import resolve_target

@@ -228,6 +228,10 @@ def test_explain_lists_tasks_and_plots_a_column(file: Path, tmp_path: Path, caps
     assert "task 'nothing'" in capsys.readouterr().err
     assert main(["explain", *model, "fused_matmul_add_relu", "--sketch", "9"]) == 1
     assert re.search("fused_matmul_add_relu: sketch 9 .*1 sketch", capsys.readouterr().err)
+    assert main(["explain", *model, "fused_matmul_add_relu", "--variable", "t0"]) == 1
+    assert re.search("--variable: .*--plot", capsys.readouterr().err)
+    assert main(["explain", *model, "--plot", str(plot)]) == 1
+    assert re.search("--plot: .*TASK", capsys.readouterr().err)
 
 
 def test_doctor_succeeds_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,5 +48,6 @@ def test_a_missing_tracker_is_a_problem(capsys: pytest.CaptureFixture[str]) -> N
     assert (finding.name, finding.value) == ("tracker", "127.0.0.1:1")
     assert finding.problem
     assert "python -m tvm.exec.rpc_tracker" in finding.remedy
-    assert main(["doctor", "--key", "cpu"]) == 1
-    assert re.search("--key: .*--tracker", capsys.readouterr().err)
+    for option in ("--key", "--target"):
+        assert main(["doctor", option, "cpu"]) == 1
+        assert re.search(f"{option}: .*--tracker", capsys.readouterr().err)
