@@ -119,7 +119,7 @@ def locked(path: Path, *, seconds: float | None = None) -> Iterator[bool]:
 def _acquired(path: Path, deadline: float) -> IO[str] | None:
     """Return the locked file, or None after the deadline.  Raises OSError."""
     while True:
-        file = open(path, "a")  # noqa: SIM115  closed by the caller
+        file = open(path, "a", opener=_opened)  # noqa: SIM115  closed by the caller
         try:
             if not _flocked(file, deadline):
                 file.close()
@@ -130,6 +130,11 @@ def _acquired(path: Path, deadline: float) -> IO[str] | None:
             file.close()
             raise
         file.close()  # the previous holder has removed the file
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a lock file. A link that another user has put in its place is not followed, a named pipe not waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _flocked(file: IO[str], deadline: float) -> bool:

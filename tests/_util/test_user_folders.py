@@ -234,3 +234,12 @@ def test_a_lock_file_that_cannot_be_created_warns(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.warns(StorageWarning), user_folders.locked(tmp_path / "file" / "x.lock") as held:
         assert not held
+
+
+@pytest.mark.parametrize("kind", ["link", "named pipe"])
+def test_a_lock_file_that_is_none_is_neither_followed_nor_waited_for(tmp_path: Path, kind: str) -> None:
+    path, other = tmp_path / "x.lock", tmp_path / "other"
+    path.symlink_to(other) if kind == "link" else os.mkfifo(path)
+    with pytest.warns(StorageWarning), user_folders.locked(path) as held:
+        assert not held
+    assert not other.exists()
