@@ -96,7 +96,9 @@ def _collect(options: argparse.Namespace) -> int:
         weights=options.weights,
     )
     if options.weights is not None:
-        load_weights(checks.path(options.weights, "weights", error=InvalidWeights))  # an error before hours of measuring
+        load_weights(
+            checks.path(options.weights, "weights", error=InvalidWeights)
+        )  # an error before hours of measuring
     target = _target(options.target, options.cores)
     total: Counter[str] = Counter()
     started, done = time.monotonic(), 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from felixlike import _tvm, codegen
 from felixlike.codegen.annotations import Transpose
 from felixlike.codegen.passes import transpose
+from felixlike.measure.check.guarded_buffers import GuardedBuffer
 
 
 def _write_back(columns: int, rows: int, lanes: int, *, annotated: bool = True, rows_last: bool = True) -> Any:
@@ -65,6 +67,53 @@ def test_tiles_without_squares_are_unchanged(columns: int, rows: int, lanes: int
     module = _write_back(columns, rows, lanes, rows_last=rows_last)
     assert _shuffles(module) == 0
     assert not any(loop.annotations for loop in _tvm.found(transpose(module)["main"].body, _tvm.tirx.For))
+
+
+def _padded_copy(rows: int, before: int, after: int, kind: str) -> Any:
+    """Return Z[c, x] = 2 · X[x − before, c], and 0 where X has no such row, for the first 16 of its columns."""
+    x = _tvm.te.placeholder((rows, _WIDE), name="x")
+
+    def value(c: Any, i: Any) -> Any:
+        exists = {
+            "after": i < rows,
+            "before": i >= before,
+            "both": _tvm.tirx.all(before <= i, i - before <= rows - 1),
+            "columns": _tvm.tirx.all(i < rows, c < 12),
+        }[kind]
+        return _tvm.tirx.if_then_else(exists, x[i - before, c] * 2.0, _tvm.tirx.const(0, "float32"))
+
+    z = _tvm.te.compute((16, before + rows + after), value, name="z")
+    schedule = _tvm.Schedule(
+        _tvm.IRModule({"main": _tvm.te.create_prim_func([x, z]).with_attr("global_symbol", "main")})
+    )
+    Transpose(16).put(schedule, schedule.get_loops(schedule.get_sblock("z"))[0])
+    return schedule.mod
+
+
+_WIDE = 1024
+"""Columns of an input, one page."""
+
+
+@pytest.mark.parametrize("kind", ["after", "before", "both", "columns"])
+@pytest.mark.parametrize("rows", [3, 17, 100])
+def test_rows_that_do_not_exist_are_not_read(rows: int, kind: str) -> None:
+    before = 5 if kind in ("before", "both") else 0
+    after = 9 if kind in ("after", "both", "columns") else 0
+    module = _padded_copy(rows, before, after, kind)
+    assert (_shuffles(module) > 0) == (kind != "columns")
+    main = codegen.compile_primfuncs(module, _tvm.Target("llvm")).jit()["main"]
+    x = GuardedBuffer((rows, _WIDE), "float32", 0, fenced=True, only_read=True)
+    child = os.fork()  # which reading behind x would end
+    if child == 0:
+        values = np.arange(rows * _WIDE, dtype="float32").reshape(rows, _WIDE)
+        x.tensor.copyfrom(values)
+        z = _tvm.runtime.tensor(np.full((16, before + rows + after), np.nan, "float32"))
+        main(x.tensor, z)
+        columns = 12 if kind == "columns" else 16
+        expected = np.zeros(z.shape, "float32")
+        expected[:columns, before : before + rows] = 2 * values[:, :columns].T
+        os._exit(int(not np.array_equal(z.numpy(), expected)))
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_unannotated_functions_are_unchanged() -> None:

@@ -1,5 +1,8 @@
 """Guard zones around buffers detect writes outside of them."""
 
+import ctypes
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -57,6 +60,36 @@ def test_zones_of_two_buffers_differ() -> None:
 @pytest.mark.parametrize("number", range(15))
 def test_zones_are_nan(dtype: Any, number: int) -> None:
     assert np.isnan(GuardedBuffer((1,), "int8", number)._zones["before"].view(dtype)).all()
+
+
+@pytest.mark.parametrize("shape", [(), (1000,), (1008,), (1009,), (70_000,)])
+def test_memory_behind_a_fenced_input_cannot_be_read(shape: tuple[int, ...]) -> None:
+    """The end of the last page is readable. Inputs of 1008 elements end with one."""
+    buffers = Buffers(_tvm.runtime.cpu(), fenced=True)
+    buffers.filled(np.ones(shape, np.float32), "float32", "X", constant=True)
+    ((_, buffer, _),) = buffers._known
+    assert isinstance(buffer, GuardedBuffer)
+    end = buffer.bytes.ctypes.data + buffer.bytes.size
+    behind = -(-end // 4096) * 4096
+    assert (_reading(end - 1), _reading(behind - 1), _reading(behind)) == (0, 0, signal.SIGSEGV)
+    assert buffer.damage == ""
+
+
+@pytest.mark.parametrize("place", [-ZONE, -1])
+def test_fenced_outputs_have_a_whole_zone_behind_them(place: int) -> None:
+    buffer = GuardedBuffer((7,), "int8", 0, fenced=True)
+    in_memory(buffer)[place] = 3
+    assert buffer.damage == "after it"
+
+
+def _reading(address: int) -> int:
+    """Return the number of the signal that ends a process which reads a byte; 0 if none does."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+        ctypes.string_at(address, 1)
+        os._exit(0)
+    return os.WTERMSIG(os.waitpid(child, 0)[1])
 
 
 def test_changed_inputs_are_reported() -> None:

@@ -9,7 +9,8 @@ without blocks, with the pairs rewritten. LLVM would scatter vectors, one elemen
 seventh of the time for reductions over few channels. Squares of rows are exchanged in log₂ steps (Eklundh 1972, A fast
 computer method for matrix transposing), for all squares of a vector at once. If squares do not divide the rows, the
 last one begins earlier and writes some elements again. A few squares are unrolled, more are a loop. If an input is
-copied, and a test shows that the end of a dimension is within a tile, the whole tile begins earlier.
+copied, and a test shows that the end of a dimension is within a tile, the whole tile begins earlier. Where a copy adds
+padding, rows that do not exist are read from the nearest one that does, and then replaced.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def _transposed(inputs: Sequence[Buffer], marked: Loop) -> Stmt:
     loop, starts = _within_bounds(marked, inputs)
     rows, load = loop.body, _across(loop)
     size = min(lanes, _MOST, power_of_two_below(int(rows.extent))) if load is not None else 0
-    if load is None or size < _LEAST or int(loop.extent) % lanes:
+    beyond = _beyond(loop, load) if load is not None else None
+    if load is None or beyond is None or size < _LEAST or int(loop.extent) % lanes:
         return unmarked(marked)
     column, row, store = loop.loop_var, rows.loop_var, rows.body
     outer = variable_like(column)
@@ -55,11 +57,20 @@ def _transposed(inputs: Sequence[Buffer], marked: Loop) -> Stmt:
 
     def square(start: Any) -> list[Any]:
         """Return the statements that transpose and write the rows from `start` on."""
-        places = [{column: outer * lanes, row: start + i} for i in range(size)]
-        loaded = _shuffled(transposed, load.source, [_placed(read, place) for place in places])
+        named, places = [], []
+        for i in range(size):
+            place = start + i
+            for distance in beyond:
+                # Named, because TVM's simplifier fails on a maximum below a division.
+                rows_beyond = _tvm.tirx.Var("beyond", str(row.ty.dtype))
+                named.append(_tvm.tirx.Bind(rows_beyond, _tvm.substituted(distance, {row: like(row, 0) + place})))
+                place = place - rows_beyond
+            places.append({column: outer * lanes, row: place})
+        loaded = [*named, *_shuffled(transposed, load.source, [_placed(read, place) for place in places])]
         lane, step = variable_like(column), variable_like(row)
         value = _tvm.structural_map(
-            store.value, (_tvm.ir.TensorLoad, lambda one: transposed[lane, step] if same_element(one, load) else one)
+            _without_branches(store.value, load) if beyond else store.value,
+            (_tvm.ir.TensorLoad, lambda one: transposed[lane, step] if same_element(one, load) else one),
         )
         body = _tvm.tirx.BufferStore(store.buffer, value, written)
         body = _tvm.substituted(body, {column: outer * lanes + lane, row: step + start})
@@ -106,6 +117,54 @@ def _within_bounds(loop: Loop, inputs: Sequence[Buffer]) -> tuple[Loop, list[Any
         shifted[variable] = variable + (name - start).astype(str(variable.ty.dtype))
     body = unmarked(rows, _tvm.substituted(tested.then_case, shifted))
     return _tvm.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body), names
+
+
+def _beyond(loop: Loop, load: Any) -> list[Any] | None:
+    """Return by how much a row is beyond the last one that exists, or, negative, before the first, for each test of it.
+
+    The tests are conditions of `if_then_else` around the load, as of a copy that adds padding. Returns None if one of
+    them is of anything but rows, or if something else is loaded under one.
+    """
+    column, row = loop.loop_var, loop.body.loop_var
+    distances = []
+    for call in _tvm.found(loop.body.body.value, _tvm.ir.Call):
+        if not _is_branch(call, load):
+            continue
+        condition, then, otherwise = call.args
+        if _loads(otherwise) or not all(same_element(one, load) for one in _loads(then)):
+            return None
+        for test in conjuncts(condition):
+            kind = type(test).__name__
+            if kind not in ("LT", "LE", "GT", "GE"):
+                return None
+            less, more = (test.a, test.b) if kind in ("LT", "LE") else (test.b, test.a)
+            excess = _tvm.simplify(less - more + (1 if kind in ("LT", "GT") else 0))  # positive without the row
+            step = step_along(excess, row)
+            if _tvm.uses(excess, column) or step not in (1, -1):
+                return None
+            distance = _tvm.tirx.max(excess, like(row, 0).astype(str(excess.ty.dtype))) * step
+            distances.append(distance.astype(str(row.ty.dtype)))
+    return distances
+
+
+def _is_branch(call: Any, load: Any) -> bool:
+    """Return whether a call is an `if_then_else` around a load."""
+    return "if_then_else" in str(call.op) and any(same_element(one, load) for one in _loads(call))
+
+
+def _loads(value: TirExpr) -> list[Any]:
+    """Return the loads in a value."""
+    return list(_tvm.found(value, _tvm.ir.TensorLoad))
+
+
+def _without_branches(value: TirExpr, load: Any) -> TirExpr:
+    """Return a value that selects where it had branches around a load. TVM vectorizes the former only."""
+
+    def selected(call: Any) -> TirExpr:
+        return _tvm.tirx.Select(*call.args) if _is_branch(call, load) else call
+
+    mapped: TirExpr = _tvm.structural_map(value, (_tvm.ir.Call, selected))
+    return mapped
 
 
 def _across(loop: Loop) -> Any | None:

@@ -1,8 +1,9 @@
-"""Allocate buffers beside guard zones with a known pattern, to detect kernels that write out of bounds.
+"""Allocate buffers beside guard zones, to detect kernels that write or read out of bounds.
 
 The input is contents or a shape, and a device. The output is TVM tensors, and after a call a description of forbidden
-writes. On this machine's CPU, zones lie before and after every buffer, and inputs are compared with their contents. On
-GPUs and servers, a zone lies after each output only: kernels accept no tensor there that begins inside an allocation,
+writes. On this machine's CPU, zones with a known pattern lie before every buffer and after every output, and inputs are
+compared with their contents. In processes of candidates, the memory behind the last page of an input, or behind an
+output's zone, cannot be accessed: reading it ends the process, as it may in a model, where it need not exist. On GPUs and servers, a zone lies after each output only: kernels accept no tensor there that begins inside an allocation,
 and reading inputs back would cost as much as sending them.
 
 The pattern is NaN in every float type, so a kernel that reads out of bounds and uses the value is wrong, too. Each of
@@ -11,6 +12,8 @@ up to fifteen buffers has its own pattern, so copying one zone to another is det
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
@@ -28,8 +31,11 @@ _FAR_ZONE = 2**12
 _PATTERNS = 15
 """Number of patterns of two bytes, 0xFFF1 … 0xFFFF. Repeated, they are NaN in float64 and all narrower types."""
 
-_PAGE = 4096
+_PAGE = mmap.PAGESIZE
 """Size of a page, bytes."""
+_FENCE = 2**22
+"""Size of the memory behind a buffer that cannot be accessed, bytes: rows of a large tensor. Chosen by hand; it takes
+addresses only."""
 _START = 64
 """Offset of a buffer in its page, bytes, as TVM's allocator and the C library place large ones.
 
@@ -46,28 +52,35 @@ class GuardedBuffer:
         shape: Shape of the buffer.
         dtype: Dtype of the buffer.
         number: Number of the buffer among those of a call, which determines its pattern.
+        fenced: Whether the memory behind the zone after it cannot be accessed. The zone of one that is only read ends
+            with the buffer's last page then.
+        only_read: Whether a call must not write to it.
 
     Attributes:
         tensor: TVM tensor of the buffer.
         bytes: Contents as a NumPy array of uint8.
     """
 
-    def __init__(self, shape: Sequence[int], dtype: str, number: int) -> None:
-        size = _size(shape, dtype)
-        raw = np.empty(size + 2 * ZONE + _PAGE, np.uint8)
+    def __init__(
+        self, shape: Sequence[int], dtype: str, number: int, *, fenced: bool = False, only_read: bool = False
+    ) -> None:
+        size, behind = _size(shape, dtype), 0 if fenced and only_read else ZONE
+        length = ZONE + _PAGE + size + behind
+        raw = _fenced(length - _PAGE + _START) if fenced else np.empty(length, np.uint8)
         start = ZONE + (_START - raw.ctypes.data - ZONE) % _PAGE
+        end = start + size + behind if behind else len(raw)
         self.bytes = raw[start : start + size]
-        self._zones = {"before": raw[start - ZONE : start], "after": raw[start + size : start + size + ZONE]}
+        self._zones = {"before": raw[start - ZONE : start], "after": raw[start + size : end]}
         self._pattern = _pattern(number % _PATTERNS, ZONE)
         for zone in self._zones.values():
-            zone[:] = self._pattern
+            zone[:] = self._pattern[: len(zone)]
         self.tensor: Any = _tvm.runtime.from_dlpack(self.bytes)._create_view(tuple(shape), dtype)
 
     @property
     def damage(self) -> str:
         """Zones that were written to: "before it", "after it" or "before it and after it"; empty if none was."""
         return " and ".join(
-            f"{place} it" for place, zone in self._zones.items() if not np.array_equal(zone, self._pattern)
+            f"{place} it" for place, zone in self._zones.items() if not np.array_equal(zone, self._pattern[: len(zone)])
         )
 
     def numbers(self) -> Any:
@@ -100,10 +113,16 @@ class _FarBuffer:
 
 
 class Buffers:
-    """Buffers of one call on a device."""
+    """Buffers of one call on a device.
 
-    def __init__(self, device: Any) -> None:
+    Args:
+        device: TVM's device.
+        fenced: Whether reading behind a buffer on this machine's CPU may end the process, see the module.
+    """
+
+    def __init__(self, device: Any, *, fenced: bool = False) -> None:
         self._device = device
+        self._fenced = fenced
         self._near = device.dlpack_device_type() == _CPU
         self._known: list[tuple[str, GuardedBuffer | _FarBuffer, Any]] = []
 
@@ -116,14 +135,16 @@ class Buffers:
             far = _FarBuffer(contents, dtype, number, self._device)
             self._known.append((name, far, None))
             return far.tensor
-        buffer = GuardedBuffer(contents.shape, dtype, number)
+        buffer = GuardedBuffer(contents.shape, dtype, number, fenced=self._fenced, only_read=constant)
         buffer.tensor.copyfrom(np.asarray(contents, order="C"))
         self._known.append((name, buffer, contents if constant else None))
         return buffer.tensor
 
     def copied(self, tensor: Any, name: str, *, constant: bool = False) -> Any:
         """Return a copy of a TVM tensor on this machine's CPU; the call must not change it if it is `constant`."""
-        buffer = GuardedBuffer(tensor.shape, str(tensor.dtype), len(self._known))
+        buffer = GuardedBuffer(
+            tensor.shape, str(tensor.dtype), len(self._known), fenced=self._fenced, only_read=constant
+        )
         buffer.tensor.copyfrom(tensor)
         self._known.append((name, buffer, tensor if constant else None))
         return buffer.tensor
@@ -132,7 +153,7 @@ class Buffers:
         """Return a tensor whose contents are arbitrary."""
         if not self._near:
             return _tvm.runtime.empty(tuple(shape), dtype, self._device)
-        buffer = GuardedBuffer(shape, dtype, len(self._known))
+        buffer = GuardedBuffer(shape, dtype, len(self._known), fenced=self._fenced)
         self._known.append((name, buffer, None))
         return buffer.tensor
 
@@ -148,6 +169,22 @@ class Buffers:
             if contents is not None and not _equal(_bytes_of(buffer.tensor), _bytes_of(contents)):
                 return f"it changes its input {name}"
         return ""
+
+
+def _fenced(size: int) -> Any:
+    """Return zeros that fill at least `size` bytes to the end of a page. What is behind cannot be accessed."""
+    pages = -(-size // _PAGE) * _PAGE
+    memory = np.frombuffer(mmap.mmap(-1, pages + _FENCE), np.uint8)
+    if _mprotect(memory.ctypes.data + pages, _FENCE, _NO_ACCESS):
+        raise OSError(ctypes.get_errno(), "mprotect failed")
+    return memory[:pages]
+
+
+_NO_ACCESS = 0
+"""PROT_NONE of sys/mman.h."""
+
+_mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+_mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def _size(shape: Sequence[int], dtype: str) -> int:

@@ -132,7 +132,7 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
         seconds of timing, and "unwritten" if an output could not be saved.
     """
     built.require_fitting(request["arguments"])
-    buffers = Buffers(device)
+    buffers = Buffers(device, fenced=True)
     tensors = [_tensor(argument, buffers) for argument in request["arguments"]]
     call_arguments = built.arguments(tensors, buffers)
     built.library[built.name](*call_arguments)
