@@ -2,8 +2,8 @@
 
 The input is workloads, a target and a store. The output is measurements in the store, from every design space. A
 collection may be interrupted and restarted: it counts the measurements in the store and draws new candidates near the
-best of them, or as a search that has measured them. Candidates of a batch are timed interleaved, so that disturbances affect all of them alike; a candidate's
-time is the lower quartile.
+best of them, or as a search that has measured them. Candidates of a batch are timed interleaved, so that disturbances
+affect all of them alike; a candidate's time is the lower quartile.
 """
 
 from __future__ import annotations

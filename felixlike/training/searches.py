@@ -1,9 +1,10 @@
 """Draw training candidates by a search strategy: what a search would measure next.
 
 Inputs: a task's search space, its measurements, a strategy and weights. Output: candidates that were not measured. A
-model is least accurate where a search that follows it goes, and random candidates are rarely there. Measured and learned
-from, such candidates correct it (Ross et al. 2011, dataset aggregation). Our own design space and MetaSchedule's are
-searched separately, because candidates of the first are usually faster, and a search of both would leave the other out.
+model is least accurate where a search that follows it goes, and random candidates are rarely there. Measured and
+learned from, such candidates correct it (Ross et al. 2011, dataset aggregation). Our own design space and
+MetaSchedule's are searched separately, because candidates of the first are usually faster, and a search of both would
+leave the other out.
 """
 
 from __future__ import annotations

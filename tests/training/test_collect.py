@@ -109,9 +109,11 @@ def test_a_strategy_proposes_in_both_design_spaces_and_learns(pool: MeasurePool,
         (second,) = collect(workloads, store, pool, resolve_target("cpu"), Wanted(candidates=28, strategy=strategy))
         (workload,) = read([store]).workloads
     assert (first.problem, second.problem) == ("", "")
-    assert learned[:4] == [(True, 0), (True, 0), (False, 10), (False, 10)]
+    assert learned[:2] == [(True, 0), (True, 0)]
+    assert sum(count for recalled, count in learned[2:4] if not recalled) == 20
+    assert all(count > 0 for _, count in learned[2:4])
     assert sum(count for recalled, count in learned[4:] if recalled) == sum(first.ended.values()) == 20
-    assert second.had == 20 and len(workload) == 28
+    assert (second.had, len(workload)) == (20, 28)
     assert {part.own for part in workload.parts} == {True, False}
     assert strategy.model is None  # each search has a copy
 
@@ -120,7 +122,7 @@ def test_weights_that_cannot_be_read_end_collecting(pool: MeasurePool, tmp_path:
     (tmp_path / "w.pt").write_text("not weights")
     wanted = Wanted(strategy=make_strategy("gradient"), weights=tmp_path / "w.pt")
     workloads = [("product", lambda: (nn.Linear(8, 8), (torch.rand(8, 8),)))]
-    with records.open(tmp_path / "s.sqlite") as store, pytest.raises(InvalidWeights, match="w.pt"):
+    with records.open(tmp_path / "s.sqlite") as store, pytest.raises(InvalidWeights, match=r"w\.pt"):
         collect(workloads, store, pool, resolve_target("cpu"), wanted)
 
 

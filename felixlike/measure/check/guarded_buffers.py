@@ -3,8 +3,9 @@
 The input is contents or a shape, and a device. The output is TVM tensors, and after a call a description of forbidden
 writes. On this machine's CPU, zones with a known pattern lie before every buffer and after every output, and inputs are
 compared with their contents. In processes of candidates, the memory behind the last page of an input, or behind an
-output's zone, cannot be accessed: reading it ends the process, as it may in a model, where it need not exist. On GPUs and servers, a zone lies after each output only: kernels accept no tensor there that begins inside an allocation,
-and reading inputs back would cost as much as sending them.
+output's zone, cannot be accessed: reading it ends the process, as it may in a model, where it need not exist. On GPUs
+and servers, a zone lies after each output only: kernels accept no tensor there that begins inside an allocation, and
+reading inputs back would cost as much as sending them.
 
 The pattern is NaN in every float type, so a kernel that reads out of bounds and uses the value is wrong, too. Each of
 up to fifteen buffers has its own pattern, so copying one zone to another is detected.
