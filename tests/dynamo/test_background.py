@@ -222,8 +222,9 @@ sys.stdin.readline()  # until the test has found the process, or has killed this
 """
 
 
-@pytest.mark.parametrize("way", ["exit", "kill", "fork"])
+@pytest.mark.parametrize("way", ["exit", "fork"])
 def test_tuning_processes_and_files_do_not_outlive_their_parent(way: str, tmp_path: Path) -> None:
+    """The parent ends by itself, or is killed after a child of it has ended."""
     folders = {"TMPDIR": tmp_path / "tmp", "XDG_CACHE_HOME": tmp_path / "cache"}
     for folder in folders.values():
         folder.mkdir()
