@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from felixlike.dynamo import backend
+from felixlike.dynamo import backend, graph_sizes
 from felixlike.errors import NotCompiledWarning
 
 transformers = pytest.importorskip("transformers")
@@ -68,6 +69,12 @@ def _sounds(batch: int) -> dict[str, Any]:
 def _tokens(model: Any, inputs: dict[str, Any], **options: Any) -> torch.Tensor:
     options |= {"max_new_tokens": TOKENS, "do_sample": False, "pad_token_id": 0}
     return model.generate(**inputs, **options)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile for lengths up to 16, which all calls here have."""
+    monkeypatch.setattr(graph_sizes, "RANGES", replace(graph_sizes.RANGES, length=16))
 
 
 class _Interrupt(transformers.StoppingCriteria):  # type: ignore[misc,name-defined]
