@@ -97,10 +97,10 @@ def small_budgets() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def loopback() -> Iterator[Loopback]:
-    """Start a tracker with two servers under the key cpu and two under the key mortal, which a test can kill."""
+    """Start a tracker with two servers under the key cpu."""
     pytest.importorskip("tornado", reason="TVM's tracker needs tornado")
     with Loopback() as opened:
-        opened.start(cpu=2, mortal=2)
+        opened.start(cpu=2)
         yield opened
 
 
