@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import exports
@@ -19,6 +20,9 @@ from support.loopback import Loopback
 from felixlike._util import cache, user_folders
 from felixlike.hardware.presets import IMITATED, imitated
 from felixlike.measure.local.fork_client import ForkServer
+from felixlike.measure.sides.processes import Sides
+from felixlike.search import predicted
+from felixlike.tuning import in_context, timing
 
 # Set these before any import reads them: tests must neither use nor fill the user's folders.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")
@@ -78,12 +82,25 @@ def machine_of_schedules(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def small_budgets() -> Iterator[None]:
+    """Time calls of whole models for milliseconds, and rank fewer points by prediction: tests do not need the best."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predicted, "_POOL", 128)
+        patch.setattr(timing, "_SECONDS", 0.002)
+        patch.setattr(timing, "_REST", 0.0)
+        patch.setattr(timing, "_SECONDS_A_SIDE", 0.1)
+        patch.setattr(in_context, "CONTEXT", replace(in_context.CONTEXT, seconds=0.02))
+        patch.setitem(Sides.compare.__kwdefaults__, "seconds_a_side", 0.1)
+        yield
+
+
 @pytest.fixture(scope="session")
 def loopback() -> Iterator[Loopback]:
-    """Start a tracker with two servers under the key cpu and two under the key mortal, which a test can kill."""
+    """Start a tracker with two servers under the key cpu."""
     pytest.importorskip("tornado", reason="TVM's tracker needs tornado")
     with Loopback() as opened:
-        opened.start(cpu=2, mortal=2)
+        opened.start(cpu=2)
         yield opened
 
 

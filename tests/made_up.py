@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,15 @@ SIZES = ((32, 48, 40), (24, 64, 32), (40, 40, 64), (16, 96, 48), (64, 32, 32))
 
 def tasks() -> list[Task]:
     """Return several products and one other operator."""
+    return list(_tasks(str(resolve_target("cpu"))))
+
+
+@cache
+def _tasks(_: str) -> tuple[Task, ...]:
+    """Return the tasks for a target, which the environment may change."""
     target = resolve_target("cpu")
     products = [make_task(matmul(*size), target, name="matmul") for size in SIZES]
-    return [*products, *(make_task(conv1d(4, size, 6), target, name="conv1d") for size in (12, 16, 24))]
+    return (*products, *(make_task(conv1d(4, size, 6), target, name="conv1d") for size in (12, 16, 24)))
 
 
 def seconds(sketch: Sketch, points: np.ndarray) -> list[float]:
@@ -33,9 +40,14 @@ def seconds(sketch: Sketch, points: np.ndarray) -> list[float]:
     return result
 
 
+_SKETCHES: dict[str, tuple[Sketch, ...]] = {}
+
+
 def known_sketches(task: Task) -> tuple[Sketch, ...]:
-    """Return two of MetaSchedule's sketches of a task."""
-    return sketches(task)[:2]
+    """Return two of MetaSchedule's sketches of a task, always the same objects, whose structures are built once."""
+    if task.key not in _SKETCHES:
+        _SKETCHES[task.key] = sketches(task)[:2]
+    return _SKETCHES[task.key]
 
 
 def write(path: Path, *, count: int = 20, device: str = "") -> None:

@@ -40,7 +40,7 @@ def test_parts_are_in_the_requested_order() -> None:
     [
         ("points", "softmax_3d", {"sketches", "understood", "outcomes", "kernels"}),
         ("points", "batch_matmul, bfloat16", {"sketches", "understood", "outcomes", "kernels"}),
-        ("points", "dense_bias_relu", {"sketches", "understood", "outcomes", "kernels"}),
+        ("points", "conv1d", {"sketches", "understood", "outcomes", "kernels"}),
         ("subgraphs", "softmax", {"trials", "simulated_seconds", "called"}),
         ("precision", "batch matmul, tf32", {"off", "called", "on tensor cores"}),
         ("networks", "mlp", {"trials", "simulated_seconds", "called"}),

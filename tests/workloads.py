@@ -120,3 +120,6 @@ ALL: dict[str, Callable[[], Any]] = {
     "chain": chain,
     "gather": lambda: OPERATORS["gather_repeated"](small_size=True),
 }
+
+SLOW = ("conv2d_transposed",)
+"""Those in which a combination of compute locations takes a second to replay and to compare with TVM."""

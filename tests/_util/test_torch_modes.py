@@ -27,6 +27,8 @@ from felixlike.costmodel import CostModel
 from felixlike.frontend import import_model
 from felixlike.report import Report
 from felixlike.runtime import compile_model, max_relative_error
+from felixlike.search import Gradient
+from felixlike.search.descent import Descent
 
 
 class Doubled(TorchFunctionMode):
@@ -191,7 +193,8 @@ def test_a_search_works_with_all_modes_set(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         for name in ("autocast", "float64", "default_device", "deterministic", "anomaly", "inference_mode"):
             stack.enter_context(MODES[name]())
-        tuned = fx.optimize(wide, x, trials=6, space="all", progress=False)
+        strategy = Gradient(pool=64, neighbours=64, seeds=4, descent=Descent(steps=5))
+        tuned = fx.optimize(wide, x, trials=6, space="all", strategy=strategy, progress=False)
         tuned.save(tmp_path / "model.flx")
         loaded = fx.load(tmp_path / "model.flx")
         output = loaded(x)

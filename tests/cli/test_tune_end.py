@@ -62,7 +62,7 @@ def test_the_model_is_saved_although_stdout_fails(
 ) -> None:
     if "|" in script:  # more than a pipe holds, so that the reader ends before the report is written
         (tmp_path / "model.py").write_text(MODEL + "print('x' * 70000)\n")
-    command = " ".join([*COMMAND, *given, "--trials", "1", "--space", "all"])
+    command = " ".join([*COMMAND, *given, "--trials", "1", "--strategy", "random"])
     process = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command} {script}"], capture_output=True, timeout=240, check=False
     )
@@ -77,7 +77,7 @@ def test_a_signal_during_the_search_saves_the_best_so_far(
 ) -> None:
     """The signal arrives twice in a row, as GNU timeout sends it."""
     process = subprocess.Popen(
-        [*COMMAND, *given, "--seconds", "500"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, *given, "--seconds", "500", "--space", "all", "--strategy", "random"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     for line in process.stderr:

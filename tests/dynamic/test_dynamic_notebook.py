@@ -26,8 +26,9 @@ def _run(name: str) -> dict[str, Any]:
 
 def test_ftuners_figures_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FTUNER_FOLDER", str(tmp_path))
-    monkeypatch.setenv("FTUNER_SIZES", "13 53")
-    monkeypatch.setenv("FTUNER_COUNTS", "1 128")
+    monkeypatch.setenv("FTUNER_LAYER", "64 96")
+    monkeypatch.setenv("FTUNER_SIZES", "7 13")
+    monkeypatch.setenv("FTUNER_COUNTS", "1 4")
     names = _run("ftuner")
     assert len(names["agreements"]) == len(names["one"]) == len(names["two"]) == 2
     assert np.isfinite([*names["one"], *names["two"], *names["taken"]]).all()
@@ -39,6 +40,7 @@ def test_dietcodes_model_predicts_between_two_timings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DIETCODE_FOLDER", str(tmp_path))
+    monkeypatch.setenv("DIETCODE_LAYER", "64 96")
     monkeypatch.setenv("DIETCODE_HEIGHTS", "4")
     monkeypatch.setenv("DIETCODE_TILES", "4")
     names = _run("dietcode")

@@ -88,8 +88,8 @@ def test_an_onnx_model_is_correct_at_every_size(tmp_path: Path) -> None:
     model, proto = _onnx()
     onnx.save(proto, str(tmp_path / "net.onnx"))
     for source in (proto, tmp_path / "net.onnx"):
-        optimized = fx.optimize(source, {"x": (_T, 12)}, rounds=0, progress=False)
-        for t in (1, 8, 33):
+        optimized = fx.optimize(source, {"x": (fx.Dim("T", range(1, 9)), 12)}, rounds=0, progress=False)
+        for t in (1, 5, 8):
             x = torch.randn(t, 12)
             _assert_close(optimized(x), model(x).detach())
 

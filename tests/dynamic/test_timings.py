@@ -27,7 +27,7 @@ from felixlike.report.page.logs import Logs
 from felixlike.report.page.stores import StorePage
 from felixlike.tuning.budget import Budget
 
-T = fx.Dim("T", range(1, 33))
+T = fx.Dim("T", range(1, 9))
 EVEN = 8
 
 

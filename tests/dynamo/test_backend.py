@@ -53,7 +53,10 @@ def test_the_backend_is_registered() -> None:
     assert "felixlike" in torch._dynamo.list_backends()
 
 
-def test_a_compiled_module_gives_equal_outputs_for_every_size(options: dict[str, Any]) -> None:
+def test_a_compiled_module_gives_equal_outputs_for_every_size(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_sizes, "RANGES", replace(graph_sizes.RANGES, batch=10))
     model = _model()
     compiled = torch.compile(model, backend="felixlike", options=options)
     with torch.no_grad(), warnings.catch_warnings():
@@ -487,6 +490,7 @@ def test_the_precision_and_its_tolerance_are_those_of_optimize(
 
 
 def test_dynamic_sizes_are_compiled_in_the_precision(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    monkeypatch.setattr(graph_sizes, "RANGES", replace(graph_sizes.RANGES, batch=6))
     made = _made(monkeypatch)
     model = _model()
     compiled = torch.compile(model, backend="felixlike", dynamic=True, options={**options, "precision": "bfloat16"})

@@ -21,9 +21,9 @@ _CONDITIONS = range(7, 15)
 """Entries that are unknown for stores with conditions."""
 
 
-def _compare(sketch: Sketch, count: int) -> tuple[int, int]:
+def _compare(sketch: Sketch, count: int, paths: int = 8) -> tuple[int, int]:
     """Return (TVM's non-zero entries, how many of them are unknown here); fail if a known entry differs."""
-    points = sketch.sample(count, seed=5)
+    points = sketch.sample(count, seed=5, paths=paths)
     meaningful = unknown = 0
     for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
         theirs = oracles.tvm_features(sketch, sketch.schedule(point))
@@ -38,7 +38,8 @@ def _compare(sketch: Sketch, count: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("name", workloads.ALL)
 def test_view_equals_the_extractor(name: str) -> None:
-    counts = [_compare(sketch, 8) for sketch in sketches(workloads.ALL[name]()) if sketch.is_symbolic]
+    paths = 4 if name in workloads.SLOW else 8
+    counts = [_compare(sketch, 8, paths) for sketch in sketches(workloads.ALL[name]()) if sketch.is_symbolic]
     assert sum(unknown for _, unknown in counts) <= 0.25 * sum(meaningful for meaningful, _ in counts)
 
 

@@ -198,8 +198,13 @@ _BANDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 """Attention with constant masks that depend on the distance of key and query alone. Some hide all keys of a row."""
 
 
-@pytest.mark.parametrize("name", _BANDS)
-@pytest.mark.parametrize(("queries", "keys"), [(40, 40), (38, 70), (70, 37)])
+@pytest.mark.parametrize(
+    ("name", "queries", "keys"),
+    [
+        *((name, *sizes) for name in _BANDS for sizes in ((40, 40), (70, 37))),
+        *((name, 38, 70) for name in ("causal", "grouped heads", "sliding window", "cached keys", "keys ahead")),
+    ],
+)
 def test_masks_by_distance_are_not_read(name: str, queries: int, keys: int) -> None:
     inputs, function = tuple(_tensors(queries, keys)), _BANDS[name]
     imported = import_model(Apply(function), inputs, target=_AVX2)

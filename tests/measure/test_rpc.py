@@ -143,6 +143,7 @@ def test_wrong_tasks_and_candidates_are_errors(pool: RpcPool) -> None:
 def test_candidates_of_a_killed_server_move_to_another(loopback: Loopback) -> None:
     """One server is killed while a candidate sleeps on each and others wait: all candidates are still measured.
     After the second server is killed, the error says how to start one."""
+    loopback.start(mortal=2)
     victim, last = Tracker(loopback.where).servers()["mortal"].addresses
     pool = RpcPool(TASK.target, tracker=loopback.where, key="mortal", limits=LIMITS, patience=1.0, reuse=False)
     with pool:

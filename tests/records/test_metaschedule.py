@@ -15,7 +15,7 @@ import torch
 import workloads
 from torch import nn
 
-from felixlike import _tvm, codegen, optimize, records
+from felixlike import Optimized, _tvm, codegen, optimize, records
 from felixlike.costmodel import CostModel
 from felixlike.errors import StoreError
 from felixlike.frontend import Task, import_model, make_task
@@ -36,16 +36,28 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Softmax(-1)).eval()
 
 
-def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
-    x, store, folder = torch.randn(4, 16), tmp_path / "s.sqlite", tmp_path / "database"
-    tuned = optimize(model(), x, trials=20, space="default", store=store, progress=False)
+X = torch.linspace(-1, 1, 64).reshape(4, 16)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store") / "s.sqlite"
+
+
+@pytest.fixture(scope="module")
+def tuned(store: Path) -> Optimized:
+    return optimize(model(), X, trials=20, space="default", strategy="random", store=store, progress=False)
+
+
+def test_an_exported_database_compiles_the_model(tuned: Optimized, store: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "database"
     with records.open(store) as opened:
         result = export_database(opened, folder)
         right = sum(r.measurement.status is Status.OK for r in opened.measurements())
     assert result.records == right > 10
     assert result.workloads == 2
     assert not result.passed_over
-    imported = import_model(model(), x)
+    imported = import_model(model(), X)
     database = ms.database.JSONDatabase(work_dir=str(folder))
     with imported.target, database:
         applied = _tvm.relax.transform.MetaScheduleApplyDatabase(enable_warning=True)(imported.module)
@@ -55,9 +67,9 @@ def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
     assert len(scheduled) == 2
     _, executable = codegen.compile_relax(applied, imported.target)
     machine = _tvm.relax.VirtualMachine(executable, _tvm.device_of(imported.target))
-    (output,) = [machine["main"](x)]
+    (output,) = [machine["main"](X)]
     tensor = output if isinstance(output, torch.Tensor) else output[0]
-    torch.testing.assert_close(tensor, tuned(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(tensor, tuned(X), rtol=1e-5, atol=1e-6)
     with records.open(store) as opened, pytest.raises(StoreError, match=f"{folder}: .*already"):
         export_database(opened, folder)
     with records.open() as new:
@@ -71,13 +83,12 @@ def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
         assert import_database(new, folder).records == 0
 
 
-def test_an_exported_database_works_with_tvms_prepacking(tmp_path: Path) -> None:
+def test_an_exported_database_works_with_tvms_prepacking(tuned: Optimized, store: Path, tmp_path: Path) -> None:
     """`AttachAttrLayoutFreeBuffers` marks constants, including biases. None is packed at runtime."""
-    x, store, folder = torch.randn(4, 16), tmp_path / "s.sqlite", tmp_path / "database"
-    tuned = optimize(model(), x, trials=20, space="default", store=store, progress=False)
+    folder = tmp_path / "database"
     with records.open(store) as opened:
         export_database(opened, folder, best=1)
-    imported = import_model(model(), x)
+    imported = import_model(model(), X)
     t = _tvm.relax.transform
     marked = t.AttachAttrLayoutFreeBuffers()(imported.module)
     assert sorted(list(f.attrs["layout_free_buffers"]) for f in _primfuncs(marked)) == [[], [1, 2]]
@@ -90,9 +101,9 @@ def test_an_exported_database_works_with_tvms_prepacking(tmp_path: Path) -> None
     assert len(_primfuncs(packed)) == 2
     assert packed.script().count("R.call_tir(") == 2
     _, executable = codegen.compile_relax(packed, imported.target)
-    output = _tvm.relax.VirtualMachine(executable, _tvm.device_of(imported.target))["main"](x)
+    output = _tvm.relax.VirtualMachine(executable, _tvm.device_of(imported.target))["main"](X)
     tensor = output if isinstance(output, torch.Tensor) else output[0]
-    torch.testing.assert_close(tensor, tuned(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(tensor, tuned(X), rtol=1e-5, atol=1e-6)
 
 
 def _primfuncs(module: Any) -> list[Any]:

@@ -129,10 +129,22 @@ def _with_observations(strategy: Strategy, space: Space, model: CostModel, known
     return strategy
 
 
+@pytest.fixture(scope="module")
+def measured(convolution: Space) -> tuple[CostModel, Observations]:
+    return _trained(convolution, 24)
+
+
+@pytest.fixture(scope="module")
+def taught(product: Space) -> tuple[CostModel, Observations]:
+    return _trained(product)
+
+
 # TVM's search draws from NumPy's global generator, so it is not reproducible.
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "metaschedule"])
-def test_proposals_are_valid_new_and_reproducible(name: str, convolution: Space) -> None:
-    model, known = _trained(convolution, 24)
+def test_proposals_are_valid_new_and_reproducible(
+    name: str, convolution: Space, measured: tuple[CostModel, Observations]
+) -> None:
+    model, known = measured
     seen = set(known.seen)
     first, second = (
         _with_observations(make_strategy(name), convolution, copy.deepcopy(model), known).propose(
@@ -154,9 +166,9 @@ def drawn(product: Space) -> np.ndarray:
 
 
 @pytest.fixture(scope="module", params=["told", "taught"])
-def knowing(request: pytest.FixtureRequest, product: Space) -> tuple[CostModel, Observations]:
+def knowing(request: pytest.FixtureRequest, taught: tuple[CostModel, Observations]) -> tuple[CostModel, Observations]:
     """A model with exact predictions, and one trained on 128 candidates."""
-    return (_Exact(), Observations()) if request.param == "told" else _trained(product)
+    return (_Exact(), Observations()) if request.param == "told" else taught
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -178,8 +190,10 @@ def test_gradient_search_finds_better_points_than_random_sampling(
     assert descended.mean() < 0.9 * starts.mean()
 
 
-def test_descent_improves_the_score(product: Space) -> None:
-    model, _ = _trained(product)
+def test_descent_improves_the_score(
+    product: Space, taught: tuple[CostModel, Observations]
+) -> None:
+    model = copy.deepcopy(taught[0])
     sketch = product.symbolic[1]
     relaxed = product.relaxed(sketch)
     seeds = sketch.sample(16, seed=5)
@@ -195,8 +209,10 @@ def test_descent_improves_the_score(product: Space) -> None:
     assert mean_score(last) > mean_score(seeds) + 0.3
 
 
-def test_a_cautious_descent_ends_where_the_networks_agree(product: Space) -> None:
-    model, _ = _trained(product)
+def test_a_cautious_descent_ends_where_the_networks_agree(
+    product: Space, taught: tuple[CostModel, Observations]
+) -> None:
+    model = copy.deepcopy(taught[0])
     sketch = product.symbolic[1]
     relaxed = product.relaxed(sketch)
     seeds = sketch.sample(16, seed=5)
@@ -211,8 +227,10 @@ def test_a_cautious_descent_ends_where_the_networks_agree(product: Space) -> Non
     assert disagreement(4.0) < disagreement(0.0)
 
 
-def test_a_gradient_of_nan_is_a_warning_and_does_not_affect_other_seeds(product: Space) -> None:
-    model, _ = _trained(product)
+def test_a_gradient_of_nan_is_a_warning_and_does_not_affect_other_seeds(
+    product: Space, taught: tuple[CostModel, Observations]
+) -> None:
+    model = copy.deepcopy(taught[0])
     sketch = product.symbolic[1]
     seeds = sketch.sample(4, seed=5)
 
@@ -407,7 +425,7 @@ def test_a_batch_larger_than_the_space_proposes_each_point_once(name: str) -> No
     space = Space(make_task(workloads.matmul(32, 16, 24), resolve_target("cpu"), name="dense"), "own")
     strategy = _begun(make_strategy(name), CostModel())
     known = Observations()
-    candidates = strategy.propose(space, known, 100_000, np.random.default_rng(0))
+    candidates = strategy.propose(space, known, 2 * int(space.size()), np.random.default_rng(0))
     assert 1 < len(candidates) <= space.size()
     for candidate in candidates:
         known.add(candidate, 1e-3)

@@ -81,12 +81,12 @@ def _is_split(sketch: Sketch) -> bool:
 @pytest.mark.parametrize("name", [*SMALL, "split", "split_alone", "residual"])
 def test_results_are_correct(name: str) -> None:
     """Every sketch, including pipelined ones, agrees with float64 at random points."""
+    module = _sketches(name)[0].task.module
+    rng = np.random.default_rng(0)
+    arguments = [rng.uniform(-1, 1, [int(e) for e in p.shape]) for p in module["main"].params]
+    truth = run(double_precision(module), arguments)[-1]
+    single = [argument.astype("float32") for argument in arguments]
     for sketch in _sketches(name):
-        module = sketch.task.module
-        rng = np.random.default_rng(0)
-        arguments = [rng.uniform(-1, 1, [int(e) for e in p.shape]) for p in module["main"].params]
-        truth = run(double_precision(module), arguments)[-1]
-        single = [argument.astype("float32") for argument in arguments]
         for point in sketch.sample(1 if name.startswith("split") else 2, seed=3).tolist():
             got = run(without_threads(sketch.schedule(point).mod), single)[-1]
             np.testing.assert_allclose(got, truth, rtol=1e-5, atol=2e-5)

@@ -73,6 +73,13 @@ def _arguments(sketch: Sketch) -> list[Any]:
     return [rng.uniform(-1, 1, [int(e) for e in p.shape]) for p in sketch.task.module["main"].params]
 
 
+@cache
+def _truth(name: str) -> Any:
+    """Return the output for `_arguments` in float64."""
+    sketch = _sketches(name)[0]
+    return run(double_precision(sketch.task.module), _arguments(sketch))[-1]
+
+
 def _error(got: Any, truth: Any) -> float:
     return float(np.abs(got - truth).max() / np.abs(truth).max())
 
@@ -83,10 +90,9 @@ def test_loops_are_correct(name: str) -> None:
     assert _sketches(name)
     for sketch in _sketches(name):
         arguments = _arguments(sketch)
-        truth = run(double_precision(sketch.task.module), arguments)[-1]
         (point,) = sketch.sample(1, seed=3).tolist()
         got = run(without_threads(sketch.schedule(point).mod), [a.astype("float32") for a in arguments])[-1]
-        np.testing.assert_allclose(got, truth, rtol=1e-5, atol=2e-5)
+        np.testing.assert_allclose(got, _truth(name), rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ compiles the CUDA source for this machine")
@@ -105,13 +111,12 @@ def test_instructions_are_correct(name: str, precision: str, tmp_path: Path) -> 
     )
     for number, sketch in enumerate(checked):
         arguments = _arguments(sketch)
-        truth = run(double_precision(sketch.task.module), arguments)[-1]
         (point,) = sketch.sample(1, seed=7).tolist()
         folder = tmp_path / str(number)
         folder.mkdir()
         single = [a.astype("float32") for a in arguments]
         got = emulated(sketch.schedule(point).mod, TARGETS[precision], single, folder)[-1]
-        assert rounding.unit / 50 < _error(got, truth) < rounding.tolerance / 2
+        assert rounding.unit / 50 < _error(got, _truth(name)) < rounding.tolerance / 2
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ def task_of(name: str) -> Task:
     return make_task(OPERATORS[name](small_size=True), resolve_target("cpu"), name=name, constants=[1])
 
 
+@cache
 def symbolic_sketches_of(name: str) -> list[Sketch]:
     symbolic_sketches = [sketch for sketch in sketches(task_of(name)) if sketch.is_symbolic]
     assert symbolic_sketches

@@ -38,7 +38,7 @@ def store(model: nn.Module, x: Tensor, tmp_path_factory: pytest.TempPathFactory)
     path = tmp_path_factory.mktemp("store") / "runs.sqlite"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_context.InContext, "undecided", False)
-        fx.optimize(model, x, trials=TRIALS, store=path, progress=False)
+        fx.optimize(model, x, trials=TRIALS, strategy="random", store=path, progress=False)
     return path
 
 

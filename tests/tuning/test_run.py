@@ -70,7 +70,7 @@ def store(model: Two, x: Tensor, tmp_path_factory: pytest.TempPathFactory) -> Pa
     path = tmp_path_factory.mktemp("store") / "runs.sqlite"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("felixlike.tuning.budget.TRIALS_PER_ROUND", 2)
-        tuned = fx.optimize(model, x, trials=TRIALS, space="all", store=path, progress=False)
+        tuned = fx.optimize(model, x, trials=TRIALS, space="all", strategy="random", store=path, progress=False)
     assert [task.how for task in tuned.report.tasks] == ["measured", "measured"]
     return path
 
@@ -299,7 +299,7 @@ def test_a_second_interrupt_skips_checks(
     monkeypatch.setattr(RunLog, "event", press)
     monkeypatch.setattr(where, what, during(1, getattr(where, what)))
     with pytest.warns(UnverifiedWarning, match="the run was interrupted before that"):
-        tuned = fx.optimize(model, x, rounds=50, space="all", progress="plain")
+        tuned = fx.optimize(model, x, rounds=50, space="all", strategy="random", progress="plain")
     assert tuned.report.trials == 3
     assert tuned.report.stopped == "interrupted"
     assert "Ctrl-C again leaves out what is still to be checked" in capsys.readouterr().err

@@ -25,6 +25,9 @@ from felixlike.tuning.config import RunConfig
 SCRIPT = """
 import torch
 import felixlike as fx
+from felixlike.tuning import timing
+
+timing._SECONDS_A_SIDE = 0.1
 
 class Net(torch.nn.Module):
     def __init__(self):

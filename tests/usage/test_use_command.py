@@ -196,7 +196,7 @@ def test_a_terminal_shows_a_live_line(file: str) -> None:
     """The command shows a live line in a terminal and restores the cursor at the end."""
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        [*COMMAND.split(), "tune", "model.py:with_inputs", "--trials", "2"],
+        [*COMMAND.split(), "tune", "model.py:with_inputs", "--trials", "2", "--strategy", "random"],
         stdout=subprocess.PIPE,
         stderr=terminal,
         env={**os.environ, "TERM": "xterm-256color"},
@@ -222,7 +222,7 @@ def _read(controller: int) -> bytes:
 
 def test_an_interrupted_run_is_saved_and_resumed(file: str) -> None:
     """Ctrl-C saves the best schedules so far, and `resume` continues the run."""
-    arguments = "tune model.py:with_inputs --space all --seconds 600 --store runs.sqlite --output out.flx"
+    arguments = "tune model.py:with_inputs --space all --strategy random --seconds 600 --store runs.sqlite --output out.flx"
     process = subprocess.Popen(
         [*COMMAND.split(), *arguments.split()],
         stdout=subprocess.PIPE,

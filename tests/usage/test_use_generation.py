@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from felixlike.dynamo import backend
+from felixlike.dynamo import backend, graph_sizes
 from felixlike.errors import NotCompiledWarning
 
 transformers = pytest.importorskip("transformers")
@@ -70,13 +71,54 @@ def _tokens(model: Any, inputs: dict[str, Any], **options: Any) -> torch.Tensor:
     return model.generate(**inputs, **options)  # type: ignore[no-any-return]
 
 
+@pytest.fixture(autouse=True)
+def few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile for lengths up to 16, which all calls here have."""
+    monkeypatch.setattr(graph_sizes, "RANGES", replace(graph_sizes.RANGES, length=16))
+
+
+class _Interrupt(transformers.StoppingCriteria):  # type: ignore[misc,name-defined]
+    """Raises KeyboardInterrupt after some tokens, as Ctrl-C does.
+
+    Args:
+        length: Number of tokens, with the prompt.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __call__(self, tokens: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        if tokens.shape[1] == self.length:
+            raise KeyboardInterrupt
+        return torch.zeros(tokens.shape[0], dtype=torch.bool)
+
+
+def _interrupt(model: Any, inputs: dict[str, Any], **options: Any) -> None:
+    """Interrupt the generation of text between two tokens."""
+    length = inputs["input_ids"].shape[1] + 2
+    with pytest.raises(KeyboardInterrupt):
+        _tokens(model, inputs, stopping_criteria=[_Interrupt(length)], **options)
+
+
+def _resumed_tokens(model: Any, inputs: dict[str, Any], cache: Any) -> torch.Tensor:
+    """Return the tokens of two calls, of which the second one goes on from the cache of the first one."""
+    rules: dict[str, Any] = {"do_sample": False, "pad_token_id": 0, "past_key_values": cache}
+    begun = model.generate(**inputs, max_new_tokens=2, **rules)
+    mask = torch.nn.functional.pad(inputs["attention_mask"], (0, 2), value=1)
+    resumed: torch.Tensor = model.generate(
+        input_ids=begun, attention_mask=mask, max_new_tokens=TOKENS - 2, **rules
+    )
+    return resumed
+
+
 @pytest.mark.parametrize(
-    ("make", "inputs", "batch"),
-    [(_gpt2, _prompts, 1), (_llama, _prompts, 3), (_t5, _prompts, 3), (_whisper, _sounds, 1)],
+    ("make", "inputs", "batch", "resumes"),
+    [(_gpt2, _prompts, 1, True), (_llama, _prompts, 3, False), (_t5, _prompts, 3, False), (_whisper, _sounds, 1, False)],
 )
 def test_static_caches_give_eagers_tokens(
-    make: Callable[[], Any], inputs: Callable[[int], dict[str, Any]], batch: int, tmp_path: Path
+    make: Callable[[], Any], inputs: Callable[[int], dict[str, Any]], batch: int, resumes: bool, tmp_path: Path
 ) -> None:
+    """An interrupt between tokens leaves the model as it was; text goes on from the cache of an earlier call."""
     torch.manual_seed(0)
     model = make().eval()
     model.generation_config.update(eos_token_id=None)
@@ -86,19 +128,25 @@ def test_static_caches_give_eagers_tokens(
     model.forward = torch.compile(model.forward, backend="felixlike", options=options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        if resumes:
+            _interrupt(model, first, cache_implementation="static")
         tokens = [_tokens(model, given, cache_implementation="static") for given in (first, second)]
+        if resumes:
+            size = first["input_ids"].shape[1] + TOKENS
+            cache = transformers.StaticCache(config=model.config, max_cache_len=size)
+            tokens, expected = [*tokens, _resumed_tokens(model, first, cache)], [*expected, expected[0]]
     torch._dynamo.reset()
     assert [str(warning.message) for warning in caught if warning.category is NotCompiledWarning] == []
     assert all(map(torch.equal, tokens, expected))
 
 
 @pytest.mark.parametrize(
-    ("make", "inputs", "batch", "dynamic"),
+    ("make", "inputs", "batch", "dynamic", "resumes"),
     [
-        (_gpt2, _prompts, 1, True),
-        (_llama, _prompts, 3, None),
-        (_t5, _prompts, 3, None),
-        (_whisper, _sounds, 1, None),
+        (_gpt2, _prompts, 1, True, False),
+        (_llama, _prompts, 3, None, True),
+        (_t5, _prompts, 3, None, False),
+        (_whisper, _sounds, 1, None, False),
     ],
 )
 def test_growing_caches_give_eagers_tokens(
@@ -106,6 +154,7 @@ def test_growing_caches_give_eagers_tokens(
     inputs: Callable[[int], dict[str, Any]],
     batch: int,
     dynamic: bool | None,
+    resumes: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -128,49 +177,13 @@ def test_growing_caches_give_eagers_tokens(
         warnings.simplefilter("always")
         tokens = [_tokens(model, given) for _ in range(2)]  # graphs of later tokens are compiled at their second call
         versions = len(made)
+        if resumes:
+            _interrupt(model, given)
         tokens.append(_tokens(model, given))
+        later_versions = len(made)
+        if resumes:
+            tokens.append(_resumed_tokens(model, given, transformers.DynamicCache()))
     torch._dynamo.reset()
     assert [str(warning.message) for warning in caught if warning.category is NotCompiledWarning] == []
     assert all(torch.equal(each, expected) for each in tokens)
-    assert len(made) == versions <= (2 if dynamic else 5)
-
-
-class _Interrupt(transformers.StoppingCriteria):  # type: ignore[misc,name-defined]
-    """Raises KeyboardInterrupt after some tokens, as Ctrl-C does.
-
-    Args:
-        length: Number of tokens, with the prompt.
-    """
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __call__(self, tokens: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        if tokens.shape[1] == self.length:
-            raise KeyboardInterrupt
-        return torch.zeros(tokens.shape[0], dtype=torch.bool)
-
-
-@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")  # newer transformers: cache=
-@pytest.mark.parametrize("kind", ["static", None])
-@pytest.mark.parametrize("make", [_gpt2, _llama])
-def test_generation_is_interrupted_and_resumed(make: Callable[[], Any], kind: str | None, tmp_path: Path) -> None:
-    """An interrupt between tokens leaves the model as it was; text goes on from the cache of an earlier call."""
-    torch.manual_seed(0)
-    model, given = make().eval(), _prompts(1)
-    model.generation_config.update(eos_token_id=None)
-    expected = _tokens(model, given)
-    options: dict[str, Any] = {"seconds": 0, "store": str(tmp_path / "store.sqlite")}
-    model.forward = torch.compile(model.forward, backend="felixlike", options=options)
-    with pytest.raises(KeyboardInterrupt):
-        _tokens(model, given, cache_implementation=kind, stopping_criteria=[_Interrupt(8)])
-    tokens = _tokens(model, given, cache_implementation=kind)
-    size = given["input_ids"].shape[1] + TOKENS
-    cache = transformers.StaticCache(config=model.config, max_cache_len=size) if kind else transformers.DynamicCache()
-    rules: dict[str, Any] = {"do_sample": False, "pad_token_id": 0, "past_key_values": cache}
-    begun = model.generate(**given, max_new_tokens=2, **rules)
-    mask = torch.ones_like(begun)
-    resumed = model.generate(input_ids=begun, attention_mask=mask, max_new_tokens=TOKENS - 2, **rules)
-    torch._dynamo.reset()
-    assert torch.equal(tokens, expected)
-    assert torch.equal(resumed, expected)
+    assert later_versions == versions <= (2 if dynamic else 5)
