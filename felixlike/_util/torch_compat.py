@@ -11,7 +11,7 @@ import importlib
 import operator
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -74,6 +74,37 @@ def size_hint(size: Any) -> int | None:
         return size
     hint = size.node.hint if size.node.has_hint() else None
     return None if hint is None else int(hint)
+
+
+def assumed_of_sizes(program: Any) -> list[Any]:
+    """Return the conditions on symbolic sizes that were taken as facts while a program was exported, and since then.
+
+    They are expressions of sympy in the symbols of the sizes. A program checks those of its export at each call.
+    """
+    import torch
+
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else [value]:
+            if isinstance(size, torch.SymInt):
+                return [guard.expr for guard in size.node.shape_env.guards]
+    return []
+
+
+def symbols_in(condition: Any) -> list[str]:
+    """Return the names of the symbols in a condition on sizes."""
+    return sorted(map(str, condition.free_symbols))
+
+
+def is_false(condition: Any, sizes: Mapping[str, int]) -> bool:
+    """Return whether a condition does not hold for sizes, by the names of their symbols."""
+    import sympy
+
+    values = {symbol: sympy.Integer(sizes[str(symbol)]) for symbol in condition.free_symbols if str(symbol) in sizes}
+    try:
+        return condition.xreplace(values) is sympy.false
+    except ArithmeticError:  # such as a division by 0
+        return False
 
 
 def always_equal(size: Any, other: Any) -> bool:

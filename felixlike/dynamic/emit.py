@@ -141,7 +141,8 @@ class _Emitter:
         panels = build.cell("panels", tirx.floordiv(width - 1 + operator.along.extent, width), top)
         tiles = build.cell("tiles", cover.many + cover.few, top)
         outer = math.prod((axis.extent for axis in operator.others), start=panels)
-        wanted_chunks = ceil_div(build.const(_TASKS_A_CORE * self.cores), outer)
+        # An axis may have size 0, as that of T - 1 at T = 1.
+        wanted_chunks = ceil_div(build.const(_TASKS_A_CORE * self.cores), tirx.max(build.const(1), outer))
         chunks = build.cell("chunks", tirx.max(build.const(1), tirx.min(tiles, wanted_chunks)), top)
 
         def share(number: Any) -> Stmt:

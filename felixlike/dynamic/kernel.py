@@ -24,8 +24,8 @@ from felixlike.runtime.serial_copy import contiguous_copy
 if TYPE_CHECKING:
     import torch
 
-Size = int | str | None
-"""Size of a buffer dimension: a number, the name of a Dim, or None if it follows from others."""
+Size = int | str
+"""Size of a buffer dimension: a number or the name of a Dim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class DynamicKernel:
             for size, expected in zip(tensor.shape, buffer.shape, strict=True):
                 if isinstance(expected, str):
                     self._note(seen, expected, int(size), buffer)
-                elif expected is not None and size != expected:
+                elif size != expected:
                     raise self._mismatch(buffer, f"has shape {tuple(tensor.shape)}", f"give {_shown(buffer.shape)}")
         return {name: size for name, (size, _) in seen.items()}
 
@@ -201,7 +201,7 @@ class DynamicKernel:
         return describe(self.tree, self.symbols)
 
     def _size(self, size: Size, sizes: dict[str, int]) -> int:
-        return sizes[size] if isinstance(size, str) else int(size or 0)
+        return sizes[size] if isinstance(size, str) else size
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Pack a constant into panels; the result is reused until another tensor is passed or this one is modified.

@@ -150,7 +150,7 @@ class _Reader:
             )
         least = max(1, int(dim.min))
         if _is_finite(dim.max):
-            return Dim(dim.__name__, range(least, int(dim.max) + 1))
+            return Dim(dim.__name__, _range(least, int(dim.max)))
         if dim.__name__ not in self.unbounded:
             self.unbounded.append(dim.__name__)
         return Dim(dim.__name__, _default_range(least, size or 1))

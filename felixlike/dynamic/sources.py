@@ -25,7 +25,7 @@ from felixlike.frontend.examples import drawn
 from felixlike.frontend.imported import Source
 from felixlike.frontend.importers.input_shapes import Example, Given, check_count, check_names, made
 from felixlike.frontend.importers.primfunc import called, name_of
-from felixlike.frontend.importers.relax import main_of, placeholders
+from felixlike.frontend.importers.relax import leaves, main_of, placeholders
 from felixlike.frontend.signature.signature import Signature
 from felixlike.frontend.signature.structure import structure_of
 
@@ -85,7 +85,8 @@ def _of_module(model: Any, reader: Callable[..., DynamicShapes]) -> tuple[Source
     parameters = inspect.signature(model.forward).parameters.values()
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
     read = reader([p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)], rest)
-    named = {name: torch.export.Dim(name, min=d.least, max=max(d.most, 2)) for name, d in read.dims.items()}
+    # A range of torch.export's has two sizes or more.
+    named = {name: torch.export.Dim(name, min=d.least, max=max(d.most, d.least + 1)) for name, d in read.dims.items()}
     source = pytorch.from_module(model, read.given, named)
     dims: dict[str, Dim] = {}
     users = source.module["main"].params[: len(source.signature.names)]  # changed buffers come after them
@@ -116,9 +117,37 @@ def _of_relax(named: tuple[str, Any, Any], reader: Callable[..., DynamicShapes])
     examples = [
         _example(parameter, example, read, dims, name) for parameter, example in zip(main.params, given, strict=True)
     ]
+    module = _with_equal_sizes(module, dims)
+    main = main_of(module)
+    _check_outputs(main, name)
     structure = structure_of(placeholders(main.ret_ty))
     source = Source(name, module, Signature.plain(inputs), structure, tuple(examples), original, made(given))
     return replace(source, unbounded=read.unbounded), dims
+
+
+def _with_equal_sizes(module: Any, dims: dict[str, Dim]) -> Any:
+    """Return a module in which symbols of one Dim are one symbol, so that TVM knows that they are equal."""
+    main = module["main"]
+    symbols = {str(s.name): s for p in main.params for s in p.ty.shape.values if isinstance(s, _tvm.tirx.Var)}
+    first: dict[str, str] = {}
+    equal = {name: symbols[first[dim.name]] for name, dim in dims.items() if first.setdefault(dim.name, name) != name}
+    if not equal:
+        return module
+    changed = _tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    bound = main.bind_symbolic_vars({symbols[name]: symbol for name, symbol in equal.items()})
+    changed.update_func(changed.get_global_var("main"), bound)
+    return changed
+
+
+def _check_outputs(main: Any, where: str) -> None:
+    """Raise InvalidModel if the sizes of an output do not follow from those of the inputs."""
+    for number, kind in enumerate(leaves(main.ret_ty)):
+        if isinstance(kind, _tvm.relax.TensorType) and not isinstance(kind.shape, _tvm.relax.ShapeExpr):
+            raise InvalidModel(
+                f"the sizes of output {number} do not follow from those of the inputs",
+                where=where,
+                remedy="give one Dim for sizes that are always equal, or fixed sizes",
+            )
 
 
 def _in_order(given: Given, names: Sequence[str], where: str) -> list[Example]:
@@ -143,6 +172,13 @@ def _example(parameter: Any, example: Example, read: DynamicShapes, dims: dict[s
             remedy="use a model whose inputs are tensors",
         )
     sizes, dynamic, shape = list(kind.shape.values), dict(example.dims), example.shape
+    for size in sizes:
+        if not isinstance(size, _tvm.tirx.IntImm | _tvm.tirx.Var):
+            raise InvalidModel(
+                f"input {name!r} has the size {size}, but only numbers and symbols are supported",
+                where=where,
+                remedy="make a model in which that size has a symbol of its own",
+            )
     expected = f"({', '.join(str(s.name) if isinstance(s, _tvm.tirx.Var) else str(int(s)) for s in sizes)})"
     if len(shape) != len(sizes):
         raise InvalidShape(f"input {name!r} has shape {expected}, but got {counted(len(shape), 'size')}", where=where)
