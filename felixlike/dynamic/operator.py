@@ -259,7 +259,7 @@ def _choose(
     candidates: list[tuple[tuple[int, ...], Any, Axis, Axis, int | None]] = []
     for factor, other in ((product.a, product.b), (product.b, product.a)):
         load = bare(factor)
-        if type(load).__name__ != "TensorLoad":
+        if type(load).__name__ != "TensorLoad" or not any(axis.uses(load) for axis in reduced):
             continue
         index = next((i for i, p in enumerate(func.params) if p.same_as(load.source)), None)
         constant = index if index is not None and index in noted else None

@@ -22,7 +22,7 @@ from felixlike.dynamic.batch import Batch, batch_of, in_parts
 from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.inputs import with_bounds
 from felixlike.dynamic.joint import Instances, with_instances
-from felixlike.dynamic.memory import check_memory
+from felixlike.dynamic.memory import check_least, check_memory
 from felixlike.dynamic.network import Network, Part, Planned, plan_source
 from felixlike.dynamic.planner import Planner, Timed, check_target
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
@@ -104,6 +104,7 @@ def optimize_dynamic(
     if instances is not None:
         dims = with_instances(dims, instances)
     check_memory(source, dims)
+    check_least(source, dims)
     if (batch := batch_of(model, source, dims)) is not None:
         for option, value in {"instances": instances, "planner": planner}.items():
             if value is not None:
