@@ -37,6 +37,7 @@ def read_network(model: Any, shapes: Any, dynamic_shapes: Any = None) -> tuple[S
     Raise InvalidDim, InvalidShape, InvalidModel or a subclass.
     """
     source, dims = _read(model, shapes, dynamic_shapes)
+    _check_outputs(source, dims)
     return drawn(source), dims
 
 
@@ -118,9 +119,7 @@ def _of_relax(named: tuple[str, Any, Any], reader: Callable[..., DynamicShapes])
         _example(parameter, example, read, dims, name) for parameter, example in zip(main.params, given, strict=True)
     ]
     module = _with_equal_sizes(module, dims)
-    main = main_of(module)
-    _check_outputs(main, name)
-    structure = structure_of(placeholders(main.ret_ty))
+    structure = structure_of(placeholders(module["main"].ret_ty))
     source = Source(name, module, Signature.plain(inputs), structure, tuple(examples), original, made(given))
     return replace(source, unbounded=read.unbounded), dims
 
@@ -139,13 +138,16 @@ def _with_equal_sizes(module: Any, dims: dict[str, Dim]) -> Any:
     return changed
 
 
-def _check_outputs(main: Any, where: str) -> None:
+def _check_outputs(source: Source, dims: dict[str, Dim]) -> None:
     """Raise InvalidModel if the sizes of an output do not follow from those of the inputs."""
-    for number, kind in enumerate(leaves(main.ret_ty)):
-        if isinstance(kind, _tvm.relax.TensorType) and not isinstance(kind.shape, _tvm.relax.ShapeExpr):
+    for number, kind in enumerate(leaves(source.module["main"].ret_ty)):
+        if not isinstance(kind, _tvm.relax.TensorType):
+            continue
+        sizes = kind.shape.values if isinstance(kind.shape, _tvm.relax.ShapeExpr) else None
+        if sizes is None or any(str(v.name) not in dims for size in sizes for v in _tvm.found(size, _tvm.tirx.Var)):
             raise InvalidModel(
                 f"the sizes of output {number} do not follow from those of the inputs",
-                where=where,
+                where=source.name,
                 remedy="give one Dim for sizes that are always equal, or fixed sizes",
             )
 
