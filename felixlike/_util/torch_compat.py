@@ -91,6 +91,13 @@ def assumed_of_sizes(program: Any) -> list[Any]:
     return []
 
 
+def condition_text(condition: Any) -> str:
+    """Return a condition on sizes as a Python expression in the names of its symbols."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    return str(PythonPrinter().doprint(condition))
+
+
 def symbols_in(condition: Any) -> list[str]:
     """Return the names of the symbols in a condition on sizes."""
     return sorted(map(str, condition.free_symbols))
@@ -112,6 +119,13 @@ def always_equal(size: Any, other: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return bool(statically_known_true(size <= other)) and bool(statically_known_true(size >= other))
+
+
+def is_never_negative(size: Any) -> bool:
+    """Return whether what PyTorch checks before each call makes a symbolic number at least 0."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(size >= 0))
 
 
 def check(condition: Any) -> None:

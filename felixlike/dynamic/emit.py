@@ -117,7 +117,8 @@ class _Emitter:
 
     def __init__(self, operator: Operator, pool: Pool, cores: int) -> None:
         self.operator, self.pool, self.cores = operator, pool, cores
-        self.build = Builder(str(operator.rows.variable.ty.dtype), pool.lanes)
+        axes = (*operator.spatial, *operator.reduced)
+        self.build = Builder(max((str(axis.variable.ty.dtype) for axis in axes), key=_tvm.bits), pool.lanes)
         extent = operator.along.extent
         widths = {vectors * pool.lanes for _, vectors in pool.tiles}
         self.ragged = not isinstance(extent, int) or any(extent % width for width in widths)

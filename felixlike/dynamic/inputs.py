@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._util.torch_compat import is_false, symbols_in
+from felixlike._util.torch_compat import condition_text, is_false, symbols_in
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.memory import check_memory, largest_shape
 from felixlike.errors import InvalidDim, InvalidModel
@@ -35,7 +35,20 @@ def dynamic_inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tup
         specs.append(InputSpec(name, largest_shape(parameter.ty, dims), str(parameter.ty.dtype)))
         places.append(tuple(_size_text(size, dims, where=source.name) for size in _sizes(parameter.ty)))
     ranges = tuple((dim.name, dim.least, dim.most) for dim in {dim.name: dim for dim in dims.values()}.values())
-    return tuple(specs), Sizes(ranges, tuple(places))
+    return tuple(specs), Sizes(ranges, tuple(places), _conditions(source, dims))
+
+
+def _conditions(source: Source, dims: Mapping[str, Dim]) -> tuple[str, ...]:
+    """Return the conditions that calls must fulfil.
+
+    Conditions without a meaning for a call are left out: PyTorch takes computed sizes, too, as other than 1.
+    """
+    return tuple(
+        text
+        for condition in source.needed
+        if all(dims.get(symbol) is not None and dims[symbol].name == symbol for symbol in symbols_in(condition))
+        and not (text := condition_text(condition)).endswith("!= 1")
+    )
 
 
 def resized(source: Source, sizes: Sizes, numbers: Mapping[str, int]) -> tuple[Any, ...]:

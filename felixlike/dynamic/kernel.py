@@ -162,6 +162,8 @@ class DynamicKernel:
         for buffer, tensor in zip(inputs, tensors, strict=True):
             if not isinstance(tensor, torch.Tensor):
                 raise self._mismatch(buffer, f"is {kind_of(tensor)}", "give a torch tensor")
+            if tensor.layout is not torch.strided or tensor.is_nested:
+                raise self._mismatch(buffer, "is sparse or nested", "give a dense tensor")
             if tensor.dtype is not getattr(torch, buffer.dtype) or tensor.device.type != self.device:
                 where = "the CPU" if self.device == "cpu" else self.device
                 raise self._mismatch(buffer, f"is {tensor.dtype} on {tensor.device}", f"give {buffer.dtype} on {where}")

@@ -102,7 +102,8 @@ class Network:
             {dim.name: dim.most for dim in dims},
             *doubtful_sizes(self.source, sizes, self.dims),
         ):
-            yield numbers, resized(self.source, sizes, numbers)
+            if sizes.broken(numbers) is None:
+                yield numbers, resized(self.source, sizes, numbers)
 
 
 def compile_network(model: Any, shapes: Any, target: Any = "cpu", *, measure: bool = True) -> Network:

@@ -296,7 +296,6 @@ def _compared(
 
     examples: Sizes by name, and inputs of these sizes.
     products: error allowed for rounded products."""
-    ranks = (Verdict.RIGHT, Verdict.RANDOM, Verdict.UNSURE)
     worst: Verification | None = None
     changed = rows = 0
     for sizes, inputs in examples:
@@ -310,10 +309,11 @@ def _compared(
         if verification.verdict is Verdict.WRONG:
             return verification
         changed, rows = changed + verification.changed, rows + verification.rows
-        rank = ranks.index(verification.verdict)
-        if worst is None or (rank, verification.error) > (ranks.index(worst.verdict), worst.error):
+        uncompared = not verification.reference  # which is worse than any error
+        if worst is None or (uncompared, verification.error) > (not worst.reference, worst.error):
             worst = verification
-    assert worst is not None
+    if worst is None:
+        return Verification(math.nan, "", Verdict.UNSURE, "no sizes are known for which it was exported")
     return replace(worst, changed=changed, rows=rows)
 
 

@@ -19,7 +19,8 @@ from felixlike._util import option_checks
 from felixlike._util.garbage import collecting_later
 from felixlike._util.wording import counted, kind_of
 from felixlike.dynamic.dims import Dim
-from felixlike.dynamic.shapes import DynamicShapes, dims_of_program, read_dynamic_shapes
+from felixlike.dynamic.inputs import dynamic_inputs, resized, sizes_of_examples
+from felixlike.dynamic.shapes import LEAST_EXPORTED, DynamicShapes, dims_of_program, read_dynamic_shapes
 from felixlike.errors import EmptyModel, InvalidDim, InvalidModel, InvalidOption, InvalidShape
 from felixlike.frontend.examples import drawn
 from felixlike.frontend.imported import Source
@@ -38,7 +39,11 @@ def read_network(model: Any, shapes: Any, dynamic_shapes: Any = None) -> tuple[S
     """
     source, dims = _read(model, shapes, dynamic_shapes)
     _check_outputs(source, dims)
-    return drawn(source), dims
+    source = drawn(source)
+    if any(dim.most < LEAST_EXPORTED for dim in dims.values()):  # the examples have more
+        _, sizes = dynamic_inputs(source.module["main"], source, dims)
+        source = replace(source, examples=resized(source, sizes, sizes_of_examples(source, sizes)))
+    return source, dims
 
 
 def _read(model: Any, shapes: Any, dynamic_shapes: Any) -> tuple[Source, dict[str, Dim]]:

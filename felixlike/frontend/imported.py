@@ -76,6 +76,7 @@ class Source:
         unbounded: Names of dynamic sizes without an upper bound, for which one was chosen.
         assumed: Conditions on dynamic sizes that were taken as facts when the module was made
             (`torch_compat.assumed_of_sizes`), and which `original` may not need.
+        needed: Such conditions that were taken as facts when `original`, a program, was exported.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Source:
     training: tuple[str, ...] = ()
     unbounded: tuple[str, ...] = ()
     assumed: tuple[Any, ...] = ()
+    needed: tuple[Any, ...] = ()
 
     def imported(
         self,

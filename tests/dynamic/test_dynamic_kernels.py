@@ -65,7 +65,8 @@ def _compiled(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree[Pr
         size = torch.Size(shape).numel()
         memory = torch.full((size + _GUARD,), 7.5, dtype=getattr(torch, operator.dtype))
         output = memory[:size].view(shape)
-        main(*arguments, output)
+        # TVM takes no empty tensor of PyTorch's, whose strides are at least 1.
+        main(*arguments, output if size else _tvm.runtime.empty(shape, operator.dtype))
         assert bool((memory[size:] == 7.5).all()), "it wrote behind its output"
         return output
 
@@ -271,7 +272,7 @@ def test_buffers_whose_sizes_are_expressions_raise() -> None:
     te, t = _tvm.te, operators.symbol()
     x, w, r = te.placeholder((t, 8), name="X"), te.placeholder((24, 8), name="W"), te.reduce_axis((0, 8), name="r")
     y = te.compute((t - 1, 24), lambda i, j: te.sum(x[i + 1, r] * w[j, r], axis=r), name="Y")
-    with pytest.raises(InvalidModel, match=r"numbers or symbols, got Y of shape \[T - 1, 24\]"):
+    with pytest.raises(InvalidModel, match=r"numbers or symbols, got Y of shape .* - .*1.*, 24"):
         dynamic.compile(te.create_prim_func([x, w, y]), fx.Dim("T", range(1, 20)), measure=False)
 
 
@@ -348,6 +349,9 @@ def test_inputs_of_invalid_types_raise(kernel: dynamic.DynamicKernel) -> None:
         kernel(good[0].double(), *good[1:])
     with pytest.raises(InputMismatch, match="input 'X' is a list"):
         kernel([0.0], *good[1:])  # type: ignore[arg-type]
+    for tensor in (good[0].to_sparse(), torch.nested.nested_tensor([torch.zeros(3, 16)])):
+        with pytest.raises(InputMismatch, match="input 'X' is sparse or nested"):
+            kernel(tensor, *good[1:])
 
 
 @pytest.mark.parametrize(

@@ -436,40 +436,6 @@ def test_values_may_depend_on_a_size_alone() -> None:
         torch.testing.assert_close(fast(x), _Counted()(x), rtol=0, atol=0)
 
 
-class _Shifted(torch.nn.Module):
-    """Attention to the tokens before each, and a layer of all tokens but the last: one token leaves nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense = torch.nn.Linear(8, 24)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        now, before = x[:, 1:], x[:, :-1]
-        scores = now @ before.transpose(1, 2)
-        return scores, torch.softmax(scores, -1) @ before, torch.relu(self.dense(before)), self.dense(now).sum(1)
-
-
-def test_axes_may_have_no_elements() -> None:
-    torch.manual_seed(0)
-    model = _Shifted().eval()
-    fast = fx.optimize(model, ((2, _T, 8),), rounds=0, progress=False)
-    for size in (1, 2, 19, 32):
-        x = torch.randn(2, size, 8)
-        for got, want in zip(fast(x), model(x), strict=True):
-            torch.testing.assert_close(got, want.detach(), rtol=1e-4, atol=1e-5)
-
-
-def test_sizes_that_would_be_negative_raise() -> None:
-    """PyTorch's slice of a single token is empty, TVM's would have -1 elements."""
-
-    class Third(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x[:, 2:].exp()
-
-    with pytest.raises(InvalidDim, match=r"Third: at T = 1 .* = -1 .*begin at 2"):
-        fx.optimize(Third(), ((2, _T, 8),), rounds=0, progress=False)
-
-
 @pytest.mark.parametrize("size", [1, 5])
 def test_a_dimension_may_have_one_size(size: int) -> None:
     model = torch.nn.Linear(8, 24).eval()

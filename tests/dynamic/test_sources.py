@@ -197,3 +197,23 @@ def test_windows_larger_than_the_smallest_size_raise() -> None:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     with pytest.raises(InvalidDim, match=r"at T = 1 .* = -3 .*begin at 4"):
         fx.optimize(proto, ((1, 3, _T),), rounds=0, progress=False)
+
+
+def test_axes_may_have_no_elements() -> None:
+    """Rows and columns without the first: one row leaves nothing."""
+    relax, n = _tvm.relax, _tvm.tirx.Var("n", "int64")
+    weight = torch.randn(12, 20)
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType([n, 12], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            rows = builder.emit(relax.op.strided_slice(x, [0], [1], [n], assume_inbound=True))
+            product = builder.emit(relax.op.matmul(rows, relax.const(weight.numpy())))
+            scores = builder.emit(relax.op.matmul(rows, builder.emit(relax.op.permute_dims(rows))))
+            out = builder.emit_output(relax.Tuple([product, builder.emit(relax.op.nn.softmax(scores))]))
+        builder.emit_func_output(out)
+    fast = fx.optimize(builder.get(), ((_T, 12),), trials=8, progress=False)
+    for t in (1, 2, 19, 40):
+        x1 = torch.randn(t, 12)
+        product_of_rows, shares = fast(x1)
+        _assert_close(product_of_rows, x1[1:] @ weight)
+        _assert_close(shares, torch.softmax(x1[1:] @ x1[1:].T, -1))

@@ -310,7 +310,7 @@ def _convert(
     """
     importer = _tvm.torch_importer()
     exported = program
-    assumed_before = len(assumed_of_sizes(program)) if original is program else 0  # a program is as it was exported
+    needed = tuple(assumed_of_sizes(program)) if original is program and dynamic else ()
     specs = input_specs(program, name, dynamic=dynamic)
     drawing = random_operators(program, name, allowed=random)
     with quiet(), callers_dtype(), _tvm.builders_end_their_blocks():
@@ -384,7 +384,8 @@ def _convert(
         orders=orders if any(orders) else (),
         roots=roots,
         mutations=mutations,
-        assumed=tuple(assumed_of_sizes(exported)[assumed_before:]) if dynamic else (),
+        assumed=tuple(assumed_of_sizes(exported)[len(needed) :]) if dynamic else (),
+        needed=needed,
     )
 
 
