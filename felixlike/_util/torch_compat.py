@@ -105,8 +105,7 @@ def symbols_in(condition: Any) -> list[str]:
 
 def is_false(condition: Any, sizes: Mapping[str, int]) -> bool:
     """Return whether a condition does not hold for sizes, by the names of their symbols."""
-    import sympy
-
+    sympy: Any = importlib.import_module("sympy")  # without type annotations
     values = {symbol: sympy.Integer(sizes[str(symbol)]) for symbol in condition.free_symbols if str(symbol) in sizes}
     try:
         return condition.xreplace(values) is sympy.false

@@ -14,7 +14,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._util.torch_compat import condition_text, is_false, symbols_in
 from felixlike.dynamic.dims import Dim
-from felixlike.dynamic.memory import check_memory, largest_shape
+from felixlike.dynamic.memory import check_memory, largest_shape, size_shown
 from felixlike.errors import InvalidDim, InvalidModel
 from felixlike.frontend import InputSpec, Sizes
 from felixlike.frontend.examples import repeated
@@ -177,7 +177,7 @@ def _size_text(size: Any, dims: dict[str, Dim], *, where: str) -> str | None:
     dim = dims.get(str(symbol.name))
     if dim is None or not isinstance(more, _tvm.tirx.IntImm):
         raise InvalidModel(
-            f"an input has the size {size}, but only sizes like {symbol} + 1 are supported",
+            f"an input has the size {size_shown(size)}, but only sizes like {symbol} + 1 are supported",
             where=where,
             remedy="compute the part of that input that depends on its size inside the model",
         )

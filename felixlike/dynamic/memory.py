@@ -6,6 +6,7 @@ Input: a Source with symbolic sizes, its dimensions. Output: nothing, or an Inva
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -45,7 +46,7 @@ def check_least(source: Source, dims: dict[str, Dim]) -> None:
             if (least := _at(size, dict.fromkeys(symbols, dim.least))) < 0:
                 valid = (n for n in range(dim.least, dim.most) if _at(size, dict.fromkeys(symbols, n)) >= 0)
                 raise InvalidDim(
-                    f"at {dim.name} = {dim.least} a tensor has the size {size} = {least}",
+                    f"at {dim.name} = {dim.least} a tensor has the size {size_shown(size)} = {least}",
                     where=source.name,
                     remedy=f"let {dim.name} begin at {next(valid, dim.most)}",
                 )
@@ -58,6 +59,11 @@ def largest_shape(kind: Any, dims: dict[str, Dim]) -> tuple[int, ...]:
         return _at(size, {v: dims[str(v.name)].most for v in _tvm.found(size, _tvm.tirx.Var) if str(v.name) in dims})
 
     return tuple(map(at, kind.shape.values))
+
+
+def size_shown(size: Any) -> str:
+    """Return a size as text, without the types of numbers."""
+    return re.sub(r"T\.int\d+\((-?\d+)\)", r"\1", str(size))
 
 
 def _at(size: Any, values: Mapping[Any, int]) -> int:

@@ -27,6 +27,7 @@ from felixlike.dynamic.emit import Pool, emit
 from felixlike.dynamic.gpu.plan import Planned, plan_blocks, pool_for
 from felixlike.dynamic.joint import Instances, checked, with_instances
 from felixlike.dynamic.kernel import Buffer, DynamicKernel, Report
+from felixlike.dynamic.memory import size_shown
 from felixlike.dynamic.operator import Operator, read_operator, symbols_of
 from felixlike.dynamic.planner import DietCode, FTuner, Planner, Timed, check_target, make_planner
 from felixlike.dynamic.program import Program
@@ -257,6 +258,8 @@ def plan_operator(
     started = time.monotonic()
     timings = timings or Timings()
     by_score = isinstance(planner, FTuner)
+    if not all(map(_tvm.tirx.is_buffer_var, func.params)):  # sizes as numbers, which timings do not pass
+        measure, pool = False, None
     if measure and not by_score:
         timings.say(f"timing kernels of {where}")
     operator = read_operator(func, [dim.most for dim in dims] if by_score else None)
@@ -377,14 +380,15 @@ def built(plan: Plan, target: Any) -> Any:
 
 
 def _buffers(func: Any, names: Sequence[str], *, where: str) -> tuple[Buffer, ...]:
-    """Return the parameters with the names of dimensions as sizes. Raise InvalidModel for other sizes and parameters."""
+    """Return the parameters with the names of dimensions as sizes. Raise InvalidModel for other sizes, and scalars."""
     named = dict(zip((str(symbol.name) for symbol in symbols_of(func)), names, strict=True))
     buffers = []
     for parameter in func.params:
         shape = getattr(parameter, "shape", None)
         if shape is None or not all(isinstance(size, _tvm.tirx.IntImm | _tvm.tirx.Var) for size in shape):
             raise InvalidModel(
-                f"expected buffers whose sizes are numbers or symbols, got {parameter.name} of shape {shape}",
+                "expected buffers whose sizes are numbers or symbols,"
+                f" got {parameter.name} of shape {size_shown(shape)}",
                 where=where,
                 remedy="give each size that a call decides a symbol of its own, and pass no scalars",
             )

@@ -20,6 +20,7 @@ from felixlike._util.garbage import collecting_later
 from felixlike._util.wording import counted, kind_of
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.inputs import dynamic_inputs, resized, sizes_of_examples
+from felixlike.dynamic.memory import size_shown
 from felixlike.dynamic.shapes import LEAST_EXPORTED, DynamicShapes, dims_of_program, read_dynamic_shapes
 from felixlike.errors import EmptyModel, InvalidDim, InvalidModel, InvalidOption, InvalidShape
 from felixlike.frontend.examples import drawn
@@ -123,7 +124,8 @@ def _of_relax(named: tuple[str, Any, Any], reader: Callable[..., DynamicShapes])
     examples = [
         _example(parameter, example, read, dims, name) for parameter, example in zip(main.params, given, strict=True)
     ]
-    module = _with_equal_sizes(module, dims)
+    bound = _with_equal_sizes(module, dims)
+    module, original = bound, bound if original is module else original
     structure = structure_of(placeholders(module["main"].ret_ty))
     source = Source(name, module, Signature.plain(inputs), structure, tuple(examples), original, made(given))
     return replace(source, unbounded=read.unbounded), dims
@@ -179,13 +181,7 @@ def _example(parameter: Any, example: Example, read: DynamicShapes, dims: dict[s
             remedy="use a model whose inputs are tensors",
         )
     sizes, dynamic, shape = list(kind.shape.values), dict(example.dims), example.shape
-    for size in sizes:
-        if not isinstance(size, _tvm.tirx.IntImm | _tvm.tirx.Var):
-            raise InvalidModel(
-                f"input {name!r} has the size {size}, but only numbers and symbols are supported",
-                where=where,
-                remedy="make a model in which that size has a symbol of its own",
-            )
+    _check_plain(sizes, name, where)
     expected = f"({', '.join(str(s.name) if isinstance(s, _tvm.tirx.Var) else str(int(s)) for s in sizes)})"
     if len(shape) != len(sizes):
         raise InvalidShape(f"input {name!r} has shape {expected}, but got {counted(len(shape), 'size')}", where=where)
@@ -213,6 +209,17 @@ def _example(parameter: Any, example: Example, read: DynamicShapes, dims: dict[s
                 remedy="give sizes that match",
             )
     return example.tensor() if example.value is not None else Example(shape, str(kind.dtype)).tensor()
+
+
+def _check_plain(sizes: Sequence[Any], name: str, where: str) -> None:
+    """Raise InvalidModel for sizes of an input that are neither numbers nor symbols."""
+    for size in sizes:
+        if not isinstance(size, _tvm.tirx.IntImm | _tvm.tirx.Var):
+            raise InvalidModel(
+                f"input {name!r} has the size {size_shown(size)}, but only numbers and symbols are supported",
+                where=where,
+                remedy="make a model in which that size has a symbol of its own",
+            )
 
 
 def _symbolic(func: Any) -> Any:

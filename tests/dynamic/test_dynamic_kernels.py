@@ -272,7 +272,7 @@ def test_buffers_whose_sizes_are_expressions_raise() -> None:
     te, t = _tvm.te, operators.symbol()
     x, w, r = te.placeholder((t, 8), name="X"), te.placeholder((24, 8), name="W"), te.reduce_axis((0, 8), name="r")
     y = te.compute((t - 1, 24), lambda i, j: te.sum(x[i + 1, r] * w[j, r], axis=r), name="Y")
-    with pytest.raises(InvalidModel, match=r"numbers or symbols, got Y of shape .* - .*1.*, 24"):
+    with pytest.raises(InvalidModel, match=r"numbers or symbols, got Y of shape .* - 1, 24"):
         dynamic.compile(te.create_prim_func([x, w, y]), fx.Dim("T", range(1, 20)), measure=False)
 
 
@@ -349,9 +349,8 @@ def test_inputs_of_invalid_types_raise(kernel: dynamic.DynamicKernel) -> None:
         kernel(good[0].double(), *good[1:])
     with pytest.raises(InputMismatch, match="input 'X' is a list"):
         kernel([0.0], *good[1:])  # type: ignore[arg-type]
-    for tensor in (good[0].to_sparse(), torch.nested.nested_tensor([torch.zeros(3, 16)])):
-        with pytest.raises(InputMismatch, match="input 'X' is sparse or nested"):
-            kernel(tensor, *good[1:])
+    with pytest.raises(InputMismatch, match="input 'X' is sparse or nested"):
+        kernel(good[0].to_sparse(), *good[1:])
 
 
 @pytest.mark.parametrize(

@@ -484,8 +484,58 @@ class _Picked(torch.nn.Module):
 def test_indices_of_dynamic_axes_count_from_the_end() -> None:
     example = torch.tensor([0, 1])
     examples = (torch.randn(2, 6, 8), example, example)
-    fast = fx.optimize(_Picked(), examples, rounds=0, progress=False, dynamic_shapes=({1: _T}, None, None))
+    sizes = ({1: fx.Dim("T", range(2, 33))}, None, None)
+    fast = fx.optimize(_Picked(), examples, rounds=0, progress=False, dynamic_shapes=sizes)
     for size in (2, 7, 32):
         x, i, j = torch.randn(2, size, 8), torch.tensor([1, -2]), torch.tensor([-1, size - 2])
         for got, want in zip(fast(x, i, j), _Picked()(x, i, j), strict=True):
             torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+class _Even(torch.nn.Module):
+    """A model that torch.export takes for an even number of rows only."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, 2, 4).sum(1) if x.shape[0] % 2 == 0 else x
+
+
+def test_sizes_that_a_program_was_not_exported_for_raise(tmp_path: Path) -> None:
+    """Only a program's own checks know of the condition, whose other branch is not in it."""
+    program = torch.export.export(_Even(), (torch.randn(6, 4),), dynamic_shapes=({0: torch.export.Dim.AUTO(max=20)},))
+    fast = fx.optimize(program, rounds=0, progress=False)
+    fast.save(tmp_path / "model.fx")
+    for model in (fast, fx.load(tmp_path / "model.fx")):
+        for size in (2, 4, 20):
+            x = torch.randn(size, 4)
+            torch.testing.assert_close(model(x), _Even()(x))
+        with pytest.raises(InputMismatch, match=r"exported for sizes with .* % 2.* == 0, but got \w+ = 5"):
+            model(torch.randn(5, 4))
+
+
+class _Ranges(torch.nn.Module):
+    """Ranges that end at a size, slices that begin at one, and dimensions that a squeeze keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(64, 8))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        size = x.shape[1]
+        falling = torch.arange(size - 1, -1, -1)
+        return (
+            x + falling[:, None],
+            x + self.table[-size:],
+            x.squeeze(0),
+            x[..., :1].squeeze(),
+            torch.arange(size, 0, -1),
+        )
+
+
+def test_ranges_slices_and_squeezes_follow_a_size() -> None:
+    model = _Ranges().eval()
+    batch = fx.Dim("B", range(2, 5))
+    fast = fx.optimize(model, ((batch, fx.Dim("T", range(2, 33)), 8),), rounds=0, progress=False)
+    for size in (2, 5, 32):
+        x = torch.randn(3, size, 8)
+        for got, want in zip(fast(x), model(x), strict=True):
+            torch.testing.assert_close(got, want.detach())
