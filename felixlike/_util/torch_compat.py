@@ -11,7 +11,7 @@ import importlib
 import operator
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -76,11 +76,55 @@ def size_hint(size: Any) -> int | None:
     return None if hint is None else int(hint)
 
 
+def assumed_of_sizes(program: Any) -> list[Any]:
+    """Return the conditions on symbolic sizes that were taken as facts while a program was exported, and since then.
+
+    They are expressions of sympy in the symbols of the sizes. A program checks those of its export at each call.
+    """
+    import torch
+
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else [value]:
+            if isinstance(size, torch.SymInt):
+                return [guard.expr for guard in size.node.shape_env.guards]
+    return []
+
+
+def condition_text(condition: Any) -> str:
+    """Return a condition on sizes as a Python expression in the names of its symbols."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    return str(PythonPrinter().doprint(condition))
+
+
+def symbols_in(condition: Any) -> list[str]:
+    """Return the names of the symbols in a condition on sizes."""
+    return sorted(map(str, condition.free_symbols))
+
+
+def is_false(condition: Any, sizes: Mapping[str, int]) -> bool:
+    """Return whether a condition does not hold for sizes, by the names of their symbols."""
+    sympy: Any = importlib.import_module("sympy")  # without type annotations
+    values = {symbol: sympy.Integer(sizes[str(symbol)]) for symbol in condition.free_symbols if str(symbol) in sizes}
+    try:
+        return condition.xreplace(values) is sympy.false
+    except ArithmeticError:  # such as a division by 0
+        return False
+
+
 def always_equal(size: Any, other: Any) -> bool:
     """Return whether what PyTorch checks before each call makes two symbolic sizes equal."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return bool(statically_known_true(size <= other)) and bool(statically_known_true(size >= other))
+
+
+def is_never_negative(size: Any) -> bool:
+    """Return whether what PyTorch checks before each call makes a symbolic number at least 0."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(size >= 0))
 
 
 def check(condition: Any) -> None:

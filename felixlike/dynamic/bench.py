@@ -148,8 +148,16 @@ class Bench(ABC, Generic[P]):
         return len(self._used)
 
     def fits(self, sizes: tuple[int, ...]) -> bool:
-        """Return whether programs can be timed at these sizes."""
-        return True
+        """Return whether programs can be timed at these sizes: no tensor is empty, as one of T - 1 rows at T = 1."""
+        return all(size > 0 for shape in self.shapes_at(sizes) for size in shape)
+
+    def shapes_at(self, sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return the shapes of all parameters."""
+        values = dict(zip(self.operator.symbols, sizes, strict=True))
+        return [
+            tuple(int(_tvm.simplify(_tvm.substituted(size, values))) for size in parameter.shape)
+            for parameter in self.operator.func.params
+        ]
 
     def note(self, program: P, measurement: Measurement) -> None:
         """Take note of a measurement, stored or new."""

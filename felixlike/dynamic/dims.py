@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -196,11 +197,15 @@ def _sizes(sizes: Any, *, where: str) -> list[int]:
 
 def check_size(size: Any, *, where: str, remedy: str) -> int:
     """Return a size as an int. Raise InvalidDim."""
-    if isinstance(size, bool) or not hasattr(size, "__index__"):
+    try:
+        number = None if isinstance(size, bool) else operator.index(size)
+    except TypeError:  # such as an array of floats, which has `__index__`
+        number = None
+    if number is None:
         raise InvalidDim(f"expected integers as sizes, got {shown(size)}", where=where, remedy=remedy)
-    if size < 1:
-        raise InvalidDim(f"expected positive sizes, got {size}", where=where, remedy=remedy)
-    return int(size.__index__())
+    if number < 1:
+        raise InvalidDim(f"expected positive sizes, got {number}", where=where, remedy=remedy)
+    return number
 
 
 def normalized_weights(sizes: Sequence[Any], weights: Any, *, where: str, what: str) -> list[float]:

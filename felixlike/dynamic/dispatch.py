@@ -206,7 +206,7 @@ def decoded(code: Any, rows: Any, highest: Mapping[int, int]) -> tuple[list[Stmt
     for width, height in highest.items():
         most = tirx.if_then_else(vectors == width, const(height), most)
     limit = cell("limit", tirx.if_then_else(small == 0, large, most))
-    tiles = cell("count", ceil_div(size, limit))
+    tiles = cell("count", tirx.max(const(1), ceil_div(size, limit)))  # 0 rows are one tile of height 0
     low = cell("low", tirx.floordiv(size, tiles))
     more = cell("more", size - low * tiles)
     use = cell("exact", tirx.if_then_else(exact, const(1), const(0))) == 1

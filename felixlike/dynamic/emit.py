@@ -117,7 +117,8 @@ class _Emitter:
 
     def __init__(self, operator: Operator, pool: Pool, cores: int) -> None:
         self.operator, self.pool, self.cores = operator, pool, cores
-        self.build = Builder(str(operator.rows.variable.ty.dtype), pool.lanes)
+        axes = (*operator.spatial, *operator.reduced)
+        self.build = Builder(max((str(axis.variable.ty.dtype) for axis in axes), key=_tvm.bits), pool.lanes)
         extent = operator.along.extent
         widths = {vectors * pool.lanes for _, vectors in pool.tiles}
         self.ragged = not isinstance(extent, int) or any(extent % width for width in widths)
@@ -141,7 +142,8 @@ class _Emitter:
         panels = build.cell("panels", tirx.floordiv(width - 1 + operator.along.extent, width), top)
         tiles = build.cell("tiles", cover.many + cover.few, top)
         outer = math.prod((axis.extent for axis in operator.others), start=panels)
-        wanted_chunks = ceil_div(build.const(_TASKS_A_CORE * self.cores), outer)
+        # An axis may have size 0, as that of T - 1 at T = 1.
+        wanted_chunks = ceil_div(build.const(_TASKS_A_CORE * self.cores), tirx.max(build.const(1), outer))
         chunks = build.cell("chunks", tirx.max(build.const(1), tirx.min(tiles, wanted_chunks)), top)
 
         def share(number: Any) -> Stmt:

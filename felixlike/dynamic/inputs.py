@@ -6,19 +6,25 @@ sizes, and upper bounds for sizes that have none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from felixlike import _tvm
+from felixlike._util.torch_compat import condition_text, is_false, symbols_in
 from felixlike.dynamic.dims import Dim
-from felixlike.dynamic.memory import check_memory, largest_shape
-from felixlike.errors import InvalidModel
+from felixlike.dynamic.memory import check_memory, largest_shape, size_shown
+from felixlike.errors import InvalidDim, InvalidModel
 from felixlike.frontend import InputSpec, Sizes
 from felixlike.frontend.examples import repeated
 from felixlike.frontend.imported import Source
 from felixlike.frontend.originals import original_of
 from felixlike.frontend.signature.sizes import read_size, size_text
+
+_TRIED = {1: 64, 2: 8}
+"""How many of the smallest sizes of a dimension are tried to contradict a condition, by the number of dimensions in it;
+2 for others. Chosen by hand."""
 
 
 def dynamic_inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[InputSpec, ...], Sizes]:
@@ -29,7 +35,20 @@ def dynamic_inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tup
         specs.append(InputSpec(name, largest_shape(parameter.ty, dims), str(parameter.ty.dtype)))
         places.append(tuple(_size_text(size, dims, where=source.name) for size in _sizes(parameter.ty)))
     ranges = tuple((dim.name, dim.least, dim.most) for dim in {dim.name: dim for dim in dims.values()}.values())
-    return tuple(specs), Sizes(ranges, tuple(places))
+    return tuple(specs), Sizes(ranges, tuple(places), _conditions(source, dims))
+
+
+def _conditions(source: Source, dims: Mapping[str, Dim]) -> tuple[str, ...]:
+    """Return the conditions that calls must fulfil.
+
+    Conditions without a meaning for a call are left out: PyTorch takes computed sizes, too, as other than 1.
+    """
+    return tuple(
+        text
+        for condition in source.needed
+        if all(dims.get(symbol) is not None and dims[symbol].name == symbol for symbol in symbols_in(condition))
+        and not (text := condition_text(condition)).endswith("!= 1")
+    )
 
 
 def resized(source: Source, sizes: Sizes, numbers: Mapping[str, int]) -> tuple[Any, ...]:
@@ -49,8 +68,8 @@ def with_bounds(source: Source, dims: dict[str, Dim]) -> tuple[Source, dict[str,
     if not source.unbounded:
         return source, dims
     _, sizes = dynamic_inputs(source.module["main"], source, dims)
-    now = _sizes_of_examples(source, sizes)
-    while not _runs(source, sizes, dims):
+    now = sizes_of_examples(source, sizes)
+    while not _fits(source, sizes, dims):
         smaller = {key: _halved(dim, now[dim.name]) for key, dim in dims.items() if dim.name in source.unbounded}
         if all(smaller[key] == dims[key] for key in smaller):
             break
@@ -67,29 +86,85 @@ def _halved(dim: Dim, least: int) -> Dim:
     return Dim(dim.name, [*(size for size in dim.sizes if size < most), most])
 
 
-def _sizes_of_examples(source: Source, sizes: Sizes) -> dict[str, int]:
-    """Return the size of each dimension in the examples."""
+def sizes_of_examples(source: Source, sizes: Sizes) -> dict[str, int]:
+    """Return the size of each dimension in the examples, or the nearest one in its range."""
     numbers: dict[str, int] = {}
+    ranges = {name: (least, most) for name, least, most in sizes.ranges}
     for tensor, places in zip(source.examples, sizes.inputs, strict=True):
         for text, size in zip(places, tensor.shape, strict=True):
             if text is not None:
                 name, more = read_size(text)
-                numbers[name] = int(size) - more
+                least, most = ranges[name]
+                numbers[name] = min(max(least, int(size) - more), most)
     return numbers
 
 
-def _runs(source: Source, sizes: Sizes, dims: Mapping[str, Dim]) -> bool:
-    """Return whether the original model runs at the largest sizes."""
+def _fits(source: Source, sizes: Sizes, dims: Mapping[str, Dim]) -> bool:
+    """Return whether the tensors fit into memory and the original model runs at the largest sizes."""
+    try:
+        check_memory(source, dict(dims))
+    except InvalidDim:
+        return False
+    return _runs(source, sizes, {dim.name: dim.most for dim in dims.values()})
+
+
+def _runs(source: Source, sizes: Sizes, numbers: Mapping[str, int]) -> bool:
+    """Return whether the original model runs.  numbers: the size of each dimension by name."""
     import torch
 
     try:
-        check_memory(source, dict(dims))
         with torch.random.fork_rng(devices=[]), torch.no_grad():  # keep the caller's random state
-            tensors = resized(source, sizes, {dim.name: dim.most for dim in dims.values()})
-            original_of(source.original, source.signature).outputs(tensors)
+            original_of(source.original, source.signature).outputs(resized(source, sizes, numbers))
     except Exception:  # the user's model may raise anything at these sizes
         return False
     return True
+
+
+def doubtful_sizes(source: Source, sizes: Sizes, dims: Mapping[str, Dim]) -> list[dict[str, int]]:
+    """Return sizes at which the original may compute something else than it does at those of its examples.
+
+    torch.export takes each size as larger than 1, and each condition on several sizes as it is for the examples. It
+    checks neither, as a model may have a branch for one token beside a cache.
+
+    Args:
+        source: The model.
+        sizes: The dynamic sizes of its inputs.
+        dims: The Dim of each symbolic size, by its name in the module.
+
+    Returns:
+        Sizes by the names of the dimensions, at which the original runs.
+    """
+    import torch
+
+    now = sizes_of_examples(source, sizes)
+    by_name = {dim.name: dim for dim in dims.values()}
+    doubtful: list[dict[str, int]] = []
+    if len(by_name) > 1 and not isinstance(source.original, torch.export.ExportedProgram):
+        doubtful += [{**now, name: 1} for name, dim in by_name.items() if dim.least == 1]
+    for condition in source.assumed:
+        if not any(_contradict(numbers, condition, dims) for numbers in doubtful):
+            doubtful += itertools.islice(_contradictions(condition, now, dims), 1)
+    return [numbers for numbers in doubtful if _runs(source, sizes, numbers)]
+
+
+def _contradict(numbers: Mapping[str, int], condition: Any, dims: Mapping[str, Dim]) -> bool:
+    """Return whether a condition does not hold for sizes by the names of their dimensions."""
+    return is_false(condition, {symbol: numbers[dim.name] for symbol, dim in dims.items()})
+
+
+def _contradictions(condition: Any, now: Mapping[str, int], dims: Mapping[str, Dim]) -> Iterator[dict[str, int]]:
+    """Yield sizes for which a condition does not hold, small ones first.  now: the sizes of the examples."""
+    of_condition = {dims[symbol].name: dims[symbol] for symbol in symbols_in(condition) if symbol in dims}
+    count = _TRIED.get(len(of_condition), 2)
+
+    def tried(dim: Dim) -> list[int]:
+        ends = {now[dim.name], max(dim.least, dim.most - 1), dim.most}
+        return sorted(ends.union(range(dim.least, min(dim.most, dim.least + count) + 1)))
+
+    for combination in sorted(itertools.product(*map(tried, of_condition.values())), key=sum):
+        numbers = {**now, **dict(zip(of_condition, combination, strict=True))}
+        if _contradict(numbers, condition, dims):
+            yield numbers
 
 
 def _size_text(size: Any, dims: dict[str, Dim], *, where: str) -> str | None:
@@ -102,7 +177,7 @@ def _size_text(size: Any, dims: dict[str, Dim], *, where: str) -> str | None:
     dim = dims.get(str(symbol.name))
     if dim is None or not isinstance(more, _tvm.tirx.IntImm):
         raise InvalidModel(
-            f"an input has the size {size}, but only sizes like {symbol} + 1 are supported",
+            f"an input has the size {size_shown(size)}, but only sizes like {symbol} + 1 are supported",
             where=where,
             remedy="compute the part of that input that depends on its size inside the model",
         )

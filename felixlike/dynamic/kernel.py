@@ -24,8 +24,8 @@ from felixlike.runtime.serial_copy import contiguous_copy
 if TYPE_CHECKING:
     import torch
 
-Size = int | str | None
-"""Size of a buffer dimension: a number, the name of a Dim, or None if it follows from others."""
+Size = int | str
+"""Size of a buffer dimension: a number or the name of a Dim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +162,8 @@ class DynamicKernel:
         for buffer, tensor in zip(inputs, tensors, strict=True):
             if not isinstance(tensor, torch.Tensor):
                 raise self._mismatch(buffer, f"is {kind_of(tensor)}", "give a torch tensor")
+            if tensor.layout is not torch.strided or tensor.is_nested:
+                raise self._mismatch(buffer, "is sparse or nested", "give a dense tensor")
             if tensor.dtype is not getattr(torch, buffer.dtype) or tensor.device.type != self.device:
                 where = "the CPU" if self.device == "cpu" else self.device
                 raise self._mismatch(buffer, f"is {tensor.dtype} on {tensor.device}", f"give {buffer.dtype} on {where}")
@@ -170,7 +172,7 @@ class DynamicKernel:
             for size, expected in zip(tensor.shape, buffer.shape, strict=True):
                 if isinstance(expected, str):
                     self._note(seen, expected, int(size), buffer)
-                elif expected is not None and size != expected:
+                elif size != expected:
                     raise self._mismatch(buffer, f"has shape {tuple(tensor.shape)}", f"give {_shown(buffer.shape)}")
         return {name: size for name, (size, _) in seen.items()}
 
@@ -201,7 +203,7 @@ class DynamicKernel:
         return describe(self.tree, self.symbols)
 
     def _size(self, size: Size, sizes: dict[str, int]) -> int:
-        return sizes[size] if isinstance(size, str) else int(size or 0)
+        return sizes[size] if isinstance(size, str) else size
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Pack a constant into panels; the result is reused until another tensor is passed or this one is modified.

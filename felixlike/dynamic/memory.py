@@ -1,4 +1,4 @@
-"""Check that a model's tensors fit into memory at the largest sizes of its dimensions.
+"""Check that a model's tensors fit into memory at the largest sizes of its dimensions, and exist at the smallest ones.
 
 Input: a Source with symbolic sizes, its dimensions. Output: nothing, or an InvalidDim with the sizes.
 """
@@ -6,7 +6,8 @@ Input: a Source with symbolic sizes, its dimensions. Output: nothing, or an Inva
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from felixlike import _tvm
@@ -32,14 +33,42 @@ def check_memory(source: Source, dims: dict[str, Dim]) -> None:
         )
 
 
+def check_least(source: Source, dims: dict[str, Dim]) -> None:
+    """Raise InvalidDim if a tensor has a negative size where a dimension is smallest, as T - 2 at T = 1."""
+    main = source.module["main"]
+    for kind in (*leaves(main.ret_ty), *_between(main)):
+        for size in getattr(getattr(kind, "shape", None), "values", None) or ():
+            symbols = _tvm.found(size, _tvm.tirx.Var)
+            names = {str(symbol.name) for symbol in symbols}
+            if isinstance(size, _tvm.tirx.Var) or len(names) != 1 or not names <= dims.keys():
+                continue
+            dim = dims[names.pop()]
+            if (least := _at(size, dict.fromkeys(symbols, dim.least))) < 0:
+                valid = (n for n in range(dim.least, dim.most) if _at(size, dict.fromkeys(symbols, n)) >= 0)
+                raise InvalidDim(
+                    f"at {dim.name} = {dim.least} a tensor has the size {size_shown(size)} = {least}",
+                    where=source.name,
+                    remedy=f"let {dim.name} begin at {next(valid, dim.most)}",
+                )
+
+
 def largest_shape(kind: Any, dims: dict[str, Dim]) -> tuple[int, ...]:
     """Return the shape of a tensor with every dimension at its largest size."""
 
     def at(size: Any) -> int:
-        values = {v: dims[str(v.name)].most for v in _tvm.found(size, _tvm.tirx.Var) if str(v.name) in dims}
-        return int(_tvm.simplify(_tvm.substituted(size, values)))
+        return _at(size, {v: dims[str(v.name)].most for v in _tvm.found(size, _tvm.tirx.Var) if str(v.name) in dims})
 
     return tuple(map(at, kind.shape.values))
+
+
+def size_shown(size: Any) -> str:
+    """Return a size as text, without the types of numbers."""
+    return re.sub(r"T\.int\d+\((-?\d+)\)", r"\1", str(size))
+
+
+def _at(size: Any, values: Mapping[Any, int]) -> int:
+    """Return a size for values of its symbols."""
+    return int(_tvm.simplify(_tvm.substituted(size, values)))
 
 
 def _between(main: Any) -> Iterator[Any]:

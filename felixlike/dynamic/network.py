@@ -21,7 +21,7 @@ from felixlike._util.garbage import collecting_later
 from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.gpu.plan import pool_for
-from felixlike.dynamic.inputs import dynamic_inputs, resized
+from felixlike.dynamic.inputs import doubtful_sizes, dynamic_inputs, resized, sizes_of_examples
 from felixlike.dynamic.memory import largest_shape
 from felixlike.dynamic.operator import read_operator, symbols_of
 from felixlike.dynamic.plan import Plan, device_of, plan_operator
@@ -80,26 +80,30 @@ class Network:
     Attributes:
         compiled: The compiled model.
         source: The imported model.
-        dims: Its dimensions.
+        dims: The Dim of each symbolic size, by its name in the source.
         parts: Its functions, those with a plan first.
         seconds: Compilation time in seconds, planning included.
     """
 
     compiled: runtime.Compiled
     source: Source
-    dims: tuple[Dim, ...]
+    dims: dict[str, Dim]
     parts: tuple[Part, ...]
     seconds: float
 
-    def examples(self) -> list[tuple[Any, ...]]:
-        """Return inputs at the smallest sizes, at the exported sizes and at the largest sizes."""
+    def examples(self) -> Iterator[tuple[Mapping[str, int], tuple[Any, ...]]]:
+        """Yield sizes by name and inputs of them: smallest sizes, those of the examples, largest and doubtful ones."""
         sizes = self.compiled.sizes
         assert sizes is not None
-        return [
-            resized(self.source, sizes, {dim.name: dim.least for dim in self.dims}),
-            self.source.examples,
-            resized(self.source, sizes, {dim.name: dim.most for dim in self.dims}),
-        ]
+        dims = self.dims.values()
+        for numbers in (
+            {dim.name: dim.least for dim in dims},
+            sizes_of_examples(self.source, sizes),
+            {dim.name: dim.most for dim in dims},
+            *doubtful_sizes(self.source, sizes, self.dims),
+        ):
+            if sizes.broken(numbers) is None:
+                yield numbers, resized(self.source, sizes, numbers)
 
 
 def compile_network(model: Any, shapes: Any, target: Any = "cpu", *, measure: bool = True) -> Network:
@@ -283,7 +287,7 @@ class Planned:
 
     def network(self, compiled: runtime.Compiled) -> Network:
         """Return the compiled model with its parts."""
-        return Network(compiled, self.source, tuple(self.dims.values()), self.parts, time.monotonic() - self.started)
+        return Network(compiled, self.source, self.dims, self.parts, time.monotonic() - self.started)
 
 
 @contextlib.contextmanager

@@ -217,9 +217,12 @@ def _renamed(after: Any, sums: Buffer, plain: list[Axis | None]) -> dict[Any, An
     if type(after.body).__name__ != "BufferStore":
         return None
     load = next(x for x in _tvm.found(after.body.value, _tvm.ir.TensorLoad) if x.source.same_as(sums))
+    extents = {iterator.var: iterator.dom.extent for iterator in after.iter_vars}
     values: dict[Any, Any] = {}
     for index, axis in zip(load.indices, plain, strict=True):
         if axis is not None and isinstance(index, _tvm.tirx.Var):
+            if index not in extents or not _is_zero(_tvm.simplify(extents[index] - axis.extent)):
+                return None  # it pads the sums or cuts them off
             values[index] = axis.variable
     for iterator in after.iter_vars:
         if iterator.var not in values:
@@ -256,7 +259,7 @@ def _choose(
     candidates: list[tuple[tuple[int, ...], Any, Axis, Axis, int | None]] = []
     for factor, other in ((product.a, product.b), (product.b, product.a)):
         load = bare(factor)
-        if type(load).__name__ != "TensorLoad":
+        if type(load).__name__ != "TensorLoad" or not any(axis.uses(load) for axis in reduced):
             continue
         index = next((i for i, p in enumerate(func.params) if p.same_as(load.source)), None)
         constant = index if index is not None and index in noted else None

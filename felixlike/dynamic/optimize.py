@@ -22,7 +22,7 @@ from felixlike.dynamic.batch import Batch, batch_of, in_parts
 from felixlike.dynamic.bench import Timings
 from felixlike.dynamic.inputs import with_bounds
 from felixlike.dynamic.joint import Instances, with_instances
-from felixlike.dynamic.memory import check_memory
+from felixlike.dynamic.memory import check_least, check_memory
 from felixlike.dynamic.network import Network, Part, Planned, plan_source
 from felixlike.dynamic.planner import Planner, Timed, check_target
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
@@ -104,6 +104,7 @@ def optimize_dynamic(
     if instances is not None:
         dims = with_instances(dims, instances)
     check_memory(source, dims)
+    check_least(source, dims)
     if (batch := batch_of(model, source, dims)) is not None:
         for option, value in {"instances": instances, "planner": planner}.items():
             if value is not None:
@@ -225,7 +226,7 @@ def _without_effect(network: Network, config: RunConfig, planner: Planner) -> li
     changed = [name for name in ("strategy", "space", "weights", *limits) if getattr(config, name) != options[name]]
     if not changed:
         return []
-    dims = ", ".join(dim.name for dim in network.dims)
+    dims = ", ".join(dict.fromkeys(dim.name for dim in network.dims.values()))
     means = "formulas and timings of their own" if planner.measures else "FTuner's score"
     return [
         FelixlikeWarning(
@@ -251,10 +252,11 @@ def _optimize_batch(batch: Batch, config: RunConfig) -> Result:
     report = partial(_merged, batch, {size: part.report for size, part in parts.items()}, compiled, config.started)
     hand_over(compiled, lambda: report(UNVERIFIED))
     sizes = dict.fromkeys((batch.dim.least, (batch.dim.least + batch.dim.most) // 2, batch.dim.most))
+    examples = (({batch.dim.name: size}, batch.examples(size)) for size in sizes)
     products = error_of_precisions(
         config.target, {task.precision for part in parts.values() for task in part.report.tasks}
     )
-    verification = _compared(compiled, batch.source.original, map(batch.examples, sizes), products=products)
+    verification = _compared(compiled, batch.source.original, examples, products=products)
     finished, off = report(verification), _excess(config, verification)
     if off and products:
         exact = replace(config, target=without_precision(config.target))
@@ -284,23 +286,34 @@ def shared(limits: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 
 
 def _compared(
-    compiled: runtime.Compiled, model: Any, examples: Iterable[tuple[Any, ...]], *, products: float
+    compiled: runtime.Compiled,
+    model: Any,
+    examples: Iterable[tuple[Mapping[str, int], tuple[Any, ...]]],
+    *,
+    products: float,
 ) -> Verification:
     """Return the worst of the comparisons at several sizes, with the changed classes of all.
 
+    examples: Sizes by name, and inputs of these sizes.
     products: error allowed for rounded products."""
-    worst = Verification(float("nan"), "")
+    worst: Verification | None = None
     changed = rows = 0
-    for inputs in examples:
+    for sizes, inputs in examples:
+        at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
         try:
             verification = max_relative_error(compiled, model, inputs, products=products)
         except Exception as error:  # the user's model may raise anything at these sizes
-            return Verification(float("nan"), "", Verdict.UNSURE, f"comparing failed: {first_line(error)}")
+            verification = Verification(math.nan, "", Verdict.UNSURE, f"comparing failed: {first_line(error)}")
+        if verification.words:
+            verification = replace(verification, words=f"{verification.words} (at {at})")
         if verification.verdict is Verdict.WRONG:
             return verification
         changed, rows = changed + verification.changed, rows + verification.rows
-        if not worst.reference or verification.error > worst.error:
+        uncompared = not verification.reference  # which is worse than any error
+        if worst is None or (uncompared, verification.error) > (not worst.reference, worst.error):
             worst = verification
+    if worst is None:
+        return Verification(math.nan, "", Verdict.UNSURE, "no sizes are known for which it was exported")
     return replace(worst, changed=changed, rows=rows)
 
 
@@ -379,7 +392,7 @@ def _report(
         changed=verification.changed,
         rows=verification.rows,
         precision=precision_of(network.compiled.target).name,
-        stopped=f"one module for {', '.join(map(str, network.dims))}" + _left_out(timings),
+        stopped=f"one module for {', '.join(map(str, dict.fromkeys(network.dims.values())))}" + _left_out(timings),
         device=device_name(network.compiled.target),
         target=str(network.compiled.target),
         versions=versions(),

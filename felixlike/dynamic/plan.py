@@ -27,6 +27,7 @@ from felixlike.dynamic.emit import Pool, emit
 from felixlike.dynamic.gpu.plan import Planned, plan_blocks, pool_for
 from felixlike.dynamic.joint import Instances, checked, with_instances
 from felixlike.dynamic.kernel import Buffer, DynamicKernel, Report
+from felixlike.dynamic.memory import size_shown
 from felixlike.dynamic.operator import Operator, read_operator, symbols_of
 from felixlike.dynamic.planner import DietCode, FTuner, Planner, Timed, check_target, make_planner
 from felixlike.dynamic.program import Program
@@ -123,6 +124,8 @@ def compile(
     if instances is not None:
         checked_dims = tuple(with_instances({dim.name: dim for dim in checked_dims}, checked(instances)).values())
     func_dims = matched(func, checked_dims, where=name)
+    names = [dim.name for dim in func_dims]
+    buffers = _buffers(func, names, where=name)
     described_device = device_of(device, target)
     if measure and not kind_of(target).on_host:
         device_name(target)  # raises if the GPU is missing
@@ -131,13 +134,12 @@ def compile(
             func, func_dims, described_device, target, planner=chosen_planner, measure=measure, pool=pool, where=name
         )
     library = built(plan, target)
-    names = [dim.name for dim in func_dims]
     return DynamicKernel(
         name=name,
         library=library,
         dims=func_dims,
         symbols=tuple(names),
-        buffers=_buffers(func, symbols_of(func), names),
+        buffers=buffers,
         constants=tuple(p.parameter for p in plan.packings),
         packed_shape=plan.packings[0].shape if plan.packings else (),
         packed_dtype=plan.packings[0].dtype if plan.packings else "",
@@ -256,6 +258,8 @@ def plan_operator(
     started = time.monotonic()
     timings = timings or Timings()
     by_score = isinstance(planner, FTuner)
+    if not all(map(_tvm.tirx.is_buffer_var, func.params)):  # sizes as numbers, which timings do not pass
+        measure, pool = False, None
     if measure and not by_score:
         timings.say(f"timing kernels of {where}")
     operator = read_operator(func, [dim.most for dim in dims] if by_score else None)
@@ -375,16 +379,22 @@ def built(plan: Plan, target: Any) -> Any:
     return codegen.compile_primfuncs(_tvm.IRModule(functions), target).jit()
 
 
-def _buffers(func: Any, symbols: Sequence[Any], names: Sequence[str]) -> tuple[Buffer, ...]:
-    """Return the parameters with the names of dimensions as sizes."""
-    named = dict(zip((str(symbol.name) for symbol in symbols), names, strict=True))
-
-    def size(extent: Any) -> Any:
-        if isinstance(extent, _tvm.tirx.IntImm):
-            return int(extent)
-        return named[str(extent.name)] if isinstance(extent, _tvm.tirx.Var) else None
-
-    return tuple(Buffer(str(p.name), tuple(map(size, p.shape)), str(p.dtype)) for p in func.params)
+def _buffers(func: Any, names: Sequence[str], *, where: str) -> tuple[Buffer, ...]:
+    """Return the parameters with the names of dimensions as sizes. Raise InvalidModel for other sizes, and scalars."""
+    named = dict(zip((str(symbol.name) for symbol in symbols_of(func)), names, strict=True))
+    buffers = []
+    for parameter in func.params:
+        shape = getattr(parameter, "shape", None)
+        if shape is None or not all(isinstance(size, _tvm.tirx.IntImm | _tvm.tirx.Var) for size in shape):
+            raise InvalidModel(
+                "expected buffers whose sizes are numbers or symbols,"
+                f" got {parameter.name} of shape {size_shown(shape)}",
+                where=where,
+                remedy="give each size that a call decides a symbol of its own, and pass no scalars",
+            )
+        sizes = [named[str(size.name)] if isinstance(size, _tvm.tirx.Var) else int(size) for size in shape]
+        buffers.append(Buffer(str(parameter.name), tuple(sizes), str(parameter.dtype)))
+    return tuple(buffers)
 
 
 def pools_of(operator: Operator, kernels: UKernels, sia: Sia, workloads: list[Workload], device: Device) -> list[Pool]:

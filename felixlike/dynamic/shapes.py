@@ -21,6 +21,9 @@ from felixlike.frontend.importers.input_shapes import Example, Given, Input, che
 _EXAMPLE = 5
 """Least example size where the range allows it: torch treats 0 and 1 as constants. Chosen by hand."""
 
+LEAST_EXPORTED = 2
+"""Least size of an example's dynamic dimension: torch.export takes a size of 1 as fixed."""
+
 _UNBOUNDED = 8
 """Ratio of the largest size that a dimension without an upper bound is compiled for to its example's size. Chosen by
 hand."""
@@ -150,7 +153,7 @@ class _Reader:
             )
         least = max(1, int(dim.min))
         if _is_finite(dim.max):
-            return Dim(dim.__name__, range(least, int(dim.max) + 1))
+            return Dim(dim.__name__, _range(least, int(dim.max)))
         if dim.__name__ not in self.unbounded:
             self.unbounded.append(dim.__name__)
         return Dim(dim.__name__, _default_range(least, size or 1))
@@ -325,7 +328,7 @@ def _enlarged(given: Given, dims: Mapping[str, Dim]) -> Given:
 
 def example_size(dim: Dim) -> int:
     """Return a size to export with, 2 or more if possible."""
-    return min(max(dim.least, _EXAMPLE), max(dim.most, 2))
+    return min(max(dim.least, _EXAMPLE), max(dim.most, LEAST_EXPORTED))
 
 
 def dims_of_program(program: Any) -> tuple[tuple[Dim, ...], tuple[str, ...]]:

@@ -19,13 +19,15 @@ from felixlike._util import option_checks
 from felixlike._util.garbage import collecting_later
 from felixlike._util.wording import counted, kind_of
 from felixlike.dynamic.dims import Dim
-from felixlike.dynamic.shapes import DynamicShapes, dims_of_program, read_dynamic_shapes
+from felixlike.dynamic.inputs import dynamic_inputs, resized, sizes_of_examples
+from felixlike.dynamic.memory import size_shown
+from felixlike.dynamic.shapes import LEAST_EXPORTED, DynamicShapes, dims_of_program, read_dynamic_shapes
 from felixlike.errors import EmptyModel, InvalidDim, InvalidModel, InvalidOption, InvalidShape
 from felixlike.frontend.examples import drawn
 from felixlike.frontend.imported import Source
 from felixlike.frontend.importers.input_shapes import Example, Given, check_count, check_names, made
 from felixlike.frontend.importers.primfunc import called, name_of
-from felixlike.frontend.importers.relax import main_of, placeholders
+from felixlike.frontend.importers.relax import leaves, main_of, placeholders
 from felixlike.frontend.signature.signature import Signature
 from felixlike.frontend.signature.structure import structure_of
 
@@ -37,7 +39,12 @@ def read_network(model: Any, shapes: Any, dynamic_shapes: Any = None) -> tuple[S
     Raise InvalidDim, InvalidShape, InvalidModel or a subclass.
     """
     source, dims = _read(model, shapes, dynamic_shapes)
-    return drawn(source), dims
+    _check_outputs(source, dims)
+    source = drawn(source)
+    if any(dim.most < LEAST_EXPORTED for dim in dims.values()):  # the examples have more
+        _, sizes = dynamic_inputs(source.module["main"], source, dims)
+        source = replace(source, examples=resized(source, sizes, sizes_of_examples(source, sizes)))
+    return source, dims
 
 
 def _read(model: Any, shapes: Any, dynamic_shapes: Any) -> tuple[Source, dict[str, Dim]]:
@@ -85,7 +92,8 @@ def _of_module(model: Any, reader: Callable[..., DynamicShapes]) -> tuple[Source
     parameters = inspect.signature(model.forward).parameters.values()
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
     read = reader([p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)], rest)
-    named = {name: torch.export.Dim(name, min=d.least, max=max(d.most, 2)) for name, d in read.dims.items()}
+    # A range of torch.export's has two sizes or more.
+    named = {name: torch.export.Dim(name, min=d.least, max=max(d.most, d.least + 1)) for name, d in read.dims.items()}
     source = pytorch.from_module(model, read.given, named)
     dims: dict[str, Dim] = {}
     users = source.module["main"].params[: len(source.signature.names)]  # changed buffers come after them
@@ -116,9 +124,39 @@ def _of_relax(named: tuple[str, Any, Any], reader: Callable[..., DynamicShapes])
     examples = [
         _example(parameter, example, read, dims, name) for parameter, example in zip(main.params, given, strict=True)
     ]
-    structure = structure_of(placeholders(main.ret_ty))
+    bound = _with_equal_sizes(module, dims)
+    module, original = bound, bound if original is module else original
+    structure = structure_of(placeholders(module["main"].ret_ty))
     source = Source(name, module, Signature.plain(inputs), structure, tuple(examples), original, made(given))
     return replace(source, unbounded=read.unbounded), dims
+
+
+def _with_equal_sizes(module: Any, dims: dict[str, Dim]) -> Any:
+    """Return a module in which symbols of one Dim are one symbol, so that TVM knows that they are equal."""
+    main = module["main"]
+    symbols = {str(s.name): s for p in main.params for s in p.ty.shape.values if isinstance(s, _tvm.tirx.Var)}
+    first: dict[str, str] = {}
+    equal = {name: symbols[first[dim.name]] for name, dim in dims.items() if first.setdefault(dim.name, name) != name}
+    if not equal:
+        return module
+    changed = _tvm.IRModule(dict(module.functions), attrs=module.attrs)
+    bound = main.bind_symbolic_vars({symbols[name]: symbol for name, symbol in equal.items()})
+    changed.update_func(changed.get_global_var("main"), bound)
+    return changed
+
+
+def _check_outputs(source: Source, dims: dict[str, Dim]) -> None:
+    """Raise InvalidModel if the sizes of an output do not follow from those of the inputs."""
+    for number, kind in enumerate(leaves(source.module["main"].ret_ty)):
+        if not isinstance(kind, _tvm.relax.TensorType):
+            continue
+        sizes = kind.shape.values if isinstance(kind.shape, _tvm.relax.ShapeExpr) else None
+        if sizes is None or any(str(v.name) not in dims for size in sizes for v in _tvm.found(size, _tvm.tirx.Var)):
+            raise InvalidModel(
+                f"the sizes of output {number} do not follow from those of the inputs",
+                where=source.name,
+                remedy="give one Dim for sizes that are always equal, or fixed sizes",
+            )
 
 
 def _in_order(given: Given, names: Sequence[str], where: str) -> list[Example]:
@@ -143,6 +181,7 @@ def _example(parameter: Any, example: Example, read: DynamicShapes, dims: dict[s
             remedy="use a model whose inputs are tensors",
         )
     sizes, dynamic, shape = list(kind.shape.values), dict(example.dims), example.shape
+    _check_plain(sizes, name, where)
     expected = f"({', '.join(str(s.name) if isinstance(s, _tvm.tirx.Var) else str(int(s)) for s in sizes)})"
     if len(shape) != len(sizes):
         raise InvalidShape(f"input {name!r} has shape {expected}, but got {counted(len(shape), 'size')}", where=where)
@@ -170,6 +209,17 @@ def _example(parameter: Any, example: Example, read: DynamicShapes, dims: dict[s
                 remedy="give sizes that match",
             )
     return example.tensor() if example.value is not None else Example(shape, str(kind.dtype)).tensor()
+
+
+def _check_plain(sizes: Sequence[Any], name: str, where: str) -> None:
+    """Raise InvalidModel for sizes of an input that are neither numbers nor symbols."""
+    for size in sizes:
+        if not isinstance(size, _tvm.tirx.IntImm | _tvm.tirx.Var):
+            raise InvalidModel(
+                f"input {name!r} has the size {size_shown(size)}, but only numbers and symbols are supported",
+                where=where,
+                remedy="make a model in which that size has a symbol of its own",
+            )
 
 
 def _symbolic(func: Any) -> Any:

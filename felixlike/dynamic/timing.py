@@ -81,9 +81,9 @@ class TileBench(Bench[PooledProgram]):
         return tiles.vectors, tiles.large, tiles.small, *pairs
 
     def fits(self, sizes: tuple[int, ...]) -> bool:
-        """Return whether the tensors of these sizes are small enough to be timed."""
-        elements = sum(int(np.prod(shape)) for shape in self._shapes_at(sizes))
-        return elements * self.operator.item_bits // 8 <= _MOST_BYTES
+        """Return whether the tensors of these sizes have elements, and are small enough to be timed."""
+        elements = sum(int(np.prod(shape)) for shape in self.shapes_at(sizes))
+        return super().fits(sizes) and elements * self.operator.item_bits // 8 <= _MOST_BYTES
 
     def measure(self, task: Task, sizes: tuple[int, ...], programs: Sequence[PooledProgram]) -> list[Measurement]:
         """Time each program in turns with the others."""
@@ -125,14 +125,6 @@ class TileBench(Bench[PooledProgram]):
         self._runs = [library[f"run{number}"] for number in range(len(self._pools))]
         self._packs = [library[f"pack{n}"] for n in range(len(self._packings))]
 
-    def _shapes_at(self, sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return the shapes of all parameters."""
-        values = dict(zip(self.operator.symbols, sizes, strict=True))
-        return [
-            tuple(int(_tvm.simplify(_tvm.substituted(size, values))) for size in parameter.shape)
-            for parameter in self.operator.func.params
-        ]
-
     def _prepare(self, sizes: tuple[int, ...]) -> None:
         """Allocate tensors of these sizes."""
         import torch
@@ -141,7 +133,7 @@ class TileBench(Bench[PooledProgram]):
             return
         generator = torch.Generator().manual_seed(0)
         self._tensors = []
-        for shape, parameter in zip(self._shapes_at(sizes), self.operator.func.params, strict=True):
+        for shape, parameter in zip(self.shapes_at(sizes), self.operator.func.params, strict=True):
             dtype = getattr(torch, str(parameter.dtype))
             filled = torch.rand(shape, generator=generator) if dtype.is_floating_point else torch.zeros(shape)
             self._tensors.append(filled.to(dtype))

@@ -25,11 +25,11 @@ def workloads_of(operator: Operator, dims: Sequence[Dim], most: int) -> tuple[li
 
 
 def workload_at(operator: Operator, sizes: Sequence[int], weight: float = 1.0) -> Workload:
-    """Return the operator at sizes, one per symbol."""
+    """Return the operator at sizes, one per symbol. An axis without elements, as of T - 1 at T = 1, counts as one."""
     values = dict(zip(operator.symbols, sizes, strict=True))
 
     def at(extent: Any) -> int:
-        return extent if isinstance(extent, int) else int(_tvm.simplify(_tvm.substituted(extent, values)))
+        return extent if isinstance(extent, int) else max(1, int(_tvm.simplify(_tvm.substituted(extent, values))))
 
     batch, depth = 1, 1
     for axis in operator.others:

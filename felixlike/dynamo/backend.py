@@ -23,7 +23,7 @@ from felixlike.dynamo.options import Options, read_options
 from felixlike.dynamo.output_views import SplitGraph
 from felixlike.dynamo.weights import WATCHING, WeightGuard, unused
 from felixlike.dynamo.writes import changed_inputs
-from felixlike.errors import EmptyModel, InvalidModel, NotCompiledWarning, SharedInputs, first_line
+from felixlike.errors import EmptyModel, InputMismatch, InvalidModel, NotCompiledWarning, SharedInputs, first_line
 
 Graph = Callable[..., Any]
 """A graph as a callable."""
@@ -344,7 +344,7 @@ class CompiledGraph:
     def __call__(self, inputs: Sequence[Any]) -> Any:
         try:
             results = self.call(*[inputs[i] for i in self._places])
-        except SharedInputs as error:  # raised before anything is computed
+        except (InputMismatch, SharedInputs) as error:  # raised before anything is computed
             if not self._warned:
                 self._warned = True
                 _warn(f"PyTorch runs calls of a graph whose {error.what}")

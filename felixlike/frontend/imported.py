@@ -74,6 +74,9 @@ class Source:
         training: Parts of an nn.Module that were in training mode and compute something else in eval mode, in which
             the model was read.
         unbounded: Names of dynamic sizes without an upper bound, for which one was chosen.
+        assumed: Conditions on dynamic sizes that were taken as facts when the module was made
+            (`torch_compat.assumed_of_sizes`), and which `original` may not need.
+        needed: Such conditions that were taken as facts when `original`, a program, was exported.
     """
 
     name: str
@@ -89,6 +92,8 @@ class Source:
     mutations: Mutations = NONE
     training: tuple[str, ...] = ()
     unbounded: tuple[str, ...] = ()
+    assumed: tuple[Any, ...] = ()
+    needed: tuple[Any, ...] = ()
 
     def imported(
         self,

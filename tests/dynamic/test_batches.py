@@ -20,7 +20,7 @@ import felixlike as fx
 from felixlike.dynamic.batch import batch_of
 from felixlike.dynamic.optimize import shared
 from felixlike.dynamic.sources import read_network
-from felixlike.errors import CompilationFailed, InputMismatch, InvalidArtefact
+from felixlike.errors import CompilationFailed, InputMismatch, InvalidArtefact, VerificationFailed
 from felixlike.runtime import Chunked
 
 _N = fx.Dim("N", range(1, 8))
@@ -204,3 +204,21 @@ def test_parts_that_do_not_cover_a_range_raise(optimized: fx.Optimized) -> None:
     for least, most in ((0, 7), (5, 4)):
         with pytest.raises(ValueError, match=f"1, 4 .* {least} to {most}"):
             Chunked(parts.parts, parts.seconds, ("N", least, most))
+
+
+def test_models_whose_outputs_have_another_rank_for_one_sample_are_not_split() -> None:
+    """Its part for one sample would not match the others."""
+
+    class Squeezed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = torch.nn.Conv2d(3, 4, 3)
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.convolution(image).mean((2, 3), keepdim=True).squeeze()
+            return result
+
+    with pytest.raises(VerificationFailed, match="N = 1"):
+        fx.optimize(Squeezed().eval(), ((_N, 3, 6, 6),), rounds=0, progress=False)
+    fast = fx.optimize(Squeezed().eval(), ((fx.Dim("N", range(2, 8)), 3, 6, 6),), rounds=0, progress=False)
+    assert not isinstance(fast._compiled, Chunked)

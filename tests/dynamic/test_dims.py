@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import felixlike as fx
 from felixlike.dynamic import check_dims
@@ -19,6 +21,7 @@ def test_sizes_are_ascending_and_weights_add_up() -> None:
     assert (dim.least, dim.most, str(dim)) == (3, 9, "T in 3…9")
     assert fx.Dim("T", range(1, 5)).weights == (0.25,) * 4
     assert fx.Dim("T", [1, 2], weights={2: 3.0}).weights == (0.0, 1.0)
+    assert fx.Dim("T", torch.tensor([1, 2])).sizes == fx.Dim("T", np.arange(1, 3)).sizes == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,9 @@ def test_sizes_are_ascending_and_weights_add_up() -> None:
         ("T", [-4], None, "positive sizes, got -4"),
         ("T", [1.5], None, r"got 1\.5"),
         ("T", [True], None, "got True"),
+        ("T", np.array([1.0, 2.0]), None, r"integers .*got .*1\.0"),
+        ("T", torch.tensor([1.5, 2.0]), None, r"integers .*got .*1\.5"),
+        ("T", np.ones((2, 2), int), None, "integers .*got array"),
         ("T", [2, 2], None, "size 2 .*twice"),
         ("T", range(1, 10**9), None, "at most 65536 sizes"),
         ("T", [1, 2], [1], "2 weights, got 1"),

@@ -65,7 +65,8 @@ def _compiled(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree[Pr
         size = torch.Size(shape).numel()
         memory = torch.full((size + _GUARD,), 7.5, dtype=getattr(torch, operator.dtype))
         output = memory[:size].view(shape)
-        main(*arguments, output)
+        # TVM takes no empty tensor of PyTorch's, whose strides are at least 1.
+        main(*arguments, output if size else _tvm.runtime.empty(shape, operator.dtype))
         assert bool((memory[size:] == 7.5).all()), "it wrote behind its output"
         return output
 
@@ -207,6 +208,74 @@ def test_read_operator_returns_none_without_a_contraction() -> None:
     assert read_operator(operators.row_sums(8)) is None
 
 
+def _cut(k: int) -> Any:
+    """X[B, T, k] without its first row · W[T, k]ᵀ without its first row: rows and columns T - 1, a batch of B - 1."""
+    te, batch, t = _tvm.te, operators.symbol("B"), operators.symbol()
+    x, w = te.placeholder((batch, t, k), name="X"), te.placeholder((t, k), name="W")
+    r = te.reduce_axis((0, k), name="r")
+    y = te.compute(
+        (batch - 1, t - 1, t - 1), lambda b, i, j: te.sum(x[b + 1, i + 1, r] * w[j + 1, r], axis=r), name="Y"
+    )
+    return te.create_prim_func([x, w, y])
+
+
+@FORMS
+def test_axes_may_be_empty(*, pairs: bool) -> None:
+    call = _compiled(_cut(16), [(rows, 1) for rows in range(1, 5)], 16, _tree(1, 4), pairs=pairs)
+    generator = torch.Generator().manual_seed(0)
+    for batch, t in ((1, 1), (1, 5), (3, 1), (2, 2), (3, 40)):
+        x, w = torch.randn(batch, t, 16, generator=generator), torch.randn(t, 16, generator=generator)
+        result = call(x, w, shape=(batch - 1, t - 1, t - 1))
+        expected = _factor(x[1:, 1:], pairs=pairs) @ _factor(w[1:], pairs=pairs).T
+        assert torch.allclose(result.double(), expected, atol=1e-5)
+
+
+def _with_epilogue(rows: Callable[[Any], Any], columns: int, element: Callable[..., Any]) -> Any:
+    """Return a function of element(i, j, X[T, 8] · W[24, 8]ᵀ, T) for all rows and columns."""
+    te, t = _tvm.te, operators.symbol()
+    x, w = te.placeholder((t, 8), name="X"), te.placeholder((24, 8), name="W")
+    r = te.reduce_axis((0, 8), name="r")
+    y = te.compute((t, 24), lambda i, j: te.sum(x[i, r] * w[j, r], axis=r), name="Y")
+    z = te.compute((rows(t), columns), lambda i, j: element(i, j, y, t), name="Z")
+    return te.create_prim_func([x, w, z])
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "element"),
+    [
+        (lambda t: t + 1, 24, lambda i, j, y, t: _tvm.tirx.if_then_else(i < t, y[i, j], 0.0)),
+        (lambda t: t, 30, lambda i, j, y, t: _tvm.tirx.if_then_else(j < 24, y[i, j], 0.0)),
+        (lambda t: t, 20, lambda i, j, y, t: y[i, j] + 1.0),
+        (lambda t: t - 1, 24, lambda i, j, y, t: y[i, j] + 1.0),
+        (lambda t: t, 12, lambda i, j, y, t: y[i, j] * y[i, j + 12]),
+    ],
+    ids=["more rows", "more columns", "fewer columns", "fewer rows", "two elements"],
+)
+def test_epilogues_of_other_sizes_are_no_part_of_an_operator(
+    rows: Callable[[Any], Any], columns: int, element: Callable[..., Any]
+) -> None:
+    """Its loops are those of the sums, so that elements would be missing or beyond the end."""
+    assert read_operator(_with_epilogue(rows, columns, element)) is None
+
+
+def test_a_factor_without_the_reduced_axis_is_not_read_in_vectors() -> None:
+    te, t = _tvm.te, operators.symbol()
+    x, v, r = te.placeholder((t, 8), name="X"), te.placeholder((7,), name="V"), te.reduce_axis((0, 8), name="r")
+    y = te.compute((t, 7), lambda i, j: te.sum(x[i, r] * v[j], axis=r), name="Y")
+    kernel = dynamic.compile(te.create_prim_func([x, v, y]), fx.Dim("T", range(1, 20)), measure=False)
+    for size in (1, 5, 19):
+        a, b = torch.randn(size, 8), torch.randn(7)
+        assert _close(kernel(a, b), a.double().sum(1, keepdim=True) * b)
+
+
+def test_buffers_whose_sizes_are_expressions_raise() -> None:
+    te, t = _tvm.te, operators.symbol()
+    x, w, r = te.placeholder((t, 8), name="X"), te.placeholder((24, 8), name="W"), te.reduce_axis((0, 8), name="r")
+    y = te.compute((t - 1, 24), lambda i, j: te.sum(x[i + 1, r] * w[j, r], axis=r), name="Y")
+    with pytest.raises(InvalidModel, match=r"numbers or symbols, got Y of shape .* - 1, 24"):
+        dynamic.compile(te.create_prim_func([x, w, y]), fx.Dim("T", range(1, 20)), measure=False)
+
+
 @pytest.fixture(scope="module")
 def kernel() -> dynamic.DynamicKernel:
     """Compile a batched dense layer: two dynamic sizes, an input used after the product, and a packed weight."""
@@ -280,6 +349,8 @@ def test_inputs_of_invalid_types_raise(kernel: dynamic.DynamicKernel) -> None:
         kernel(good[0].double(), *good[1:])
     with pytest.raises(InputMismatch, match="input 'X' is a list"):
         kernel([0.0], *good[1:])  # type: ignore[arg-type]
+    with pytest.raises(InputMismatch, match="input 'X' is sparse or nested"):
+        kernel(good[0].to_sparse(), *good[1:])
 
 
 @pytest.mark.parametrize(

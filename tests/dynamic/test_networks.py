@@ -18,6 +18,7 @@ from felixlike.errors import (
     InvalidModel,
     InvalidOption,
     InvalidShape,
+    VerificationFailed,
     WrongContext,
 )
 
@@ -435,3 +436,108 @@ def test_values_may_depend_on_a_size_alone() -> None:
     for size in (1, 7, 32):
         x = torch.randn(2, size)
         torch.testing.assert_close(fast(x), _Counted()(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_dimension_may_have_one_size(size: int) -> None:
+    model = torch.nn.Linear(8, 24).eval()
+    fast = fx.optimize(model, ((2, fx.Dim("T", [size]), 8),), rounds=0, progress=False)
+    x = torch.randn(2, size, 8)
+    torch.testing.assert_close(fast(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputMismatch, match=f"T is {size + 1} .*{size} to {size}"):
+        fast(torch.randn(2, size + 1, 8))
+
+
+class _Branching(torch.nn.Module):
+    """A model that computes something else where a condition on its two sizes holds."""
+
+    def __init__(self, condition: Callable[[int, int], bool]) -> None:
+        super().__init__()
+        self.condition = condition
+
+    def forward(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        scores = queries @ keys.transpose(0, 1)
+        return scores * 2 if self.condition(queries.shape[0], keys.shape[0]) else scores
+
+
+@pytest.mark.parametrize(
+    ("condition", "least", "words"),
+    [
+        (lambda t, s: t == 1 < s, 1, r"at T = 1, S = \d"),
+        (lambda t, s: t > s, 1, r"at T = \d, S = \d"),
+        (lambda t, s: t == s, 8, "at T = 8, S = 8"),
+    ],
+    ids=["one query", "more queries than keys", "as many"],
+)
+def test_branches_that_the_export_did_not_take_are_noticed(
+    condition: Callable[[int, int], bool], least: int, words: str
+) -> None:
+    """torch.export takes sizes as larger than 1, and forgets conditions on several sizes."""
+    t, s = fx.Dim("T", range(1, 17)), fx.Dim("S", range(least, 33))
+    with pytest.raises(VerificationFailed, match=words):
+        fx.optimize(_Branching(condition), ((t, 8), (s, 8)), rounds=0, progress=False)
+
+
+class _Picked(torch.nn.Module):
+    def forward(self, x: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x[i, j], x[:, j], x[..., j, i], x.gather(1, j.abs()[:, None, None].expand(-1, -1, 8))
+
+
+def test_indices_of_dynamic_axes_count_from_the_end() -> None:
+    example = torch.tensor([0, 1])
+    examples = (torch.randn(2, 6, 8), example, example)
+    sizes = ({1: fx.Dim("T", range(2, 33))}, None, None)
+    fast = fx.optimize(_Picked(), examples, rounds=0, progress=False, dynamic_shapes=sizes)
+    for size in (2, 7, 32):
+        x, i, j = torch.randn(2, size, 8), torch.tensor([1, -2]), torch.tensor([-1, size - 2])
+        for got, want in zip(fast(x, i, j), _Picked()(x, i, j), strict=True):
+            torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+class _Even(torch.nn.Module):
+    """A model that torch.export takes for an even number of rows only."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, 2, 4).sum(1) if x.shape[0] % 2 == 0 else x
+
+
+def test_sizes_that_a_program_was_not_exported_for_raise(tmp_path: Path) -> None:
+    """Only a program's own checks know of the condition, whose other branch is not in it."""
+    program = torch.export.export(_Even(), (torch.randn(6, 4),), dynamic_shapes=({0: torch.export.Dim.AUTO(max=20)},))
+    fast = fx.optimize(program, rounds=0, progress=False)
+    fast.save(tmp_path / "model.fx")
+    for model in (fast, fx.load(tmp_path / "model.fx")):
+        for size in (2, 4, 20):
+            x = torch.randn(size, 4)
+            torch.testing.assert_close(model(x), _Even()(x))
+        with pytest.raises(InputMismatch, match=r"exported for sizes with .* % 2.* == 0, but got \w+ = 5"):
+            model(torch.randn(5, 4))
+
+
+class _Ranges(torch.nn.Module):
+    """Ranges that end at a size, slices that begin at one, and dimensions that a squeeze keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(64, 8))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        size = x.shape[1]
+        falling = torch.arange(size - 1, -1, -1)
+        return (
+            x + falling[:, None],
+            x + self.table[-size:],
+            x.squeeze(0),
+            x[..., :1].squeeze(),
+            torch.arange(size, 0, -1),
+        )
+
+
+def test_ranges_slices_and_squeezes_follow_a_size() -> None:
+    model = _Ranges().eval()
+    batch = fx.Dim("B", range(2, 5))
+    fast = fx.optimize(model, ((batch, fx.Dim("T", range(2, 33)), 8),), rounds=0, progress=False)
+    for size in (2, 5, 32):
+        x = torch.randn(3, size, 8)
+        for got, want in zip(fast(x), model(x), strict=True):
+            torch.testing.assert_close(got, want.detach())

@@ -136,3 +136,84 @@ def test_models_that_return_a_dynamic_size_are_refused() -> None:
 
     with pytest.raises(InvalidModel, match=r"Counted: .*number that depends on dynamic sizes"):
         fx.optimize(Counted(), ((_T, 4),), rounds=0, progress=False)
+
+
+def _module(sizes: Any, body: Any) -> Any:
+    """Return a Relax module of two tensors with these first sizes and 4 columns."""
+    relax = _tvm.relax
+    builder = relax.BlockBuilder()
+    inputs = [relax.Var(name, relax.TensorType([size, 4], "float32")) for name, size in zip("xy", sizes, strict=True)]
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(body(*inputs)))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def test_symbols_of_one_dim_are_equal() -> None:
+    n, m = (_tvm.tirx.Var(name, "int64") for name in "nm")
+    fast = fx.optimize(_module((n, m), _tvm.relax.op.add), ((_T, 4), (_T, 4)), rounds=0, progress=False)
+    for size in (1, 17, 40):
+        x, y = torch.randn(size, 4), torch.randn(size, 4)
+        _assert_close(fast(x, y), x + y)
+    with pytest.raises(InputMismatch, match="T is 3 in input 'x' and 1 in input 'y'"):
+        fast(torch.zeros(3, 4), torch.zeros(1, 4))
+
+
+def test_sizes_that_do_not_follow_from_the_inputs_raise() -> None:
+    n, m = (_tvm.tirx.Var(name, "int64") for name in "nm")
+    with pytest.raises(InvalidModel, match="main: the sizes of output 0 do not follow"):
+        fx.optimize(_module((n, m), _tvm.relax.op.add), ((_T, 4), (fx.Dim("S", [1, 2]), 4)), rounds=0, progress=False)
+    joined = _module((n, n + 1), lambda x, y: _tvm.relax.op.concat([x, y]))
+    with pytest.raises(InvalidModel, match=r"input 'y' has the size n \+ 1"):
+        fx.optimize(joined, ((_T, 4), (6, 4)), rounds=0, progress=False)
+
+
+def test_negative_indices_of_an_onnx_model_count_from_the_end() -> None:
+    pytest.importorskip("onnx", reason="the model is made with it")
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info
+    inputs = [value("x", TensorProto.FLOAT, ["n", 4]), value("i", TensorProto.INT64, [2, 4])]
+    nodes = [helper.make_node("GatherElements", ["x", "i"], ["y"], axis=0)]
+    graph = helper.make_graph(nodes, "net", inputs, [value("y", TensorProto.FLOAT, [2, 4])])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    example = torch.zeros(2, 4, dtype=torch.int64)
+    fast = fx.optimize(proto, {"x": (_T, 4), "i": example}, rounds=0, progress=False)
+    for size in (3, 40):
+        x, i = torch.randn(size, 4), torch.tensor([[0, -1, 1, -3], [-size, size - 1, 1, 0]])
+        _assert_close(fast(x, i), x.gather(0, i % size))
+
+
+def test_windows_larger_than_the_smallest_size_raise() -> None:
+    pytest.importorskip("onnx", reason="the model is made with it")
+    from onnx import TensorProto, helper, numpy_helper
+
+    value = helper.make_tensor_value_info
+    weight = numpy_helper.from_array(np.ones((2, 3, 5), "float32"), "w")
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    ends = [value("x", TensorProto.FLOAT, [1, 3, "n"])], [value("y", TensorProto.FLOAT, [1, 2, None])]
+    graph = helper.make_graph(nodes, "net", *ends, [weight])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with pytest.raises(InvalidDim, match=r"at T = 1 .*size n - 4 = -3\. let T begin at 4"):
+        fx.optimize(proto, ((1, 3, _T),), rounds=0, progress=False)
+
+
+def test_axes_may_have_no_elements() -> None:
+    """Rows and columns without the first: one row leaves nothing."""
+    relax, n = _tvm.relax, _tvm.tirx.Var("n", "int64")
+    weight = torch.randn(12, 20)
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType([n, 12], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            rows = builder.emit(relax.op.strided_slice(x, [0], [1], [n], assume_inbound=True))
+            product = builder.emit(relax.op.matmul(rows, relax.const(weight.numpy())))
+            scores = builder.emit(relax.op.matmul(rows, builder.emit(relax.op.permute_dims(rows))))
+            out = builder.emit_output(relax.Tuple([product, builder.emit(relax.op.nn.softmax(scores))]))
+        builder.emit_func_output(out)
+    fast = fx.optimize(builder.get(), ((_T, 12),), trials=8, progress=False)
+    for t in (1, 2, 19, 40):
+        x1 = torch.randn(t, 12)
+        product_of_rows, shares = fast(x1)
+        _assert_close(product_of_rows, x1[1:] @ weight)
+        _assert_close(shares, torch.softmax(x1[1:] @ x1[1:].T, -1))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from felixlike import _tvm
+from felixlike._util.torch_compat import is_never_negative
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.known_sizes import size_of
@@ -222,9 +223,25 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
 
 
 def _range(node: Any, importer: Any) -> Any:
-    """Convert aten.arange. TVM infers wrong sizes for negative steps, so these are the negative of a rising range."""
+    """Convert aten.arange. TVM infers wrong sizes for negative steps, so these are the negative of a rising range.
+
+    With a dynamic start or end it is a rising range in reverse order.
+    """
     start, end, step = [*node.args, 1][:3]
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+    if not isinstance(step, int | float):
+        raise UnsupportedOperator(f"TVM cannot import {node.target} with a dynamic step", remedy="use a fixed step")
+    if step < 0 and not (isinstance(start, int | float) and isinstance(end, int | float)):
+        size = size_of(node.meta["val"].shape[0], importer)
+        first = start if isinstance(start, int | float) else size_of(start.meta["val"], importer)
+        if size is None or first is None or isinstance(first, float) or step != int(step):
+            raise UnsupportedOperator(
+                f"TVM cannot import {node.target} with a dynamic range and a negative step",
+                remedy="use a positive step and flip the range",
+            )
+        last = first + (size - 1) * int(step)
+        rising = importer.block_builder.emit(_tvm.relax.op.arange(last, last - size * int(step), -int(step), dtype))
+        return importer.block_builder.emit(_tvm.relax.op.flip(rising, 0))
     if not all(isinstance(number, int | float) for number in (start, end, step)) or step > 0 or dtype == "uint8":
         return importer._arange(node)
     rising = _tvm.relax.op.arange(-start, -end, -step, dtype)
@@ -311,15 +328,28 @@ def _slice(node: Any, importer: Any) -> Any:
     if isinstance(before[axis], int) and isinstance(after[axis], int):
         return importer._slice(node)
     size, whole = size_of(after[axis], importer), size_of(before[axis], importer)
-    if size is None or whole is None or not isinstance(start, int) or step not in ([], [1]):
+    if size is None or whole is None or step not in ([], [1]):
         return importer._slice(node)
-    begin = start
-    if start < 0:
-        if not (end is None or (isinstance(end, int) and end >= sys.maxsize)):
+    begin, ends = start, end is None or (isinstance(end, int) and end >= sys.maxsize)
+    if not isinstance(start, int):
+        begin = size_of(start.meta["val"], importer) if is_never_negative(start.meta["val"]) else -1
+    if begin is None or (isinstance(begin, int) and begin < 0):
+        if not ends:
             return importer._slice(node)
         begin = whole - size  # the slice ends where the dimension ends
     cut = {"axes": [axis % len(before)], "begin": [begin], "end": [begin + size], "assume_inbound": True}
     return importer.block_builder.emit(_tvm.relax.op.strided_slice(importer.env[data], **cut))
+
+
+def _squeezed(node: Any, importer: Any) -> Any:
+    """Convert aten.squeeze, which keeps dimensions of dynamic sizes. TVM would remove them."""
+    data, sizes = importer.env[node.args[0]], node.args[0].meta["val"].shape
+    if all(isinstance(size, int) for size in sizes):
+        return importer._squeeze(node)
+    dims = node.args[1] if len(node.args) > 1 else range(len(sizes))
+    listed = [dims] if isinstance(dims, int) else dims
+    removed = [dim % len(sizes) for dim in listed if isinstance(sizes[dim], int) and sizes[dim] == 1]
+    return importer.block_builder.emit(_tvm.relax.op.squeeze(data, removed)) if removed else data
 
 
 _MOST_FACTORS = 8
@@ -397,6 +427,9 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "scatter_add.default": _scatter,
     "scatter_reduce.two": _scatter_reduce,
     "slice.Tensor": _slice,
+    "squeeze.default": _squeezed,
+    "squeeze.dim": _squeezed,
+    "squeeze.dims": _squeezed,
     run_by_pytorch.__name__: convert,
 }
 """Converters by operator: (node, importer) → value."""

@@ -282,6 +282,8 @@ def _logcumsumexp(x: Any, dim: int) -> Any:
     import torch
 
     size, reach = (x.shape[dim] if x.dim() else 1), 1
+    if not isinstance(size, int):  # the number of steps would be that of the example
+        return NotImplemented
     while reach < size:
         ahead = [0, 0] * (x.dim() - 1 - dim % x.dim()) + [reach, 0]
         x = torch.logaddexp(x, torch.constant_pad_nd(x.narrow(dim, 0, size - reach), ahead, -math.inf))

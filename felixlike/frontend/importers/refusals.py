@@ -116,10 +116,12 @@ def _of_dims(message: str) -> tuple[str, str] | None:
         return None
     _, _, fixes = message.partition("Suggested fixes:")
     possible = "; ".join(line.strip() for line in fixes.partition("\n\n")[0].splitlines() if line.strip())
-    return (
-        f"the model does not support every size of {violated[1]}",
-        f"torch.export suggests {possible}" if possible else "use a fixed size",
-    )
+    guards = re.findall(r"Not all values of (\w+) = (\S+) in .*? satisfy the generated guard (.*?)\.?$", message, re.M)
+    needed = "; ".join(dict.fromkeys(guard.replace(source, name) for name, source, guard in guards))
+    remedy = f"use a range in which {needed}, or a fixed size" if needed else "use a fixed size"
+    if possible:
+        remedy = f"torch.export suggests {possible}"
+    return f"the model does not support every size of {violated[1]}", remedy
 
 
 def _user_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._util.spent import on
-from felixlike._util.torch_compat import pytree, recurrent_shapes, without_left_hooks
+from felixlike._util.torch_compat import assumed_of_sizes, pytree, recurrent_shapes, without_left_hooks
 from felixlike._util.torch_modes import alone, callers_autocast, callers_dtype
 from felixlike._util.wording import advice
 from felixlike.errors import (
@@ -309,6 +309,8 @@ def _convert(
     symbolic.  target, random: as in from_module.
     """
     importer = _tvm.torch_importer()
+    exported = program
+    needed = tuple(assumed_of_sizes(program)) if original is program and dynamic else ()
     specs = input_specs(program, name, dynamic=dynamic)
     drawing = random_operators(program, name, allowed=random)
     with quiet(), callers_dtype(), _tvm.builders_end_their_blocks():
@@ -382,6 +384,8 @@ def _convert(
         orders=orders if any(orders) else (),
         roots=roots,
         mutations=mutations,
+        assumed=tuple(assumed_of_sizes(exported)[len(needed) :]) if dynamic else (),
+        needed=needed,
     )
 
 

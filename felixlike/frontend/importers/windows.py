@@ -16,6 +16,7 @@ import numpy as np
 from felixlike import _tvm
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend.importers.grid_samples import grid_sample
+from felixlike.frontend.rewrites.clamp_lookups import inside
 from felixlike.frontend.rewrites.rewriting import OPAQUE, copy_of
 
 
@@ -39,9 +40,6 @@ def _index(node: Any, importer: Any) -> Any:
     """
     op, emit = _tvm.relax.op, importer.block_builder.emit
     data = importer.env[node.args[0]]
-    read = [node.args[0], *(index for index in node.args[1] if index is not None)]
-    if not all(isinstance(size, int) for part in read for size in part.meta["val"].shape):
-        return importer._index_tensor(node)
     rank = len(importer.shape_of(data))
     by_dim = {dim: importer.env[index] for dim, index in enumerate(node.args[1]) if index is not None}
     indexed, others = [*by_dim], [dim for dim in range(rank) if dim not in by_dim]
@@ -49,10 +47,13 @@ def _index(node: Any, importer: Any) -> Any:
         return emit(op.take(data, by_dim[indexed[0]], axis=indexed[0]))
     wide = max(len(importer.shape_of(index)) for index in by_dim.values())
     indices = []
-    for dim, raw_index in by_dim.items():
-        extent = _tvm.relax.const(int(importer.shape_of(data)[dim]), str(raw_index.ty.dtype))
-        index = emit(op.floor_mod(raw_index, extent))  # negative ones count from the end, bad ones stay in bounds
-        shape = [int(size) for size in importer.shape_of(index)]
+    for dim, raw_index in by_dim.items():  # negative ones count from the end, bad ones stay in bounds
+        size = importer.shape_of(data)[dim]
+        if isinstance(size, _tvm.tirx.IntImm):
+            index = emit(op.floor_mod(raw_index, _tvm.relax.const(int(size), str(raw_index.ty.dtype))))
+        else:
+            index = importer.block_builder.emit_te(inside, raw_index, data, dim, primfunc_name_hint="inside")
+        shape = [*importer.shape_of(index)]
         short = wide - len(shape)
         indices.append(emit(op.reshape(index, [*[1] * short, *shape])) if short else index)
     front = [*indexed, *others]

@@ -41,13 +41,30 @@ def _limited(call: Any, known: Bindings, rewriter: Rewriter) -> Any:
     data, indices, *rest = call.args
     size: Any = shape(data)[int(call.attrs.axis)]
     spread = known.value(indices)
-    if not isinstance(size, int) or not size:
+    if isinstance(size, int) and not size:
         return None
     repeated = operator(spread) == "broadcast_to"
     index = rewriter.new(spread.args[0] if repeated else indices)
-    zero, extent, last = (_tvm.relax.const(number, str(indices.ty.dtype)) for number in (0, size, size - 1))
-    counted = emit(op.where(emit(op.less(index, zero)), emit(op.add(index, extent)), index))
-    inside = emit(op.minimum(emit(op.maximum(counted, zero)), last))
-    inside = emit(op.broadcast_to(inside, shape(indices))) if repeated else inside
-    arguments = [rewriter.new(data), inside, *map(rewriter.new, rest)]
+    if isinstance(size, int):
+        zero, extent, last = (_tvm.relax.const(number, str(indices.ty.dtype)) for number in (0, size, size - 1))
+        counted = emit(op.where(emit(op.less(index, zero)), emit(op.add(index, extent)), index))
+        limited = emit(op.minimum(emit(op.maximum(counted, zero)), last))
+    else:
+        axis = int(call.attrs.axis)
+        limited = emit(rewriter.builder.call_te(inside, index, rewriter.new(data), axis, primfunc_name_hint="inside"))
+    limited = emit(op.broadcast_to(limited, shape(indices))) if repeated else limited
+    arguments = [rewriter.new(data), limited, *map(rewriter.new, rest)]
     return _tvm.relax.Call(call.op, arguments, call.attrs)
+
+
+def inside(indices: Any, data: Any, axis: int) -> Any:
+    """Return the TE tensor of indices that are limited to a dynamic axis of data. Negative ones count from its end."""
+    tirx, dtype = _tvm.tirx, str(indices.dtype)
+    zero, extent = tirx.const(0, dtype), data.shape[axis].astype(dtype)
+
+    def limited(*place: Any) -> Any:
+        index = indices(*place)
+        counted = tirx.Select(index < zero, index + extent, index)
+        return tirx.max(tirx.min(counted, extent - tirx.const(1, dtype)), zero)
+
+    return _tvm.te.compute(indices.shape, limited, name="inside")

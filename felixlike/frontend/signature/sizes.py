@@ -1,4 +1,4 @@
-"""Describe dynamic sizes: the inputs that have them, and their ranges.
+"""Describe dynamic sizes: the inputs that have them, their ranges, and conditions on them.
 
 Input: names for dimensions of tensors, and a range for each name. Output: `Sizes`, which checks tensors and is saved
 as JSON in an artefact.
@@ -6,7 +6,9 @@ as JSON in an artefact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +43,12 @@ class Sizes:
         ranges: (name, minimum, maximum) of each size, in elements.
         inputs: Sizes of the dimensions of each input. Dimensions without a name have the size in the input's spec.
             For the others, the spec holds the maximum.
+        conditions: Conditions that the sizes must fulfil, in Python with their names: "T % 2 == 0".
     """
 
     ranges: tuple[tuple[str, int, int], ...]
     inputs: Places
+    conditions: tuple[str, ...] = ()
 
     def check(self, names: Sequence[str], wanted: Sequence[Sequence[int]], tensors: Sequence[Any], where: str) -> None:
         """Check the shapes of tensors.
@@ -88,10 +92,26 @@ class Sizes:
                         where=where,
                         remedy="pass a size in that range, or optimize the model for more sizes",
                     )
+        broken = self.broken({name: size for name, (size, _) in first_use.items()})
+        if broken is not None:
+            raise InputMismatch(
+                f"the model was exported for sizes with {broken}, but got "
+                + ", ".join(f"{name} = {size}" for name, (size, _) in first_use.items()),
+                where=where,
+                remedy="pass such sizes, or pass the original module to optimize",
+            )
+
+    def broken(self, sizes: Mapping[str, int]) -> str | None:
+        """Return the first condition that sizes, by name, do not fulfil; None if they fulfil all."""
+        return next((condition for condition in self.conditions if not _holds(condition, sizes)), None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the sizes as JSON data."""
-        return {"ranges": [list(r) for r in self.ranges], "inputs": [list(places) for places in self.inputs]}
+        return {
+            "ranges": [list(r) for r in self.ranges],
+            "inputs": [list(places) for places in self.inputs],
+            "conditions": list(self.conditions),
+        }
 
     @staticmethod
     def from_json(data: Any, shapes: Sequence[Sequence[int]]) -> Sizes:
@@ -111,7 +131,11 @@ class Sizes:
             ranges = tuple((_text(name), _size(least), _size(most)) for name, least, most in data["ranges"])
             inputs = tuple(tuple(None if p is None else _text(p) for p in places) for places in data["inputs"])
             terms = [[None if p is None else read_size(p) for p in places] for places in inputs]
-        except (KeyError, TypeError, ValueError):
+            conditions = tuple(map(_text, data.get("conditions", ())))  # none in files of earlier versions
+            sizes = {name: least for name, least, _ in ranges}
+            for condition in conditions:
+                _holds(condition, sizes)
+        except (KeyError, RecursionError, SyntaxError, TypeError, ValueError):
             raise InvalidArtefact("the dynamic sizes are malformed") from None
         most_of: Mapping[str, int] = {name: most for name, _, most in ranges}
         matches = len(inputs) == len(shapes) and all(
@@ -121,7 +145,58 @@ class Sizes:
         )
         if not matches or any(least > most for _, least, most in ranges):
             raise InvalidArtefact("the dynamic sizes do not match the inputs")
-        return Sizes(ranges, inputs)
+        return Sizes(ranges, inputs, conditions)
+
+
+def _holds(condition: str, sizes: Mapping[str, int]) -> bool:
+    """Return whether a condition holds for sizes, or has no value, as after a division by 0.
+
+    Raises SyntaxError, and ValueError and KeyError as `_value` does.
+    """
+    try:
+        return bool(_value(ast.parse(condition, mode="eval").body, sizes))
+    except ArithmeticError:
+        return True
+
+
+_OPERATORS: dict[type, Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.USub: operator.neg,
+    ast.Not: operator.not_,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
+    """Evaluate whole numbers, names of sizes, arithmetic and comparisons, as a file may have any text.
+
+    Raises ValueError for anything else, KeyError for another name, ArithmeticError for a division by 0.
+    """
+    match node:
+        case ast.Constant(value=int() as number):
+            return number
+        case ast.Name(id=name):
+            return sizes[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return int(_OPERATORS[type(op)](_value(left, sizes), _value(right, sizes)))
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
+            return int(_OPERATORS[type(op)](_value(operand, sizes)))
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATORS:
+            return int(_OPERATORS[type(op)](_value(left, sizes), _value(right, sizes)))
+        case ast.BoolOp(op=op, values=values):
+            join = all if isinstance(op, ast.And) else any
+            return int(join(_value(value, sizes) for value in values))
+        case _:
+            raise ValueError(f"expected arithmetic, got {ast.unparse(node)!r}")
 
 
 def _text(value: Any) -> str:
