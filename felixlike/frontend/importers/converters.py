@@ -6,9 +6,11 @@ Input: a node of an ExportedProgram's graph and TVM's importer. Output: the Rela
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from felixlike import _tvm
+from felixlike._util.torch_compat import is_contiguous
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.known_sizes import size_of
@@ -357,6 +359,37 @@ def _full(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(_tvm.relax.op.broadcast_to(constant, shape))
 
 
+def _copy(node: Any, importer: Any) -> Any:
+    """Convert aten.copy: the second operand with the dtype and shape of the first.
+
+    TVM's importer also puts it in place of the first, which other operators may still read.
+    """
+    op, emit = _tvm.relax.op, importer.block_builder.emit
+    old, new = (importer.env[argument] for argument in node.args[:2])
+    if str(new.ty.dtype) != str(old.ty.dtype):
+        new = emit(op.astype(new, str(old.ty.dtype)))
+    shape = importer.shape_of(old)
+    return new if _tvm.structural_equal(shape, importer.shape_of(new)) else emit(op.broadcast_to(new, shape))
+
+
+def _strided(node: Any, importer: Any) -> Any:
+    """Convert aten.as_strided of a whole contiguous tensor. TVM's importer reads views as if they were such."""
+    source = node.args[0].meta["val"]
+    if not is_contiguous(source) or source.storage_offset() != 0:
+        raise UnsupportedOperator(
+            f"{node.target} reads the memory that a view is part of",
+            remedy="copy the view first: x.clone(memory_format=torch.contiguous_format)",
+        )
+    return importer._as_strided(node)
+
+
+def _branches(node: Any, importer: Any) -> Any:
+    """Convert torch.cond. TVM's importer leaves out converters of ours for the operators in its branches."""
+    own = set(importer.convert_map)  # those of all operators that a program calls
+    importer._translate_fx_graph = partial(importer._translate_fx_graph, custom_ops=own)
+    return importer._cond(node)
+
+
 CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     **ATTENTION,
     **POOLING,
@@ -376,6 +409,9 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "any.dim": _any,
     "any.dims": _any,
     "arange.start_step": _range,
+    "as_strided.default": _strided,
+    "cond": _branches,
+    "copy.default": _copy,
     "div.Tensor_mode": _rounded_quotient,
     "floor_divide.default": _division("floor_divide"),
     "fmod.Scalar": _division("mod"),

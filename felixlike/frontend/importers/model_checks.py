@@ -5,6 +5,7 @@ from typing import Any
 from felixlike._util.torch_compat import is_fake
 from felixlike.errors import InvalidModel, UnsupportedOperator
 from felixlike.frontend.importers.dtypes import check_tensor
+from felixlike.frontend.importers.graphs import graphs_of
 
 _QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 """Modules of layers whose weights are packed for PyTorch's own quantised kernels."""
@@ -64,7 +65,7 @@ def check_state(program: Any, where: str) -> None:
 
 def check_operators(program: Any, known: set[str], where: str, *, dynamic: bool) -> None:
     """Raise UnsupportedOperator for operators that TVM's importer lacks or whose output shape depends on values."""
-    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    nodes = [node for graph in graphs_of(program) for node in graph.nodes if node.op == "call_function"]
     missing = sorted({str(node.target) for node in nodes if node.target.__name__ not in known})
     if "felixlike.run.default" in missing:
         raise UnsupportedOperator(

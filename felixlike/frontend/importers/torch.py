@@ -31,6 +31,7 @@ from felixlike.frontend.importers.autocast import restore_casts, under_autocast
 from felixlike.frontend.importers.converters import CONVERTERS
 from felixlike.frontend.importers.dtypes import check_dtypes, with_right_types
 from felixlike.frontend.importers.embedding_bags import bag_converters
+from felixlike.frontend.importers.graphs import graphs_of
 from felixlike.frontend.importers.input_shapes import (
     Example,
     Given,
@@ -415,4 +416,5 @@ def _copy(tensor: Any) -> Any:
 
 def _operators(program: Any) -> set[str]:
     """Return the names of the operators that a program calls."""
-    return {node.target.__name__ for node in program.graph.nodes if node.op == "call_function"}
+    nodes = [node for graph in graphs_of(program) for node in graph.nodes]
+    return {node.target.__name__ for node in nodes if node.op == "call_function"}
