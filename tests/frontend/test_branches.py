@@ -26,8 +26,7 @@ _BRANCHES: dict[str, tuple[_Branch, _Branch, Tensor]] = {
     "sums of booleans": (lambda x: (x > 0).sum(1).float(), lambda x: x.sum(1).float(), _INTEGERS),
     "factors": (torch.selu, lambda x: x.abs() * 2, _FLOATS),
     "truth of numbers": (lambda x: x.any(1).float(), lambda x: x.amax(1).float(), _INTEGERS - 20),
-    "indices": (lambda x: x[:, torch.tensor([-2, 3])], lambda x: x[:, :2], _FLOATS),
-    "a falling range": (lambda x: x + torch.arange(6, 0, -1), lambda x: x, _FLOATS),
+    "a falling range": (lambda x: x + torch.arange(6, 0, -1), lambda x: x * 2, _FLOATS),
     "float64": (lambda x: (x / 3) @ x.t(), lambda x: x @ x.t(), _FLOATS.double()),
     "float16": (lambda x: (x * 30000).sum(1) / 30000, lambda x: x.sum(1), _FLOATS.abs().half()),
     "bfloat16": (lambda x: (x @ x.t()).softmax(1)[:, :1] + x, lambda x: x.softmax(1), _FLOATS.bfloat16()),
@@ -50,10 +49,12 @@ def test_both_branches_match_pytorch(name: str) -> None:
     model = _chosen(first, second)
     compiled: Any = compile_model(import_model(model, (-torch.ones(1), x)))
     for number in (torch.ones(1), -torch.ones(1)):
-        torch.testing.assert_close(compiled(number, x), model(number, x))
+        wanted = model(number, x)
+        error = {"rtol": 0.02, "atol": 0.02} if x.dtype is torch.bfloat16 else {}
+        torch.testing.assert_close(compiled(number, x), wanted, **error)
 
 
 def test_operators_of_branches_are_refused_by_name() -> None:
-    model = _chosen(lambda x: torch.fft.fft(x).real, lambda x: x)
-    with pytest.raises(UnsupportedOperator, match="_fft_r2c"):
+    model = _chosen(torch.special.i0, lambda x: x * 2)
+    with pytest.raises(UnsupportedOperator, match="i0"):
         import_model(model, (torch.ones(1), _FLOATS))

@@ -239,8 +239,9 @@ def _group_norm(node: Any, importer: Any) -> Any:
 
     data, weight, bias, _, channels, _, groups, epsilon = node.args
     x = importer.env[data]
+    dtype = str(x.ty.dtype)
     scale, shift = (
-        _tvm.relax.const(np.full(channels, value, str(x.ty.dtype))) if argument is None else importer.env[argument]
+        _tvm.relax.const(np.full(channels, value, dtype), dtype) if argument is None else importer.env[argument]
         for argument, value in ((weight, 1), (bias, 0))
     )
     axes = list(range(2, len(importer.shape_of(x))))
@@ -326,15 +327,20 @@ def _slice(node: Any, importer: Any) -> Any:
 
 _MOST_FACTORS = 8
 """Largest exponent that becomes products."""
+_ROOT = 0.5
+"""Exponent of square roots. They are NaN for -inf in PyTorch, unlike other powers."""
 
 
 def _power(node: Any, importer: Any) -> Any:
-    """Convert aten.pow with a small whole exponent to products, as PyTorch does.
+    """Convert aten.pow with a small whole exponent to products, and with one half to a root, as PyTorch does.
 
     TVM calls a function for every element.
     """
     relax, emit = _tvm.relax, importer.block_builder.emit
     base, exponent = node.args
+    if exponent in (_ROOT, -_ROOT):
+        root = emit(relax.op.sqrt(importer.env[base]))
+        return root if exponent > 0 else emit(relax.op.divide(relax.const(1.0, str(root.ty.dtype)), root))
     if not isinstance(exponent, int | float) or not 1 < exponent <= _MOST_FACTORS or exponent != int(exponent):
         return importer._pow(node)
     data = importer.env[base]

@@ -65,8 +65,8 @@ from felixlike.frontend.importers.randomness import random_operators
 from felixlike.frontend.importers.recurrent import recurrent_converters
 from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
-from felixlike.frontend.importers.zero_factors import with_zero_factors
 from felixlike.frontend.rewrites.layers import Recorder
+from felixlike.frontend.rewrites.zero_factors import with_zero_factors
 from felixlike.frontend.signature.layouts import output_orders, output_roots, with_outputs_in_memory_order
 from felixlike.frontend.signature.nesting import TENSOR
 from felixlike.frontend.signature.signature import Parameter, Signature, parameters_of
