@@ -328,17 +328,17 @@ def _slice(node: Any, importer: Any) -> Any:
 _MOST_FACTORS = 8
 """Largest exponent that becomes products."""
 _ROOT = 0.5
-"""Exponent of square roots. They are NaN for -inf in PyTorch, unlike other powers."""
+"""Exponent of square roots. In float64, they are NaN for -inf in PyTorch, unlike other powers."""
 
 
 def _power(node: Any, importer: Any) -> Any:
-    """Convert aten.pow with a small whole exponent to products, and with one half to a root, as PyTorch does.
+    """Convert aten.pow with a small whole exponent to products, and with one half in float64 to a root, as PyTorch does.
 
     TVM calls a function for every element.
     """
     relax, emit = _tvm.relax, importer.block_builder.emit
     base, exponent = node.args
-    if exponent in (_ROOT, -_ROOT):
+    if exponent in (_ROOT, -_ROOT) and str(importer.env[base].ty.dtype) == "float64":
         root = emit(relax.op.sqrt(importer.env[base]))
         return root if exponent > 0 else emit(relax.op.divide(relax.const(1.0, str(root.ty.dtype)), root))
     if not isinstance(exponent, int | float) or not 1 < exponent <= _MOST_FACTORS or exponent != int(exponent):

@@ -1,7 +1,7 @@
 """Let TVM compute constants as models compute other values: NaN and infinities are kept.
 
-TVM's FoldConstant builds a kernel for each operator of constants by a function of its registry, and without the passes of
-`codegen/pipeline.py`. A maximum of constants lost NaN, and that of -inf was the smallest finite number.
+TVM's FoldConstant builds a kernel for each operator of constants by a function of its registry, and without the passes
+of `codegen/pipeline.py`. A maximum of constants lost NaN, and that of -inf was the smallest finite number.
 """
 
 from __future__ import annotations
