@@ -312,6 +312,8 @@ def _slice(node: Any, importer: Any) -> Any:
     start = 0 if start is None else start
     before, after = data.meta["val"].shape, node.meta["val"].shape
     if isinstance(before[axis], int) and isinstance(after[axis], int):
+        if after[axis] == 0:  # for which TVM may infer a negative size
+            node.args = (data, axis, 0, 0)
         return importer._slice(node)
     size, whole = size_of(after[axis], importer), size_of(before[axis], importer)
     if size is None or whole is None or not isinstance(start, int) or step not in ([], [1]):
@@ -363,6 +365,19 @@ def _full(node: Any, importer: Any) -> Any:
     dtype = str(result.dtype).removeprefix("torch.")
     constant = _tvm.relax.const(value, dtype)
     return importer.block_builder.emit(_tvm.relax.op.broadcast_to(constant, shape))
+
+
+def _slice_scatter(node: Any, importer: Any) -> Any:
+    """Convert aten.slice_scatter. TVM's importer does not limit a start before the first element."""
+    data, source, *given = node.args
+    dim, *bounds = (*given, *(0, None, None, 1)[len(given) :])
+    size = data.meta["val"].shape[dim]
+    if all(number is None or isinstance(number, int) for number in (size, *bounds)):
+        start, end, step = slice(*bounds).indices(size)
+        if end <= start:
+            return importer.env[data]
+        node.args = (data, source, dim, start, end, step)
+    return importer._slice_scatter(node)
 
 
 def _copy(node: Any, importer: Any) -> Any:
@@ -439,6 +454,7 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "scatter_add.default": _scatter,
     "scatter_reduce.two": _scatter_reduce,
     "slice.Tensor": _slice,
+    "slice_scatter.default": _slice_scatter,
     run_by_pytorch.__name__: convert,
 }
 """Converters by operator: (node, importer) → value."""
