@@ -50,6 +50,17 @@ def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = 
     return ExportFailed(f"torch.export failed: {first_line(error)}", where=where, remedy=remedy)
 
 
+def decomposition_error(error: Exception, name: str) -> ExportFailed:
+    """Return the error for a failure to decompose an exported program.  name: the model's."""
+    if "expected compiled_fn to be GraphModule" not in str(error):
+        return ExportFailed(first_line(error), where=name)
+    return ExportFailed(
+        "it changes tensors that share memory with others, such as two buffers, which torch.export does not support",
+        where=name,
+        remedy="give each tensor memory of its own: x.clone()",
+    )
+
+
 def check_indices(program: Any) -> None:
     """Raise TypeError if an embedding is looked up by floating-point numbers, which PyTorch before 2.13 exports."""
     import torch

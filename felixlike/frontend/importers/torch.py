@@ -63,7 +63,7 @@ from felixlike.frontend.importers.promotion import promote
 from felixlike.frontend.importers.pytorch_regions import note_of, outline, without_effects
 from felixlike.frontend.importers.randomness import random_operators
 from felixlike.frontend.importers.recurrent import recurrent_converters
-from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
+from felixlike.frontend.importers.refusals import check_indices, decomposition_error, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
 from felixlike.frontend.rewrites.layers import Recorder
 from felixlike.frontend.rewrites.zero_factors import with_zero_factors
@@ -324,7 +324,7 @@ def _convert(
                     on_cpu = target is None or kind_of(target).on_host
                     program = decompositions.decomposed(program, kept, on_cpu=on_cpu)
         except Exception as error:
-            raise ExportFailed(first_line(error), where=name) from None
+            raise decomposition_error(error, name) from None
         check_state(program, name)
         without_effects(program)
         mutations = lift_mutations(program, signature.names, [spec.name for spec in specs], where=name)
