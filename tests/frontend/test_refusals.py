@@ -213,3 +213,18 @@ def test_changed_buffers_that_share_memory_are_refused() -> None:
 
     with pytest.raises(ExportFailed, match="it changes tensors that share memory with others"):
         import_model(Views(), (torch.randn(3, 4),))
+
+
+def test_tensors_that_are_kept_without_a_buffer_are_refused() -> None:
+    class Sums(nn.Module):
+        def __init__(self, *, keeps: bool) -> None:
+            super().__init__()
+            self.sum, self.keeps = torch.zeros(4), keeps
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.sum = (self.sum if self.keeps else 0) + x
+            return self.sum * 2
+
+    with pytest.raises(ExportFailed, match=r"it keeps sum from one call to the next.*register_buffer\('sum'"):
+        import_model(Sums(keeps=True), (torch.randn(4),))
+    import_model(Sums(keeps=False), (torch.randn(4),))

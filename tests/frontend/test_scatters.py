@@ -212,7 +212,16 @@ def test_indices_out_of_range_stay_within_the_tensor() -> None:
 
 @pytest.mark.parametrize(
     "place",
-    [slice(-9, 2), slice(-9, 3, 2), slice(3, 1), slice(2, 100), slice(5, 7), slice(1, None, 2), slice(None), slice(0, 0)],
+    [
+        slice(-9, 2),
+        slice(-9, 3, 2),
+        slice(3, 1),
+        slice(2, 100),
+        slice(5, 7),
+        slice(1, None, 2),
+        slice(None),
+        slice(0, 0),
+    ],
 )
 def test_slices_are_read_and_assigned_as_in_pytorch(place: slice) -> None:
     values = -torch.arange(1.0, 1 + X[0][place].numel()).reshape(X[0][place].shape)

@@ -135,7 +135,8 @@ def _with_alpha(operator: Any, x: Any, other: Any, alpha: Any = 1) -> Any:
     if isinstance(alpha, int | float) and alpha == 1:
         return NotImplemented
     if isinstance(other, torch.Tensor):
-        other = other.to(torch.result_type(x, other))  # the type in which PyTorch multiplies
+        dtype = torch.result_type(x, other)
+        return operator(x, (other.to(dtype) * alpha).to(dtype))  # the type in which PyTorch multiplies
     return operator(x, other * alpha)
 
 

@@ -1,9 +1,10 @@
 """Refuse models and programs that cannot be imported, by name and before anything is converted."""
 
+from collections.abc import Collection
 from typing import Any
 
 from felixlike._util.torch_compat import is_fake
-from felixlike.errors import InvalidModel, UnsupportedOperator
+from felixlike.errors import ExportFailed, InvalidModel, UnsupportedOperator
 from felixlike.frontend.importers.dtypes import check_tensor
 from felixlike.frontend.importers.graphs import graphs_of
 
@@ -50,6 +51,22 @@ def check_tensors(model: Any, where: str) -> None:
             )
         if not tensor.is_complex():  # `outline` makes them real
             check_tensor(tensor, what=key, where=where)
+
+
+def check_assigned(program: Any, names: Collection[str], where: str) -> None:
+    """Raise ExportFailed if a program reads a tensor that the model assigns to: it would be the same in each call.
+
+    names: those of the attributes that the model assigns to. Those that it computes anew in each call are no state.
+    """
+    used = {node.name for node in program.graph.find_nodes(op="placeholder") if node.users}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "CONSTANT_TENSOR"]
+    kept = sorted(spec.target for spec in specs if spec.arg.name in used and spec.target in names)
+    if kept:
+        raise ExportFailed(
+            f"it keeps {', '.join(kept)} from one call to the next, which is no buffer",
+            where=where,
+            remedy=f"register it as a buffer: self.register_buffer({kept[0].rpartition('.')[2]!r}, ...)",
+        )
 
 
 def check_state(program: Any, where: str) -> None:

@@ -19,6 +19,10 @@ from felixlike._util.wording import advice
 from felixlike.errors import DynamicControlFlow, ExportFailed, first_line
 
 
+_ASSIGNED = re.compile(r"The tensor attributes? (.+?) (?:was|were) assigned during export")
+"""The beginning of the warning of torch.export about attributes that are no buffers."""
+
+
 def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = False) -> ExportFailed:
     """Return the error for a failure of torch.export.
 
@@ -147,6 +151,21 @@ def _user_line(error: Exception) -> str:
         return ""
     last = frames[-1]
     return f"{Path(last.filename).name}:{last.lineno} in {last.name}: {last.line}"
+
+
+@contextlib.contextmanager
+def assigned() -> Iterator[set[str]]:
+    """Collect the names of the tensors that a model assigns to attributes of its own while it is exported.
+
+    PyTorch only warns of them. Warnings inside the context are suppressed.
+    """
+    names: set[str] = set()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield names
+    for warning in caught:
+        if (found := _ASSIGNED.match(str(warning.message))) is not None:
+            names.update(name.removeprefix("self.") for name in found[1].split(", "))
 
 
 class _WithoutTorch(io.TextIOBase):

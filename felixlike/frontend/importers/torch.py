@@ -46,6 +46,7 @@ from felixlike.frontend.importers.input_shapes import (
 from felixlike.frontend.importers.known_sizes import with_known_sizes
 from felixlike.frontend.importers.low_precision import in_single_precision
 from felixlike.frontend.importers.model_checks import (
+    check_assigned,
     check_kind,
     check_operators,
     check_state,
@@ -63,7 +64,7 @@ from felixlike.frontend.importers.promotion import promote
 from felixlike.frontend.importers.pytorch_regions import note_of, outline, without_effects
 from felixlike.frontend.importers.randomness import random_operators
 from felixlike.frontend.importers.recurrent import recurrent_converters
-from felixlike.frontend.importers.refusals import check_indices, decomposition_error, export_error, quiet
+from felixlike.frontend.importers.refusals import assigned, check_indices, decomposition_error, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
 from felixlike.frontend.rewrites.layers import Recorder
 from felixlike.frontend.rewrites.zero_factors import with_zero_factors
@@ -168,7 +169,7 @@ def export_module(
     tensors = tuple(value.value() for value in args)
     named = {key: value.value() for key, value in kwargs.items()}
     signature = Signature.of_call(parameters, tensors, named)
-    with evaluating(model), callers_dtype(), quiet(), recurrent_shapes(), without_left_hooks():
+    with evaluating(model), callers_dtype(), quiet(), recurrent_shapes(), without_left_hooks(), assigned() as names:
         try:
             sizes = None if dynamic is None else _dynamic_sizes(model, args, kwargs, dynamic)
             with on("exporting"):
@@ -176,6 +177,7 @@ def export_module(
             check_indices(program)
         except Exception as error:
             raise export_error(error, name, only_sizes=user_inputs.only_sizes, dims=dynamic is not None) from None
+    check_assigned(program, names, name)
     indices_made = made(example for value in (*args, *kwargs.values()) for example in value.examples)
     examples = tuple(tensors_of((tensors, named)))
     return Exported(
