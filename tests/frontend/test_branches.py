@@ -50,7 +50,7 @@ def test_both_branches_match_pytorch(name: str) -> None:
     compiled: Any = compile_model(import_model(model, (-torch.ones(1), x)))
     for number in (torch.ones(1), -torch.ones(1)):
         wanted = model(number, x)
-        error = {"rtol": 0.02, "atol": 0.02} if x.dtype is torch.bfloat16 else {}
+        error: Any = {"rtol": 0.02, "atol": 0.02} if x.dtype is torch.bfloat16 else {}
         torch.testing.assert_close(compiled(number, x), wanted, **error)
 
 

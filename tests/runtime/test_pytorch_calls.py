@@ -97,7 +97,7 @@ def unpooled(x: Tensor) -> Tensor:
 
 def assigned_afterwards(x: Tensor) -> Tensor:
     doubled = x * 2
-    spectrum = torch.fft.fft(doubled).real
+    spectrum: Tensor = torch.fft.fft(doubled).real
     doubled.copy_(x[0])
     return spectrum + doubled
 

@@ -334,7 +334,7 @@ _ROOT = 0.5
 
 
 def _power(node: Any, importer: Any) -> Any:
-    """Convert aten.pow with a small whole exponent to products, and with one half in float64 to a root, as PyTorch does.
+    """Convert aten.pow with a small whole exponent to products, with one half in float64 to a root, as PyTorch does.
 
     TVM calls a function for every element.
     """
@@ -369,8 +369,8 @@ def _full(node: Any, importer: Any) -> Any:
 
 def _slice_scatter(node: Any, importer: Any) -> Any:
     """Convert aten.slice_scatter. TVM's importer does not limit a start before the first element."""
-    data, source, *given = node.args
-    dim, *bounds = (*given, *(0, None, None, 1)[len(given) :])
+    arguments: list[Any] = [*node.args, *(0, None, None, 1)[len(node.args) - 2 :]]
+    data, source, dim, *bounds = arguments
     size = data.meta["val"].shape[dim]
     if all(number is None or isinstance(number, int) for number in (size, *bounds)):
         start, end, step = slice(*bounds).indices(size)

@@ -18,7 +18,6 @@ from felixlike._util.torch_modes import alone
 from felixlike._util.wording import advice
 from felixlike.errors import DynamicControlFlow, ExportFailed, first_line
 
-
 _ASSIGNED = re.compile(r"The tensor attributes? (.+?) (?:was|were) assigned during export")
 """The beginning of the warning of torch.export about attributes that are no buffers."""
 

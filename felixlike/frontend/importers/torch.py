@@ -18,7 +18,6 @@ from felixlike._util.torch_modes import alone, callers_autocast, callers_dtype
 from felixlike._util.wording import advice
 from felixlike.errors import (
     EmptyModel,
-    ExportFailed,
     InputMismatch,
     InvalidModel,
     InvalidShape,
