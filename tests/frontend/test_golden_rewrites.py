@@ -119,6 +119,11 @@ def with_moved_constants() -> Any:
     return _graph(lambda x: op.matmul(x, op.permute_dims(_weights(4, 8))), (6, 8))
 
 
+def with_zero_factors() -> Any:
+    """A product with the number 0."""
+    return _graph(lambda x: _tvm.relax.op.multiply(x, _tvm.relax.const(0.0, "float32")), (6, 8))
+
+
 def with_channels_last() -> Any:
     """Two convolutions: the permutations at their ends move less than a quarter of what they write."""
     op = _tvm.relax.op.nn
@@ -279,6 +284,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         in_phases,
         with_shared_factors,
         with_moved_constants,
+        with_zero_factors,
         with_channels_last,
         with_fast_convolutions,
         with_even_channels,

@@ -32,6 +32,7 @@ _OF_INTEGERS: dict[str, Callable[[Any], Any]] = {
 }
 
 _OF_BOOLEANS: dict[str, Callable[[Any], Any]] = {
+    "or, with a factor": lambda x: torch.add(x, x.flip(0), alpha=2),
     "sum": lambda x: x.sum(1),
     "running sum": lambda x: x.cumsum(1),
     "and": lambda x: x * x.flip(0),

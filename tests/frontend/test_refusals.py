@@ -4,15 +4,24 @@ import dataclasses
 import logging
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from support.models import Apply
+from torch import Tensor, nn
 
 import felixlike as fx
 from felixlike._util.wording import for_the_command
-from felixlike.errors import DynamicControlFlow, ExportFailed, InvalidModel, InvalidShape, first_line
+from felixlike.errors import (
+    DynamicControlFlow,
+    ExportFailed,
+    InvalidModel,
+    InvalidShape,
+    UnsupportedOperator,
+    first_line,
+)
 from felixlike.frontend import import_model
 from felixlike.frontend.importers.refusals import quiet
 
@@ -182,3 +191,40 @@ def test_buffers_can_be_assigned_after_a_failed_export() -> None:
         import_model(model, (3,))
     model.count = torch.ones(())
     assert float(model.count) == 1
+
+
+@pytest.mark.parametrize("view", [lambda x: x.t(), lambda x: x[1:]])
+def test_the_memory_of_views_is_not_read_in_another_shape(view: Callable[[Tensor], Tensor]) -> None:
+    model = Apply(lambda x: view(x * 2).as_strided((2, 3), (3, 1), 0) + 1)
+    with pytest.raises(UnsupportedOperator, match=r"as_strided.* reads the memory that a view is part of"):
+        import_model(model, (torch.randn(4, 3),))
+
+
+def test_changed_buffers_that_share_memory_are_refused() -> None:
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("rows", torch.zeros(3, 4))
+            self.register_buffer("last", self.get_buffer("rows")[1:])
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.get_buffer("rows").add_(x)
+            return self.get_buffer("last") * 2
+
+    with pytest.raises(ExportFailed, match="it changes tensors that share memory with others"):
+        import_model(Views(), (torch.randn(3, 4),))
+
+
+def test_tensors_that_are_kept_without_a_buffer_are_refused() -> None:
+    class Sums(nn.Module):
+        def __init__(self, *, keeps: bool) -> None:
+            super().__init__()
+            self.sum, self.keeps = torch.zeros(4), keeps
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.sum = (self.sum if self.keeps else 0) + x
+            return self.sum * 2
+
+    with pytest.raises(ExportFailed, match=r"it keeps sum from one call to the next.*register_buffer\('sum'"):
+        import_model(Sums(keeps=True), (torch.randn(4),))
+    import_model(Sums(keeps=False), (torch.randn(4),))

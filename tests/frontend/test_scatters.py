@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from support.models import Apply
 from torch import Tensor
 
+import felixlike as fx
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend import import_model
 from felixlike.frontend.importers.scatters import index_put
@@ -207,3 +208,29 @@ def test_indices_out_of_range_stay_within_the_tensor() -> None:
     compiled = compile_model(import_model(model, (x, inside, y)))
     for got, want in zip(compiled(x, at, y), model(x, inside, y), strict=True):
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        slice(-9, 2),
+        slice(-9, 3, 2),
+        slice(3, 1),
+        slice(2, 100),
+        slice(5, 7),
+        slice(1, None, 2),
+        slice(None),
+        slice(0, 0),
+    ],
+)
+def test_slices_are_read_and_assigned_as_in_pytorch(place: slice) -> None:
+    values = -torch.arange(1.0, 1 + X[0][place].numel()).reshape(X[0][place].shape)
+    model = Apply(lambda x: (assign(place)(x, values), x[place], x + 1))
+    for got, want in zip(compile_model(import_model(model, (X[0],)))(X[0]), model(X[0]), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_a_small_source_is_not_read_out_of_bounds() -> None:
+    model, x, values = Apply(assign(slice(3, 8))), torch.ones(1_000_000, 8), torch.randn(5, 8)
+    fast = fx.optimize(model, (x, values), trials=0, progress=False)
+    assert torch.equal(fast(x, values), model(x, values))

@@ -251,6 +251,8 @@ def test_errors_of_tvms_importer_are_reported(monkeypatch: pytest.MonkeyPatch) -
         lambda x: x.amax(1),
         lambda x: x.amin((0, 2), keepdim=True),
         lambda x: x.amax(),
+        lambda x: x.relu().norm(0, 1),
+        lambda x: torch.linalg.vector_norm(x.relu(), 0, keepdim=True),
         lambda x: x.logsumexp(-1),
         lambda x: x.prod(1, keepdim=True),
         lambda x: (x * 4).to(torch.int32).prod(2),
@@ -271,6 +273,9 @@ def test_reductions_that_the_importer_lacks(function: Any) -> None:
     "function",
     [
         torch.exp2,
+        lambda x: nn.functional.group_norm(x.double(), 3),
+        lambda x: torch.where(x > 0, x.bfloat16(), (x * 2).bfloat16()) - 1,
+        lambda x: x.bfloat16().masked_fill(x > 1, 0.5).float(),
         nn.functional.elu,
         nn.functional.selu,
         lambda x: nn.functional.celu(x, 0.7),

@@ -59,6 +59,9 @@ _ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
     "sign of the product with 0": lambda x: 1 / (x * 0.0),
     "times -0": lambda x: 1 / (x * -0.0),
     "times a tensor that is 0": lambda x: x * torch.tensor(0.0),
+    "leaky relu without a slope": lambda x: functional.leaky_relu(x, 0.0),
+    "difference of multiples": lambda x: x * 3 - x * 2,
+    "root as a power in float64": lambda x: (x.double() ** 0.5).float() - (x.double() ** -0.5).float(),
     "a tensor that is -0 times": lambda x: 1 / (torch.tensor(-0.0) * x),
     "an element times 0": lambda x: x[0, 0] * 0,
     "by 0": lambda x: x / 0.0,
@@ -106,10 +109,13 @@ _POOLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def _parts(value: Any) -> tuple[torch.Tensor, ...]:
+    return (value,) if isinstance(value, torch.Tensor) else tuple(value)
+
+
 def _assert_matches_pytorch(function: Callable[[Any], Any], x: torch.Tensor) -> None:
-    outputs, expected = compile_model(import_model(Apply(function), (x,)))(x), function(x)
-    pairs = [(outputs, expected)] if isinstance(expected, torch.Tensor) else zip(outputs, expected, strict=True)
-    for got, want in pairs:
+    outputs = compile_model(import_model(Apply(function), (x,)))(x)
+    for got, want in zip(_parts(outputs), _parts(function(x)), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
@@ -130,6 +136,22 @@ def test_expressions_are_not_simplified_as_those_of_real_numbers() -> None:
 @pytest.mark.parametrize("name", _REDUCTIONS)
 def test_reductions_match_pytorch(name: str) -> None:
     _assert_matches_pytorch(_REDUCTIONS[name], _ROWS)
+
+
+def test_a_factor_that_is_computed_as_0() -> None:
+    _assert_matches_pytorch(lambda x: (x * torch.zeros(()), x * (torch.ones(()) - 1)), _ROWS)
+
+
+def test_constants_match_pytorch() -> None:
+    functions = [*_ELEMENTWISE.values(), *_NOT_REAL.values(), *_REDUCTIONS.values()]
+    constants = [part for function in functions for part in _parts(function(_ROWS))]
+
+    def of_constants(x: Any) -> Any:
+        return (x + 1, *(part for function in functions for part in _parts(function(_ROWS))))
+
+    _, *outputs = compile_model(import_model(Apply(of_constants), (_ROWS,)))(_ROWS)
+    for got, want in zip(outputs, constants, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", _POOLS)

@@ -95,7 +95,15 @@ def unpooled(x: Tensor) -> Tensor:
     return functional.max_unpool2d(maxima + 1, places, [2, 2])
 
 
+def assigned_afterwards(x: Tensor) -> Tensor:
+    doubled = x * 2
+    spectrum: Tensor = torch.fft.fft(doubled).real
+    doubled.copy_(x[0])
+    return spectrum + doubled
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "a tensor that is assigned to afterwards": (assigned_afterwards, (3, 5)),
     "FNet": (lambda x: torch.fft.fft(torch.fft.fft(x.relu(), dim=-1), dim=-2).real + x, (2, 6, 8)),
     "n-dimensional": (lambda x: torch.fft.ifftn(torch.fft.fftn(x + 1) * 1j).imag.relu(), (2, 4, 6)),
     "phase": (lambda x: torch.polar(x.abs(), torch.angle(torch.fft.fft(x))).imag + 1, (3, 5)),

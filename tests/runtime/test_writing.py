@@ -195,3 +195,20 @@ def test_overlap_is_found_by_elements() -> None:
     assert not overlapping([x[3:], x[:3]], [0, 1])
     assert not overlapping([x, x, torch.zeros(3)], [2])
     assert not overlapping([x[:0], x], [1])
+
+
+def test_buffers_whose_dimensions_are_permuted_in_memory() -> None:
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("sum", torch.arange(24.0).reshape(3, 8).t())
+            self.register_buffer("image", torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.get_buffer("image").mul_(0.5)
+            self.get_buffer("sum").add_(x)
+            return self.get_buffer("sum") * 2 + self.get_buffer("image").sum()
+
+    model = Sums().eval()
+    fast = fx.optimize(model, (torch.randn(8, 3),), trials=0, progress=False)
+    _same_calls(fast, model, [(torch.randn(8, 3),) for _ in range(3)])

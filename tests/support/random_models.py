@@ -39,6 +39,7 @@ RANDOM: dict[str, Callable[[Layer, Tensor], Any]] = {
     "rrelu": lambda _, x: functional.rrelu(x, training=True),
     "exponential_": lambda _, x: functional.gumbel_softmax(x),
     "uniform_": lambda _, x: x + torch.empty_like(x).uniform_(),
+    "bernoulli_": lambda _, x: x.clone().bernoulli_(0.0),
     "binomial": lambda _, x: torch.binomial(torch.ones_like(x) * 4, x.sigmoid()),
     "normal": lambda _, x: torch.normal(x, 1.0),
     "multinomial": lambda _, x: torch.multinomial(x.sigmoid(), 2),

@@ -81,6 +81,9 @@ def bits_of(value: TirExpr, rounded: _Rounded | None = None) -> TirExpr:
 
     `rounded` gives those of a float32 number. If it is None, they are computed by arithmetic.
     """
+    if isinstance(value, _tvm.tirx.Select):
+        choices = (bits_of(choice, rounded) for choice in (value.true_value, value.false_value))
+        return _tvm.tirx.Select(value.condition, *choices)
     if str(getattr(getattr(value, "op", None), "name", "")) == "prim.if_then_else":
         test, *choices = value.args
         return _tvm.tirx.if_then_else(test, *(bits_of(choice, rounded) for choice in choices))
@@ -118,7 +121,7 @@ def _converted(cast: TirExpr) -> TirExpr:
 
 def _widened(value: TirExpr) -> TirExpr:
     """Convert bfloat16 to float32."""
-    bits = _tvm.tirx.reinterpret("uint16", value).astype("uint32") << _tvm.tirx.const(16, "uint32")
+    bits = bits_of(value).astype("uint32") << _tvm.tirx.const(16, "uint32")
     return _tvm.tirx.reinterpret("float32", bits)
 
 

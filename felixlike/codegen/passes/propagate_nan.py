@@ -11,6 +11,7 @@ is NaN), at no cost. A maximum of two unknowns takes one more comparison and ble
 the one compared with itself, so the dependence from step to step is longer by only one blend.
 """
 
+import itertools
 import math
 from typing import Any
 
@@ -37,8 +38,9 @@ def from_infinity(module: Module) -> Module:
 def keep_rounding(module: Module) -> Module:
     """Return the IRModule with float expressions in forms that TVM's simplifier, which later passes use, leaves alone.
 
-    It takes floats for real numbers: (x + y) - x becomes y, x - x 0, x = x true, not (x < y) y <= x, and x < y or y <=
-    x true. Such expressions arise where operators are inlined. They depend on rounding, and on infinities and NaN.
+    It takes floats for real numbers: (x + y) - x becomes y, x - x 0, x y - x z x (y - z), x = x true, not (x < y) y <=
+    x, and x < y or y <= x true. Such expressions arise where operators are inlined. They depend on rounding, and on
+    infinities and NaN.
     """
     tirx = _tvm.tirx
     changes = (
@@ -133,14 +135,20 @@ def _extreme_of_itself(node: Node) -> TirExpr:
 
 
 def _difference(node: Node) -> TirExpr:
-    """Replace a - a, (a + b) - b and b - (a + b) by sums with a product, which TVM does not change."""
+    """Replace a - a, (a + b) - b, b - (a + b) and a b - a c by sums with a product, which TVM does not change."""
     if not _is_float(node):
         return node
-    for side, other in ((node.a, node.b), (node.b, node.a)):
-        terms = (side.a, side.b) if isinstance(side, _tvm.tirx.Add) else (side,)
-        if any(_tvm.structural_equal(term, other) for term in terms):
-            return node.a + node.b * _tvm.tirx.const(-1, str(node.ty.dtype))
-    return node
+    first, second = (_parts(side, _tvm.tirx.Add) for side in (node.a, node.b))
+    pairs = [*((term, node.b) for term in first), *((term, node.a) for term in second)]
+    pairs += itertools.product(*(_parts(side, _tvm.tirx.Mul) for side in (node.a, node.b)))
+    if not any(_tvm.structural_equal(one, other) for one, other in pairs):
+        return node
+    return node.a + node.b * _tvm.tirx.const(-1, str(node.ty.dtype))
+
+
+def _parts(value: TirExpr, kind: Any) -> tuple[TirExpr, ...]:
+    """Return the operands of a sum or product, or another value itself."""
+    return (value.a, value.b) if isinstance(value, kind) else (value,)
 
 
 def _joined(node: Node) -> TirExpr:

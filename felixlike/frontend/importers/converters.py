@@ -6,10 +6,11 @@ Input: a node of an ExportedProgram's graph and TVM's importer. Output: the Rela
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._util.torch_compat import is_never_negative
+from felixlike._util.torch_compat import is_contiguous, is_never_negative
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.known_sizes import size_of
@@ -254,8 +255,9 @@ def _group_norm(node: Any, importer: Any) -> Any:
 
     data, weight, bias, _, channels, _, groups, epsilon = node.args
     x = importer.env[data]
+    dtype = str(x.ty.dtype)
     scale, shift = (
-        _tvm.relax.const(np.full(channels, value, str(x.ty.dtype))) if argument is None else importer.env[argument]
+        _tvm.relax.const(np.full(channels, value, dtype), dtype) if argument is None else importer.env[argument]
         for argument, value in ((weight, 1), (bias, 0))
     )
     axes = list(range(2, len(importer.shape_of(x))))
@@ -326,6 +328,8 @@ def _slice(node: Any, importer: Any) -> Any:
     start = 0 if start is None else start
     before, after = data.meta["val"].shape, node.meta["val"].shape
     if isinstance(before[axis], int) and isinstance(after[axis], int):
+        if after[axis] == 0:  # for which TVM may infer a negative size
+            node.args = (data, axis, 0, 0)
         return importer._slice(node)
     size, whole = size_of(after[axis], importer), size_of(before[axis], importer)
     if size is None or whole is None or step not in ([], [1]):
@@ -354,15 +358,20 @@ def _squeezed(node: Any, importer: Any) -> Any:
 
 _MOST_FACTORS = 8
 """Largest exponent that becomes products."""
+_ROOT = 0.5
+"""Exponent of square roots. In float64, they are NaN for -inf in PyTorch, unlike other powers."""
 
 
 def _power(node: Any, importer: Any) -> Any:
-    """Convert aten.pow with a small whole exponent to products, as PyTorch does.
+    """Convert aten.pow with a small whole exponent to products, with one half in float64 to a root, as PyTorch does.
 
     TVM calls a function for every element.
     """
     relax, emit = _tvm.relax, importer.block_builder.emit
     base, exponent = node.args
+    if exponent in (_ROOT, -_ROOT) and str(importer.env[base].ty.dtype) == "float64":
+        root = emit(relax.op.sqrt(importer.env[base]))
+        return root if exponent > 0 else emit(relax.op.divide(relax.const(1.0, str(root.ty.dtype)), root))
     if not isinstance(exponent, int | float) or not 1 < exponent <= _MOST_FACTORS or exponent != int(exponent):
         return importer._pow(node)
     data = importer.env[base]
@@ -387,6 +396,50 @@ def _full(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(_tvm.relax.op.broadcast_to(constant, shape))
 
 
+def _slice_scatter(node: Any, importer: Any) -> Any:
+    """Convert aten.slice_scatter. TVM's importer does not limit a start before the first element."""
+    arguments: list[Any] = [*node.args, *(0, None, None, 1)[len(node.args) - 2 :]]
+    data, source, dim, *bounds = arguments
+    size = data.meta["val"].shape[dim]
+    if all(number is None or isinstance(number, int) for number in (size, *bounds)):
+        start, end, step = slice(*bounds).indices(size)
+        if end <= start:
+            return importer.env[data]
+        node.args = (data, source, dim, start, end, step)
+    return importer._slice_scatter(node)
+
+
+def _copy(node: Any, importer: Any) -> Any:
+    """Convert aten.copy: the second operand with the dtype and shape of the first.
+
+    TVM's importer also puts it in place of the first, which other operators may still read.
+    """
+    op, emit = _tvm.relax.op, importer.block_builder.emit
+    old, new = (importer.env[argument] for argument in node.args[:2])
+    if str(new.ty.dtype) != str(old.ty.dtype):
+        new = emit(op.astype(new, str(old.ty.dtype)))
+    shape = importer.shape_of(old)
+    return new if _tvm.structural_equal(shape, importer.shape_of(new)) else emit(op.broadcast_to(new, shape))
+
+
+def _strided(node: Any, importer: Any) -> Any:
+    """Convert aten.as_strided of a whole contiguous tensor. TVM's importer reads views as if they were such."""
+    source = node.args[0].meta["val"]
+    if not is_contiguous(source) or source.storage_offset() != 0:
+        raise UnsupportedOperator(
+            f"{node.target} reads the memory that a view is part of",
+            remedy="copy the view first: x.clone(memory_format=torch.contiguous_format)",
+        )
+    return importer._as_strided(node)
+
+
+def _branches(node: Any, importer: Any) -> Any:
+    """Convert torch.cond. TVM's importer leaves out converters of ours for the operators in its branches."""
+    own = set(importer.convert_map)  # those of all operators that a program calls
+    importer._translate_fx_graph = partial(importer._translate_fx_graph, custom_ops=own)
+    return importer._cond(node)
+
+
 CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     **ATTENTION,
     **POOLING,
@@ -406,6 +459,9 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "any.dim": _any,
     "any.dims": _any,
     "arange.start_step": _range,
+    "as_strided.default": _strided,
+    "cond": _branches,
+    "copy.default": _copy,
     "div.Tensor_mode": _rounded_quotient,
     "floor_divide.default": _division("floor_divide"),
     "fmod.Scalar": _division("mod"),
@@ -427,6 +483,7 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "scatter_add.default": _scatter,
     "scatter_reduce.two": _scatter_reduce,
     "slice.Tensor": _slice,
+    "slice_scatter.default": _slice_scatter,
     "squeeze.default": _squeezed,
     "squeeze.dim": _squeezed,
     "squeeze.dims": _squeezed,

@@ -64,6 +64,8 @@ def table(*, on_cpu: bool = True) -> Any:
         aten.fmin.default: functools.partial(_extreme_number, "minimum"),
         aten.logcumsumexp.default: _logcumsumexp,
         aten._cdist_forward.default: _distances,
+        aten.leaky_relu.default: _leaky_relu,
+        aten.linalg_vector_norm.default: _norm,
         aten.rrelu_with_noise_functional.default: _rrelu,
         aten.index_put.default: index_put,
         aten.put.default: put,
@@ -133,7 +135,8 @@ def _with_alpha(operator: Any, x: Any, other: Any, alpha: Any = 1) -> Any:
     if isinstance(alpha, int | float) and alpha == 1:
         return NotImplemented
     if isinstance(other, torch.Tensor):
-        other = other.to(torch.result_type(x, other))  # the type in which PyTorch multiplies
+        dtype = torch.result_type(x, other)
+        return operator(x, (other.to(dtype) * alpha).to(dtype))  # the type in which PyTorch multiplies
     return operator(x, other * alpha)
 
 
@@ -289,6 +292,21 @@ def _logcumsumexp(x: Any, dim: int) -> Any:
         x = torch.logaddexp(x, torch.constant_pad_nd(x.narrow(dim, 0, size - reach), ahead, -math.inf))
         reach *= 2
     return x
+
+
+def _leaky_relu(x: Any, slope: float = 0.01) -> Any:
+    """Decompose aten.leaky_relu with the slope 0, where TVM takes the product with it for 0 even if x is NaN."""
+    import torch
+
+    return NotImplemented if slope else torch.where(x > 0, x, x * 0.0)
+
+
+def _norm(x: Any, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Decompose aten.linalg_vector_norm of order 0: the number of elements that are not 0."""
+    if order:
+        return NotImplemented
+    counted = (x != 0).to(dtype or x.dtype)
+    return counted.sum(list(range(x.dim())) if dim is None else dim, keepdim)
 
 
 def _rrelu(

@@ -11,6 +11,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike.errors import InvalidModel, UnsupportedOperator
+from felixlike.frontend.importers.graphs import graphs_of
 from felixlike.frontend.importers.input_shapes import DTYPES
 
 _KNOWN = ", ".join(DTYPES)
@@ -32,7 +33,7 @@ def check_tensor(tensor: Any, *, what: str, where: str) -> None:
 def check_dtypes(program: Any, where: str) -> None:
     """Raise InvalidModel for inputs and constants, and UnsupportedOperator for operators, of unsupported dtypes."""
     inputs = set(program.graph_signature.user_inputs)
-    for node in program.graph.nodes:
+    for node in (node for graph in graphs_of(program) for node in graph.nodes):
         for value in _tensors(node.meta.get("val")):
             if node.op == "placeholder":
                 kind = "input" if node.name in inputs else "constant"

@@ -1,9 +1,8 @@
 """Compute float16 and bfloat16 in float32, as PyTorch does on CPUs.
 
-Input: the graph of an ExportedProgram. Output: the same graph, in which operators on float16 and bfloat16 take
-float32 and round their results. Sums, products and exponentials then have float32's precision and range, and each
-operator rounds once, as PyTorch's kernels do. Operators that only move elements are unchanged. The casts are fused
-into adjacent kernels.
+Input: an ExportedProgram. Output: the same, with operators on float16 and bfloat16 that take float32 and round their
+results. Sums, products and exponentials then have float32's precision and range, and each operator rounds once, as
+PyTorch's kernels do. Operators that only move elements are unchanged. The casts are fused into adjacent kernels.
 
 Results in bfloat16 are not rounded if one operator reads them, or if attention does, as in PyTorch's own kernel for it.
 Outputs, factors of products and what several operators read stay bfloat16. That is at least as precise, and conversions
@@ -16,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from felixlike.frontend.constants import HALF_FACTORS, OWN_ROUNDINGS
+from felixlike.frontend.importers.graphs import graphs_of
 from felixlike.frontend.importers.promotion import cast
 
 _MOVES = {
@@ -23,9 +23,10 @@ _MOVES = {
     *("embedding", "expand", "flip", "gather", "getitem", "index", "index_select", "lift_fresh_copy", "narrow"),
     *("permute", "repeat", "reshape", "roll", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "t"),
     *("transpose", "tril", "triu", "unbind", "unfold", "unsqueeze", "view", "where"),
-    "run_by_pytorch",
+    *("cond", "run_by_pytorch"),
 }
-"""Operators that only move elements, casts, and calls of PyTorch's kernels, which compute in their own precision."""
+"""Operators that only move elements, casts, branches, whose graphs are converted themselves, and calls of PyTorch's
+kernels, which compute in their own precision."""
 
 _VIEWS = {
     *("_unsafe_view", "alias", "clone", "contiguous", "expand", "permute", "reshape", "squeeze", "t", "transpose"),
@@ -55,15 +56,26 @@ _TRANSPOSITIONS = ("permute", "transpose", "t", "expand", "view", "_unsafe_view"
 
 
 def in_single_precision(program: Any) -> list[str]:
-    """Make operators on float16 and bfloat16 work in float32. Modifies the program's graph.
+    """Make operators on float16 and bfloat16 work in float32. Modifies the program's graphs.
 
     Returns the attributes of the function: `HALF_FACTORS` if all attention multiplies factors that were bfloat16, and
     `OWN_ROUNDINGS`.
     """
+    kinds = [_in_single_precision(graph) for graph in graphs_of(program)]
+    in_halves = [factors for factors, _ in kinds if factors is not None]
+    noted = {HALF_FACTORS: bool(in_halves) and all(in_halves), OWN_ROUNDINGS: any(rounds for _, rounds in kinds)}
+    return [name for name, holds in noted.items() if holds]
+
+
+def _in_single_precision(graph: Any) -> tuple[bool | None, bool]:
+    """Make the operators of a graph work in float32.
+
+    Returns whether all its attention multiplies factors that were bfloat16, None without attention, and whether it
+    rounds tensors to bfloat16 itself.
+    """
     import torch
 
     halves = (torch.float16, torch.bfloat16)
-    graph = program.graph
     wide: dict[Any, Any] = {}
     rounded: set[Any] = set()
     rounds = any(map(_rounds, graph.nodes))
@@ -105,7 +117,7 @@ def in_single_precision(program: Any) -> list[str]:
     _remove_unread(graph)
     attention = _attention(graph)
     products = [node for node in attention if _name(node) in _BATCHED]
-    in_halves = bool(products) and all(_had_halves(product, rounded) for product in products)
+    in_halves = all(_had_halves(product, rounded) for product in products) if products else None
     for node in list(graph.nodes):
         if node.op == "call_function" and _is_cast(node) and node.meta["val"].dtype == torch.bfloat16:
             own = node in rounded  # a model's own conversions are left
@@ -113,7 +125,7 @@ def in_single_precision(program: Any) -> list[str]:
             if own:
                 _read_unrounded(last, attention)
     _remove_unread(graph)
-    return [name for name, noted in ((HALF_FACTORS, in_halves), (OWN_ROUNDINGS, rounds)) if noted]
+    return in_halves, rounds
 
 
 def _name(node: Any) -> str:

@@ -1,10 +1,12 @@
 """Refuse models and programs that cannot be imported, by name and before anything is converted."""
 
+from collections.abc import Collection
 from typing import Any
 
 from felixlike._util.torch_compat import is_fake
-from felixlike.errors import InvalidModel, UnsupportedOperator
+from felixlike.errors import ExportFailed, InvalidModel, UnsupportedOperator
 from felixlike.frontend.importers.dtypes import check_tensor
+from felixlike.frontend.importers.graphs import graphs_of
 
 _QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 """Modules of layers whose weights are packed for PyTorch's own quantised kernels."""
@@ -51,6 +53,22 @@ def check_tensors(model: Any, where: str) -> None:
             check_tensor(tensor, what=key, where=where)
 
 
+def check_assigned(program: Any, names: Collection[str], where: str) -> None:
+    """Raise ExportFailed if a program reads a tensor that the model assigns to: it would be the same in each call.
+
+    names: those of the attributes that the model assigns to. Those that it computes anew in each call are no state.
+    """
+    used = {node.name for node in program.graph.find_nodes(op="placeholder") if node.users}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "CONSTANT_TENSOR"]
+    kept = sorted(spec.target for spec in specs if spec.arg.name in used and spec.target in names)
+    if kept:
+        raise ExportFailed(
+            f"it keeps {', '.join(kept)} from one call to the next, which is no buffer",
+            where=where,
+            remedy=f"register it as a buffer: self.register_buffer({kept[0].rpartition('.')[2]!r}, ...)",
+        )
+
+
 def check_state(program: Any, where: str) -> None:
     """Refuse weights without values, whose memory TVM would read."""
     for key, value in {**program.state_dict, **program.constants}.items():
@@ -64,7 +82,7 @@ def check_state(program: Any, where: str) -> None:
 
 def check_operators(program: Any, known: set[str], where: str, *, dynamic: bool) -> None:
     """Raise UnsupportedOperator for operators that TVM's importer lacks or whose output shape depends on values."""
-    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    nodes = [node for graph in graphs_of(program) for node in graph.nodes if node.op == "call_function"]
     missing = sorted({str(node.target) for node in nodes if node.target.__name__ not in known})
     if "felixlike.run.default" in missing:
         raise UnsupportedOperator(

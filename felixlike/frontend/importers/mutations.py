@@ -51,7 +51,7 @@ def lift_mutations(program: Any, names: Sequence[str], inputs: Sequence[str], *,
     return Mutations(
         names=(*(names[inputs.index(name)] for name in changed), *buffers),
         places=(*map(inputs.index, changed), *range(len(inputs), len(inputs) + len(buffers))),
-        state=tuple(values[name].detach().clone() for name in buffers),
+        state=tuple(_contiguous(values[name]) for name in buffers),
     )
 
 
@@ -67,3 +67,10 @@ def _as_last_input(program: Any, buffer: str) -> None:
     inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
     if inputs[index] is not inputs[-1]:
         inputs[-1].append(inputs[index])
+
+
+def _contiguous(buffer: Any) -> Any:
+    """Return a copy of a buffer in the order of its dimensions, which compiled code assumes."""
+    import torch
+
+    return buffer.detach().clone(memory_format=torch.contiguous_format)

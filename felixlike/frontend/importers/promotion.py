@@ -1,13 +1,14 @@
 """Cast operands to the dtypes that PyTorch computes in.
 
-Input: the graph of an ExportedProgram. Output: the same graph, with casts where PyTorch promotes operands implicitly:
-an int32 tensor times 2.5 is float32, the sum of booleans int64. TVM's importer computes in the dtype of the first
-operand.
+Input: an ExportedProgram. Output: the same, with casts where PyTorch promotes operands implicitly: an int32 tensor
+times 2.5 is float32, the sum of booleans int64. TVM's importer computes in the dtype of the first operand.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from felixlike.frontend.importers.graphs import graphs_of
 
 _ELEMENTWISE = {
     *(f"{name}.{kind}" for name in ("add", "sub", "mul", "div") for kind in ("Tensor", "Scalar")),
@@ -47,10 +48,15 @@ _OF_BOOLEANS = {"add.Tensor": "logical_or", "mul.Tensor": "logical_and"}
 
 
 def promote(program: Any) -> None:
-    """Cast operands to the dtype that PyTorch computes in. Modifies the program's graph."""
+    """Cast operands to the dtype that PyTorch computes in. Modifies the program's graphs."""
+    for graph in graphs_of(program):
+        _promote(graph)
+
+
+def _promote(graph: Any) -> None:
+    """Cast the operands in a graph."""
     import torch
 
-    graph = program.graph
     for node in list(graph.nodes):
         result = node.meta.get("val") if node.op == "call_function" else None
         name = getattr(node.target, "__name__", "")

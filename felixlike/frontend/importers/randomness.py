@@ -72,7 +72,8 @@ def draws_random_numbers(operator: Any, arguments: Mapping[str, Any]) -> bool:
         return False
     if arguments.get("num_layers") == 1:  # recurrent layers drop between layers only
         return False
-    return not any(arguments.get(name) == 0 for name in _PROBABILITIES)
+    names = _PROBABILITIES if drops else _PROBABILITIES[1:]  # a Bernoulli variable with the probability 0 is 0
+    return not any(arguments.get(name) == 0 for name in names)
 
 
 def _calls(program: Any) -> Iterator[Any]:

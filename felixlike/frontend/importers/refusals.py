@@ -18,6 +18,9 @@ from felixlike._util.torch_modes import alone
 from felixlike._util.wording import advice
 from felixlike.errors import DynamicControlFlow, ExportFailed, first_line
 
+_ASSIGNED = re.compile(r"The tensor attributes? (.+?) (?:was|were) assigned during export")
+"""The beginning of the warning of torch.export about attributes that are no buffers."""
+
 
 def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = False) -> ExportFailed:
     """Return the error for a failure of torch.export.
@@ -48,6 +51,17 @@ def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = 
     if only_sizes:
         remedy += f"; sizes alone imply float32, so for integer inputs such as token ids, {_typed(dims)}"
     return ExportFailed(f"torch.export failed: {first_line(error)}", where=where, remedy=remedy)
+
+
+def decomposition_error(error: Exception, name: str) -> ExportFailed:
+    """Return the error for a failure to decompose an exported program.  name: the model's."""
+    if "expected compiled_fn to be GraphModule" not in str(error):
+        return ExportFailed(first_line(error), where=name)
+    return ExportFailed(
+        "it changes tensors that share memory with others, such as two buffers, which torch.export does not support",
+        where=name,
+        remedy="give each tensor memory of its own: x.clone()",
+    )
 
 
 def check_indices(program: Any) -> None:
@@ -138,6 +152,21 @@ def _user_line(error: Exception) -> str:
         return ""
     last = frames[-1]
     return f"{Path(last.filename).name}:{last.lineno} in {last.name}: {last.line}"
+
+
+@contextlib.contextmanager
+def assigned() -> Iterator[set[str]]:
+    """Collect the names of the tensors that a model assigns to attributes of its own while it is exported.
+
+    PyTorch only warns of them. Warnings inside the context are suppressed.
+    """
+    names: set[str] = set()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield names
+    for warning in caught:
+        if (found := _ASSIGNED.match(str(warning.message))) is not None:
+            names.update(name.removeprefix("self.") for name in found[1].split(", "))
 
 
 class _WithoutTorch(io.TextIOBase):

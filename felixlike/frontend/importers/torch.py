@@ -18,7 +18,6 @@ from felixlike._util.torch_modes import alone, callers_autocast, callers_dtype
 from felixlike._util.wording import advice
 from felixlike.errors import (
     EmptyModel,
-    ExportFailed,
     InputMismatch,
     InvalidModel,
     InvalidShape,
@@ -31,6 +30,7 @@ from felixlike.frontend.importers.autocast import restore_casts, under_autocast
 from felixlike.frontend.importers.converters import CONVERTERS
 from felixlike.frontend.importers.dtypes import check_dtypes, with_right_types
 from felixlike.frontend.importers.embedding_bags import bag_converters
+from felixlike.frontend.importers.graphs import graphs_of
 from felixlike.frontend.importers.input_shapes import (
     Example,
     Given,
@@ -45,6 +45,7 @@ from felixlike.frontend.importers.input_shapes import (
 from felixlike.frontend.importers.known_sizes import with_known_sizes
 from felixlike.frontend.importers.low_precision import in_single_precision
 from felixlike.frontend.importers.model_checks import (
+    check_assigned,
     check_kind,
     check_operators,
     check_state,
@@ -62,10 +63,10 @@ from felixlike.frontend.importers.promotion import promote
 from felixlike.frontend.importers.pytorch_regions import note_of, outline, without_effects
 from felixlike.frontend.importers.randomness import random_operators
 from felixlike.frontend.importers.recurrent import recurrent_converters
-from felixlike.frontend.importers.refusals import check_indices, export_error, quiet
+from felixlike.frontend.importers.refusals import assigned, check_indices, decomposition_error, export_error, quiet
 from felixlike.frontend.importers.training_mode import differing_parts
-from felixlike.frontend.importers.zero_factors import with_zero_factors
 from felixlike.frontend.rewrites.layers import Recorder
+from felixlike.frontend.rewrites.zero_factors import with_zero_factors
 from felixlike.frontend.signature.layouts import output_orders, output_roots, with_outputs_in_memory_order
 from felixlike.frontend.signature.nesting import TENSOR
 from felixlike.frontend.signature.signature import Parameter, Signature, parameters_of
@@ -167,7 +168,7 @@ def export_module(
     tensors = tuple(value.value() for value in args)
     named = {key: value.value() for key, value in kwargs.items()}
     signature = Signature.of_call(parameters, tensors, named)
-    with evaluating(model), callers_dtype(), quiet(), recurrent_shapes(), without_left_hooks():
+    with evaluating(model), callers_dtype(), quiet(), recurrent_shapes(), without_left_hooks(), assigned() as names:
         try:
             sizes = None if dynamic is None else _dynamic_sizes(model, args, kwargs, dynamic)
             with on("exporting"):
@@ -175,6 +176,7 @@ def export_module(
             check_indices(program)
         except Exception as error:
             raise export_error(error, name, only_sizes=user_inputs.only_sizes, dims=dynamic is not None) from None
+    check_assigned(program, names, name)
     indices_made = made(example for value in (*args, *kwargs.values()) for example in value.examples)
     examples = tuple(tensors_of((tensors, named)))
     return Exported(
@@ -325,7 +327,7 @@ def _convert(
                     on_cpu = target is None or kind_of(target).on_host
                     program = decompositions.decomposed(program, kept, on_cpu=on_cpu)
         except Exception as error:
-            raise ExportFailed(first_line(error), where=name) from None
+            raise decomposition_error(error, name) from None
         check_state(program, name)
         without_effects(program)
         mutations = lift_mutations(program, signature.names, [spec.name for spec in specs], where=name)
@@ -419,4 +421,5 @@ def _copy(tensor: Any) -> Any:
 
 def _operators(program: Any) -> set[str]:
     """Return the names of the operators that a program calls."""
-    return {node.target.__name__ for node in program.graph.nodes if node.op == "call_function"}
+    nodes = [node for graph in graphs_of(program) for node in graph.nodes]
+    return {node.target.__name__ for node in nodes if node.op == "call_function"}

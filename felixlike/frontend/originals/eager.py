@@ -128,7 +128,20 @@ class TorchOriginal:
                 is_parameter = isinstance(tensor, torch.nn.Parameter)
                 shared[key] = torch.nn.Parameter(wide, requires_grad=False) if is_parameter else wide
         with pytree_warnings_off():
-            return copy.deepcopy(model, shared) if shares_large else copy.deepcopy(model).cpu()
+            copied = copy.deepcopy(model, _computed(model) | shared)
+        return copied if shares_large else copied.cpu()
+
+
+def _computed(model: Any) -> dict[int, Any]:
+    """Return copies of the attributes that a module has computed from its parameters, by identity.
+
+    Python cannot copy them. `torch.nn.utils.weight_norm` computes such weights before each call.
+    """
+    import torch
+
+    values = [value for part in model.modules() for value in vars(part).values()]
+    tensors = [v for v in values if isinstance(v, torch.Tensor) and v.grad_fn is not None]
+    return {id(tensor): tensor.detach().clone() for tensor in tensors}
 
 
 def _widen_conversions(module: Any) -> None:

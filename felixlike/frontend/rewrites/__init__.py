@@ -27,6 +27,7 @@ from felixlike.frontend.rewrites.sink_reshapes import with_late_reshapes
 from felixlike.frontend.rewrites.split_deconvolution import in_phases
 from felixlike.frontend.rewrites.two_pass_group_norm import with_group_norms_in_two_passes
 from felixlike.frontend.rewrites.winograd import with_fast_convolutions
+from felixlike.frontend.rewrites.zero_factors import with_zero_factors
 
 __all__ = [
     "in_phases",
@@ -57,4 +58,5 @@ __all__ = [
     "with_transposed_factors",
     "with_wide_constants",
     "with_wide_norms",
+    "with_zero_factors",
 ]

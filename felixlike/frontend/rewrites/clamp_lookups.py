@@ -2,7 +2,8 @@
 
 relax.take's "fast" mode reads out of bounds for a bad index (TVM warns of segmentation faults on stderr). It also
 misreads negative indices, which PyTorch and ONNX count from the end. Mode "wrap" is right for those. gather_elements
-reads, and scatter_elements writes, out of bounds as well. Their indices are limited to the axis.
+reads, and scatter_elements writes, out of bounds as well. Their indices are limited to the axis. slice_scatter reads
+beyond its source for all elements outside of the slice, although it does not use what it reads.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ def _wrapped(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Replace a take of mode "fast" by one of mode "wrap", and limit the indices of other operators."""
     if operator(expression) in ("gather_elements", "scatter_elements"):
         return _limited(expression, known, rewriter)
+    if operator(expression) == "slice_scatter":
+        return _assigned(expression, rewriter)
     if operator(expression) != "take" or expression.attrs.mode != "fast":
         return None
     arguments = [rewriter.new(argument) for argument in expression.args]
@@ -68,3 +71,26 @@ def inside(indices: Any, data: Any, axis: int) -> Any:
         return tirx.max(tirx.min(counted, extent - tirx.const(1, dtype)), zero)
 
     return _tvm.te.compute(indices.shape, limited, name="inside")
+
+
+def _assigned(call: Any, rewriter: Rewriter) -> Any:
+    """Replace an assignment to a slice by a kernel that reads its source within bounds only."""
+    data, source, *bounds = call.args
+    axis = int(call.attrs.axis) % len(shape(data))
+    if shape(source)[axis] == 0:
+        return rewriter.new(data)
+    tensors = (rewriter.new(data), rewriter.new(source))
+    return rewriter.builder.call_te(_slice, *tensors, *bounds, axis, primfunc_name_hint="slice_scatter")
+
+
+def _slice(x: Any, source: Any, start: Any, end: Any, step: Any, axis: int) -> Any:
+    """Return the TE tensor of x with a slice along a dimension replaced."""
+    tirx, last = _tvm.tirx, source.shape[axis] - 1
+
+    def element(*place: Any) -> Any:
+        i = place[axis]
+        inside = tirx.all(i >= start, i < end, tirx.floormod(i - start, step) == 0)
+        row = tirx.max(tirx.min(tirx.floordiv(i - start, step), last), 0)
+        return tirx.Select(inside, source(*place[:axis], row, *place[axis + 1 :]), x(*place))
+
+    return _tvm.te.compute(x.shape, element, name="slice_scatter")

@@ -30,7 +30,7 @@ class Recorder:
     """
 
     def __init__(self, program: Any) -> None:
-        self._labels = labels_of(program)
+        self._labels, self._graph = labels_of(program), program.graph
         self._variables: dict[int | None, tuple[Any, str]] = {}
 
     def recording(self, converters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
@@ -38,7 +38,8 @@ class Recorder:
 
         def recorded(convert: Callable[..., Any]) -> Callable[..., Any]:
             def converted(node: Any, importer: Any) -> Any:
-                value, label = convert(node, importer), self._labels.get(node.name, "")
+                value = convert(node, importer)
+                label = self._labels.get(node.name, "") if node.graph is self._graph else ""  # none in branches
                 if label and isinstance(value, _tvm.relax.Var):
                     self._variables.setdefault(_tvm.identity(value), (value, label))  # keeps it alive
                 return value

@@ -43,7 +43,9 @@ from felixlike.frontend.rewrites import (
     with_transposed_factors,
     with_wide_constants,
     with_wide_norms,
+    with_zero_factors,
 )
+from felixlike.frontend.rewrites.constant_kernels import prepare_folding
 from felixlike.frontend.rewrites.layers import layers_of
 from felixlike.frontend.rewrites.simplify_indices import with_simple_indices
 from felixlike.hardware import FLOAT32, PAIRS_PRECISION, has_pairs, kind_of, precision_of, target_device
@@ -127,6 +129,8 @@ REWRITES = [
     # Compute folded batch norms and transposed weights now instead of in every call, most of them without a compiler.
     function_pass(with_moved_constants),
     relax_pass("FoldConstant"),
+    # Some of these constants are the number 0.
+    function_pass(with_zero_factors),
     # Convolutions of a chain read and write vectors of channels.
     function_pass(with_channels_last, *_CPU, of=_products, static=True),
     # Transposed convolutions become the plain ones that their output is interleaved from.
@@ -214,5 +218,6 @@ def _run(module: Any, target: Any, rewrites: Sequence[Rewrite]) -> Any:
     One thread at a time: TVM's operator library keeps the tag of the operator it builds in a global variable, and
     raises an error if another thread has set it.
     """
+    prepare_folding()
     with alone(), target:
         return _tvm.transform.Sequential([rewrite.make(target) for rewrite in rewrites])(module)

@@ -110,8 +110,8 @@ def _scaled(value: Any) -> View | None:
     if operator(value) != "multiply":
         return None
     tensors, numbers = ([a for a in value.args if is_number(a) == wanted] for wanted in (False, True))
-    if len(numbers) != 1 or shape(tensors[0]) != shape(value):
-        return None
+    if len(numbers) != 1 or shape(tensors[0]) != shape(value) or not number(numbers[0]):
+        return None  # a product with 0 keeps NaN and infinities
     return View(tensors[0], list, float(number(numbers[0])))
 
 

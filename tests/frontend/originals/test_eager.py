@@ -184,3 +184,11 @@ def test_only_floats_are_perturbed() -> None:
     eps = torch.finfo(torch.float32).eps
     assert set(numbers.tolist()) == {1 + eps, 1 - eps}
     assert integers.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_weights_that_are_computed_before_each_call() -> None:
+    model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(8, 4)), nn.ReLU()).eval()
+    original = original_of(model, import_model(model, (X,)).signature)
+    assert torch.equal(original.outputs((X,)), model(X).detach())
+    assert original.outputs((X,), wide=True).dtype == torch.float64
