@@ -91,7 +91,9 @@ def small_budgets() -> Iterator[None]:
         patch.setattr(timing, "_REST", 0.0)
         patch.setattr(timing, "_SECONDS_A_SIDE", 0.1)
         patch.setattr(in_context, "CONTEXT", replace(in_context.CONTEXT, seconds=0.02))
-        patch.setitem(Sides.compare.__kwdefaults__, "seconds_a_side", 0.1)
+        defaults = Sides.compare.__kwdefaults__
+        assert defaults is not None
+        patch.setitem(defaults, "seconds_a_side", 0.1)
         yield
 
 
