@@ -6,6 +6,7 @@ convolutions of every rank, stride, dilation and layout are contractions. Names 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,6 +129,16 @@ def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
         for index in statement.body.indices
     )
     return Contraction(axes, (operands[0], operands[1]), written, _tvm.bits(target.dtype))
+
+
+def elements(contraction: Contraction, operand: Operand) -> int:
+    """Return how many elements of an operand a contraction reads. Those that several windows share count once."""
+    analyzer = _tvm.sym.Analyzer()
+    for axis in contraction.axes:
+        analyzer.bind(axis.variable, _tvm.ir.Range(0, axis.extent))
+    bounds = [analyzer.const_int_bound(index) for index in operand.indices]
+    spanned = math.prod(int(bound.max_value) - int(bound.min_value) + 1 for bound in bounds)
+    return min(spanned, math.prod(axis.extent for axis in contraction.axes if axis.place in operand.axes))
 
 
 def without_groups(schedule: Schedule, block: BlockRef) -> None:

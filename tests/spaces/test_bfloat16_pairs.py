@@ -38,6 +38,9 @@ SMALL: dict[str, Callable[[], Any]] = {
     "weights as PyTorch has them": lambda: op.dense(4, 6, 48),
     "convolution": lambda: op.conv2d_nhwc(4, 6, 16),
     "convolution with strides": lambda: op.conv2d_nhwc(6, 8, 32, stride=2),
+    "convolution of groups": lambda: op.grouped_nhwc(8, 6, 16, 2),
+    "convolution of groups of several vectors": lambda: op.grouped_nhwc(16, 3, 64, 2),
+    "convolution of groups with strides": lambda: op.grouped_nhwc(12, 7, 12, 3, stride=2),
 }
 
 
@@ -189,9 +192,34 @@ def test_pairs_are_offered_where_they_are_faster() -> None:
     assert set(_sketches(op.matmul(64, 512, 512))) == both
     assert set(_sketches(op.dense(100, 511, 500))) == both
     assert set(_sketches(op.matmul(64, 512, 512), constants=())) == both
+    assert set(_sketches(op.conv2d_nhwc(64, 28, 8))) == both
     assert set(_sketches(op.matmul(512, 512, 8))) == one
     assert set(_sketches(op.int8_matmul(64, 512, 512))) == one
     assert set(_sketches(op.matmul(64, 512, 512), precision="float32")) == one
+
+
+def test_grouped_convolutions_have_pairs_where_groups_are_vectors() -> None:
+    """Four channels are one, of 128 bits. Neighbouring channels are neighbours in memory if channels are last."""
+    both, one = {"bfloat16", "float32"}, {"float32"}
+    assert set(_sketches(op.grouped_nhwc(128, 56, 128, 32))) == both
+    assert set(_sketches(op.grouped_nhwc(256, 28, 256, 32))) == both
+    assert set(_sketches(op.grouped_nhwc(96, 28, 96, 4))) == both
+    assert set(_sketches(op.grouped_nhwc(512, 14, 512, 8))) == both
+    assert set(_sketches(op.grouped(512, 14, 512, 8))) == one
+
+
+def test_rounding_groups_may_take_longer_than_pairs_save() -> None:
+    """The four channels of a group are multiplied by four weights for a quarter of the elements. Padding is a copy."""
+    both, one = {"bfloat16", "float32"}, {"float32"}
+    assert set(_sketches(op.grouped_nhwc(128, 56, 128, 32, stride=2))) == both
+    assert set(_sketches(op.grouped_nhwc(128, 56, 128, 32, stride=3))) == one
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("channels", [3, 6])
+def test_groups_that_are_no_vectors_stay_float32(channels: int) -> None:
+    """Pairs would lie across two groups, or be rounded one by one."""
+    assert set(_sketches(op.grouped_nhwc(2 * channels, 6, 16, 2))) == {"float32"}
 
 
 def test_one_row_rounds_only_weights() -> None:

@@ -191,10 +191,10 @@ def concat(rows: int, left: int, right: int) -> Any:
     return _func(a, b, topi.concatenate((a, b), axis=1))
 
 
-def grouped_nhwc(channels: int, size: int, filters: int, groups: int) -> Any:
+def grouped_nhwc(channels: int, size: int, filters: int, groups: int, *, stride: int = 1) -> Any:
     """Grouped convolution, NHWC, 3×3."""
     x, w = _input(1, size, size, channels), _input(3, 3, channels // groups, filters, name="W")
-    return _func(x, w, topi.nn.group_conv2d_nhwc(x, w, 1, 1, 1, groups))
+    return _func(x, w, topi.nn.group_conv2d_nhwc(x, w, stride, 1, 1, groups))
 
 
 def einsum(*sizes: int) -> Any:

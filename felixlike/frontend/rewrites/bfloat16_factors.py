@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.half_values import HALF, WIDE, has_half_factors
+from felixlike.frontend.rewrites.half_values import HALF, WIDE, has_half_factors, has_paired_channels
 from felixlike.frontend.rewrites.rewriting import (
     Bindings,
     Rewriter,
@@ -85,8 +85,9 @@ def _has_pairs(product: Any) -> bool:
     if operator(product) == "matmul":
         return not isinstance(last, int) or last > 1
     attrs = product.attrs
+    even = isinstance(last, int) and last % 2 == 0
     layouts = (attrs.data_layout, attrs.kernel_layout)
-    return layouts == LAYOUTS[operator(product)] and int(attrs.groups) == 1 and isinstance(last, int) and last % 2 == 0
+    return even and layouts == LAYOUTS[operator(product)] and has_paired_channels(product)
 
 
 def _narrow(factor: Any, known: Bindings, rewriter: Rewriter) -> Any:

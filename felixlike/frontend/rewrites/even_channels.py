@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.half_values import WIDE, has_half_factors
+from felixlike.codegen.pair_functions import LANES
+from felixlike.frontend.rewrites.half_values import WIDE, has_half_factors, has_paired_channels
 from felixlike.frontend.rewrites.rewriting import (
     Bindings,
     Rewriter,
@@ -80,17 +81,27 @@ def saved_by_pairs(call: Any, known: Bindings, precision: Precision, halves: Pre
     data, products = shape(call.args[0]), _products(call)
     conversions = 0.0 if exact else 2 * math.prod(data) * estimate.COSTS.rounded
     padded = 1.0 if _has_whole_groups(call) else (data[-1] + data[-1] % 2) / data[-1]
-    return max(0.0, products - padded * (products / times + conversions))
+    return max(0.0, products - padded * (products * _narrowness(call) / times + conversions))
+
+
+def _narrowness(call: Any) -> float:
+    """Return the ratio of a full vector to those of a channels-last convolution, which lie within its groups.
+
+    With channels first, vectors lie along columns, which fill them for any size of groups.
+    """
+    groups = int(call.attrs.groups)
+    outputs = shape(call)[-1] // groups
+    return 1.0 if groups == 1 else LANES[-1] / next(w for w in reversed(LANES) if outputs % w == 0)
 
 
 def _may_have_pairs(call: Any) -> bool:
-    """Return whether an expression is a channels-last convolution in float32 without groups, of constant weights."""
+    """Return whether an expression is a channels-last float32 convolution with constant weights and paired channels."""
     name = operator(call)
     if name not in LAYOUTS or not is_constant(call.args[1]) or str(call.ty.dtype) != WIDE:
         return False
     attrs = call.attrs
     layouts = (attrs.data_layout, attrs.kernel_layout)
-    return layouts == LAYOUTS[name] and attrs.out_layout == attrs.data_layout and int(attrs.groups) == 1
+    return layouts == LAYOUTS[name] and attrs.out_layout == attrs.data_layout and has_paired_channels(call)
 
 
 def _products(call: Any) -> float:

@@ -3,9 +3,9 @@
     γ · (W ∗ x + b − μ) / √(σ² + ε) + β   =   (s · W) ∗ x + (s · (b − μ) + β)     with s = γ / √(σ² + ε) per channel
 
 This saves a task and memory traffic. Convolutions of bfloat16 tensors keep their weights, which are bfloat16 too, and
-the epilogue scales the sums instead. Those with groups, which have no products of pairs, get float32 weights and read
-their input before it is rounded. It covers convolutions of every rank, plain and transposed, with and without
-groups (TVM's own pass covers conv2d only). The weights are computed in float64 and rounded once.
+the epilogue scales the sums instead. Depthwise ones, and those whose groups have no products of pairs, get float32
+weights and read their input before it is rounded. It covers convolutions of every rank, plain and transposed, with and
+without groups (TVM's own pass covers conv2d only). The weights are computed in float64 and rounded once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.half_values import has_half_factors, unrounded
+from felixlike.frontend.rewrites.half_values import has_half_factors, has_paired_channels, unrounded
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, constant, is_constant, operator, rewritten, shape
 
 _CONVOLUTIONS = {f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose")}
@@ -54,7 +54,7 @@ def _folded(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     data, weights = rewriter.new(convolution.args[0]), convolution.args[1]
     ones = [1] * (len(shape(convolution)) - 2)
     halves = has_half_factors(convolution, known)
-    exact = halves and int(convolution.attrs.groups) == 1
+    exact = halves and has_paired_channels(convolution)
     if halves and not exact:
         data = rewriter.new(unrounded(convolution.args[0], known))
     if not exact:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from felixlike.frontend.rewrites.rewriting import Bindings, is_constant, operator
+from felixlike.frontend.rewrites.rewriting import Bindings, is_constant, operator, shape
+from felixlike.hardware.vectors import SHORTEST
 
 HALF, WIDE = "bfloat16", "float32"
 
@@ -45,6 +46,18 @@ def is_half_constant(expression: Any) -> bool:
 def has_half_factors(product: Any, known: Bindings) -> bool:
     """Return whether the values of both factors of a float32 product are bfloat16."""
     return all(is_half(factor, known) or is_half_constant(factor) for factor in product.args)
+
+
+def has_paired_channels(convolution: Any) -> bool:
+    """Return whether schedules may multiply pairs of neighbouring input channels of a convolution.
+
+    Where it has several groups, weights are constants, and the channels of a group fill vectors, of input and output.
+    """
+    groups, (outputs, inputs) = int(convolution.attrs.groups), shape(convolution.args[1])[:2]
+    if groups == 1:
+        return True
+    plain = is_constant(convolution.args[1]) and not operator(convolution).endswith("_transpose")
+    return plain and inputs % SHORTEST == 0 and outputs // groups % SHORTEST == 0
 
 
 def unrounded(expression: Any, known: Bindings) -> Any:

@@ -2,15 +2,16 @@
 
     for k: Y[j] += X[k] · W[k, j]  →  for k_0: vector j: for k_1 in 2: Y[j] += X[2·k_0 + k_1] · W[2·k_0 + k_1, j]
 
-Input: a contraction and its roles in a register tile. Output: whether its products can be computed in pairs, and the
-annotation of the loop over a pair, `k_1`. `codegen/passes/multiply_pairs.py` replaces that loop by an instruction. Both
-operands are rounded before the tile reads them: constants when they are packed, others when they are copied. Their
-pairs are neighbours in memory, and a pair is loaded as one word of 32 bits.
+Input: a contraction and its roles in a register tile. Output: the roles in pairs, if its products can be computed so,
+and the annotation of the loop over a pair, `k_1`. `codegen/passes/multiply_pairs.py` replaces that loop by an
+instruction. Both operands are rounded before the tile reads them: constants when they are packed, others when they are
+copied. Their pairs are neighbours in memory, and a pair is loaded as one word of 32 bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from felixlike import _tvm
@@ -18,8 +19,9 @@ from felixlike._tvm.typing import BlockRef, LoopRef, Schedule
 from felixlike.codegen.annotations import Pairs
 from felixlike.codegen.pair_functions import LANES
 from felixlike.hardware import BFLOAT16, FLOAT32, PRECISIONS
+from felixlike.hardware.vectors import SHORTEST
 from felixlike.spaces.blocks import realizes
-from felixlike.spaces.contraction import Contraction, Operand
+from felixlike.spaces.contraction import Axis, Contraction, Operand
 from felixlike.spaces.padding import is_plain
 from felixlike.spaces.roles import Roles
 
@@ -30,27 +32,46 @@ MARK = Pairs(PRECISIONS.index(BFLOAT16))
 """The annotation of a loop over a pair."""
 
 
-def fits(contraction: Contraction, roles: Roles, *, padded: bool = False) -> bool:
-    """Return whether the products of a contraction can be computed in pairs.
+def roles_in_pairs(contraction: Contraction, roles: Roles, *, padded: bool = False) -> Roles | None:
+    """Return the roles in a tile of pairs, or None if the products of a contraction cannot be computed in pairs.
 
     One operand has vectors, of a constant or in panels, the other has not. They are different tensors. Both have the
-    reduction axis, whose extent is even, and pairs along it are or become neighbours in memory. `padded` says whether
-    plain products may still be padded to that.
+    summed axis, whose extent is even, and pairs along it are or become neighbours in memory. In grouped convolutions,
+    it has the channels of a group. `padded` says whether plain products may still be padded to that.
     """
     vectorized = [operand for operand in contraction.operands if roles.vector.place in operand.axes]
-    summed = roles.summed
+    summed = _channels_of_groups(contraction) if roles.summed is None else roles.summed
     left, right = contraction.operands
     if len(vectorized) != 1 or summed is None or summed.extent < PAIR or left.read == right.read:
-        return False
+        return None
+    roles = replace(roles, summed=summed)
     if not vectorized[0].constant and (roles.panel is None or paired(vectorized[0], roles) is None):
-        return False
+        return None
     if roles.lanes not in LANES:
-        return False
+        return None
     if summed.extent % PAIR and not (padded and is_plain(contraction)):
-        return False
+        return None
     operand = broadcast(contraction, roles)
     plain = operand.constant or operand.contiguous(summed)
-    return plain and all(summed.place in operand.axes for operand in contraction.operands)
+    return roles if plain and all(summed.place in operand.axes for operand in contraction.operands) else None
+
+
+def _channels_of_groups(contraction: Contraction) -> Axis | None:
+    """Return the reduction axis that an index counts within groups, group · extent + axis, or None.
+
+    Both operands have the groups. Each group is copied by itself, so it must consist of vectors.
+    """
+    groups = [a for a in contraction.spatial if all(a.place in o.axes for o in contraction.operands)]
+    indices = [index for operand in contraction.operands for index in operand.indices]
+    analyzer = _tvm.sym.Analyzer()
+
+    def within_groups(axis: Axis) -> bool:
+        forms = [axis.variable, *(group.variable * axis.extent + axis.variable for group in groups)]
+        using = [index for index in indices if _tvm.uses(index, axis.variable)]
+        return all(any(analyzer.can_prove_equal(index, form) for form in forms) for index in using)
+
+    channels = [a for a in contraction.reduction if a.extent > 1 and a.extent % SHORTEST == 0]
+    return next((axis for axis in channels if within_groups(axis)), None)
 
 
 def broadcast(contraction: Contraction, roles: Roles) -> Operand:

@@ -17,7 +17,7 @@ from felixlike._tvm.typing import BlockRef, Schedule
 from felixlike.codegen.annotations import Narrow, Prefetch
 from felixlike.frontend.constants import EXACT, layout_free_parameters, packing_blocks
 from felixlike.hardware import BFLOAT16, FLOAT32, PRECISIONS, Device, Form, estimate
-from felixlike.spaces.contraction import Contraction
+from felixlike.spaces.contraction import Contraction, Operand, elements
 from felixlike.spaces.cpu import bfloat16_pairs
 from felixlike.spaces.roles import Roles
 
@@ -45,12 +45,14 @@ def faster_form(
 
     Of two forms that take the same time, it is the one that rounds less.
     """
-    times = _times(schedule, contraction, roles, device)
+    times = _times(schedule, block, contraction, roles, device)
     fastest = min(times, key=lambda form: times[form])
     return fastest if times[fastest] < times[None] else None
 
 
-def _times(schedule: Schedule, contraction: Contraction, roles: Roles, device: Device) -> dict[Form | None, float]:
+def _times(
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, device: Device
+) -> dict[Form | None, float]:
     """Return the estimated time of each possible form, in floating-point operations; None is float32.
 
     It is the larger one of the arithmetic and of the time of loading weights that are larger than the L2 cache.
@@ -65,15 +67,21 @@ def _times(schedule: Schedule, contraction: Contraction, roles: Roles, device: D
         rows = 1 if roles.rows is None else roles.rows.extent
         shifts = 2 * weights * estimate.COSTS.unpacked * -(-rows // (device.unit.registers * 3 // 8))
         times[Form.WEIGHTS] = max(products + shifts, narrow)
-    if device.multiplies_pairs and bfloat16_pairs.fits(contraction, roles, padded=True):
-        copied = sum(
-            math.prod(axis.extent for axis in contraction.axes if axis.place in operand.axes)
-            for operand in contraction.operands
-            if not operand.constant
-        )
-        conversions = 2 * copied * estimate.COSTS.rounded
+    if device.multiplies_pairs and bfloat16_pairs.roles_in_pairs(contraction, roles, padded=True) is not None:
+        conversions = sum(_conversion(schedule, block, contraction, o) for o in contraction.operands if not o.constant)
         times[Form.PAIRS] = max(products / bfloat16_pairs.PAIR + conversions, narrow)
     return times
+
+
+def _conversion(schedule: Schedule, block: BlockRef, contraction: Contraction, operand: Operand) -> float:
+    """Return the time that a copy of an operand in bfloat16 adds, in floating-point operations.
+
+    The tiled float32 schedule may copy the operand, too.
+    """
+    source = schedule.get(block).reads[operand.read].source
+    in_place = any(source.same_as(parameter) for parameter in schedule.mod["main"].params)
+    cost = estimate.COSTS.rounded - (0.0 if in_place else estimate.COSTS.copied)
+    return 2 * elements(contraction, operand) * cost
 
 
 def mark(schedule: Schedule, block: BlockRef) -> None:

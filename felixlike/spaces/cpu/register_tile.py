@@ -89,7 +89,9 @@ def _tiled(
         return None
     contraction = _padded(schedule, block, contraction, device, pairs=pairs)
     roles = choose_roles(contraction, device)
-    if roles is None or (pairs and not bfloat16_pairs.fits(contraction, roles)):
+    if roles is not None and pairs:
+        roles = bfloat16_pairs.roles_in_pairs(contraction, roles)
+    if roles is None:
         return None
     adjacent = settle_surroundings(schedule, block, stored=pairs)
     if adjacent is None:

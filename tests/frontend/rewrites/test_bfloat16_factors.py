@@ -44,10 +44,18 @@ def _convolutions() -> nn.Module:
     return nn.Sequential(nn.Conv2d(4, 32, 1), norm, nn.ReLU(), strided, nn.ReLU(), nn.AdaptiveAvgPool2d(1))
 
 
+def _groups() -> nn.Module:
+    norm = nn.BatchNorm2d(32)
+    norm.running_mean, norm.running_var = torch.randn(32), torch.rand(32) + 0.5
+    grouped = nn.Conv2d(32, 32, 3, padding=1, groups=4, bias=False)
+    return nn.Sequential(nn.Conv2d(4, 32, 1), nn.ReLU(), grouped, norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+
+
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "perceptron": (lambda: nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 48)), (19, 32)),
     "layer": (_Layer, (1, 32, 64)),
     "convolutions": (_convolutions, (1, 4, 12, 12)),
+    "groups": (_groups, (1, 4, 12, 12)),
     "batch": (lambda: Apply(lambda x: torch.relu(x @ (x * 2).mT)), (3, 16, 24)),
 }
 
@@ -133,7 +141,7 @@ def test_a_models_own_roundings_stay() -> None:
 
 @pytest.mark.parametrize("view", [False, True])
 def test_a_models_own_roundings_stay_before_convolutions(view: bool) -> None:
-    """Those of a model in bfloat16 do not: grouped convolutions multiply no pairs."""
+    """Those of a model in bfloat16 do not: depthwise convolutions multiply no pairs."""
     torch.manual_seed(0)
     convolution = nn.Conv2d(8, 8, 3, groups=8).bfloat16().float()
     rounds = Apply(lambda x: (x.bfloat16().reshape(1, 8, 6, 6) if view else x.bfloat16()).float())

@@ -25,6 +25,7 @@ FIRST: dict[str, tuple[nn.Module, tuple[int, ...], tuple[int, ...]]] = {
     "odd stride": (nn.Conv2d(3, 256, 7, 7), (1, 3, 35, 35), (256, 4, 7, 7)),
     "one dimension": (nn.Conv1d(15, 256, 8, 8), (1, 15, 128), (256, 120, 1)),
     "three dimensions": (nn.Conv3d(3, 256, (2, 4, 4), (2, 4, 4)), (1, 3, 4, 16, 16), (256, 12, 2, 4, 1)),
+    "groups": (nn.Conv2d(64, 128, 3, padding=1, groups=4), (1, 64, 14, 14), (128, 16, 3, 3)),
 }
 """The first layer of a network, its input, and the shape of the weights that its kernel takes."""
 
@@ -92,10 +93,14 @@ def test_infinities_stay_where_they_are(name: str) -> None:
         (nn.Conv2d(3, 64, 7, 2, 3), (1, 3, 64, 64), with_precision(ZEN3, "bfloat16")),
         (nn.Conv2d(1, 64, 5), (1, 1, 64, 64), with_precision(ZEN5, "bfloat16")),
         (nn.Conv2d(3, 3, 3, groups=3), (1, 3, 64, 64), with_precision(ZEN5, "bfloat16")),
+        (nn.Conv2d(12, 64, 3, groups=4), (1, 12, 64, 64), with_precision(ZEN5, "bfloat16")),
         (nn.Conv2d(3, 4, 3), (1, 3, 64, 64), with_precision(ZEN5, "bfloat16")),
         (nn.Conv2d(3, 64, 7, 2, 3).double(), (1, 3, 64, 64), with_precision(ZEN5, "bfloat16")),
     ],
-    ids=["float32", "no pairs", "half of the channels would be zeros", "depthwise", "few outputs", "float64"],
+    ids=[
+        *("float32", "no pairs", "half of the channels would be zeros", "depthwise", "odd groups", "few outputs"),
+        "float64",
+    ],
 )
 def test_channels_stay_where_pairs_gain_nothing(model: nn.Module, shape: tuple[int, ...], target: Any) -> None:
     x = torch.zeros(shape, dtype=next(model.parameters()).dtype)
@@ -124,6 +129,9 @@ def test_a_convolution_alone_has_pairs_where_they_save_more_than_permutations_ta
     assert "bfloat16" in {s.precision for s in sketches(task, space="own")}
     small = nn.Conv2d(2, 4, 1).eval().to(dtype)
     task = _convolution(small, torch.zeros(1, 2, 28, 28, dtype=dtype), target)
+    assert {s.precision for s in sketches(task, space="own")} == {"float32"}
+    narrow = nn.Conv2d(96, 96, 3, padding=1, groups=4).eval().to(dtype)  # 24 channels fill vectors of 8
+    task = _convolution(narrow, torch.zeros(1, 96, 28, 28, dtype=dtype), target)
     assert {s.precision for s in sketches(task, space="own")} == {"float32"}
 
 
