@@ -77,7 +77,10 @@ def test_a_signal_during_the_search_saves_the_best_so_far(
 ) -> None:
     """The signal arrives twice in a row, as GNU timeout sends it."""
     process = subprocess.Popen(
-        [*COMMAND, *given, "--seconds", "500", "--space", "all", "--strategy", "random"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, *given, "--seconds", "500", "--space", "all", "--strategy", "random"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stderr is not None
     for line in process.stderr:

@@ -190,9 +190,7 @@ def test_gradient_search_finds_better_points_than_random_sampling(
     assert descended.mean() < 0.9 * starts.mean()
 
 
-def test_descent_improves_the_score(
-    product: Space, taught: tuple[CostModel, Observations]
-) -> None:
+def test_descent_improves_the_score(product: Space, taught: tuple[CostModel, Observations]) -> None:
     model = copy.deepcopy(taught[0])
     sketch = product.symbolic[1]
     relaxed = product.relaxed(sketch)

@@ -105,15 +105,18 @@ def _resumed_tokens(model: Any, inputs: dict[str, Any], cache: Any) -> torch.Ten
     rules: dict[str, Any] = {"do_sample": False, "pad_token_id": 0, "past_key_values": cache}
     begun = model.generate(**inputs, max_new_tokens=2, **rules)
     mask = torch.nn.functional.pad(inputs["attention_mask"], (0, 2), value=1)
-    resumed: torch.Tensor = model.generate(
-        input_ids=begun, attention_mask=mask, max_new_tokens=TOKENS - 2, **rules
-    )
+    resumed: torch.Tensor = model.generate(input_ids=begun, attention_mask=mask, max_new_tokens=TOKENS - 2, **rules)
     return resumed
 
 
 @pytest.mark.parametrize(
     ("make", "inputs", "batch", "resumes"),
-    [(_gpt2, _prompts, 1, True), (_llama, _prompts, 3, False), (_t5, _prompts, 3, False), (_whisper, _sounds, 1, False)],
+    [
+        (_gpt2, _prompts, 1, True),
+        (_llama, _prompts, 3, False),
+        (_t5, _prompts, 3, False),
+        (_whisper, _sounds, 1, False),
+    ],
 )
 def test_static_caches_give_eagers_tokens(
     make: Callable[[], Any], inputs: Callable[[int], dict[str, Any]], batch: int, resumes: bool, tmp_path: Path
