@@ -10,6 +10,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 
 import exports
@@ -91,9 +92,7 @@ def small_budgets() -> Iterator[None]:
         patch.setattr(timing, "_REST", 0.0)
         patch.setattr(timing, "_SECONDS_A_SIDE", 0.1)
         patch.setattr(in_context, "CONTEXT", replace(in_context.CONTEXT, seconds=0.02))
-        defaults = Sides.compare.__kwdefaults__
-        assert defaults is not None
-        patch.setitem(defaults, "seconds_a_side", 0.1)
+        patch.setattr(Sides, "compare", partialmethod(Sides.compare, seconds_a_side=0.1))
         yield
 
 

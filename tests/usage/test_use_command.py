@@ -222,11 +222,9 @@ def _read(controller: int) -> bytes:
 
 def test_an_interrupted_run_is_saved_and_resumed(file: str) -> None:
     """Ctrl-C saves the best schedules so far, and `resume` continues the run."""
-    arguments = (
-        "tune model.py:with_inputs --space all --strategy random --seconds 600 --store runs.sqlite --output out.flx"
-    )
+    arguments = "tune model.py:with_inputs --space all --strategy random --seconds 600 --store runs.sqlite"
     process = subprocess.Popen(
-        [*COMMAND.split(), *arguments.split()],
+        [*COMMAND.split(), *arguments.split(), "--output", "out.flx"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
