@@ -20,7 +20,7 @@ from felixlike.frontend import InputSpec, Sizes
 from felixlike.frontend.examples import repeated
 from felixlike.frontend.imported import Source
 from felixlike.frontend.originals import original_of
-from felixlike.frontend.signature.sizes import read_size, size_text
+from felixlike.frontend.signature.sizes import is_condition, read_size, size_text
 
 _TRIED = {1: 64, 2: 8}
 """How many of the smallest sizes of a dimension are tried to contradict a condition, by the number of dimensions in it;
@@ -48,6 +48,7 @@ def _conditions(source: Source, dims: Mapping[str, Dim]) -> tuple[str, ...]:
         for condition in source.needed
         if all(dims.get(symbol) is not None and dims[symbol].name == symbol for symbol in symbols_in(condition))
         and not (text := condition_text(condition)).endswith("!= 1")
+        and is_condition(text, dims)
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +146,15 @@ class Sizes:
         if not matches or any(least > most for _, least, most in ranges):
             raise InvalidArtefact("the dynamic sizes do not match the inputs")
         return Sizes(ranges, inputs, conditions)
+
+
+def is_condition(text: str, names: Iterable[str]) -> bool:
+    """Return whether a text is a condition on sizes of these names that can be evaluated."""
+    try:
+        _holds(text, dict.fromkeys(names, 2))
+    except (KeyError, SyntaxError, ValueError):
+        return False
+    return True
 
 
 def _holds(condition: str, sizes: Mapping[str, int]) -> bool:
