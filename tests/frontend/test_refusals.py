@@ -228,3 +228,9 @@ def test_tensors_that_are_kept_without_a_buffer_are_refused() -> None:
     with pytest.raises(ExportFailed, match=r"it keeps sum from one call to the next.*register_buffer\('sum'"):
         import_model(Sums(keeps=True), (torch.randn(4),))
     import_model(Sums(keeps=False), (torch.randn(4),))
+
+
+def test_falling_ranges_of_dynamic_sizes_are_refused() -> None:
+    model = Apply(lambda x: x[:, torch.arange(x.shape[1] - 1, -1, -1)] * 2)
+    with pytest.raises(UnsupportedOperator, match=r"arange.* falls by steps, and its size is dynamic"):
+        fx.optimize(model, ((2, fx.Dim("T", range(2, 41)), 8),), trials=0, progress=False)

@@ -227,7 +227,12 @@ def _range(node: Any, importer: Any) -> Any:
     """Convert aten.arange. TVM infers wrong sizes for negative steps, so these are the negative of a rising range."""
     start, end, step = [*node.args, 1][:3]
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
-    if not all(isinstance(number, int | float) for number in (start, end, step)) or step > 0 or dtype == "uint8":
+    fixed = all(isinstance(number, int | float) for number in (start, end, step))
+    if not fixed and not (isinstance(step, int | float) and step > 0):
+        raise UnsupportedOperator(
+            f"{node.target} falls by steps, and its size is dynamic", remedy="use a rising range: torch.arange(n).flip(0)"
+        )
+    if not fixed or step > 0 or dtype == "uint8":
         return importer._arange(node)
     rising = _tvm.relax.op.arange(-start, -end, -step, dtype)
     return importer.block_builder.emit(_tvm.relax.op.negative(rising))
