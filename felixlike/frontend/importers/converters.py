@@ -230,7 +230,8 @@ def _range(node: Any, importer: Any) -> Any:
     fixed = all(isinstance(number, int | float) for number in (start, end, step))
     if not fixed and not (isinstance(step, int | float) and step > 0):
         raise UnsupportedOperator(
-            f"{node.target} falls by steps, and its size is dynamic", remedy="use a rising range: torch.arange(n).flip(0)"
+            f"{node.target} falls by steps, and its size is dynamic",
+            remedy="use a rising range: torch.arange(n).flip(0)",
         )
     if not fixed or step > 0 or dtype == "uint8":
         return importer._arange(node)
