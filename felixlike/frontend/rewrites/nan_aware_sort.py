@@ -30,6 +30,10 @@ _MANTISSAS = {32: 0x7FFFFFFF, 64: 0x7FFFFFFFFFFFFFFF}
 """All bits of a float except the sign, by its width in bits."""
 
 
+_NARROW = ("int8", "int16", "uint8")
+"""Types that TVM's kernels do not sort."""
+
+
 def with_total_order(module: Any, on_cpu: bool = False) -> Any:
     """Sort floats by integer keys, and compute argmax from the maximum.
 
@@ -94,11 +98,13 @@ def _is_only_reader(reader: Any, variable: Any, bindings: Bindings) -> bool:
 def _sorted(call: Any, rewriter: Rewriter, name: str, *, on_cpu: bool) -> Any:
     """Replace sort, argsort and topk by sorting integer keys.  Returns None for integers that TVM sorts."""
     op, emit, how = _tvm.relax.op, rewriter.builder.emit, call.attrs
-    with_floats, own = "float" in str(call.args[0].ty.dtype), on_cpu and _is_for_own_kernels(call)
-    if not with_floats and not own:
+    dtype, own = str(call.args[0].ty.dtype), on_cpu and _is_for_own_kernels(call)
+    with_floats, is_narrow = "float" in dtype, dtype in _NARROW and not own
+    if not with_floats and not own and not is_narrow:
         return None
     data = rewriter.new(call.args[0])
     keys = emit(rewriter.builder.call_te(_keys, data, primfunc_name_hint="order")) if with_floats else data
+    keys = emit(op.astype(keys, "int32")) if is_narrow else keys
     if name != "topk":
         positions = partial(sort_positions, descending=bool(how.descending))
         if own:

@@ -69,6 +69,7 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
     x = (_rows(3, 200) * 50).to(dtype)
     _assert_equal(lambda x: tuple(torch.sort(x, dim=-1, stable=True)), x)
     _assert_equal(lambda x: (torch.topk(x, 9)[0], torch.topk(x, 9, largest=False)[0]), x)
+    _assert_equal(lambda x: (*torch.sort(x, stable=True), torch.topk(x, 2)[0]), x[:, :5].contiguous())
 
 
 @pytest.mark.parametrize("count", [1, 10, MOST_INSERTED, MOST_INSERTED + 1, 300])
