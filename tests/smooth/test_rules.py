@@ -14,7 +14,6 @@ from felixlike.smooth.rules import EXACT, SMOOTHING, Rule, program
 
 Term = str | float | list["Term"]
 VARIABLES = ("a", "b", "c")
-NUMBERS = ("c", "d", "k")
 
 
 def _parse(text: str) -> Term:
