@@ -55,7 +55,7 @@ def test_nothing_is_built_after_the_deadline(pool: MeasurePool, deadline: Deadli
 
 def test_the_deadline_ends_a_stream_after_the_finished_measurements(pool: MeasurePool, deadline: Deadline) -> None:
     """The limits of the pool are five minutes, so the deadline ends the stream."""
-    deadline.move(3.0)
+    deadline.move(5.0)
     streamed: list[tuple[int, Measurement]] = []
     results = pool.stream(TASK, [tiled(tile=8), HANGING])
     with pytest.raises(OutOfTime):
@@ -67,7 +67,7 @@ def test_the_deadline_ends_a_stream_after_the_finished_measurements(pool: Measur
 def test_candidates_that_are_built_but_not_run_at_the_deadline_are_left_out(
     pool: MeasurePool, deadline: Deadline
 ) -> None:
-    deadline.move(2.0)
+    deadline.move(5.0)
     with pytest.raises(OutOfTime):
         pool.measure(TASK, [HANGING, tiled(tile=8)])
     assert not pool._builder.processes.under_way
@@ -76,7 +76,7 @@ def test_candidates_that_are_built_but_not_run_at_the_deadline_are_left_out(
 
 
 def test_each_of_several_checks_has_its_own_result(pool: MeasurePool, deadline: Deadline) -> None:
-    deadline.move(0.0, least=2.5)
+    deadline.move(0.0, least=4.0)
     answers = dict(pool.checks([(TASK, HANGING), (TASK, tiled())]))
     assert isinstance(answers[0], OutOfTime)
     assert isinstance(answers[1], Measurement)
