@@ -124,6 +124,8 @@ def _nearest(node: Any, importer: Any) -> Any:
     op, emit = _tvm.relax.op, importer.block_builder.emit
     data = importer.env[node.args[0]]
     before, after = node.args[0].meta["val"].shape[2:], node.meta["val"].shape[2:]
+    if not all(isinstance(size, int) for size in (*before, *after)):
+        raise UnsupportedOperator(f"{node.target} is not supported for dynamic sizes", remedy="use fixed sizes")
     factors = (node.args[2] if len(node.args) > 2 else None) or [b / a for a, b in zip(before, after, strict=True)]
     if all(abs(a * factor - b) < 1e-6 for a, b, factor in zip(before, after, factors, strict=True)):
         where = {"coordinate_transformation_mode": "asymmetric", "rounding_method": "floor"}
