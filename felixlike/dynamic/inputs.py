@@ -7,7 +7,7 @@ sizes, and upper bounds for sizes that have none.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,20 +35,21 @@ def dynamic_inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tup
         specs.append(InputSpec(name, largest_shape(parameter.ty, dims), str(parameter.ty.dtype)))
         places.append(tuple(_size_text(size, dims, where=source.name) for size in _sizes(parameter.ty)))
     ranges = tuple((dim.name, dim.least, dim.most) for dim in {dim.name: dim for dim in dims.values()}.values())
-    return tuple(specs), Sizes(ranges, tuple(places), _conditions(source, dims))
+    free = {read_size(text)[0] for of_input in places for text in of_input if text is not None}
+    return tuple(specs), Sizes(ranges, tuple(places), _conditions(source, dims, free))
 
 
-def _conditions(source: Source, dims: Mapping[str, Dim]) -> tuple[str, ...]:
-    """Return the conditions that calls must fulfil.
+def _conditions(source: Source, dims: Mapping[str, Dim], free: Collection[str]) -> tuple[str, ...]:
+    """Return the conditions that calls must fulfil.  free: the names of sizes that inputs have.
 
     Conditions without a meaning for a call are left out: PyTorch takes computed sizes, too, as other than 1.
     """
     return tuple(
         text
         for condition in source.needed
-        if all(dims.get(symbol) is not None and dims[symbol].name == symbol for symbol in symbols_in(condition))
+        if all(symbol in free and symbol in dims and dims[symbol].name == symbol for symbol in symbols_in(condition))
         and not (text := condition_text(condition)).endswith("!= 1")
-        and is_condition(text, dims)
+        and is_condition(text, free)
     )
 
 
@@ -141,7 +142,7 @@ def doubtful_sizes(source: Source, sizes: Sizes, dims: Mapping[str, Dim]) -> lis
     by_name = {dim.name: dim for dim in dims.values()}
     doubtful: list[dict[str, int]] = []
     if len(by_name) > 1 and not isinstance(source.original, torch.export.ExportedProgram):
-        doubtful += [{**now, name: 1} for name, dim in by_name.items() if dim.least == 1]
+        doubtful += [{**now, name: 1} for name, dim in by_name.items() if dim.least == 1 and name in now]
     for condition in source.assumed:
         if not any(_contradict(numbers, condition, dims) for numbers in doubtful):
             doubtful += itertools.islice(_contradictions(condition, now, dims), 1)
@@ -150,12 +151,14 @@ def doubtful_sizes(source: Source, sizes: Sizes, dims: Mapping[str, Dim]) -> lis
 
 def _contradict(numbers: Mapping[str, int], condition: Any, dims: Mapping[str, Dim]) -> bool:
     """Return whether a condition does not hold for sizes by the names of their dimensions."""
-    return is_false(condition, {symbol: numbers[dim.name] for symbol, dim in dims.items()})
+    known = {symbol: numbers[dim.name] for symbol, dim in dims.items() if dim.name in numbers}
+    return is_false(condition, known)
 
 
 def _contradictions(condition: Any, now: Mapping[str, int], dims: Mapping[str, Dim]) -> Iterator[dict[str, int]]:
     """Yield sizes for which a condition does not hold, small ones first.  now: the sizes of the examples."""
-    of_condition = {dims[symbol].name: dims[symbol] for symbol in symbols_in(condition) if symbol in dims}
+    free = {symbol: dim for symbol, dim in dims.items() if dim.name in now}  # others follow from these
+    of_condition = {free[symbol].name: free[symbol] for symbol in symbols_in(condition) if symbol in free}
     count = _TRIED.get(len(of_condition), 2)
 
     def tried(dim: Dim) -> list[int]:
