@@ -95,10 +95,8 @@ def _collect(options: argparse.Namespace) -> int:
         strategy=None if options.strategy is None else make_strategy(options.strategy),
         weights=options.weights,
     )
-    if options.weights is not None:
-        load_weights(
-            checks.path(options.weights, "weights", error=InvalidWeights)
-        )  # an error before hours of measuring
+    if options.weights is not None:  # an error before anything is imported and measured
+        load_weights(checks.path(options.weights, "weights", error=InvalidWeights))
     target = _target(options.target, options.cores)
     total: Counter[str] = Counter()
     started, done = time.monotonic(), 0

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from felixlike import _tvm, records
+from felixlike.dynamic.memory import size_at
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.ukernel import Floats
 from felixlike.frontend import Task, make_task
@@ -154,10 +155,7 @@ class Bench(ABC, Generic[P]):
     def shapes_at(self, sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return the shapes of all parameters."""
         values = dict(zip(self.operator.symbols, sizes, strict=True))
-        return [
-            tuple(int(_tvm.simplify(_tvm.substituted(size, values))) for size in parameter.shape)
-            for parameter in self.operator.func.params
-        ]
+        return [tuple(size_at(size, values) for size in p.shape) for p in self.operator.func.params]
 
     def note(self, program: P, measurement: Measurement) -> None:
         """Take note of a measurement, stored or new."""

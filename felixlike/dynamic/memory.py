@@ -43,8 +43,8 @@ def check_least(source: Source, dims: dict[str, Dim]) -> None:
             if isinstance(size, _tvm.tirx.Var) or len(names) != 1 or not names <= dims.keys():
                 continue
             dim = dims[names.pop()]
-            if (least := _at(size, dict.fromkeys(symbols, dim.least))) < 0:
-                valid = (n for n in range(dim.least, dim.most) if _at(size, dict.fromkeys(symbols, n)) >= 0)
+            if (least := size_at(size, dict.fromkeys(symbols, dim.least))) < 0:
+                valid = (n for n in range(dim.least, dim.most) if size_at(size, dict.fromkeys(symbols, n)) >= 0)
                 raise InvalidDim(
                     f"at {dim.name} = {dim.least} a tensor has the size {size_shown(size)} = {least}",
                     where=source.name,
@@ -56,7 +56,8 @@ def largest_shape(kind: Any, dims: dict[str, Dim]) -> tuple[int, ...]:
     """Return the shape of a tensor with every dimension at its largest size."""
 
     def at(size: Any) -> int:
-        return _at(size, {v: dims[str(v.name)].most for v in _tvm.found(size, _tvm.tirx.Var) if str(v.name) in dims})
+        symbols = [symbol for symbol in _tvm.found(size, _tvm.tirx.Var) if str(symbol.name) in dims]
+        return size_at(size, {symbol: dims[str(symbol.name)].most for symbol in symbols})
 
     return tuple(map(at, kind.shape.values))
 
@@ -66,7 +67,7 @@ def size_shown(size: Any) -> str:
     return re.sub(r"T\.int\d+\((-?\d+)\)", r"\1", str(size))
 
 
-def _at(size: Any, values: Mapping[Any, int]) -> int:
+def size_at(size: Any, values: Mapping[Any, int]) -> int:
     """Return a size for values of its symbols."""
     return int(_tvm.simplify(_tvm.substituted(size, values)))
 

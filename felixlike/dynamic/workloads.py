@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from felixlike import _tvm
 from felixlike.dynamic.dims import Dim, instances
+from felixlike.dynamic.memory import size_at
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.ukernel import Workload
 
@@ -29,7 +29,7 @@ def workload_at(operator: Operator, sizes: Sequence[int], weight: float = 1.0) -
     values = dict(zip(operator.symbols, sizes, strict=True))
 
     def at(extent: Any) -> int:
-        return extent if isinstance(extent, int) else max(1, int(_tvm.simplify(_tvm.substituted(extent, values))))
+        return extent if isinstance(extent, int) else max(1, size_at(extent, values))
 
     batch, depth = 1, 1
     for axis in operator.others:

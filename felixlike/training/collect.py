@@ -26,7 +26,7 @@ from felixlike.records import Store, make_record
 from felixlike.search import Candidate, Observations, Space, Strategy
 from felixlike.search.strategy import Measured
 from felixlike.symbolic import Sketch, SpaceName
-from felixlike.training.drawing import at_random, near_best
+from felixlike.training.drawing import at_random, in_shares, near_best
 from felixlike.training.samples import is_own
 from felixlike.training.searches import Searches
 
@@ -182,13 +182,13 @@ def _batch(sketches: Sequence[Sketch], known: Observations, count: int, rng: np.
     kinds: dict[bool, list[Sketch]] = {}
     for sketch in sketches:
         kinds.setdefault(is_own(sketch), []).append(sketch)
-    candidates: list[Candidate] = []
-    for place, members in enumerate(kinds.values()):
-        share = (count - len(candidates)) // (len(kinds) - place)
+
+    def drawn(members: Sequence[Sketch], share: int) -> list[Candidate]:
         near = near_best(members, known, share // 2, rng)
         taken = Observations(known.seen | {candidate.key for candidate in near}, known.best)
-        candidates += [*near, *at_random(members, taken, share - len(near), rng)]
-    return candidates
+        return [*near, *at_random(members, taken, share - len(near), rng)]
+
+    return in_shares(count, list(kinds.values()), drawn)
 
 
 def _measure(

@@ -7,8 +7,9 @@ the best, tile group by tile group, or a mutation of one, in which one group is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from felixlike.search import Candidate, Key, Observations
 from felixlike.search.strategy import by_sketch
 from felixlike.search.variation import Variation
 from felixlike.symbolic import Sketch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,14 @@ class Drawing:
 
 
 _DRAWING = Drawing()
+
+
+def in_shares(count: int, parts: Sequence[T], draw: Callable[[T, int], list[Candidate]]) -> list[Candidate]:
+    """Return up to `count` candidates, equally many of each part. The last parts may make up for the first ones."""
+    candidates: list[Candidate] = []
+    for place, part in enumerate(parts):
+        candidates += draw(part, (count - len(candidates)) // (len(parts) - place))
+    return candidates
 
 
 def at_random(sketches: Sequence[Sketch], known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:

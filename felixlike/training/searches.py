@@ -20,6 +20,7 @@ from felixlike.hardware import kind_of, target_device
 from felixlike.search import Candidate, Observations, Space, Strategy
 from felixlike.search.strategy import Measured
 from felixlike.symbolic import Sketch
+from felixlike.training.drawing import in_shares
 from felixlike.training.samples import is_own
 
 
@@ -46,12 +47,13 @@ class Searches:
 
     def propose(self, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """Return at most `count` candidates that are not in `known`, equally many of each design space."""
-        candidates: list[Candidate] = []
-        for place, (part, search) in enumerate(self._searches):
-            share = (count - len(candidates)) // (len(self._searches) - place)
+
+        def proposed(of_space: tuple[Space, Strategy], share: int) -> list[Candidate]:
+            part, search = of_space
             best = [(seconds, candidate) for seconds, candidate in known.best if _has(part, candidate)]
-            candidates += search.propose(part, Observations(known.seen, best), share, rng)
-        return candidates
+            return search.propose(part, Observations(known.seen, best), share, rng)
+
+        return in_shares(count, self._searches, proposed)
 
     def observe(self, measured: Sequence[Measured], *, recalled: bool = False) -> None:
         """Let each search learn from the measurements of its design space."""

@@ -138,7 +138,8 @@ def _beyond(loop: Loop, load: Any) -> list[Any] | None:
             if kind not in ("LT", "LE", "GT", "GE"):
                 return None
             less, more = (test.a, test.b) if kind in ("LT", "LE") else (test.b, test.a)
-            excess = _tvm.simplify(less - more + (1 if kind in ("LT", "GT") else 0))  # positive without the row
+            # Positive where a row does not exist.
+            excess = _tvm.simplify(less - more + (1 if kind in ("LT", "GT") else 0))
             step = step_along(excess, row)
             if _tvm.uses(excess, column) or step not in (1, -1):
                 return None

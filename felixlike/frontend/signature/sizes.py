@@ -10,6 +10,7 @@ import ast
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from felixlike.errors import InputMismatch, InvalidArtefact
@@ -60,8 +61,8 @@ class Sizes:
             where: The model's name, for messages.
 
         Raises:
-            InputMismatch: A size is out of range, a fixed size or the rank differs, or sizes of one name are not
-                equal.
+            InputMismatch: A size is out of range, a fixed size or the rank differs, sizes of one name are not equal, or
+                a condition does not hold.
         """
         ranges = {name: (least, most) for name, least, most in self.ranges}
         first_use: dict[str, tuple[int, str]] = {}
@@ -92,11 +93,14 @@ class Sizes:
                         where=where,
                         remedy="pass a size in that range, or optimize the model for more sizes",
                     )
-        broken = self.broken({name: size for name, (size, _) in first_use.items()})
+        if not self.conditions:  # no work in each call
+            return
+        numbers = {name: size for name, (size, _) in first_use.items()}
+        broken = self.broken(numbers)
         if broken is not None:
             raise InputMismatch(
                 f"the model was exported for sizes with {broken}, but got "
-                + ", ".join(f"{name} = {size}" for name, (size, _) in first_use.items()),
+                + ", ".join(f"{name} = {size}" for name, size in numbers.items()),
                 where=where,
                 remedy="pass such sizes, or pass the original module to optimize",
             )
@@ -163,9 +167,15 @@ def _holds(condition: str, sizes: Mapping[str, int]) -> bool:
     Raises SyntaxError, and ValueError and KeyError as `_value` does.
     """
     try:
-        return bool(_value(ast.parse(condition, mode="eval").body, sizes))
+        return bool(_value(_parsed(condition), sizes))
     except ArithmeticError:
         return True
+
+
+@cache
+def _parsed(condition: str) -> ast.expr:
+    """Return the expression of a condition, which calls evaluate again and again. Raises SyntaxError."""
+    return ast.parse(condition, mode="eval").body
 
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
