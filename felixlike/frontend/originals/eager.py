@@ -5,8 +5,9 @@ Input: an nn.Module or ExportedProgram. Output: an `Original`.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from felixlike._util.torch_compat import Workspace, converted_at_use, is_converted_at_use, pytree
@@ -98,7 +99,7 @@ class TorchOriginal:
             module.eval()
         elif wide:
             _widen_conversions(module)
-        with torch.no_grad(), callers_dtype():
+        with torch.no_grad(), callers_dtype(), _exported_attention():
             outputs = self._signature.call(module, tensors)
         if any(map(is_converted_at_use, pytree().tree_leaves(outputs))):
             raise TypeError("the model returns a parameter")
@@ -130,6 +131,22 @@ class TorchOriginal:
         with pytree_warnings_off():
             copied = copy.deepcopy(model, _computed(model) | shared)
         return copied if shares_large else copied.cpu()
+
+
+@contextlib.contextmanager
+def _exported_attention() -> Iterator[None]:
+    """Let transformer encoders compute what torch.export captures, as they do where gradients are enabled.
+
+    Without gradients, `nn.TransformerEncoder` writes zeros at the places that a padding mask hides.
+    """
+    import torch
+
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _computed(model: Any) -> dict[int, Any]:

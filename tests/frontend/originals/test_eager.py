@@ -192,3 +192,19 @@ def test_weights_that_are_computed_before_each_call() -> None:
     original = original_of(model, import_model(model, (X,)).signature)
     assert torch.equal(original.outputs((X,)), model(X).detach())
     assert original.outputs((X,), wide=True).dtype == torch.float64
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_encoders_with_padding_compute_what_an_export_of_them_computes() -> None:
+    """In eager mode without gradients, nested tensors write zeros at padded places."""
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1).eval()
+    x, padding = torch.randn(2, 4, 8), torch.tensor([[False] * 4, [False, False, True, True]])
+    inputs = (x, None, padding)
+    with torch.no_grad():
+        assert not model(*inputs)[1, 2:].any()
+    want = model(*inputs).detach()
+    assert want[1, 2:].all()
+    evaluator = original_of(model, import_model(model, inputs).signature)
+    torch.testing.assert_close(evaluator.outputs((x, padding)), want)
+    assert torch.backends.mha.get_fastpath_enabled()
