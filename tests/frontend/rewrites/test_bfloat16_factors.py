@@ -51,11 +51,25 @@ def _groups() -> nn.Module:
     return nn.Sequential(nn.Conv2d(4, 32, 1), nn.ReLU(), grouped, norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1))
 
 
+class _Residual(nn.Module):
+    """A block whose input two operators read, with the zeros around it that MobileNets of `transformers` have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.wide, self.narrow = nn.Conv2d(4, 32, 1), nn.Conv2d(32, 64, 1), nn.Conv2d(64, 32, 1)
+        self.norm = nn.BatchNorm2d(32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.first(x))
+        return x + self.narrow(self.wide(functional.pad(x, (0, 0, 0, 0))).relu())
+
+
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "perceptron": (lambda: nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 48)), (19, 32)),
     "layer": (_Layer, (1, 32, 64)),
     "convolutions": (_convolutions, (1, 4, 12, 12)),
     "groups": (_groups, (1, 4, 12, 12)),
+    "residual": (_Residual, (1, 4, 12, 12)),
     "batch": (lambda: Apply(lambda x: torch.relu(x @ (x * 2).mT)), (3, 16, 24)),
 }
 
