@@ -15,6 +15,7 @@ import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -387,18 +388,8 @@ def test_checksums_are_not_computed_again_to_save(
     assert torch.equal(again(x), compiled(x))
 
 
-class Reader:
-    """A file that can only be read and sought, such as one in a remote file system."""
-
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("rb")
-        self.read, self.seek, self.tell = self.file.read, self.file.seek, self.file.tell
-
-    def seekable(self) -> bool:
-        return True
-
-
 def test_files_of_other_classes_are_read(saved: Path, compiled: Compiled, x: torch.Tensor) -> None:
-    reader: Any = Reader(saved)
-    with reader.file:
+    """They can only be read and sought, such as those of a remote file system."""
+    with saved.open("rb") as file:
+        reader: Any = SimpleNamespace(**{name: getattr(file, name) for name in ("read", "seek", "tell", "seekable")})
         assert torch.equal(load(reader)[0](x), compiled(x))
