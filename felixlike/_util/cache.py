@@ -3,8 +3,9 @@
 Input: a kind, a key, plain data. Output: the data, or None. Unreadable entries count as absent, and the cache may
 be deleted at any time. Data that cannot be written is kept in memory for this process, with a `StorageWarning`.
 Folders and entries that another user could have written are not used (`_util/private_files.py`). Entries that were
-not used for `MOST_DAYS` are removed, and the least recently used ones beyond `MOST_BYTES`. The first process that
-writes an entry on a day does this. A file's modification time is the time of its last use, to a day.
+not used for `MOST_DAYS` are removed, and those for which `MOST_BYTES` has no space beside more recently used ones. The
+first process that writes an entry on a day does this, and each that writes a large one. A file's modification time is
+the time of its last use, to a day.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -23,8 +25,12 @@ from felixlike._util import private_files, user_folders
 
 MOST_DAYS = 90
 """Days after which unused entries are removed, chosen by hand."""
-MOST_BYTES = 2**30
-"""Upper limit of the cache's size in bytes, chosen by hand. A tuned network takes some megabytes."""
+MOST_BYTES = 2**32
+"""Upper limit of the cache's size in bytes, chosen by hand. A tuned network takes some megabytes and its weights."""
+LARGE_BYTES = 2**24
+"""Size in bytes of a large entry, after which the limits are checked at once. Chosen by hand."""
+_DISK_SHARE = 0.25
+"""Largest share of the disk's free space that one entry takes. Chosen by hand."""
 
 _DAY = 86400.0
 """Seconds of a day."""
@@ -86,8 +92,11 @@ def opened(kind: str, name: str) -> IO[bytes] | None:
     return file
 
 
-def write(kind: str, name: str, content: bytes) -> bool:
-    """Write an entry's file whole or not at all, and return whether it was written."""
+def write(kind: str, name: str, content: bytes | Callable[[IO[bytes]], object]) -> bool:
+    """Write an entry's file whole or not at all, and return whether it was written.
+
+    content: The bytes, or a function that writes them to the open file.
+    """
     root = folder()
     try:
         if root is None:
@@ -96,8 +105,19 @@ def write(kind: str, name: str, content: bytes) -> bool:
     except OSError as error:
         _unusable("the cache" if root is None else root / kind, error)
         return False
+    with contextlib.suppress(OSError):  # another process has removed it
+        if (root / kind / name).stat().st_size >= LARGE_BYTES:
+            trim()
     trim_daily()
     return True
+
+
+def most_entry_bytes(kind: str) -> int:
+    """Return the upper limit of an entry's size in bytes: half of the cache, at most a quarter of the free disk."""
+    place = writable_folder(kind)
+    with contextlib.suppress(OSError):
+        return 0 if place is None else min(MOST_BYTES // 2, int(_DISK_SHARE * shutil.disk_usage(place).free))
+    return 0
 
 
 def writable_folder(kind: str) -> Path | None:
@@ -203,12 +223,16 @@ def trim() -> list[Entry]:
 
 
 def beyond(entries: Iterable[Entry], *, most_bytes: int, most_days: float) -> list[Entry]:
-    """Return the entries unused for `most_days`, and the least recently used ones beyond `most_bytes`."""
+    """Return the entries unused for `most_days`, and those for which there is no space beside more recently used ones.
+
+    A large entry that is removed leaves its space to small ones that were used before it.
+    """
     oldest, size, outdated = time.time() - most_days * _DAY, 0, []
     for entry in sorted(entries, key=lambda entry: -entry.used):
-        size += entry.bytes
-        if entry.used < oldest or size > most_bytes:
+        if entry.used < oldest or size + entry.bytes > most_bytes:
             outdated.append(entry)
+        else:
+            size += entry.bytes
     return outdated
 
 

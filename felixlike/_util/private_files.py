@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -37,14 +37,20 @@ def opened(root: Path, *parts: str) -> IO[bytes]:
         return os.fdopen(_checked(number, root.joinpath(*parts)), "rb")
 
 
-def write(root: Path, *parts: str, content: bytes) -> None:
-    """Write the file `root/parts…` whole or not at all, and replace an existing one. Raises like `opened`."""
+def write(root: Path, *parts: str, content: bytes | Callable[[IO[bytes]], object]) -> None:
+    """Write the file `root/parts…` whole or not at all, and replace an existing one. Raises like `opened`.
+
+    content: The bytes, or a function that writes them to the open file.
+    """
     with _folder(root, parts[:-1], make=True) as folder:
         partial = f"{secrets.token_hex(8)}.part"
         number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o600, dir_fd=folder)
         try:
             with os.fdopen(number, "wb") as file:
-                file.write(content)
+                if callable(content):
+                    content(file)
+                else:
+                    file.write(content)
             os.replace(partial, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             os.unlink(partial, dir_fd=folder)

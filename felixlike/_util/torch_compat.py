@@ -226,6 +226,8 @@ def _converting_class() -> Any:
     """Return the class of the tensors of `converted_at_use`."""
     import torch
 
+    lookups = torch.ops.aten.embedding.default, torch.ops.aten.index_select.default
+
     class Converting(torch.Tensor):
         source: torch.Tensor
         workspace: Workspace
@@ -254,6 +256,8 @@ def _converting_class() -> Any:
                 viewed = args[0]
                 views = operator(viewed.source, *args[1:], **kwargs)
                 return pytree().tree_map_only(torch.Tensor, lambda v: cls(v, viewed.dtype, viewed.workspace), views)
+            if operator in lookups and isinstance(args[0], cls):  # of few rows: only these are converted
+                return operator(args[0].source, *args[1:], **kwargs).to(args[0].dtype)
             converting = next(x for x in pytree().tree_leaves((args, kwargs)) if isinstance(x, cls))
             return converting.workspace.run(operator, args, kwargs)
 

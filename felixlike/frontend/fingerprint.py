@@ -13,6 +13,7 @@ from typing import Any
 from felixlike.errors import InvalidModel
 from felixlike.frontend.importers.randomness import random_operators
 from felixlike.frontend.importers.torch import Exported
+from felixlike.hardware import placement
 
 _NAMESPACES = ("aten", "prims", "higher_order")
 """Namespaces of PyTorch's own operators. Others may be defined by the user's code."""
@@ -37,12 +38,13 @@ def fingerprint(exported: Exported) -> str | None:
             raise _Unknown
         for line in _lines(exported):
             hasher.update(f"{line}\n".encode())
-        for state in (program.state_dict, program.constants):
-            for name, value in sorted(state.items()):
-                if type(value) not in (torch.Tensor, torch.nn.Parameter):
-                    raise _Unknown
-                hasher.update(f"{name} {_tensor(value)}\n".encode())
-                hasher.update(memoryview(_bytes(value)))
+        tensors = [*sorted(program.state_dict.items()), *sorted(program.constants.items())]
+        if any(type(value) not in (torch.Tensor, torch.nn.Parameter) for _, value in tensors):
+            raise _Unknown
+        descriptions = [f"{name} {_tensor(value)}" for name, value in tensors]
+        contents = placement.concurrently(_content, [value for _, value in tensors])
+        for description, content in zip(descriptions, contents, strict=True):
+            hasher.update(f"{description} {content}\n".encode())
     except (_Unknown, InvalidModel):
         return None
     return hasher.hexdigest()
@@ -124,11 +126,11 @@ def _tensor(tensor: Any) -> tuple[Any, ...]:
     return tuple(tensor.shape), str(tensor.dtype), tuple(tensor.stride()), str(tensor.device)
 
 
-def _bytes(tensor: Any) -> Any:
-    """Return the values of a tensor as an array of bytes."""
+def _content(tensor: Any) -> str:
+    """Return the hash of a tensor's values."""
     import torch
 
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.sha256(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()).hexdigest()
 
 
 def _value(value: Any) -> Any:

@@ -1,7 +1,17 @@
 """Compile an imported model with schedules; run, verify, save and load the result."""
 
 from felixlike._util.atomic_files import check_writable, written_whole
-from felixlike.runtime.artefact import export_library, from_bytes, linker, load, read_report, save, save_again, to_bytes
+from felixlike.runtime.artefact import (
+    export_library,
+    from_bytes,
+    linker,
+    load,
+    read_report,
+    save,
+    save_again,
+    to_bytes,
+    writer,
+)
 from felixlike.runtime.batch_buckets import MOST_SIZE as MOST_BATCH
 from felixlike.runtime.batch_buckets import Chunked
 from felixlike.runtime.bisect import culprit
@@ -27,5 +37,6 @@ __all__ = [
     "save",
     "save_again",
     "to_bytes",
+    "writer",
     "written_whole",
 ]

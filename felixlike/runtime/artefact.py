@@ -13,7 +13,7 @@ import io
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import IO, Any
 
@@ -126,6 +126,17 @@ def load(path: Source, *, mmap: bool = False) -> tuple[Compiled, dict[str, Any]]
     return _open(meta, files, constants, where)
 
 
+def writer(compiled: Compiled, *, report: Mapping[str, Any]) -> Callable[[IO[bytes]], None]:
+    """Return a function that writes to an open file what `save` writes. It refers to the weights and copies none.
+
+    Raises:
+        CompilationFailed: As for `save`.
+        InvalidModel: As for `save`.
+    """
+    content = _content(compiled, report)
+    return lambda file: artefact_file.pack(file, *content)
+
+
 def to_bytes(compiled: Compiled, *, report: Mapping[str, Any]) -> bytes:
     """Return the bytes that `save` writes.
 
@@ -134,7 +145,7 @@ def to_bytes(compiled: Compiled, *, report: Mapping[str, Any]) -> bytes:
         InvalidModel: As for `save`.
     """
     file = io.BytesIO()
-    artefact_file.pack(file, *_content(compiled, report))
+    writer(compiled, report=report)(file)
     return file.getvalue()
 
 
@@ -177,10 +188,11 @@ def _code(compiled: Compiled, report: Mapping[str, Any], layout: Layout) -> tupl
     module, constants = compiled.lowered, compiled.constants
     if compiled.library is None and kind_of(compiled.target).on_host:
         module, constants = _with_constants_apart(compiled)
-    code = artefact_description.describe(compiled, constants)
     if compiled.library is not None:
+        code = json.loads(compiled.library.description)
         files = {name: path.read_bytes() for name, path in compiled.library.files.items()}
     else:
+        code = artefact_description.describe(compiled, constants)
         files = _linked(module, codegen.kernels_of_runnable(compiled.runtime), compiled, code, apart=bool(constants))
     if compiled.mutations.state:
         files[artefact_file.STATE] = b"".join(content_of(tensor) for tensor in _on_cpu(compiled.mutations.state))
@@ -214,7 +226,7 @@ def linked_model(kernels: Any, lowered: Any, attributes: Mapping[str, Any]) -> C
     unopened: Any = SimpleNamespace(lowered=lowered, sizes=None, key=key, **attributes)
     module, constants = _with_constants_apart(unopened)
     code = artefact_description.describe(unopened, constants)
-    library = Library(_linked(module, kernels, unopened, code, apart=bool(constants)))
+    library = Library(_linked(module, kernels, unopened, code, apart=bool(constants)), json.dumps(code))
     try:
         opened = codegen.open_library(str(library.files[artefact_file.CODE]))
     except (*_tvm.TVM_ERRORS, OSError) as error:
@@ -345,7 +357,7 @@ def _open(
             pytorch=description.pytorch,
             constants=description.constants,
         )
-        embedded = codegen.description_in(compiled.machine)
+        library.description = codegen.description_in(compiled.machine) or ""
     except (*_tvm.TVM_ERRORS, AttributeError, OSError) as error:
         if not isinstance(error, OSError) and not _tvm.raised_in_tvm(error):
             raise
@@ -354,7 +366,7 @@ def _open(
             where=where,
             remedy=_remedy(library),
         ) from None
-    artefact_description.compare(meta, embedded, where)
+    artefact_description.compare(meta, library.description, where)
     return compiled, report
 
 

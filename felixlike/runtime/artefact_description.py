@@ -183,16 +183,19 @@ def _constants(meta: Mapping[str, Any], constants: Constants, where: str) -> tup
     if len(offsets) != len(specs):
         raise _wrong("offsets", f"has {len(offsets)} elements, but constants has {len(specs)}", where)
     tensors = []
-    for index, (spec, offset, data) in enumerate(zip(specs, offsets, meta["constants"], strict=True)):
+    for index, (spec, offset) in enumerate(zip(specs, offsets, strict=True)):
         dtype, count = getattr(torch, spec["dtype"]), math.prod(spec["shape"])
         if offset + count * dtype.itemsize > len(constants.data):
             raise _wrong(f"constants[{index}]", f"needs more bytes than the {len(constants.data)} in the file", where)
-        tensor = torch.frombuffer(constants.data, dtype=dtype, count=count, offset=offset).reshape(spec["shape"])
-        if not constants.mapped and constant_layout.checksum(tensor) != data.get("crc32"):
+        tensor = torch.frombuffer(constants.data, dtype=dtype, count=count, offset=offset)
+        tensors.append(tensor.reshape(spec["shape"]))
+    checksums = [data.get("crc32") for data in meta["constants"]]
+    found = checksums if constants.mapped else constant_layout.checksums(tensors)
+    for index, (checksum, expected) in enumerate(zip(found, checksums, strict=True)):
+        if checksum != expected:
             raise InvalidArtefact(
                 f"the file is damaged: the checksum of constants[{index}] is wrong", where=where, remedy=_AGAIN
             )
-        tensors.append(tensor)
     return tuple(tensors)
 
 

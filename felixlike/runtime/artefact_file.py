@@ -214,12 +214,20 @@ def _copied(file: IO[bytes], start: int, size: int) -> Constants:
     file.seek(start)
     position = 0
     while position < size:
-        chunk = file.read(min(_CHUNK, size - position))
-        if not chunk:
+        count = _read_into(data[position : position + _CHUNK], file)
+        if not count:
             raise EOFError(f"member {CONSTANTS} is incomplete")
-        data[position : position + len(chunk)] = chunk
-        position += len(chunk)
+        position += count
     return Constants(data)
+
+
+def _read_into(memory: memoryview, file: IO[bytes]) -> int:
+    """Read from a file into memory, and return the number of bytes."""
+    if isinstance(file, io.BufferedIOBase):
+        return file.readinto(memory)  # without a copy between
+    chunk = file.read(len(memory))
+    memory[: len(chunk)] = chunk
+    return len(chunk)
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> list[str]:

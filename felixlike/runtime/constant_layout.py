@@ -6,28 +6,26 @@ Input: tensors. Output: their offsets, and the bytes to write. Equal tensors are
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from felixlike.hardware import placement
 
 ALIGNMENT = 64
 """Alignment of constants in bytes, which generated code may assume."""
 
 
-def described(tensors: Iterable[Any]) -> list[dict[str, Any]]:
+def described(tensors: Sequence[Any]) -> list[dict[str, Any]]:
     """Return JSON data that describe tensors and identify their values."""
     return [
-        {
-            "shape": list(tensor.shape),
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-            "crc32": checksum(tensor),
-        }
-        for tensor in tensors
+        {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch."), "crc32": checksum}
+        for tensor, checksum in zip(tensors, checksums(tensors), strict=True)
     ]
 
 
-def checksum(tensor: Any) -> int:
-    """Return the checksum of a contiguous CPU tensor."""
-    return zlib.crc32(content_of(tensor))
+def checksums(tensors: Sequence[Any]) -> list[int]:
+    """Return the checksums of contiguous CPU tensors."""
+    return placement.concurrently(zlib.crc32, list(map(content_of, tensors)))
 
 
 def content_of(tensor: Any) -> memoryview:

@@ -16,15 +16,18 @@ class Library:
 
     Args:
         contents: The bytes of the files by name.
+        description: See the attribute.
 
     Attributes:
+        description: The description embedded in the code, as JSON. It has the checksums of the constants.
         files: The files by name, in a new folder below the one for temporary files.
 
     Raises:
         OutputNotWritable: The files cannot be written.
     """
 
-    def __init__(self, contents: Mapping[str, bytes]) -> None:
+    def __init__(self, contents: Mapping[str, bytes], description: str = "") -> None:
+        self.description = description
         folder = scratch.folder("model")
         weakref.finalize(self, _remove, folder, os.getpid())
         self.files = {name: folder / name for name in contents}

@@ -9,6 +9,7 @@ counts as absent. The answers of a reused model are compared with the original's
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import dataclass, replace
@@ -34,9 +35,6 @@ from felixlike.tuning.predictions import code_version
 from felixlike.tuning.reporting import spent_fields
 
 _KIND = "models"
-
-_MOST_BYTES = cache.MOST_BYTES // 2
-"""Maximum size of the weights of a model that is kept, chosen by hand: half of the cache."""
 
 _NOTE = "The compiled model is that of an earlier run, from the cache folder."
 
@@ -109,14 +107,12 @@ class Entry:
 
     def keep(self, compiled: Compiled, report: Report) -> None:
         """Store a model with its report, if it changes nothing in place and is not too large."""
-        size = sum(constant.nbytes for constant in compiled.constants)
-        if compiled.mutations or compiled.pytorch or compiled.library is None or size > _MOST_BYTES:
+        if compiled.mutations or compiled.pytorch or compiled.library is None:
             return
-        try:
-            content = runtime.to_bytes(compiled, report=report.to_json())
-        except FelixlikeError:
+        if sum(constant.nbytes for constant in compiled.constants) > cache.most_entry_bytes(_KIND):
             return
-        cache.write(_KIND, self._file, content)
+        with contextlib.suppress(FelixlikeError):
+            cache.write(_KIND, self._file, runtime.writer(compiled, report=report.to_json()))
 
     def imported(self, compiled: Compiled) -> Imported:
         """Return the model without its module and tasks, for the comparison with the original."""

@@ -1,18 +1,23 @@
 """Cache the verified schedules that earlier runs without measurements have selected, in the user's cache folder.
 
-Input: a task and its choice. Output: the same choice in a later run, without sketches, formulas or a check. An entry
-applies to the same task, target, machine, seed, design space, weights and code versions. A damaged entry, or one that
-TVM rejects, counts as absent.
+Input: a task and its choice. Output: the same choice in a later run, without sketches, formulas or a check, and the
+machine code that its check has compiled. An entry applies to the same task, target, machine, seed, design space,
+cost-model weights and code versions, whatever the values of the model's weights. A damaged entry, or one that TVM
+rejects, counts as absent.
 """
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import hashlib
 import math
 from functools import cached_property
 from importlib import metadata
 from typing import Any
 
 from felixlike._util import cache
+from felixlike.codegen import KernelObject
 from felixlike.costmodel import CostModel
 from felixlike.hardware import target_device
 from felixlike.search import Candidate
@@ -28,10 +33,13 @@ class Predictions:
     Args:
         model: The cost model before it learns from measurements.
         seed: The run's seed.
+        objects: Machine code of checked kernels by the names of their tasks. It is kept with their choices, and that of
+            cached choices is added.
     """
 
-    def __init__(self, model: CostModel, *, seed: int) -> None:
+    def __init__(self, model: CostModel, *, seed: int, objects: dict[str, KernelObject] | None = None) -> None:
         self._model, self._seed = model, seed
+        self._objects: dict[str, KernelObject] = {} if objects is None else objects
 
     def find(self, state: TaskState) -> CachedChoice | None:
         """Return the cached choice of a task, ready to be compiled; None if there is none."""
@@ -43,6 +51,9 @@ class Predictions:
             kept.candidate.module()
         except Exception:  # a damaged entry may raise anything and counts as absent
             return None
+        name = state.task.name
+        if (code := _read_code(entry.get("code"), name)) is not None:
+            self._objects[name] = code
         return kept
 
     def keep(self, state: TaskState, candidate: Candidate, error: float | None) -> None:
@@ -57,6 +68,7 @@ class Predictions:
             "error": error,
             "sketches": len(sketches),
             "sampled": state.sampled,
+            "code": _code_data(self._objects.get(state.task.name), state.task.name),
         }
         cache.store(_KIND, self._key(state), entry)
 
@@ -87,3 +99,25 @@ def _read(state: TaskState, entry: Any) -> CachedChoice:
         int(entry["sketches"]),
         {str(index): str(reason) for index, reason in entry["sampled"].items()},
     )
+
+
+def _code_data(known: KernelObject | None, name: str) -> dict[str, str] | None:
+    """Return machine code as plain data. Its symbols contain the name of the task."""
+    if known is None:
+        return None
+    code = base64.b64encode(known.code).decode()
+    return {"name": name, "module": known.module, "code": code, "digest": _digest(known)}
+
+
+def _read_code(data: Any, name: str) -> KernelObject | None:
+    """Return the machine code in an entry; None without any, for a task of another name, or if it is damaged."""
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        known = KernelObject(data["module"], base64.b64decode(data["code"], validate=True))
+        if data["name"] == name and data["digest"] == _digest(known):
+            return known
+    return None
+
+
+def _digest(known: KernelObject) -> str:
+    """Return the hash of a kernel's module and machine code."""
+    return hashlib.sha256(known.module.encode() + known.code).hexdigest()

@@ -95,8 +95,9 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig, spent:
 
 def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Result:
     """Tune a model while a clock runs; see `tune`."""
-    budget, deadline, problems, objects = config.budget(), Deadline(), list[str](), dict[str, KernelObject]()
-    open_pool = config.pool_factory(deadline, objects if may_reuse(config) else None)
+    budget, deadline, problems = config.budget(), Deadline(), list[str]()
+    objects: dict[str, KernelObject] | None = {} if may_reuse(config) else None
+    open_pool = config.pool_factory(deadline, objects)
     with on("loading packages"):
         predictor = costmodel.load(
             kind_of(config.target).device, config.weights, seed=config.seed, device=target_device(config.target)
@@ -107,7 +108,7 @@ def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> R
         closing(make_progress(config.progress), problems) as progress,
         closing(RunLog(config.store), problems) as log,
     ):
-        run = Run(config, budget, deadline, predictor, store, progress, log, interrupts, problems)
+        run = Run(config, budget, deadline, predictor, store, progress, log, interrupts, problems, objects)
         progress.say("importing the model")
         entry: Entry | None = None
         if may_reuse(config):
@@ -223,6 +224,7 @@ class Run:
         log: The run's log.
         interrupts: The run's handling of Ctrl-C.
         problems: Descriptions of what failed.
+        objects: Machine code of checked kernels by the names of their tasks; None if the run does not use it.
     """
 
     config: RunConfig
@@ -234,6 +236,7 @@ class Run:
     log: RunLog
     interrupts: Interrupts
     problems: list[str]
+    objects: dict[str, KernelObject] | None = None
 
     def chosen(self, tasks: Sequence[Task], pool: Pool) -> Chosen:
         """Search schedules for tasks, and choose one for each."""
@@ -254,7 +257,8 @@ class Run:
             searched = search(session, self.budget, pool, interrupts)
             again = "; Ctrl-C again leaves out what is still to be checked" if interrupts.ended else ""
             self.progress.say(f"choosing and compiling the best schedules{again}")
-            choices = choose(session, self.budget, self.model, pool, config.seed, interrupts, self.problems.append)
+            predictions = Predictions(self.model, seed=config.seed, objects=self.objects)
+            choices = choose(session, self.budget, self.model, pool, predictions, interrupts, self.problems.append)
             exact: Alternatives = ()
             if config.tolerance is not None:
                 exact = alternatives(session.states, choices, self.model, pool, interrupts, self.problems.append)
@@ -375,7 +379,7 @@ def choose(
     budget: Budget,
     model: CostModel,
     pool: Pool,
-    seed: int,
+    predictions: Predictions,
     interrupts: Interrupts,
     note: Callable[[str], None],
 ) -> list[Choice]:
@@ -386,7 +390,7 @@ def choose(
         budget: The run's limits.
         model: The cost model.
         pool: The measuring pool.
-        seed: The run's seed.
+        predictions: Cached choices, which a run without measurements uses and stores.
         interrupts: The run's handling of Ctrl-C.
         note: Called with the description of each failure.
 
@@ -395,7 +399,7 @@ def choose(
     """
     with on("choosing"):
         session.deadline.move(budget.seconds_to(OVERTIME.choosing), least=OVERTIME.least)
-        cache = Predictions(model, seed=seed) if not (model.learned or budget.new_trials) else None
+        cache = None if model.learned or budget.new_trials else predictions
         try:
             interrupts.attempt(lambda: check_ahead(session.states, model, pool, cache), lambda: None)
         except Exception as error:  # they are checked one by one below

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 
@@ -164,3 +166,54 @@ def test_trim_tolerates_files_that_another_process_removed(root: Path, monkeypat
         assert cache.trim() == []
     put(root, "a/old.json", days=91)
     assert len(cache.trim()) == 1
+
+
+def test_large_entries_are_written_piece_by_piece_and_limited_at_once(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def content(file: IO[bytes]) -> None:
+        for _ in range(8):
+            file.write(b"x" * 100)
+
+    cache.store("a", "today", 1)  # the limits were checked today
+    monkeypatch.setattr(cache, "MOST_BYTES", 2000)
+    monkeypatch.setattr(cache, "LARGE_BYTES", 800)
+    put(root, "models/first.flx", days=0.01, size=800)
+    put(root, "a/small.json", days=2, size=100)
+    put(root, "a/old.json", days=3, size=500)
+    assert cache.write("models", "second.flx", content)
+    assert (root / "models" / "second.flx").read_bytes() == b"x" * 800
+    assert names(root) == {".trimmed", "a/today.json", "a/small.json", "models/first.flx", "models/second.flx"}
+
+
+def test_removed_large_entries_leave_their_space_to_small_ones(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MOST_BYTES", 1000)
+    put(root, "models/new.flx", size=700)
+    put(root, "models/old.flx", days=1, size=700)
+    put(root, "a/small.json", days=2, size=100)
+    assert {entry.path.name for entry in cache.trim()} == {"old.flx"}
+
+
+def test_a_failed_large_entry_leaves_no_file(root: Path) -> None:
+    def content(file: IO[bytes]) -> None:
+        file.write(b"x")
+        raise ValueError("of the writer")
+
+    with pytest.raises(ValueError, match="of the writer"):
+        cache.write("models", "torn.flx", content)
+    assert names(root) == set()
+
+
+@pytest.mark.parametrize(("free", "most"), [(2**40, 500), (800, 200), (0, 0)])
+def test_one_entry_takes_half_of_the_cache_and_a_quarter_of_the_disk(
+    root: Path, monkeypatch: pytest.MonkeyPatch, free: int, most: int
+) -> None:
+    monkeypatch.setattr(cache, "MOST_BYTES", 1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    assert cache.most_entry_bytes("models") == most
+
+
+def test_an_unusable_cache_takes_no_large_entries(root: Path) -> None:
+    root.write_text("no folder")
+    with pytest.warns(StorageWarning):
+        assert cache.most_entry_bytes("models") == 0

@@ -36,7 +36,7 @@ def test_cache_prints_sizes(store: Path, own_cache: Path, capsys: pytest.Capture
         "  smooth: 2 files, 2.0 KiB",
         "  total: 3 files, 2.0 KiB",
     ]
-    assert printed[4].endswith(" beyond 1.0 GiB.")
+    assert printed[4].endswith(" beyond 4.0 GiB.")
     assert "90 days" in printed[4]
     assert printed[5].startswith(f"store of torch.compile: {store}: ")
     assert printed[6].startswith("  run logs: 1 file, ")

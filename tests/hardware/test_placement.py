@@ -12,7 +12,7 @@ import pytest
 
 from felixlike.cli import doctor
 from felixlike.errors import InvalidOption
-from felixlike.hardware.placement import Share, apart, shares, threads, within
+from felixlike.hardware.placement import Share, apart, concurrently, shares, threads, within
 from felixlike.hardware.probe import usable_cores, usable_processors
 
 CORES = usable_processors()
@@ -162,3 +162,26 @@ with placement.unbound():
 assert os.sched_getaffinity(0) < mask
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_concurrent_results_are_in_order() -> None:
+    """Errors are raised as they are, and the caller's affinity is unchanged."""
+    mask = os.sched_getaffinity(0)
+    assert concurrently(abs, []) == []
+    assert concurrently(abs, [-1]) == [1]
+    assert concurrently(abs, list(range(-20, 20))) == [*range(20, 0, -1), *range(20)]
+    with pytest.raises(ZeroDivisionError):
+        concurrently(lambda number: 1 // number, [2, 1, 0])
+    assert os.sched_getaffinity(0) == mask
+
+
+@needs_two_cores
+def test_concurrent_work_uses_all_cores_of_a_bound_thread() -> None:
+    """OpenMP binds the main thread to one of them."""
+    mask = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [FIRSTS[0]])
+    try:
+        masks = concurrently(lambda _: os.sched_getaffinity(0), [0, 1])
+    finally:
+        os.sched_setaffinity(0, mask)
+    assert masks == [frozenset().union(*CORES)] * 2

@@ -15,6 +15,7 @@ import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ import felixlike as fx
 from felixlike import _tvm
 from felixlike.errors import InvalidArtefact, InvalidOption
 from felixlike.frontend import import_model
-from felixlike.runtime import Compiled, compile_model, export_library, load, save, save_again
+from felixlike.runtime import Compiled, compile_model, constant_layout, export_library, load, save, save_again
 
 WIDTH = 640
 WEIGHT_BYTES = 2 * 4 * WIDTH * WIDTH
@@ -290,7 +291,7 @@ def test_damaged_constants_are_refused_unless_they_are_mapped(saved: Path, tmp_p
         load(tmp_path / "model.flx")
     mapped, _ = load(tmp_path / "model.flx", mmap=True)
     save(mapped, tmp_path / "again.flx", report={})  # saving does not make the damage look right
-    with pytest.raises(InvalidArtefact, match="constants is"):
+    with pytest.raises(InvalidArtefact, match="checksum of constants"):
         load(tmp_path / "again.flx")
 
 
@@ -370,3 +371,25 @@ def test_a_file_system_without_mappings_is_reported(saved: Path, monkeypatch: py
     monkeypatch.setattr(mmap, "mmap", refuse)
     with pytest.raises(InvalidArtefact, match=r"cannot be mapped: No such device\. load it without mmap=True"):
         load(saved, mmap=True)
+
+
+def test_checksums_are_not_computed_again_to_save(
+    compiled: Compiled, x: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A linked or loaded model has them in its code."""
+    linked = compile_model(import_model(layers(), (x,)), linked=True)
+    assert linked.library is not None
+    monkeypatch.setattr(constant_layout, "described", lambda _: pytest.fail("the checksums are known"))
+    save(linked, tmp_path / "linked.flx", report={})
+    loaded, _ = load(tmp_path / "linked.flx")
+    save(loaded, tmp_path / "again.flx", report={"seed": 4})
+    again, report = load(tmp_path / "again.flx")
+    assert report == {"seed": 4}
+    assert torch.equal(again(x), compiled(x))
+
+
+def test_files_of_other_classes_are_read(saved: Path, compiled: Compiled, x: torch.Tensor) -> None:
+    """They can only be read and sought, such as those of a remote file system."""
+    with saved.open("rb") as file:
+        reader: Any = SimpleNamespace(**{name: getattr(file, name) for name in ("read", "seek", "tell", "seekable")})
+        assert torch.equal(load(reader)[0](x), compiled(x))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,13 @@ from support.models import Counter
 from torch import Tensor, nn
 
 import felixlike as fx
+from felixlike import codegen
+from felixlike._util import cache
 from felixlike.errors import StorageWarning, VerificationFailed
 from felixlike.frontend import export_model, import_model
 from felixlike.frontend.fingerprint import fingerprint
-from felixlike.measure import Measurement, Status
+from felixlike.hardware import c_compiler
+from felixlike.measure import Measurement, MeasurePool, Status
 from felixlike.records import Store
 from felixlike.tuning import choice, run
 
@@ -146,6 +151,94 @@ def test_damaged_entries_count_as_absent(net: Net, x: Tensor, folder: Path, impo
     fast = quickly(net, x)
     assert len(imports) == 2
     torch.testing.assert_close(fast(x)["y"], net(x)["y"])
+
+
+class Wide(nn.Module):
+    """A model whose weights are stored apart from the code: 2.6 MB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(640, 768), nn.Linear(768, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.second(self.first(x).relu())
+        return y
+
+
+@pytest.fixture(scope="module")
+def wide() -> Wide:
+    torch.manual_seed(6)
+    return Wide().eval()
+
+
+@pytest.fixture(scope="module")
+def row() -> Tensor:
+    return torch.randn(3, 640, generator=torch.Generator().manual_seed(2))
+
+
+def test_models_with_large_weights_are_reused(
+    wide: Wide, row: Tensor, folder: Path, imports: list[Any], tmp_path: Path
+) -> None:
+    first, second = quickly(wide, row), quickly(copy.deepcopy(wide), row)
+    assert len(imports) == 1
+    assert torch.equal(second(row), first(row))
+    torch.testing.assert_close(second(row), wide(row))
+    (file,) = folder.iterdir()
+    assert file.stat().st_size > sum(weight.nbytes for weight in wide.parameters())
+    second.save(tmp_path / "again.flx")
+    assert torch.equal(fx.load(tmp_path / "again.flx")(row), first(row))
+
+
+def test_damaged_weights_are_not_used(wide: Wide, row: Tensor, folder: Path, imports: list[Any]) -> None:
+    quickly(wide, row)
+    (file,) = folder.iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1  # in the weights, which take nearly all of the file
+    file.write_bytes(content)
+    fast = quickly(wide, row)
+    assert len(imports) == 2
+    torch.testing.assert_close(fast(row), wide(row))
+
+
+@pytest.mark.parametrize("limit", ["cache", "disk"])
+def test_models_above_the_limit_are_not_kept(
+    wide: Wide, row: Tensor, folder: Path, imports: list[Any], monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """They are half of the cache, and a quarter of the disk's free space."""
+    size = sum(weight.nbytes for weight in wide.parameters())
+    if limit == "cache":
+        monkeypatch.setattr(cache, "MOST_BYTES", size)
+    else:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * size))
+    for _ in range(2):
+        torch.testing.assert_close(quickly(wide, row)(row), wide(row))
+    assert len(imports) == 2
+    assert not [*folder.iterdir()]
+
+
+@pytest.mark.skipif(c_compiler() is None, reason="linking needs a C compiler")
+def test_other_weights_use_the_machine_code_of_the_first_ones(
+    wide: Wide, row: Tensor, folder: Path, imports: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is checked alone or compiled again, except kernels that read the input; the answers are compared."""
+    quickly(wide, row)
+    monkeypatch.setattr(MeasurePool, "checks", lambda *_: pytest.fail("the schedules are known"))
+    joined: list[str] = []
+    join = codegen.joined_kernels
+
+    def noted(lowered: Any, target: Any, objects: Any, compiler: str) -> Any:
+        joined.extend(objects)
+        return join(lowered, target, objects, compiler)
+
+    monkeypatch.setattr(codegen, "joined_kernels", noted)
+    other = Wide().eval()
+    fast = quickly(other, row)
+    assert len(imports) == 2
+    assert len(joined) == 1
+    torch.testing.assert_close(fast(row), other(row))
+    assert not torch.allclose(other(row), wide(row))
+    assert fast.report.reference == "float64"
+    assert len([*folder.iterdir()]) == 2
 
 
 def test_files_that_others_could_have_written_are_not_loaded(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import workloads
 
+from felixlike.codegen import KernelObject
 from felixlike.costmodel import CostModel
 from felixlike.errors import ReferenceFailed
 from felixlike.frontend import Task, make_task
@@ -55,13 +57,19 @@ def folder(own_cache: Path) -> Path:
 
 
 def _run(
-    tasks: Iterable[Task], pool: Checks, *, seed: int = 0, model: CostModel | None = None, space: str = "best"
+    tasks: Iterable[Task],
+    pool: Checks,
+    *,
+    seed: int = 0,
+    model: CostModel | None = None,
+    space: str = "best",
+    objects: dict[str, KernelObject] | None = None,
 ) -> list[Choice]:
     import numpy as np
 
     model = CostModel(seed=1, pretrained=True) if model is None else model
     states = [TaskState(task, np.random.default_rng(seed), space_name=space) for task in tasks]
-    predictions = Predictions(model, seed=seed)
+    predictions = Predictions(model, seed=seed, objects=objects)
     check_ahead(states, model, cast(Pool, pool), predictions)
     return [choose(state, model, cast(Pool, pool), predictions) for state in states]
 
@@ -142,6 +150,38 @@ def test_a_damaged_entry_counts_as_absent(tasks: tuple[Task, ...], folder: Path,
     assert len(pool.together) == 1
     assert _points(second) == _points(first)
     assert file.read_text() == text
+
+
+def test_machine_code_is_kept_with_the_choice(tasks: tuple[Task, ...]) -> None:
+    code = {"dense": KernelObject("[1]", b"\x00\xff"), "chain": KernelObject("[2]", b"\x7fELF")}
+    _run(tasks, Checks(), objects=dict(code))
+    later: dict[str, KernelObject] = {}
+    _run(tasks, Checks(), objects=later)
+    assert later == code
+    named = [replace(task, name=f"other_{task.name}") for task in tasks]  # the code has the first names as symbols
+    others: dict[str, KernelObject] = {}
+    pool = Checks()
+    _run(named, pool, objects=others)
+    assert not others
+    assert not pool.together
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("AP8B", "AP8C"), ("AP8B", "A-8B"), ("a module", "no module"), ('"digest"', '"none"')],
+)
+def test_damaged_machine_code_is_not_used(tasks: tuple[Task, ...], folder: Path, before: str, after: str) -> None:
+    """The choice is: it needs no check."""
+    _run(tasks[:1], Checks(), objects={"dense": KernelObject("a module", b"\x00\xff\x01")})
+    (file,) = folder.iterdir()
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+    objects: dict[str, KernelObject] = {}
+    pool = Checks()
+    _run(tasks[:1], pool, objects=objects)
+    assert not objects
+    assert not pool.together
 
 
 def test_the_next_best_is_chosen_if_a_check_fails(tasks: tuple[Task, ...]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from felixlike._util.torch_compat import pytree
+from felixlike._util.torch_compat import Workspace, pytree
 from felixlike.frontend import import_model
 from felixlike.frontend.originals import eager, original_of
 from felixlike.frontend.originals.eager import TorchOriginal
@@ -140,6 +140,20 @@ def test_large_weights_are_converted_when_they_are_read(
         torch.testing.assert_close(actual, expected, rtol=0, atol=0)
     assert copies == ([True] if is_shared else [True, False])
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("way", ["embedding", "index_select"])
+def test_lookups_convert_only_their_rows(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    uses: dict[str, Callable[[Any, torch.Tensor], Any]] = {
+        "embedding": lambda m, x: nn.functional.embedding(x.argmax(1).remainder(512), m.weight, padding_idx=3),
+        "index_select": lambda m, x: m.weight.index_select(0, x.argmax(1).remainder(512)) * 3,
+    }
+    model, x = Uses(uses[way]).eval(), torch.randn(3, 1024, generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr(Workspace, "run", lambda *_: pytest.fail("the whole table is converted"))
+    original = TorchOriginal(model, import_model(nn.Linear(1024, 4), (x,)).signature)
+    got = original.outputs((x,), wide=True)
+    assert got.dtype is torch.float64
+    assert torch.equal(got, copy.deepcopy(model).double()(x.double()))
 
 
 @pytest.mark.parametrize("name", ["weight", "tied"])
