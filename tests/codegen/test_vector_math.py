@@ -113,7 +113,11 @@ def test_errors_are_within_the_limit(name: str, cpu: str | None) -> None:
         ("rsqrt", [_INF, 0.0, 4.0, -1.0], [0, _INF, 0.5, _NAN]),
         ("nearbyint", [0.5, 1.5, 2.5, -0.5, -3.5, 2.0**70, _INF], [0, 2, 2, 0, -4, 2.0**70, _INF]),
         ("log", [_INF, 0.0, -0.0, 1.0, -1.0, -_INF, -1e-40], [_INF, -_INF, -_INF, 0, _NAN, _NAN, _NAN]),
-        ("log2", [_INF, 0.0, -0.0, 1.0, -1.0, -_INF, -1e-40, 2.0**-149], [_INF, -_INF, -_INF, 0, _NAN, _NAN, _NAN, -149]),
+        (
+            "log2",
+            [_INF, 0.0, -0.0, 1.0, -1.0, -_INF, -1e-40, 2.0**-149],
+            [_INF, -_INF, -_INF, 0, _NAN, _NAN, _NAN, -149],
+        ),
     ],
 )
 @pytest.mark.parametrize("vector", [1, 16])
