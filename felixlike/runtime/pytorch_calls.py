@@ -59,12 +59,13 @@ def _run(text: str, *values: Any) -> None:
     process, such as the default dtype, are not changed, since other threads use them meanwhile.
     """
     import torch
+    from torch.utils.dlpack import from_dlpack
 
     region = _read(text)
     modes = nullcontext() if in_default_modes() else default_modes_of_thread()  # which takes six microseconds
     with modes, torch.no_grad(), on_this_thread():
         # A capsule spares PyTorch's conversion its questions about devices.
-        tensors = [torch.from_dlpack(v.__dlpack__()) if isinstance(v, _tvm.runtime.Tensor) else v for v in values]
+        tensors = [from_dlpack(v.__dlpack__()) if isinstance(v, _tvm.runtime.Tensor) else v for v in values]
         results = tensors[: region.inputs]
         for operator, arguments, named in region.operators:
             values_by_name = {name: make(results) for name, make in named.items()}

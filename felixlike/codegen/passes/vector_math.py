@@ -120,7 +120,8 @@ def _lowered_remainder(call: TirExpr) -> TirExpr:
     lanes = _tvm.lanes(call.ty.dtype)
     if lanes == 1:
         let = Names()
-        return let.close(remainder(*map(let, call.args), let))
+        x, y = map(let, call.args)
+        return let.close(remainder(x, y, let))
     if lanes in LANES:
         return _tvm.tirx.call_pure_extern(str(call.ty.dtype), name_of(lanes), *call.args)
     return _tvm.tirx.truncmod(*call.args)
@@ -195,7 +196,7 @@ def log(x: TirExpr, let: Names) -> TirExpr:
 
 
 def log2(x: TirExpr, let: Names) -> TirExpr:
-    """Return log2(2^k (1 + f)) = k + (f - f²/2 + f³ q(f)) log2 e, at most 1.5 ulp off, and exact for powers of 2.
+    """Return log2(2^k (1 + f)) = k + (f - f²/2 + f³ q(f)) log2 e, at most 1.8 ulp off, and exact for powers of 2.
 
     Limits are those of `log`. The form is that of Cephes' log2f.c (S. L. Moshier).
     """
