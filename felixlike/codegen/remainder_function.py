@@ -25,7 +25,7 @@ from felixlike._tvm.typing import Func
 REMAINDER = "tirx.felixlike_fmod"
 """Operator of two float32 that is lowered to a call of the function."""
 
-LANES = (4, 8, 16, 32, 64)
+LANES = (2, 4, 8, 16, 32, 64)
 """Lanes of the vectors for which there is a function."""
 
 QUOTIENT_BITS = 28
