@@ -52,7 +52,7 @@ _TANH = (-5.6669773e-3, 2.0606177e-2, -5.3730007e-2, 1.3331331e-1, -3.3333278e-1
 """Coefficients of p in `tanh`."""
 _ERF = (-6.1807653e-4, 5.0282455e-3, -2.6789077e-2, 1.1282397e-1, -3.7612545e-1, 1.2837915e-1)
 """Coefficients of p in `erf`."""
-_ERF_REST = (3.3636176e-4, -1.6873496e-3, 6.9173142e-3, -5.4651222e-3, 3.2514576e-2, 8.5678528e-2, 0.14181782)
+_ERFC_ROOT = (1.3260599e-4, -2.2941181e-3, 1.2199913e-2, -9.8135360e-3, -6.3265786e-2, -0.14393118, 1.0005523)
 """Coefficients of q in `erf`."""
 _LOG = (-7.9742104e-2, 1.2655695e-1, -1.2989278e-1, 1.4209945e-1, -1.6641581e-1, 2.0001201e-1, -2.5000304e-1, 1 / 3)
 """Coefficients of q in `log` and `log2`."""
@@ -172,15 +172,11 @@ def tanh(x: TirExpr, let: Names) -> TirExpr:
 
 
 def erf(x: TirExpr, let: Names) -> TirExpr:
-    """Return erf x: x + x p(x²) up to 0.875, then 1 - (1 + |x| q(|x|))^-8, at most 3.4 ulp off.
-
-    The form of the second part is that of M. Abramowitz and I. A. Stegun, Handbook of Mathematical Functions, 7.1.28.
-    """
+    """Return erf x: x + x p(x²) up to 0.875, then 1 - q(|x|)^8, at most 3 ulp off."""
     square = let(x * x)
     small = _polynomial(square, _ERF) * x + x
     size = let(_at_most(_abs(x), 3.95))  # from 3.92 on, the result rounds to 1
-    root_of = let(_polynomial(size, _ERF_REST) * size + _f(1))
-    large = _f(1) - whole_power(root_of, -8, let)
+    large = _f(1) - whole_power(let(_polynomial(size, _ERFC_ROOT)), 8, let)
     return _select(size >= _f(0.875), _with_sign(large, x), small)
 
 
