@@ -464,6 +464,16 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+def has_modes() -> bool:
+    """Return whether `without_modes` has anything to disable in this thread."""
+    import torch
+
+    core: Any = torch._C
+    return bool(  # a default device is a function mode
+        core._len_torch_function_stack() or core._functorch.peek_interpreter_stack() is not None or has_dispatch_modes()
+    )
+
+
 @contextmanager
 def without_modes() -> Iterator[None]:
     """Disable transforms such as vmap, dispatch modes and function modes (the default device is one)."""

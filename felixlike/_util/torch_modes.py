@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from felixlike._util.torch_compat import (
     compile_lock,
+    has_modes,
     without_code_of_callers,
     without_modes,
     without_saved_tensor_hooks,
@@ -149,6 +150,13 @@ def default_modes_of_thread() -> Iterator[None]:
     """Run a block in default modes, as far as these are settings of the calling thread, and without autocast."""
     with without_modes(), _without_autocast():  # in this order, since function modes intercept the calls of the second
         yield
+
+
+def in_default_modes() -> bool:
+    """Return whether `default_modes_of_thread` has nothing to change."""
+    import torch
+
+    return not has_modes() and not any(map(torch.is_autocast_enabled, _AUTOCAST))
 
 
 @contextmanager

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from felixlike import _tvm
-from felixlike._util.torch_modes import default_modes_of_thread, once
+from felixlike._util.torch_modes import default_modes_of_thread, in_default_modes, once
 from felixlike.errors import InvalidArtefact
 from felixlike.frontend.importers.pytorch_regions import PACKED, is_functional
 from felixlike.runtime.serial_copy import on_this_thread
@@ -22,25 +24,22 @@ _REGIONS = 1024
 """Maximum number of regions that are kept read. Chosen by hand."""
 
 
+_Maker = Callable[[Sequence[Any]], Any]
+"""Returns an argument of an operator for the inputs and the earlier results of a region."""
+
+
 class _Region(NamedTuple):
     """A region that was read.
 
     Attributes:
         inputs: Number of inputs.
-        operators: Each operator with its arguments by position and by name, in which `_Result` stands for results.
+        operators: Each operator with its arguments by position and by name.
         outputs: The results that are copied.
     """
 
     inputs: int
-    operators: tuple[tuple[Callable[..., Any], Any, Any], ...]
-    outputs: tuple[Any, ...]
-
-
-class _Result(NamedTuple):
-    """The number of an earlier result, and the index of one of its tensors or None."""
-
-    result: int
-    item: int | None
+    operators: tuple[tuple[Callable[..., Any], Sequence[_Maker], Mapping[str, _Maker]], ...]
+    outputs: tuple[_Maker, ...]
 
 
 @once
@@ -60,15 +59,19 @@ def _run(text: str, *values: Any) -> None:
     process, such as the default dtype, are not changed, since other threads use them meanwhile.
     """
     import torch
+    from torch.utils.dlpack import from_dlpack
 
     region = _read(text)
-    with default_modes_of_thread(), torch.no_grad(), on_this_thread():
-        tensors = list(map(_tensor, values))
+    modes = nullcontext() if in_default_modes() else default_modes_of_thread()  # which takes six microseconds
+    with modes, torch.no_grad(), on_this_thread():
+        # A capsule spares PyTorch's conversion its questions about devices.
+        tensors = [from_dlpack(v.__dlpack__()) if isinstance(v, _tvm.runtime.Tensor) else v for v in values]
         results = tensors[: region.inputs]
         for operator, arguments, named in region.operators:
-            results.append(operator(*_filled(arguments, results), **_filled(named, results)))
+            values_by_name = {name: make(results) for name, make in named.items()}
+            results.append(operator(*[make(results) for make in arguments], **values_by_name))
         for target, output in zip(tensors[region.inputs :], region.outputs, strict=True):
-            value = _filled(output, results)
+            value = output(results)
             if value.shape != target.shape or value.dtype != target.dtype:
                 raise RuntimeError(
                     f"PyTorch returned {value.dtype}{list(value.shape)}, expected {target.dtype}{list(target.shape)},"
@@ -77,35 +80,16 @@ def _run(text: str, *values: Any) -> None:
             target.copy_(value)
 
 
-def _tensor(value: Any) -> Any:
-    """Return one of TVM's tensors as a tensor of PyTorch with the same memory. Other values stay as they are."""
-    from torch.utils.dlpack import from_dlpack
-
-    return from_dlpack(value) if isinstance(value, _tvm.runtime.Tensor) else value
-
-
-def _filled(value: Any, results: Sequence[Any]) -> Any:
-    """Return an argument with results in place of their numbers."""
-    kind = type(value)
-    if kind is _Result:
-        return results[value.result] if value.item is None else results[value.result][value.item]
-    if kind is list:
-        return [_filled(item, results) for item in value]
-    if kind is dict:
-        return {name: _filled(item, results) for name, item in value.items()}
-    return value
-
-
 @functools.lru_cache(maxsize=_REGIONS)
 def _read(text: str) -> _Region:
     """Read a region.  Raises InvalidArtefact if it is not valid."""
     try:
         data = json.loads(text)
         operators = tuple(
-            (_operator(name), _value(arguments), {key: _value(item) for key, item in named.items()})
+            (_operator(name), [*map(_maker, arguments)], {key: _maker(item) for key, item in named.items()})
             for name, arguments, named in data["operators"]
         )
-        return _Region(int(data["inputs"]), operators, tuple(map(_value, data["outputs"])))
+        return _Region(int(data["inputs"]), operators, tuple(map(_maker, data["outputs"])))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArtefact(
             f"a call of PyTorch cannot be read: {error}", where="model", remedy="optimize the model again"
@@ -124,16 +108,22 @@ def _operator(name: str) -> Callable[..., Any]:
     return function
 
 
-def _value(data: Any) -> Any:
-    """Return an argument of an operator for its JSON data.  Raises ValueError for unknown kinds of data."""
+def _maker(data: Any) -> _Maker:
+    """Return what makes an argument of an operator, by its JSON data.  Raises ValueError for unknown kinds of data."""
+    if isinstance(data, list):
+        makers = [*map(_maker, data)]
+        return lambda results: [make(results) for make in makers]
+    if isinstance(data, dict) and "result" in data:
+        number, item = int(data["result"]), data.get("item")
+        return itemgetter(number) if item is None else lambda results: results[number][item]
+    constant = _constant(data) if isinstance(data, dict) else data
+    return lambda _: constant
+
+
+def _constant(data: dict[str, Any]) -> Any:
+    """Return a value for its JSON data.  Raises ValueError for unknown kinds of data."""
     import torch
 
-    if isinstance(data, list):
-        return [_value(item) for item in data]
-    if not isinstance(data, dict):
-        return data
-    if "result" in data:
-        return _Result(int(data["result"]), data.get("item"))
     ((kind, value),) = data.items()
     if kind == "complex":
         return complex(*value)

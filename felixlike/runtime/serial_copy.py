@@ -30,8 +30,11 @@ def on_this_thread() -> Iterator[None]:
     """Set OpenMP and MKL to one thread for the calling thread inside the block. Do nothing if PyTorch lacks them."""
     import torch
 
-    put, put_mkl = _setters()
     count = torch.get_num_threads()  # initializes it, so that PyTorch does not set it later
+    if count == 1:
+        yield
+        return
+    put, put_mkl = _setters()
     put(1)
     count_of_mkl = put_mkl(1)
     try:

@@ -20,6 +20,7 @@ _TRUTH: dict[str, Any] = {
     "tanh": np.tanh,
     "erf": _ERF,
     "log": np.log,
+    "log2": np.log2,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "nearbyint": np.rint,
     "sin": np.sin,
@@ -29,7 +30,7 @@ _TRUTH: dict[str, Any] = {
     "sinh": np.sinh,
     "cosh": np.cosh,
 }
-_ULP = {"exp": 1.1, "sigmoid": 2.5, "tanh": 1.3, "erf": 3.4, "log": 1.0}
+_ULP = {"exp": 1.1, "sigmoid": 2.5, "tanh": 1.3, "erf": 3.0, "log": 1.0, "log2": 1.8}
 _ULP |= {"rsqrt": 1.5, "nearbyint": 0, "sin": 2.0, "cos": 2.0, "tan": 3.5, "atan": 2.0, "sinh": 4.0, "cosh": 4.0}
 _TRIGONOMETRIC, _HYPERBOLIC = ("sin", "cos", "tan"), ("sinh", "cosh")
 
@@ -69,7 +70,7 @@ def _points(name: str) -> Any:
     low, high = {"exp": (-87.33, 88.72), "sigmoid": (-87.3, 30.0)}.get(name, (-12.0, 12.0))
     magnitudes = np.arange(0x00800000, 0x7F800000, 4099, dtype=np.int32).view("float32")
     signed = np.concatenate([magnitudes, -magnitudes, np.linspace(low, high, 500_000, dtype="float32")])
-    if name in ("log", "rsqrt"):
+    if name in ("log", "log2", "rsqrt"):
         return np.abs(signed[signed != 0])
     if name in _TRIGONOMETRIC:
         return signed[np.abs(signed) < 2**25]
@@ -112,6 +113,11 @@ def test_errors_are_within_the_limit(name: str, cpu: str | None) -> None:
         ("rsqrt", [_INF, 0.0, 4.0, -1.0], [0, _INF, 0.5, _NAN]),
         ("nearbyint", [0.5, 1.5, 2.5, -0.5, -3.5, 2.0**70, _INF], [0, 2, 2, 0, -4, 2.0**70, _INF]),
         ("log", [_INF, 0.0, -0.0, 1.0, -1.0, -_INF, -1e-40], [_INF, -_INF, -_INF, 0, _NAN, _NAN, _NAN]),
+        (
+            "log2",
+            [_INF, 0.0, -0.0, 1.0, -1.0, -_INF, -1e-40, 2.0**-149],
+            [_INF, -_INF, -_INF, 0, _NAN, _NAN, _NAN, -149],
+        ),
     ],
 )
 @pytest.mark.parametrize("vector", [1, 16])
@@ -132,9 +138,23 @@ def test_largest_and_smallest_exponentials_are_accurate() -> None:
     np.testing.assert_allclose(_apply("exp", x), np.exp(x.astype("float64")), rtol=1.2e-7)
 
 
-def test_logarithms_of_subnormals_are_accurate() -> None:
+@pytest.mark.parametrize("name", ["log", "log2"])
+def test_logarithms_of_subnormals_are_accurate(name: str) -> None:
     x = np.arange(1, 0x00800000, 1021, dtype=np.int32).view("float32")
-    assert _error_in_ulp(_apply("log", x), x, "log") <= _ULP["log"]
+    assert _error_in_ulp(_apply(name, x), x, name) <= _ULP[name]
+
+
+@pytest.mark.parametrize("cpu", [None, "x86-64-v2"])
+def test_binary_logarithms_of_powers_of_2_are_exact(cpu: str | None) -> None:
+    """They are exact with and without fused multiply-add, and do not decrease around powers of 2."""
+    if cpu and not _tvm.host_features() >= {"sse4.2"}:
+        pytest.skip("not an x86-64 processor")
+    exponents = np.arange(-149, 128)
+    powers = np.ldexp(np.float32(1), exponents).astype("float32")
+    np.testing.assert_array_equal(_apply("log2", powers, cpu=cpu), exponents)
+    below, above = (_apply("log2", np.nextafter(powers[1:], np.float32(end)), cpu=cpu) for end in (0, _INF))
+    assert (below <= exponents[1:]).all()
+    assert (above >= exponents[1:]).all()
 
 
 @pytest.mark.parametrize("name", sorted(_TRUTH))
@@ -215,18 +235,21 @@ def test_powers_at_the_limits_agree_with_c() -> None:
     np.testing.assert_array_equal(np.signbit(got[in_float32 == 0]), np.signbit(in_float32[in_float32 == 0]))
 
 
-def test_remainders_are_those_of_c() -> None:
-    """All pairs of exponents, quotients near whole numbers, and the limits give C's fmod to the last bit."""
+@pytest.mark.parametrize("vector", [1, 2, 12, 16, 64])
+def test_remainders_are_those_of_c(vector: int) -> None:
+    """Pairs of all exponents, quotients near whole numbers and near 2^24, and limits give C's fmod to the last bit."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 2**32, (2, 300_000), dtype=np.uint32).view("float32")
     factors = rng.integers(1, 2**12, 100_000).astype("float32")
     multiples = rng.integers(1, 2**12, 100_000).astype("float32") * factors
+    large = (factors.astype("float64") * rng.integers(2**23, 2**25, factors.size)).astype("float32")
+    tiny, tiniest = rng.integers(0, 2**23, (2, 100_000), dtype=np.uint32).view("float32")
     ends = _ends()
-    left = np.concatenate([x, multiples, np.nextafter(multiples, np.float32(0)), ends[0]])
-    right = np.concatenate([y, factors, factors, ends[1]])
+    left = np.concatenate([x, multiples, np.nextafter(multiples, np.float32(0)), large, -tiny, ends[0]])
+    right = np.concatenate([y, factors, -factors, factors, tiniest, ends[1]])
     with np.errstate(all="ignore"):
         truth = np.fmod(left, right)
-    got = _binary("truncmod", left, right)
+    got = _binary("truncmod", left, right, vector=vector)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(truth))
     known = ~np.isnan(truth)
     np.testing.assert_array_equal(got[known].view("uint32"), truth[known].view("uint32"))
@@ -264,17 +287,18 @@ def _ends() -> tuple[Any, Any]:
     return left.ravel(), right.ravel()
 
 
-def _binary(name: str, x: Any, y: Any) -> Any:
-    """Return what an operator of two numbers computes in vectors."""
-    size = -(-x.size // 16) * 16
+def _binary(name: str, x: Any, y: Any, *, vector: int = 16) -> Any:
+    """Return what an operator of two numbers computes in vectors. Only those of 12 lanes may call the C library."""
+    size = -(-x.size // vector) * vector
     a, b = (te.placeholder((size,), name=side) for side in "ab")
     func = te.create_prim_func([a, b, te.compute((size,), lambda i: getattr(tirx, name)(a[i], b[i]), name="y")])
     schedule = _tvm.Schedule(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
-    (loop,) = schedule.get_loops(schedule.get_sblock("y"))
-    schedule.vectorize(schedule.split(loop, [None, 16])[1])
+    if vector > 1:
+        (loop,) = schedule.get_loops(schedule.get_sblock("y"))
+        schedule.vectorize(schedule.split(loop, [None, vector])[1])
     executable = codegen.compile_primfuncs(schedule.mod, _target())
     code = executable.mod.inspect_source("ll")
-    assert "frem" not in code
+    assert "frem" not in code or vector == 12
     assert "@atan2f" not in code
     got = _tvm.runtime.tensor(np.zeros(size, "float32"))
     executable.jit()["main"](*(_tvm.runtime.tensor(np.resize(side, size)) for side in (x, y)), got)

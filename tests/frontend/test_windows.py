@@ -345,11 +345,12 @@ def test_grid_samples_of_tvm(mode: str, padding: str) -> None:
     )
 
 
+@pytest.mark.parametrize("channels", [3, 9])
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
-def test_grid_samples_of_nan_and_infinities(mode: str, padding: str) -> None:
-    x, places = _random((1, 9, 4, 5), (1, 2, 4, 2))
-    x[0, :, 0, 0], x[0, 3, 2, 2] = math.inf, math.nan
+def test_grid_samples_of_nan_and_infinities(mode: str, padding: str, channels: int) -> None:
+    x, places = _random((1, channels, 4, 5), (1, 2, 4, 2))
+    x[0, :, 0, 0], x[0, 2, 2, 2] = math.inf, math.nan
     places[0, 0, 0], places[0, 0, 1, 0], places[0, 1, 2, 1] = math.nan, math.nan, -1.0
     places[0, 1, 3] = -1.2
     _assert_agrees(

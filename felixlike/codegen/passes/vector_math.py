@@ -11,6 +11,7 @@ were fitted in double precision and rounded to single. Fused multiply-adds are a
 everywhere. The stated largest errors are those that the tests found.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,15 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import Module, TirExpr
 from felixlike.codegen.passes.bind_repeated_values import Names
+from felixlike.codegen.remainder_function import (
+    LANES,
+    QUOTIENT_BITS,
+    REMAINDER,
+    ROUND_DOUBLE,
+    STEPS,
+    name_of,
+    with_remainder_functions,
+)
 
 _MANTISSA = 23
 """Bits of a float32's mantissa."""
@@ -42,10 +52,12 @@ _TANH = (-5.6669773e-3, 2.0606177e-2, -5.3730007e-2, 1.3331331e-1, -3.3333278e-1
 """Coefficients of p in `tanh`."""
 _ERF = (-6.1807653e-4, 5.0282455e-3, -2.6789077e-2, 1.1282397e-1, -3.7612545e-1, 1.2837915e-1)
 """Coefficients of p in `erf`."""
-_ERF_REST = (3.3636176e-4, -1.6873496e-3, 6.9173142e-3, -5.4651222e-3, 3.2514576e-2, 8.5678528e-2, 0.14181782)
+_ERFC_ROOT = (1.3260599e-4, -2.2941181e-3, 1.2199913e-2, -9.8135360e-3, -6.3265786e-2, -0.14393118, 1.0005523)
 """Coefficients of q in `erf`."""
 _LOG = (-7.9742104e-2, 1.2655695e-1, -1.2989278e-1, 1.4209945e-1, -1.6641581e-1, 2.0001201e-1, -2.5000304e-1, 1 / 3)
-"""Coefficients of q in `log`."""
+"""Coefficients of q in `log` and `log2`."""
+_REST_OF_LOG2_E = math.log2(math.e) - 1
+"""log2 e = 1 + 0.4427. A product with 1 is exact."""
 
 _SIN = (2.6057805e-6, -1.9809602e-4, 8.3330665e-3, -1.666666e-1)
 """Coefficients for sin r, r from -π/2 to π/2."""
@@ -56,20 +68,14 @@ _HYPERBOLIC_MAX = 100.0
 _SINH = (2.0372195e-4, 8.3302837e-3, 1.6666716e-1)
 """Coefficients of p in `sinh`."""
 _LOG2 = (0.3407286601563151, 0.41167278330730506, 0.5770835842473921, 0.961796673341859, 2.885390081790099)
-"""Coefficients of p in `_log2`."""
+"""Coefficients of p in `_wide_log2`."""
 _EXP2 = (1.5353362e-4, 1.3398875e-3, 9.6184369e-3, 5.5503324e-2, 2.4022648e-1, 6.9314718e-1)
 """Coefficients of the polynomial in `_exp2`."""
 
 _PI = (3.141592651605606, 1.9841871479187034e-09, 1.1442377452219664e-17)
 """π in three parts. The first two have 27 bits, so that their products with numbers of 26 bits are exact."""
-_ROUND_DOUBLE = 1.5 * 2.0**52
-"""The same as `_ROUND`, for float64."""
 _PI_HIGH, _PI_LOW = 3.1415927410125732, -8.742277657347586e-08
 """π in two parts, the first of which is a float32."""
-_QUOTIENT_BITS = 28
-"""Bits of a step's quotient in `remainder`. Its product with a float32 has at most 53 bits and is exact in float64."""
-_REMAINDER_STEPS = 10
-"""Steps of `remainder`. They cover quotients up to 2^280; the largest of two float32 is 2^277."""
 _ROOT = 0.5
 """The exponent of a square root."""
 _MOST_FACTORS = 16
@@ -78,8 +84,9 @@ _MOST_FACTORS = 16
 
 def vectorise_math(module: Module) -> Module:
     """Return the IRModule with FUNCTIONS, remainders and small integer powers of float32 replaced by arithmetic."""
+    _register()
     rules = (_tvm.ir.Call, _as_arithmetic), (_tvm.tirx.Mod, _as_exact_remainder)
-    return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, rules))
+    return _tvm.map_functions(module, lambda func: with_remainder_functions(_tvm.structural_map(func, rules)))
 
 
 def _as_arithmetic(call: TirExpr) -> TirExpr:
@@ -96,8 +103,28 @@ def _as_exact_remainder(node: TirExpr) -> TirExpr:
     """Replace one remainder of float32."""
     if str(node.ty.dtype) != "float32":
         return node
-    let = Names()
-    return let.close(remainder(let(node.a), let(node.b), let))
+    return _tvm.tirx.call_intrin("float32", REMAINDER, node.a, node.b)
+
+
+@functools.cache
+def _register() -> None:
+    """Make the operator of remainders known to TVM."""
+    _tvm.register_vectorizable(REMAINDER, _lowered_remainder)
+
+
+def _lowered_remainder(call: TirExpr) -> TirExpr:
+    """Return the call of the function for as many lanes as a remainder has; for a scalar, arithmetic.
+
+    LLVM vectorizes the arithmetic, and calls the C library for other lanes.
+    """
+    lanes = _tvm.lanes(call.ty.dtype)
+    if lanes == 1:
+        let = Names()
+        x, y = map(let, call.args)
+        return let.close(remainder(x, y, let))
+    if lanes in LANES:
+        return _tvm.tirx.call_pure_extern(str(call.ty.dtype), name_of(lanes), *call.args)
+    return _tvm.tirx.truncmod(*call.args)
 
 
 def _known_power(call: TirExpr) -> Callable[..., Any] | None:
@@ -145,31 +172,48 @@ def tanh(x: TirExpr, let: Names) -> TirExpr:
 
 
 def erf(x: TirExpr, let: Names) -> TirExpr:
-    """Return erf x: x + x p(x²) up to 0.875, then 1 - (1 + |x| q(|x|))^-8, at most 3.4 ulp off.
-
-    The form of the second part is that of M. Abramowitz and I. A. Stegun, Handbook of Mathematical Functions, 7.1.28.
-    """
+    """Return erf x: x + x p(x²) up to 0.875, then 1 - q(|x|)^8, at most 3 ulp off."""
     square = let(x * x)
     small = _polynomial(square, _ERF) * x + x
     size = let(_at_most(_abs(x), 3.95))  # from 3.92 on, the result rounds to 1
-    root_of = let(_polynomial(size, _ERF_REST) * size + _f(1))
-    large = _f(1) - whole_power(root_of, -8, let)
+    large = _f(1) - whole_power(let(_polynomial(size, _ERFC_ROOT)), 8, let)
     return _select(size >= _f(0.875), _with_sign(large, x), small)
 
 
 def log(x: TirExpr, let: Names) -> TirExpr:
     """Return log(2^k (1 + f)) = k ln 2 + f - f²/2 + f³ q(f), 1 + f in [√½, √2), at most 1 ulp off, for subnormal x too.
 
-    The result is -inf at 0 and NaN below it. The form is that of Cephes' logf.c (S. L. Moshier). k is split off as in
-    FreeBSD's e_logf.c.
+    The result is -inf at 0 and NaN below it. The form is that of Cephes' logf.c (S. L. Moshier).
     """
-    tiny = x < _f(_SMALLEST_NORMAL)
-    from_root = _bits(let(_select(tiny, x * _f(2.0**_MANTISSA), x))) - _i(_ROOT_HALF)
-    f = let(_float((from_root & _i(2**_MANTISSA - 1)) + _i(_ROOT_HALF)) - _f(1))
-    k = let((from_root >> _i(_MANTISSA)).astype("float32") - _select(tiny, _f(_MANTISSA), _f(0)))
+    k, f = _exponent_and_rest(x, let)
     square = let(f * f)
     rest = _polynomial(f, _LOG) * (f * square) + k * _f(_LN2_LOW) - square * _f(0.5)
-    value = rest + f + k * _f(_LN2_HIGH)
+    return _logarithm(rest + f + k * _f(_LN2_HIGH), x)
+
+
+def log2(x: TirExpr, let: Names) -> TirExpr:
+    """Return log2(2^k (1 + f)) = k + (f - f²/2 + f³ q(f)) log2 e, at most 1.8 ulp off, and exact for powers of 2.
+
+    Limits are those of `log`. The form is that of Cephes' log2f.c (S. L. Moshier).
+    """
+    k, f = _exponent_and_rest(x, let)
+    square = let(f * f)
+    rest = let(_polynomial(f, _LOG) * (f * square) - square * _f(0.5))
+    value = rest * _f(_REST_OF_LOG2_E) + f * _f(_REST_OF_LOG2_E) + rest + f + k
+    return _logarithm(value, x)
+
+
+def _exponent_and_rest(x: TirExpr, let: Names) -> tuple[Any, Any]:
+    """Return k and f of a number 2^k (1 + f), 1 + f in [√½, √2). k is split off as in FreeBSD's e_logf.c."""
+    tiny = x < _f(_SMALLEST_NORMAL)
+    from_root = let(_bits(let(_select(tiny, x * _f(2.0**_MANTISSA), x))) - _i(_ROOT_HALF))
+    f = let(_float((from_root & _i(2**_MANTISSA - 1)) + _i(_ROOT_HALF)) - _f(1))
+    k = let((from_root >> _i(_MANTISSA)).astype("float32") - _select(tiny, _f(_MANTISSA), _f(0)))
+    return k, f
+
+
+def _logarithm(value: TirExpr, x: TirExpr) -> TirExpr:
+    """Return a logarithm of x, whose value is given for positive finite x."""
     at_ends = _select(x == _f(0), _f(-math.inf), _f(math.nan))
     return _select(x > _f(0), _select(x < _f(math.inf), value, x), at_ends)
 
@@ -193,7 +237,7 @@ def power(x: TirExpr, y: TirExpr, let: Names) -> TirExpr:
     """
     size = let(_abs(x))
     fixed = _any(size == _f(1), y == _f(0))
-    exponent = let(_select(fixed, _d(0), y.astype("float64") * _log2(size, let)))
+    exponent = let(_select(fixed, _d(0), y.astype("float64") * _wide_log2(size, let)))
     value = let(_exp2(exponent, let))
     whole = _floor(y) == y
     half = let(y * _f(0.5))
@@ -202,7 +246,7 @@ def power(x: TirExpr, y: TirExpr, let: Names) -> TirExpr:
     return _select(_bits(x) < _i(0), negative, value)
 
 
-def _log2(size: Any, let: Names) -> TirExpr:
+def _wide_log2(size: Any, let: Names) -> TirExpr:
     """Return log2 of a float32 that is not negative, in float64 with 12 correct digits.
 
     log2(2^k m) = k + s p(s²), s = (m - 1) / (m + 1), m in [√½, √2).
@@ -218,8 +262,8 @@ def _log2(size: Any, let: Names) -> TirExpr:
 
 def _exp2(y: TirExpr, let: Names) -> TirExpr:
     """Return 2^y in float32 of a float64."""
-    shifted = let(y + _d(_ROUND_DOUBLE))
-    r = let((y - (shifted - _d(_ROUND_DOUBLE))).astype("float32"))
+    shifted = let(y + _d(ROUND_DOUBLE))
+    r = let((y - (shifted - _d(ROUND_DOUBLE))).astype("float32"))
     power = _polynomial(r, _EXP2) * r + _f(1)
     normal = _float(_bits(power) + (_low_bits(shifted) << _i(_MANTISSA)))
     # Comparisons with NaN are false, so NaN takes the last branch, as overflow does.
@@ -266,8 +310,8 @@ def tan(x: TirExpr, let: Names) -> TirExpr:
 def _in_half_turn(x: TirExpr, shift: float, let: Names) -> tuple[Any, Any]:
     """Return r in float64, from -π/2 to π/2, of x = (n + shift) π + r, and n's lowest bit in the sign's place."""
     wide = let(x.astype("float64"))
-    shifted = let(wide * _d(1 / math.pi) - _d(shift) + _d(_ROUND_DOUBLE))
-    turns = let(shifted - _d(_ROUND_DOUBLE) + _d(shift))
+    shifted = let(wide * _d(1 / math.pi) - _d(shift) + _d(ROUND_DOUBLE))
+    turns = let(shifted - _d(ROUND_DOUBLE) + _d(shift))
     high, middle, low = map(_d, _PI)
     r = let(wide - turns * high - turns * middle - turns * low)
     # Beyond 2^25, the difference may be anything. NaN stays.
@@ -310,12 +354,13 @@ def remainder(x: TirExpr, y: TirExpr, let: Names) -> TirExpr:
     """Return x - trunc(x / y) y exactly, with the sign of x, as C's fmod.
 
     Each step in float64 subtracts the nearest multiple of 2^(28 i) |y|, i from 9 to 0, which leaves at most half of it.
+    In vectors, `codegen/remainder_function.py` computes the same.
     """
     size, divisor = let(_abs(x)), let(_abs(y))
     rest, whole = let(size.astype("float64")), let(divisor.astype("float64"))
     inverse = let(_d(1) / whole)
-    for step in reversed(range(_REMAINDER_STEPS)):
-        to_unit = _d(_ROUND_DOUBLE * 2.0 ** (_QUOTIENT_BITS * step))
+    for step in reversed(range(STEPS)):
+        to_unit = _d(ROUND_DOUBLE * 2.0 ** (QUOTIENT_BITS * step))
         rest = let(rest - let(let(rest * inverse + to_unit) - to_unit) * whole)
     exact = _select(rest < _d(0), rest + whole, rest).astype("float32")
     defined = _all(size < _f(math.inf), divisor > _f(0))
@@ -357,6 +402,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tirx.tanh": tanh,
     "tirx.erf": erf,
     "tirx.log": log,
+    "prim.log2": log2,
     "tirx.pow": power,
     "tirx.rsqrt": reciprocal_root,
     "tirx.nearbyint": nearest,
@@ -410,7 +456,7 @@ def _float(bits: TirExpr) -> TirExpr:
 
 
 def _low_bits(value: TirExpr) -> TirExpr:
-    """Return the lower half of a float64's bits, which is an integer if _ROUND_DOUBLE was added."""
+    """Return the lower half of a float64's bits, which is an integer if ROUND_DOUBLE was added."""
     return _tvm.tirx.reinterpret("int64", value).astype("int32")
 
 

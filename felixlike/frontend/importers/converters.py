@@ -180,6 +180,11 @@ def _exp2(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(_tvm.relax.op.power(_tvm.relax.const(2.0, str(data.ty.dtype)), data))
 
 
+def _log2(node: Any, importer: Any) -> Any:
+    """Convert aten.log2 to a function that is exact for powers of 2. TVM's importer divides natural logarithms."""
+    return importer.block_builder.emit_te(_tvm.topi.log2, importer.env[node.args[0]], primfunc_name_hint="log2")
+
+
 def _clamp(node: Any, importer: Any) -> Any:
     """Convert aten.clamp. TVM's importer makes missing bounds infinite, which integers cannot be."""
     relax, clamped = _tvm.relax, importer.env[node.args[0]]
@@ -472,6 +477,7 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "remainder.Tensor": _division("floor_mod"),
     "elu.default": _elu,
     "exp2.default": _exp2,
+    "log2.default": _log2,
     "max.dim": _extreme("max", "argmax"),
     "min.dim": _extreme("min", "argmin"),
     "upsample_nearest2d.vec": _nearest,

@@ -116,15 +116,6 @@ def atanh(x: Any) -> Any:
     return torch.where(x < 0, -result, result)
 
 
-def log2(x: Any) -> Any:
-    """Decompose the logarithm to base 2, which is exact for powers of 2, so that it can be rounded down."""
-    import torch
-
-    value = torch.log(x) / math.log(2)
-    whole = torch.round(value)
-    return torch.where(torch.exp2(whole) == x, whole, value)
-
-
 def mish(x: Any) -> Any:
     """Decompose x tanh(log(1 + e^x)) = x n / (n + 2), n = e^x (e^x + 2): one function of the three, without a loss."""
     import torch
@@ -146,7 +137,6 @@ def elementary() -> dict[Any, Callable[..., Any]]:
         aten.log1p.default: log1p,
         aten.expm1.default: expm1,
         aten.atanh.default: atanh,
-        aten.log2.default: log2,
         aten.mish.default: mish,
     }
     wrapped = {operator: functools.partial(_of_floats, function) for operator, function in functions.items()}

