@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._util.torch_compat import is_contiguous, is_never_negative
+from felixlike._util.torch_compat import is_never_negative
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.known_sizes import size_of
@@ -424,17 +424,6 @@ def _copy(node: Any, importer: Any) -> Any:
     return new if _tvm.structural_equal(shape, importer.shape_of(new)) else emit(op.broadcast_to(new, shape))
 
 
-def _strided(node: Any, importer: Any) -> Any:
-    """Convert aten.as_strided of a whole contiguous tensor. TVM's importer reads views as if they were such."""
-    source = node.args[0].meta["val"]
-    if not is_contiguous(source) or source.storage_offset() != 0:
-        raise UnsupportedOperator(
-            f"{node.target} reads the memory that a view is part of",
-            remedy="copy the view first: x.clone(memory_format=torch.contiguous_format)",
-        )
-    return importer._as_strided(node)
-
-
 def _branches(node: Any, importer: Any) -> Any:
     """Convert torch.cond. TVM's importer leaves out converters of ours for the operators in its branches."""
     own = set(importer.convert_map)  # those of all operators that a program calls
@@ -461,7 +450,6 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "any.dim": _any,
     "any.dims": _any,
     "arange.start_step": _range,
-    "as_strided.default": _strided,
     "cond": _branches,
     "copy.default": _copy,
     "div.Tensor_mode": _rounded_quotient,
