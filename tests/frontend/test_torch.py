@@ -296,6 +296,7 @@ def test_reductions_that_the_importer_lacks(function: Any) -> None:
         lambda x: torch.max(x, -1),
         lambda x: torch.max(x, 1)[0],
         lambda x: torch.min(x, 2, keepdim=True),
+        lambda x: torch.topk(x, 3, -1, sorted=False)[0].sort()[0],
         lambda x: torch.var_mean(x, -1),
         lambda x: torch.var_mean(x, (2, 3), correction=0, keepdim=True),
         *(

@@ -424,6 +424,12 @@ def _copy(node: Any, importer: Any) -> Any:
     return new if _tvm.structural_equal(shape, importer.shape_of(new)) else emit(op.broadcast_to(new, shape))
 
 
+def _topk(node: Any, importer: Any) -> Any:
+    """Convert aten.topk. TVM's importer refuses results in any order, for which their order is one."""
+    node.args = node.args[:4]
+    return importer._topk(node)
+
+
 def _branches(node: Any, importer: Any) -> Any:
     """Convert torch.cond. TVM's importer leaves out converters of ours for the operators in its branches."""
     own = set(importer.convert_map)  # those of all operators that a program calls
@@ -477,6 +483,7 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "squeeze.default": _squeezed,
     "squeeze.dim": _squeezed,
     "squeeze.dims": _squeezed,
+    "topk.default": _topk,
     run_by_pytorch.__name__: convert,
 }
 """Converters by operator: (node, importer) → value."""
