@@ -145,7 +145,7 @@ def test_a_size_read_from_a_tensor_is_refused() -> None:
 def test_distributions_can_be_exported(monkeypatch: pytest.MonkeyPatch) -> None:
     def model(x: Tensor) -> Any:
         mean, deviation = x.chunk(2, -1)
-        normal = distributions.Normal(mean, deviation.exp())
+        normal: Any = distributions.Normal(mean, deviation.exp())
         return normal.log_prob(mean + 1), distributions.kl_divergence(normal, distributions.Normal(0.0, 1.0))
 
     monkeypatch.setattr(distributions.Distribution, "_validate_args", True)
