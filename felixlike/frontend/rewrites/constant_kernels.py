@@ -2,7 +2,7 @@
 
 TVM's FoldConstant builds a kernel for each operator of constants by a function of its registry, and without the passes
 of `codegen/pipeline.py`. A maximum of constants lost NaN, and that of -inf was the smallest finite number. It also
-builds the same kernel for each step of a loop over constants, which took most of the time of importing such models.
+builds the same kernel again for each step of a loop over constants.
 """
 
 from __future__ import annotations
