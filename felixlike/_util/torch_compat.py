@@ -342,6 +342,22 @@ def without_left_hooks() -> Iterator[None]:
 
 
 @contextmanager
+def unchecked_distributions() -> Iterator[None]:
+    """Turn off checks of the parameters and values of torch.distributions inside the context.
+
+    They are branches on the values of tensors, which torch.export refuses. torch.compile turns them off, too.
+    """
+    from torch.distributions import Distribution
+
+    checked = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(checked)
+
+
+@contextmanager
 def recurrent_shapes() -> Iterator[None]:
     """Let FakeTensorMode compute the shapes of recurrent layers without their steps, inside the context.
 

@@ -223,7 +223,7 @@ class _Fields:
             alike = want.isfinite() | (got == sample) | (got.isnan() & sample.isnan())
             same |= ~sample.isfinite() & ~got.isfinite() & alike
         if samples:
-            counted &= samples[0].isfinite()
+            counted = samples[0].isfinite()
             want = torch.where(want.isfinite(), want, samples[0])
         self._difference = torch.where(same, 0.0, (got - want).abs())
         self._scale = torch.where(counted, want.abs(), 0.0)

@@ -11,7 +11,9 @@ from felixlike import _tvm
 from felixlike.errors import InvalidOption
 from felixlike.frontend import import_model, make_task
 from felixlike.frontend.constants import constant_arguments, noted_constants
+from felixlike.frontend.rewrites import constant_kernels
 from felixlike.hardware import resolve_target
+from felixlike.runtime import compile_model
 
 
 class Mixed(nn.Module):
@@ -45,6 +47,25 @@ def test_only_weights_have_free_layouts() -> None:
     assert sum(task.layout_free != () for task in imported.tasks) == 3
     on_gpu = layout_free_parameters(import_model(Mixed().eval(), shapes, "sm_90").module)
     assert sorted(on_gpu.values()) == [(1,), (1,), (1,)]
+
+
+def test_equal_operators_of_constants_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.ParameterList(torch.randn(3, 7) for _ in range(5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for weight in self.weights:
+                x = x * weight.cos()
+            return x
+
+    kernels: dict[Any, Any] = {}
+    monkeypatch.setattr(constant_kernels, "_kernels", kernels)
+    model, x = Steps().eval(), torch.randn(3, 7)
+    got = compile_model(import_model(model, (x,)))(x)
+    assert len(kernels) == 1
+    torch.testing.assert_close(got, model(x))
 
 
 def module_with_calls(func: Any, *sites: tuple[bool, bool]) -> Any:

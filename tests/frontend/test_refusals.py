@@ -193,7 +193,7 @@ def test_buffers_can_be_assigned_after_a_failed_export() -> None:
     assert float(model.count) == 1
 
 
-@pytest.mark.parametrize("view", [lambda x: x.t(), lambda x: x[1:]])
+@pytest.mark.parametrize("view", [lambda x: x[:, ::2], lambda x: x[1:]])
 def test_the_memory_of_views_is_not_read_in_another_shape(view: Callable[[Tensor], Tensor]) -> None:
     model = Apply(lambda x: view(x * 2).as_strided((2, 3), (3, 1), 0) + 1)
     with pytest.raises(UnsupportedOperator, match=r"as_strided.* reads the memory that a view is part of"):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from support.models import Apply, mlp
-from torch import Tensor, nn
+from torch import Tensor, distributions, nn
 
 from felixlike._util.wording import for_the_command
 from felixlike.errors import (
@@ -140,6 +140,20 @@ def test_control_flow_names_the_line() -> None:
 def test_a_size_read_from_a_tensor_is_refused() -> None:
     with pytest.raises(DynamicControlFlow, match=r"int\(x\[0\]\.item\(\)\)"):
         import_model(Apply(lambda x: x[: int(x[0].item())]), (3,))
+
+
+def test_distributions_can_be_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(x: Tensor) -> Any:
+        mean, deviation = x.chunk(2, -1)
+        normal: Any = distributions.Normal(mean, deviation.exp())
+        return normal.log_prob(mean + 1), distributions.kl_divergence(normal, distributions.Normal(0.0, 1.0))
+
+    monkeypatch.setattr(distributions.Distribution, "_validate_args", True)
+    x = torch.randn(3, 4)
+    got = compile_model(import_model(Apply(model), (x,)))(x)
+    torch.testing.assert_close(got, model(x))
+    with pytest.raises(ValueError, match="invalid values"):
+        distributions.Normal(0.0, -1.0)
 
 
 def test_wrong_sizes_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
@@ -282,6 +296,7 @@ def test_reductions_that_the_importer_lacks(function: Any) -> None:
         lambda x: torch.max(x, -1),
         lambda x: torch.max(x, 1)[0],
         lambda x: torch.min(x, 2, keepdim=True),
+        lambda x: torch.topk(x, 3, -1, sorted=False)[0].sort()[0],
         lambda x: torch.var_mean(x, -1),
         lambda x: torch.var_mean(x, (2, 3), correction=0, keepdim=True),
         *(

@@ -79,6 +79,21 @@ def test_windows_of_padded_signals(mode: str) -> None:
     _assert_agrees(model, *_random(_SIGNAL))
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: (x * 2).as_strided((2, 5, 6), (44, 4, 2), 3),  # windows that overlap
+        lambda x: (x * 2).permute(2, 0, 1).as_strided((3, 11), (22, 2)),
+        lambda x: (x * 2).transpose(1, 2).as_strided((8, 11), (11, 1)),
+        lambda x: functional.pad(x, (1, 2)).as_strided((2, 4, 6, 4), (56, 14, 2, 1)),
+        lambda x: (x + 1)[1].as_strided((4, 10), (11, 1)),
+        lambda x: x.sum().as_strided((3,), (0,)),
+    ],
+)
+def test_the_memory_of_a_tensor_is_read_with_other_strides(model: Any) -> None:
+    _assert_agrees(lambda x: model(x) + 1, *_random(_SIGNAL))
+
+
 @pytest.mark.parametrize("size", [1, (3, 4), (7, 3), (6, 9)])
 def test_adaptive_maxima_of_images(size: Any) -> None:
     _assert_agrees(nn.AdaptiveMaxPool2d(size), *_random(_IMAGE))

@@ -91,6 +91,14 @@ def test_nan_infinity_and_empty_tensors(got: Tensor, want: Tensor, own: Tensor |
     assert result.right == (error == 0.0)
 
 
+def test_errors_where_only_float64_has_nan_are_relative_to_the_own_precision() -> None:
+    want, own = doubles(NAN, NAN), singles(2.0, 1.0)
+    result = agreement(singles(2.00001, 1.0), want, [own])
+    assert result.right
+    assert 1e-6 < result.error < 1e-5
+    assert agreement(singles(2.5, 1.0), want, [own]).wrong
+
+
 def test_few_different_integers_are_unsure_and_many_are_wrong() -> None:
     want = torch.arange(1000)
     few, many = want.clone(), want.clone()

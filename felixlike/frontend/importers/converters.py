@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._util.torch_compat import is_contiguous, is_never_negative
+from felixlike._util.torch_compat import is_never_negative
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.known_sizes import size_of
@@ -429,15 +429,10 @@ def _copy(node: Any, importer: Any) -> Any:
     return new if _tvm.structural_equal(shape, importer.shape_of(new)) else emit(op.broadcast_to(new, shape))
 
 
-def _strided(node: Any, importer: Any) -> Any:
-    """Convert aten.as_strided of a whole contiguous tensor. TVM's importer reads views as if they were such."""
-    source = node.args[0].meta["val"]
-    if not is_contiguous(source) or source.storage_offset() != 0:
-        raise UnsupportedOperator(
-            f"{node.target} reads the memory that a view is part of",
-            remedy="copy the view first: x.clone(memory_format=torch.contiguous_format)",
-        )
-    return importer._as_strided(node)
+def _topk(node: Any, importer: Any) -> Any:
+    """Convert aten.topk. TVM's importer refuses results in any order, for which their order is one."""
+    node.args = node.args[:4]
+    return importer._topk(node)
 
 
 def _branches(node: Any, importer: Any) -> Any:
@@ -466,7 +461,6 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "any.dim": _any,
     "any.dims": _any,
     "arange.start_step": _range,
-    "as_strided.default": _strided,
     "cond": _branches,
     "copy.default": _copy,
     "div.Tensor_mode": _rounded_quotient,
@@ -495,6 +489,7 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "squeeze.default": _squeezed,
     "squeeze.dim": _squeezed,
     "squeeze.dims": _squeezed,
+    "topk.default": _topk,
     run_by_pytorch.__name__: convert,
 }
 """Converters by operator: (node, importer) → value."""

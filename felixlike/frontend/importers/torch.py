@@ -13,7 +13,13 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._util.spent import on
-from felixlike._util.torch_compat import assumed_of_sizes, pytree, recurrent_shapes, without_left_hooks
+from felixlike._util.torch_compat import (
+    assumed_of_sizes,
+    pytree,
+    recurrent_shapes,
+    unchecked_distributions,
+    without_left_hooks,
+)
 from felixlike._util.torch_modes import alone, callers_autocast, callers_dtype
 from felixlike._util.wording import advice
 from felixlike.errors import (
@@ -168,7 +174,15 @@ def export_module(
     tensors = tuple(value.value() for value in args)
     named = {key: value.value() for key, value in kwargs.items()}
     signature = Signature.of_call(parameters, tensors, named)
-    with evaluating(model), callers_dtype(), quiet(), recurrent_shapes(), without_left_hooks(), assigned() as names:
+    with (
+        evaluating(model),
+        callers_dtype(),
+        quiet(),
+        recurrent_shapes(),
+        unchecked_distributions(),
+        without_left_hooks(),
+        assigned() as names,
+    ):
         try:
             sizes = None if dynamic is None else _dynamic_sizes(model, args, kwargs, dynamic)
             with on("exporting"):

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from felixlike import _tvm
+from felixlike._util.torch_compat import is_dense
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend.importers.grid_samples import grid_sample
 from felixlike.frontend.rewrites.clamp_lookups import inside
 from felixlike.frontend.rewrites.rewriting import OPAQUE, copy_of
+from felixlike.frontend.signature.layouts import memory_order
 
 
 def _sizes(node: Any) -> list[int]:
@@ -236,6 +238,40 @@ def _slices(node: Any, importer: Any) -> Any:
     return builder.emit_te(slices, data, primfunc_name_hint="slices")
 
 
+def _strided(node: Any, importer: Any) -> Any:
+    """Convert aten.as_strided of a tensor without gaps: elements of its memory, at sums of indices times strides.
+
+    TVM's importer lacks windows that overlap, and reads permuted tensors as if they were contiguous.
+    """
+    source, (sizes, strides, *rest) = node.args[0].meta["val"], node.args[1:]
+    offset = rest[0] if rest else node.kwargs.get("storage_offset")
+    begin = 0 if offset is None else offset - source.storage_offset()
+    if not all(isinstance(number, int) for number in (begin, *sizes, *strides, *source.shape)):
+        raise UnsupportedOperator(f"{node.target} is not supported for dynamic sizes", remedy="use fixed sizes")
+    last = begin + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    if not is_dense(source) or begin < 0 or last >= source.numel():
+        raise UnsupportedOperator(
+            f"{node.target} reads the memory that a view is part of",
+            remedy="copy the view first: x.clone(memory_format=torch.contiguous_format)",
+        )
+    op, builder, order = _tvm.relax.op, importer.block_builder, memory_order(source)
+    data = importer.env[node.args[0]]
+    memory = builder.emit(op.reshape(builder.emit(op.permute_dims(data, order)) if order else data, (source.numel(),)))
+    if [*strides] == [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))] and last + 1 - begin == source.numel():
+        return builder.emit(op.reshape(memory, sizes))
+
+    def elements(x: Any) -> Any:
+        def element(*places: Any) -> Any:
+            return x[begin + sum(place * stride for place, stride in zip(places, strides, strict=True))]
+
+        return _tvm.te.compute(sizes, element, name="elements")
+
+    if math.prod(sizes) > source.numel() and _is_padded(node.args[0]):
+        attributes = {"op_pattern": OPAQUE}
+        memory = builder.emit_te(copy_of, memory, "padded", primfunc_name_hint="padded", primfunc_attrs=attributes)
+    return builder.emit_te(elements, memory, primfunc_name_hint="elements")
+
+
 def _is_padded(node: Any) -> bool:
     """Return whether a node's value is a padded tensor or a view of one."""
     while node.op == "call_function" and any(name in node.target.__name__ for name in ("view", "squeeze")):
@@ -316,6 +352,7 @@ WINDOWS: dict[str, Callable[[Any, Any], Any]] = {
     "grouped_mm_fallback.default": _grouped_product,
     "im2col.default": _windows,
     "index.Tensor": _index,
+    "as_strided.default": _strided,
     "unfold.default": _slices,
 }
 """Converters by operator: (node, importer) → value."""

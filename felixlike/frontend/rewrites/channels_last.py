@@ -79,7 +79,9 @@ def with_channels_last(module: Any, precision: Precision = FLOAT32, halves: Prec
 
 
 def _counted_from_the_front(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
-    """Replace negative axes of squeeze, on which TVM's pass fails."""
+    """Replace negative axes of permute_dims and squeeze, on which TVM's pass fails."""
+    if operator(expression) == "permute_dims" and any(int(axis) < 0 for axis in expression.attrs.axes or ()):
+        return _tvm.relax.op.permute_dims(rewriter.new(expression.args[0]), axes_of(expression))
     if operator(expression) != "squeeze" or expression.attrs.axis is None:
         return None
     axes, rank = [int(axis) for axis in expression.attrs.axis], len(shape(expression.args[0]))

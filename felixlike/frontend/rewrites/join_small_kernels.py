@@ -91,7 +91,7 @@ def _rows(module: Any, bindings: Sequence[Any]) -> Iterator[_Row]:
     row = _Row()
     for binding in bindings:
         value = getattr(binding, "value", None)
-        element = isinstance(value, _tvm.relax.TupleGetItem)
+        element = _is_element(value)
         small = element or (value is not None and _is_small(module, value))
         if row.bindings and (not small or not row.feeds(value)):
             yield row
@@ -102,6 +102,12 @@ def _rows(module: Any, bindings: Sequence[Any]) -> Iterator[_Row]:
             row = _Row()
     if row.bindings:
         yield row
+
+
+def _is_element(value: Any) -> bool:
+    """Return whether a value is an element of a variable. Elements of tuples that are written out are not joined."""
+    relax = _tvm.relax
+    return isinstance(value, relax.TupleGetItem) and isinstance(value.tuple_value, relax.Var)
 
 
 def _is_small(module: Any, value: Any) -> bool:
@@ -122,7 +128,7 @@ def _kernels(module: Any, call: Any) -> list[Any]:
         if not isinstance(called, _tvm.relax.Function) or not _primitive(called):
             return []
         values = [binding.value for block in called.body.blocks for binding in block.bindings]
-        calls = [value for value in values if not isinstance(value, _tvm.relax.TupleGetItem)]
+        calls = [value for value in values if not _is_element(value)]
         kernels = [_kernels(module, value) if isinstance(value, _tvm.relax.Call) else [] for value in calls]
         return [kernel for part in kernels for kernel in part] if all(kernels) else []
     kernel = kernel_of(module, call)

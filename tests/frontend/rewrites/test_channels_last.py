@@ -61,6 +61,14 @@ def test_squeeze_of_a_negative_dimension() -> None:
         torch.testing.assert_close(compile_model(import_model(model, (x,)))(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+def test_a_permutation_by_negative_dimensions() -> None:
+    torch.manual_seed(0)
+    layers = nn.Conv1d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv1d(8, 8, 3), nn.Conv1d(8, 8, 3)
+    model, x = nn.Sequential(*layers, Apply(lambda y: y.permute(-1, 0, -2) * 2)).eval(), torch.randn(2, 3, 53)
+    with torch.inference_mode():
+        torch.testing.assert_close(compile_model(import_model(model, (x,)))(x), model(x), rtol=1e-4, atol=1e-5)
+
+
 def test_a_single_convolution_is_not_changed() -> None:
     x = torch.randn(1, 16, 14, 14)
     assert _layouts(nn.Conv2d(16, 16, 3, padding=1), x) == [(1, 16, 14, 14)]

@@ -81,3 +81,19 @@ def test_the_last_step_is_not_fused_into_the_stack() -> None:
     imported = import_model(model, (x,))
     assert [task.weight for task in imported.tasks if task.name == "concatenate"] == [2]
     assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
+
+
+def test_lookups_between_small_kernels() -> None:
+    """The farthest of some points, as in PointNet++: the indices of a lookup are a constant and a kernel's result."""
+
+    def farthest(x: torch.Tensor) -> Any:
+        rows, places = torch.arange(2), [torch.zeros(2, dtype=torch.long)]
+        for _ in range(3):
+            distance = (x - x[rows, places[-1]][:, None]).square().sum(-1)
+            places.append(distance.argmax(-1))
+        chosen = torch.stack(places, 1)
+        return x[rows[:, None], chosen] * 2, chosen
+
+    model, x = Apply(farthest), torch.randn(2, 20, 3)
+    for got, want in zip(compile_model(import_model(model, (x,)))(x), model(x), strict=True):
+        torch.testing.assert_close(got, want)
