@@ -83,10 +83,11 @@ def _wide_constant(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
 
 def _narrow_already(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Return the tensor that an expression converts to float32 and back."""
-    wide = known.value(expression.args[0]) if operator(expression) == "astype" else None
+    if operator(expression) != "astype":
+        return None
+    wide, narrow = known.value(expression.args[0]), str(expression.ty.dtype)
     if operator(wide) != "astype" or str(wide.ty.dtype) != WIDE:
         return None
-    narrow = str(expression.ty.dtype)
     return rewriter.new(wide.args[0]) if narrow == str(wide.args[0].ty.dtype) in _HALVES else None
 
 

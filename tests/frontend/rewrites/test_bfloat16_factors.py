@@ -61,7 +61,8 @@ class _Residual(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.norm(self.first(x))
-        return x + self.narrow(self.wide(functional.pad(x, (0, 0, 0, 0))).relu())
+        y: torch.Tensor = self.narrow(self.wide(functional.pad(x, (0, 0, 0, 0))).relu())
+        return x + y
 
 
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
