@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from support.models import bert, mlp, mobilenet_v2, resnet18
-from torch import Tensor, nn
 
 from benchmarks.subgraphs import LAYERS, SUBGRAPHS
 from benchmarks.unseen import _operators, operator
@@ -21,13 +18,10 @@ from felixlike.frontend import Task, make_task
 from felixlike.hardware import resolve_target
 from felixlike.training.packed import opened, pack
 from felixlike.training.samples import identity
-from felixlike.training.workloads import Made, shipped_lines
+from felixlike.training.workloads import shipped_lines
 
 _DATA = Path(__file__).resolve().parents[2] / "data"
 _STORES = sorted(_DATA.glob("*.sqlite.xz"))
-
-_TOGETHER = 20
-"""Number of layers that are imported together."""
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -64,41 +58,12 @@ def _benchmark_tasks() -> list[Task]:
     return tasks
 
 
-class _Layers(nn.Module):
-    """Layers side by side, each with inputs of its own."""
-
-    def __init__(self, made: Sequence[Made]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layer for layer, _ in made)
-        self.counts = [len(inputs) for _, inputs in made]
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        remaining = iter(inputs)
-        return tuple(
-            layer(*itertools.islice(remaining, count)) for layer, count in zip(self.layers, self.counts, strict=True)
-        )
-
-
-def _identities(made: Sequence[Made]) -> set[str]:
-    """Return the identities of the tasks of layers, which are imported together since that takes less time."""
-    tasks = extract_tasks(_Layers(made).eval(), [x for _, inputs in made for x in inputs])
-    return {identity(task) for task in tasks}
-
-
-def test_layers_that_are_imported_together_have_the_tasks_of_each() -> None:
-    layers = [make() for make in LAYERS.values()]
-    alone = {identity(task) for module, inputs in layers for task in extract_tasks(module, inputs)}
-    assert _identities(layers) == alone
-
-
 def test_no_benchmark_task_is_in_the_training_data() -> None:
     heavy = {identity(task) for task in _benchmark_tasks() if task.flops > 1e6}
     assert len(heavy) > 60
-    learned = set[str]()
-    lines = shipped_lines()
-    for start in range(0, len(lines), _TOGETHER):
-        learned |= _identities([line.make() for line in lines[start : start + _TOGETHER]])
-    assert len(learned) > 0.9 * len(lines)
+    learned = set()
+    for line in shipped_lines():
+        learned |= {identity(task) for task in extract_tasks(*line.make())}
     assert not heavy & learned
 
 
