@@ -21,7 +21,7 @@ def test_predicted_lengths_are_near_the_generated_lengths() -> None:
     predictions, lengths = [], []
     for name in ("matmul", "softmax", "conv2d_strided"):
         for sketch in sketches(OPERATORS[name](), "sm_90"):
-            points = sketch.sample(3, seed=3)
+            points = sketch.sample(6, seed=3)
             predictions += predicted(sketch, points).tolist()
             for point in points.tolist():
                 scheduled = sketch.schedule(point).mod
