@@ -10,7 +10,11 @@ from support.tvm_view import tvm_view
 
 from felixlike import _tvm, codegen
 from felixlike.features import NAMES, formulas
+from felixlike.hardware import quickly_compiled
 from felixlike.symbolic import Sketch, concrete_nest
+
+QUICK = quickly_compiled(_tvm.Target("llvm"))
+"""A target for tests of what schedules compute, and not of code: LLVM does less, and each kernel runs a few times."""
 
 
 def as_module(func: Any) -> Any:
@@ -24,7 +28,7 @@ def as_module(func: Any) -> Any:
 def run(module: Any, arguments: list[Any]) -> list[Any]:
     """Run the function and return all its arguments, which must fit it."""
     tensors = [_tvm.runtime.tensor(argument) for argument in arguments]
-    codegen.compile_primfuncs(module, _tvm.Target("llvm"), checks_arguments=False).jit()["main"](*tensors)
+    codegen.compile_primfuncs(module, QUICK, checks_arguments=False).jit()["main"](*tensors)
     return [tensor.numpy() for tensor in tensors]
 
 

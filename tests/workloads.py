@@ -121,5 +121,5 @@ ALL: dict[str, Callable[[], Any]] = {
     "gather": lambda: OPERATORS["gather_repeated"](small_size=True),
 }
 
-SLOW = ("conv2d_transposed",)
+SLOW = ("conv2d_grouped", "conv2d_transposed")
 """Those in which a combination of compute locations takes a second to replay and to compare with TVM."""

@@ -54,28 +54,25 @@ def given(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("script", "code", "lines"),
-    [("2>&1 | head -n 1", 141, 1), (">&-", 0, 0), ("> /dev/full", 1, 0)],
+    ("script", "code", "lines", "trials"),
+    [("2>&1 | head -n 1", 141, 1, 1), (">&-", 0, 0, 0), ("> /dev/full", 1, 0, 0)],
 )
 def test_the_model_is_saved_although_stdout_fails(
-    script: str, code: int, lines: int, given: list[str], tmp_path: Path
+    script: str, code: int, lines: int, trials: int, given: list[str], tmp_path: Path
 ) -> None:
     if "|" in script:  # more than a pipe holds, so that the reader ends before the report is written
         (tmp_path / "model.py").write_text(MODEL + "print('x' * 70000)\n")
-    command = " ".join([*COMMAND, *given, "--trials", "1", "--strategy", "random"])
+    command = " ".join([*COMMAND, *given, "--trials", str(trials), "--strategy", "random"])
     process = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command} {script}"], capture_output=True, timeout=240, check=False
     )
     assert (process.returncode, process.stdout.count(b"\n")) == (code, lines)
     assert b"Traceback" not in process.stderr
-    assert fx.load(tmp_path / "out" / "model.flx").report.trials == 1
+    assert fx.load(tmp_path / "out" / "model.flx").report.trials == trials
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_during_the_search_saves_the_best_so_far(
-    number: signal.Signals, code: int, given: list[str], tmp_path: Path
-) -> None:
-    """The signal arrives twice in a row, as GNU timeout sends it."""
+def test_a_signal_during_the_search_saves_the_best_so_far(given: list[str], tmp_path: Path) -> None:
+    """The signal arrives twice in a row, as GNU timeout sends it. Ctrl-C is tested in `usage/test_use_command.py`."""
     process = subprocess.Popen(
         [*COMMAND, *given, "--seconds", "500", "--space", "all", "--strategy", "random"],
         stdout=subprocess.PIPE,
@@ -86,10 +83,10 @@ def test_a_signal_during_the_search_saves_the_best_so_far(
     for line in process.stderr:
         if "best" in line:  # a round has started
             break
-    process.send_signal(number)
-    process.send_signal(number)
+    process.terminate()
+    process.terminate()
     out, error = process.communicate(timeout=240)
-    assert (process.returncode, "Traceback" in error) == (code, False)
+    assert (process.returncode, "Traceback" in error) == (143, False)
     assert "Ctrl-C again" in error
     assert "Saved to" in out
     report = fx.load(tmp_path / "out" / "model.flx").report

@@ -78,7 +78,7 @@ def test_values_are_the_same(name: str, safe: bool) -> None:
     inputs = _inputs(queries, keys)
     expected = _attention(visible(_distances(queries, keys)), safe=safe)(*inputs)
     for sketch in _sketches(name, safe=safe):
-        for point in sketch.sample(2, seed=1):
+        for point in sketch.sample(2 if name == "causal" else 1, seed=1):
             module = sketch.schedule(point).mod
             whole = _tvm.map_functions(module, lambda func: _tvm.structural_map(func, (_tvm.tirx.For, _unannotated)))
             out = _result(module, inputs, expected.shape)

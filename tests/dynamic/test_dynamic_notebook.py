@@ -43,6 +43,7 @@ def test_dietcodes_model_predicts_between_two_timings(
     monkeypatch.setenv("DIETCODE_LAYER", "64 96")
     monkeypatch.setenv("DIETCODE_HEIGHTS", "4")
     monkeypatch.setenv("DIETCODE_TILES", "4")
+    monkeypatch.setenv("DIETCODE_LENGTH", "16")
     names = _run("dietcode")
     assert len(names["errors"]) == 2
     assert np.isfinite(names["errors"]).all()

@@ -22,7 +22,7 @@ from felixlike.dynamic.sources import read_network
 from felixlike.errors import NoGPU, UnverifiedWarning
 from felixlike.frontend import import_model
 from felixlike.frontend.rewrites.pipeline import fuse_dynamic
-from felixlike.hardware import resolve_target, target_device
+from felixlike.hardware import quickly_compiled, resolve_target, target_device
 from felixlike.hardware.gpu import gpu_at_hand
 from felixlike.runtime.compile_model import lowered_model
 
@@ -74,7 +74,7 @@ def test_a_model_is_correct_at_every_size_with_serialized_threads() -> None:
     module = _tvm.map_functions(module, _serial)
     module = without_threads(codegen.default_schedules(module, _SM_90))
     module = _tvm.map_functions(module, lambda func: func.with_attr("tirx.is_scheduled", True))
-    _, executable = codegen.compile_relax(module, resolve_target("cpu"))
+    _, executable = codegen.compile_relax(module, quickly_compiled(resolve_target("cpu")))
     run = _tvm.relax.VirtualMachine(executable.jit(), _tvm.tvm.cpu())["main"]
     for size in (1, 2, 17, 32):
         ids = torch.randint(0, 20, (1, size))

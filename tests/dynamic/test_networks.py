@@ -149,19 +149,20 @@ def test_a_transformer_encoder_layer_with_two_dynamic_sizes() -> None:
     """The weights are shared by all samples of a batch."""
     torch.manual_seed(0)
     model = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
-    optimized_model = fx.optimize(model, ((fx.Dim("N", range(1, 4)), _FEW, 16),), rounds=0, progress=False)
-    for shape in ((1, 1, 16), (3, 5, 16), (2, 8, 16)):
+    dims = fx.Dim("N", range(1, 3)), fx.Dim("T", range(1, 6))
+    optimized_model = fx.optimize(model, ((*dims, 16),), rounds=0, progress=False)
+    for shape in ((1, 1, 16), (2, 5, 16), (1, 4, 16)):
         x = torch.randn(shape)
         torch.testing.assert_close(optimized_model(x), model(x).detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_an_exported_program_with_dynamic_shapes_is_correct_in_its_range() -> None:
-    dynamic = {"x": {1: torch.export.Dim("T", min=2, max=8)}}
-    program = torch.export.export(_model(), (torch.randn(1, 5, 16),), dynamic_shapes=dynamic)
+    dynamic, model = {"x": {1: torch.export.Dim("T", min=2, max=8)}}, _Positions().eval()
+    program = torch.export.export(model, (torch.randn(1, 5, 16),), dynamic_shapes=dynamic)
     optimized_program = fx.optimize(program, rounds=0, progress=False)
     for size in (2, 5, 8):
         x = torch.randn(1, size, 16)
-        assert _is_correct(optimized_program(x), x)
+        torch.testing.assert_close(optimized_program(x), model(x).detach(), rtol=1e-4, atol=1e-4)
     with pytest.raises(InputMismatch, match=r"9 .*'x'.*2 to 8"):
         optimized_program(torch.zeros(1, 9, 16))
 
@@ -172,20 +173,21 @@ class _Positions(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.positions = torch.nn.Embedding(9, 16)
-        self.model = _model()
+        self.dense = torch.nn.Linear(16, 24)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.model(x + self.positions(torch.arange(x.shape[1])))
+        result: torch.Tensor = self.dense(x + self.positions(torch.arange(x.shape[1])))
         return result
 
 
 @pytest.mark.parametrize(
-    ("make", "most", "dim"), [(_model, 40, torch.export.Dim.AUTO), (_Positions, 5, torch.export.Dim("T"))]
+    ("make", "most", "dim"),
+    [(lambda: torch.nn.Linear(16, 24), 40, torch.export.Dim.AUTO), (_Positions, 5, torch.export.Dim("T"))],
 )
 def test_a_size_without_a_bound_gets_a_range(make: Callable[[], torch.nn.Module], most: int, dim: Any) -> None:
     """The range is halved where the model cannot be run at its end."""
     model = make().eval()
-    program = torch.export.export(model, (torch.randn(1, 5, 16),), dynamic_shapes={"x": {1: dim}})
+    program = torch.export.export(model, (torch.randn(1, 5, 16),), dynamic_shapes=({1: dim},))
     with pytest.warns(FelixlikeWarning, match=rf"without an upper bound.* in \d…{most}\. Give") as warned:
         fast = fx.optimize(program, rounds=0, progress=False)
     assert len(warned) == 1
@@ -193,7 +195,7 @@ def test_a_size_without_a_bound_gets_a_range(make: Callable[[], torch.nn.Module]
     for size in (2, most - 1, most):
         x = torch.randn(1, size, 16)
         torch.testing.assert_close(fast(x), model(x).detach(), rtol=1e-4, atol=1e-4)
-    with pytest.raises(InputMismatch, match=rf"{most + 1} .*'x'.*to {most}"):
+    with pytest.raises(InputMismatch, match=rf"{most + 1} .*'(x|input)'.*to {most}"):
         fast(torch.zeros(1, most + 1, 16))
 
 

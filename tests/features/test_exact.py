@@ -40,7 +40,7 @@ def test_formulas_equal_brute_force_counts(name: str, target: str) -> None:
         if not sketch.is_symbolic:
             continue
         features_of_sketch = formulas(sketch, oracles.SMALL_CACHES)
-        points = sketch.sample(6 if target == "cpu" and name not in workloads.SLOW else 3, seed=11)
+        points = sketch.sample(4 if target == "cpu" and name not in workloads.SLOW else 3, seed=11)
         values = features_of_sketch.evaluate(points)
         for point, rows in zip(points.tolist(), values, strict=True):
             counted = oracles.count(sketch, tuple(point), oracles.SMALL_CACHES)

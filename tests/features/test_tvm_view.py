@@ -1,4 +1,4 @@
-"""Formulas agree with TVM's feature extractor where the definitions agree."""
+"""Formulas equal TVM's extracted features where the definitions agree, and programs the loops that it lowers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,27 @@ from support.tvm_view.written import Written, bounds, coefficient, from_tvm
 from felixlike import _tvm
 from felixlike.errors import UnsupportedSketch
 from felixlike.features import formulas
-from felixlike.symbolic import Sketch, sketches
+from felixlike.symbolic import Sketch, concrete_nest, sketches
 from felixlike.symbolic.replay.primitives.location import INLINE
 
 _CONDITIONS = range(7, 15)
 """Entries that are unknown for stores with conditions."""
 
 
-def _compare(sketch: Sketch, count: int, paths: int = 8) -> tuple[int, int]:
-    """Return (TVM's non-zero entries, how many of them are unknown here); fail if a known entry differs."""
+def _compare(sketch: Sketch, count: int, paths: int = 8, *, nests: bool = False) -> tuple[int, int]:
+    """Return (TVM's non-zero entries, how many of them are unknown here); fail if a known entry differs.
+
+    With `nests`, TVM must also lower each point to the loops of the symbolic program.
+    """
     points = sketch.sample(count, seed=5, paths=paths)
     meaningful = unknown = 0
     for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
-        theirs = oracles.tvm_features(sketch, sketch.schedule(point))
+        schedule = sketch.schedule(point)
+        if nests:
+            program = sketch.structure([point[column] for column in sketch.location_columns]).program
+            values = dict(zip([variable.name for variable in sketch.variables], point, strict=True))
+            assert concrete_nest(program, values) == oracles.tvm_nest(schedule), (sketch.index, point)
+        theirs = oracles.tvm_features(sketch, schedule)
         assert ours.shape == theirs.shape, (sketch.index, point)
         known = ~np.isnan(ours)
         wrong = known & ~np.isclose(ours, theirs, rtol=1e-6, atol=1e-9)
@@ -37,9 +45,11 @@ def _compare(sketch: Sketch, count: int, paths: int = 8) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", workloads.ALL)
-def test_view_equals_the_extractor(name: str) -> None:
-    paths = 4 if name in workloads.SLOW else 8
-    counts = [_compare(sketch, 8, paths) for sketch in sketches(workloads.ALL[name]()) if sketch.is_symbolic]
+def test_views_and_loop_nests_equal_tvms(name: str) -> None:
+    """At random valid points, which TVM accepts unchanged."""
+    count, paths = (8, 4) if name in workloads.SLOW else (10, 8)
+    all_sketches = sketches(workloads.ALL[name]())
+    counts = [_compare(sketch, count, paths, nests=True) for sketch in all_sketches if sketch.is_symbolic]
     assert sum(unknown for _, unknown in counts) <= 0.25 * sum(meaningful for meaningful, _ in counts)
 
 

@@ -31,9 +31,13 @@ def _assert_agrees(model: Any, *inputs: Tensor, tasks: int | None = None) -> Non
     imported = import_model(model, inputs)
     if tasks is not None:
         assert len(imported.tasks) <= tasks, imported.tasks
-    got, want = compile_model(imported)(*inputs), model(*inputs)
-    assert got.dtype == want.dtype
-    torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-6, equal_nan=True)
+    for got, want in zip(_parts(compile_model(imported)(*inputs)), _parts(model(*inputs)), strict=True):
+        assert got.dtype == want.dtype
+        torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-6, equal_nan=True)
+
+
+def _parts(outputs: Any) -> tuple[Tensor, ...]:
+    return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
 
 @pytest.mark.parametrize("more", [{}, {"padding": 1, "stride": 2}, {"dilation": (1, 2), "padding": (0, 3)}])
@@ -55,7 +59,7 @@ def test_im2col_of_an_image_without_a_batch() -> None:
         ((9, 10), (3, 2), {"dilation": (2, 3), "padding": 1}),
         ((9, 10), (3, 2), {"dilation": (2, 3), "stride": (2, 1)}),
         ((9, 10), 1, {"stride": 3, "padding": 1}),
-        ((17, 18), (9, 8), {"padding": 2}),  # too many windows for one expression
+        ((10, 9), (9, 8), {"padding": 1}),  # too many windows for one expression
     ],
 )
 def test_sums_of_windows(size: tuple[int, int], window: Any, options: dict[str, Any]) -> None:
@@ -139,20 +143,20 @@ def test_roll(shifts: Any, dims: Any) -> None:
     _assert_agrees(lambda x: torch.roll(x, shifts, dims) + 1, *_random(_IMAGE))
 
 
-@pytest.mark.parametrize("right", [False, True])
 @pytest.mark.parametrize("count", [1, 3, 4, 7, 255, 256, 257, 300])
-def test_bucketize(right: bool, count: int) -> None:
+def test_bucketize(count: int) -> None:
     x, boundaries = torch.arange(-20.0, 320.0, 0.5), torch.arange(float(count))
     x[:3] = torch.tensor([math.nan, math.inf, -math.inf])
-    _assert_agrees(lambda x, b: torch.bucketize(x, b, right=right), x, boundaries)
-    _assert_agrees(lambda x, b: torch.bucketize(x, b, right=right, out_int32=True), x, boundaries)
+    kinds = list(itertools.product((False, True), repeat=2))
+    _assert_agrees(
+        lambda x, b: [torch.bucketize(x, b, right=right, out_int32=int32) for right, int32 in kinds], x, boundaries
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.int64])
 def test_buckets_of_other_dtypes_and_of_equal_boundaries(dtype: torch.dtype) -> None:
     x, boundaries = torch.arange(-5, 9000).reshape(5, -1).to(dtype), torch.tensor([0, 3, 3, 3, 7, 8000, 8000]).to(dtype)
-    for right in (False, True):
-        _assert_agrees(lambda x, b, right=right: torch.bucketize(x, b, right=right), x, boundaries)
+    _assert_agrees(lambda x, b: [torch.bucketize(x, b, right=right) for right in (False, True)], x, boundaries)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int64, torch.float32, torch.float64])
@@ -183,8 +187,8 @@ def test_nan_among_many_elements(size: int) -> None:
 
 def test_values_that_differ_from_themselves_are_nan() -> None:
     x = torch.tensor([[1.0, math.nan, math.inf], [-math.inf, math.nan, 0.0]])
-    for compared in (torch.ne, torch.eq, torch.ge, torch.le, torch.lt, torch.gt):
-        _assert_agrees(lambda x, compared=compared: compared(y := x * 2, y).sum(0), x)
+    comparisons = (torch.ne, torch.eq, torch.ge, torch.le, torch.lt, torch.gt)
+    _assert_agrees(lambda x: [compared(y := x * 2, y).sum(0) for compared in comparisons], x)
     _assert_agrees(lambda x: torch.where((y := x + 1).clone() != y.detach(), 0, y), x)
     _assert_agrees(lambda x: torch.nanmean(x * 2, 1), x)
 
@@ -335,9 +339,9 @@ def test_bilinear_interpolation_of_infinities() -> None:
 @pytest.mark.parametrize(
     ("mode", "padding", "aligned", "channels"),
     [
-        *itertools.product(("bilinear", "nearest"), ("zeros", "border"), (False, True), (3, 21)),
-        *(("bilinear", "zeros", False, channels) for channels in (1, 8)),
-        *(("nearest", "border", True, channels) for channels in (1, 8)),
+        *((*rest, 3) for rest in itertools.product(("bilinear", "nearest"), ("zeros", "border"), (False, True))),
+        *(("bilinear", "zeros", False, channels) for channels in (1, 8, 21)),
+        *(("nearest", "border", True, channels) for channels in (1, 8, 21)),
     ],
 )
 def test_grid_sample(mode: str, padding: str, aligned: bool, channels: int) -> None:

@@ -102,13 +102,13 @@ def _append(path: str, table: str, process: int) -> None:
 def test_several_processes_write_one_store(shared: Path) -> None:
     path = shared / "store.db"
     spawning = multiprocessing.get_context("spawn")
-    argument_lists = [(str(path), str(mounts.TABLE), process) for process in range(3)]
+    argument_lists = [(str(path), str(mounts.TABLE), process) for process in range(2)]
     processes = [spawning.Process(target=_append, args=arguments) for arguments in argument_lists]
     for process in processes:
         process.start()
     for process in processes:
         process.join(240)
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert [process.exitcode for process in processes] == [0, 0]
     with records.open(path) as store:
-        assert store.count() == 60
+        assert store.count() == 40
         store.file.check()

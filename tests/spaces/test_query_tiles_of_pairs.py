@@ -94,7 +94,8 @@ def test_factors_of_both_products_are_rounded_and_nothing_else_is(name: str, mcp
     assert sorted(sketch.precision for sketch in own) == ["bfloat16", "bfloat16", "float32", "float32"]
     for sketch in own:
         error = 3e-4 if sketch.precision == "bfloat16" else 2e-2
-        for point in sketch.sample(2 if mcpu is None and sketch.precision == "bfloat16" else 1, seed=1).tolist():
+        count = 2 if name.startswith("odd") and sketch.precision == "bfloat16" else 1
+        for point in sketch.sample(count, seed=1).tolist():
             answer = compile_model(imported, {task.key: sketch.schedule(point)})(*_inputs(name))
             assert (answer - expected).abs().max() <= error * expected.abs().max()
 

@@ -67,7 +67,6 @@ def _expected(model: Any, x: Tensor, form: Form) -> Tensor:
     ("cell", "batch", "hidden", "mcpu"),
     [
         (nn.LSTM, 1, 100, None),  # cores share each step
-        (nn.LSTM, 1, 100, "x86-64-v3"),
         (nn.LSTM, 16, 17, None),  # pairs, tiles and the batch are not whole
         (nn.LSTM, 16, 17, "x86-64-v3"),
         (nn.GRU, 2, 33, None),

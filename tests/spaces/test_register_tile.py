@@ -207,7 +207,6 @@ ODD: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
         for n, k, m in (
             (113, 13, 53),
             (7, 1, 16),
-            (53, 7, 13),
             (197, 320, 113),
             (113, 256, 32),
             (1, 53, 197),
@@ -216,7 +215,7 @@ ODD: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     },
     **{
         f"products {b}×{n}×{k}×{m}": (partial(op.batch_matmul, b, n, k, m), ())
-        for b, n, k, m in ((5, 53, 113, 13), (7, 13, 53, 7), (3, 113, 1, 197))
+        for b, n, k, m in ((5, 53, 113, 13), (3, 113, 1, 197))
     },
     "conv 13→48 at 53": (lambda: op.conv2d(13, 53, 48), (1,)),
     "conv 7→16 at 13, stride 2": (lambda: op.conv2d(7, 13, 16, stride=2), (1,)),

@@ -76,6 +76,8 @@ _COLUMNS: dict[str, Callable[[int, int], Any]] = {
     "softmax of channels": lambda n, columns: _primfunc(lambda x: topi.nn.softmax(x, axis=1), (2, n, 3, columns)),
     "softmax after a bias": lambda n, columns: _primfunc(_biased_softmax, (2, n, 3, columns), (columns,)),
 }
+_OF_ANY_SIZES = ("sum", "maximum of the middle", "softmax")
+"""Those that are tested with all kinds of tails, which the others have in common with them."""
 
 
 def _check(func: Any, *, sketches: int | None = None, outputs: int = 1) -> None:
@@ -125,9 +127,13 @@ def test_any_number_of_rows(name: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "columns"), [(1, 7), (1, 53), *((13, columns) for columns in (4, 7, 13, 24, 53, 80, 113))]
+    ("name", "length", "columns"),
+    [
+        *((name, *sizes) for name in _COLUMNS for sizes in ((1, 7), (1, 53), (13, 13), (13, 24))),
+        *((name, 13, columns) for name in _OF_ANY_SIZES for columns in (4, 7, 53, 80, 113)),
+        ("softmax after a bias", 13, 53),
+    ],
 )
-@pytest.mark.parametrize("name", _COLUMNS)
 def test_reductions_along_columns(name: str, length: int, columns: int) -> None:
     _check(_COLUMNS[name](length, columns))
 

@@ -80,14 +80,14 @@ def _is_split(sketch: Sketch) -> bool:
 
 @pytest.mark.parametrize("name", [*SMALL, "split", "split_alone", "residual"])
 def test_results_are_correct(name: str) -> None:
-    """Every sketch, including pipelined ones, agrees with float64 at random points."""
+    """Every sketch, including pipelined ones, agrees with float64 at a random point."""
     module = _sketches(name)[0].task.module
     rng = np.random.default_rng(0)
     arguments = [rng.uniform(-1, 1, [int(e) for e in p.shape]) for p in module["main"].params]
     truth = run(double_precision(module), arguments)[-1]
     single = [argument.astype("float32") for argument in arguments]
     for sketch in _sketches(name):
-        for point in sketch.sample(1 if name.startswith("split") else 2, seed=3).tolist():
+        for point in sketch.sample(2 if name.endswith("odd") else 1, seed=3).tolist():
             got = run(without_threads(sketch.schedule(point).mod), single)[-1]
             np.testing.assert_allclose(got, truth, rtol=1e-5, atol=2e-5)
 
@@ -102,7 +102,7 @@ def test_formulas_equal_brute_force_counts(name: str) -> None:
 @pytest.mark.parametrize("name", ["matmul", "matmul_odd", "matvec", "dense_bias_relu", "batch_matmul", "conv2d_1x1"])
 def test_nests_and_features_equal_tvms(name: str) -> None:
     for sketch in _sketches(name, small=False):
-        equal_to_tvms(sketch, sketch.sample(2, seed=7))
+        equal_to_tvms(sketch, sketch.sample(1, seed=7))
 
 
 @pytest.mark.parametrize("name", ["matmul_odd", "batch_matmul", "conv2d_3x3", "matvec"])
@@ -262,7 +262,8 @@ def test_older_gpus_copy_synchronously() -> None:
 def test_tiles_compile_for_other_architectures(arch: str) -> None:
     if arch not in nvrtc.architectures():
         pytest.skip(f"this NVRTC does not compile for {arch}")
-    for sketch in sketches(workloads.matmul(512, 512, 512), resolve_target(_ARCHITECTURES[arch]), space="own"):
+    tiles = sketches(workloads.matmul(512, 512, 512), resolve_target(_ARCHITECTURES[arch]), space="own")
+    for sketch in {_is_pipelined(tile): tile for tile in tiles}.values():
         (point,) = sketch.sample(1, seed=5).tolist()
         assert kernels_of(cuda_binary(sketch.schedule(point).mod, sketch.task.target), arch)
 

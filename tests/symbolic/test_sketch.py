@@ -1,4 +1,7 @@
-"""Sketches agree with TVM: the same loops, the same valid points, and traces and points convert both ways."""
+"""Sketches agree with TVM: the same valid points, and traces and points convert both ways.
+
+That they have the same loops is tested in `features/test_tvm_view.py`, at the points whose features are compared.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,18 @@ import numpy as np
 import pytest
 import torch
 import workloads
-from support import oracles
 
 from felixlike._util.wording import kind_of, shown
 from felixlike.errors import InvalidModel, InvalidOption, InvalidPoint, InvalidSchedule, UnsupportedSketch
 from felixlike.frontend import import_model
-from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
-
-
-@pytest.mark.parametrize("name", workloads.ALL)
-def test_loop_nests_equal_tvms(name: str) -> None:
-    """At random valid points, TVM accepts the point unchanged and lowers it to the loops of the symbolic program."""
-    for sketch in sketches(workloads.ALL[name]()):
-        if not sketch.is_symbolic:
-            continue
-        for point in sketch.sample(15, seed=3).tolist():
-            schedule = sketch.schedule(point)
-            locations = tuple(point[i] for i in sketch.location_columns)
-            values = dict(zip([v.name for v in sketch.variables], point, strict=True))
-            ours = concrete_nest(sketch.structure(locations).program, values)
-            assert ours == oracles.tvm_nest(schedule), (sketch.index, values)
+from felixlike.symbolic import Kind, Sketch, sketches
 
 
 def test_points_that_tvm_draws_are_valid() -> None:
     """This includes moved blocks that gather the groups of a convolution, and padding that is not needed."""
     for name in ("conv2d_grouped", "conv2d_5x5"):
         for sketch in sketches(workloads.ALL[name]()):
-            drawn = sketch.sampler.by_tvm(12, np.random.default_rng(2))
+            drawn = sketch.sampler.by_tvm(5, np.random.default_rng(2))
             assert sketch.valid(drawn).all()
 
 
@@ -103,7 +91,7 @@ def test_locations_in_loops_that_depend_on_others_are_left_out() -> None:
     layer = torch.nn.ConvTranspose2d(6, 9, 3, 2, 1, output_padding=1, groups=3, dilation=2).eval()
     (task,) = import_model(layer, ((2, 6, 11, 13),)).tasks
     for sketch in sketches(task):
-        points = sketch.sample(4, seed=0)
+        points = sketch.sample(2, seed=0)
         assert sketch.valid(points).all()
 
 

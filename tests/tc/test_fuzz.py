@@ -141,7 +141,7 @@ def _integers(draw: st.DrawFn, depth: int) -> str:
 
 
 # Shrinking takes minutes.
-@settings(_settings, max_examples=EXAMPLES // 5, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
+@settings(_settings, max_examples=EXAMPLES // 8, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
 @given(_integers(3), st.sampled_from(("=", "=", "+=!", "max=!")), st.integers(0, 2**32 - 1))
 def test_integers_wrap_as_the_interpreters_do(expression: str, operator: str, seed: int) -> None:
     """Elements are small, at the limits of their types, or anything."""

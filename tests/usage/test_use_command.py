@@ -234,6 +234,7 @@ def test_an_interrupted_run_is_saved_and_resumed(file: str) -> None:
         time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)
     printed, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
     assert b"Traceback" not in errors, errors
     assert b"interrupted" in printed + errors
     assert fx.load("out.flx")(torch.ones(2, 16)).shape == (2, 24)

@@ -17,7 +17,7 @@ from felixlike.errors import NotCompiledWarning
 transformers = pytest.importorskip("transformers")
 
 VOCABULARY = 100
-TOKENS = 5
+PROMPT, TOKENS = 4, 4
 
 _SMALL = {"vocab_size": VOCABULARY, "d_model": 32, "d_ff": 48, "d_kv": 16, "num_layers": 1, "num_heads": 2}
 
@@ -56,7 +56,7 @@ def _whisper() -> Any:
 
 
 def _prompts(batch: int) -> dict[str, Any]:
-    prompts = torch.randint(3, VOCABULARY, (batch, 6))
+    prompts = torch.randint(3, VOCABULARY, (batch, PROMPT))
     mask = torch.ones_like(prompts)
     mask[1:, :2] = 0  # shorter prompts are padded on the left
     return {"input_ids": prompts, "attention_mask": mask}
@@ -73,8 +73,9 @@ def _tokens(model: Any, inputs: dict[str, Any], **options: Any) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile for lengths up to 16, which all calls here have."""
-    monkeypatch.setattr(graph_sizes, "RANGES", replace(graph_sizes.RANGES, length=16))
+    """Compile for lengths up to that of a prompt with all tokens."""
+    ranges = replace(graph_sizes.RANGES, length=PROMPT + TOKENS, room=0.0)
+    monkeypatch.setattr(graph_sizes, "RANGES", ranges)
 
 
 class _Interrupt(transformers.StoppingCriteria):  # type: ignore[misc,name-defined]

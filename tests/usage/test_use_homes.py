@@ -70,7 +70,6 @@ def test_a_process_without_a_home_warns_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "environment",
     [
-        {"HOME": "/proc/nobody"},
         {"HOME": "/dev/null"},
         {"XDG_CACHE_HOME": "/proc/nobody", "XDG_DATA_HOME": "/proc/nobody"},
         {"XDG_CACHE_HOME": "file", "XDG_DATA_HOME": "file"},
