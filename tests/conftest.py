@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partialmethod
 from pathlib import Path
+from typing import Any
 
 import exports
 import pytest
 from nursery import Nursery
 from support.loopback import Loopback
 
+from felixlike import codegen
 from felixlike._util import cache, user_folders
 from felixlike.hardware.presets import IMITATED, imitated
 from felixlike.measure.local.fork_client import ForkServer
@@ -147,3 +149,17 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text.rstrip() + "\n" == path.read_text(), f"differs from {path}; if wanted: pytest --update-golden"
 
     return check
+
+
+@pytest.fixture
+def reused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the kernels that were not compiled again."""
+    names: list[str] = []
+    join = codegen.joined_kernels
+
+    def joined(lowered: Any, target: Any, objects: Any, compiler: str) -> Any:
+        names.extend(objects)
+        return join(lowered, target, objects, compiler)
+
+    monkeypatch.setattr(codegen, "joined_kernels", joined)
+    return names

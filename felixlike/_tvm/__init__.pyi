@@ -56,6 +56,7 @@ from felixlike._tvm.processors import remote_device as remote_device
 from felixlike._tvm.processors import version as version
 from felixlike._tvm.processors import with_host as with_host
 from felixlike._tvm.trees import bits as bits
+from felixlike._tvm.trees import calls as calls
 from felixlike._tvm.trees import found as found
 from felixlike._tvm.trees import identity as identity
 from felixlike._tvm.trees import is_reduction as is_reduction

@@ -94,3 +94,8 @@ def runs_in_parallel(module: Any) -> bool:
     parallel = tirx.ForKind.PARALLEL
     functions = [f for _, f in module.functions.items() if isinstance(f, PrimFunc)]
     return any(loop.kind == parallel for f in functions for loop in found(f.body, tirx.For))
+
+
+def calls(root: Any, *operators: str) -> bool:
+    """Return whether one of these operators is called below a TVM object."""
+    return any(str(getattr(call.op, "name", "")) in operators for call in found(root, ir.Call))

@@ -105,10 +105,10 @@ def write(kind: str, name: str, content: bytes | Callable[[IO[bytes]], object]) 
     except OSError as error:
         _unusable("the cache" if root is None else root / kind, error)
         return False
+    is_large = False
     with contextlib.suppress(OSError):  # another process has removed it
-        if (root / kind / name).stat().st_size >= LARGE_BYTES:
-            trim()
-    trim_daily()
+        is_large = (root / kind / name).stat().st_size >= LARGE_BYTES
+    trim_daily(at_once=is_large)
     return True
 
 
@@ -200,15 +200,15 @@ def note_use(path: Path) -> None:
             os.utime(path)
 
 
-def trim_daily() -> None:
-    """Remove entries beyond the limits, unless a process has done so within the last day."""
+def trim_daily(*, at_once: bool = False) -> None:
+    """Remove entries beyond the limits, unless a process has done so within the last day; at once if asked to."""
     root = folder()
     if root is None:
         return
     marker = root / _MARKER
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileNotFoundError):
-            if abs(time.time() - marker.stat().st_mtime) < _DAY:
+            if not at_once and abs(time.time() - marker.stat().st_mtime) < _DAY:
                 return
         marker.touch()  # before trimming, so that other processes skip it
         trim()

@@ -126,7 +126,7 @@ def _called(func: Func) -> list[int]:
 
 def _rounds(func: Func) -> bool:
     """Return whether a PrimFunc calls the operators that round."""
-    return any(str(getattr(call.op, "name", "")) in (HALF, WORD) for call in _tvm.found(func.body, _tvm.ir.Call))
+    return _tvm.calls(func.body, HALF, WORD)
 
 
 def _rounding(lanes: int) -> str:

@@ -108,7 +108,7 @@ def name_of(lanes: int) -> str:
 
 def with_remainder_functions(func: Func) -> Func:
     """Return the PrimFunc with the definitions for its calls of REMAINDER. Without such calls, it is not changed."""
-    if not any(str(getattr(call.op, "name", "")) == REMAINDER for call in _tvm.found(func.body, _tvm.ir.Call)):
+    if not _tvm.calls(func.body, REMAINDER):
         return func
     return func.with_body(_tvm.with_llvm_text(func.body, *map(_definition, LANES)))
 

@@ -90,18 +90,6 @@ def with_absorbed_pads() -> Any:
     return _graph(lambda x: op.conv2d(op.pad(x, [0, 0, 0, 0, 1, 1, 1, 1]), _weights(8, 4, 3, 3)), (1, 4, 6, 6))
 
 
-def with_single_roundings() -> Any:
-    """A tensor in bfloat16 that is converted to float32 and back."""
-    op = _tvm.relax.op
-
-    def write(x: Any) -> Any:
-        narrow = op.astype(x, "bfloat16")
-        wide = op.astype(narrow, "float32")
-        return op.add(wide, op.astype(op.astype(wide, "bfloat16"), "float32"))
-
-    return _graph(write, (4, 6))
-
-
 def with_folded_batch_norms() -> Any:
     """A batch norm after a convolution."""
     op = _tvm.relax.op.nn
@@ -292,7 +280,6 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_safe_indices,
         with_row_scatters,
         with_absorbed_pads,
-        with_single_roundings,
         with_folded_batch_norms,
         in_phases,
         with_shared_factors,

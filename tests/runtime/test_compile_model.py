@@ -241,20 +241,6 @@ def checked_kernels(layers: Any) -> dict[str, codegen.KernelObject]:
     return objects
 
 
-@pytest.fixture
-def reused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the kernels that were not compiled again."""
-    names: list[str] = []
-    join = codegen.joined_kernels
-
-    def joined(lowered: Any, target: Any, objects: Any, compiler: str) -> Any:
-        names.extend(objects)
-        return join(lowered, target, objects, compiler)
-
-    monkeypatch.setattr(codegen, "joined_kernels", joined)
-    return names
-
-
 def test_a_checked_kernel_is_not_compiled_again(layers: Any, checked_kernels: Any, reused: list[str]) -> None:
     """Except those that read the model's input, which check its strides."""
     model, x, imported = layers

@@ -17,7 +17,6 @@ from support.models import Counter
 from torch import Tensor, nn
 
 import felixlike as fx
-from felixlike import codegen
 from felixlike._util import cache
 from felixlike.errors import StorageWarning, VerificationFailed
 from felixlike.frontend import export_model, import_model
@@ -218,23 +217,21 @@ def test_models_above_the_limit_are_not_kept(
 
 @pytest.mark.skipif(c_compiler() is None, reason="linking needs a C compiler")
 def test_other_weights_use_the_machine_code_of_the_first_ones(
-    wide: Wide, row: Tensor, folder: Path, imports: list[Any], monkeypatch: pytest.MonkeyPatch
+    wide: Wide,
+    row: Tensor,
+    folder: Path,
+    imports: list[Any],
+    reused: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing is checked alone or compiled again, except kernels that read the input; the answers are compared."""
     quickly(wide, row)
     monkeypatch.setattr(MeasurePool, "checks", lambda *_: pytest.fail("the schedules are known"))
-    joined: list[str] = []
-    join = codegen.joined_kernels
-
-    def noted(lowered: Any, target: Any, objects: Any, compiler: str) -> Any:
-        joined.extend(objects)
-        return join(lowered, target, objects, compiler)
-
-    monkeypatch.setattr(codegen, "joined_kernels", noted)
+    reused.clear()
     other = Wide().eval()
     fast = quickly(other, row)
     assert len(imports) == 2
-    assert len(joined) == 1
+    assert len(reused) == 1
     torch.testing.assert_close(fast(row), other(row))
     assert not torch.allclose(other(row), wide(row))
     assert fast.report.reference == "float64"

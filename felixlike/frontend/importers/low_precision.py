@@ -98,7 +98,7 @@ def _in_single_precision(graph: Any) -> tuple[bool | None, bool]:
 
     for node in list(graph.nodes):
         name = _name(node)
-        if node.op != "call_function" or name in _MOVES:
+        if node.op != "call_function" or name in _MOVES or (name == "pad" and not _padding(node)):
             continue
         for operand in node.all_input_nodes:
             if is_half(operand):
@@ -126,6 +126,11 @@ def _in_single_precision(graph: Any) -> tuple[bool | None, bool]:
                 _read_unrounded(last, attention)
     _remove_unread(graph)
     return in_halves, rounds
+
+
+def _padding(pad: Any) -> Any:
+    """Return the number that a pad writes, which may need a rounding; None for the default, 0."""
+    return pad.args[3] if len(pad.args) > 3 else pad.kwargs.get("value")
 
 
 def _name(node: Any) -> str:

@@ -233,8 +233,7 @@ def _slices(node: Any, importer: Any) -> Any:
 
     builder, data = importer.block_builder, importer.env[source]
     if step < size and _is_padded(source):
-        attributes = {"op_pattern": OPAQUE}
-        data = builder.emit_te(copy_of, data, "padded", primfunc_name_hint="padded", primfunc_attrs=attributes)
+        data = _written(data, builder)
     return builder.emit_te(slices, data, primfunc_name_hint="slices")
 
 
@@ -267,9 +266,14 @@ def _strided(node: Any, importer: Any) -> Any:
         return _tvm.te.compute(sizes, element, name="elements")
 
     if math.prod(sizes) > source.numel() and _is_padded(node.args[0]):
-        attributes = {"op_pattern": OPAQUE}
-        memory = builder.emit_te(copy_of, memory, "padded", primfunc_name_hint="padded", primfunc_attrs=attributes)
+        memory = _written(memory, builder)
     return builder.emit_te(elements, memory, primfunc_name_hint="elements")
+
+
+def _written(padded: Any, builder: Any) -> Any:
+    """Return a copy of a padded tensor, which is not fused, so that its readers do not pad each element again."""
+    attributes = {"op_pattern": OPAQUE}
+    return builder.emit_te(copy_of, padded, "padded", primfunc_name_hint="padded", primfunc_attrs=attributes)
 
 
 def _is_padded(node: Any) -> bool:

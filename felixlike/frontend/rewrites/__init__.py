@@ -1,10 +1,6 @@
 """Rewrite a Relax module before it is fused. Each file holds one rewrite."""
 
-from felixlike.frontend.rewrites.bfloat16_factors import (
-    with_bfloat16_factors,
-    with_single_roundings,
-    with_wide_constants,
-)
+from felixlike.frontend.rewrites.bfloat16_factors import with_bfloat16_factors, with_wide_constants
 from felixlike.frontend.rewrites.channels_last import with_channels_last
 from felixlike.frontend.rewrites.clamp_lookups import with_safe_indices
 from felixlike.frontend.rewrites.even_channels import with_even_channels
@@ -57,7 +53,6 @@ __all__ = [
     "with_safe_indices",
     "with_searched_boundaries",
     "with_shared_factors",
-    "with_single_roundings",
     "with_stacks_apart",
     "with_total_order",
     "with_transposed_factors",

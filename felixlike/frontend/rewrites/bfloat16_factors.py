@@ -29,9 +29,6 @@ from felixlike.frontend.rewrites.rewriting import (
 from felixlike.frontend.rewrites.winograd import LAYOUTS
 from felixlike.hardware import Device
 
-_HALVES = (HALF, "float16")
-"""Types whose numbers are all float32."""
-
 
 def with_wide_constants(module: Any) -> Any:
     """Convert constants in bfloat16 that operators read in float32.
@@ -45,18 +42,6 @@ def with_wide_constants(module: Any) -> Any:
     wide = rewritten(module, _wide_constant)
     unchanged = _tvm.structural_equal(wide, module)
     return module if unchanged else _tvm.relax.transform.CanonicalizeBindings()(wide)
-
-
-def with_single_roundings(module: Any) -> Any:
-    """Remove conversions to float32 and back, which change nothing, so that readers of a tensor share one.
-
-    Args:
-        module: Relax IRModule with operators.
-
-    Returns:
-        The rewritten module.
-    """
-    return rewritten(module, _narrow_already)
 
 
 def with_bfloat16_factors(module: Any, device: Device) -> Any:
@@ -79,16 +64,6 @@ def _wide_constant(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
     if str(expression.args[0].ty.dtype) != HALF:
         return None
     return constant(expression.args[0].value.numpy().astype(np.float32))
-
-
-def _narrow_already(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
-    """Return the tensor that an expression converts to float32 and back."""
-    if operator(expression) != "astype":
-        return None
-    wide, narrow = known.value(expression.args[0]), str(expression.ty.dtype)
-    if operator(wide) != "astype" or str(wide.ty.dtype) != WIDE:
-        return None
-    return rewriter.new(wide.args[0]) if narrow == str(wide.args[0].ty.dtype) in _HALVES else None
 
 
 def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:

@@ -38,7 +38,6 @@ from felixlike.frontend.rewrites import (
     with_safe_indices,
     with_searched_boundaries,
     with_shared_factors,
-    with_single_roundings,
     with_stacks_apart,
     with_total_order,
     with_transposed_factors,
@@ -118,8 +117,6 @@ REWRITES = [
     function_pass(with_wide_constants),
     # Zero padding becomes the padding of the convolution that reads it.
     function_pass(with_absorbed_pads),
-    # Pads that are gone leave conversions behind, which would be kernels of their own.
-    function_pass(with_single_roundings),
     # A batch norm after a convolution becomes that convolution's weight and bias: no task, no memory traffic.
     function_pass(with_folded_batch_norms),
     # The batch norms left over become arithmetic, dropout becomes nothing.

@@ -23,5 +23,4 @@ def coarsest(func: Any) -> str:
 
 def magnifies(func: Any) -> bool:
     """Return whether the function may magnify rounding errors; sin(30 · x) magnifies them 30 times."""
-    calls = _tvm.found(func.body, _tvm.ir.Call)
-    return any(str(getattr(call.op, "name", "")) in _MAGNIFYING for call in calls)
+    return _tvm.calls(func.body, *_MAGNIFYING)
