@@ -214,3 +214,31 @@ def test_the_page_lists_the_error_of_each_precision() -> None:
     text = page_text({"name": "A GPU"}, {"precision": {"dense, tf32": spilling}})
     assert "| none |" in text
     assert "Predicted to be best, but spilling: 1 kernel." in text
+
+
+def test_rows_that_are_prepared_together_have_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rows run at the same time. The second one crashes, the third one is not prepared in time."""
+    script = tmp_path / "python"
+    script.write_text(
+        f"#!{sys.executable}\n"
+        "import sys, time\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from pathlib import Path\n"
+        "from benchmarks.gpu.journal import Journal\n"
+        "from benchmarks.gpu.turns import Turns\n"
+        "options = dict(zip(sys.argv[3::2], sys.argv[4::2]))\n"
+        "name, folder = options['--row'], Path(options['--folder'])\n"
+        "if name == 'two': sys.exit(7)\n"
+        "if name == 'three': time.sleep(60)\n"
+        "turns = Turns(Path(options['--turns']), folder.name)\n"
+        "with turns.turn(), turns.turn():\n"
+        "    Journal(folder / 'journal.jsonl').note('made up', name, {'held': turns.held})\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    bench = bench_in(tmp_path / "bench", seconds=4.0)
+    command._together(bench, [replace(part_of("made up", lambda *_: {}), turn=0.5)], "", 1)
+    rows = bench.journal.rows("made up")
+    assert rows["one"] == {"held": True}
+    assert rows["two"] == {"failed": "its process ended with 7"}
+    assert rows["three"]["failed"].startswith("it was not prepared in")

@@ -4,26 +4,40 @@ The parts run in this order: random points of every operator against float64; te
 (TF32 off and on) and torch.compile; contractions in TF32 and float16 against the same, with errors; networks, also
 against reduce-overhead; search against stock MetaSchedule on four subgraphs; dynamic shapes against cuBLAS; records
 for the cost model in the remaining time. The same command resumes after an interruption. Each part runs in its own
-process, so that a hang or a broken GPU context costs one row. --rehearse needs no GPU. The benchmark writes
-docs/results/gpu_DEVICE.md and .json, or FOLDER/page.md and .json in a rehearsal.
+process, so that a hang or a broken GPU context costs one row. --together prepares (tunes and compiles) all rows at the
+same time, in a process each, and then times them one after another; --cores is how many each may use.
+--rehearse needs no GPU. The benchmark writes docs/results/gpu_DEVICE.md and .json, or FOLDER/page.md and .json in a
+rehearsal.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
+import re
+import shutil
 import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.page import write_page
 from benchmarks.gpu.parts import PARTS, Part
+from benchmarks.gpu.turns import Turns
 
 _START, _PATIENCE = 60.0, 2.0
 """Seconds that a process can take in addition to its rows, and the multiple of a row's expected time that is allowed.
 """
+
+_TUNING = 0.8
+"""Fraction of the common preparation in which a row is to be tuned; torch.compile needs the rest. Chosen by hand."""
 
 
 def main() -> int:
@@ -32,26 +46,36 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=25.0, help="for everything")
     parser.add_argument("--folder", type=Path, default=Path("out") / "gpu")
     parser.add_argument("--only", default="", help="parts, with commas between")
-    parser.add_argument("--names", default="", help="rows whose name contains this")
+    parser.add_argument("--names", default="", help="rows in whose name this regular expression is found")
     parser.add_argument("--points", type=int, default=2, help="of each sketch")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU, as far as one can go")
-    parser.add_argument("--part", help=argparse.SUPPRESS)  # used by subprocesses
+    parser.add_argument("--together", action="store_true", help="prepare all rows at the same time")
+    parser.add_argument("--cores", type=int, default=2, help="of each row with --together, default 2")
+    parser.add_argument("--part", help=argparse.SUPPRESS)  # this and the following are used by subprocesses
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    parser.add_argument("--turns", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     bench = Bench(arguments.folder, arguments.rehearse, time.monotonic() + 60.0 * arguments.minutes, arguments.points)
     if arguments.part:
         (part,) = (part for part in PARTS if part.name == arguments.part)
+        if arguments.turns:
+            bench.turns = Turns(arguments.turns, arguments.folder.name)
+            part = replace(part, names=lambda: [arguments.row])
         run_part(bench, part, arguments.names)
         return 0
     if not arguments.rehearse:
         _require_gpu(bench)
     started, seconds = time.monotonic(), 60.0 * arguments.minutes
+    parts = [part for part in PARTS if not arguments.only or part.name in arguments.only.split(",")]
+    if arguments.together:
+        _together(bench, parts, arguments.names, arguments.cores)
+        parts = []
+    seconds *= max(1.0, 1.0 / sum(part.share for part in parts)) if parts else 0.0
     share = 0.0
-    for part in PARTS:
+    for part in parts:
         share += part.share
-        if not arguments.only or part.name in arguments.only.split(","):
-            end = min(bench.end, started + share * seconds)
-            _in_processes(bench, part, end, arguments.names)
+        _in_processes(bench, part, min(bench.end, started + share * seconds), arguments.names)
     write_page(bench.journal, arguments.folder, rehearsal=arguments.rehearse)
     return 0
 
@@ -67,6 +91,7 @@ def run_part(bench: Bench, part: Part, names: str = "") -> None:
         try:
             row = part.row(bench, name, seconds)
         except Exception as error:
+            traceback.print_exc()
             row = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
         row["took"] = round(time.monotonic() - started, 2)
         bench.journal.note(part.name, name, row)
@@ -75,7 +100,8 @@ def run_part(bench: Bench, part: Part, names: str = "") -> None:
 
 def _missing(journal: Journal, part: Part, names: str) -> list[tuple[str, int, int]]:
     """Return (name, position, count) of the missing rows."""
-    missing_names = [name for name in part.names() if names in name and name not in journal.rows(part.name)]
+    done = journal.rows(part.name)
+    missing_names = [n for n in part.names() if n not in done and re.search(names, n)]
     return [(name, place, len(missing_names)) for place, name in enumerate(missing_names)]
 
 
@@ -97,6 +123,55 @@ def _in_processes(bench: Bench, part: Part, end: float, names: str) -> None:
             return
         if not failure:
             return
+
+
+def _together(bench: Bench, parts: Sequence[Part], names: str, cores: int) -> None:
+    """Prepare all rows at the same time, each in a process with some cores, and time those that are prepared in time
+    one after another.
+    """
+    missing = [(part, name) for part in parts for name, _, _ in _missing(bench.journal, part, names)]
+    preparing = bench.left - sum(part.turn for part, _ in missing)
+    turns_end = time.monotonic() + preparing
+    shared = bench.folder / "together"
+    shutil.rmtree(shared, ignore_errors=True)
+    usable = itertools.cycle(sorted(os.sched_getaffinity(0)))
+    rows: list[tuple[Part, str, Turns, Journal, subprocess.Popen[bytes]]] = []
+    for number, (part, name) in enumerate(missing):
+        turns, folder = Turns(shared, f"row{number}"), shared / "rows" / f"row{number}"
+        folder.mkdir(parents=True)
+        command = [sys.executable, "-m", "benchmarks.gpu", "--part", part.name, "--row", name]
+        command += ["--minutes", str(_TUNING * preparing / 60), "--points", str(bench.points)]
+        command += ["--folder", str(folder), "--turns", str(shared), *(["--rehearse"] if bench.rehearsal else [])]
+        environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": str(cores)}
+        of_row = {next(usable) for _ in range(cores)}
+        process = subprocess.Popen(command, env=environment, preexec_fn=partial(os.sched_setaffinity, 0, of_row))
+        rows.append((part, name, turns, Journal(folder / "journal.jsonl"), process))
+
+    def wait(until: float, *, prepared: bool) -> None:
+        """Wait until all processes have ended, or are `prepared`."""
+        while time.monotonic() < until and any(
+            process.poll() is None and not (prepared and turns.is_prepared) for _, _, turns, _, process in rows
+        ):
+            time.sleep(0.1)
+
+    wait(turns_end, prepared=True)
+    late = [process for _, _, turns, _, process in rows if process.poll() is None and not turns.is_prepared]
+    _kill(late)
+    Turns(shared, "").let_all_go()
+    wait(bench.end + _START, prepared=False)
+    _kill([process for *_, process in rows])
+    for part, name, _, journal, process in rows:
+        ended = f"its process ended with {process.returncode}"
+        failed = f"it was not prepared in {preparing:.0f} s" if process in late else ended
+        bench.journal.note(part.name, name, journal.rows(part.name).get(name, {"failed": failed}))
+
+
+def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kill the processes that still run."""
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def _watched(process: subprocess.Popen[bytes], journal: Journal, part: str) -> str:

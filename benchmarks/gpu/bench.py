@@ -8,16 +8,31 @@ CPU.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.journal import Journal, Row
+from benchmarks.gpu.turns import Turns
 
 Call = Callable[[], object]
+
+_WARM_UP = 3
+"""Calls of a side before it is timed; chosen by hand."""
+
+_GRAPHS = "reduce-overhead"
+"""torch.compile's mode that starts CUDA graphs itself, which cannot be recorded."""
+
+_RECORDED, _REPLAYS = 20, 12
+"""Calls in a CUDA graph, and replays of it, that time a side on the GPU; chosen by hand."""
+
+_TURN_SECONDS = 0.5
+"""Longest seconds for which a side is timed in a turn; chosen by hand."""
 
 
 @dataclass
@@ -25,13 +40,15 @@ class Bench:
     """The state of a run.
 
     `folder` has the journal and the stores. `rehearsal` is true without a GPU. `end` is a time of time.monotonic.
-    `points` is the number of points per sketch. `errors` are those of the current row's sides.
+    `points` is the number of points per sketch. `turns` are None if rows are computed one after another. `errors` are
+    those of the current row's sides.
     """
 
     folder: Path
     rehearsal: bool
     end: float
     points: int = 2
+    turns: Turns | None = None
     errors: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -59,6 +76,14 @@ class Bench:
             device_name(target)
         return target
 
+    def side_seconds(self, seconds: float) -> float:
+        """Return the seconds for which each side of a row is timed. The others wait if rows have turns."""
+        return min(2.0 if self.turns is None else _TURN_SECONDS, seconds * 0.04)
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Return a block in which no other row uses the GPU."""
+        return nullcontext() if self.turns is None else self.turns.turn()
+
     def pool(self, target: Any = None) -> Any:
         """Return a measuring pool. `target` replaces the bench's target."""
         from felixlike.measure import MeasurePool, SimulatedPool
@@ -70,17 +95,19 @@ class Bench:
         """Tune a model for some seconds. Return a call with inputs on the GPU (None in a rehearsal) and a row about
         the tuning.
         """
-        return self._rehearsed(model, inputs, seconds) if self.rehearsal else self._tuned(model, inputs, seconds)
+        if self.rehearsal:
+            return self._rehearsed(model, inputs, seconds)
+        call, report = self.optimized(model, inputs, seconds=seconds)
+        return call, {"trials": report.trials, "error": report.error, "tuning_seconds": report.total_seconds}
 
-    def _tuned(self, model: Any, inputs: tuple[Any, ...], seconds: float) -> tuple[Call, Row]:
+    def optimized(self, model: Any, inputs: tuple[Any, ...], **options: Any) -> tuple[Call, Any]:
+        """Return a call of the optimized model with inputs on the GPU, and its report. `options` are of `optimize`."""
         import felixlike as fx
 
-        store = self.folder / "models.sqlite"
-        optimized = fx.optimize(model, inputs, seconds=seconds, target="cuda", store=str(store), progress=False)
+        store = str(self.folder / "models.sqlite")
+        optimized = fx.optimize(model, inputs, target=self.target, store=store, progress=False, **options)
         gpu_inputs = tuple(tensor.cuda() for tensor in inputs)
-        report = optimized.report
-        row = {"trials": report.trials, "error": report.error, "tuning_seconds": report.total_seconds}
-        return lambda: optimized(*gpu_inputs), row
+        return lambda: optimized(*gpu_inputs), optimized.report
 
     def _rehearsed(self, model: Any, inputs: tuple[Any, ...], seconds: float) -> tuple[None, Row]:
         from felixlike import codegen, records
@@ -116,8 +143,10 @@ class Bench:
             row["kernels"] = [kernel.told() for kernel in codegen.kernels_of(binary, arch)]
         return None, row
 
-    def timed(self, sides: Mapping[str, Callable[[], Call]], *, seconds_a_side: float = 2.0) -> Row:
-        """Return seconds of a call of each side, interleaved, with quartiles.
+    def timed(
+        self, sides: Mapping[str, Callable[[], Call]], *, seconds_a_side: float = 2.0, recorded: bool = True
+    ) -> Row:
+        """Return seconds of a call of each side, interleaved, with quartiles, and those on the GPU if `recorded`.
 
         A side that cannot be made or called is omitted, and the row has its error. `sides` are functions that make
         calls whose results stay on the GPU.
@@ -128,17 +157,35 @@ class Bench:
         calls: dict[str, Call] = {}
         for name, make in sides.items():
             try:
-                call = synchronised(make(), rehearsal=self.rehearsal)
-                call()
+                call = make()
+                for _ in range(1 if self.rehearsal else _WARM_UP):  # torch.compile records its graphs in later calls
+                    synchronised(call, rehearsal=self.rehearsal)()
                 calls[name] = call
             except Exception as error:
                 self.errors[name] = f"{type(error).__name__}: {str(error)[:200]}"
         if self.rehearsal:
             return {"called": sorted(calls), "errors": self.errors}
-        times = interleaved({name: timer(call) for name, call in calls.items()}, seconds_a_side=seconds_a_side)
+        with self.turn():
+            timers = {name: timer(synchronised(call, rehearsal=False)) for name, call in calls.items()}
+            times = interleaved(timers, seconds_a_side=seconds_a_side, slot=min(0.1, seconds_a_side / 3))
+            busy = {name: self._busy(name, call) for name, call in calls.items() if recorded and name != _GRAPHS}
         row: Row = {name: timing.seconds for name, timing in times.items()}
         row["quartiles"] = {name: [timing.low, timing.high] for name, timing in times.items()}
-        return {**row, "errors": self.errors}
+        return {
+            **row,
+            "on the GPU": {name: seconds for name, seconds in busy.items() if seconds},
+            "errors": self.errors,
+        }
+
+    def _busy(self, name: str, call: Call) -> float | None:
+        """Return the seconds of a call on the GPU, from replays of a CUDA graph of several calls; None if its calls
+        cannot be recorded, as those that start CUDA graphs themselves.
+        """
+        try:
+            return gpu_seconds(call)
+        except Exception as error:
+            self.errors[f"{name}, recorded"] = f"{type(error).__name__}: {str(error)[:200]}"
+            return None
 
 
 def synchronised(call: Call, *, rehearsal: bool) -> Call:
@@ -152,6 +199,26 @@ def synchronised(call: Call, *, rehearsal: bool) -> Call:
         return result
 
     return whole
+
+
+def gpu_seconds(call: Call) -> float:
+    """Return the median seconds of a call on the GPU, without the time to start its kernels."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        for _ in range(_RECORDED):
+            call()
+    times: list[float] = []
+    for _ in range(_REPLAYS):
+        started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        started.record()
+        graph.replay()
+        ended.record()
+        ended.synchronize()
+        times.append(started.elapsed_time(ended) / 1e3 / _RECORDED)
+    return statistics.median(times[1:])
 
 
 def torch_sides(model: Any, inputs: tuple[Any, ...], *, device: str, compiled: bool) -> dict[str, Callable[[], Call]]:
@@ -174,8 +241,9 @@ def torch_sides(model: Any, inputs: tuple[Any, ...], *, device: str, compiled: b
 
         return lambda: call
 
+    torch.backends.cudnn.benchmark = True  # cuDNN times its algorithms and takes the fastest
     sides = {"eager": side(model, tf32=False), "eager TF32": side(model, tf32=True)}
     if compiled:
         sides["torch.compile"] = side(torch.compile(model), tf32=False)
-        sides["reduce-overhead"] = side(torch.compile(model, mode="reduce-overhead"), tf32=False)
+        sides[_GRAPHS] = side(torch.compile(model, mode=_GRAPHS), tf32=False)
     return sides

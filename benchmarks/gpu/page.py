@@ -20,7 +20,7 @@ from benchmarks.gpu.parts import PARTS, STOCK
 from benchmarks.results import FOLDER, geometric_mean
 from felixlike._util.wording import counted
 
-_SIDES = ("eager", "eager TF32", "torch.compile", "reduce-overhead", "default", "tuned")
+_SIDES = ("eager", "eager TF32", "autocast float16", "torch.compile", "reduce-overhead", "predicted", "tuned")
 
 
 def write_page(journal: Journal, folder: Path, *, rehearsal: bool) -> Path:
@@ -67,21 +67,40 @@ def _points(rows: Mapping[str, Row]) -> list[str]:
 
 
 def _sides(rows: Mapping[str, Row]) -> list[str]:
+    """Return the table of all sides. Ratios are to the tuned model, or to the predicted one if none was tuned."""
     present_sides = [side for side in _SIDES if any(side in row for row in rows.values())]
-    others = [side for side in present_sides if side != "tuned"]
-    lines = _table("", *(f"{side}, ms" for side in present_sides), *(f"{side} ÷ tuned" for side in others), "trials")
+    ours = next((side for side in ("tuned", "predicted") if side in present_sides), "tuned")
+    others = [side for side in present_sides if side != ours]
+    lines = _table("", *(f"{side}, ms" for side in present_sides), *(f"{side} ÷ {ours}" for side in others), "trials")
     for name, row in rows.items():
         times = [f"{row[side] * 1e3:.4f}" if side in row else "–" for side in present_sides]
-        lines.append(_line(name, *times, *(_ratio(row, side) for side in others), row.get("trials", "–")))
+        lines.append(_line(name, *times, *(_ratio(row, side, ours) for side in others), row.get("trials", "–")))
     for side in others:
-        ratios = [row[side] / row["tuned"] for row in rows.values() if side in row and "tuned" in row]
+        ratios = [row[side] / row[ours] for row in rows.values() if side in row and ours in row]
         if ratios:
-            lines += ["", f"{side} ÷ tuned, geometric mean of {len(ratios)}: **{geometric_mean(ratios):.2f}**."]
+            lines += ["", f"{side} ÷ {ours}, geometric mean of {len(ratios)}: **{geometric_mean(ratios):.2f}**."]
+    lines += _on_the_gpu(rows)
     simulated = {name: row["simulated_seconds"] for name, row in rows.items() if "simulated_seconds" in row}
     if simulated:
         lines += ["", "Simulated, ms: " + ", ".join(f"{n} {s * 1e3:.4f}" for n, s in simulated.items()) + "."]
     errors = [f"- {name}, {side}: {words}" for name, row in rows.items() for side, words in row["errors"].items()]
     return [*lines, "", *errors] if errors else lines
+
+
+def _on_the_gpu(rows: Mapping[str, Row]) -> list[str]:
+    """Return a table of the seconds on the GPU, if there are any."""
+    busy = {name: row["on the GPU"] for name, row in rows.items() if row.get("on the GPU")}
+    sides = [side for side in _SIDES if any(side in times for times in busy.values())]
+    if not busy:
+        return []
+    lines = [
+        "",
+        "On the GPU, µs per call, from replays of a CUDA graph of 20 calls, so without the time to start kernels:",
+    ]
+    lines += ["", *_table("", *sides)]
+    for name, times in busy.items():
+        lines.append(_line(name, *(f"{times[side] * 1e6:.1f}" if side in times else "–" for side in sides)))
+    return lines
 
 
 def _precision(rows: Mapping[str, Row]) -> list[str]:
@@ -93,13 +112,14 @@ def _precision(rows: Mapping[str, Row]) -> list[str]:
         lines.append(_line(name, *times, _ratio(row, "eager TF32"), *off, ", ".join(row["on tensor cores"]) or "none"))
     errors = [f"- {name}, {side}: {words}" for name, row in rows.items() for side, words in row["errors"].items()]
     spilling = [k for row in rows.values() for k in row.get("kernels", ()) if k["local_bytes"]]
+    lines += _on_the_gpu(rows)
     lines += ["", "Off: largest difference from float64, relative to the largest value."]
     lines += [f"Predicted to be best, but spilling: {counted(len(spilling), 'kernel')}."] if spilling else []
     return [*lines, "", *errors] if errors else lines
 
 
-def _ratio(row: Row, side: str) -> str:
-    return f"{row[side] / row['tuned']:.2f}" if side in row and "tuned" in row else "–"
+def _ratio(row: Row, side: str, ours: str = "tuned") -> str:
+    return f"{row[side] / row[ours]:.2f}" if side in row and ours in row else "–"
 
 
 def _search(rows: Mapping[str, Row]) -> list[str]:

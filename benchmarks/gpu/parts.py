@@ -8,6 +8,7 @@ to the parts after it.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from benchmarks.gpu.precision import PRECISIONS, layer_on_tensor_cores, names
 
 SEARCHED = ("conv2d 3×3", "dense+bias+relu", "batch matmul", "softmax")
 STOCK = "stock"
+NETWORKS = ("resnet18", "bert", "mlp", "resnet50", "mobilenet_v2", "vit_b16", "bert_base", "gpt2")
 _ROUNDED = ("matmul", "matmul_odd", "dense_bias_relu", "batch_matmul", "conv2d_3x3", "conv2d_1x1", "conv2d_nhwc")
 """Operators whose random points on tensor cores are also compared."""
 
@@ -28,7 +30,8 @@ class Part:
     """A part of the benchmark.
 
     `share` is its share of the whole time. `names` returns the names of its rows. `row` computes one within some
-    seconds. `least` is the minimum number of seconds that a row needs.
+    seconds. `least` is the minimum number of seconds that a row needs. `turn` is about how many seconds its sides are
+    timed for if rows are prepared together.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Part:
     names: Callable[[], Sequence[str]]
     row: Callable[[Bench, str, float], Row]
     least: float = 1.0
+    turn: float = 4.0
 
 
 def points(bench: Bench, name: str, seconds: float) -> Row:
@@ -114,20 +118,30 @@ def subgraph(bench: Bench, name: str, seconds: float) -> Row:
 
 
 def network(bench: Bench, name: str, seconds: float) -> Row:
-    """Tune a network and compare with TVM's default schedules and PyTorch."""
+    """Compare a network with PyTorch: with predicted schedules, and tuned if there is time for it."""
     from felixlike.bench import networks
     from felixlike.frontend import import_model
-    from felixlike.runtime import compile_model
     from felixlike.runtime.compile_model import lowered_model
 
     model, inputs = networks.resnet18(size=64) if bench.rehearsal and name == "resnet18" else getattr(networks, name)()
-    imported = import_model(model, inputs, bench.target)
     if bench.rehearsal:
-        lowered_model(imported)
+        lowered_model(import_model(model, inputs, bench.target))
         return _against_torch(bench, model, inputs, seconds)
-    plain = compile_model(imported)
-    gpu_inputs = tuple(tensor.cuda() for tensor in inputs)
-    return _against_torch(bench, model, inputs, seconds, default=lambda: lambda: plain(*gpu_inputs))
+    started = time.monotonic()
+    predicted, report = bench.optimized(model, inputs, trials=0)
+    row: Row = {"error": report.error, "predicting_seconds": report.total_seconds}
+    left = seconds - (time.monotonic() - started)
+    if left > _LEAST_TUNING:
+        return {**_against_torch(bench, model, inputs, left, predicted=lambda: predicted), **row}
+    sides = torch_sides(model, inputs, device=bench.device, compiled=True)
+    timed = bench.timed({**sides, "predicted": lambda: predicted}, seconds_a_side=bench.side_seconds(seconds))
+    return {**row, **timed}
+
+
+_LEAST_TUNING, _LEAST_TIMING = 60.0, 120.0
+"""Seconds that a network is tuned for at least, and that timing the uKernels of an operator with dynamic sizes needs;
+chosen by hand.
+"""
 
 
 def _against_torch(
@@ -141,7 +155,7 @@ def _against_torch(
     sides = torch_sides(model, inputs, device=bench.device, compiled=not bench.rehearsal)
     if call is not None:
         sides["tuned"] = lambda: call
-    return {**row, **bench.timed({**sides, **more}, seconds_a_side=min(2.0, seconds * 0.04))}
+    return {**row, **bench.timed({**sides, **more}, seconds_a_side=bench.side_seconds(seconds))}
 
 
 def search(bench: Bench, name: str, seconds: float) -> Row:
@@ -169,10 +183,9 @@ def search(bench: Bench, name: str, seconds: float) -> Row:
 def dynamic(bench: Bench, name: str, seconds: float) -> Row:
     """Compare one kernel for every T of 1 … 128 with float64, and time it against cuBLAS at each T.
 
-    Several calls are timed between two synchronizations, and write to preallocated memory.
+    If there is little time, formulas alone choose its uKernels. Several calls are timed between two synchronizations,
+    and write to preallocated memory.
     """
-    import torch
-
     import felixlike as fx
     from benchmarks import dynamic as cpu
     from felixlike import codegen
@@ -180,7 +193,8 @@ def dynamic(bench: Bench, name: str, seconds: float) -> Row:
     from felixlike.frontend import make_task
 
     task = make_task(cpu.function_of(name), bench.target, name=name)
-    kernel = dynamic_shapes.compile(task, fx.Dim("T", cpu.SIZES), measure=not bench.rehearsal)
+    measure = not bench.rehearsal and seconds > _LEAST_TIMING
+    kernel = dynamic_shapes.compile(task, fx.Dim("T", cpu.SIZES), measure=measure)
     report = kernel.report
     row: Row = {
         "stages": [str(stage) for stage in report.stages],
@@ -198,6 +212,17 @@ def dynamic(bench: Bench, name: str, seconds: float) -> Row:
         binary = codegen.compile_source(codegen.cuda_source(kernel.library), arch)
         row["kernels"] = [info.told() for info in codegen.kernels_of(binary, arch)]
     sizes = (1, 64, 128) if bench.rehearsal else cpu.SIZES
+    with bench.turn():
+        _sizes_against_cublas(bench, name, kernel, row, sizes, seconds)
+    return row
+
+
+def _sizes_against_cublas(bench: Bench, name: str, kernel: Any, row: Row, sizes: Sequence[int], seconds: float) -> None:
+    """Compare and time a kernel at each size; the row gets the seconds and the largest error."""
+    import torch
+
+    from benchmarks import dynamic as cpu
+
     for t in sizes:
         device_inputs = tuple(tensor.to(bench.device) for tensor in cpu.inputs(name, t))
         sides = {"cuBLAS": _repeated(cpu.reference(name), device_inputs)}
@@ -207,10 +232,9 @@ def dynamic(bench: Bench, name: str, seconds: float) -> Row:
             error = float((output - expected).abs().max() / expected.abs().max())
             row["error"] = max(error, row["error"] or 0.0)
             sides["ours"] = _repeated(kernel.library["main"], (*device_inputs, torch.empty_like(output)))
-        timed = bench.timed(sides, seconds_a_side=max(0.02, seconds / len(sizes) / 8))
+        timed = bench.timed(sides, seconds_a_side=max(0.02, seconds / len(sizes) / 8), recorded=False)
         for side in ("ours", "cuBLAS"):
             row[side][t] = timed[side] / _CALLS if side in timed else None
-    return row
 
 
 _CALLS = 20
@@ -268,9 +292,9 @@ PARTS = (
     Part("points", 0.15, _operators, points, 2.0),
     Part("subgraphs", 0.25, _layers, subgraph, 10.0),
     Part("precision", 0.1, names, layer_on_tensor_cores, 10.0),
-    Part("networks", 0.15, lambda: ("resnet18", "bert", "mlp"), network, 20.0),
+    Part("networks", 0.15, lambda: NETWORKS, network, 20.0),
     Part("search", 0.2, lambda: [f"{n}, {who}" for n in SEARCHED for who in ("ours", STOCK)], search, 20.0),
-    Part("dynamic", 0.1, _dynamic, dynamic, 5.0),
+    Part("dynamic", 0.1, _dynamic, dynamic, 5.0, turn=25.0),
     Part("collecting", 1.0, lambda: ("records",), collecting, 5.0),
 )
 """A rehearsal has the same parts."""

@@ -43,25 +43,11 @@ def layer_on_tensor_cores(bench: Bench, name: str, seconds: float) -> Row:
     if bench.rehearsal:
         row = _rehearsed(bench, model, inputs, precision)
     else:
-        call, row = _tuned(bench, model, inputs, precision, seconds * 0.7)
+        call, report = bench.optimized(model, inputs, seconds=seconds * 0.7, precision=precision)
         sides["tuned"] = lambda: call
-    return {**row, **bench.timed(sides, seconds_a_side=min(2.0, seconds * 0.04)), "off": _errors(sides, exact)}
-
-
-def _tuned(bench: Bench, model: Any, inputs: Any, precision: str, seconds: float) -> tuple[Call, Row]:
-    import felixlike as fx
-
-    store = str(bench.folder / "models.sqlite")
-    optimized = fx.optimize(
-        model, inputs, seconds=seconds, target=bench.target, store=store, progress=False, precision=precision
-    )
-    gpu_inputs = tuple(tensor.cuda() for tensor in inputs)
-    report = optimized.report
-    row = {"trials": report.trials, "tuning_seconds": report.total_seconds}
-    return lambda: optimized(*gpu_inputs), {
-        **row,
-        "on tensor cores": [t.name for t in report.tasks if t.precision == precision],
-    }
+        row = {"trials": report.trials, "tuning_seconds": report.total_seconds}
+        row["on tensor cores"] = [task.name for task in report.tasks if task.precision == precision]
+    return {**row, **bench.timed(sides, seconds_a_side=bench.side_seconds(seconds)), "off": _errors(sides, exact)}
 
 
 def _rehearsed(bench: Bench, model: Any, inputs: Any, precision: str) -> Row:
