@@ -54,9 +54,13 @@ class Predicted(Strategy):
         with on("ranking"):
             scored = _scored(space, self.model, rng) if self.model.trained else []
         scored = [c for c in scored if c.key not in known.seen]
-        best = _ranked(scored, count, on_host=kind_of(space.task.target).on_host)
+        on_host = kind_of(space.task.target).on_host
+        best = _ranked(scored, count, on_host=on_host)
         seen = known.seen | {c.key for c in best}
-        return [*best, *draw(space, count - len(best), seen, rng, origin="random")]
+        others = draw(space, count - len(best), seen, rng, origin="random")
+        if on_host:  # as for the ranked ones: rules offer sketches that round only where they are faster
+            others.sort(key=_is_exact)
+        return [*best, *others]
 
 
 def _ranked(candidates: list[Candidate], count: int, *, on_host: bool) -> list[Candidate]:
@@ -69,9 +73,14 @@ def _ranked(candidates: list[Candidate], count: int, *, on_host: bool) -> list[C
     ranked = sorted(candidates, key=lambda c: -c.score)
     if not on_host:
         return ranked[:count]
-    exact = [c for c in ranked if c.sketch.precision == FLOAT32.name]
-    rounded = [c for c in ranked if c.sketch.precision != FLOAT32.name]
+    exact = [c for c in ranked if _is_exact(c)]
+    rounded = [c for c in ranked if not _is_exact(c)]
     return [*rounded[: max(1, count - 1) if exact else count], *exact][:count]
+
+
+def _is_exact(candidate: Candidate) -> bool:
+    """Return whether a candidate rounds no factors."""
+    return candidate.sketch.precision == FLOAT32.name
 
 
 def _scored(space: Space, model: CostModel, rng: np.random.Generator) -> list[Candidate]:

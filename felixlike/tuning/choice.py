@@ -21,6 +21,7 @@ from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import CostModel
 from felixlike.errors import InvalidModel, ReferenceFailed, first_line
 from felixlike.frontend import Task
+from felixlike.hardware import FLOAT32
 from felixlike.measure import Measurement, Pool, Status, Untuned
 from felixlike.measure.interface import Checked
 from felixlike.search import Candidate, Observations, Predicted
@@ -231,11 +232,16 @@ def _quickest(
             continue
         if best is None or checked.run_seconds < best[1].run_seconds:
             best = candidate, checked
-        if best[1].run_seconds <= ATTEMPTS.soon and not math.isnan(best[0].score):
+        if best[1].run_seconds <= ATTEMPTS.soon and _has_reason(best[0]):
             break
     if best is None and late is not None:
         raise late
     return best
+
+
+def _has_reason(candidate: Candidate) -> bool:
+    """Return whether a candidate has a score, or rounds factors, which rules offer where that is faster."""
+    return not math.isnan(candidate.score) or candidate.sketch.precision != FLOAT32.name
 
 
 def _checked(state: TaskState, candidate: Candidate, pool: Pool) -> Checked:

@@ -69,6 +69,19 @@ def test_cpus_prefer_rounded_factors_and_keep_one_candidate_that_rounds_nothing(
     assert [c.point[0] for c in _ranked(candidates[1::2], 2, on_host=True)] == [1, 3]
 
 
+def test_cpus_prefer_rounded_factors_among_candidates_without_a_score(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precisions = ["float32", "bfloat16", "float32", "bfloat16"]
+    drawn = [
+        Candidate(cast("Sketch", SimpleNamespace(precision=name)), (n,), math.nan, "random")
+        for n, name in enumerate(precisions)
+    ]
+    monkeypatch.setattr("felixlike.search.predicted.draw", lambda *_, **__: drawn)
+    sampled = Predicted(CostModel()).propose(space, Observations(), 4, np.random.default_rng(0))
+    assert [c.point[0] for c in sampled] == [1, 3, 0, 2]
+
+
 @pytest.mark.parametrize(("parallel", "times"), [(1, 4.0), (2, 2.0), (4, 1.0), (5, 8 / 5), (6, 4 / 3), (400, 1.0)])
 def test_idle_cores_slow_a_schedule_down(parallel: float, times: float) -> None:
     assert sharing(_features(parallel, 1e9), 4) == pytest.approx(times, rel=1e-3)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -115,6 +116,23 @@ def test_other_seeds_models_and_spaces_have_separate_entries(tasks: tuple[Task, 
     pool = Checks()
     _run(tasks, pool, **change)
     assert len(pool.together) == 3
+
+
+@pytest.mark.parametrize(("precision", "checked"), [("bfloat16", 1), ("float32", 3)])
+def test_candidates_without_a_score_are_all_checked_unless_they_round(
+    tasks: tuple[Task, ...], precision: str, checked: int
+) -> None:
+    """Rules offer sketches that round where they are faster, so the first one is taken."""
+    import numpy as np
+
+    state = TaskState(tasks[0], np.random.default_rng(0))
+    sketch = cast("Any", SimpleNamespace(precision=precision, key="sketch"))
+    state.predicted = [Candidate(sketch, (n,), math.nan, "random") for n in range(3)]
+    pool = Checks()
+    choice = choose(state, CostModel(seed=1, pretrained=True), cast(Pool, pool))
+    assert choice.candidate is not None
+    assert choice.candidate.point == (0,)
+    assert len(pool.alone) == checked
 
 
 def test_other_versions_of_the_code_have_separate_entries(
