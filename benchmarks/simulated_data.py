@@ -19,8 +19,9 @@ from felixlike.measure.evaluator import lower_quartile
 from felixlike.measure.measurement import Status
 from felixlike.measure.simulated.surrogate import features_of, row_of
 from felixlike.records import Record, Store
+from felixlike.symbolic import is_own
 from felixlike.training.packed import opened
-from felixlike.training.samples import identity, is_own, operator_of, restored, stored_sketches
+from felixlike.training.samples import identity, operator_of, restored, stored_sketches
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 KEPT = Path("out") / "simulated"

@@ -7,7 +7,7 @@ from felixlike.symbolic.replay.points import Points
 from felixlike.symbolic.replay.sketch import Sketch
 from felixlike.symbolic.replay.structure import Structure
 from felixlike.symbolic.sketch_io import kept_sketch, sketch_data
-from felixlike.symbolic.space import SpaceName, check_space, sketches, stored_sketch
+from felixlike.symbolic.space import SpaceName, check_space, is_own, sketches, stored_sketch
 
 __all__ = [
     "Kind",
@@ -20,6 +20,7 @@ __all__ = [
     "Variable",
     "check_space",
     "concrete_nest",
+    "is_own",
     "kept_sketch",
     "sketch_data",
     "sketches",

@@ -79,13 +79,18 @@ def stored_sketch(task: Task, trace: str) -> Sketch | None:
         if not _tvm.refusal(error):
             raise
         return None
-    design = own_space(task) if _is_own(schedule.trace, task.target) else default_space(task)
+    design = own_space(task) if _has_own_rules(schedule.trace, task.target) else default_space(task)
     if not design.traces:
         design = default_space(task)
     return Sketch(task, schedule.trace, design.postprocessors, 0)
 
 
-def _is_own(trace: Any, target: Any) -> bool:
+def is_own(sketch: Sketch) -> bool:
+    """Return whether a sketch is of felixlike's design space, not of MetaSchedule's."""
+    return _has_own_rules(sketch.trace, sketch.task.target)
+
+
+def _has_own_rules(trace: Any, target: Any) -> bool:
     """Return whether felixlike's rules generated a trace.
 
     On CPUs, MetaSchedule's traces leave parallel loops to a postprocessor and annotate how many are allowed. On GPUs,

@@ -25,9 +25,8 @@ from felixlike.measure import Limits, MeasurePool, Status, Timing
 from felixlike.records import Store, make_record
 from felixlike.search import Candidate, Observations, Space, Strategy
 from felixlike.search.strategy import Measured
-from felixlike.symbolic import Sketch, SpaceName
+from felixlike.symbolic import Sketch, SpaceName, is_own
 from felixlike.training.drawing import at_random, in_shares, near_best
-from felixlike.training.samples import is_own
 from felixlike.training.searches import Searches
 
 _BATCH = 48

@@ -23,7 +23,7 @@ from felixlike.frontend.buffers import buffers_of
 from felixlike.hardware import is_simulated_device, kind_of
 from felixlike.records import Record, Store, StoredWorkload
 from felixlike.records.record import UKERNELS
-from felixlike.symbolic import Sketch, SpaceName, sketches, stored_sketch
+from felixlike.symbolic import Sketch, SpaceName, is_own, sketches, stored_sketch
 
 Seconds = npt.NDArray[np.float64]
 LogFeatures = npt.NDArray[np.float32]
@@ -291,18 +291,6 @@ def _features(sketch: Sketch, points: npt.NDArray[np.int64]) -> tuple[FeatureArr
     for rows, values in evaluated:
         features[rows] = values
     return features[symbolic], symbolic
-
-
-def is_own(sketch: Sketch) -> bool:
-    """Return whether a sketch is of our own design space.
-
-    Our sketches specify the parallel loops themselves; MetaSchedule's leave them to a postprocessor or to the binding
-    of threads."""
-    return all(postprocessor.name not in _METASCHEDULES for postprocessor in sketch.postprocessors)
-
-
-_METASCHEDULES = ("RewriteParallelVectorizeUnroll", "RewriteCooperativeFetch", "RewriteUnboundBlock")
-"""Postprocessors that only MetaSchedule's own spaces have."""
 
 
 def by_operator(workloads: Sequence[Workload]) -> dict[str, list[Workload]]:

@@ -19,9 +19,8 @@ from felixlike import costmodel
 from felixlike.hardware import kind_of, target_device
 from felixlike.search import Candidate, Observations, Space, Strategy
 from felixlike.search.strategy import Measured
-from felixlike.symbolic import Sketch
+from felixlike.symbolic import Sketch, is_own
 from felixlike.training.drawing import in_shares
-from felixlike.training.samples import is_own
 
 
 class Searches:

@@ -56,6 +56,7 @@ def test_presets_differ_in_vectors_and_caches() -> None:
 _TERAFLOPS = {
     "a100": 19.5,
     "h100": 67,
+    "h200": 67,
     "a10g": 35,
     "rtx-a5000": 27.8,
     "rtx-3090": 35.6,
