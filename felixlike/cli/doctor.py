@@ -85,6 +85,9 @@ def _version(package: str) -> Finding:
 _TVM_AGAIN = f'Install TVM again: pip install --force-reinstall "{supported.requirement("apache-tvm")}".'
 """Remedy for a damaged installation of TVM."""
 
+_EGGLOG_AGAIN = f'Install egglog and what it needs: pip install --force-reinstall "{supported.requirement("egglog")}".'
+"""Remedy for a damaged installation of egglog."""
+
 
 def _compiler() -> Finding:
     """Check that a C compiler is installed."""
@@ -181,7 +184,8 @@ def _tvm_versions() -> Iterator[Finding]:
     cores = counted(device.cores, "core")
     yield Finding("processor", f"{device.name}{stands_in}: {cores}, {vectors}, {caches}")
     yield _threads()
-    yield _guarded("design space", _design_space)
+    yield _guarded("design space", _design_space, _TVM_AGAIN)
+    yield _guarded("smooth formulas", _smooth_formulas, _EGGLOG_AGAIN)
 
 
 def _threads() -> Finding:
@@ -229,12 +233,12 @@ def _listed(places: Sequence[Collection[int]]) -> str:
     return " | ".join(texts + ["…"] * (len(places) > most))
 
 
-def _guarded(name: str, check: Callable[[], str]) -> Finding:
+def _guarded(name: str, check: Callable[[], str], remedy: str) -> Finding:
     """Run a check. Convert exceptions to a finding."""
     try:
         return Finding(name, check())
     except Exception as error:
-        return Finding(name, "failed", f"{type(error).__name__}: {error}", _TVM_AGAIN)
+        return Finding(name, "failed", f"{type(error).__name__}: {error}", remedy)
 
 
 def _design_space() -> str:
@@ -250,3 +254,14 @@ def _design_space() -> str:
     symbolic = sum(s.is_symbolic for s in candidates)
     seconds = time.perf_counter() - started
     return f"{counted(len(candidates), 'sketch', 'sketches')} of a matrix product, {symbolic} symbolic, {seconds:.2f} s"
+
+
+def _smooth_formulas() -> str:
+    """Rewrite a formula by equality saturation, which loads all that egglog needs."""
+    from felixlike.smooth import saturate
+    from felixlike.symbolic.expr.comparison import maximum
+    from felixlike.symbolic.expr.expression import var
+
+    started = time.perf_counter()
+    nodes = saturate([maximum(var("tile", 1, 64), 4)]).nodes
+    return f"{counted(len(nodes), 'node')} for max(tile, 4), {time.perf_counter() - started:.2f} s"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from felixlike import _tvm
@@ -28,3 +30,11 @@ def test_a_tvm_that_does_not_load_is_a_problem(error: Exception, said: str, monk
     assert finding.problem
     assert finding.value == "does not load"
     assert said in finding.problem
+
+
+def test_an_egglog_that_does_not_load_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor._guarded("smooth formulas", doctor._smooth_formulas, "").problem == ""
+    monkeypatch.setitem(sys.modules, "egglog", None)
+    finding = doctor._guarded("smooth formulas", doctor._smooth_formulas, "install it again")
+    assert finding.value == "failed"
+    assert "egglog" in finding.problem
