@@ -29,6 +29,7 @@ from felixlike.frontend.importers.constant_regions import fold
 from felixlike.frontend.importers.dtypes import check_tensor
 from felixlike.frontend.importers.known_sizes import size_of
 from felixlike.frontend.importers.randomness import is_random, may_be_random
+from felixlike.frontend.importers.slice_writes import join_writes
 from felixlike.hardware import kind_of
 
 PACKED = "felixlike.run_by_pytorch"
@@ -95,6 +96,7 @@ def outline(program: Any, known: set[str], where: str) -> None:
     graph = program.graph
     _check_inputs(program, where)
     _move_later(graph)
+    join_writes(graph)
     chosen = fold(program, _chosen(graph, known))
     _check_complex(graph, chosen, where)
     wrapped = _with_real_constants(program)
