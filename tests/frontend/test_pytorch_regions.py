@@ -219,6 +219,8 @@ def test_models_that_pytorch_would_run_alone_are_refused() -> None:
         import_model(Apply(torch.linalg.inv), (torch.eye(4),))
     with pytest.raises(UnsupportedOperator, match=r"^Apply: .*aten\._fft_r2c\.default.*no other operators"):
         import_model(Apply(lambda x: torch.fft.rfft(x).abs()), (4,))
+    with pytest.raises(UnsupportedOperator, match=r"^Apply: .*_fft_r2c, abs, and .*no other operators"):
+        import_model(Apply(lambda x: torch.fft.rfft(x.reshape(2, 8)).abs()), (2, 2, 4))
 
 
 def test_complex_inputs_and_outputs_are_refused() -> None:
