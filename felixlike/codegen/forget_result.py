@@ -39,8 +39,10 @@ def forget_result(module: Any) -> Any:
 
 
 def _elements(kind: Any) -> int:
-    """Return the number of elements of tensors of a nested type, without those of dynamic sizes."""
+    """Return the number of elements of tensors of a nested type. Those of dynamic sizes count as large."""
     if isinstance(kind, _tvm.relax.TupleType):
         return sum(map(_elements, kind.fields))
-    sizes = list(getattr(getattr(kind, "shape", None), "values", None) or [0])
-    return math.prod(map(int, sizes)) if all(isinstance(n, int | _tvm.tirx.IntImm) for n in sizes) else 0
+    sizes = getattr(getattr(kind, "shape", None), "values", None)
+    if sizes is None:
+        return 0
+    return math.prod(map(int, sizes)) if all(isinstance(size, _tvm.tirx.IntImm) for size in sizes) else _LEAST

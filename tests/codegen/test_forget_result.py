@@ -28,6 +28,13 @@ def test_a_dropped_output_is_written_again(tmp_path: Path) -> None:
         assert len(places(model, x)) == 1
 
 
+def test_a_dropped_output_of_dynamic_sizes_is_written_again() -> None:
+    fast = fx.optimize(Apply(torch.relu), ((fx.Dim("N", range(2, 33)), 64),), trials=0, progress=False)
+    x = torch.randn(32, 64)
+    assert len(places(fast, x)) == 1
+    assert torch.equal(fast(x), x.relu())
+
+
 def test_outputs_that_are_kept_are_not_written_again() -> None:
     x = torch.randn(2, _LARGE)
     fast = compile_model(import_model(Apply(lambda x: (x.relu(), x + 1)), (x,)))
