@@ -358,6 +358,29 @@ def unchecked_distributions() -> Iterator[None]:
 
 
 @contextmanager
+def conversions_without_effect() -> Iterator[None]:
+    """Let modules be converted to the dtype that they have, inside the context.
+
+    torch.export cannot convert the weights of a module in its forward, even if all stay as they are, as in routers of
+    `transformers`. Only one thread at a time can be inside.
+    """
+    from torch.nn import Module
+
+    original: Any = Module._apply
+
+    @functools.wraps(original)
+    def apply(self: Any, convert: Callable[[Any], Any], recurse: bool = True) -> Any:
+        tensors = (*self.parameters(recurse), *self.buffers(recurse))
+        return self if all(convert(tensor) is tensor for tensor in tensors) else original(self, convert, recurse)
+
+    Module._apply = apply  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Module._apply = original  # type: ignore[method-assign]
+
+
+@contextmanager
 def recurrent_shapes() -> Iterator[None]:
     """Let FakeTensorMode compute the shapes of recurrent layers without their steps, inside the context.
 

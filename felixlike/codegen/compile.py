@@ -7,6 +7,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike.codegen.cuda import compile_source, cuda_compiler, cuda_source
+from felixlike.codegen.forget_result import forget_result
 from felixlike.codegen.hidden_masks import hidden_masks
 from felixlike.codegen.lone_output import lone_output
 from felixlike.codegen.names_in_buffers import names_in_buffers
@@ -100,7 +101,7 @@ def lower_relax(module: Any, target: Any, *, graphs: bool = True) -> Any:
         lowered = lone_output(_tvm.transform.Sequential(pipeline.dataflow_lower_passes(target))(module))
         captured = {"relax.backend.use_cuda_graph": True} if graphs and kind.binds_threads and _static(module) else {}
         with _tvm.transform.PassContext(config=captured):
-            return _tvm.transform.Sequential(pipeline.finalize_passes(target))(lowered)
+            return forget_result(_tvm.transform.Sequential(pipeline.finalize_passes(target))(lowered))
 
 
 def compile_lowered(lowered: Any, target: Any) -> Any:

@@ -20,6 +20,7 @@ from felixlike._util.spent import Spent, on
 from felixlike._util.wording import counted
 from felixlike.dynamic.batch import Batch, batch_of, in_parts
 from felixlike.dynamic.bench import Timings
+from felixlike.dynamic.branches import OTHER_OPERATORS, REMEDY, takes_another_branch
 from felixlike.dynamic.inputs import with_bounds
 from felixlike.dynamic.joint import Instances, with_instances
 from felixlike.dynamic.memory import check_least, check_memory
@@ -146,7 +147,7 @@ def optimize_dynamic(
         hand_over(network.compiled, lambda: report(UNVERIFIED))
         rounded = {_precision(part) for part in network.parts}
         products = max(error_of_precisions(config.target, rounded), product_error(config.target, choices))
-        verification = _compared(network.compiled, source.original, network.examples(), products=products)
+        verification = _compared(network.compiled, source, network.examples(), products=products)
         times = timed(fixed, network.compiled, config, verification, interrupts, problems.append)
         latencies: dict[str, Any] = {**call_fields(times), **spent_fields(clock)}
         finished = replace(report(verification), **latencies)
@@ -256,7 +257,7 @@ def _optimize_batch(batch: Batch, config: RunConfig) -> Result:
     products = error_of_precisions(
         config.target, {task.precision for part in parts.values() for task in part.report.tasks}
     )
-    verification = _compared(compiled, batch.source.original, examples, products=products)
+    verification = _compared(compiled, batch.source, examples, products=products)
     finished, off = report(verification), _excess(config, verification)
     if off and products:
         exact = replace(config, target=without_precision(config.target))
@@ -287,7 +288,7 @@ def shared(limits: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 
 def _compared(
     compiled: runtime.Compiled,
-    model: Any,
+    source: Source,
     examples: Iterable[tuple[Mapping[str, int], tuple[Any, ...]]],
     *,
     products: float,
@@ -301,13 +302,15 @@ def _compared(
     for sizes, inputs in examples:
         at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
         try:
-            verification = max_relative_error(compiled, model, inputs, products=products)
+            verification = max_relative_error(compiled, source.original, inputs, products=products)
         except Exception as error:  # the user's model may raise anything at these sizes
             verification = Verification(math.nan, "", Verdict.UNSURE, f"comparing failed: {first_line(error)}")
         if verification.words:
             verification = replace(verification, words=f"{verification.words} (at {at})")
         if verification.verdict is Verdict.WRONG:
-            return verification
+            if not takes_another_branch(source, inputs):
+                return verification
+            return replace(verification, words=f"{verification.words}; {OTHER_OPERATORS}", remedy=REMEDY)
         changed, rows = changed + verification.changed, rows + verification.rows
         uncompared = not verification.reference  # which is worse than any error
         if worst is None or (uncompared, verification.error) > (not worst.reference, worst.error):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from operator import itemgetter
+from operator import getitem
 from typing import Any, NamedTuple
 
 from felixlike import _tvm
+from felixlike._util.torch_compat import forward_of, schema_of
 from felixlike._util.torch_modes import default_modes_of_thread, in_default_modes, once
 from felixlike.errors import InvalidArtefact
 from felixlike.frontend.importers.pytorch_regions import PACKED, is_functional
@@ -24,22 +25,16 @@ _REGIONS = 1024
 """Maximum number of regions that are kept read. Chosen by hand."""
 
 
-_Maker = Callable[[Sequence[Any]], Any]
-"""Returns an argument of an operator for the inputs and the earlier results of a region."""
-
-
 class _Region(NamedTuple):
     """A region that was read.
 
     Attributes:
         inputs: Number of inputs.
-        operators: Each operator with its arguments by position and by name.
-        outputs: The results that are copied.
+        compute: Returns the results that are copied, for the inputs. It drops each result after its last use.
     """
 
     inputs: int
-    operators: tuple[tuple[Callable[..., Any], Sequence[_Maker], Mapping[str, _Maker]], ...]
-    outputs: tuple[_Maker, ...]
+    compute: Callable[..., tuple[Any, ...]]
 
 
 @once
@@ -66,12 +61,8 @@ def _run(text: str, *values: Any) -> None:
     with modes, torch.no_grad(), on_this_thread():
         # A capsule spares PyTorch's conversion its questions about devices.
         tensors = [from_dlpack(v.__dlpack__()) if isinstance(v, _tvm.runtime.Tensor) else v for v in values]
-        results = tensors[: region.inputs]
-        for operator, arguments, named in region.operators:
-            values_by_name = {name: make(results) for name, make in named.items()}
-            results.append(operator(*[make(results) for make in arguments], **values_by_name))
-        for target, output in zip(tensors[region.inputs :], region.outputs, strict=True):
-            value = output(results)
+        results = region.compute(*tensors[: region.inputs])
+        for target, value in zip(tensors[region.inputs :], results, strict=True):
             if value.shape != target.shape or value.dtype != target.dtype:
                 raise RuntimeError(
                     f"PyTorch returned {value.dtype}{list(value.shape)}, expected {target.dtype}{list(target.shape)},"
@@ -83,14 +74,21 @@ def _run(text: str, *values: Any) -> None:
 @functools.lru_cache(maxsize=_REGIONS)
 def _read(text: str) -> _Region:
     """Read a region.  Raises InvalidArtefact if it is not valid."""
+    import torch
+
     try:
-        data = json.loads(text)
-        operators = tuple(
-            (_operator(name), [*map(_maker, arguments)], {key: _maker(item) for key, item in named.items()})
-            for name, arguments, named in data["operators"]
-        )
-        return _Region(int(data["inputs"]), operators, tuple(map(_maker, data["outputs"])))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        data, graph = json.loads(text), torch.fx.Graph()
+        results = [graph.placeholder(f"input_{number}") for number in range(int(data["inputs"]))]
+        count = len(results)
+        for name, arguments, named in data["operators"]:
+            operator = _operator(name)
+            if unknown := set(named).difference(argument.name for argument in schema_of(operator).arguments):
+                raise ValueError(f"aten.{name} has no arguments {sorted(unknown)}")
+            by_name = {key: _value(item, graph, results) for key, item in named.items()}
+            results.append(graph.call_function(operator, tuple(_value(a, graph, results) for a in arguments), by_name))
+        graph.output(tuple(_value(output, graph, results) for output in data["outputs"]))
+        return _Region(count, forward_of(torch.fx.GraphModule({}, graph)))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InvalidArtefact(
             f"a call of PyTorch cannot be read: {error}", where="model", remedy="optimize the model again"
         ) from None
@@ -108,25 +106,28 @@ def _operator(name: str) -> Callable[..., Any]:
     return function
 
 
-def _maker(data: Any) -> _Maker:
-    """Return what makes an argument of an operator, by its JSON data.  Raises ValueError for unknown kinds of data."""
+def _value(data: Any, graph: Any, results: Sequence[Any]) -> Any:
+    """Return an argument of an operator in a graph, by its JSON data.  Raises ValueError for unknown kinds of data.
+
+    results: the nodes of the inputs and of the earlier results.
+    """
     if isinstance(data, list):
-        makers = [*map(_maker, data)]
-        return lambda results: [make(results) for make in makers]
-    if isinstance(data, dict) and "result" in data:
-        number, item = int(data["result"]), data.get("item")
-        return itemgetter(number) if item is None else lambda results: results[number][item]
-    constant = _constant(data) if isinstance(data, dict) else data
-    return lambda _: constant
+        return [_value(item, graph, results) for item in data]
+    if not isinstance(data, dict):
+        return data
+    if "result" in data:
+        node, item = results[int(data["result"])], data.get("item")
+        return node if item is None else graph.call_function(getitem, (node, int(item)))
+    return _constant(data, graph)
 
 
-def _constant(data: dict[str, Any]) -> Any:
-    """Return a value for its JSON data.  Raises ValueError for unknown kinds of data."""
+def _constant(data: dict[str, Any], graph: Any) -> Any:
+    """Return a value in a graph, by its JSON data.  Raises ValueError for unknown kinds of data."""
     import torch
 
     ((kind, value),) = data.items()
     if kind == "complex":
-        return complex(*value)
+        return graph.call_function(complex, tuple(map(float, value)))  # infinities have no literals
     if kind == "device":
         return torch.device("cpu")
     if kind in ("dtype", "layout", "memory_format"):

@@ -53,6 +53,7 @@ class Verification:
         words: What is wrong or may be wrong; empty if the verdict is right.
         changed: Rows of 2-D outputs whose largest element has another place than in ref: changed classes.
         rows: All such rows.
+        remedy: What to do about a wrong model whose cause is known; empty if it is not.
     """
 
     error: float
@@ -61,6 +62,7 @@ class Verification:
     words: str = ""
     changed: int = 0
     rows: int = 0
+    remedy: str = ""
 
 
 @default_modes()

@@ -116,8 +116,14 @@ def tell(
             f"the outputs of the tuned model differ from those of the original ({verification.reference}):"
             f" {verification.words}",
             where=name,
-            remedy=('use precision="float32"; ' if reduced else "")
-            + "the tuned model is this error's attribute `optimized`; please report this with the model",
+            remedy="; ".join(
+                (
+                    *(('use precision="float32"',) if reduced else ()),
+                    *((verification.remedy,) if verification.remedy else ()),
+                    "the tuned model is this error's attribute `optimized`",
+                    *(() if verification.remedy else ("please report this with the model",)),
+                )
+            ),
         )
         failed.optimized = optimized
         raise failed

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import felixlike as fx
+from felixlike.dynamic import optimize
 from felixlike.errors import (
     FelixlikeWarning,
     InputMismatch,
@@ -21,6 +22,7 @@ from felixlike.errors import (
     VerificationFailed,
     WrongContext,
 )
+from felixlike.runtime import Verdict, Verification
 
 _T = fx.Dim("T", range(1, 33))
 _FEW = fx.Dim("T", range(1, 9))
@@ -476,8 +478,17 @@ def test_branches_that_the_export_did_not_take_are_noticed(
 ) -> None:
     """torch.export takes sizes as larger than 1, and forgets conditions on several sizes."""
     t, s = fx.Dim("T", range(1, 17)), fx.Dim("S", range(least, 33))
-    with pytest.raises(VerificationFailed, match=words):
+    with pytest.raises(VerificationFailed, match=words + r"\); there, .*\bbranch\. leave .*`optimized`\.$"):
         fx.optimize(_Branching(condition), ((t, 8), (s, 8)), rounds=0, progress=False)
+
+
+def test_errors_without_a_branch_are_to_be_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Verification(1.0, "float64", Verdict.WRONG, "output is off")
+    monkeypatch.setattr(optimize, "max_relative_error", lambda *_, **__: wrong)
+    shapes = ((fx.Dim("T", range(1, 17)), 8), (fx.Dim("S", range(1, 33)), 8))
+    with pytest.raises(VerificationFailed, match=r"off \(at T = 1, S = 1\)\. .*please report") as raised:
+        fx.optimize(_Branching(lambda *_: False), shapes, rounds=0, progress=False)
+    assert raised.value.optimized is not None
 
 
 class _Picked(torch.nn.Module):

@@ -141,6 +141,86 @@ def test_operators_with_a_definition_are_compiled_from_it(name: str) -> None:
         np.testing.assert_allclose(output.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+def compared(nodes: list[Any], shape: list[int], constants: Any, opset: int) -> Any:
+    """Compare the output of nodes with that of ONNX's evaluator. Return the imported model."""
+    proto = model_of(nodes, {"x": shape}, ["y"], constants, opset=opset)
+    x = torch.randn(shape)
+    imported = import_model(proto, [x])
+    (expected,) = ReferenceEvaluator(proto).run(None, {"x": x.numpy()})
+    torch.testing.assert_close(compile_model(imported)(x), torch.from_numpy(expected.copy()), rtol=1e-5, atol=1e-5)
+    return imported
+
+
+@pytest.mark.parametrize("axis", [1, -2])
+@pytest.mark.parametrize("exclusive", [0, 1])
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_products_so_far(axis: int, exclusive: int, reverse: int) -> None:
+    node = helper.make_node("CumProd", ["x", "axis"], ["y"], exclusive=exclusive, reverse=reverse)
+    compared([node], [3, 5], {"axis": np.array(axis)}, 26)
+
+
+@pytest.mark.parametrize(
+    ("size", "block", "count", "attributes"),
+    [
+        ((6, 6), (2, 3), 20, {}),
+        ((7, 8), (3, 3), 28, {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
+        ((9, 9), (2, 2), 42, {"dilations": [2, 3]}),
+        ((6, 6), (2, 3), 6, {"strides": [2, 3]}),
+    ],
+    ids=["overlapping", "padded on one side", "dilated", "side by side"],
+)
+def test_images_of_columns(size: tuple[int, int], block: tuple[int, int], count: int, attributes: Any) -> None:
+    node = helper.make_node("Col2Im", ["x", "size", "block"], ["y"], **attributes)
+    constants = {"size": np.array(size), "block": np.array(block)}
+    compared([node], [2, 3 * block[0] * block[1], count], constants, 18)
+
+
+@pytest.mark.parametrize(
+    ("shape", "constants", "attributes", "opset"),
+    [
+        ([2, 8, 1], {}, {"onesided": 1}, 17),
+        ([2, 8, 1], {}, {}, 17),
+        ([2, 8, 1], {}, {"inverse": 1}, 17),
+        ([2, 8, 2], {}, {}, 17),
+        ([2, 8, 2], {}, {"inverse": 1}, 17),
+        ([2, 3, 8, 1], {}, {"axis": 2, "onesided": 1}, 17),
+        ([2, 8, 1], {"length": 11}, {"onesided": 1}, 20),
+        ([2, 8, 2], {"length": 5}, {}, 20),
+        ([2, 8, 5, 1], {"axis": 1}, {"onesided": 1}, 20),
+        ([2, 8, 5, 2], {"axis": -3}, {"inverse": 1}, 20),
+        ([2, 8, 5, 2], {}, {"inverse": 1}, 20),
+    ],
+)
+def test_fourier_transforms(shape: list[int], constants: dict[str, int], attributes: Any, opset: int) -> None:
+    names = [name if name in constants else "" for name in ("length", "axis")]
+    inputs = ["x", *names[: 2 if names[1] else 1 if names[0] else 0]]
+    nodes = [helper.make_node("DFT", inputs, ["z"], **attributes), helper.make_node("Neg", ["z"], ["y"])]
+    imported = compared(nodes, shape, {name: np.array(value) for name, value in constants.items()}, opset)
+    assert imported.note.startswith("PyTorch runs 1 operator of the model: _fft_")
+
+
+@pytest.mark.parametrize(
+    ("node", "shape", "words"),
+    [
+        (helper.make_node("DFT", ["x"], ["y"], onesided=1), [2, 8, 2], "DFT with onesided for other than real inputs"),
+        (helper.make_node("DFT", ["x"], ["y"], onesided=1, inverse=1), [2, 5, 2], "DFT with onesided"),
+        (helper.make_node("Col2Im", ["x", "line", "one"], ["y"]), [2, 6, 4], "Col2Im with other images"),
+        (helper.make_node("Col2Im", ["x", "image", "wide"], ["y"]), [1, 81, 16], "Col2Im with many windows"),
+        (helper.make_node("CumProd", ["x", "place"], ["y"]), [3, 5], "the axis of CumProd is no constant"),
+    ],
+)
+def test_what_these_operators_lack_is_refused_by_name(node: Any, shape: list[int], words: str) -> None:
+    constants = {"line": [5], "one": [2], "image": [12, 12], "wide": [9, 9]}
+    place = helper.make_node("ArgMax", ["total"], ["places"], axis=0, keepdims=0)
+    total = helper.make_node("ReduceSum", ["x"], ["total"], keepdims=1)
+    index = helper.make_node("ReduceMax", ["places"], ["place"], keepdims=0)
+    nodes = [total, place, index, node] if "place" in node.input else [node]
+    used = {name: np.array(value) for name, value in constants.items() if name in node.input}
+    proto = model_of(nodes, {"x": shape}, ["y"], used, opset=26 if node.op_type == "CumProd" else 20)
+    with pytest.raises(UnsupportedOperator, match=f"^net: {words}"):
+        import_model(proto)
+
+
 def test_functions_of_the_model_are_written_out() -> None:
     body = [helper.make_node("Add", ["a", "a"], ["b"]), helper.make_node("Relu", ["b"], ["c"])]
     function = helper.make_function("own", "Doubled", ["a"], ["c"], body, [helper.make_opsetid("", 18)])

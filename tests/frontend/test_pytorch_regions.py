@@ -68,6 +68,48 @@ def test_dimensions_are_reordered_outside_of_regions(moved: Any, real: Any) -> N
     torch.testing.assert_close(compile_model(imported)(x), model(x))
 
 
+def _low_and_high(y: Tensor, x: Tensor) -> Tensor:
+    y[:, :2, :3] = x[:, :2, :3]
+    y[:, -2:, ::2] = x[:, 1:3, ::2] * 2
+    return y
+
+
+def _broadcast(y: Tensor, x: Tensor) -> Tensor:
+    y[1:, :, :4] = x[0, 0, :4]
+    return y
+
+
+def _kept(y: Tensor, x: Tensor) -> Tensor:
+    before = y[:, 1:]
+    z = y.clone()
+    z[:, 1:3, :2] = x[:, 1:3, :2]
+    return torch.cat([before, z], dim=1)
+
+
+def _whole_rows(y: Tensor, x: Tensor) -> Tensor:
+    y[1:] = x[1:]
+    return y
+
+
+@pytest.mark.parametrize(("write", "joined"), [(_low_and_high, 2), (_broadcast, 1), (_kept, 0), (_whole_rows, 0)])
+def test_slices_of_slices_of_new_complex_tensors_are_written_at_once(write: Any, joined: int) -> None:
+    x = torch.randn(3, 4, 8)
+    model = Apply(lambda x: write(torch.full((3, 4, 5), 2j), torch.fft.rfft(x)).abs() + 1)
+    imported = import_model(model, (x,))
+    (region,) = regions(imported)
+    assert operators(region).count("as_strided_scatter.default") == joined
+    torch.testing.assert_close(compile_model(imported)(x), model(x))
+
+
+def test_slices_of_results_with_unknown_strides_are_written_one_by_one() -> None:
+    """FFTs return other strides than torch.export notes."""
+    x = torch.randn(3, 4, 8)
+    model = Apply(lambda x: _low_and_high(torch.fft.rfft2(x), torch.fft.rfft(x)).abs() + 1)
+    imported = import_model(model, (x,))
+    assert "as_strided_scatter.default" not in operators(regions(imported)[0])
+    torch.testing.assert_close(compile_model(imported)(x), model(x))
+
+
 def test_a_region_is_one_call_and_the_rest_is_compiled() -> None:
     imported = import_model(Filter(), (4, 8))
     (region,) = regions(imported)
@@ -177,6 +219,8 @@ def test_models_that_pytorch_would_run_alone_are_refused() -> None:
         import_model(Apply(torch.linalg.inv), (torch.eye(4),))
     with pytest.raises(UnsupportedOperator, match=r"^Apply: .*aten\._fft_r2c\.default.*no other operators"):
         import_model(Apply(lambda x: torch.fft.rfft(x).abs()), (4,))
+    with pytest.raises(UnsupportedOperator, match=r"^Apply: .*_fft_r2c, abs, and .*no other operators"):
+        import_model(Apply(lambda x: torch.fft.rfft(x.reshape(2, 8)).abs()), (2, 2, 4))
 
 
 def test_complex_inputs_and_outputs_are_refused() -> None:

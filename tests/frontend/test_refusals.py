@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.models import Apply
@@ -112,6 +113,24 @@ class Embedded(nn.Module):
         return rows
 
 
+class Router(nn.Module):
+    """A layer whose weights are converted in each call, as routers of `transformers` do."""
+
+    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        self.layer, self.dtype = nn.Linear(8, 4), dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.layer = self.layer.to(self.dtype)
+        scores: torch.Tensor = self.layer(x.to(self.dtype))
+        return scores.float().relu()
+
+
+class Arrays(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(np.frexp(x.numpy())[0]) + 1
+
+
 _SIZES = fx.Dim("T", range(1, 9))
 
 
@@ -128,11 +147,21 @@ _SIZES = fx.Dim("T", range(1, 9))
         (Fives, ((fx.Dim("T", range(2, 30)), 8),), r"\bT\. .*T = 5"),
         (Embedded, ((2, _SIZES),), r"token ids, .*an example tensor.*dynamic_shapes=.*fx\.Dim\("),
         (Embedded, ((2, 3),), r"token ids, .*\bexample tensor\.$"),
+        (Router, ((2, 8),), r"the weights of its Linear .*\. convert that module before"),
+        (Arrays, ((2, 8),), r"computes with NumPy, .*\. use torch's operators"),
     ],
 )
 def test_export_errors_name_a_remedy(model: type[nn.Module], shapes: Any, words: str) -> None:
     with pytest.raises(ExportFailed, match=words):
         fx.optimize(model().eval(), shapes, 0, progress=False)
+
+
+def test_weights_may_be_converted_to_the_type_that_they_have() -> None:
+    model, x = Router(torch.float32), torch.randn(2, 8)
+    convert = nn.Module._apply
+    fast = fx.optimize(model, (x,), 0, progress=False)
+    torch.testing.assert_close(fast(x), model(x))
+    assert nn.Module._apply is convert
 
 
 def test_a_registered_dataclass_is_returned() -> None:

@@ -301,7 +301,14 @@ def test_only_functional_operators_are_called(operator: str) -> None:
     assert not y.any()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"inputs": 0, "operators": [], "outputs": [{"kind": "x"}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", '{"inputs": 0, "operators": [], "outputs": [{"kind": "x"}]}'),
+        '{"inputs": 1, "operators": [["abs.default", [{"result": 0}], {"y = 1) #": 1}]], "outputs": [{"result": 1}]}',
+        '{"inputs": 1, "operators": [], "outputs": [{"result": 1}]}',
+    ],
+)
 def test_damaged_regions_are_refused(text: str) -> None:
     with pytest.raises(InvalidArtefact, match="cannot be read"):
         pytorch_calls._run(text)

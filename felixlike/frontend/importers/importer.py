@@ -17,7 +17,7 @@ from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, Invali
 from felixlike.frontend.examples import drawn
 from felixlike.frontend.extract import computes_nothing, extract
 from felixlike.frontend.imported import Imported, InputSpec, Source
-from felixlike.frontend.importers.pytorch_regions import check_target
+from felixlike.frontend.importers.pytorch_regions import check_kernels, check_target
 from felixlike.frontend.importers.relax import inputs_of
 from felixlike.frontend.rewrites.pipeline import fuse
 from felixlike.hardware import resolve_target
@@ -92,6 +92,7 @@ def import_model(
             where=source.name,
             remedy="pass a model with at least one operator that depends on an input",
         )
+    check_kernels(module, source.name)
     tasks, functions = extract(module, target, layers)
     inputs = _named(source, inputs_of(module["main"], where=source.name))
     return source.imported(module, target, inputs=inputs, tasks=tasks, functions=functions)

@@ -19,7 +19,7 @@ from felixlike.frontend.importers.graphs import graphs_of
 from felixlike.frontend.importers.promotion import cast
 
 _MOVES = {
-    *("_to_copy", "_unsafe_view", "alias", "as_strided", "cat", "clone", "constant_pad_nd", "contiguous", "detach"),
+    *("_to_copy", "_unsafe_view", "alias", "as_strided", "cat", "clone", "contiguous", "detach"),
     *("embedding", "expand", "flip", "gather", "getitem", "index", "index_select", "lift_fresh_copy", "narrow"),
     *("permute", "repeat", "reshape", "roll", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "t"),
     *("transpose", "tril", "triu", "unbind", "unfold", "unsqueeze", "view", "where"),
@@ -27,6 +27,9 @@ _MOVES = {
 }
 """Operators that only move elements, casts, branches, whose graphs are converted themselves, and calls of PyTorch's
 kernels, which compute in their own precision."""
+
+_PADS = {"constant_pad_nd": 2, "pad": 3}
+"""Operators that write a number around a tensor, with that argument's position. Zeros need no rounding."""
 
 _VIEWS = {
     *("_unsafe_view", "alias", "clone", "contiguous", "expand", "permute", "reshape", "squeeze", "t", "transpose"),
@@ -98,7 +101,7 @@ def _in_single_precision(graph: Any) -> tuple[bool | None, bool]:
 
     for node in list(graph.nodes):
         name = _name(node)
-        if node.op != "call_function" or name in _MOVES or (name == "pad" and not _padding(node)):
+        if node.op != "call_function" or name in _MOVES or (name in _PADS and not _padding(node)):
             continue
         for operand in node.all_input_nodes:
             if is_half(operand):
@@ -130,7 +133,8 @@ def _in_single_precision(graph: Any) -> tuple[bool | None, bool]:
 
 def _padding(pad: Any) -> Any:
     """Return the number that a pad writes, which may need a rounding; None for the default, 0."""
-    return pad.args[3] if len(pad.args) > 3 else pad.kwargs.get("value")
+    position = _PADS[_name(pad)]
+    return pad.args[position] if len(pad.args) > position else pad.kwargs.get("value")
 
 
 def _name(node: Any) -> str:

@@ -26,6 +26,7 @@ from felixlike.frontend.importers.input_shapes import Example, Given, Input, che
 from felixlike.frontend.importers.onnx_constants import with_computed_sizes
 from felixlike.frontend.importers.onnx_functions import operators_without_converter, with_functions_written_out
 from felixlike.frontend.importers.onnx_operators import converters
+from felixlike.frontend.importers.pytorch_regions import note_of
 from felixlike.frontend.importers.refusals import quiet
 from felixlike.frontend.importers.relax import from_relax
 from felixlike.frontend.originals.onnx_reference import nodes_of
@@ -48,7 +49,7 @@ def from_onnx(model: Any, shapes: Any, target: Any = None) -> Source:
     user_inputs = Given(positional=tuple(Input((example,)) for example in specs.values()))
     source = from_relax(module, user_inputs, name=name)
     signature = Signature.plain(list(specs))  # TVM renames input.1 to input_1
-    return replace(source, signature=signature, original=proto)
+    return replace(source, signature=signature, original=proto, note=note_of(module))
 
 
 def with_open_sizes(model: Any) -> tuple[str, Any, Any]:

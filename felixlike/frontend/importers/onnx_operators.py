@@ -9,6 +9,7 @@ of PyTorch's (`recurrent.py`), so that their gates are put into PyTorch's order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +19,10 @@ import numpy as np
 
 from felixlike import _tvm
 from felixlike.errors import UnsupportedOperator
+from felixlike.frontend.importers.pytorch_regions import pytorch_call
 from felixlike.frontend.importers.recurrent import recurrent_layer
 from felixlike.frontend.importers.recurrent_kernel import CELLS, Layer
+from felixlike.frontend.importers.windows import Cover, has_few_terms, sum_of_windows
 from felixlike.hardware import kind_of, target_device
 
 
@@ -48,7 +51,8 @@ def converters(known: Mapping[str, Any], target: Any, where: str) -> dict[str, C
     """
     recurrent = {name: Converter(partial(_recurrent, name, target, where)) for name in ("LSTM", "GRU", "RNN")}
     changed = {name: Converter(partial(change, known[name], where)) for name, change in _CHANGED.items()}
-    return {**recurrent, **changed}
+    added = {name: Converter(partial(convert, where)) for name, convert in _ADDED.items()}
+    return {**recurrent, **changed, **added}
 
 
 def _sizes(tensor: Any) -> tuple[Any, ...]:
@@ -100,10 +104,7 @@ def _recurrent(
         "open sizes": any(not isinstance(size, int) for tensor in tensors for size in _sizes(tensor)),
         "a target that is no CPU": target is None or not kind_of(target).on_host,
     }
-    if found := [words for words, holds in unsupported.items() if holds]:
-        raise UnsupportedOperator(
-            f"{name} with {', '.join(found)} is not supported", where=where, remedy="export the model without it"
-        )
+    _refuse(name, unsupported, where)
     first, second, _features = _sizes(x)
     length, batch = (second, first) if batch_first else (first, second)
     hidden = _sizes(of_h)[-1]
@@ -182,6 +183,118 @@ def _mod(known: Any, _where: str, version: int, builder: Any, inputs: Any, attri
 
 _CHANGED = {"ConvTranspose": _transposed_convolution, "Mod": _mod, "Resize": _resize}
 """Converters that check or change what TVM's get."""
+
+
+def _number_list(tensor: Any, what: str, where: str) -> list[int]:
+    """Return the integers of a constant.  Raises UnsupportedOperator for another tensor."""
+    value = getattr(tensor, "value", None)
+    if value is None:
+        raise UnsupportedOperator(f"{what} is no constant", where=where, remedy="export the model with a constant")
+    return [int(number) for number in value.numpy().reshape(-1)]
+
+
+def _product_so_far(where: str, _version: int, builder: Any, inputs: Any, attributes: Any, _params: Any) -> Any:
+    """Convert CumProd."""
+    op, emit = _tvm.relax.op, builder.emit
+    x, axis = inputs
+    (axis,) = _number_list(axis, "the axis of CumProd", where)
+    backwards = bool(attributes.get("reverse", 0))
+    x = emit(op.flip(x, axis)) if backwards else x
+    y = emit(op.cumprod(x, axis, str(x.ty.dtype), exclusive=bool(attributes.get("exclusive", 0))))
+    return op.flip(y, axis) if backwards else y
+
+
+def _image_of_columns(where: str, _version: int, builder: Any, inputs: Any, attributes: Any, _params: Any) -> Any:
+    """Convert Col2Im of images with few windows over each element."""
+    x, image, block = inputs
+    sizes, windows = (_number_list(t, "a size of Col2Im", where) for t in (image, block))
+    count = len(sizes)
+    pads = attributes.get("pads", [0] * 2 * count)
+    dilations, strides = (attributes.get(name, [1] * count) for name in ("dilations", "strides"))
+    covers = [
+        Cover(
+            size, (size + before + after - dilation * (window - 1) - 1) // stride + 1, window, dilation, before, stride
+        )
+        for size, window, dilation, before, after, stride in zip(
+            sizes, windows, dilations, pads[:count], pads[count:], strides, strict=True
+        )
+    ]
+    shape = _sizes(x)
+    unsupported = {
+        "other images than of two dimensions": count != _ROWS_AND_COLUMNS,
+        "open sizes": not all(isinstance(size, int) for size in shape),
+        "many windows over each element": not has_few_terms(covers),
+    }
+    _refuse("Col2Im", unsupported, where)
+    batch, rows, _ = shape
+    return sum_of_windows(builder, x, covers, (batch, rows // math.prod(windows), *sizes))
+
+
+_ROWS_AND_COLUMNS = 2
+"""Dimensions of images that sums of windows are written for."""
+
+
+def _fourier_transform(where: str, version: int, builder: Any, inputs: Any, attributes: Any, _params: Any) -> Any:
+    """Convert DFT to a call of PyTorch's kernels."""
+    op, emit = _tvm.relax.op, builder.emit
+    x, shape, dtype = inputs[0], _sizes(inputs[0]), str(inputs[0].ty.dtype)
+    length_of, axis_of = (inputs[place] if place < len(inputs) else None for place in (1, 2))
+    axis = attributes.get("axis", 1) if version < _DFT_WITH_AXIS else -2
+    if axis_of is not None:
+        (axis,) = _number_list(axis_of, "the axis of DFT", where)
+    axis, inverse = axis % len(shape), bool(attributes.get("inverse", 0))
+    one_sided, is_real = bool(attributes.get("onesided", 0)), shape[-1] == 1
+    unsupported = {
+        "open sizes": not all(isinstance(size, int) for size in shape),
+        "another type than float32 and float64": dtype not in ("float32", "float64"),
+        "onesided for other than real inputs": one_sided and (inverse or not is_real),
+    }
+    _refuse("DFT", unsupported, where)
+    (length,) = [shape[axis]] if length_of is None else _number_list(length_of, "the length of DFT", where)
+    if length < shape[axis]:
+        x = emit(op.strided_slice(x, [axis], [0], [length]))
+    elif length > shape[axis]:
+        x = _with_zeros(builder, x, axis, length - shape[axis])
+    sizes = [*shape[:-1], 2]
+    sizes[axis] = length // 2 + 1 if one_sided else length
+    if one_sided:
+        x = emit(op.squeeze(x, [-1]))
+        calls = [["_fft_r2c.default", [{"result": 0}, [axis], 0, True], {}]]
+    else:
+        x = _with_zeros(builder, x, len(shape) - 1, 1) if is_real else x
+        calls = [
+            ["view_as_complex.default", [{"result": 0}], {}],
+            ["_fft_c2c.default", [{"result": 1}, [axis], _BY_LENGTH if inverse else 0, not inverse], {}],
+        ]
+    calls.append(["view_as_real.default", [{"result": len(calls)}], {}])
+    return pytorch_call(calls, [x], [(sizes, dtype)])
+
+
+_DFT_WITH_AXIS = 20
+"""The first version of ONNX's operators in which the axis of DFT is an input."""
+
+_BY_LENGTH = 2
+"""PyTorch's number for Fourier transforms that are divided by their length."""
+
+
+def _with_zeros(builder: Any, x: Any, axis: int, count: int) -> Any:
+    """Return a tensor with zeros behind it along an axis."""
+    shape = list(_sizes(x))
+    shape[axis] = count
+    zeros = _tvm.relax.const(np.zeros(shape, str(x.ty.dtype)))
+    return builder.emit(_tvm.relax.op.concat([x, zeros], axis))
+
+
+def _refuse(name: str, unsupported: Mapping[str, bool], where: str) -> None:
+    """Raise UnsupportedOperator if an operator has something that is not supported.  unsupported: by its words."""
+    if found := [words for words, holds in unsupported.items() if holds]:
+        raise UnsupportedOperator(
+            f"{name} with {', '.join(found)} is not supported", where=where, remedy="export the model without it"
+        )
+
+
+_ADDED = {"Col2Im": _image_of_columns, "CumProd": _product_so_far, "DFT": _fourier_transform}
+"""Converters of operators that TVM's importer lacks."""
 
 _GIVE_SIZES = "pass shapes without open sizes"
 

@@ -29,6 +29,7 @@ from felixlike.frontend.importers.constant_regions import fold
 from felixlike.frontend.importers.dtypes import check_tensor
 from felixlike.frontend.importers.known_sizes import size_of
 from felixlike.frontend.importers.randomness import is_random, may_be_random
+from felixlike.frontend.importers.slice_writes import join_writes
 from felixlike.hardware import kind_of
 
 PACKED = "felixlike.run_by_pytorch"
@@ -95,6 +96,7 @@ def outline(program: Any, known: set[str], where: str) -> None:
     graph = program.graph
     _check_inputs(program, where)
     _move_later(graph)
+    join_writes(graph)
     chosen = fold(program, _chosen(graph, known))
     _check_complex(graph, chosen, where)
     wrapped = _with_real_constants(program)
@@ -158,7 +160,6 @@ def _name(node: Any) -> str:
 
 def convert(node: Any, importer: Any) -> Any:
     """Convert a region to a call of the packed function.  Raises UnsupportedOperator for a size that is not known."""
-    relax = _tvm.relax
     value = node.meta["val"]
     results = value if isinstance(value, tuple) else (value,)
     sizes = [[size_of(size, importer) for size in result.shape] for result in results]
@@ -169,12 +170,27 @@ def convert(node: Any, importer: Any) -> Any:
             " dynamic ones",
             remedy="optimize for fixed sizes",
         )
-    types = [
-        relax.TensorType(shape, str(result.dtype).removeprefix("torch."))
-        for shape, result in zip(sizes, results, strict=True)
-    ]
-    arguments = relax.Tuple([_tvm.ir.StringImm(node.args[0]), *inputs])
-    return importer.block_builder.emit(relax.op.call_dps_packed(PACKED, arguments, types))
+    types = [(shape, str(result.dtype).removeprefix("torch.")) for shape, result in zip(sizes, results, strict=True)]
+    return importer.block_builder.emit(_call(node.args[0], inputs, types))
+
+
+def pytorch_call(operators: Sequence[Any], inputs: Sequence[Any], results: Sequence[tuple[Sequence[Any], str]]) -> Any:
+    """Return the Relax call of a region whose last operator has the only result.
+
+    Args:
+        operators: The region's operators as JSON data.
+        inputs: Relax values.
+        results: Sizes and dtype of each result.
+    """
+    last = {"result": len(inputs) + len(operators) - 1}
+    return _call(json.dumps({"inputs": len(inputs), "operators": operators, "outputs": [last]}), inputs, results)
+
+
+def _call(text: str, inputs: Sequence[Any], results: Sequence[tuple[Sequence[Any], str]]) -> Any:
+    """Return the Relax call of a region.  results: sizes and dtype of each."""
+    relax = _tvm.relax
+    arguments = relax.Tuple([_tvm.ir.StringImm(text), *inputs])
+    return relax.op.call_dps_packed(PACKED, arguments, [relax.TensorType(shape, dtype) for shape, dtype in results])
 
 
 def check_target(module: Any, target: Any, where: str) -> None:
@@ -186,6 +202,22 @@ def check_target(module: Any, target: Any, where: str) -> None:
             where=where,
             remedy=_REMEDY,
         )
+
+
+def check_kernels(module: Any, where: str) -> None:
+    """Raise UnsupportedOperator if a fused Relax module has regions that PyTorch runs, and no kernels besides."""
+    names = operators_in(module)
+    if names and not any(isinstance(function, _tvm.PrimFunc) for function in module.functions.values()):
+        raise _all_by_pytorch(names, where)
+
+
+def _all_by_pytorch(names: Iterable[str], where: str) -> UnsupportedOperator:
+    """Return the error for a model of which PyTorch would run all operators."""
+    return UnsupportedOperator(
+        f"TVM cannot import {', '.join(names)}, and the model has no other operators",
+        where=where,
+        remedy="use the model as it is",
+    )
 
 
 def operators_in(module: Any) -> tuple[str, ...]:
@@ -322,12 +354,7 @@ def _check_rest(graph: Any, chosen: set[Any], where: str) -> None:
             used.update(node.all_input_nodes)
     rest = [node for node in used if node.op == "call_function" and node not in chosen]
     if all(node.target is operator.getitem for node in rest):
-        names = sorted({str(node.target) for node in chosen if is_operator(node.target)})
-        raise UnsupportedOperator(
-            f"TVM cannot import {', '.join(names)}, and the model has no other operators",
-            where=where,
-            remedy="use the model as it is",
-        )
+        raise _all_by_pytorch(sorted({str(node.target) for node in chosen if is_operator(node.target)}), where)
     for node in chosen:
         if str(node.target) == _CHECKS and not used.intersection(node.args[0].all_input_nodes):
             raise UnsupportedOperator(

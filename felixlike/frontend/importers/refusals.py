@@ -43,7 +43,7 @@ def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = 
             where=where,
             remedy="replace branches with torch.where, and sizes read from tensors with constants",
         )
-    for known in (_of_output, _of_dims):
+    for known in (_of_output, _of_dims, _of_conversion, _of_arrays):
         description = known(str(error))
         if description is not None:
             return ExportFailed(description[0], where=where, remedy=description[1])
@@ -136,6 +136,24 @@ def _of_dims(message: str) -> tuple[str, str] | None:
     if possible:
         remedy = f"torch.export suggests {possible}"
     return f"the model does not support every size of {violated[1]}", remedy
+
+
+def _of_conversion(message: str) -> tuple[str, str] | None:
+    """Return (problem, remedy) for a module whose weights the model converts in each call, or None."""
+    converted = re.search(r"_apply\(\): Couldn't swap (\w+)\.", message)
+    if converted is None:
+        return None
+    return (
+        f"the model converts the weights of its {converted[1]} when it is called, which torch.export does not support",
+        "convert that module before, and remove the conversion from the model's code",
+    )
+
+
+def _of_arrays(message: str) -> tuple[str, str] | None:
+    """Return (problem, remedy) for a model that computes with NumPy, or None."""
+    if ".numpy() is not supported" not in message:
+        return None
+    return "the model computes with NumPy, which torch.export does not capture", "use torch's operators instead"
 
 
 def _user_line(error: Exception) -> str:

@@ -15,6 +15,7 @@ from felixlike import _tvm
 from felixlike._util.spent import on
 from felixlike._util.torch_compat import (
     assumed_of_sizes,
+    conversions_without_effect,
     pytree,
     recurrent_shapes,
     unchecked_distributions,
@@ -180,6 +181,7 @@ def export_module(
         quiet(),
         recurrent_shapes(),
         unchecked_distributions(),
+        conversions_without_effect(),
         without_left_hooks(),
         assigned() as names,
     ):

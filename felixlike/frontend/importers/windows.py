@@ -105,7 +105,7 @@ _MOST_TERMS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Cover:
+class Cover:
     """The windows along one dimension that cover an element.
 
     Attributes:
@@ -152,13 +152,11 @@ class _Cover:
         return window, inner, [*conditions, window >= 0, window < self.count]
 
 
-def _covers(node: Any) -> list[_Cover]:
+def _covers(node: Any) -> list[Cover]:
     """Return the windows of aten.col2im along rows and columns."""
     _, sizes, windows, dilations, paddings, strides = node
     return [
-        _Cover(
-            size, (size + 2 * padding - dilation * (window - 1) - 1) // stride + 1, window, dilation, padding, stride
-        )
+        Cover(size, (size + 2 * padding - dilation * (window - 1) - 1) // stride + 1, window, dilation, padding, stride)
         for size, window, dilation, padding, stride in zip(sizes, windows, dilations, paddings, strides, strict=True)
     ]
 
@@ -167,7 +165,7 @@ def is_summed_here(*arguments: Any) -> bool:
     """Return whether a converter takes aten.col2im with these arguments: few windows cover an element."""
     sizes = [*arguments[0].shape, *arguments[1]]
     fixed = all(isinstance(size, int) for size in sizes)
-    return fixed and math.prod(cover.terms for cover in _covers(arguments)) <= _MOST_TERMS
+    return fixed and has_few_terms(_covers(arguments))
 
 
 def _sum_of_windows(node: Any, importer: Any) -> Any:
@@ -175,12 +173,31 @@ def _sum_of_windows(node: Any, importer: Any) -> Any:
 
     PyTorch's decomposition scatters each element of each window. Windows side by side are only moved.
     """
-    op, emit, shape = _tvm.relax.op, importer.block_builder.emit, _sizes(node)
-    covers = _covers(node.args)
+    return sum_of_windows(importer.block_builder, importer.env[node.args[0]], _covers(node.args), _sizes(node))
+
+
+def has_few_terms(covers: Sequence[Cover]) -> bool:
+    """Return whether few windows cover an element, so that `sum_of_windows` is not too large."""
+    return math.prod(cover.terms for cover in covers) <= _MOST_TERMS
+
+
+def sum_of_windows(builder: Any, windows: Any, covers: Sequence[Cover], shape: Sequence[int]) -> Any:
+    """Sum the windows that cover each element of images.
+
+    Args:
+        builder: The block builder.
+        windows: Their elements, [batch ·] (channels · height · width of a window) · number of windows.
+        covers: The windows along rows and columns.
+        shape: Of the result, [batch ·] channels · height · width.
+
+    Returns:
+        The Relax value.
+    """
+    op, emit = _tvm.relax.op, builder.emit
     channels, (height, width) = shape[-3], shape[-2:]
     batch = shape[0] if len(shape) == _BATCHED else 1
     (down, across), (high, wide) = ([c.count for c in covers], [c.window for c in covers])
-    columns = emit(op.reshape(importer.env[node.args[0]], (batch, channels, high, wide, down, across)))
+    columns = emit(op.reshape(windows, (batch, channels, high, wide, down, across)))
     if all(
         c.stride == c.window and c.dilation == 1 and c.padding == 0 and c.size == c.window * c.count for c in covers
     ):
@@ -203,7 +220,7 @@ def _sum_of_windows(node: Any, importer: Any) -> Any:
 
         return _tvm.te.compute((batch, channels, height, width), element, name="sum_of_windows")
 
-    summed_windows = importer.block_builder.emit_te(summed, columns, primfunc_name_hint="sum_of_windows")
+    summed_windows = builder.emit_te(summed, columns, primfunc_name_hint="sum_of_windows")
     return emit(op.reshape(summed_windows, shape))
 
 

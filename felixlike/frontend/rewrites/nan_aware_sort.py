@@ -61,7 +61,7 @@ def _ordered(expression: Any, bindings: Bindings, rewriter: Rewriter, *, on_cpu:
 
 
 def _sorted_values(call: Any, bindings: Bindings, rewriter: Rewriter) -> Any:
-    """Replace a sort of which only the values are read by one that moves no positions.
+    """Replace a sort of which only the values are read by one that moves no positions. Others are gathered.
 
     Zeros of both signs are equal, but each keeps its sign: here, -0 comes before 0.
     """
@@ -70,7 +70,7 @@ def _sorted_values(call: Any, bindings: Bindings, rewriter: Rewriter) -> Any:
     if operator(places) != "argsort" or not places.args[0].same_as(data) or places.attrs.axis != call.attrs.axis:
         return None
     if not _is_for_own_kernels(places) or not _is_only_reader(call, indices, bindings):
-        return None
+        return _gathered(rewriter.new(data), rewriter.new(indices), int(call.attrs.axis), rewriter)
     new, dtype = rewriter.new(data), str(data.ty.dtype)
     sort = partial(sort_keys, descending=bool(places.attrs.descending))
     if "float" not in dtype:
@@ -79,6 +79,16 @@ def _sorted_values(call: Any, bindings: Bindings, rewriter: Rewriter) -> Any:
     keys = emit(call_te(partial(_keys, zeros_differ=True), new, primfunc_name_hint="order"))
     ordered = _by_rows(keys, int(call.attrs.axis), sort, rewriter)
     return call_te(partial(_floats, dtype=dtype), ordered, primfunc_name_hint="values")
+
+
+def _gathered(data: Any, places: Any, axis: int, rewriter: Rewriter) -> Any:
+    """Return the elements at positions of a sort. Those of `gather_elements` would be checked (`clamp_lookups.py`)."""
+
+    def elements(data: Any, places: Any) -> Any:
+        at = axis % len(places.shape)
+        return _tvm.te.compute(places.shape, lambda *i: data(*i[:at], places(*i), *i[at + 1 :]), name="gather")
+
+    return rewriter.builder.call_te(elements, data, places, primfunc_name_hint="gather")
 
 
 def _is_only_reader(reader: Any, variable: Any, bindings: Bindings) -> bool:
@@ -111,7 +121,8 @@ def _sorted(call: Any, rewriter: Rewriter, name: str, *, on_cpu: bool) -> Any:
             places = _by_rows(keys, int(how.axis), positions, rewriter)
         else:
             places = emit(op.argsort(keys, axis=how.axis, descending=how.descending, dtype="int64"))
-        return op.gather_elements(data, places, axis=how.axis) if name == "sort" else op.astype(places, how.dtype)
+        gathered = name == "sort"
+        return _gathered(data, places, int(how.axis), rewriter) if gathered else op.astype(places, how.dtype)
     count, largest = int(how.k), bool(how.largest)
     if own and count <= MOST_INSERTED:
         places = _by_rows(keys, int(how.axis), partial(largest_positions, count=count, largest=largest), rewriter)
@@ -123,7 +134,7 @@ def _sorted(call: Any, rewriter: Rewriter, name: str, *, on_cpu: bool) -> Any:
     indices = emit(op.astype(places, how.dtype))
     if how.ret_type == "indices":
         return indices
-    values = emit(op.gather_elements(data, places, axis=how.axis))
+    values = emit(_gathered(data, places, int(how.axis), rewriter))
     return values if how.ret_type == "values" else _tvm.relax.Tuple([values, indices])
 
 

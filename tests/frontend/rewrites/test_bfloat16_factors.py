@@ -263,7 +263,8 @@ def test_transformed_convolutions_read_what_is_not_rounded() -> None:
     assert sorted(names) == ["fused_conv2d_fast_output_add", "fused_conv2d_fast_output_add_cast1"]
 
 
-def test_numbers_that_pads_write_are_rounded() -> None:
+@pytest.mark.parametrize("pad", [functional.pad, torch.constant_pad_nd])
+def test_numbers_that_pads_write_are_rounded(pad: Any) -> None:
     """Pads with zeros only move elements; others do arithmetic, as 0.1 is no bfloat16."""
-    model, x = Apply(lambda x: functional.pad(x.relu(), (1, 2), value=0.1) * 2), torch.randn(3, 5).bfloat16()
+    model, x = Apply(lambda x: pad(x.relu(), (1, 2), value=0.1) * 2), torch.randn(3, 5).bfloat16()
     assert torch.equal(compile_model(import_model(model, (x,)))(x), model(x))

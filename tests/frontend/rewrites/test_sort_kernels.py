@@ -104,3 +104,13 @@ def test_short_rows_are_sorted_by_tvm() -> None:
         return sum("positions" in variable.name_hint for variable in module.get_global_vars())
 
     assert (calls(LEAST - 1), calls(LEAST)) == (0, 1)
+
+
+@pytest.mark.parametrize("size", [LEAST - 1, LEAST])
+@pytest.mark.parametrize("function", [lambda x: tuple(x.topk(5, 0)), lambda x: tuple(x.sort(0))], ids=["topk", "sort"])
+def test_elements_are_gathered_without_checks_of_their_positions(function: Callable[[Tensor], Any], size: int) -> None:
+    x = _rows(size, 3)
+    names = {variable.name_hint for variable in import_model(Apply(function), (x,)).module.get_global_vars()}
+    assert "gather" in names
+    assert not any("minimum" in name for name in names)
+    _assert_equal(function, x)
