@@ -134,6 +134,31 @@ def test_hidden_keys_are_skipped(name: str) -> None:
         assert sum(not isinstance(loop.extent, _tvm.tirx.IntImm) for loop in after) >= 2
 
 
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("keys", [40, 41])
+def test_keys_and_values_are_read_from_rows_of_all_heads(keys: int) -> None:
+    """An element of a head is then at a place in a row that depends on the head."""
+    torch.manual_seed(0)
+    inputs = torch.randn(48, 2 * 16), torch.randn(keys, 2 * 16), torch.randn(keys, 2 * 16)
+
+    def heads(x: Tensor) -> Tensor:
+        return x.view(len(x), 2, 16).transpose(0, 1)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return scaled_dot_product_attention(heads(q * 1.5), heads(k * 0.5), heads(v)).transpose(0, 1)
+
+    imported = import_model(Apply(attention), inputs, RUNS)
+    (task,) = imported.tasks
+    own = sketches(task, space="own")
+    assert sorted(sketch.precision for sketch in own) == ["bfloat16", "bfloat16", "float32", "float32"]
+    expected = attention(*(x.double() for x in inputs))
+    for sketch in own:
+        schedule = sketch.schedule(sketch.sample(1, seed=1)[0].tolist())
+        answer = compile_model(imported, {task.key: schedule})(*inputs)
+        assert (answer - expected).abs().max() <= 1e-2 * expected.abs().max()
+        assert equal_counts(sketch, sketch.sample(2, seed=5)) > 0
+
+
 def test_pairs_are_offered_where_they_are_faster() -> None:
     """Rounding takes longer than it saves if keys have few elements."""
     assert {sketch.precision for sketch in _imported("whole", ZEN5)[1]} == {"float32"}

@@ -98,8 +98,11 @@ class _Product:
     single: Any
 
     def dimension(self, operand: Operand, axis: Axis) -> int:
-        """Return the dimension of an operand that an axis alone indexes, -1 without one."""
-        return next((d for d, index in enumerate(operand.indices) if index.same_as(axis.variable)), -1)
+        """Return the dimension of an operand along which an axis leads to the next element, -1 without one."""
+        using = [d for d, index in enumerate(operand.indices) if _tvm.uses(index, axis.variable)]
+        if len(using) != 1 or _tvm.uses(_tvm.simplify(operand.indices[using[0]] - axis.variable), axis.variable):
+            return -1
+        return using[0]
 
     @property
     def summed(self) -> Axis:
