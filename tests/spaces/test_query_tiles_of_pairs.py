@@ -159,6 +159,30 @@ def test_keys_and_values_are_read_from_rows_of_all_heads(keys: int) -> None:
         assert equal_counts(sketch, sketch.sample(2, seed=5)) > 0
 
 
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("name", ["odd", "sliding window"])
+def test_keys_and_values_of_many_tiles_are_rounded_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their copies have parallel loops of their own."""
+
+    def schedules(sketch: Sketch) -> list[Any]:
+        return [sketch.schedule(point) for point in sketch.sample(2, seed=1).tolist()]
+
+    def parallel(schedule: Any) -> int:
+        loops = _tvm.found(schedule.mod["main"].body, _tvm.tirx.For)
+        return sum(loop.kind == _tvm.tirx.ForKind.PARALLEL for loop in loops)
+
+    by_tiles = [sketch for sketch in _imported(name)[1] if sketch.precision == "bfloat16"]
+    monkeypatch.setattr(query_tiles, "_SHARED", 0)
+    imported, own = _imported(name)
+    once, expected, (task,) = [s for s in own if s.precision == "bfloat16"], _expected(name), imported.tasks
+    for sketch, other in zip(once, by_tiles, strict=True):
+        assert equal_counts(sketch, sketch.sample(2, seed=5)) > 0
+        for schedule in schedules(sketch):
+            assert parallel(schedule) == parallel(schedules(other)[0]) + 2
+            answer = compile_model(imported, {task.key: schedule})(*_inputs(name))
+            assert (answer - expected).abs().max() <= 3e-4 * expected.abs().max()
+
+
 def test_pairs_are_offered_where_they_are_faster() -> None:
     """Rounding takes longer than it saves if keys have few elements."""
     assert {sketch.precision for sketch in _imported("whole", ZEN5)[1]} == {"float32"}

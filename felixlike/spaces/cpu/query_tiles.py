@@ -46,6 +46,9 @@ _ITEM_BITS = 32
 _QUERIES = 4
 """Vectors of a tile of queries, in estimates."""
 
+_SHARED = 2
+"""Tiles of queries up to which each rounds the keys and values of its head."""
+
 
 def query_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
     """Return new schedules of a function with two contractions and a softmax between them, or [] for other functions.
@@ -308,6 +311,11 @@ class _Tiles:
             Keys().put(schedule, loop)
         self._transposed()
 
+    @property
+    def _round_once(self) -> bool:
+        """Whether keys and values are rounded once, before the tiles of queries, and not by each tile."""
+        return self.stages.scores.column.extent > _SHARED * _QUERIES * self.lanes
+
     def _hides_keys(self, masked: BlockRef) -> bool:
         """Return whether comparisons of positions hide keys from some queries."""
         value = self.schedule.get(masked).body.value
@@ -387,11 +395,16 @@ class _Tiles:
                 outermost = len(operand.indices)
                 change = bfloat16_pairs.in_pairs(outermost - moved, outermost - paired)
                 schedule.transform_layout(copy, ("write", 0), change)
-            schedule.compute_at(copy, shared, preserve_unit_loops=True)
+            once = operand is product.broadcast and self._round_once
+            if not once:
+                schedule.compute_at(copy, shared, preserve_unit_loops=True)
             vector = moved if paired > 1 else paired
             length = int(schedule.get(schedule.get_loops(copy)[-vector]).extent)
             lanes = next(width for width in (*widths(self.lanes), 1) if length % width == 0)
             vectorize(schedule, copy, vector, lanes, paired if paired > 1 else None)
+            if once:
+                rows = schedule.get_loops(copy)[: -3 if paired > 1 else -2]
+                schedule.parallel(schedule.fuse(*rows) if len(rows) > 1 else rows[0])
         *_, over_pairs, _, _, _ = schedule.get_loops(copy)
         return over_pairs
 
