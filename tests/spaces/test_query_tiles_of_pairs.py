@@ -23,6 +23,7 @@ from felixlike.measure.local.reference_data import unverified
 from felixlike.runtime import compile_model
 from felixlike.spaces.cpu import query_tiles
 from felixlike.symbolic import Sketch, sketches
+from felixlike.symbolic.expr.evaluation import evaluate
 
 ZEN5 = with_precision(described_target("zen5", cores=2), "bfloat16")
 RUNS = with_precision(imitated_target("zen5", cores=2), "bfloat16")
@@ -111,7 +112,7 @@ def test_heads_that_share_an_odd_number_of_keys_stay_float32() -> None:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("name", ["odd", "causal"])
+@pytest.mark.parametrize("name", ["whole", "odd", "causal"])
 def test_programs_and_formulas_are_exact(name: str) -> None:
     for sketch in _imported(name, ZEN5)[1]:
         assert sketch.is_symbolic, sketch.reason
@@ -181,6 +182,18 @@ def test_keys_and_values_of_many_tiles_are_rounded_once(name: str, monkeypatch: 
             assert parallel(schedule) == parallel(schedules(other)[0]) + 2
             answer = compile_model(imported, {task.key: schedule})(*_inputs(name))
             assert (answer - expected).abs().max() <= 3e-4 * expected.abs().max()
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize(("name", "rows"), [("whole", 2), ("causal", 96), ("odd", 36)])
+def test_a_pair_of_exponentials_is_summed_and_rounded_at_once(name: str, rows: int) -> None:
+    """Others have a loop over all keys for each step. 33 keys are padded to 36 for tiles."""
+    own = [sketch for sketch in _imported(name, ZEN5)[1] if sketch.precision == "bfloat16"]
+    together = min(own, key=lambda sketch: len(sketch.variables))
+    powers = next(buffer for buffer in together.program.buffers if buffer.name == "powers")
+    names = [variable.name for variable in together.variables]
+    for point in together.sample(2, seed=1).tolist():
+        assert evaluate(powers.shape[-2], dict(zip(names, point, strict=True))) == rows
 
 
 def test_pairs_are_offered_where_they_are_faster() -> None:

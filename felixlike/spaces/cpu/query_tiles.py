@@ -283,12 +283,15 @@ class _Tiles:
         hides = self._hides_keys(masked)
         shared, *tile = self._parallel(weighted)
         schedule.reverse_compute_at(block(stages.output), shared, preserve_unit_loops=True)
-        _, *over_keys = self._register_tile(stages.products, tile, shared, guarded=stages.padding[1] is not None)
+        fused = together and not hides and not (self.pairs and odd)
+        _, *over_keys = self._register_tile(
+            stages.products, tile, shared, guarded=stages.padding[1] is not None, fused=fused
+        )
         for name in reversed(stages.after) if together else ():
             schedule.compute_at(block(name), shared, preserve_unit_loops=True)
         if together:
             schedule.compute_at(block(stages.powers), shared, preserve_unit_loops=True)
-            self._vectors(block(stages.powers))
+            self._powers_once() if fused else self._vectors(block(stages.powers))
         else:
             shared, _, inner, lane = self._parallel(block(stages.powers))
             schedule.unroll(inner)
@@ -304,7 +307,12 @@ class _Tiles:
             shared, *tile = self._parallel(masked)
         tiles, terms, *_ = self._register_tile(stages.scores, tile, shared, guarded=stages.padding[0] is not None)
         schedule.compute_at(block(stages.queries), shared, preserve_unit_loops=True)
-        summed = [loop for name in (*stages.before, *stages.after) for loop in self._vectors(block(name))]
+        if fused:
+            schedule.reverse_compute_at(block(stages.before[0]), tiles, preserve_unit_loops=True)
+            # Otherwise, TVM would write the zeros of all scores first: the maximum makes `tiles` a reduction.
+            schedule.decompose_reduction(block(stages.scores.name), terms)
+        names = (*stages.before, *stages.after)
+        summed = [loop for name in names for loop in self._vectors(block(name), unrolled=fused)]
         # The loops of one parallel loop have the same queries. Otherwise, all scores must be -inf or a number.
         bounded = [tiles, schedule.get_loops(block(stages.powers))[-3]] if together else [terms]
         for loop in (*over_keys, *summed, *bounded) if hides else ():
@@ -336,7 +344,7 @@ class _Tiles:
         return [shared, rows, inner, lane]
 
     def _register_tile(
-        self, product: _Product, tile: Sequence[LoopRef], shared: LoopRef, *, guarded: bool
+        self, product: _Product, tile: Sequence[LoopRef], shared: LoopRef, *, guarded: bool, fused: bool = False
     ) -> list[LoopRef]:
         """Compute a product in register tiles at the loops over rows, vectors and lanes of the block that reads it.
 
@@ -374,12 +382,13 @@ class _Tiles:
         )
         for loop in pair:
             bfloat16_pairs.mark(schedule, loop)
-        return [outer, summed, *([self._round(product, shared)] if self.pairs else [])]
+        return [outer, summed, *(self._round(product, shared, fused=fused) if self.pairs else [])]
 
-    def _round(self, product: _Product, shared: LoopRef) -> LoopRef:
+    def _round(self, product: _Product, shared: LoopRef, *, fused: bool) -> list[LoopRef]:
         """Copy the operands of a product, in pairs along its sum, at a parallel loop. Blocks that pad are such copies.
 
-        Returns the loop over pairs of the operand in vectors.
+        `fused` says that the copy of the operand in vectors moves to where that is computed.
+        Returns the loop over pairs of that copy.
         """
         schedule = self.schedule
         tile = schedule.get_sblock(product.name)
@@ -398,6 +407,8 @@ class _Tiles:
             once = operand is product.broadcast and self._round_once
             if not once:
                 schedule.compute_at(copy, shared, preserve_unit_loops=True)
+            if fused and operand is product.vector:
+                return []
             vector = moved if paired > 1 else paired
             length = int(schedule.get(schedule.get_loops(copy)[-vector]).extent)
             lanes = next(width for width in (*widths(self.lanes), 1) if length % width == 0)
@@ -406,15 +417,40 @@ class _Tiles:
                 rows = schedule.get_loops(copy)[: -3 if paired > 1 else -2]
                 schedule.parallel(schedule.fuse(*rows) if len(rows) > 1 else rows[0])
         *_, over_pairs, _, _, _ = schedule.get_loops(copy)
-        return over_pairs
+        return [over_pairs]
 
-    def _vectors(self, block: BlockRef) -> list[LoopRef]:
-        """Vectorize a block's columns, in a loop over the sum if there is one. Returns that loop."""
+    def _powers_once(self) -> None:
+        """Sum the exponentials where they are computed, in vectors. So are their pairs, if any."""
+        schedule, stages = self.schedule, self.stages
+        powers = schedule.get_sblock(stages.powers)
+        *_, row, column = schedule.get_loops(powers)
+        row, both = schedule.split(row, [None, bfloat16_pairs.PAIR if self.pairs else 1])
+        vector, lane = schedule.split(column, [None, self.lanes])
+        schedule.reorder(row, vector, both, lane)
+        schedule.unroll(vector)
+        schedule.unroll(both)
+        schedule.vectorize(lane)
+        names = {stages.products.name, *stages.after}
+        for reader in schedule.get_consumers(powers):
+            name = str(schedule.get(reader).name_hint)
+            if name == stages.products.name:
+                continue
+            schedule.reverse_compute_at(reader, vector, preserve_unit_loops=True)
+            if name not in names:
+                vectorize(schedule, reader, 1, self.lanes, bfloat16_pairs.PAIR)
+
+    def _vectors(self, block: BlockRef, *, unrolled: bool = False) -> list[LoopRef]:
+        """Vectorize a block's columns, in a loop over the sum if there is one. Returns that loop.
+
+        `unrolled` says whether that has few steps.
+        """
         schedule = self.schedule
         loops = schedule.get_loops(block)
         summed = loops[-1:] if schedule.get(block).init is not None else []
         vectors, lane = schedule.split(loops[-1 - len(summed)], [None, self.lanes])
         schedule.reorder(*summed, vectors, lane) if summed else None
+        for loop in summed if unrolled else ():
+            schedule.unroll(loop)
         schedule.unroll(vectors)
         schedule.vectorize(lane)
         return summed

@@ -21,7 +21,8 @@ def tile_bounds(replay: ReplayState, program: Program) -> tuple[Constraint, ...]
     """Return the constraints that a schedule's block annotations put on its loops."""
     constraints: list[Constraint] = []
     blocks = _tvm.found(replay.schedule.mod["main"].body, _tvm.s_tir.SBlock)
-    bounds_by_block = {str(block.name_hint): noted_bounds(block) for block in blocks}
+    # A trace that decomposes a reduction renames its block.
+    bounds_by_block = {str(block.name_hint).removesuffix("_update"): noted_bounds(block) for block in blocks}
     for store, path in program.stores():
         bounds = bounds_by_block.get(store.block)
         if bounds is None:
