@@ -196,6 +196,17 @@ def test_a_pair_of_exponentials_is_summed_and_rounded_at_once(name: str, rows: i
         assert evaluate(powers.shape[-2], dict(zip(names, point, strict=True))) == rows
 
 
+def test_elements_of_values_are_padded_in_float32_alone() -> None:
+    """Tiles of pairs would compute the rows of sums that only pad."""
+    inputs = [torch.zeros(1, 512, 64)] * 3
+    elements = []
+    for target in (ZEN5, described_target("zen5", cores=2)):
+        (task,) = import_model(Apply(scaled_dot_product_attention), tuple(inputs), target).tasks
+        buffers = task.module["main"].body.block.alloc_buffers
+        elements.append(next(int(buffer.shape[-2]) for buffer in buffers if buffer.name == "products"))
+    assert elements == [64, 72]
+
+
 def test_pairs_are_offered_where_they_are_faster() -> None:
     """Rounding takes longer than it saves if keys have few elements."""
     assert {sketch.precision for sketch in _imported("whole", ZEN5)[1]} == {"float32"}
