@@ -15,8 +15,12 @@ transposed, once. There are two sketches: one computes all stages in one paralle
 for the scores, one for the softmax and one for the product with the values. The rule reads loop nests and indices,
 never names of operators.
 
+In the first sketch, unless a mask of positions hides keys, M is updated in the loop over j_0, and P is summed where it
+is computed: scores and exponentials, which only fit into the L2 cache, are then loaded once less each.
+
 Where products may be rounded, two more sketches compute both products in pairs of bfloat16 numbers. A tile of queries
-copies keys, values, its queries and its exponentials for that. Scores, maxima, exponentials and sums are float32.
+copies keys, values, its queries and its exponentials for that. If there are many tiles, keys and values are copied once
+before all tiles. Scores, maxima, exponentials and sums are float32.
 """
 
 from __future__ import annotations
@@ -47,7 +51,8 @@ _QUERIES = 4
 """Vectors of a tile of queries, in estimates."""
 
 _SHARED = 2
-"""Tiles of queries up to which each rounds the keys and values of its head."""
+"""Tiles of queries up to which each rounds the keys and values of its head. Chosen by hand: rounding these once takes a
+parallel loop. Measured at 94 vectors of queries: rounding by tiles took 11 % of the time, rounding once takes 1 %."""
 
 
 def query_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
