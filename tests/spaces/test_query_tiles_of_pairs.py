@@ -196,6 +196,19 @@ def test_a_pair_of_exponentials_is_summed_and_rounded_at_once(name: str, rows: i
         assert evaluate(powers.shape[-2], dict(zip(names, point, strict=True))) == rows
 
 
+@pytest.mark.parametrize(("cores", "least"), [(2, 2), (64, 1)])
+def test_tiles_have_several_vectors_of_queries_if_cores_have_enough_of_them(cores: int, least: int) -> None:
+    x = torch.zeros(4, 256, 64)
+    target = with_precision(described_target("zen5", cores=cores), "bfloat16")
+    (task,) = import_model(Apply(scaled_dot_product_attention), (x, x, x), target).tasks
+    for sketch in sketches(task, space="own"):
+        points = sketch.sample(64, seed=1)
+        assert points[:, 1].min() == least  # the first two numbers are the tiles and their vectors
+        wide = points[points[:, 1].argmax()].tolist()
+        assert sketch.accepts(wide)
+        assert least == 1 or not sketch.accepts([16, 1, *wide[2:]])
+
+
 def test_elements_of_values_are_padded_in_float32_alone() -> None:
     """Tiles of pairs would compute the rows of sums that only pad."""
     inputs = [torch.zeros(1, 512, 64)] * 3

@@ -26,7 +26,7 @@ before all tiles. Scores, maxima, exponentials and sums are float32.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -40,7 +40,7 @@ from felixlike.hardware import BFLOAT16, FLOAT32, Device, estimate
 from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction
 from felixlike.spaces.cpu import bfloat16_pairs
-from felixlike.spaces.cpu.register_bounds import Extents, note_bounds, reachable_bounds
+from felixlike.spaces.cpu.register_bounds import Bounds, Extents, have_wide_tiles, note_bounds, reachable_bounds
 from felixlike.spaces.cpu.register_tile import vectorize
 from felixlike.spaces.stages import Stage, in_plain_nests, stages_of
 
@@ -49,6 +49,11 @@ _ITEM_BITS = 32
 
 _QUERIES = 4
 """Vectors of a tile of queries, in estimates."""
+
+_PARTS = 8
+"""Parallel iterations for each core from which on no tile has one vector of queries. Chosen by hand. A tile of one
+vector loads every key and value for it alone: at 1,500 keys of 6 heads, the best took 1.1 times as long as those of 5.
+"""
 
 _SHARED = 2
 """Tiles of queries up to which each rounds the keys and values of its head. Chosen by hand: rounding these once takes a
@@ -374,20 +379,30 @@ class _Tiles:
             schedule.vectorize(loop)
         if guarded and not self.pairs:
             Guard().put(schedule, summed)
+        note_bounds(schedule, block, self._bounds(product))
+        for loop in pair:
+            bfloat16_pairs.mark(schedule, loop)
+        return [outer, summed, *(self._round(product, shared, fused=fused) if self.pairs else [])]
+
+    def _bounds(self, product: _Product) -> Bounds:
+        """Return the bounds of a product's tiles."""
+        both = [self._extents(each) for each in (self.stages.scores, self.stages.products)]
+        registers = self.device.unit.registers
+        tiles = [(e, reachable_bounds(e, registers=registers, unrolled=False, cores=1)) for e in both]
+        wide = have_wide_tiles(tiles, _PARTS * self.device.cores)
+        _, bounds = tiles[product is self.stages.products]
+        return replace(bounds, least_vectors=2 if wide else 1)
+
+    def _extents(self, product: _Product) -> Extents:
+        """Return the extents that a product's tiles are cut from."""
         *batch, _, _ = product.contraction.spatial
-        extents = Extents(
+        return Extents(
             vectors=product.column.extent // self.lanes,
             most_vectors=TILE.vectors,
             rows=product.row.extent,
             most_rows=TILE.rows,
             others=prod(axis.extent for axis in batch),
         )
-        note_bounds(
-            schedule, block, reachable_bounds(extents, registers=self.device.unit.registers, unrolled=False, cores=1)
-        )
-        for loop in pair:
-            bfloat16_pairs.mark(schedule, loop)
-        return [outer, summed, *(self._round(product, shared, fused=fused) if self.pairs else [])]
 
     def _round(self, product: _Product, shared: LoopRef, *, fused: bool) -> list[LoopRef]:
         """Copy the operands of a product, in pairs along its sum, at a parallel loop. Blocks that pad are such copies.

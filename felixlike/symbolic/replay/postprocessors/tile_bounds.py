@@ -11,7 +11,7 @@ from __future__ import annotations
 from felixlike import _tvm
 from felixlike._util.wording import counted
 from felixlike.spaces import noted_bounds
-from felixlike.symbolic.expr.expression import ceildiv, mul
+from felixlike.symbolic.expr.expression import ceildiv, const, mul
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint
 from felixlike.symbolic.replay.state import ReplayState
@@ -46,6 +46,9 @@ def tile_bounds(replay: ReplayState, program: Program) -> tuple[Constraint, ...]
                 bounds.least_accumulators - tile, f"{name} must use {counted(bounds.least_accumulators, 'accumulator')}"
             ),
         ]
+        if bounds.least_vectors > 1:
+            few = bounds.least_vectors - mul([const(1), *loaded_vectors])
+            constraints.append(Constraint(few, f"{name} must have {bounds.least_vectors} vectors in a row"))
         if bounds.cores > 1:
             imbalance = 4 * bounds.cores * ceildiv(iterations, bounds.cores) - 5 * iterations
             constraints.append(Constraint(imbalance, f"{counted(bounds.cores, 'core')} must share {name} evenly"))
