@@ -238,16 +238,24 @@ def _fit_pairs(stages: _Stages, device: Device) -> bool:
 
 
 def _pairs_are_faster(stages: _Stages, lanes: int) -> bool:
-    """Return whether pairs are estimated to be faster than float32.
-
-    Every tile of queries rounds all keys and values.
-    """
+    """Return whether pairs are estimated to be faster than float32."""
+    roundings = 1 if _are_rounded_once(stages, lanes) else _tile_count(stages, lanes)
     products = rounded = 0.0
     for product in (stages.scores, stages.products):
         row, column, summed = product.row.extent, product.column.extent, product.summed.extent
         products += row * column * summed
-        rounded += summed * (column + row * -(-column // (_QUERIES * lanes)))
+        rounded += summed * (column + row * roundings)
     return products / bfloat16_pairs.PAIR > estimate.COSTS.rounded * rounded
+
+
+def _are_rounded_once(stages: _Stages, lanes: int) -> bool:
+    """Return whether keys and values are rounded once, before the tiles of queries, and not by each tile."""
+    return _tile_count(stages, lanes) > _SHARED
+
+
+def _tile_count(stages: _Stages, lanes: int) -> int:
+    """Return the estimated number of tiles of queries in a head."""
+    return -(-stages.scores.column.extent // (_QUERIES * lanes))
 
 
 def _name(stage: Stage | None) -> str | None:
@@ -328,11 +336,6 @@ class _Tiles:
         for loop in (*over_keys, *summed, *bounded) if hides else ():
             Keys().put(schedule, loop)
         self._transposed()
-
-    @property
-    def _round_once(self) -> bool:
-        """Whether keys and values are rounded once, before the tiles of queries, and not by each tile."""
-        return self.stages.scores.column.extent > _SHARED * _QUERIES * self.lanes
 
     def _hides_keys(self, masked: BlockRef) -> bool:
         """Return whether comparisons of positions hide keys from some queries."""
@@ -424,7 +427,7 @@ class _Tiles:
                 outermost = len(operand.indices)
                 change = bfloat16_pairs.in_pairs(outermost - moved, outermost - paired)
                 schedule.transform_layout(copy, ("write", 0), change)
-            once = operand is product.broadcast and self._round_once
+            once = operand is product.broadcast and _are_rounded_once(self.stages, self.lanes)
             if not once:
                 schedule.compute_at(copy, shared, preserve_unit_loops=True)
             if fused and operand is product.vector:
