@@ -104,6 +104,14 @@ def best(multiples: tuple[int, ...], time: Callable[[int], float]) -> int:
     return fastest if time(1) > _GAIN * time(fastest) else 1
 
 
-def multiple_of_rows(extent: int, vectors: int, wider: int, registers: int) -> int:
-    """Return the multiple that rows should be padded to, 1 for none. Vectors are padded to a multiple of `wider`."""
-    return best(_MULTIPLES, lambda multiple: padded_tiles(extent, multiple, vectors, wider, registers))
+def multiple_of_rows(extent: int, vectors: int, wider: int, registers: int, *, all_rows: bool = False) -> int:
+    """Return the multiple that rows should be padded to, 1 for none. Vectors are padded to a multiple of `wider`.
+
+    all_rows: whether tiles compute the rows that only pad, too.
+    """
+
+    def time(multiple: int) -> float:
+        rows = -(-extent // multiple) * multiple if all_rows else extent
+        return padded_tiles(rows, multiple, vectors, wider, registers)
+
+    return best(_MULTIPLES, time)

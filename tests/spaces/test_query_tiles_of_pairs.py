@@ -23,6 +23,7 @@ from felixlike.measure.local.reference_data import unverified
 from felixlike.runtime import compile_model
 from felixlike.spaces.cpu import query_tiles
 from felixlike.symbolic import Sketch, sketches
+from felixlike.symbolic.expr.evaluation import evaluate
 
 ZEN5 = with_precision(described_target("zen5", cores=2), "bfloat16")
 RUNS = with_precision(imitated_target("zen5", cores=2), "bfloat16")
@@ -111,7 +112,7 @@ def test_heads_that_share_an_odd_number_of_keys_stay_float32() -> None:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("name", ["odd", "causal"])
+@pytest.mark.parametrize("name", ["whole", "odd", "causal"])
 def test_programs_and_formulas_are_exact(name: str) -> None:
     for sketch in _imported(name, ZEN5)[1]:
         assert sketch.is_symbolic, sketch.reason
@@ -132,6 +133,91 @@ def test_hidden_keys_are_skipped(name: str) -> None:
         after = _tvm.found(skip_hidden_keys(module)["main"].body, _tvm.tirx.For)
         assert not any(map(Keys.on, after))
         assert sum(not isinstance(loop.extent, _tvm.tirx.IntImm) for loop in after) >= 2
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("keys", [40, 41])
+def test_keys_and_values_are_read_from_rows_of_all_heads(keys: int) -> None:
+    """An element of a head is then at a place in a row that depends on the head."""
+    torch.manual_seed(0)
+    inputs = torch.randn(48, 2 * 16), torch.randn(keys, 2 * 16), torch.randn(keys, 2 * 16)
+
+    def heads(x: Tensor) -> Tensor:
+        return x.view(len(x), 2, 16).transpose(0, 1)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return scaled_dot_product_attention(heads(q * 1.5), heads(k * 0.5), heads(v)).transpose(0, 1)
+
+    imported = import_model(Apply(attention), inputs, RUNS)
+    (task,) = imported.tasks
+    own = sketches(task, space="own")
+    assert sorted(sketch.precision for sketch in own) == ["bfloat16", "bfloat16", "float32", "float32"]
+    expected = attention(*(x.double() for x in inputs))
+    for sketch in own:
+        schedule = sketch.schedule(sketch.sample(1, seed=1)[0].tolist())
+        answer = compile_model(imported, {task.key: schedule})(*inputs)
+        assert (answer - expected).abs().max() <= 1e-2 * expected.abs().max()
+        assert equal_counts(sketch, sketch.sample(2, seed=5)) > 0
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("name", ["odd", "sliding window"])
+def test_keys_and_values_of_many_tiles_are_rounded_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their copies have parallel loops of their own."""
+
+    def schedules(sketch: Sketch) -> list[Any]:
+        return [sketch.schedule(point) for point in sketch.sample(2, seed=1).tolist()]
+
+    def parallel(schedule: Any) -> int:
+        loops = _tvm.found(schedule.mod["main"].body, _tvm.tirx.For)
+        return sum(loop.kind == _tvm.tirx.ForKind.PARALLEL for loop in loops)
+
+    by_tiles = [sketch for sketch in _imported(name)[1] if sketch.precision == "bfloat16"]
+    monkeypatch.setattr(query_tiles, "_SHARED", 0)
+    imported, own = _imported(name)
+    once, expected, (task,) = [s for s in own if s.precision == "bfloat16"], _expected(name), imported.tasks
+    for sketch, other in zip(once, by_tiles, strict=True):
+        assert equal_counts(sketch, sketch.sample(2, seed=5)) > 0
+        for schedule in schedules(sketch):
+            assert parallel(schedule) == parallel(schedules(other)[0]) + 2
+            answer = compile_model(imported, {task.key: schedule})(*_inputs(name))
+            assert (answer - expected).abs().max() <= 3e-4 * expected.abs().max()
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize(("name", "rows"), [("whole", 2), ("causal", 96), ("odd", 36)])
+def test_a_pair_of_exponentials_is_summed_and_rounded_at_once(name: str, rows: int) -> None:
+    """Others have a loop over all keys for each step. 33 keys are padded to 36 for tiles."""
+    own = [sketch for sketch in _imported(name, ZEN5)[1] if sketch.precision == "bfloat16"]
+    together = min(own, key=lambda sketch: len(sketch.variables))
+    powers = next(buffer for buffer in together.program.buffers if buffer.name == "powers")
+    names = [variable.name for variable in together.variables]
+    for point in together.sample(2, seed=1).tolist():
+        assert evaluate(powers.shape[-2], dict(zip(names, point, strict=True))) == rows
+
+
+@pytest.mark.parametrize(("cores", "least"), [(2, 2), (64, 1)])
+def test_tiles_have_several_vectors_of_queries_if_cores_have_enough_of_them(cores: int, least: int) -> None:
+    x = torch.zeros(4, 256, 64)
+    target = with_precision(described_target("zen5", cores=cores), "bfloat16")
+    (task,) = import_model(Apply(scaled_dot_product_attention), (x, x, x), target).tasks
+    for sketch in sketches(task, space="own"):
+        points = sketch.sample(64, seed=1)
+        assert points[:, 1].min() == least  # the first two numbers are the tiles and their vectors
+        wide = points[points[:, 1].argmax()].tolist()
+        assert sketch.accepts(wide)
+        assert least == 1 or not sketch.accepts([16, 1, *wide[2:]])
+
+
+def test_elements_of_values_are_padded_in_float32_alone() -> None:
+    """Tiles of pairs would compute the rows of sums that only pad."""
+    inputs = [torch.zeros(1, 512, 64)] * 3
+    elements = []
+    for target in (ZEN5, described_target("zen5", cores=2)):
+        (task,) = import_model(Apply(scaled_dot_product_attention), tuple(inputs), target).tasks
+        buffers = task.module["main"].body.block.alloc_buffers
+        elements.append(next(int(buffer.shape[-2]) for buffer in buffers if buffer.name == "products"))
+    assert elements == [64, 72]
 
 
 def test_pairs_are_offered_where_they_are_faster() -> None:

@@ -38,6 +38,7 @@ class Sizes:
         depth: Elements of a query, and of a key.
         width: Elements of a value.
         unit: Vector unit of the target.
+        pairs: Whether products may be computed in pairs of bfloat16 numbers.
     """
 
     batch: tuple[int, ...]
@@ -46,6 +47,7 @@ class Sizes:
     depth: int
     width: int
     unit: VectorUnit
+    pairs: bool = False
 
     @property
     def vectors(self) -> int:
@@ -61,16 +63,16 @@ class Sizes:
     @property
     def rows(self) -> int:
         """Number of keys after padding."""
-        return self._padded(self.keys)
+        return self._padded(self.keys, all_rows=False)
 
     @property
     def elements(self) -> int:
-        """Elements of a value after padding. Rows of a tile that do not exist are not computed."""
-        return self._padded(self.width)
+        """Elements of a value after padding. In float32, rows of a tile that do not exist are not computed."""
+        return self._padded(self.width, all_rows=self.pairs)
 
-    def _padded(self, extent: int) -> int:
-        """Pad the rows of register tiles."""
-        multiple = estimate.multiple_of_rows(extent, self.vectors, 1, self.unit.registers)
+    def _padded(self, extent: int, *, all_rows: bool) -> int:
+        """Pad the rows of register tiles. `all_rows` says whether tiles compute the rows that only pad, too."""
+        multiple = estimate.multiple_of_rows(extent, self.vectors, 1, self.unit.registers, all_rows=all_rows)
         return -(-extent // multiple) * multiple
 
 

@@ -133,7 +133,8 @@ def _fused(
     if operator(product) != "matmul" or not _last_permutation(product, known).same_as(expression):
         return None
     attention = _attention(module, constants, product, known)
-    kernel = None if attention is None else _kernel(attention, expression, known, device)
+    pairs = device.multiplies_pairs or (device.has_pairs and halves)
+    kernel = None if attention is None else _kernel(attention, expression, known, device, pairs=pairs)
     if attention is None or kernel is None:
         return None
     query, key, value = kernel.views()
@@ -242,10 +243,10 @@ def _scores(expression: Any, known: Bindings) -> tuple[Any, tuple[Any, ...]] | N
     return scores, (*masks, *(a for a in others if not any(a.same_as(mask) for mask in masks)))
 
 
-def _kernel(attention: _Attention, last: Any, known: Bindings, device: Device) -> _Kernel | None:
+def _kernel(attention: _Attention, last: Any, known: Bindings, device: Device, *, pairs: bool) -> _Kernel | None:
     """Return the kernel of attention, or None where it is not worth it or views mix queries or keys with the batch.
 
-    last: the expression that it computes, a view of the product.
+    last: the expression that it computes, a view of the product.  pairs: whether schedules may round its factors.
     """
     queries, keys = shape(attention.scores)[-2:]
     extents, result = shape(last), view(last, known)
@@ -254,7 +255,7 @@ def _kernel(attention: _Attention, last: Any, known: Bindings, device: Device) -
         return None
     batch = tuple(extent for place, extent in enumerate(extents) if place not in (row, element))
     depth, width = shape(attention.scores.args[0])[-1], shape(attention.product)[-1]
-    sizes = Sizes(batch, queries, keys, depth, width, device.unit)
+    sizes = Sizes(batch, queries, keys, depth, width, device.unit, pairs)
     kernel = _Kernel(attention, result, extents, (row, element), sizes, known)
     scratch = 2 * _VECTORS * device.unit.bits // 8 * sizes.rows
     small = min(queries, keys) < _LEAST or sizes.columns > _WASTE * queries or scratch > device.tile_bytes

@@ -15,14 +15,18 @@ transposed, once. There are two sketches: one computes all stages in one paralle
 for the scores, one for the softmax and one for the product with the values. The rule reads loop nests and indices,
 never names of operators.
 
+In the first sketch, unless a mask of positions hides keys, M is updated in the loop over j_0, and P is summed where it
+is computed: scores and exponentials, which only fit into the L2 cache, are then loaded once less each.
+
 Where products may be rounded, two more sketches compute both products in pairs of bfloat16 numbers. A tile of queries
-copies keys, values, its queries and its exponentials for that. Scores, maxima, exponentials and sums are float32.
+copies keys, values, its queries and its exponentials for that. If there are many tiles, keys and values are copied once
+before all tiles. Scores, maxima, exponentials and sums are float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -36,7 +40,7 @@ from felixlike.hardware import BFLOAT16, FLOAT32, Device, estimate
 from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction
 from felixlike.spaces.cpu import bfloat16_pairs
-from felixlike.spaces.cpu.register_bounds import Extents, note_bounds, reachable_bounds
+from felixlike.spaces.cpu.register_bounds import Bounds, Extents, have_wide_tiles, note_bounds, reachable_bounds
 from felixlike.spaces.cpu.register_tile import vectorize
 from felixlike.spaces.stages import Stage, in_plain_nests, stages_of
 
@@ -45,6 +49,15 @@ _ITEM_BITS = 32
 
 _QUERIES = 4
 """Vectors of a tile of queries, in estimates."""
+
+_PARTS = 8
+"""Parallel iterations for each core from which on no tile has one vector of queries. Chosen by hand. A tile of one
+vector loads every key and value for it alone: at 1,500 keys of 6 heads, the best took 1.1 times as long as those of 5.
+"""
+
+_SHARED = 2
+"""Tiles of queries up to which each rounds the keys and values of its head. Chosen by hand: rounding these once takes a
+parallel loop. Measured at 94 vectors of queries: rounding by tiles took 11 % of the time, rounding once takes 1 %."""
 
 
 def query_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
@@ -98,8 +111,11 @@ class _Product:
     single: Any
 
     def dimension(self, operand: Operand, axis: Axis) -> int:
-        """Return the dimension of an operand that an axis alone indexes, -1 without one."""
-        return next((d for d, index in enumerate(operand.indices) if index.same_as(axis.variable)), -1)
+        """Return the dimension of an operand along which an axis leads to the next element, -1 without one."""
+        using = [d for d, index in enumerate(operand.indices) if _tvm.uses(index, axis.variable)]
+        if len(using) != 1 or _tvm.uses(_tvm.simplify(operand.indices[using[0]] - axis.variable), axis.variable):
+            return -1
+        return using[0]
 
     @property
     def summed(self) -> Axis:
@@ -222,16 +238,24 @@ def _fit_pairs(stages: _Stages, device: Device) -> bool:
 
 
 def _pairs_are_faster(stages: _Stages, lanes: int) -> bool:
-    """Return whether pairs are estimated to be faster than float32.
-
-    Every tile of queries rounds all keys and values.
-    """
+    """Return whether pairs are estimated to be faster than float32."""
+    roundings = 1 if _are_rounded_once(stages, lanes) else _tile_count(stages, lanes)
     products = rounded = 0.0
     for product in (stages.scores, stages.products):
         row, column, summed = product.row.extent, product.column.extent, product.summed.extent
         products += row * column * summed
-        rounded += summed * (column + row * -(-column // (_QUERIES * lanes)))
+        rounded += summed * (column + row * roundings)
     return products / bfloat16_pairs.PAIR > estimate.COSTS.rounded * rounded
+
+
+def _are_rounded_once(stages: _Stages, lanes: int) -> bool:
+    """Return whether keys and values are rounded once, before the tiles of queries, and not by each tile."""
+    return _tile_count(stages, lanes) > _SHARED
+
+
+def _tile_count(stages: _Stages, lanes: int) -> int:
+    """Return the estimated number of tiles of queries in a head."""
+    return -(-stages.scores.column.extent // (_QUERIES * lanes))
 
 
 def _name(stage: Stage | None) -> str | None:
@@ -277,12 +301,15 @@ class _Tiles:
         hides = self._hides_keys(masked)
         shared, *tile = self._parallel(weighted)
         schedule.reverse_compute_at(block(stages.output), shared, preserve_unit_loops=True)
-        _, *over_keys = self._register_tile(stages.products, tile, shared, guarded=stages.padding[1] is not None)
+        fused = together and not hides and not (self.pairs and odd)
+        _, *over_keys = self._register_tile(
+            stages.products, tile, shared, guarded=stages.padding[1] is not None, fused=fused
+        )
         for name in reversed(stages.after) if together else ():
             schedule.compute_at(block(name), shared, preserve_unit_loops=True)
         if together:
             schedule.compute_at(block(stages.powers), shared, preserve_unit_loops=True)
-            self._vectors(block(stages.powers))
+            self._powers_once() if fused else self._vectors(block(stages.powers))
         else:
             shared, _, inner, lane = self._parallel(block(stages.powers))
             schedule.unroll(inner)
@@ -298,7 +325,12 @@ class _Tiles:
             shared, *tile = self._parallel(masked)
         tiles, terms, *_ = self._register_tile(stages.scores, tile, shared, guarded=stages.padding[0] is not None)
         schedule.compute_at(block(stages.queries), shared, preserve_unit_loops=True)
-        summed = [loop for name in (*stages.before, *stages.after) for loop in self._vectors(block(name))]
+        if fused:
+            schedule.reverse_compute_at(block(stages.before[0]), tiles, preserve_unit_loops=True)
+            # Otherwise, TVM would write the zeros of all scores first: the maximum makes `tiles` a reduction.
+            schedule.decompose_reduction(block(stages.scores.name), terms)
+        names = (*stages.before, *stages.after)
+        summed = [loop for name in names for loop in self._vectors(block(name), unrolled=fused)]
         # The loops of one parallel loop have the same queries. Otherwise, all scores must be -inf or a number.
         bounded = [tiles, schedule.get_loops(block(stages.powers))[-3]] if together else [terms]
         for loop in (*over_keys, *summed, *bounded) if hides else ():
@@ -325,7 +357,7 @@ class _Tiles:
         return [shared, rows, inner, lane]
 
     def _register_tile(
-        self, product: _Product, tile: Sequence[LoopRef], shared: LoopRef, *, guarded: bool
+        self, product: _Product, tile: Sequence[LoopRef], shared: LoopRef, *, guarded: bool, fused: bool = False
     ) -> list[LoopRef]:
         """Compute a product in register tiles at the loops over rows, vectors and lanes of the block that reads it.
 
@@ -350,25 +382,36 @@ class _Tiles:
             schedule.vectorize(loop)
         if guarded and not self.pairs:
             Guard().put(schedule, summed)
+        note_bounds(schedule, block, self._bounds(product))
+        for loop in pair:
+            bfloat16_pairs.mark(schedule, loop)
+        return [outer, summed, *(self._round(product, shared, fused=fused) if self.pairs else [])]
+
+    def _bounds(self, product: _Product) -> Bounds:
+        """Return the bounds of a product's tiles."""
+        both = [self._extents(each) for each in (self.stages.scores, self.stages.products)]
+        registers = self.device.unit.registers
+        tiles = [(e, reachable_bounds(e, registers=registers, unrolled=False, cores=1)) for e in both]
+        wide = have_wide_tiles(tiles, _PARTS * self.device.cores)
+        _, bounds = tiles[product is self.stages.products]
+        return replace(bounds, least_vectors=2 if wide else 1)
+
+    def _extents(self, product: _Product) -> Extents:
+        """Return the extents that a product's tiles are cut from."""
         *batch, _, _ = product.contraction.spatial
-        extents = Extents(
+        return Extents(
             vectors=product.column.extent // self.lanes,
             most_vectors=TILE.vectors,
             rows=product.row.extent,
             most_rows=TILE.rows,
             others=prod(axis.extent for axis in batch),
         )
-        note_bounds(
-            schedule, block, reachable_bounds(extents, registers=self.device.unit.registers, unrolled=False, cores=1)
-        )
-        for loop in pair:
-            bfloat16_pairs.mark(schedule, loop)
-        return [outer, summed, *([self._round(product, shared)] if self.pairs else [])]
 
-    def _round(self, product: _Product, shared: LoopRef) -> LoopRef:
+    def _round(self, product: _Product, shared: LoopRef, *, fused: bool) -> list[LoopRef]:
         """Copy the operands of a product, in pairs along its sum, at a parallel loop. Blocks that pad are such copies.
 
-        Returns the loop over pairs of the operand in vectors.
+        `fused` says that the copy of the operand in vectors moves to where that is computed.
+        Returns the loop over pairs of that copy.
         """
         schedule = self.schedule
         tile = schedule.get_sblock(product.name)
@@ -384,21 +427,53 @@ class _Tiles:
                 outermost = len(operand.indices)
                 change = bfloat16_pairs.in_pairs(outermost - moved, outermost - paired)
                 schedule.transform_layout(copy, ("write", 0), change)
-            schedule.compute_at(copy, shared, preserve_unit_loops=True)
+            once = operand is product.broadcast and _are_rounded_once(self.stages, self.lanes)
+            if not once:
+                schedule.compute_at(copy, shared, preserve_unit_loops=True)
+            if fused and operand is product.vector:
+                return []
             vector = moved if paired > 1 else paired
             length = int(schedule.get(schedule.get_loops(copy)[-vector]).extent)
             lanes = next(width for width in (*widths(self.lanes), 1) if length % width == 0)
             vectorize(schedule, copy, vector, lanes, paired if paired > 1 else None)
+            if once:
+                rows = schedule.get_loops(copy)[: -3 if paired > 1 else -2]
+                schedule.parallel(schedule.fuse(*rows) if len(rows) > 1 else rows[0])
         *_, over_pairs, _, _, _ = schedule.get_loops(copy)
-        return over_pairs
+        return [over_pairs]
 
-    def _vectors(self, block: BlockRef) -> list[LoopRef]:
-        """Vectorize a block's columns, in a loop over the sum if there is one. Returns that loop."""
+    def _powers_once(self) -> None:
+        """Sum the exponentials where they are computed, in vectors. So are their pairs, if any."""
+        schedule, stages = self.schedule, self.stages
+        powers = schedule.get_sblock(stages.powers)
+        *_, row, column = schedule.get_loops(powers)
+        row, both = schedule.split(row, [None, bfloat16_pairs.PAIR if self.pairs else 1])
+        vector, lane = schedule.split(column, [None, self.lanes])
+        schedule.reorder(row, vector, both, lane)
+        schedule.unroll(vector)
+        schedule.unroll(both)
+        schedule.vectorize(lane)
+        names = {stages.products.name, *stages.after}
+        for reader in schedule.get_consumers(powers):
+            name = str(schedule.get(reader).name_hint)
+            if name == stages.products.name:
+                continue
+            schedule.reverse_compute_at(reader, vector, preserve_unit_loops=True)
+            if name not in names:
+                vectorize(schedule, reader, 1, self.lanes, bfloat16_pairs.PAIR)
+
+    def _vectors(self, block: BlockRef, *, unrolled: bool = False) -> list[LoopRef]:
+        """Vectorize a block's columns, in a loop over the sum if there is one. Returns that loop.
+
+        `unrolled` says whether that has few steps.
+        """
         schedule = self.schedule
         loops = schedule.get_loops(block)
         summed = loops[-1:] if schedule.get(block).init is not None else []
         vectors, lane = schedule.split(loops[-1 - len(summed)], [None, self.lanes])
         schedule.reorder(*summed, vectors, lane) if summed else None
+        for loop in summed if unrolled else ():
+            schedule.unroll(loop)
         schedule.unroll(vectors)
         schedule.vectorize(lane)
         return summed

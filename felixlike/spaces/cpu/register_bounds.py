@@ -8,7 +8,7 @@ have finished theirs wait for the last ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from felixlike import _tvm
@@ -30,12 +30,14 @@ class Bounds:
             rows, and for one element of the other operand.
         cores: Cores that share the parallel iterations evenly, so that they idle at most a fifth of the time; 1 for no
             limit.
+        least_vectors: Lower limit on the vectors of a row of several.
     """
 
     least_accumulators: int
     most_accumulators: int
     registers: int
     cores: int
+    least_vectors: int = 1
 
     def holds(self, accumulators: int, vectors: int, iterations: int) -> bool:
         """Return whether a tile is within the bounds.
@@ -46,6 +48,7 @@ class Bounds:
         return (
             self.fits(accumulators, vectors)
             and accumulators >= self.least_accumulators
+            and vectors >= self.least_vectors
             and even(iterations, self.cores)
         )
 
@@ -60,9 +63,14 @@ def even(iterations: int, cores: int) -> bool:
 
 
 def note_bounds(schedule: Schedule, block: BlockRef, bounds: Bounds) -> None:
-    """Annotate a block, whose unrolled and vectorized loops are the tile, with its bounds."""
+    """Annotate a block, whose unrolled and vectorized loops are the tile, with its bounds.
+
+    A default value is not annotated, so that traces in record stores keep their form.
+    """
+    defaults = {f.name: f.default for f in fields(bounds)}
     for name, value in asdict(bounds).items():
-        schedule.annotate(block, _PREFIX + name, value)
+        if value != defaults[name]:
+            schedule.annotate(block, _PREFIX + name, value)
 
 
 _UNBOUNDED = Bounds(least_accumulators=0, most_accumulators=2**30, registers=2**31, cores=1)
@@ -162,6 +170,26 @@ def reachable_bounds(extents: Extents, *, registers: int, unrolled: bool, cores:
     least = min(enough, max(size for size, vectors, _ in tiles if widest.fits(size, vectors)))
     bounds = replace(widest, least_accumulators=least)
     return bounds if any(bounds.holds(*tile) for tile in tiles) else replace(bounds, cores=1)
+
+
+def have_wide_tiles(tiles: Sequence[tuple[Extents, Bounds]], iterations: int) -> bool:
+    """Return whether several tiles with equally many vectors a row, 2 or more, are within their bounds.
+
+    Args:
+        tiles: Of each tile, the extents that it is cut from and its bounds.
+        iterations: Lower limit on the parallel iterations of each.
+    """
+    widths = [
+        {
+            vectors
+            for vectors, rows in _tiles(extents)
+            if min(vectors, rows) > 1
+            and bounds.holds(vectors * rows, vectors, extents.others * extents.vectors // vectors)
+            and extents.others * extents.vectors // vectors >= iterations
+        }
+        for extents, bounds in tiles
+    ]
+    return bool(set.intersection(*widths))
 
 
 def _tiles(extents: Extents) -> Iterator[tuple[int, int]]:

@@ -45,6 +45,7 @@ class Store:
         text: The value as TVM prints it.
         at_once: How many executions take the time of one, on tensor cores; else 1.
         word: The variable of the loop over a pair that an instruction loads and multiplies as one word, or None.
+        initial: The loops around the store of a reduction's initial value, if the trace itself has decomposed it.
     """
 
     block: str
@@ -59,6 +60,7 @@ class Store:
     text: str
     at_once: int = 1
     word: Expr | None = None
+    initial: frozenset[Expr] | None = None
 
     @property
     def accesses(self) -> tuple[Access, ...]:

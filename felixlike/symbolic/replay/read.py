@@ -72,6 +72,10 @@ class Reader:
         self._extents: dict[Expr, Expr] = {}
         self._chain: list[Expr] = []
         """The loops around the current statement that contain nothing else, and that TVM may truncate."""
+        self._around: list[Expr] = []
+        """All loops around the current statement."""
+        self._initial: dict[str, frozenset[Expr]] = {}
+        """The loops around the initial value of each reduction that the trace itself has decomposed."""
         self._shifts: dict[Any, Expr] = {}
         """By how much truncation moves the iterators of the current block."""
         self._uneven: set[Expr] = set()
@@ -122,7 +126,8 @@ class Reader:
             case "For":
                 return (self._loop(stmt),)
             case "SBlockRealize" if str(stmt.block.name_hint) in self._replay.initial:
-                return ()  # constants cost no work; their position follows from the reduction
+                self._initial[str(stmt.block.name_hint).removesuffix("_init")] = frozenset(self._around)
+                return ()  # constants cost no work
             case "SBlockRealize":
                 return (self._store(stmt),)
             case "SeqStmt":
@@ -155,6 +160,7 @@ class Reader:
         if any(loop.loop_var.same_as(v) for v in self._pipeline):
             thread = PIPELINE
         outer_at_once, outer_word = self._at_once, self._word
+        self._around.append(variable)
         if TensorCores.on(loop):
             self._at_once = PRECISIONS[TensorCores.of(loop).precision].times
         if Pairs.on(loop):
@@ -166,6 +172,7 @@ class Reader:
             self._chain.append(variable)
             body = self._visit(loop.body)
             self._chain.pop()
+        self._around.pop()
         self._at_once, self._word = outer_at_once, outer_word
         kind = next((kind for v, kind in self._kinds if loop.loop_var.same_as(v)), "")
         return Loop(
@@ -284,8 +291,9 @@ class Reader:
         target = self._element(body.buffer, body.indices, block)
         reads = Counter(self._element(load.source, load.indices, block) for load in loads_of(body.value))
         spatial, reduction = (list(filter(kind, block.iter_vars)) for kind in (_tvm.is_spatial, _tvm.is_reduction))
+        name = str(block.name_hint).removesuffix("_update")
         return Store(
-            block=told_apart(str(block.name_hint).removesuffix("_update"), self._blocks),
+            block=told_apart(name, self._blocks),
             target=target,
             loads=tuple(reads),
             repeats=tuple(reads.values()),
@@ -297,6 +305,7 @@ class Reader:
             text=str(body.value),
             at_once=self._at_once,
             word=self._word,
+            initial=self._initial.get(name),
         )
 
     def _loops_among(self, iterators: Sequence[Any]) -> frozenset[Expr]:

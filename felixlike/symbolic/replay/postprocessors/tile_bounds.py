@@ -11,7 +11,7 @@ from __future__ import annotations
 from felixlike import _tvm
 from felixlike._util.wording import counted
 from felixlike.spaces import noted_bounds
-from felixlike.symbolic.expr.expression import ceildiv, mul
+from felixlike.symbolic.expr.expression import ceildiv, const, mul
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint
 from felixlike.symbolic.replay.state import ReplayState
@@ -21,7 +21,8 @@ def tile_bounds(replay: ReplayState, program: Program) -> tuple[Constraint, ...]
     """Return the constraints that a schedule's block annotations put on its loops."""
     constraints: list[Constraint] = []
     blocks = _tvm.found(replay.schedule.mod["main"].body, _tvm.s_tir.SBlock)
-    bounds_by_block = {str(block.name_hint): noted_bounds(block) for block in blocks}
+    # A trace that decomposes a reduction renames its block.
+    bounds_by_block = {str(block.name_hint).removesuffix("_update"): noted_bounds(block) for block in blocks}
     for store, path in program.stores():
         bounds = bounds_by_block.get(store.block)
         if bounds is None:
@@ -45,6 +46,9 @@ def tile_bounds(replay: ReplayState, program: Program) -> tuple[Constraint, ...]
                 bounds.least_accumulators - tile, f"{name} must use {counted(bounds.least_accumulators, 'accumulator')}"
             ),
         ]
+        if bounds.least_vectors > 1:
+            few = bounds.least_vectors - mul([const(1), *loaded_vectors])
+            constraints.append(Constraint(few, f"{name} must have {bounds.least_vectors} vectors in a row"))
         if bounds.cores > 1:
             imbalance = 4 * bounds.cores * ceildiv(iterations, bounds.cores) - 5 * iterations
             constraints.append(Constraint(imbalance, f"{counted(bounds.cores, 'core')} must share {name} evenly"))
