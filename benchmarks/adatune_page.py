@@ -192,8 +192,8 @@ def text(runs: Sequence[Run], batches: Sequence[dict[str, Any]], names: Sequence
         *_speedups(networks, "network"),
         *_left_out(networks),
         *_ends(operators),
-        *_costs(operators, "operator (figure 9 of the paper, for operators)"),
-        *_costs(networks, "network (figures 2 and 9)"),
+        *_costs(operators, "operator (figure 9 of the paper, for operators)", "µs"),
+        *_costs(networks, "network (figures 2 and 9)", "ms"),
         *_batch_lines(batches),
     ]
     for name in names:
@@ -291,8 +291,9 @@ def _ends(runs: Sequence[Run]) -> Iterator[str]:
         yield f"| {name} | {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} | {' | '.join(cells)} |"
 
 
-def _costs(runs: Sequence[Run], what: str) -> Iterator[str]:
+def _costs(runs: Sequence[Run], what: str, unit: str) -> Iterator[str]:
     """Yield the table of what a search spends its seconds on."""
+    scale = {"µs": 1e6, "ms": 1e3}[unit]
     if not runs:
         return
     yield from (
@@ -301,7 +302,7 @@ def _costs(runs: Sequence[Run], what: str) -> Iterator[str]:
         "",
         "Medians over seeds of the search itself, of builds, and of calls. The paper counts no builds.",
         "",
-        "| name | variant | candidates | search | builds | calls | calls, share | best, µs |",
+        f"| name | variant | candidates | search | builds | calls | calls, share | best, {unit} |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     )
     for name, by_variant in workloads(runs).items():
@@ -309,7 +310,7 @@ def _costs(runs: Sequence[Run], what: str) -> Iterator[str]:
             some = by_variant.get(variant, [])
             if some:
                 parts = [statistics.median(part(run) for run in some) for part in _PARTS.values()]
-                best = _cell([run.series.best * 1e6 for run in some], ".4g")
+                best = _cell([run.series.best * scale for run in some], ".4g")
                 seconds = " | ".join(f"{part:.0f}" for part in parts)
                 count = statistics.median_low(len(run.trials) for run in some)
                 yield f"| {name} | {variant} | {count} | {seconds} | {parts[-1] / sum(parts):.0%} | {best} |"
@@ -431,7 +432,7 @@ def _bars(
     panel.set_xticks([x for x, _ in labels], [label for _, label in labels], fontsize="x-small")
     panel.set_ylabel(words, fontsize="small")
     if len(parts) > 1:
-        panel.legend(frameon=False)
+        figure.legend(loc="outside upper center", ncols=len(parts), frameon=False)
     save_figure(figure, FOLDER / name)
     return name
 

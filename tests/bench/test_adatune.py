@@ -67,7 +67,7 @@ def test_tables_and_figures_show_every_variant(tmp_path: Path, monkeypatch: pyte
     page = text(runs, batches, names)
     lines = page.splitlines()
     assert f"| {OPERATOR} | 15 |" + " 1.00 |" * 7 in lines
-    assert f"| resnet18 | {BASELINE} | 4 | 10 | 10 | 20 | 50% | 10 |" in lines
+    assert f"| resnet18 | {BASELINE} | 4 | 10 | 10 | 20 | 50% | 0.01 |" in lines
     assert "![adatune-3.svg](adatune-3.svg)" in lines
 
 
