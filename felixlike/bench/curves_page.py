@@ -24,8 +24,8 @@ from felixlike.training.samples import operator_of
 _MS = 1e3
 """Milliseconds per second."""
 
-_POINTS = 400
-"""Points of a curve. Chosen by hand."""
+_POINTS = 150
+"""Points of a curve. Chosen by hand, so that pictures of several networks stay small."""
 
 GOALS = {("ansor", "felix"): 2.0, ("felix", "gradient"): 1.5}
 """Goals of ratios of seconds, of the first strategy to the second."""
