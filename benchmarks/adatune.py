@@ -22,7 +22,17 @@ from typing import Any
 
 from support import operators as op
 
-from benchmarks.adatune_page import ADATUNE, BASELINE, EPSILONS, VARIANTS, Run, draw, text, variation_rows
+from benchmarks.adatune_page import (
+    ADATUNE,
+    BASELINE,
+    EPSILONS,
+    VARIANTS,
+    Run,
+    comparable,
+    draw,
+    text,
+    variation_rows,
+)
 from benchmarks.results import keep, kept, write
 from felixlike import extract_tasks
 from felixlike.bench.networks import NETWORKS, SMALL
@@ -84,8 +94,10 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="measure nothing, only write the page")
     parser.add_argument("--folder", type=Path, default=Path("out") / "adatune")
     arguments = parser.parse_args()
+    if arguments.networks and arguments.network_candidates < (least := make_strategy(ADATUNE).trials_per_round or 1):
+        parser.error(f"--network-candidates: fewer than a round of {least} leave tasks without a schedule")
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    runs = measured(list(_jobs(arguments)), arguments.folder, 0.0 if arguments.page else arguments.minutes)
+    runs = comparable(measured(list(_jobs(arguments)), arguments.folder, 0.0 if arguments.page else arguments.minutes))
     batches = _batches(arguments.folder / "variation.json")
     names = draw(runs, batches)
     data = {"runs": [run.brief() for run in runs], "variation": batches}
@@ -94,8 +106,12 @@ def main() -> None:
 
 def _command(arguments: argparse.Namespace) -> str:
     """Return the command that reproduces the runs."""
-    options = [f"--{name.replace('_', '-')} {getattr(arguments, name)}" for name in ("seeds", "candidates", "steps")]
-    return " ".join(["adatune", *options])
+    names = ["seeds", "candidates", "steps"]
+    if arguments.networks:
+        names += ["network_seeds", "network_candidates"]
+    options = [f"--{name.replace('_', '-')} {getattr(arguments, name)}" for name in names]
+    networks = ["--networks", *arguments.networks] if arguments.networks != list(MODELS) else []
+    return " ".join(["adatune", *options, *networks])
 
 
 def _jobs(arguments: argparse.Namespace) -> Iterator[Job]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.results import FOLDER
@@ -51,6 +51,11 @@ class Run:
     def series(self) -> Series:
         """Return the latency of the operator or the network over the seconds of the search."""
         return self.trials.series(self.weights)
+
+    @property
+    def has_schedule(self) -> frozenset[int]:
+        """Return the indices of the tasks of which a candidate has a latency."""
+        return frozenset(t for t, s in zip(self.trials.task, self.trials.latency, strict=True) if math.isfinite(s))
 
     @property
     def search_seconds(self) -> float:
@@ -107,8 +112,8 @@ _BATCHES = (1, 2, 4, 8, 16)
 _LONG = 10
 """Micro-batches of the deterministic evaluator."""
 
-_POINTS = 300
-"""Points of a curve. Chosen by hand."""
+_POINTS = 120
+"""Points of a curve. Chosen by hand, so that a picture stays below 300 kB."""
 
 
 def variation_rows() -> list[dict[str, Any]]:
@@ -185,9 +190,10 @@ def text(runs: Sequence[Run], batches: Sequence[dict[str, Any]], names: Sequence
         *(head if runs else ["No searches yet, only what the stores in data/ hold."]),
         *_speedups(operators, "operator"),
         *_speedups(networks, "network"),
+        *_left_out(networks),
         *_ends(operators),
-        *_costs(operators, "operator (figure 9 of the paper, for operators)"),
-        *_costs(networks, "network (figures 2 and 9)"),
+        *_costs(operators, "operator (figure 9 of the paper, for operators)", "µs"),
+        *_costs(networks, "network (figures 2 and 9)", "ms"),
         *_batch_lines(batches),
     ]
     for name in names:
@@ -216,6 +222,28 @@ def speedups(by_variant: dict[str, list[Run]], variant: str, share: float = 1.0)
             first, second = run.series.reached(goal), others[run.seed].reached(goal)
             ratios.append(0.0 if first is None or second is None else first.seconds / second.seconds)
     return ratios
+
+
+def comparable(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs with weight 0 for tasks for which no run of their network found a schedule.
+
+    A simulated device fails some candidates, in every run the same ones, and some tasks have only one candidate.
+    """
+    having: dict[str, frozenset[int]] = {}
+    for run in runs:
+        having[run.workload] = having.get(run.workload, frozenset()) | run.has_schedule
+    return [
+        replace(run, weights=tuple(w if i in having[run.workload] else 0.0 for i, w in enumerate(run.weights)))
+        for run in runs
+    ]
+
+
+def _left_out(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield a line for each network some of whose tasks have no schedule."""
+    for run in {run.workload: run for run in runs}.values():
+        names = [name for name, weight in zip(run.names, run.weights, strict=True) if not weight]
+        if names:
+            yield from ("", f"No run found a schedule for these tasks of {run.workload}: {', '.join(names)}.")
 
 
 def _speedups(runs: Sequence[Run], what: str) -> Iterator[str]:
@@ -263,8 +291,9 @@ def _ends(runs: Sequence[Run]) -> Iterator[str]:
         yield f"| {name} | {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} | {' | '.join(cells)} |"
 
 
-def _costs(runs: Sequence[Run], what: str) -> Iterator[str]:
+def _costs(runs: Sequence[Run], what: str, unit: str) -> Iterator[str]:
     """Yield the table of what a search spends its seconds on."""
+    scale = {"µs": 1e6, "ms": 1e3}[unit]
     if not runs:
         return
     yield from (
@@ -273,17 +302,18 @@ def _costs(runs: Sequence[Run], what: str) -> Iterator[str]:
         "",
         "Medians over seeds of the search itself, of builds, and of calls. The paper counts no builds.",
         "",
-        "| name | variant | search | builds | calls | calls, share | best, µs |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        f"| name | variant | candidates | search | builds | calls | calls, share | best, {unit} |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     )
     for name, by_variant in workloads(runs).items():
         for variant in (BASELINE, ADATUNE):
             some = by_variant.get(variant, [])
             if some:
                 parts = [statistics.median(part(run) for run in some) for part in _PARTS.values()]
-                best = _cell([run.series.best * 1e6 for run in some], ".4g")
+                best = _cell([run.series.best * scale for run in some], ".4g")
                 seconds = " | ".join(f"{part:.0f}" for part in parts)
-                yield f"| {name} | {variant} | {seconds} | {parts[-1] / sum(parts):.0%} | {best} |"
+                count = statistics.median_low(len(run.trials) for run in some)
+                yield f"| {name} | {variant} | {count} | {seconds} | {parts[-1] / sum(parts):.0%} | {best} |"
 
 
 _PARTS: dict[str, Callable[[Run], float]] = {
@@ -353,7 +383,9 @@ def _curves(name: str, operators: dict[str, dict[str, list[Run]]], labels: dict[
             some = by_variant.get(variant, [])
             if some:
                 end = max(run.series.seconds if seconds else len(run.trials) for run in some)
-                at = [end * (i + 1) / _POINTS for i in range(_POINTS)] if seconds else list(range(1, int(end) + 1))
+                at = [end * (i + 1) / _POINTS for i in range(_POINTS)]
+                if not seconds:
+                    at = sorted({math.ceil(count) for count in at})
                 speeds = [_gigaflops(one, some[0].flops) for one in band([r.series for r in some], at, seconds=seconds)]
                 draw_band(panel, at, speeds, label=label)
         panel.set_title(workload, fontsize="small")
@@ -400,7 +432,7 @@ def _bars(
     panel.set_xticks([x for x, _ in labels], [label for _, label in labels], fontsize="x-small")
     panel.set_ylabel(words, fontsize="small")
     if len(parts) > 1:
-        panel.legend(frameon=False)
+        figure.legend(loc="outside upper center", ncols=len(parts), frameon=False)
     save_figure(figure, FOLDER / name)
     return name
 

@@ -24,8 +24,8 @@ from felixlike.training.samples import operator_of
 _MS = 1e3
 """Milliseconds per second."""
 
-_POINTS = 400
-"""Points of a curve. Chosen by hand."""
+_POINTS = 150
+"""Points of a curve. Chosen by hand, so that pictures of several networks stay small."""
 
 GOALS = {("ansor", "felix"): 2.0, ("felix", "gradient"): 1.5}
 """Goals of ratios of seconds, of the first strategy to the second."""
@@ -220,8 +220,8 @@ def _ratios(members: Sequence[Group], strategies: Sequence[str]) -> Iterator[str
         return
     yield from (
         "",
-        "Ratios of the median seconds, geometric means over networks; a run that ended before counts as twice its",
-        "length. In parentheses: candidates in place of seconds.",
+        "Ratios of the median seconds, geometric means over the networks on which a run of either arrives; a run that",
+        "ended before counts as twice its length. In parentheses: candidates in place of seconds.",
         "",
     )
     lines = []
@@ -231,12 +231,21 @@ def _ratios(members: Sequence[Group], strategies: Sequence[str]) -> Iterator[str
             continue
         cells = []
         for share in QUALITIES:
-            seconds = geometric_mean([_median(g, slow, share)[0] / _median(g, fast, share)[0] for g in having])
-            counts = geometric_mean([_median(g, slow, share)[1] / _median(g, fast, share)[1] for g in having])
+            arrived = [g for g in having if _arrives(g, slow, share) or _arrives(g, fast, share)]
+            if not arrived:
+                cells.append("–")
+                continue
+            seconds = geometric_mean([_median(g, slow, share)[0] / _median(g, fast, share)[0] for g in arrived])
+            counts = geometric_mean([_median(g, slow, share)[1] / _median(g, fast, share)[1] for g in arrived])
             cells.append(f"{seconds:.2f} ({counts:.2f})")
         goal = GOALS.get((slow, fast))
         lines.append([f"{slow} ÷ {fast}", *cells, "–" if goal is None else f"{goal:g}"])
     yield from table(("ratio", *(f"to {share:.0%}" for share in QUALITIES), "goal"), lines)
+
+
+def _arrives(group: Group, strategy: str, share: float) -> bool:
+    """Return whether a run of a strategy reaches a share of the best known."""
+    return any(times_to(series, group.known, (share,))[0][1] is not None for series in group.series(strategy))
 
 
 def _median(group: Group, strategy: str, share: float) -> tuple[float, float]:
@@ -322,7 +331,7 @@ def _task_bests(rows: Sequence[Row], count: int) -> list[float]:
 
 def _scores(members: Sequence[Group], scores: Sequence[Row]) -> Iterator[str]:
     """Yield the distribution of predicted scores."""
-    having = [row for row in scores if any(_belongs(row, group) for group in members)]
+    having = [row for row in scores if row["scored"] > 1 and any(_belongs(row, group) for group in members)]
     if not having:
         return
     yield from (
@@ -331,7 +340,8 @@ def _scores(members: Sequence[Group], scores: Sequence[Row]) -> Iterator[str]:
         "",
         "In the first round of each of the heaviest tasks, with the shipped weights, before anything is measured.",
         "Shares are predicted speeds by the networks alone ÷ that of the best point of any strategy: quantiles of all",
-        "points of a round, how many are above a share, the best in the batch that is measured. Means over tasks.",
+        "points of a round, how many are above a share, the best in the batch that is measured. Means over tasks that",
+        "have more than one point.",
         "",
     )
     lines = []

@@ -11,7 +11,18 @@ import pytest
 
 from benchmarks import adatune, adatune_page
 from benchmarks.adatune import Job, measured, strategy_of
-from benchmarks.adatune_page import ADATUNE, BASELINE, EPSILONS, VARIANTS, Run, draw, speedups, text, workloads
+from benchmarks.adatune_page import (
+    ADATUNE,
+    BASELINE,
+    EPSILONS,
+    VARIANTS,
+    Run,
+    comparable,
+    draw,
+    speedups,
+    text,
+    workloads,
+)
 from felixlike.bench.searches import Trials
 from felixlike.measure import EVALUATORS
 from felixlike.search.strategies.adatune import AdaTune
@@ -56,8 +67,36 @@ def test_tables_and_figures_show_every_variant(tmp_path: Path, monkeypatch: pyte
     page = text(runs, batches, names)
     lines = page.splitlines()
     assert f"| {OPERATOR} | 15 |" + " 1.00 |" * 7 in lines
-    assert f"| resnet18 | {BASELINE} | 10 | 10 | 20 | 50% | 10 |" in lines
+    assert f"| resnet18 | {BASELINE} | 4 | 10 | 10 | 20 | 50% | 0.01 |" in lines
     assert "![adatune-3.svg](adatune-3.svg)" in lines
+
+
+def test_tasks_without_a_schedule_in_any_run_do_not_count() -> None:
+    runs = [_two_tasks(BASELINE, (1e-5, math.inf, math.inf)), _two_tasks(ADATUNE, (2e-5, math.inf, math.inf))]
+    assert math.isinf(runs[0].series.best)
+    counted = comparable(runs)
+    assert [run.weights for run in counted] == [(1.0, 0.0)] * 2
+    assert [run.series.best for run in counted] == [1e-5, 2e-5]
+    assert "No run found a schedule for these tasks of resnet18: copy." in text(counted, [], [])
+    one_failed = comparable([runs[0], _two_tasks(ADATUNE, (2e-5, math.inf, 1e-6))])
+    assert [run.series.best for run in one_failed] == [math.inf, pytest.approx(2.3e-5)]  # the task can be scheduled
+
+
+def _two_tasks(variant: str, latencies: tuple[float, ...]) -> Run:
+    """Return the run of a network of two tasks, of which only the first candidate is the first one's."""
+    trials = Trials()
+    for place, latency in enumerate(latencies):
+        trials.add(min(place, 1), latency, place + 1.0, 0.25, 0.5)
+    return Run("resnet18", variant, 0, trials, ("matmul", "copy"), (1.0, 3.0), 2e6, True)
+
+
+def test_candidates_for_less_than_a_round_of_each_task_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["adatune", "--networks", "resnet18", "--network-candidates", "48"])
+    with pytest.raises(SystemExit):
+        adatune.main()
+    assert "--network-candidates: fewer than a round of 64" in capsys.readouterr().err
 
 
 def test_the_adaptive_evaluator_takes_few_of_the_recorded_batches() -> None:

@@ -300,6 +300,13 @@ def test_tables_hold_what_the_curves_say() -> None:
     assert "15; 3 ms" in text
 
 
+def test_networks_on_which_neither_arrives_have_no_ratio() -> None:
+    best = [(1, 2.0, 0, 1e-3), (5, 5.0, 1, 1e-4)]
+    page = curves_page.text([_row("ansor", SLOW), _row("felix", FAST), _row("gradient", best)], [], [], {})
+    assert "| ansor ÷ felix | – | – | – | 2 |" in page.splitlines()
+    assert "| felix ÷ gradient | 40.00 (6.00) | 40.00 (6.00) | 40.00 (6.00) | 1.5 |" in page.splitlines()
+
+
 def test_a_band_is_drawn_for_each_strategy(tmp_path: Path) -> None:
     rows = [_row("felix", FAST, seed) for seed in range(3)]
     rows += [{**row, "batch": 1} for row in rows] + [_row("random", SLOW)]
@@ -338,7 +345,8 @@ def test_distributions_of_scores_are_relative_to_the_best_point() -> None:
         {**fields, "strategy": "felix", "scores": [0.0] * scores.QUANTILES, "measured": 0.0},
         {**fields, "strategy": "random", "scores": quantiles, "measured": math.log(0.5)},
     ]
-    lines = curves_page.text([_row("felix", FAST)], [], rows, {}).splitlines()
+    only = {**fields, "strategy": "felix", "task": "copy", "scored": 1, "scores": [0.0], "measured": 0.0}
+    lines = curves_page.text([_row("felix", FAST)], [], [*rows, only], {}).splitlines()  # nothing to choose in `only`
     assert "| felix | 99 | 1.00 | 1.00 | 1.00 | 1.00 | 1.00 | 100% | 100% | 1.00 |" in lines
     assert "| random | 99 | 0.47 | 0.61 | 0.78 | 0.95 | 1.00 | 69% | 11% | 0.50 |" in lines
 
