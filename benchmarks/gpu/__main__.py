@@ -66,16 +66,11 @@ def main() -> int:
         return 0
     if not arguments.rehearse:
         _require_gpu(bench)
-    started, seconds = time.monotonic(), 60.0 * arguments.minutes
     parts = [part for part in PARTS if not arguments.only or part.name in arguments.only.split(",")]
     if arguments.together:
         _together(bench, parts, arguments.names, arguments.cores)
-        parts = []
-    seconds *= max(1.0, 1.0 / sum(part.share for part in parts)) if parts else 0.0
-    share = 0.0
-    for part in parts:
-        share += part.share
-        _in_processes(bench, part, min(bench.end, started + share * seconds), arguments.names)
+    else:
+        _in_turn(bench, parts, arguments.names)
     write_page(bench.journal, arguments.folder, rehearsal=arguments.rehearse)
     return 0
 
@@ -105,13 +100,25 @@ def _missing(journal: Journal, part: Part, names: str) -> list[tuple[str, int, i
     return [(name, place, len(missing_names)) for place, name in enumerate(missing_names)]
 
 
+def _in_turn(bench: Bench, parts: Sequence[Part], names: str) -> None:
+    """Run parts one after another, each until its share of the time has passed."""
+    started = time.monotonic()
+    seconds = bench.left * max(1.0, 1.0 / (sum(part.share for part in parts) or 1.0))
+    for part, share in zip(parts, itertools.accumulate(part.share for part in parts), strict=True):
+        _in_processes(bench, part, min(bench.end, started + share * seconds), names)
+
+
+def _command(bench: Bench, part: Part, seconds: float, folder: Path, *more: str) -> list[str]:
+    """Return the command of a process that computes rows of a part."""
+    command = [sys.executable, "-m", "benchmarks.gpu", "--part", part.name, "--minutes", str(seconds / 60)]
+    command += ["--folder", str(folder), "--points", str(bench.points), *more]
+    return [*command, "--rehearse"] if bench.rehearsal else command
+
+
 def _in_processes(bench: Bench, part: Part, end: float, names: str) -> None:
     """Run a part in a process, and start another one if it ends early or reports nothing for long."""
     while _missing(bench.journal, part, names) and end - time.monotonic() > part.least:
-        seconds_left = end - time.monotonic()
-        command = [sys.executable, "-m", "benchmarks.gpu", "--part", part.name, "--minutes", str(seconds_left / 60)]
-        command += ["--folder", str(bench.folder), "--names", names, "--points", str(bench.points)]
-        command += ["--rehearse"] if bench.rehearsal else []
+        command = _command(bench, part, end - time.monotonic(), bench.folder, "--names", names)
         before = len(bench.journal.rows(part.name))
         failure = _watched(subprocess.Popen(command), bench.journal, part.name)
         name, _ = bench.journal.unfinished(part.name)
@@ -139,9 +146,7 @@ def _together(bench: Bench, parts: Sequence[Part], names: str, cores: int) -> No
     for number, (part, name) in enumerate(missing):
         turns, folder = Turns(shared, f"row{number}"), shared / "rows" / f"row{number}"
         folder.mkdir(parents=True)
-        command = [sys.executable, "-m", "benchmarks.gpu", "--part", part.name, "--row", name]
-        command += ["--minutes", str(_TUNING * preparing / 60), "--points", str(bench.points)]
-        command += ["--folder", str(folder), "--turns", str(shared), *(["--rehearse"] if bench.rehearsal else [])]
+        command = _command(bench, part, _TUNING * preparing, folder, "--row", name, "--turns", str(shared))
         environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": str(cores)}
         of_row = {next(usable) for _ in range(cores)}
         process = subprocess.Popen(command, env=environment, preexec_fn=partial(os.sched_setaffinity, 0, of_row))
@@ -161,8 +166,7 @@ def _together(bench: Bench, parts: Sequence[Part], names: str, cores: int) -> No
     wait(bench.end + _START, prepared=False)
     _kill([process for *_, process in rows])
     for part, name, _, journal, process in rows:
-        ended = f"its process ended with {process.returncode}"
-        failed = f"it was not prepared in {preparing:.0f} s" if process in late else ended
+        failed = f"it was not prepared in {preparing:.0f} s" if process in late else _ended(process)
         bench.journal.note(part.name, name, journal.rows(part.name).get(name, {"failed": failed}))
 
 
@@ -174,6 +178,11 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
+def _ended(process: subprocess.Popen[bytes]) -> str:
+    """Return how a process ended."""
+    return f"its process ended with {process.returncode}"
+
+
 def _watched(process: subprocess.Popen[bytes], journal: Journal, part: str) -> str:
     """Wait for a part's process and return its failure, or an empty string."""
     lines, since = journal.lines(), time.monotonic()
@@ -183,10 +192,9 @@ def _watched(process: subprocess.Popen[bytes], journal: Journal, part: str) -> s
             lines, since = journal.lines(), time.monotonic()
         quiet, (_, expected) = time.monotonic() - since, journal.unfinished(part)
         if quiet > _PATIENCE * expected + _START:
-            process.kill()
-            process.wait()
+            _kill([process])
             return f"it was stopped after {quiet:.0f} s: a kernel that hangs, or a compiler"
-    return "" if process.returncode == 0 else f"its process ended with {process.returncode}"
+    return "" if process.returncode == 0 else _ended(process)
 
 
 def _require_gpu(bench: Bench) -> None:

@@ -131,11 +131,9 @@ def network(bench: Bench, name: str, seconds: float) -> Row:
     predicted, report = bench.optimized(model, inputs, trials=0)
     row: Row = {"error": report.error, "predicting_seconds": report.total_seconds}
     left = seconds - (time.monotonic() - started)
-    if left > _LEAST_TUNING:
-        return {**_against_torch(bench, model, inputs, left, predicted=lambda: predicted), **row}
-    sides = torch_sides(model, inputs, device=bench.device, compiled=True)
-    timed = bench.timed({**sides, "predicted": lambda: predicted}, seconds_a_side=bench.side_seconds(seconds))
-    return {**row, **timed}
+    tune = left > _LEAST_TUNING
+    compared = _against_torch(bench, model, inputs, left if tune else seconds, tune=tune, predicted=lambda: predicted)
+    return {**compared, **row}
 
 
 _LEAST_TUNING, _LEAST_TIMING = 60.0, 120.0
@@ -149,9 +147,12 @@ def _against_torch(
     model: object,
     inputs: tuple[object, ...],
     seconds: float,
+    *,
+    tune: bool = True,
     **more: Callable[[], Callable[[], object]],
 ) -> Row:
-    call, row = bench.tuned(model, inputs, seconds * 0.7)
+    """Time a model, tuned if wanted, and further sides beside PyTorch's."""
+    call, row = bench.tuned(model, inputs, seconds * 0.7) if tune else (None, {})
     sides = torch_sides(model, inputs, device=bench.device, compiled=not bench.rehearsal)
     if call is not None:
         sides["tuned"] = lambda: call

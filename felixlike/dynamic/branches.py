@@ -13,10 +13,10 @@ from felixlike.frontend.imported import Source
 from felixlike.frontend.importers.torch import export_module
 
 OTHER_OPERATORS = "there, the model computes with other operators than at the sizes of its examples, as after a branch"
-"""What is wrong with the sizes for which `takes_another_branch` is true."""
+"""Description of the sizes for which `takes_another_branch` is true."""
 
 REMEDY = "leave such sizes out of the ranges of the `Dim`s, replace the branch with torch.where, or fix the sizes"
-"""What to do about them."""
+"""Remedy for such sizes."""
 
 
 def takes_another_branch(source: Source, inputs: Sequence[Any]) -> bool:

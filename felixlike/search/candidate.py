@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike.hardware import FLOAT32
 from felixlike.symbolic import Sketch
 
 
@@ -28,6 +29,11 @@ class Candidate:
     def key(self) -> tuple[str, tuple[int, ...]]:
         """Return the sketch's key and the point, which are equal for candidates with the same schedule."""
         return self.sketch.key, self.point
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether the schedule rounds no factors."""
+        return self.sketch.precision == FLOAT32.name
 
     def module(self) -> Any:
         """Return the scheduled IRModule.

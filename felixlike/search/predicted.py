@@ -20,7 +20,7 @@ from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import CostModel
 from felixlike.costmodel.bottleneck import Bottlenecks
 from felixlike.features import NAMES, FeatureArray
-from felixlike.hardware import FLOAT32, kind_of, target_device
+from felixlike.hardware import kind_of, target_device
 from felixlike.search.candidate import Candidate
 from felixlike.search.space import Space
 from felixlike.search.strategy import Observations, Strategy, draw
@@ -59,7 +59,7 @@ class Predicted(Strategy):
         seen = known.seen | {c.key for c in best}
         others = draw(space, count - len(best), seen, rng, origin="random")
         if on_host:  # as for the ranked ones: rules offer sketches that round only where they are faster
-            others.sort(key=_is_exact)
+            others.sort(key=lambda c: c.is_exact)
         return [*best, *others]
 
 
@@ -73,14 +73,9 @@ def _ranked(candidates: list[Candidate], count: int, *, on_host: bool) -> list[C
     ranked = sorted(candidates, key=lambda c: -c.score)
     if not on_host:
         return ranked[:count]
-    exact = [c for c in ranked if _is_exact(c)]
-    rounded = [c for c in ranked if not _is_exact(c)]
+    exact = [c for c in ranked if c.is_exact]
+    rounded = [c for c in ranked if not c.is_exact]
     return [*rounded[: max(1, count - 1) if exact else count], *exact][:count]
-
-
-def _is_exact(candidate: Candidate) -> bool:
-    """Return whether a candidate rounds no factors."""
-    return candidate.sketch.precision == FLOAT32.name
 
 
 def _scored(space: Space, model: CostModel, rng: np.random.Generator) -> list[Candidate]:

@@ -21,7 +21,6 @@ from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import CostModel
 from felixlike.errors import InvalidModel, ReferenceFailed, first_line
 from felixlike.frontend import Task
-from felixlike.hardware import FLOAT32
 from felixlike.measure import Measurement, Pool, Status, Untuned
 from felixlike.measure.interface import Checked
 from felixlike.search import Candidate, Observations, Predicted
@@ -241,7 +240,7 @@ def _quickest(
 
 def _has_reason(candidate: Candidate) -> bool:
     """Return whether a candidate has a score, or rounds factors, which rules offer where that is faster."""
-    return not math.isnan(candidate.score) or candidate.sketch.precision != FLOAT32.name
+    return not math.isnan(candidate.score) or not candidate.is_exact
 
 
 def _checked(state: TaskState, candidate: Candidate, pool: Pool) -> Checked:

@@ -64,7 +64,7 @@ def rounds(state: TaskState, choice: Choice) -> bool:
     Tasks whose factors are bfloat16 have no others.
     """
     reduced = precision_of(state.task.target).is_reduced or has_half_factors(state.task.module["main"])
-    if not reduced or choice.candidate is None or choice.candidate.sketch.precision == FLOAT32.name:
+    if not reduced or choice.candidate is None or choice.candidate.is_exact:
         return False
     return any(sketch.precision == FLOAT32.name for sketch in state.space.sketches)
 
@@ -73,7 +73,7 @@ def _exact(state: TaskState, model: CostModel, pool: Pool) -> Choice | None:
     """Return the fastest measured float32 schedule of a task, else the best predicted one that is right."""
     for seconds, candidate in state.known.best:
         measured = state.measured.get(candidate.key)
-        if candidate.sketch.precision == FLOAT32.name and measured is not None and measured.error is not None:
+        if candidate.is_exact and measured is not None and measured.error is not None:
             return Choice(How.MEASURED, candidate, seconds, measured.error)
     space = state.space.in_precision(FLOAT32.name)
     known = Observations(set(state.known.seen))

@@ -117,11 +117,14 @@ def tell(
             f" {verification.words}",
             where=name,
             remedy="; ".join(
-                (
-                    *(('use precision="float32"',) if reduced else ()),
-                    *((verification.remedy,) if verification.remedy else ()),
-                    "the tuned model is this error's attribute `optimized`",
-                    *(() if verification.remedy else ("please report this with the model",)),
+                filter(
+                    None,
+                    (
+                        'use precision="float32"' if reduced else "",
+                        verification.remedy,
+                        "the tuned model is this error's attribute `optimized`",
+                        "" if verification.remedy else "please report this with the model",
+                    ),
                 )
             ),
         )

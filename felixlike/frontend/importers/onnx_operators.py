@@ -211,14 +211,8 @@ def _image_of_columns(where: str, _version: int, builder: Any, inputs: Any, attr
     count = len(sizes)
     pads = attributes.get("pads", [0] * 2 * count)
     dilations, strides = (attributes.get(name, [1] * count) for name in ("dilations", "strides"))
-    covers = [
-        Cover(
-            size, (size + before + after - dilation * (window - 1) - 1) // stride + 1, window, dilation, before, stride
-        )
-        for size, window, dilation, before, after, stride in zip(
-            sizes, windows, dilations, pads[:count], pads[count:], strides, strict=True
-        )
-    ]
+    dimensions = zip(sizes, windows, dilations, pads[:count], pads[count:], strides, strict=True)
+    covers = [Cover.of(*dimension) for dimension in dimensions]
     shape = _sizes(x)
     unsupported = {
         "other images than of two dimensions": count != _ROWS_AND_COLUMNS,
@@ -279,10 +273,9 @@ _BY_LENGTH = 2
 
 def _with_zeros(builder: Any, x: Any, axis: int, count: int) -> Any:
     """Return a tensor with zeros behind it along an axis."""
-    shape = list(_sizes(x))
-    shape[axis] = count
-    zeros = _tvm.relax.const(np.zeros(shape, str(x.ty.dtype)))
-    return builder.emit(_tvm.relax.op.concat([x, zeros], axis))
+    widths = [0] * 2 * len(_sizes(x))
+    widths[2 * axis + 1] = count
+    return builder.emit(_tvm.relax.op.nn.pad(x, widths))
 
 
 def _refuse(name: str, unsupported: Mapping[str, bool], where: str) -> None:

@@ -122,6 +122,12 @@ class Cover:
     padding: int
     stride: int
 
+    @staticmethod
+    def of(size: int, window: int, dilation: int, before: int, after: int, stride: int) -> "Cover":
+        """Return the windows along a dimension of some size, to which `before` and `after` elements are added."""
+        count = (size + before + after - dilation * (window - 1) - 1) // stride + 1
+        return Cover(size, count, window, dilation, before, stride)
+
     @property
     def terms(self) -> int:
         """Upper limit on the windows that cover an element."""
@@ -156,7 +162,7 @@ def _covers(node: Any) -> list[Cover]:
     """Return the windows of aten.col2im along rows and columns."""
     _, sizes, windows, dilations, paddings, strides = node
     return [
-        Cover(size, (size + 2 * padding - dilation * (window - 1) - 1) // stride + 1, window, dilation, padding, stride)
+        Cover.of(size, window, dilation, padding, padding, stride)
         for size, window, dilation, padding, stride in zip(sizes, windows, dilations, paddings, strides, strict=True)
     ]
 
