@@ -88,10 +88,19 @@ class Convolution:
         most = unit.registers // 2 if 1 < self.taps <= TILE.unrolled_taps else unit.registers * 3 // 4
         choices = [
             ((-width, in_columns), count / width * _hindrance(vectors // width, rows, most))
-            for in_columns, vectors, rows in self._axes()
-            if (width := _width(vectors, lanes))
+            for in_columns, width, vectors, rows in self._vectors(lanes)
         ]
         return min(choices)[1] if choices else count / min(estimate.COSTS.one_by_one, lanes)
+
+    def fills_vectors(self, lanes: int) -> bool:
+        """Return whether an axis consists of vectors, so that a rule applies."""
+        return any(self._vectors(lanes))
+
+    def _vectors(self, lanes: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (rank, vector length, elements, rows) of each axis that consists of vectors."""
+        for in_columns, elements, rows in self._axes():
+            if width := _width(elements, lanes):
+                yield in_columns, width, elements, rows
 
     def _axes(self) -> Iterator[tuple[int, int, int]]:
         """Yield (rank, extent, rows) of each axis that can be vectorized, as `roles.choose_roles` ranks them."""
@@ -129,14 +138,16 @@ def _roomier(expression: Any, rewriter: Rewriter, unit: VectorUnit) -> Any:
     lanes = unit.lanes(_tvm.bits(dtype))
     convolution, dimension = _read(expression)
     channels, columns = convolution.channels, convolution.columns
+    padded = (
+        replace(convolution, channels=channels + more, columns=columns + wider)
+        for more in (range(lanes) if convolution.groups == 1 else range(1))
+        for wider in range(lanes)
+        if convolution.groups == 1 or columns + wider <= _WIDER * columns
+    )
     best = min(
-        (
-            replace(convolution, channels=channels + more, columns=columns + wider)
-            for more in (range(lanes) if convolution.groups == 1 else range(1))
-            for wider in range(lanes)
-            if convolution.groups == 1 or columns + wider <= _WIDER * columns
-        ),
+        (c for c in padded if c.fills_vectors(lanes)),
         key=lambda c: (c.time(unit, lanes), c.channels * c.columns),
+        default=convolution,
     )
     if best.time(unit, lanes) > _GAIN * convolution.time(unit, lanes):
         return None
