@@ -32,7 +32,7 @@ from felixlike.training.tables import operator_rows, summary_table
 
 _DATA = Path(__file__).resolve().parent.parent / "data"
 _STORES = {
-    "cpu": ("measurements-cpu.sqlite.xz", "measurements-cpu-intel.sqlite.xz"),
+    "cpu": ("measurements-cpu.sqlite.xz", "measurements-cpu-intel.sqlite.xz", "measurements-cpu-zen3.sqlite.xz"),
     "cuda": ("measurements-h100.sqlite.xz",),
 }
 Judged = list[tuple[Workload, Quality]]
