@@ -88,7 +88,12 @@ def test_recurrent_layers_under_autocast_have_the_types_of_pytorch(make: Callabl
     torch.manual_seed(0)
     model, x = Model().eval(), torch.randn(2, 3, 8)
     with torch.no_grad():
-        expected = model(x)
+        try:
+            expected = model(x)
+        except RuntimeError as error:
+            if "could not create a primitive descriptor" not in str(error):
+                raise
+            pytest.skip("PyTorch has no LSTM in bfloat16 on this CPU")
     for got, want in zip(compile_model(import_model(model, (x,)))(x), expected, strict=True):
         assert got.dtype == want.dtype
         assert (got - want).abs().max() <= 2.0**-5 * want.abs().max()
