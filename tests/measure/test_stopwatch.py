@@ -17,7 +17,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: list[float], taken: list[int
 
     monkeypatch.setattr(Stopwatch, "_once", once)
     monkeypatch.setattr(runner, "_cores_taken", lambda: lost[0])
-    return Stopwatch({}, SimpleNamespace(type="cpu"), ()).batch(7), len(started)
+    return Stopwatch({}, SimpleNamespace(type="cpu"), ()).batch(2), len(started)
 
 
 def test_an_undisturbed_batch_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +30,7 @@ def test_a_batch_that_lost_its_core_is_timed_again(monkeypatch: pytest.MonkeyPat
 
 def test_on_a_busy_machine_the_fastest_of_a_few_attempts_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timed(monkeypatch, [9e-3, 5e-3, 6e-3, 7e-3], [1] * 4) == (5e-3, 4)
+
+
+def test_a_long_batch_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert timed(monkeypatch, [1.0], [3]) == (1.0, 1)

@@ -31,8 +31,9 @@ _MESSAGE_CHARACTERS = 300
 _TURN = 2
 """Batches of a turn of interleaved timing; chosen by hand."""
 
-_ATTEMPTS = 4
-"""How often a batch is timed, at most, if other processes take a core meanwhile; chosen by hand."""
+_ATTEMPTS, _SHORT = 4, 0.05
+"""Largest number of times that a disturbed batch is timed, and seconds of a batch that is too long for a disturbance to
+matter, and in which there nearly always is one. Chosen by hand."""
 
 Parameters = Sequence[tuple[Sequence[int], str]]
 """The shape and the dtype of each parameter of a function."""
@@ -103,14 +104,15 @@ class Stopwatch:
         makes an untimed call first, and uses events on a GPU, where a call returns before its kernel ends.
 
         A batch in which another process took a core lasts some milliseconds longer, many times a short kernel's time.
-        On a CPU it is timed again, up to `_ATTEMPTS` times in all, and the fastest time counts."""
+        On a CPU a short one is timed again, up to `_ATTEMPTS` times in all, and the fastest time counts."""
         if self.device.type != "cpu":
             return self._timed(calls, 1)[0]
         fastest = math.inf
         for _ in range(_ATTEMPTS):
             taken = _cores_taken()
-            fastest = min(fastest, self._once(calls))
-            if _cores_taken() == taken:
+            seconds = self._once(calls)
+            fastest = min(fastest, seconds)
+            if _cores_taken() == taken or seconds * calls > _SHORT:
                 break
         return fastest
 
