@@ -1,13 +1,14 @@
-"""Recognize blocks that multiply and sum: their axes, their two operands and what can be vectorized.
+"""Recognize blocks that multiply and sum, or reduce windows: their axes, operands and what can be vectorized.
 
 Input: a block of a TVM schedule. Output: `Contraction`, or None for other blocks. Dense layers, batch matmuls and
-convolutions of every rank, stride, dilation and layout are contractions. Names of operators are not used.
+convolutions of every rank, stride, dilation and layout are contractions. Pooling has the same axes, with one operand.
+Names of operators are not used.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One factor of the product: an element of a tensor.
+    """One factor of the product, or what a window reduces: an element of a tensor.
 
     Attributes:
         read: Position in the block's reads.
@@ -63,17 +64,17 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """output[spatial axes] += left · right.
+    """output[spatial axes] += left · right, or the sum or extremum of the elements of a window.
 
     Attributes:
         axes: All loops of the block, outermost first.
-        operands: The two factors.
+        operands: The two factors, or the one tensor that a window slides over.
         written: For each dimension of the output, the place of the axis that indexes it with stride 1, or None.
         item_bits: Bits of an element of the output.
     """
 
     axes: tuple[Axis, ...]
-    operands: tuple[Operand, Operand]
+    operands: tuple[Operand, ...]
     written: tuple[int | None, ...]
     item_bits: int
 
@@ -90,8 +91,35 @@ class Contraction:
 
 def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
     """Return the contraction that a block computes with one loop for each axis, or None for other blocks."""
+    return _read(schedule, block, _factors)
+
+
+def read_window(schedule: Schedule, block: BlockRef) -> Contraction | None:
+    """Return what a block computes that reduces windows of one tensor, as pooling does, or None for other blocks."""
+    contraction = _read(schedule, block, lambda update: (update.b,))
+    if contraction is None or not any(slides(contraction, axis) for axis in contraction.reduction):
+        return None
+    return contraction
+
+
+def _factors(update: TirExpr) -> tuple[Any, ...]:
+    """Return the factors of a product that is added, or ()."""
+    product = bare(update.b)
+    is_sum = type(update).__name__ == "Add" and type(product).__name__ == "Mul"
+    return (product.a, product.b) if is_sum else ()
+
+
+def _read(schedule: Schedule, block: BlockRef, elements_of: Callable[[Any], tuple[Any, ...]]) -> Contraction | None:
+    """Return the contraction of a block.
+
+    Args:
+        schedule: The schedule.
+        block: The block.
+        elements_of: Returns what is reduced, () for other blocks, from the new value of an output: the sum, maximum or
+            minimum of it and something else.
+    """
     statement = schedule.get(block)
-    loops = schedule.get_loops(block)
+    loops = schedule.get_loops(block)  # once, since each call is an instruction of the trace
     if statement.init is None or type(statement.body).__name__ != "BufferStore" or not loops:
         return None
     if len(loops) != len(statement.iter_vars) or not _plain(schedule, block, loops):
@@ -101,18 +129,18 @@ def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
         Axis(place, v.var, int(schedule.get(loop).extent), _tvm.is_reduction(v))
         for place, (loop, v) in enumerate(zip(loops, statement.iter_vars, strict=True))
     )
-    target, value = statement.body.buffer, statement.body.value
-    if type(value).__name__ != "Add" or not _loads(value.a, target):
+    target, update = statement.body.buffer, statement.body.value
+    if type(update).__name__ not in ("Add", "Max", "Min") or not _loads(update.a, target):
         return None
-    product = bare(value.b)
-    if type(product).__name__ != "Mul":
+    factors = elements_of(update)
+    if not factors:
         return None
     constants = layout_free_parameters(schedule.mod["main"])
     analyzer = _tvm.sym.Analyzer()
     for axis in axes:
         analyzer.bind(axis.variable, _tvm.ir.Range(0, axis.extent))
     operands = []
-    for factor in (bare(product.a), bare(product.b)):
+    for factor in map(bare, factors):
         if type(factor).__name__ != "TensorLoad":
             return None
         reads = [i for i, region in enumerate(statement.reads) if region.source.same_as(factor.source)]
@@ -128,7 +156,7 @@ def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
         next((i for i, v in enumerate(iterators) if not _tvm.uses(_tvm.simplify(index - v), v)), None)
         for index in statement.body.indices
     )
-    return Contraction(axes, (operands[0], operands[1]), written, _tvm.bits(target.dtype))
+    return Contraction(axes, tuple(operands), written, _tvm.bits(target.dtype))
 
 
 def elements(contraction: Contraction, operand: Operand) -> int:
@@ -139,6 +167,16 @@ def elements(contraction: Contraction, operand: Operand) -> int:
     bounds = [analyzer.const_int_bound(index) for index in operand.indices]
     spanned = math.prod(int(bound.max_value) - int(bound.min_value) + 1 for bound in bounds)
     return min(spanned, math.prod(axis.extent for axis in contraction.axes if axis.place in operand.axes))
+
+
+def slides(contraction: Contraction, axis: Axis) -> bool:
+    """Return whether an index combines the axis with one of the other kind, so that a window slides along it."""
+    others = [a for a in contraction.axes if a.reduced != axis.reduced]
+    indices = [index for operand in contraction.operands for index in operand.indices]
+    return any(
+        _tvm.uses(index, axis.variable) and any(_tvm.uses(index, other.variable) for other in others)
+        for index in indices
+    )
 
 
 def without_groups(schedule: Schedule, block: BlockRef) -> None:

@@ -26,6 +26,7 @@ from felixlike.spaces.cpu.register_tile import register_tiles
 from felixlike.spaces.cpu.rows import row_by_row
 from felixlike.spaces.cpu.tile_cases import case_by_case
 from felixlike.spaces.cpu.transposed_copies import transposed_copies
+from felixlike.spaces.cpu.window_tile import window_tiles
 from felixlike.spaces.gpu.flat_threads import flat_threads
 from felixlike.spaces.gpu.row_threads import row_threads
 from felixlike.spaces.gpu.thread_bounds import fits_registers
@@ -217,6 +218,11 @@ _CPU_RULES = (
     ),
     # The rule decomposes reductions itself, except under a predicate, where TVM cannot.
     _whole(row_by_row),
+    Rule(
+        window_tiles.__name__,
+        window_tiles,
+        ("DisallowDynamicLoop", "RewriteReductionBlock", KEEPS_TO_BOUNDS),
+    ),
     _whole(case_by_case),
     _whole(transposed_copies),
     _whole(flat),

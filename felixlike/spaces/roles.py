@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from felixlike import _tvm
 from felixlike.hardware import Device, estimate
 from felixlike.hardware.vectors import widths
-from felixlike.spaces.contraction import Axis, Contraction, Operand
+from felixlike.spaces.contraction import Axis, Contraction, Operand, slides
 from felixlike.spaces.padding import whole_vectors
 
 _REUSES = 16
@@ -118,13 +117,3 @@ def _wants_panel(contraction: Contraction, operand: Operand, rows: Axis | None, 
     sliding = any(slides(contraction, axis) for axis in contraction.spatial if axis.place in operand.axes)
     used_again = rows is not None and rows.extent >= _REUSES
     return not operand.constant and not sliding and (strided or operand.copied or used_again)
-
-
-def slides(contraction: Contraction, axis: Axis) -> bool:
-    """Return whether an index combines the axis with one of the other kind, so that a window slides along it."""
-    others = [a for a in contraction.axes if a.reduced != axis.reduced]
-    indices = [index for operand in contraction.operands for index in operand.indices]
-    return any(
-        _tvm.uses(index, axis.variable) and any(_tvm.uses(index, other.variable) for other in others)
-        for index in indices
-    )

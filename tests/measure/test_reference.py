@@ -61,6 +61,7 @@ def test_integers_and_shapes_are_unchanged() -> None:
     assert str(module["main"].params[0].dtype) == "float32"  # the original is untouched
 
 
+@pytest.mark.parametrize("strided", [1, 2**16])
 @pytest.mark.parametrize(
     "name",
     [
@@ -75,9 +76,9 @@ def test_integers_and_shapes_are_unchanged() -> None:
         "sum_all",
     ],
 )
-def test_the_order_of_loops_does_not_change_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_loops_does_not_change_sums(name: str, strided: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The terms of each output are added in the same order, so the outputs are bit-identical."""
-    monkeypatch.setattr(reference, "_SIZES", replace(reference._SIZES, reordered=1))
+    monkeypatch.setattr(reference, "_SIZES", replace(reference._SIZES, reordered=1, strided=strided))
     module = double_precision(
         _tvm.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
     )
@@ -92,10 +93,17 @@ def test_the_order_of_loops_does_not_change_sums(name: str, monkeypatch: pytest.
 
 
 def test_large_products_are_tiled_with_columns_innermost() -> None:
-    module = double_precision(_tvm.IRModule({"main": OPERATORS["dense_bias_relu"]()}))
-    assert "for k_0, i, k_1, j_1 in T.grid(12, 128, 64, 512):" in in_quick_order(module).script()
+    x, w = te.placeholder((128, 768), name="x"), te.placeholder((768, 3072), name="w")
+    module = double_precision(_tvm.IRModule({"main": te.create_prim_func([x, w, topi.nn.matmul(x, w)])}))
+    assert "for k_0, i0, k_1, i1_1 in T.grid(12, 128, 64, 512):" in in_quick_order(module).script()
     small = _tvm.IRModule({"main": matmul(64)})
     assert in_quick_order(small).script() == small.script()
+
+
+def test_columns_that_are_not_contiguous_are_outermost() -> None:
+    x, w = te.placeholder((128, 768), name="x"), te.placeholder((3072, 768), name="w")
+    module = double_precision(_tvm.IRModule({"main": te.create_prim_func([x, w, topi.nn.dense(x, w)])}))
+    assert "for i1, i0, k in T.grid(3072, 128, 768):" in in_quick_order(module).script()
 
 
 SM_90 = resolve_target("sm_90")

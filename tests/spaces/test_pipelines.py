@@ -36,6 +36,7 @@ def test_a_pipeline_has_the_entries_of_the_tables() -> None:
         "query_tiles",
         "register_tiles",
         "row_by_row",
+        "window_tiles",
         "case_by_case",
         "transposed_copies",
         "flat",

@@ -11,6 +11,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._util.spent import on
+from felixlike.spaces.stages import Stage, stages_of
 
 _NARROW = frozenset(["float16", "bfloat16", "float32"])
 
@@ -35,6 +36,7 @@ class Sizes:
 
     Attributes:
         reordered: Iterations of a block from which its loops are reordered.
+        strided: Fewest elements of a buffer whose elements should be read in the order in which they lie in memory.
         columns: Most columns of a tile of a matrix product, so that reused data stays in L2.
         terms: Most terms of a tile of a matrix product, for the same reason.
         on_gpu: Fewest iterations of a function that runs on a GPU. They take a CPU longer than the start of a GPU's
@@ -43,6 +45,7 @@ class Sizes:
     """
 
     reordered: int = 2**22
+    strided: int = 2**16
     columns: int = 512
     terms: int = 64
     on_gpu: int = 2**26
@@ -83,8 +86,10 @@ def in_quick_order(module: Any) -> Any:
     """Return the IRModule with the loops of its large sums reordered for the CPU.
 
     The output's last dimension becomes the innermost loop, so that memory is read contiguously and loops are
-    vectorized. A product of large matrices takes minutes otherwise. Only TVM's `reorder`, `split` and
-    `decompose_reduction` are used; blocks on which they fail do not change."""
+    vectorized. A product of large matrices takes minutes otherwise. If a large buffer is not contiguous along that
+    dimension, as weights of convolutions are not, it becomes the outermost loop instead, so that each part of the
+    buffer is read once. Only TVM's `reorder`, `split` and `decompose_reduction` are used; blocks on which they fail do
+    not change."""
     schedule = _tvm.Schedule(module)
     whole = module["main"].body.block  # named "root", except in operators such as sorting and scans
     for block in schedule.get_child_blocks(schedule.get_sblock(whole.name_hint)):
@@ -100,7 +105,7 @@ def in_quick_order(module: Any) -> Any:
 
 
 def _reorder(schedule: Any, block: Any) -> None:
-    """Move the last spatial loop of a large reduction inside its sums; tile a product of matrices."""
+    """Order the loops of a large reduction; tile a product of matrices."""
     definition, loops = schedule.get(block), schedule.get_loops(block)
     kinds = [int(iterator.iter_type) for iterator in definition.iter_vars]
     sizes = [int(iterator.dom.extent) for iterator in definition.iter_vars]
@@ -113,6 +118,10 @@ def _reorder(schedule: Any, block: Any) -> None:
         return
     last, columns = spatial.pop(position)
     outer = [loop for loop, _ in spatial]
+    stage = next(stage for stage in stages_of(schedule) if stage.name == definition.name_hint)
+    if _longest_step(stage, definition.iter_vars[loops.index(last)].var) > 1:
+        schedule.reorder(last, *outer)
+        return
     terms = sizes[kinds.index(2)]
     if len(sums) == 1 and terms > _SIZES.terms and len(outer) <= 2:
         column_tile, column = schedule.split(last, [None, _divisor(columns, _SIZES.columns)])
@@ -123,6 +132,12 @@ def _reorder(schedule: Any, block: Any) -> None:
     else:
         schedule.reorder(*outer, *sums, last)
         schedule.decompose_reduction(block, sums[0])
+
+
+def _longest_step(stage: Stage, variable: Any) -> int:
+    """Return the longest step in large buffers that are read, in elements, from a variable's value to the next."""
+    large = [access for access in stage.reads if math.prod(int(n) for n in access[0].shape) >= _SIZES.strided]
+    return max((abs(stage.step(access, variable)) for access in large), default=0)
 
 
 def _divisor(number: int, most: int) -> int:

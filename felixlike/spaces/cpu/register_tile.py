@@ -37,11 +37,19 @@ from felixlike.codegen.padding import padded
 from felixlike.hardware import BFLOAT16, Device, Form
 from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.blocks import copy_operand, costs, in_step, realize_of
-from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups, without_points
+from felixlike.spaces.contraction import (
+    Axis,
+    Contraction,
+    Operand,
+    read_contraction,
+    slides,
+    without_groups,
+    without_points,
+)
 from felixlike.spaces.cpu import bfloat16_pairs, narrow_weights
 from felixlike.spaces.cpu.register_bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled
-from felixlike.spaces.roles import Roles, choose_roles, slides
+from felixlike.spaces.roles import Roles, choose_roles
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
 
 _LONGEST_BLOCK = 128
@@ -212,7 +220,7 @@ def _tile(
     window = [] if roles.window is None else _factors(schedule, loops[roles.window.place], 2, roles.window.extent)
     taken = (roles.vector, roles.rows, roles.window)
     batch = [loops[a.place] for a in contraction.spatial if a not in taken]
-    taps = _taps(contraction, roles)
+    taps = taps_of(contraction, roles)
     outer_taps, inner_tap = [loops[a.place] for a in taps[:-1]], [loops[a.place] for a in taps[-1:]]
     summed = [] if roles.summed is None else [loops[roles.summed.place]]
     pair = []
@@ -283,7 +291,7 @@ def _copy_to_round(schedule: Schedule, block: BlockRef, operand: Operand, copies
     return copy_operand(schedule, block, operand.read, "global", last)
 
 
-def _taps(contraction: Contraction, roles: Roles) -> list[Axis]:
+def taps_of(contraction: Contraction, roles: Roles) -> list[Axis]:
     """Return the axes of windows: those of one step first, the one that slides along the rows last, to be unrolled."""
     rows = [] if roles.rows is None else [roles.rows.variable]
     indices = [i for o in contraction.operands for i in o.indices if any(_tvm.uses(i, row) for row in rows)]

@@ -65,7 +65,7 @@ def row_by_row(sch: Schedule, lanes: int) -> list[Schedule]:
         lanes: Elements of a vector, a power of two.
     """
     schedules: list[Any] = []
-    if not in_plain_nests(sch):
+    if not in_plain_nests(sch) or not any(stage.reduced for stage in stages_of(sch)):
         return schedules
     for accumulators in _ACCUMULATORS:
         try:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.spaces.contraction import Axis, Contraction, Operand
+from felixlike.spaces.contraction import Axis, Contraction, Operand, slides
 from felixlike.spaces.gpu.thread_bounds import WARP
-from felixlike.spaces.roles import slides
 
 LANES = 4
 """float32 elements of the longest vector that is loaded at once."""
@@ -107,7 +106,7 @@ class ThreadAxes:
         return math.prod(axis.extent // self.lanes(axis) for axis in self.contraction.spatial)
 
     @property
-    def _operands(self) -> tuple[Operand, Operand]:
+    def _operands(self) -> tuple[Operand, ...]:
         """Return the two factors."""
         return self.contraction.operands
 

@@ -186,7 +186,8 @@ def warp_axes(contraction: Contraction, precision: str) -> WarpAxes | None:
 
 def _chosen(contraction: Contraction) -> tuple[list[Axis], list[Axis], Axis] | None:
     """Return the axes that may be rows, those that may be columns, the best last, and the axis reduced in steps."""
-    left, right = (_alone(contraction, *pair) for pair in _both_ways(contraction.operands))
+    first, second = contraction.operands
+    left, right = _alone(contraction, first, second), _alone(contraction, second, first)
     last = contraction.written[-1]
     if any(axis.place == last for axis in left):
         left, right = right, left
@@ -195,11 +196,6 @@ def _chosen(contraction: Contraction) -> tuple[list[Axis], list[Axis], Axis] | N
     if steps is None or steps.extent < STEP or not _enough(left) or not _enough(right):
         return None
     return left, right, steps
-
-
-def _both_ways(operands: tuple[Operand, Operand]) -> tuple[tuple[Operand, Operand], tuple[Operand, Operand]]:
-    """Return the operands in both orders."""
-    return operands, (operands[1], operands[0])
 
 
 def _alone(contraction: Contraction, operand: Operand, other: Operand) -> list[Axis]:
