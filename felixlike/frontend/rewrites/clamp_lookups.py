@@ -91,6 +91,7 @@ def _slice(x: Any, source: Any, start: Any, end: Any, step: Any, axis: int) -> A
         i = place[axis]
         inside = tirx.all(i >= start, i < end, tirx.floormod(i - start, step) == 0)
         row = tirx.max(tirx.min(tirx.floordiv(i - start, step), last), 0)
-        return tirx.Select(inside, source(*place[:axis], row, *place[axis + 1 :]), x(*place))
+        # In a Select, TVM would remove the limits of `row`, which the condition implies, and yet read both sides.
+        return tirx.if_then_else(inside, source(*place[:axis], row, *place[axis + 1 :]), x(*place))
 
     return _tvm.te.compute(x.shape, element, name="slice_scatter")
