@@ -165,10 +165,10 @@ class Builder:
                 return trial
             elapsed = 0.0
             try:
-                trial.send_next(request)
                 answer = yield from self._timely(trial, self.limits.build_seconds)
                 trial.build_seconds = answer["elapsed"]
                 if answer["status"] is Status.OK:
+                    trial.send(request)
                     answer = yield from self._timely(trial, self.limits.run_seconds)
                     elapsed = answer["elapsed"]
                 if answer["status"] is Status.OK and self._objects is not None:
@@ -206,9 +206,9 @@ class Builder:
         while True:
             trial = self.build(0, module, memory, target=target)
             try:
-                trial.send_next(request)
                 answer = yield from self._timely(trial, seconds)
                 if answer["status"] is Status.OK:
+                    trial.send(request)
                     answer = yield from self._timely(trial, seconds)
             finally:
                 self.processes.end(trial)

@@ -23,8 +23,6 @@ _NEARLY_ALL = 0.8
 """Share of the memory limit from which a crash counts as OUT_OF_MEMORY; chosen by hand."""
 _MOST_ANSWER_BYTES = 2**24
 """Largest size of an answer, bytes, so that a compromised process cannot fill this one's memory; chosen by hand."""
-_MOST_WAITING_BYTES = 2**15
-"""Largest size of a request that waits to be read, bytes: a small part of the buffer of a socket."""
 _LOST = "its fork server died"
 
 
@@ -45,9 +43,6 @@ class Trial:
         self.generation = server.generation
         """Generation of its fork server."""
         self._ended = False
-        self._following: Message | None = None
-        """The request after the current one, see `send_next`."""
-        self._has_sent_following = False
         self.step = ""
         """What the process does for the current request: a step of `spent`."""
         self.send(request)
@@ -99,11 +94,6 @@ class Trial:
         try:
             message = _checked(messages.receive(self.channel, most=_MOST_ANSWER_BYTES))
             spent.worked(self.step, self.elapsed, min(float(message.get("timed", 0.0)), self.elapsed))
-            following, self._following = self._following, None
-            if following is not None and message["status"] is Status.OK:
-                self._begin(following)
-                if not self._has_sent_following:
-                    self._send(following)
             return message
         except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return self._crash()
@@ -126,27 +116,9 @@ class Trial:
 
     def send(self, request: Message) -> None:
         """Send a request without waiting for its answer."""
-        self._begin(request)
-        self._send(request)
-
-    def send_next(self, request: Message) -> None:
-        """Send a request before the answer to the current one, so that the process does not wait in between.
-
-        The request counts as the current one once that answer is read. If it is a failure, there is no other answer. A
-        long request is sent only then, since the process does not read it before.
-        """
-        self._following, self._has_sent_following = request, len(str(request)) <= _MOST_WAITING_BYTES
-        if self._has_sent_following:
-            self._send(request)
-
-    def _begin(self, request: Message) -> None:
-        """Count a request as the current one from now on."""
         self._started = time.monotonic()
         turn = spent.TIMING if "calls" in request else spent.CHECKING
         self.step = spent.BUILDING if "module" in request else turn
-
-    def _send(self, request: Message) -> None:
-        """Send a request."""
         with contextlib.suppress(OSError):  # a dead process is detected when its answer is read
             messages.send(self.channel, request)
 
