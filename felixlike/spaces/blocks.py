@@ -53,6 +53,12 @@ def loads_of(root: Node, buffer: Buffer) -> list[Any]:
     return [load for load in _tvm.found(root, _tvm.ir.TensorLoad) if load.source.same_as(buffer)]
 
 
+def sampled(schedule: Schedule, loop: LoopRef, parts: int, most: int) -> list[Any]:
+    """Split a loop into sampled factors, the innermost of at most `most`."""
+    factors = schedule.sample_perfect_tile(loop, n=parts, max_innermost_factor=most)
+    return list(schedule.split(loop, factors))
+
+
 def copy_operand(schedule: Schedule, block: BlockRef, read: int, scope: str, last: BlockRef) -> Any:
     """Copy what a block reads into a new buffer, and return the block that copies it.
 

@@ -187,16 +187,21 @@ class Rule:
 
 
 def _whole(rule: Callable[[Any, int], list[Any]], postprocessors: tuple[str, ...] = ("DisallowDynamicLoop",)) -> Rule:
-    """Wrap a rule for whole functions: it runs on the root block, which MetaSchedule visits first.
+    """Wrap a rule for whole functions that takes the schedule and the number of elements of a vector."""
 
-    `rule` takes the schedule and the number of elements of a vector.
-    """
+    def apply(schedule: Any, device: Device) -> list[Any]:
+        return rule(schedule, device.unit.lanes(item_bits(schedule)))
+
+    return _on_root(rule.__name__, apply, postprocessors)
+
+
+def _on_root(name: str, rule: Callable[[Any, Device], list[Any]], postprocessors: tuple[str, ...]) -> Rule:
+    """Wrap a rule that takes the schedule of a whole function: it runs on the root block, which comes first."""
 
     def apply(schedule: Any, block: Any, device: Device) -> list[Any]:
-        is_root = schedule.get_sref(block).parent is None
-        return rule(schedule, device.unit.lanes(item_bits(schedule))) if is_root else []
+        return rule(schedule, device) if schedule.get_sref(block).parent is None else []
 
-    return Rule(rule.__name__, apply, postprocessors)
+    return Rule(name, apply, postprocessors)
 
 
 _CPU_RULES = (
@@ -218,11 +223,7 @@ _CPU_RULES = (
     ),
     # The rule decomposes reductions itself, except under a predicate, where TVM cannot.
     _whole(row_by_row),
-    Rule(
-        window_tiles.__name__,
-        window_tiles,
-        ("DisallowDynamicLoop", "RewriteReductionBlock", KEEPS_TO_BOUNDS),
-    ),
+    _on_root(window_tiles.__name__, window_tiles, ("DisallowDynamicLoop", "RewriteReductionBlock", KEEPS_TO_BOUNDS)),
     _whole(case_by_case),
     _whole(transposed_copies),
     _whole(flat),

@@ -66,6 +66,7 @@ _CASES: dict[str, Callable[[], Any]] = {
     "odd sizes": lambda: _pool((2, 15, 13, 24)),
     "vectors of four": lambda: _pool((1, 9, 9, 12)),
     "one column": lambda: _pool((1, 9, 3, 16), padding=0),
+    "one line": lambda: _pool((1, 1, 30, 16)),
     "ceil mode": lambda: _pool((1, 14, 14, 16), padding=0, ceil=True),
     "dilation": lambda: _pool((1, 12, 12, 16), stride=1, dilation=2),
     "large window": lambda: _pool((1, 12, 12, 16), kernel=9, stride=1, padding=4),
@@ -79,8 +80,7 @@ _CASES: dict[str, Callable[[], Any]] = {
 
 
 def _scheduled(module: Any) -> list[Any]:
-    schedule = _tvm.Schedule(module)
-    return window_tiles(schedule, schedule.get_sblock("root"), target_device(_AVX512))
+    return window_tiles(_tvm.Schedule(module), target_device(_AVX512))
 
 
 @pytest.mark.parametrize("name", _CASES)
@@ -119,6 +119,17 @@ def _sketch(name: str) -> Sketch:
 
 
 _SYMBOLIC = ("stride 2", "mean", "mean without padding", "channels first", "epilogue")
+
+
+def test_cores_share_the_rows_of_a_single_line() -> None:
+    sketch = _sketch("one line")
+    extents = [
+        int(loop.extent)
+        for point in sketch.sample(8, seed=3).tolist()
+        for loop in _tvm.found(sketch.schedule(point).mod["main"].body, _tvm.tirx.For)
+        if loop.kind == _tvm.tirx.ForKind.PARALLEL
+    ]
+    assert max(extents) > 1
 
 
 def test_program(golden: Callable[[str, str], None]) -> None:

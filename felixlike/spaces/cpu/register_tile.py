@@ -31,12 +31,12 @@ from dataclasses import replace
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._tvm.typing import BlockRef, LoopRef, Schedule, TirExpr
+from felixlike._tvm.typing import BlockRef, Schedule, TirExpr
 from felixlike.codegen.annotations import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
 from felixlike.hardware import BFLOAT16, Device, Form
 from felixlike.hardware.vectors import TILE, widths
-from felixlike.spaces.blocks import copy_operand, costs, in_step, realize_of
+from felixlike.spaces.blocks import copy_operand, costs, in_step, realize_of, sampled
 from felixlike.spaces.contraction import (
     Axis,
     Contraction,
@@ -213,11 +213,11 @@ def _tile(
     loops = schedule.get_loops(block)
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
     extents = _extents(contraction, roles)
-    v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, extents.most_vectors)
+    v_parallel, v_outer, v_tile = sampled(schedule, vectors, 3, extents.most_vectors)
     sliding = roles.window is not None and slides(contraction, roles.window)
     shared_rows = sliding or (panel is not None and _enough_without_rows(extents, device))
-    rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - shared_rows, TILE.rows)
-    window = [] if roles.window is None else _factors(schedule, loops[roles.window.place], 2, roles.window.extent)
+    rows = [] if roles.rows is None else sampled(schedule, loops[roles.rows.place], 3 - shared_rows, TILE.rows)
+    window = [] if roles.window is None else sampled(schedule, loops[roles.window.place], 2, roles.window.extent)
     taken = (roles.vector, roles.rows, roles.window)
     batch = [loops[a.place] for a in contraction.spatial if a not in taken]
     taps = taps_of(contraction, roles)
@@ -344,12 +344,6 @@ def _steps_of_block(extent: int) -> int:
 def _enough_without_rows(extents: Extents, device: Device) -> bool:
     """Return whether there are enough parallel iterations if all rows share one panel."""
     return extents.others * extents.vectors >= 2 * TILE.vectors * device.cores
-
-
-def _factors(schedule: Schedule, loop: LoopRef, parts: int, most: int) -> list[Any]:
-    """Split a loop into sampled factors, the innermost of at most `most`."""
-    factors = schedule.sample_perfect_tile(loop, n=parts, max_innermost_factor=most)
-    return list(schedule.split(loop, factors))
 
 
 def _extents(contraction: Contraction, roles: Roles) -> Extents:

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from felixlike._tvm.typing import LoopRef, Schedule
+from felixlike._tvm.typing import Schedule
 from felixlike.hardware import Device
 from felixlike.hardware.vectors import TILE
-from felixlike.spaces.blocks import blocks_of, in_step
+from felixlike.spaces.blocks import blocks_of, in_step, sampled
 from felixlike.spaces.contraction import Contraction, read_window
 from felixlike.spaces.cpu.register_bounds import Bounds, note_bounds
 from felixlike.spaces.cpu.register_tile import taps_of, vectorize
@@ -26,18 +26,15 @@ from felixlike.spaces.roles import Roles, choose_roles
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
 
 
-def window_tiles(schedule: Schedule, block: Any, device: Device) -> list[Schedule]:
+def window_tiles(schedule: Schedule, device: Device) -> list[Schedule]:
     """Return the schedule, changed, with the windows of its one reduction in tiles, or [] if the rule does not apply.
 
-    The rule runs on the root block, since MetaSchedule applies no rule to blocks with the annotation of topi's pooling.
+    It is a rule for whole functions, since MetaSchedule applies none to blocks with the annotation of topi's pooling.
 
     Args:
         schedule: The schedule of a whole unscheduled function.
-        block: The block that is visited.
         device: The device that the tiles are for.
     """
-    if schedule.get_sref(block).parent is not None:
-        return []
     for reduction in blocks_of(schedule):
         contraction = read_window(schedule, reduction)
         roles = None if contraction is None else choose_roles(contraction, device)
@@ -69,13 +66,13 @@ def _tile(
     *outer_taps, inner_tap = [loops[axis.place] for axis in taps]
     summed = [] if roles.summed is None else [loops[roles.summed.place]]
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
-    lines = [] if roles.window is None else _split(schedule, loops[roles.window.place], roles.window.extent)
-    rows = [] if roles.rows is None else _split(schedule, loops[roles.rows.place], TILE.rows)
-    vectors_outer, vectors_tile = _split(schedule, vectors, TILE.vectors)
-    within = [*lines[1:], *rows[:1], vectors_outer]
-    tile = [*rows[1:], vectors_tile, lane]
-    schedule.reorder(*others, *lines[:1], *within, *outer_taps, *summed, inner_tap, *tile)
-    outermost = [*others, *lines[:1]]
+    lines = [] if roles.window is None else sampled(schedule, loops[roles.window.place], 2, roles.window.extent)
+    rows = [] if roles.rows is None else sampled(schedule, loops[roles.rows.place], 2 if lines else 3, TILE.rows)
+    vectors_outer, vectors_tile = sampled(schedule, vectors, 2, TILE.vectors)
+    outermost = [*others, *lines[:1], *rows[:-2]]  # cores share the rows of a single line
+    within = [*lines[1:], *rows[-2:-1], vectors_outer]
+    tile = [*rows[-1:], vectors_tile, lane]
+    schedule.reorder(*outermost, *within, *outer_taps, *summed, inner_tap, *tile)
     shared = schedule.fuse(*outermost) if outermost else schedule.add_unit_loop(within[0])
     schedule.reverse_compute_at(last, vectors_outer, preserve_unit_loops=True)
     for copy in surroundings.copies:
@@ -91,8 +88,3 @@ def _tile(
     note_bounds(schedule, block, Bounds(1, registers // 2, registers, cores=1))
     if in_step(schedule, last, block):
         vectorize(schedule, last, 1, roles.lanes)
-
-
-def _split(schedule: Schedule, loop: LoopRef, most: int) -> list[Any]:
-    """Split a loop into two sampled factors, the inner one of at most `most`."""
-    return list(schedule.split(loop, schedule.sample_perfect_tile(loop, n=2, max_innermost_factor=most)))

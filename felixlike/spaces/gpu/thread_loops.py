@@ -56,9 +56,3 @@ def overlap(schedule: Schedule, loop: LoopRef, stages: int) -> None:
     schedule.annotate(loop, "software_pipeline_order", [0, 1, 2])
     schedule.annotate(loop, "software_pipeline_async_stages", [0])
     Asynchronous().put(schedule, loop)
-
-
-def sampled(schedule: Schedule, loop: LoopRef, parts: int, most: int) -> list[Any]:
-    """Split a loop into sampled factors, the innermost of at most `most`."""
-    factors = schedule.sample_perfect_tile(loop, n=parts, max_innermost_factor=most)
-    return list(schedule.split(loop, factors))

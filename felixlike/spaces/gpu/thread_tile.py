@@ -30,12 +30,12 @@ from felixlike._tvm.typing import BlockRef, Buffer, LoopRef, Schedule
 from felixlike.codegen.annotations import TensorCores
 from felixlike.hardware import FLOAT32, Device
 from felixlike.hardware.occupancy import version_of
-from felixlike.spaces.blocks import copy_operand, in_step_on_gpus
+from felixlike.spaces.blocks import copy_operand, in_step_on_gpus, sampled
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups, without_points
 from felixlike.spaces.gpu.packed_operands import pack_operands
 from felixlike.spaces.gpu.thread_axes import LANES, ThreadAxes, moved_last, multiple_of, thread_axes
 from felixlike.spaces.gpu.thread_bounds import WARP, ThreadBounds, note_thread_bounds, note_threads
-from felixlike.spaces.gpu.thread_loops import Loops, bind, overlap, sampled
+from felixlike.spaces.gpu.thread_loops import Loops, bind, overlap
 from felixlike.spaces.gpu.warp_tile import WarpAxes, align_for_warps, split_for_warps, warp_axes, warp_multiples
 from felixlike.spaces.padding import is_plain
 from felixlike.spaces.surroundings import settle_surroundings

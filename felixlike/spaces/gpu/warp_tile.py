@@ -26,10 +26,11 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, LoopRef, Schedule
 from felixlike.hardware import PRECISIONS
+from felixlike.spaces.blocks import sampled
 from felixlike.spaces.contraction import Axis, Contraction, Operand
 from felixlike.spaces.gpu.thread_axes import LANES, ThreadAxes, widest
 from felixlike.spaces.gpu.thread_bounds import WARP
-from felixlike.spaces.gpu.thread_loops import Loops, sampled
+from felixlike.spaces.gpu.thread_loops import Loops
 
 STEP = 16
 """Reduction steps of each instruction of float16 or bfloat16. Two instructions of TF32 do as many."""
