@@ -34,6 +34,7 @@ from felixlike.codegen.annotations import (
 )
 from felixlike.codegen.pair_functions import with_pair_functions
 from felixlike.codegen.passes import (
+    choose_lazily,
     copies_in_vectors,
     first_and_last,
     from_infinity,
@@ -124,6 +125,7 @@ def _of(run: Callable[[Module], Module], mark: type[LoopAnnotation], **others: A
 
 
 CPU_PASSES = (
+    Pass(choose_lazily, needs=(Invariant.BLOCKS,)),
     Pass(keep_rounding),
     Pass(from_infinity, needs=(Invariant.EXTREMES,)),
     _of(skip_hidden_keys, Keys, needs=(Invariant.BLOCKS,), ends=(Invariant.BLOCKS,)),
@@ -160,6 +162,7 @@ CPU_PASSES = (
 
 
 GPU_PASSES = (
+    Pass(choose_lazily, needs=(Invariant.BLOCKS,)),
     Pass(keep_rounding),
     Pass(only_marked_are_asynchronous, marks=(Asynchronous,)),
     _of(tensor_cores, TensorCores, needs=(Invariant.DIMENSIONS,)),

@@ -232,6 +232,15 @@ def write_out_halves() -> Any:
     return _elements(lambda x: x.astype("float32"), dtype="bfloat16")
 
 
+def choose_lazily() -> Any:
+    """A row that is continued with zeros."""
+    (x,), zero = _inputs(x=(40,)), _tvm.tirx.const(0, "float32")
+    padded = _tvm.te.compute((64,), lambda i: _tvm.tirx.Select(i < 40, x[_tvm.te.min(i, 39)], zero), name="y")
+    schedule = _schedule(x, padded)
+    schedule.vectorize(schedule.get_loops(schedule.get_sblock("y"))[0])
+    return schedule
+
+
 def keep_nan() -> Any:
     """The larger of two elements."""
     x, z = _inputs(x=(8,), z=(8,))
@@ -310,6 +319,7 @@ def unaligned_parameters() -> Any:
 MINIMAL: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
+        choose_lazily,
         keep_rounding,
         from_infinity,
         skip_hidden_keys,

@@ -1,6 +1,7 @@
 """Passes over scheduled functions, one in each file. `codegen/pipeline.py` has their order."""
 
 from felixlike.codegen.passes.asynchronous import asynchronous_copies, only_marked_are_asynchronous
+from felixlike.codegen.passes.choose_lazily import choose_lazily
 from felixlike.codegen.passes.convert_bfloat16 import write_out_halves
 from felixlike.codegen.passes.multiply_pairs import multiply_pairs
 from felixlike.codegen.passes.peel_reduction_blocks import first_and_last
@@ -25,6 +26,7 @@ from felixlike.codegen.passes.vectorize_tail import peel_tails
 __all__ = [
     "FUNCTIONS",
     "asynchronous_copies",
+    "choose_lazily",
     "copies_in_vectors",
     "first_and_last",
     "from_infinity",
