@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/installed
+# Bytecode for the many processes that start, where the environment asks Python not to write it.
+BYTECODE := $(BIN)/python -m compileall -q felixlike
 # Processes that test side by side; each needs about 2 GB.
 JOBS ?= 2
 # What test-versions tests: the Python, the packages in pip's words, and the tests that depend on them most.
@@ -17,9 +19,11 @@ help: ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 15
 
 demo: $(STAMP) ## optimize ResNet-18 in two minutes and compare it with PyTorch
+	@$(BYTECODE)
 	$(BIN)/python -m benchmarks.demo
 
 test: $(STAMP) ## pass the tests; the slowest are listed at the end
+	@$(BYTECODE)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --durations 15
 
 test-versions: ## pass a part of the tests with the newest packages: make test-versions OTHER_PYTHON=python3.14

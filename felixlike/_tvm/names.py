@@ -12,13 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from felixlike._tvm.loading import quickly
 from felixlike._util import supported
 from felixlike._util.interrupts import Terminated
 from felixlike.errors import CompilationFailed, MissingCompiler
 
 supported.check()
 
-import tvm as tvm  # noqa: E402
+with quickly():
+    import tvm as tvm
+
 import tvm.s_tir.schedule._type_checker as type_checker  # noqa: E402
 import tvm_ffi as tvm_ffi  # noqa: E402
 from tvm import IRModule as IRModule  # noqa: E402

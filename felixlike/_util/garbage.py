@@ -17,6 +17,8 @@ _lock = threading.Lock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _steps = 0
 """Number of steps that are running, in all threads."""
+_set_aside = 0
+"""Number of steps that have set objects aside, in all threads; 0 if the caller had done so before."""
 _was_enabled = False
 """Whether collection was enabled before the first of them."""
 
@@ -40,3 +42,26 @@ def collecting_later() -> Iterator[None]:
             _steps -= 1
             if not _steps and _was_enabled:
                 gc.enable()
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Leave all objects that exist now out of automatic collections during a step; also a decorator.
+
+    For steps that last longer, in which collections must go on. Afterwards the objects take part again. Nothing is
+    changed if the caller has set objects aside (`gc.freeze`).
+    """
+    global _set_aside
+    with _lock:
+        ours = bool(_set_aside) or not gc.get_freeze_count()
+        if ours:
+            gc.freeze()
+            _set_aside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            if ours:
+                _set_aside -= 1
+                if not _set_aside:
+                    gc.unfreeze()

@@ -309,6 +309,31 @@ def keep_error_checks() -> None:
     torch.fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
 
 
+@contextmanager
+def operators_found_once() -> Iterator[None]:
+    """Look up PyTorch's composite operators once inside the context, while a program is decomposed.
+
+    PyTorch does so twice for each namespace of operators, since libraries may add operators at any time. That takes
+    half a second.
+    """
+    from torch._export import utils
+
+    look_up = utils._materialize_cpp_cia_ops
+    found = False
+
+    def once() -> None:
+        nonlocal found
+        if not found:
+            look_up()
+            found = True
+
+    utils._materialize_cpp_cia_ops = once
+    try:
+        yield
+    finally:
+        utils._materialize_cpp_cia_ops = look_up
+
+
 def lstm_has_wrong_states() -> bool:
     """Return whether this PyTorch decomposes aten.lstm into states of a wrong shape, as it does before 2.13."""
     import torch

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from felixlike import costmodel, records, runtime
 from felixlike._util.deadline import Deadline
+from felixlike._util.garbage import set_aside
 from felixlike._util.interrupts import Interrupts, joined
 from felixlike._util.spent import Spent, clock, on, on_task
 from felixlike.codegen import KernelObject
@@ -124,7 +125,8 @@ def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> R
                 imported = import_model(model, shapes, config.target, example_inputs=example_inputs)
             budget.with_default(len(imported.tasks), config.effort)
             log.write("start", **start_event(imported.name, imported.tasks, budget, config))
-            chosen = run.chosen(imported.tasks, pool)
+            with set_aside():
+                chosen = run.chosen(imported.tasks, pool)
         session = chosen.session
         compiled = partial(runtime.compile_model, imported)
         if entry is not None:

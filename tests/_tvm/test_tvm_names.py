@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import re
 import signal
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -60,3 +62,29 @@ def test_every_name_exists() -> None:
 def test_a_missing_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"module 'felixlike._tvm' has no attribute 'TensorIntrin'"):
         _ = _tvm.TensorIntrin  # type: ignore[attr-defined]
+
+
+_IMPORTED = """
+import sys
+{first}
+import tvm
+from tvm.ir import Op
+for name in sorted(map(str, Op.list_op_names())):
+    print(name, Op.get(name).get_attr("TScriptPrinterName"))
+for module in sorted(name for name in sys.modules if name.startswith("tvm.") and name.endswith("_ffi_api")):
+    if "disco" not in module:
+        print(module, *sorted(vars(sys.modules[module])))
+import tvm.runtime.disco
+print(tvm.runtime.disco.Session)
+"""
+
+
+def test_tvm_is_imported_as_it_imports_itself() -> None:
+    firsts = ("", "from felixlike._tvm import names")
+    texts = [
+        subprocess.run([sys.executable, "-c", _IMPORTED.format(first=f)], capture_output=True, text=True, check=True)
+        for f in firsts
+    ]
+    plain, quick = (text.stdout.splitlines() for text in texts)
+    assert len(plain) > 1000
+    assert set(plain) == set(quick)

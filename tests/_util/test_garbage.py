@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
-from felixlike._util.garbage import collecting_later
+from felixlike._util.garbage import collecting_later, set_aside
 from felixlike.errors import InvalidModel
 from felixlike.frontend import import_model
 
@@ -57,3 +59,43 @@ def test_collection_waits_for_all_threads() -> None:
     leave.set()
     other.join()
     assert gc.isenabled()
+
+
+@pytest.fixture
+def _nothing_set_aside() -> Iterator[None]:
+    gc.unfreeze()  # what conftest.py has set aside
+    yield
+    gc.freeze()
+
+
+def _in_a_cycle() -> weakref.ref[Any]:
+    """Return a reference to an object that only a collection finds."""
+
+    class Node:
+        pass
+
+    node = Node()
+    node.self = node  # type: ignore[attr-defined]
+    return weakref.ref(node)
+
+
+@pytest.mark.usefixtures("_nothing_set_aside")
+def test_objects_are_set_aside() -> None:
+    before = _in_a_cycle()
+    with set_aside():
+        with set_aside():
+            during = _in_a_cycle()
+        gc.collect()
+        assert before() is not None
+        assert during() is None
+    gc.collect()
+    assert before() is None
+    assert not gc.get_freeze_count()
+
+
+def test_objects_that_the_caller_has_set_aside_stay() -> None:
+    gc.freeze()
+    count = gc.get_freeze_count()
+    with set_aside():
+        assert gc.get_freeze_count() == count
+    assert gc.get_freeze_count() == count

@@ -9,7 +9,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from felixlike._util.torch_compat import is_contiguous, keep_error_checks, lstm, lstm_has_wrong_states, pytree
+from felixlike._util.torch_compat import (
+    is_contiguous,
+    keep_error_checks,
+    lstm,
+    lstm_has_wrong_states,
+    operators_found_once,
+    pytree,
+)
 from felixlike.frontend.importers.attention import ATTENTION
 from felixlike.frontend.importers.elementary import elementary
 from felixlike.frontend.importers.resizing import BY_TAPS, is_resized_here
@@ -17,6 +24,7 @@ from felixlike.frontend.importers.scatters import index_put, masked_scatter, put
 from felixlike.frontend.importers.windows import KEPT, is_summed_here
 
 
+@operators_found_once()
 def decomposed(program: Any, kept: Iterable[Any] = (), *, on_cpu: bool = True) -> Any:
     """Run the decompositions of an ExportedProgram for a CPU or GPU, except those of operators in `kept`.
 
