@@ -62,8 +62,9 @@ class _Operators:
     def replace(self, table: Any) -> None:
         """Replace the functions in the module with TVM's functions of its namespace `ir`."""
         self._table = table
-        self._original = {name: getattr(table, name) for name in ("GetOp", "RegisterOpAttr")}
-        table.GetOp, table.RegisterOpAttr = self._get, self._set_attribute
+        for name, function in (("GetOp", self._get), ("RegisterOpAttr", self._set_attribute)):
+            self._original[name] = getattr(table, name)
+            setattr(table, name, function)
 
     def restore(self) -> None:
         """Put TVM's functions back."""

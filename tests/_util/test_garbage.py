@@ -75,7 +75,7 @@ def _in_a_cycle() -> weakref.ref[Any]:
         pass
 
     node = Node()
-    node.self = node  # type: ignore[attr-defined]
+    vars(node)["node"] = node
     return weakref.ref(node)
 
 
