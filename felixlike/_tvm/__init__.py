@@ -1,7 +1,7 @@
 """Collect all names of TVM that felixlike uses, with the import paths and versions of TVM that they depend on.
 
 Other packages import TVM's names only from here, with helpers that need nothing but TVM. Importing this package does
-not import TVM (2–4 s); the first use of one of its names does. So `from felixlike import _tvm` is at the top of files,
+not import TVM (1–4 s); the first use of one of its names does. So `from felixlike import _tvm` is at the top of files,
 and `_tvm.te` is used in functions.
 """
 

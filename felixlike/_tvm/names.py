@@ -1,6 +1,6 @@
 """Import TVM's names from the paths of this TVM version.
 
-Importing this module imports TVM (2–4 s). `felixlike._tvm` imports it when one of the names is first used.
+Importing this module imports TVM (1–4 s). `felixlike._tvm` imports it when one of the names is first used.
 """
 
 from __future__ import annotations
