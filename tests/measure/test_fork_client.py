@@ -46,6 +46,25 @@ def test_processes_end_if_their_channel_closes_or_they_are_killed(tmp_path: Path
         server.end(process, kill=True)
 
 
+def test_a_dropped_process_is_killed_and_requests_go_on(tmp_path: Path) -> None:
+    server = ForkServer(tmp_path, threads=1)
+    try:
+        process, channel = server.fork()
+        with channel:
+            server.drop(process)
+            assert channel.recv(1) == b""
+            other, channel_of_other = server.fork()
+            with channel_of_other:
+                assert other != process
+                assert server.end(other, kill=True).status == -9
+        with pytest.raises(ProcessLookupError):  # the server has waited for it
+            os.kill(process, 0)
+    finally:
+        server.close()
+    with pytest.raises(ServerDied):
+        server.drop(process)
+
+
 def test_processes_die_with_their_server(tmp_path: Path) -> None:
     server = ForkServer(tmp_path, threads=1)
     try:

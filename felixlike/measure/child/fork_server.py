@@ -1,8 +1,8 @@
 """Run the fork server: import TVM once, fork a process for each candidate, and report how each ended.
 
 The input is requests on a control socket, one JSON datagram each; "fork" has the new process's channel attached. The
-output is one reply to each. The server compiles and runs no kernel itself, since pools of threads do not survive a
-fork.
+output is one reply to each, except to "drop", which kills a process without waiting for its end. The server compiles
+and runs no kernel itself, since pools of threads do not survive a fork.
 """
 
 import contextlib
@@ -41,11 +41,17 @@ def main(control_fd: int, directory: str) -> None:
     control = socket.socket(fileno=control_fd)
     with contextlib.suppress(OSError):  # the pool may close the connection at any time
         _reply(control, {"ready": os.getpid(), "bytes": _peak_bytes(resource.getrusage(resource.RUSAGE_SELF))})
+        dropped: list[int] = []
         while True:
             data, channels, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 1)
             if not data:
                 break
+            dropped = [process for process in dropped if os.waitpid(process, os.WNOHANG)[0] == 0]
             request = json.loads(data)
+            if request["do"] == "drop":
+                os.kill(request["process"], signal.SIGKILL)
+                dropped.append(request["process"])
+                continue
             if request["do"] == "end":
                 _reply(control, end(request["process"], kill=request["kill"]))
                 continue

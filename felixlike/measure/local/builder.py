@@ -174,7 +174,7 @@ class Builder:
                 if answer["status"] is Status.OK and self._objects is not None:
                     self._objects[task.name] = KernelObject(trial.request["module"], path.read_bytes())
             finally:
-                self.processes.end(trial)
+                self.processes.end(trial, wait=False)
                 path.unlink(missing_ok=True)
                 path.with_suffix(".so").unlink(missing_ok=True)
             if not trial.lost:
@@ -211,7 +211,7 @@ class Builder:
                     trial.send(request)
                     answer = yield from self._timely(trial, seconds)
             finally:
-                self.processes.end(trial)
+                self.processes.end(trial, wait=False)
             if not trial.lost:
                 return answer
             self.processes.record_death(trial.generation)

@@ -137,6 +137,10 @@ class ForkServer:
         reply = self._request({"do": "end", "process": process, "kill": kill})
         return Ending(status=reply["status"], grown=max(0, reply["bytes"] - self._bytes))
 
+    def drop(self, process: int) -> None:
+        """Kill a process without waiting for its end; raise ServerDied if the server is gone."""
+        self._send({"do": "drop", "process": process})
+
     def close(self) -> None:
         """End the server and its processes."""
         if self._process is not None and self._process.poll() is None:
@@ -167,18 +171,23 @@ class ForkServer:
 
     def _request(self, message: dict[str, Any], channel: socket.socket | None = None) -> dict[str, Any]:
         """Send a request, with a channel's descriptor, and return the reply; raise ServerDied."""
+        try:
+            self._send(message, channel)
+            return self._reply(_TIMEOUTS.reply)
+        except BaseException:  # Ctrl-C between request and reply: later replies would be taken for this one
+            self.close()
+            raise
+
+    def _send(self, message: dict[str, Any], channel: socket.socket | None = None) -> None:
+        """Send a request, with a channel's descriptor; raise ServerDied."""
         if self._control is None:
             raise ServerDied("the fork server is not running")
         try:
             fds = [] if channel is None else [channel.fileno()]
             socket.send_fds(self._control, [json.dumps(message).encode()], fds)
-            return self._reply(_TIMEOUTS.reply)
         except OSError as error:
             self.close()
             raise ServerDied(str(error)) from None
-        except BaseException:  # Ctrl-C between request and reply: later replies would be taken for this one
-            self.close()
-            raise
 
     def _reply(self, seconds: int) -> dict[str, Any]:
         """Return the server's next reply; raise ServerDied if there is none within `seconds`.

@@ -61,9 +61,9 @@ class Processes:
             self.under_way.add(trial)
             return trial
 
-    def end(self, trial: Trial) -> None:
-        """End a process. Calling it again has no effect."""
-        trial.close()
+    def end(self, trial: Trial, *, wait: bool = True) -> None:
+        """End a process (see `Trial.close`). Calling it again has no effect."""
+        trial.close(wait=wait)
         self.under_way.discard(trial)
 
     def end_all(self) -> None:
