@@ -314,7 +314,7 @@ def operators_found_once() -> Iterator[None]:
     """Look up PyTorch's composite operators once inside the context, while a program is decomposed.
 
     PyTorch does so twice for each namespace of operators, since libraries may add operators at any time. That takes
-    half a second.
+    half a second. Only one thread at a time can be inside.
     """
     from torch._export import utils
 

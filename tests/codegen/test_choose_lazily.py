@@ -83,6 +83,16 @@ def test_other_choices_are_not_changed(value: Callable[[Any, Any], Any]) -> None
     assert _tvm.structural_hash(choose_lazily(module)) == _tvm.structural_hash(module)
 
 
+def test_loops_may_share_a_variable() -> None:
+    x, y = (_tvm.tirx.decl_buffer((n,), "float32", name=name) for n, name in ((N, "x"), (M, "y")))
+    i = tirx.Var("i", "int32")
+    store = tirx.BufferStore(y, tirx.Select(i < N, x[tirx.min(i, N - 1)], ZERO), [i])
+    loops = [tirx.For(i, 0, extent, tirx.ForKind.SERIAL, store) for extent in (8, M)]
+    func = _tvm.PrimFunc([x, y], tirx.SeqStmt(loops))
+    module = _tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    assert _tvm.structural_hash(choose_lazily(module)) == _tvm.structural_hash(module)
+
+
 def test_code_does_not_crash_where_the_other_side_is_far_away() -> None:
     # In a process of its own: a wrong read ends it. 64 MB behind a small buffer are not mapped.
     program = f"""
