@@ -133,6 +133,33 @@ def test_expressions_are_not_simplified_as_those_of_real_numbers() -> None:
             torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True, msg=name)
 
 
+def _before(x: torch.Tensor) -> torch.Tensor:
+    """Return each column's predecessor, and the first column itself."""
+    return torch.cat([x[..., :1], x[..., :-1]], -1)
+
+
+_OF_PREDECESSORS: dict[str, Callable[[Any], Any]] = {
+    "difference": lambda x: (x - _before(x)).abs(),
+    "difference from the first": lambda x: (x - x[..., :1]).abs(),
+    "sum less the predecessor": lambda x: (x + _before(x)) - _before(x),
+    "at most": lambda x: (x <= _before(x)).float(),
+    "at least": lambda x: (_before(x) >= x).float(),
+    "equal": lambda x: (x == _before(x)).float(),
+    "unequal": lambda x: (x != _before(x)).float(),
+}
+"""Expressions whose operands are the same element in the first iteration of a loop, where it is unrolled or split."""
+
+
+@pytest.mark.parametrize("name", _OF_PREDECESSORS)
+def test_operands_that_become_equal_are_not_simplified(name: str) -> None:
+    function = _OF_PREDECESSORS[name]
+    fast = fx.optimize(Apply(function), (torch.rand(2, 17, 16),), trials=0, progress=False)
+    x = torch.rand(2, 17, 16)
+    x[:, :8, 0] = _ROWS[:, 0]
+    x[:, 8:12, :4] = _ROWS[:4]
+    torch.testing.assert_close(fast(x), function(x), rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("name", _REDUCTIONS)
 def test_reductions_match_pytorch(name: str) -> None:
     _assert_matches_pytorch(_REDUCTIONS[name], _ROWS)

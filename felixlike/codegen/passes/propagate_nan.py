@@ -39,8 +39,8 @@ def keep_rounding(module: Module) -> Module:
     """Return the IRModule with float expressions in forms that TVM's simplifier, which later passes use, leaves alone.
 
     It takes floats for real numbers: (x + y) - x becomes y, x - x 0, x y - x z x (y - z), x = x true, not (x < y) y <=
-    x, and x < y or y <= x true. Such expressions arise where operators are inlined. They depend on rounding, and on
-    infinities and NaN.
+    x, and x < y or y <= x true. Such expressions arise where operators are inlined, and where loops are unrolled or
+    split: x[i] - x[0] is x[0] - x[0] in the first iteration. They depend on rounding, and on infinities and NaN.
     """
     tirx = _tvm.tirx
     changes = (
@@ -125,8 +125,12 @@ def _extreme(node: Node) -> TirExpr:
 
 
 def _of_itself(node: Node) -> TirExpr:
-    """Replace a = a, a <= a and a >= a."""
-    return is_number(node.a) if _is_float(node.a) and _tvm.structural_equal(node.a, node.b) else node
+    """Replace a = a, a <= a and a >= a; also test whether a is a number where the operands may become equal."""
+    if not _is_float(node.a):
+        return node
+    if _tvm.structural_equal(node.a, node.b):
+        return is_number(node.a)
+    return _tvm.tirx.And(is_number(node.a), node) if _may_become_equal(node.a, node.b) else node
 
 
 def _extreme_of_itself(node: Node) -> TirExpr:
@@ -135,13 +139,17 @@ def _extreme_of_itself(node: Node) -> TirExpr:
 
 
 def _difference(node: Node) -> TirExpr:
-    """Replace a - a, (a + b) - b, b - (a + b) and a b - a c by sums with a product, which TVM does not change."""
+    """Replace differences such as a - a, (a + b) - b, b - (a + b) and a b - a c, or that may become such differences.
+
+    They become sums with a product, which TVM does not change, and which LLVM turns back.
+    """
     if not _is_float(node):
         return node
     first, second = (_parts(side, _tvm.tirx.Add) for side in (node.a, node.b))
     pairs = [*((term, node.b) for term in first), *((term, node.a) for term in second)]
     pairs += itertools.product(*(_parts(side, _tvm.tirx.Mul) for side in (node.a, node.b)))
-    if not any(_tvm.structural_equal(one, other) for one, other in pairs):
+    same = any(_tvm.structural_equal(one, other) for one, other in pairs)
+    if not same and not _may_become_equal(node.a, node.b):
         return node
     return node.a + node.b * _tvm.tirx.const(-1, str(node.ty.dtype))
 
@@ -149,6 +157,12 @@ def _difference(node: Node) -> TirExpr:
 def _parts(value: TirExpr, kind: Any) -> tuple[TirExpr, ...]:
     """Return the operands of a sum or product, or another value itself."""
     return (value.a, value.b) if isinstance(value, kind) else (value,)
+
+
+def _may_become_equal(one: TirExpr, other: TirExpr) -> bool:
+    """Return whether two expressions load from one buffer: parts may be equal for some values of loop variables."""
+    first, second = ({load.source for load in _tvm.found(side, _tvm.ir.TensorLoad)} for side in (one, other))
+    return not first.isdisjoint(second)
 
 
 def _joined(node: Node) -> TirExpr:
