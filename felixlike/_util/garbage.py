@@ -46,7 +46,7 @@ def collecting_later() -> Iterator[None]:
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Leave all objects that exist now out of automatic collections during a step; also a decorator.
+    """Leave all objects that exist now out of automatic collections during a step.
 
     For steps that last longer, in which collections must go on. Afterwards the objects take part again. Nothing is
     changed if the caller has set objects aside (`gc.freeze`).

@@ -37,7 +37,7 @@ def _with_lazy_choices(func: Func) -> Func:
 
 
 def _with_ranges(func: Func) -> Any:
-    """Return an analyzer that knows the ranges of loops and iterators, unless several have one variable."""
+    """Return an analyzer that knows the ranges of variables, except of those with several different ranges."""
     ranges: dict[Any, list[Any]] = {}
     for loop in _tvm.found(func.body, _tvm.tirx.For):
         ranges.setdefault(loop.loop_var, []).append(_tvm.ir.Range.from_min_extent(loop.min, loop.extent))
