@@ -36,14 +36,14 @@ def test_weights_are_shipped_with_a_card(kind: str) -> None:
 
 
 def test_stores_are_small_and_their_devices_are_documented() -> None:
-    assert len(_STORES) == 5
+    assert len(_STORES) == 6
     assert sum(path.stat().st_size for path in _STORES) < 25e6
     devices = set()
     for path in _STORES:
         with opened(path) as store:
             assert store.count() > 1000
             devices |= {row.device for row in store.summary()}
-    assert len(devices) == 3
+    assert len(devices) == 4
     assert all(device in (_DATA / "README.md").read_text() for device in ("AMD EPYC", "Intel Xeon", "NVIDIA H100"))
 
 
