@@ -57,6 +57,8 @@ from felixlike.codegen.passes import (
     transpose,
     unaligned_parameters,
     vectorise_math,
+    wrap_integers,
+    wrap_integers_on_gpus,
     write_out_halves,
 )
 from felixlike.hardware import kind_of
@@ -127,6 +129,7 @@ def _of(run: Callable[[Module], Module], mark: type[LoopAnnotation], **others: A
 CPU_PASSES = (
     Pass(choose_lazily, needs=(Invariant.BLOCKS,)),
     Pass(keep_rounding),
+    Pass(wrap_integers),
     Pass(from_infinity, needs=(Invariant.EXTREMES,)),
     _of(skip_hidden_keys, Keys, needs=(Invariant.BLOCKS,), ends=(Invariant.BLOCKS,)),
     _of(skip_padding, Skip, needs=(Invariant.DIMENSIONS, Invariant.PADDING), ends=(Invariant.BLOCKS,)),
@@ -164,6 +167,7 @@ CPU_PASSES = (
 GPU_PASSES = (
     Pass(choose_lazily, needs=(Invariant.BLOCKS,)),
     Pass(keep_rounding),
+    Pass(wrap_integers_on_gpus),
     Pass(only_marked_are_asynchronous, marks=(Asynchronous,)),
     _of(tensor_cores, TensorCores, needs=(Invariant.DIMENSIONS,)),
 )

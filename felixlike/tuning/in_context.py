@@ -5,9 +5,11 @@ compiles it with others. Output: the build whose calls take the least time. A ca
 data in the caches each time. In the model, the kernels before it have left other data there, and its weights have been
 replaced. Two schedules that are equally fast alone may differ there.
 
-The model is compiled with the second best schedule of every task, and then with the third best. In each build, every
-kernel is timed inside calls that alternate with calls of the first build. A task changes its schedule if another one
-was faster there, and the model changes if its whole call is. What was found is kept in the user's cache folder.
+The model is compiled with another schedule of every task, and then with a third one. These are the second and third
+best; if the first one that was measured, which the cost model predicted to be the fastest, is neither, it replaces the
+third: where other processes disturb the timing, it may only have seemed slower. In each build, every kernel is timed
+inside calls that alternate with calls of the first build. A task changes its schedule if another one was faster there,
+and the model changes if its whole call is. What was found is kept in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class Context:
     Attributes:
         others: Maximum number of further schedules per task.
         within: How much slower than the fastest one these may be alone, as a factor.
+        first: The same for the schedule that was measured first.
         share: Minimum share of a task in the model's time.
         gain: Minimum relative gain of a kernel for a change of its schedule.
         whole: Minimum relative gain of a whole call for a change of the model.
@@ -55,6 +58,7 @@ class Context:
 
     others: int = 2
     within: float = 1.1
+    first: float = 1.5
     share: float = 0.01
     gain: float = 0.02
     whole: float = 0.005
@@ -223,9 +227,12 @@ def _ranked(states: Sequence[TaskState], choices: Sequence[Choice]) -> list[tupl
 
 def _others(state: TaskState, choice: Choice) -> list[Choice]:
     """Return further schedules of one task."""
-    limit = CONTEXT.within * choice.seconds
-    near = (other for other in at_hand(state) if other.how is How.MEASURED and other.seconds <= limit)
-    return [other for other in near if _key(other) != _key(choice)][: CONTEXT.others]
+    others = [other for other in at_hand(state) if other.how is How.MEASURED and _key(other) != _key(choice)]
+    first = [other for other in others if _key(other) == next(iter(state.measured))]
+    near = [other for other in others if other.seconds <= CONTEXT.within * choice.seconds][: CONTEXT.others]
+    if not first or first[0] in near or first[0].seconds > CONTEXT.first * choice.seconds:
+        return near
+    return [*near[: CONTEXT.others - 1], *first]
 
 
 def _key(choice: Choice) -> Any:

@@ -65,6 +65,20 @@ def keep_rounding() -> Any:
     return schedule
 
 
+def _hashed(dtype: str) -> Any:
+    return _elements(lambda x: _tvm.tirx.floormod(x * 1000003 + 1, _tvm.tirx.const(97, dtype)), dtype=dtype)
+
+
+def wrap_integers() -> Any:
+    """A hash of each element."""
+    return _hashed("int32")
+
+
+def wrap_integers_on_gpus() -> Any:
+    """A hash of each element."""
+    return _hashed("int64")
+
+
 def from_infinity() -> Any:
     """The largest of a row."""
     (x,) = _inputs(x=(4, 8))
@@ -321,6 +335,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
     for function in (
         choose_lazily,
         keep_rounding,
+        wrap_integers,
         from_infinity,
         skip_hidden_keys,
         skip_padding,
@@ -340,6 +355,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         keep_nan,
         vectorise_math,
         unaligned_parameters,
+        wrap_integers_on_gpus,
         only_marked_are_asynchronous,
         tensor_cores,
     )

@@ -43,6 +43,29 @@ _OF_BOOLEANS: dict[str, Callable[[Any], Any]] = {
     "unequal": lambda x: x != x.flip(0),
     "less": lambda x: x < x.flip(0),
     "false": lambda x: x == False,  # noqa: E712
+    "larger": lambda x: torch.maximum(x, x.flip(0)),
+    "smaller": lambda x: torch.minimum(x, x.flip(0)),
+    "largest": lambda x: x.amax(-1),
+    "smallest": lambda x: x.amin((0, 1)),
+    "largest of all": lambda x: x.max(),
+    "smallest of all": lambda x: x.min(),
+    "first largest": lambda x: torch.add(*x.max(1)),
+    "first smallest": lambda x: torch.add(*x.min(0, keepdim=True)),
+    "not a number": lambda x: torch.isnan(x) | x,
+    "sign": lambda x: torch.sign(x) & x.flip(0),
+}
+
+_OF_BYTES: dict[str, Callable[[Any], Any]] = {
+    "negative": lambda x: -x,
+    "plus a negative": lambda x: x + (-1),
+    "from a negative": lambda x: -5 - x,
+    "times a large number": lambda x: x * 300,
+    "above a large number": lambda x: x > 300,
+    "limits": lambda x: x.clamp(-3, 9),
+    "quotient of floats": lambda x: x / 300,
+    "sign": lambda x: torch.sign(x) * 2,
+    "not a number": lambda x: torch.isnan(x) | (x > 3),
+    "bits": lambda x: x & 511,
 }
 
 
@@ -50,6 +73,16 @@ def _assert_matches_pytorch(function: Callable[[Any], Any], x: torch.Tensor) -> 
     output, expected = compile_model(import_model(Apply(function), (x,)))(x), function(x)
     assert output.dtype == expected.dtype
     torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", _OF_BYTES)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_small_integers_wrap(name: str, dtype: torch.dtype) -> None:
+    _assert_matches_pytorch(_OF_BYTES[name], torch.arange(0, 21).reshape(3, 7).to(dtype))
+
+
+def test_integer_powers_are_computed_by_pytorch() -> None:
+    _assert_matches_pytorch(lambda x: (x + 1) ** x.abs() + 2 ** x.abs(), torch.arange(-10, 11).reshape(3, 7))
 
 
 @pytest.mark.parametrize("name", _OF_INTEGERS)

@@ -6,17 +6,23 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import felixlike as fx
 from felixlike.frontend import import_model
+from felixlike.measure import Measurement, Status
 from felixlike.runtime import compile_model
 from felixlike.runtime.kernel_times import kernel_times
+from felixlike.search import Candidate
 from felixlike.tuning import in_context
+from felixlike.tuning.choice import at_hand
 from felixlike.tuning.in_context import seconds_needed, seconds_reserved
+from felixlike.tuning.state import TaskState
 
 TRIALS = 12
 
@@ -126,6 +132,31 @@ def test_large_models_are_not_compiled_several_times(
         in_context, "CONTEXT", in_context.Context(within=math.inf, whole=-math.inf, constants=64 * 96 * 4 - 1)
     )
     assert not _notes(model, x, store)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ([1.0, 1.05, 1.2, 1.02], [3, 1]),  # the first one is the fastest
+        ([1.05, 1.0, 1.01, 1.02], [2, 0]),
+        ([1.4, 1.0, 1.01, 1.02], [2, 0]),
+        ([1.4, 1.0], [0]),
+        ([1.6, 1.0, 1.01, 1.02], [2, 3]),
+        ([1.2, 1.0, 1.15], [0]),
+    ],
+)
+def test_the_schedule_that_was_measured_first_is_timed_too(
+    seconds: list[float], expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_context, "CONTEXT", in_context.Context())
+    state = TaskState(Mock(weight=1), np.random.default_rng(0))
+    for index, each in enumerate(seconds):
+        candidate = Candidate(Mock(key="sketch"), (index,), 0.0, "gradient")
+        state.known.add(candidate, each)
+        state.measured[candidate.key] = Measurement(Status.OK, each, error=0.0)
+    fastest = next(at_hand(state))
+    ((_, *others),) = in_context._ranked([state], [fastest])
+    assert [other.candidate.point[0] for other in others if other.candidate] == expected
 
 
 def test_time_is_kept_for_it_if_there_is_enough() -> None:

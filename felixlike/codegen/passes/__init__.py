@@ -22,6 +22,7 @@ from felixlike.codegen.passes.vector_math import FUNCTIONS, vectorise_math
 from felixlike.codegen.passes.vectorize_copies import copies_in_vectors
 from felixlike.codegen.passes.vectorize_rows import rows_in_vectors
 from felixlike.codegen.passes.vectorize_tail import peel_tails
+from felixlike.codegen.passes.wrap_integers import wrap_integers, wrap_integers_on_gpus
 
 __all__ = [
     "FUNCTIONS",
@@ -49,5 +50,7 @@ __all__ = [
     "transpose",
     "unaligned_parameters",
     "vectorise_math",
+    "wrap_integers",
+    "wrap_integers_on_gpus",
     "write_out_halves",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Func, Module, TirExpr
+from felixlike.codegen.passes.loop_tools import analyzer_of
 
 
 def choose_lazily(module: Module) -> Module:
@@ -25,7 +26,7 @@ def _with_lazy_choices(func: Func) -> Func:
     selects = _tvm.found(func.body, _tvm.tirx.Select)
     if not any(_tvm.found(select, _tvm.ir.TensorLoad) for select in selects):
         return func
-    analyzer = _with_ranges(func)
+    analyzer = analyzer_of(func)
 
     def rewritten(select: TirExpr) -> TirExpr:
         sides = (select.condition, select.true_value), (_tvm.tirx.Not(select.condition), select.false_value)
@@ -34,21 +35,6 @@ def _with_lazy_choices(func: Func) -> Func:
         return select
 
     return _tvm.structural_map(func, (_tvm.tirx.Select, rewritten))
-
-
-def _with_ranges(func: Func) -> Any:
-    """Return an analyzer that knows the ranges of variables, except of those with several different ranges."""
-    ranges: dict[Any, list[Any]] = {}
-    for loop in _tvm.found(func.body, _tvm.tirx.For):
-        ranges.setdefault(loop.loop_var, []).append(_tvm.ir.Range.from_min_extent(loop.min, loop.extent))
-    for block in _tvm.found(func.body, _tvm.s_tir.SBlock):
-        for iterator in block.iter_vars:
-            ranges.setdefault(iterator.var, []).append(iterator.dom)
-    analyzer = _tvm.sym.Analyzer()
-    for variable, (first, *others) in ranges.items():
-        if all(_tvm.structural_equal(first, other) for other in others):
-            analyzer.bind(variable, first)
-    return analyzer
 
 
 def _leaves_buffer(analyzer: Any, condition: TirExpr, side: TirExpr) -> bool:

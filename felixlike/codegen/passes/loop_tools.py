@@ -1,4 +1,4 @@
-"""Find annotated loops, replace their bodies and variables, and count steps and iterations."""
+"""Find annotated loops, replace their bodies and variables, count steps and iterations, and know variables' ranges."""
 
 from __future__ import annotations
 
@@ -75,6 +75,21 @@ def step_along(place: TirExpr, variable: Var) -> int | None:
     """Return the stride of a place along a variable, or None if it is not constant."""
     step = _tvm.simplify(_tvm.substituted(place, {variable: variable + 1}) - place)
     return int(step) if isinstance(step, _tvm.tirx.IntImm) else None
+
+
+def analyzer_of(func: Func) -> Any:
+    """Return an analyzer that knows the ranges of variables, except of those with several different ranges."""
+    ranges: dict[Any, list[Any]] = {}
+    for loop in _tvm.found(func.body, _tvm.tirx.For):
+        ranges.setdefault(loop.loop_var, []).append(_tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+    for block in _tvm.found(func.body, _tvm.s_tir.SBlock):
+        for iterator in block.iter_vars:
+            ranges.setdefault(iterator.var, []).append(iterator.dom)
+    analyzer = _tvm.sym.Analyzer()
+    for variable, (first, *others) in ranges.items():
+        if all(_tvm.structural_equal(first, other) for other in others):
+            analyzer.bind(variable, first)
+    return analyzer
 
 
 def _changed(func: Func, mark: type[LoopAnnotation], change: Callable[[Func], Change], *, flat: bool) -> Func:

@@ -58,6 +58,7 @@ def table(*, on_cpu: bool = True) -> Any:
     aten: Any = torch.ops.aten
     decompositions: Any = torch.export.default_decompositions()
     sums = (aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
+    extremes = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.max.dim, aten.min.dim)
     ours: dict[Any, Callable[..., Any]] = {
         **{sum_of: functools.partial(_with_alpha, sum_of) for sum_of in sums},
         **elementary(),
@@ -83,6 +84,9 @@ def table(*, on_cpu: bool = True) -> Any:
         aten.histc.default: _histogram if on_cpu else _compared_histogram,
         aten._native_batch_norm_legit_functional.default: _batch_norm,
         aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
+        aten.isnan.default: _is_nan,
+        aten.sign.default: _sign,
+        **{operator: functools.partial(_extreme_truth, operator) for operator in extremes},
     }
     decompositions.update(ours)
     if lstm_has_wrong_states():
@@ -94,7 +98,7 @@ def table(*, on_cpu: bool = True) -> Any:
     decompositions[aten.col2im.default] = functools.partial(_sum_of_windows, of_columns)
     for name in _ALONG_A_DIMENSION:
         operator = overload(name)
-        own = functools.partial(_with_a_dimension, operator, decompositions.get(operator))
+        own = functools.partial(_with_a_dimension, operator, ours.get(operator))
         decompositions[operator] = own
     for name in (*KEPT, *ATTENTION):
         decompositions.pop(overload(name), None)
@@ -125,6 +129,33 @@ def _lstm(x: Any, states: Sequence[Any], *arguments: Any) -> Any:
     """Decompose aten.lstm as PyTorch does, with states of the right shape."""
     outputs, *last = lstm(x, states, *arguments)
     return outputs, *(new.reshape(old.shape) for new, old in zip(last, states, strict=True))
+
+
+def _extreme_truth(operator: Any, x: Any, *arguments: Any, **named: Any) -> Any:
+    """Decompose a maximum or minimum of booleans, of which TVM has none, into one of numbers."""
+    import torch
+
+    if x.dtype != torch.bool:
+        return NotImplemented
+    extreme = operator(x.to(torch.uint8), *arguments, **named)
+    if isinstance(extreme, torch.Tensor):
+        return extreme.to(torch.bool)
+    values, places = extreme
+    return values.to(torch.bool), places
+
+
+def _is_nan(x: Any) -> Any:
+    """Decompose aten.isnan of integers and booleans, which are no NaN."""
+    import torch
+
+    return NotImplemented if x.dtype.is_floating_point else torch.zeros_like(x, dtype=torch.bool)
+
+
+def _sign(x: Any) -> Any:
+    """Decompose aten.sign of booleans and unsigned integers."""
+    import torch
+
+    return (x != 0).to(x.dtype) if x.dtype in (torch.bool, torch.uint8) else NotImplemented
 
 
 def _view(x: Any, size: Sequence[Any]) -> Any:
@@ -263,7 +294,7 @@ def _extreme_number(name: str, a: Any, b: Any) -> Any:
 def _with_a_dimension(operator: Any, decomposed: Any, x: Any, *arguments: Any, **options: Any) -> Any:
     """Decompose an operator along a dimension of a tensor without one: TVM's operators need a dimension.
 
-    decomposed: PyTorch's decomposition for other tensors, or None.
+    decomposed: The decomposition of other tensors, or None.
     """
     import torch
 

@@ -1,7 +1,8 @@
 """Cast operands to the dtypes that PyTorch computes in.
 
 Input: an ExportedProgram. Output: the same, with casts where PyTorch promotes operands implicitly: an int32 tensor
-times 2.5 is float32, the sum of booleans int64. TVM's importer computes in the dtype of the first operand.
+times 2.5 is float32, the sum of booleans int64. TVM's importer computes in the dtype of the first operand. Whole
+numbers beside integers wrap: an int8 plus 300 is an int8 plus 44.
 """
 
 from __future__ import annotations
@@ -43,7 +44,18 @@ _SUMS = {
 _COMPARISONS = {f"{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
 """Operators whose operands PyTorch promotes to a common dtype."""
 
-_OF_BOOLEANS = {"add.Tensor": "logical_or", "mul.Tensor": "logical_and"}
+_BITWISE = {f"bitwise_{name}.Scalar" for name in ("and", "or", "xor")}
+"""Further operators of integers and a whole number."""
+
+_QUOTIENTS = {"div.Tensor", "div.Scalar"}
+"""Operators that compute with floats if their operands are integers."""
+
+_OF_BOOLEANS = {
+    "add.Tensor": "logical_or",
+    "maximum.default": "logical_or",
+    "mul.Tensor": "logical_and",
+    "minimum.default": "logical_and",
+}
 """Logical operators that replace arithmetic of two booleans, which TVM cannot compile."""
 
 
@@ -58,6 +70,7 @@ def _promote(graph: Any) -> None:
     import torch
 
     for node in list(graph.nodes):
+        _wrap(node)
         result = node.meta.get("val") if node.op == "call_function" else None
         name = getattr(node.target, "__name__", "")
         if not isinstance(result, torch.Tensor):
@@ -74,6 +87,27 @@ def _promote(graph: Any) -> None:
                 if isinstance(value, torch.Tensor) and value.dtype != dtype:
                     with graph.inserting_before(node):
                         node.replace_input_with(operand, cast(graph, operand, dtype))
+
+
+def _wrap(node: Any) -> None:
+    """Replace the whole numbers beside integers by those that they wrap to, and a negation of uint8 by a product."""
+    import torch
+
+    name = getattr(node.target, "__name__", "")
+    if name == "neg.default" and node.meta["val"].dtype == torch.uint8:
+        node.target, name, node.args = torch.ops.aten.mul.Tensor, "mul.Tensor", (*node.args, -1)
+    if name in _QUOTIENTS or name not in _ELEMENTWISE | _COMPARISONS | _BITWISE:
+        return
+    operands = [_value(argument) for argument in node.args if argument is not None]
+    if not all(isinstance(operand, torch.Tensor | int | float) for operand in operands):
+        return  # of stacks, or dynamic sizes
+    dtype = torch.result_type(*operands[:2]) if len(operands) > 1 else operands[0].dtype
+    if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        return
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    node.args = tuple(
+        (argument - low) % (high - low + 1) + low if type(argument) is int else argument for argument in node.args
+    )
 
 
 def cast(graph: Any, node: Any, dtype: Any) -> Any:

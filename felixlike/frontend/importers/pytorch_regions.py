@@ -283,6 +283,7 @@ def _is_for_pytorch(node: Any, chosen: set[Any], known: set[str]) -> bool:
         node.target.__name__ not in known
         or is_random(node)
         or _has_indices(node)
+        or _has_whole_exponents(node)
         or _is_complex(node)
         or any(map(_is_complex, node.all_input_nodes))
     )
@@ -293,6 +294,11 @@ def _has_indices(node: Any) -> bool:
     return "max_pool" in node.target.__name__ and any(
         user.target is operator.getitem and user.args[1] == 1 and user.users for user in node.users
     )
+
+
+def _has_whole_exponents(node: Any) -> bool:
+    """Return whether a node computes integer powers whose exponents are a tensor, which TVM refuses."""
+    return node.target.__name__ in ("pow.Tensor_Tensor", "pow.Scalar") and not node.meta["val"].dtype.is_floating_point
 
 
 def is_functional(overload: Any) -> bool:
