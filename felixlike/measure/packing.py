@@ -6,7 +6,8 @@ RemoveWeightLayoutRewriteBlock does not handle a packing that also pads. Measure
 alike.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,11 @@ def cut(func: Any) -> tuple[Any, tuple[Packing, ...]]:
 def kernel_name(name: str, packings: Sequence[Packing]) -> str:
     """Return the name of the kernel that `cut` makes of a function with this name."""
     return f"{name}_prepacked" if packings else name
+
+
+def kernel_seconds(name: str, times: Mapping[str, float]) -> float:
+    """Return the seconds of a function's kernel, from those of kernels by name; nan if it is not among them."""
+    return times.get(name, times.get(f"{name}_prepacked", math.nan))
 
 
 def _parts(func: Any) -> list[Any]:

@@ -25,6 +25,7 @@ from felixlike import _tvm
 from felixlike._util import cache
 from felixlike.frontend import Imported
 from felixlike.hardware import placement, target_device
+from felixlike.measure.packing import kernel_seconds
 from felixlike.measure.sides.timing import interleaved, timer
 from felixlike.runtime import Compiled
 from felixlike.runtime.guarded_calls import damage_by_kernels
@@ -58,7 +59,7 @@ class Context:
 
     others: int = 2
     within: float = 1.1
-    first: float = 1.5
+    first: float = 2.0
     share: float = 0.01
     gain: float = 0.02
     whole: float = 0.005
@@ -185,7 +186,7 @@ class InContext:
     def _ratios(self, rank: int, base: Build, compiled: Callable[[Mapping[str, Any]], Compiled]) -> list[float]:
         """Return the time of each task with its schedule of this rank, relative to its time in the base.
 
-        It is infinite without such a schedule, and for small functions that were compiled into a common kernel."""
+        It is infinite without such a schedule, and nan for small functions that were compiled into a common kernel."""
         tasks, examples = self._imported.tasks, self._imported.examples
         modules = {
             task.key: ranked[rank].candidate.module() if rank < len(ranked) else module  # type: ignore[union-attr]
@@ -199,9 +200,8 @@ class InContext:
         ratios = []
         for task, ranked in zip(tasks, self._ranked, strict=True):
             names = self._imported.functions[task.key]
-            known = rank < len(ranked) and all(name in before and name in after for name in names)
-            seconds = [sum(times[name] for name in names) for times in (after, before)] if known else [math.inf, 1.0]
-            ratios.append(seconds[0] / seconds[1])
+            seconds = [sum(kernel_seconds(name, times) for name in names) for times in (after, before)]
+            ratios.append(seconds[0] / seconds[1] if rank < len(ranked) else math.inf)
         return ratios
 
     def _is_faster(self, build: Build, base: Build) -> bool:

@@ -327,7 +327,8 @@ class Run:
         context = InContext(imported, session.states, chosen.choices) if whole and self._in_context(imported) else None
         with on("compiling"):
             build = finish(context.choices() if context else chosen.choices)
-        enough = self.budget.seconds_left() >= seconds_needed(len(session.states))
+        # Choosing and compiling have taken some of the time that was kept for it.
+        enough = self.budget.seconds_left() + OVERTIME.afterwards >= seconds_needed(len(session.states))
         if context and context.undecided and enough:
             self.progress.say("timing the best schedules in the model")
             with on("timing in the model"):

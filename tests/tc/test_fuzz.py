@@ -116,7 +116,7 @@ def _is_close(result: Any, expected: Any) -> bool:
     return bool(np.allclose(result, expected, rtol=1e-4, atol=1e-4 * largest))
 
 
-_INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32")
+_INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 """Types whose arithmetic wraps in every operator."""
 
 
@@ -158,7 +158,7 @@ def test_integers_wrap_as_the_interpreters_do(expression: str, operator: str, se
     arrays = {}
     for dtype in _INTEGERS:
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        special = [0, 1, low, high, high - 1, *random.integers(low, high, 3, endpoint=True)]
+        special = [0, 1, low, high, high - 1, *random.integers(low, high, 3, dtype, endpoint=True)]
         arrays[f"T_{dtype}"] = random.permutation(np.array(special, dtype))
     compiled = runtime.compile_model(imported(made, resolve_target("cpu")))
     (output,) = interpret(program, made.sizes, made.ranges, arrays).values()
