@@ -33,7 +33,7 @@ except under `torch.compile`, where PyTorch draws them. There, PyTorch runs a gr
 
 Kernels raise no errors for values. Where PyTorch raises one, embeddings give NaN for indices outside of the table,
 other lookups, `gather` and `scatter` take an index within the tensor, assignments to such indices have no effect, and
-integers are divided by 1 instead of 0.
+integers are divided by 1 instead of 0. Sums, differences and products of integers wrap.
 
 | operator | how it is imported |
 | --- | --- |
