@@ -103,5 +103,6 @@ def test_an_unknown_operator_raises() -> None:
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
     )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     with pytest.raises(Exception, match="NoSuchThing"):
-        OnnxOriginal(helper.make_model(graph, ir_version=9)).outputs((torch.ones(2),))
+        OnnxOriginal(model).outputs((torch.ones(2),))
