@@ -15,6 +15,9 @@ from felixlike import _tvm
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend.constants import PACKING, packing_blocks
 
+_PACKED = "_prepacked"
+"""End of the names of kernels that take packed constants."""
+
 
 @dataclass(frozen=True, slots=True)
 class Packing:
@@ -69,12 +72,12 @@ def cut(func: Any) -> tuple[Any, tuple[Packing, ...]]:
 
 def kernel_name(name: str, packings: Sequence[Packing]) -> str:
     """Return the name of the kernel that `cut` makes of a function with this name."""
-    return f"{name}_prepacked" if packings else name
+    return name + _PACKED if packings else name
 
 
 def kernel_seconds(name: str, times: Mapping[str, float]) -> float:
     """Return the seconds of a function's kernel, from those of kernels by name; nan if it is not among them."""
-    return times.get(name, times.get(f"{name}_prepacked", math.nan))
+    return times.get(name, times.get(name + _PACKED, math.nan))
 
 
 def _parts(func: Any) -> list[Any]:

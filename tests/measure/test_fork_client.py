@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
+import psutil
 import pytest
 
 from felixlike.errors import WorkerFailed
@@ -57,7 +58,7 @@ def test_a_dropped_process_is_killed_and_requests_go_on(tmp_path: Path) -> None:
                 other, channel_of_other = server.fork()
                 with channel_of_other:
                     assert server.end(other, kill=True).status == -9
-                if not _exists(process):  # the server has waited for it
+                if not psutil.pid_exists(process):  # the server has waited for it
                     break
             else:
                 pytest.fail("the server did not wait for the dropped process")
@@ -66,15 +67,6 @@ def test_a_dropped_process_is_killed_and_requests_go_on(tmp_path: Path) -> None:
         server.close()
     with pytest.raises(ServerDied):
         server.drop(process)
-
-
-def _exists(process: int) -> bool:
-    """Return whether a process exists, be it one that has ended and has not been waited for."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_processes_die_with_their_server(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def table(*, on_cpu: bool = True) -> Any:
         aten._native_batch_norm_legit_functional.default: _batch_norm,
         aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
         aten.isnan.default: _is_nan,
+        aten.neg.default: _negative,
         aten.sign.default: _sign,
         **{operator: functools.partial(_extreme_truth, operator) for operator in extremes},
     }
@@ -149,6 +150,13 @@ def _is_nan(x: Any) -> Any:
     import torch
 
     return NotImplemented if x.dtype.is_floating_point else torch.zeros_like(x, dtype=torch.bool)
+
+
+def _negative(x: Any) -> Any:
+    """Decompose aten.neg of uint8, which TVM multiplies by -1, into a product that wraps to the same."""
+    import torch
+
+    return x * torch.iinfo(x.dtype).max if x.dtype == torch.uint8 else NotImplemented
 
 
 def _sign(x: Any) -> Any:

@@ -45,10 +45,9 @@ _COMPARISONS = {f"{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge"
 """Operators whose operands PyTorch promotes to a common dtype."""
 
 _BITWISE = {f"bitwise_{name}.Scalar" for name in ("and", "or", "xor")}
-"""Further operators of integers and a whole number."""
-
-_QUOTIENTS = {"div.Tensor", "div.Scalar"}
-"""Operators that compute with floats if their operands are integers."""
+_QUOTIENTS = {"div.Tensor", "div.Scalar"}  # computed with floats
+_BESIDE_NUMBERS = (_ELEMENTWISE | _COMPARISONS | _BITWISE) - _QUOTIENTS
+"""Operators of integers beside which whole numbers wrap."""
 
 _OF_BOOLEANS = {
     "add.Tensor": "logical_or",
@@ -90,13 +89,10 @@ def _promote(graph: Any) -> None:
 
 
 def _wrap(node: Any) -> None:
-    """Replace the whole numbers beside integers by those that they wrap to, and a negation of uint8 by a product."""
+    """Replace the whole numbers beside integers by those that they wrap to."""
     import torch
 
-    name = getattr(node.target, "__name__", "")
-    if name == "neg.default" and node.meta["val"].dtype == torch.uint8:
-        node.target, name, node.args = torch.ops.aten.mul.Tensor, "mul.Tensor", (*node.args, -1)
-    if name in _QUOTIENTS or name not in _ELEMENTWISE | _COMPARISONS | _BITWISE:
+    if getattr(node.target, "__name__", "") not in _BESIDE_NUMBERS:
         return
     operands = [_value(argument) for argument in node.args if argument is not None]
     if not all(isinstance(operand, torch.Tensor | int | float) for operand in operands):
