@@ -31,6 +31,7 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "dense": (lambda: op.dense(16, 24, 64), (1,)),
     "dense_anew": (lambda: op.dense(16, 24, 64), ()),
     "dense_tail": (lambda: op.dense(53, 24, 40), (1,)),
+    "dense_long": (lambda: op.dense(20, 2176, 32), (1,)),
     "matmul": (lambda: op.matmul(32, 16, 48), ()),
     "matmul_odd": (lambda: op.matmul(53, 7, 13), ()),
     "matmul_long": (lambda: op.matmul(32, 320, 32), ()),
@@ -81,7 +82,7 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
 
 
 EXACT = [
-    *("dense", "dense_anew", "dense_tail", "matmul", "matmul_odd", "batch_matmul"),
+    *("dense", "dense_anew", "dense_tail", "dense_long", "matmul", "matmul_odd", "batch_matmul"),
     *("conv1d", "conv2d", "conv2d_nhwc_first", "depthwise", "scaled_residual"),
 ]
 
@@ -92,7 +93,7 @@ def test_formulas_equal_brute_force_counts(name: str) -> None:
     assert equal_counts(sketch, sketch.sample(2, seed=5)) > 50
 
 
-@pytest.mark.parametrize("name", ["dense", "batch_matmul", "conv2d", "conv3d", "depthwise"])
+@pytest.mark.parametrize("name", ["dense", "dense_long", "batch_matmul", "conv2d", "conv3d", "depthwise"])
 def test_views_equal_tvms_features(name: str) -> None:
     sketch = _sketch(name)
     points = sketch.sample(4, seed=7)
@@ -201,7 +202,10 @@ def pool() -> Iterator[MeasurePool]:
 
 
 ODD: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
-    **{f"dense {n}×{k}→{m}": (partial(op.dense, n, k, m), (1,)) for n, k, m in ((1, 53, 113), (53, 7, 64))},
+    **{
+        f"dense {n}×{k}→{m}": (partial(op.dense, n, k, m), (1,))
+        for n, k, m in ((1, 53, 113), (53, 7, 64), (37, 4352, 48))
+    },
     **{
         f"product {n}×{k}×{m}": (partial(op.matmul, n, k, m), ())
         for n, k, m in (

@@ -11,8 +11,11 @@
 
 The reduction is not split: the tile is neither stored nor loaded in between, and its epilogue reads it from registers.
 (Splitting it into blocks, so that weights stay in the L1 cache, was measured to be no faster, and up to a third slower
-for short reductions.) Long reductions are split, outside w_0, only where an operand is copied into panels: panels that
-fill the L2 cache are slow as soon as other code uses the cache.
+for short reductions.) Long reductions are split, outside w_0, where an operand is copied into panels, since panels that
+fill the L2 cache are slow as soon as other code uses the cache, and where the vectors of a constant that a row of tiles
+shares fill half of that cache: every tile would load them from farther away. On two cores of Ice Lake, whose L2 caches
+have 1.25 MiB, 100×11008×4096 takes 0.57 of the time, 100×4096×11008 0.8, 197×3072×768 0.91, and 100×2048×5632, which
+stays whole, would take as long. No benchmark repeats that.
 
 `k` is the vector axis. It is contiguous in every operand that has it, or can be made so: constants are packed at
 compile time (MetaSchedule's RewriteLayout), other operands are copied into panels. `w` is the rows axis, which the
@@ -213,9 +216,12 @@ def _tile(
     loops = schedule.get_loops(block)
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
     extents = _extents(contraction, roles)
+    length = 0 if roles.summed is None else roles.summed.extent // (bfloat16_pairs.PAIR if pairs else 1)
+    steps = _steps_of_block(length) if panel is not None or _outgrows_cache(contraction, roles, device) else 0
     v_parallel, v_outer, v_tile = sampled(schedule, vectors, 3, extents.most_vectors)
     sliding = roles.window is not None and slides(contraction, roles.window)
-    shared_rows = sliding or (panel is not None and _enough_without_rows(extents, device))
+    one_panel = panel is not None or (steps > 0 and _rows_fit(contraction, roles, steps, device))
+    shared_rows = sliding or (one_panel and _enough_without_rows(extents, device))
     rows = [] if roles.rows is None else sampled(schedule, loops[roles.rows.place], 3 - shared_rows, TILE.rows)
     window = [] if roles.window is None else sampled(schedule, loops[roles.window.place], 2, roles.window.extent)
     taken = (roles.vector, roles.rows, roles.window)
@@ -231,8 +237,7 @@ def _tile(
     tile = [*rows[-1:], v_tile, lane]
     within = [*window[1:], *rows[-2:-1]]
     blocks: list[Any] = []
-    length = 0 if roles.summed is None else roles.summed.extent // (bfloat16_pairs.PAIR if pairs else 1)
-    if panel is not None and (steps := _steps_of_block(length)):
+    if steps:
         block_loop, *summed = schedule.split(summed[0], [None, steps])
         blocks.append(block_loop)
     schedule.reorder(*parallel, v_outer, *blocks, *within, *outer_taps, *summed, *inner_tap, *tile, *pair)
@@ -339,6 +344,26 @@ def _steps_of_block(extent: int) -> int:
     if extent <= _LONGEST_BLOCK:
         return 0
     return max((d for d in range(_LONGEST_BLOCK // 4, _LONGEST_BLOCK + 1) if extent % d == 0), default=0)
+
+
+def _outgrows_cache(contraction: Contraction, roles: Roles, device: Device) -> bool:
+    """Return whether several tiles share vectors of a constant that do not stay in the L2 cache from one to the next.
+
+    A row of a tile is taken to have half of the most vectors.
+    """
+    if roles.rows is None or roles.rows.extent <= TILE.rows or len(contraction.reduction) != 1:
+        return False
+    shared = [operand for operand in contraction.operands if roles.vector.place in operand.axes]
+    (axis,) = contraction.reduction
+    size = axis.extent * TILE.vectors // 2 * roles.lanes * contraction.item_bits // 8
+    return len(shared) == 1 and shared[0].constant and size > device.tile_bytes
+
+
+def _rows_fit(contraction: Contraction, roles: Roles, steps: int, device: Device) -> bool:
+    """Return whether the sums of all rows and the elements of a block that they read stay in the L2 cache."""
+    rows = 1 if roles.rows is None else roles.rows.extent
+    row = TILE.vectors // 2 * roles.lanes + steps
+    return rows * row * contraction.item_bits // 8 <= device.tile_bytes
 
 
 def _enough_without_rows(extents: Extents, device: Device) -> bool:
