@@ -12,12 +12,21 @@ from felixlike.codegen.annotations import Blocks
 from felixlike.codegen.passes import first_and_last
 
 
-def _product(n: int, *, lanes: int = 4, vectors: int = 2, annotated: bool = True, transposed: bool = False) -> Any:
-    """Return Y[i, j] = max(Σ_k a[i, k] · b[k, j], 0) in tiles of 2 rows with k in blocks of 5, or its transpose."""
+def _product(
+    n: int, *, lanes: int = 4, vectors: int = 2, annotated: bool = True, transposed: bool = False, twice: bool = False
+) -> Any:
+    """Return Y[i, j] = max(Σ_k a[i, k] · b[k, j], 0) in tiles of 2 rows with k in blocks of 5, or its transpose.
+
+    twice: The sum's square instead.
+    """
     a, b = _tvm.te.placeholder((n, 15), name="a"), _tvm.te.placeholder((15, n), name="b")
     k = _tvm.te.reduce_axis((0, 15), name="k")
     s = _tvm.te.compute((n, n), lambda i, j: _tvm.te.sum(a[i, k] * b[k, j], axis=k), name="s")
-    y = _tvm.te.compute((n, n), lambda i, j: _tvm.te.max(s[(j, i) if transposed else (i, j)], 0.0), name="y")
+
+    def result(i: Any, j: Any) -> Any:
+        return s[i, j] * s[i, j] if twice else _tvm.te.max(s[(j, i) if transposed else (i, j)], 0.0)
+
+    y = _tvm.te.compute((n, n), result, name="y")
     schedule = _tvm.Schedule(
         _tvm.IRModule({"main": _tvm.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main")})
     )
@@ -44,16 +53,17 @@ def _conditions(module: Any) -> int:
     return len(_tvm.found(first_and_last(module)["main"].body, _tvm.tirx.IfThenElse))
 
 
-@pytest.mark.parametrize(("n", "vectors"), [(8, 2), (16, 1), (24, 3)])
-def test_values_are_correct(n: int, vectors: int) -> None:
-    module = _product(n, vectors=vectors)
+@pytest.mark.parametrize(("n", "vectors", "twice"), [(8, 2, False), (16, 1, False), (24, 3, False), (8, 2, True)])
+def test_values_are_correct(n: int, vectors: int, twice: bool) -> None:
+    module = _product(n, vectors=vectors, twice=twice)
     assert _conditions(module) == 2
     rng = np.random.default_rng(0)
     a, b = rng.uniform(-1, 1, (n, 15)).astype("float32"), rng.uniform(-1, 1, (15, n)).astype("float32")
     y = _tvm.runtime.tensor(np.full((n, n), np.nan, "float32"))
     executable = codegen.compile_primfuncs(module, _tvm.Target("llvm"))
     executable.jit()["main"](_tvm.runtime.tensor(a), _tvm.runtime.tensor(b), y)
-    np.testing.assert_allclose(y.numpy(), np.maximum(a @ b, 0), rtol=1e-5, atol=1e-6)
+    expected = (a @ b) ** 2 if twice else np.maximum(a @ b, 0)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("n", [7, 13, 17])

@@ -22,6 +22,7 @@ from felixlike._tvm.typing import Func, Loop, Module, Node, Stmt, TirExpr
 from felixlike.codegen import plain_loops
 from felixlike.codegen.annotations import Blocks, Guard, Tile
 from felixlike.codegen.passes.loop_tools import anew, number_of, unmarked, with_mark, with_marked_loops
+from felixlike.codegen.passes.memory_places import same_element
 
 
 def first_and_last(module: Module) -> Module:
@@ -57,7 +58,7 @@ def _fused_nests(start: Any, blocks: Any, finish: Any) -> Any | None:
     steps = [n for n, f in enumerate(loops) if not any(_tvm.uses(index, f.loop_var) for index in place)]
     reads = [load for load in _tvm.found(result, _tvm.ir.TensorLoad) if load.source.same_as(sums)]
     numbers = isinstance(zero.value, _tvm.tirx.FloatImm | _tvm.tirx.IntImm) and zero.buffer.same_as(sums)
-    if not steps or len(reads) != 1 or not numbers:
+    if not steps or not reads or not numbers or not all(same_element(reads[0], other) for other in reads[1:]):
         return None
     outer, summing = loops[: steps[0]], loops[steps[0] :]
     tile = [f for n, f in enumerate(loops) if n > steps[0] and n not in steps]
