@@ -297,3 +297,12 @@ def test_outputs_that_are_sequences_are_refused() -> None:
     proto.graph.output[0].type.CopyFrom(onnx.helper.make_sequence_type_proto(kind))
     with pytest.raises(InvalidModel, match="output 'y' is not a tensor"):
         import_model(proto)
+
+
+@pytest.mark.parametrize(("name", "attributes"), [("BlackmanWindow", {}), ("HannWindow", {"periodic": 0})])
+def test_definitions_use_the_defaults_of_attributes(name: str, attributes: dict[str, int]) -> None:
+    nodes = [helper.make_node(name, ["size"], ["w"], **attributes), helper.make_node("Mul", ["x", "w"], ["y"])]
+    model = model_of(nodes, {"x": [3, 10]}, ["y"], {"size": np.array(10)})
+    x = torch.rand(3, 10)
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x.numpy()})
+    torch.testing.assert_close(fx.optimize(model, (x,), trials=0)(x), torch.from_numpy(expected))

@@ -97,7 +97,10 @@ def _values(
     else:
         return None
     outputs = [name for name in node.output if name]
-    results = _run(onnx, node, feeds, outputs, opsets)
+    try:
+        results = _run(onnx, node, feeds, outputs, opsets)
+    except Exception:  # many kinds; what cannot be computed here remains for the importer, which names it
+        return None
     if any(not isinstance(result, np.ndarray | np.generic) or np.size(result) > _MOST for result in results):
         return None
     arrays = zip(outputs, map(np.asarray, results), strict=True)

@@ -39,8 +39,10 @@ def with_functions_written_out(proto: Any, known: Collection[str]) -> Any:
         if not names:
             break
         ids = [("", name) for name in names]
+        typed = _typed(onnx, proto)
+        _state_defaults(onnx, typed, names)
         try:
-            proto = inliner.inline_selected_functions(_typed(onnx, proto), ids, inline_schema_functions=True)
+            proto = inliner.inline_selected_functions(typed, ids, inline_schema_functions=True)
         except RuntimeError:  # a definition that depends on types that ONNX cannot infer
             break
         del proto.graph.value_info[:]
@@ -56,6 +58,20 @@ def _typed(onnx: Any, proto: Any) -> Any:
             value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             typed.graph.value_info.append(value)
     return typed
+
+
+def _state_defaults(onnx: Any, proto: Any, names: Collection[str]) -> None:
+    """Add the default values of attributes to nodes, since ONNX writes out definitions without them."""
+    versions = {opset.domain: opset.version for opset in proto.opset_import}
+    for node in nodes_of(proto.graph):
+        if node.op_type in names and onnx.defs.has(node.op_type, node.domain):
+            schema = onnx.defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
+            stated = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(
+                each.default_value
+                for name, each in schema.attributes.items()
+                if name not in stated and each.default_value.type
+            )
 
 
 def operators_without_converter(graph: Any, known: Collection[str]) -> Iterator[str]:
