@@ -87,13 +87,16 @@ def machine_of_schedules(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def small_budgets() -> Iterator[None]:
-    """Time calls of whole models for milliseconds, and rank fewer points by prediction: tests do not need the best."""
+    """Time calls of whole models for milliseconds, and rank fewer points by prediction: tests do not need the best.
+
+    Schedules are timed in the model, but `whole` lets no call be fast enough for a change, which would be by chance.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(predicted, "_POOL", 128)
         patch.setattr(timing, "_SECONDS", 0.002)
         patch.setattr(timing, "_REST", 0.0)
         patch.setattr(timing, "_SECONDS_A_SIDE", 0.1)
-        patch.setattr(in_context, "CONTEXT", replace(in_context.CONTEXT, seconds=0.02))
+        patch.setattr(in_context, "CONTEXT", replace(in_context.CONTEXT, seconds=0.02, whole=1.0))
         patch.setattr(Sides, "compare", partialmethod(Sides.compare, seconds_a_side=0.1))
         yield
 
