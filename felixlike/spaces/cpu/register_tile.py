@@ -60,6 +60,9 @@ _LONGEST_BLOCK = 128
 (32) products, and a panel of `TILE.vectors` vectors of 64 bytes has 64 KiB, a small part of any L2 cache. Longer blocks
 were measured to be slower as soon as other code uses the cache. No benchmark repeats that."""
 
+_SHARED_VECTORS = TILE.vectors // 2
+"""Vectors of a row of a tile in estimates of what fits into a cache, before the row's length is chosen."""
+
 
 def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
     """Return the schedule, changed, with the block tiled for registers, or [] if the rule does not apply.
@@ -347,22 +350,19 @@ def _steps_of_block(extent: int) -> int:
 
 
 def _outgrows_cache(contraction: Contraction, roles: Roles, device: Device) -> bool:
-    """Return whether several tiles share vectors of a constant that do not stay in the L2 cache from one to the next.
-
-    A row of a tile is taken to have half of the most vectors.
-    """
+    """Return whether several tiles share vectors of a constant that do not stay in the L2 cache in between."""
     if roles.rows is None or roles.rows.extent <= TILE.rows or len(contraction.reduction) != 1:
         return False
     shared = [operand for operand in contraction.operands if roles.vector.place in operand.axes]
     (axis,) = contraction.reduction
-    size = axis.extent * TILE.vectors // 2 * roles.lanes * contraction.item_bits // 8
+    size = axis.extent * _SHARED_VECTORS * roles.lanes * contraction.item_bits // 8
     return len(shared) == 1 and shared[0].constant and size > device.tile_bytes
 
 
 def _rows_fit(contraction: Contraction, roles: Roles, steps: int, device: Device) -> bool:
     """Return whether the sums of all rows and the elements of a block that they read stay in the L2 cache."""
     rows = 1 if roles.rows is None else roles.rows.extent
-    row = TILE.vectors // 2 * roles.lanes + steps
+    row = _SHARED_VECTORS * roles.lanes + steps
     return rows * row * contraction.item_bits // 8 <= device.tile_bytes
 
 
