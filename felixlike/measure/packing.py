@@ -11,12 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import _tvm
+from felixlike import _tvm, codegen
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend.constants import PACKING, packing_blocks
 
 _PACKED = "_prepacked"
 """End of the names of kernels that take packed constants."""
+
+_LARGE = 2**18
+"""Elements of a constant from which its packing is scheduled. Chosen by hand: unscheduled, it takes some 0.5 ms."""
+
+_PART = 2**12
+"""Fewest elements of a parallel iteration of a packing. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,42 @@ def cut(func: Any) -> tuple[Any, tuple[Packing, ...]]:
         packings.append(Packing(indices[0], tuple(int(e) for e in new.shape), str(new.dtype), function))
     allocated = [b for b in func.body.block.alloc_buffers if not any(b.same_as(p) for p in params)]
     return _function(params, kernel_parts, allocated, func.attrs), tuple(packings)
+
+
+def packing_functions(packings: Mapping[str, Packing], target: Any) -> Any:
+    """Return an IRModule of functions that pack constants, by name, scheduled for a target.
+
+    On CPUs those of large constants run on all cores, in the order of the packed elements: the lines of a constant that
+    a vector's elements come from stay in the L1 cache for the next vectors.
+    """
+    functions = {name: packing.function.with_attr("global_symbol", name) for name, packing in packings.items()}
+    if _tvm.device_of(target).type == "cpu":
+        large = {name for name, packing in packings.items() if math.prod(packing.shape) >= _LARGE}
+        functions = {name: _in_order(func) if name in large else func for name, func in functions.items()}
+    return codegen.default_schedules(_tvm.IRModule(functions), target)
+
+
+def _in_order(func: Any) -> Any:
+    """Return a function that copies elements of a buffer, scheduled in the order of the copies."""
+    name = str(func.attrs["global_symbol"])
+    schedule = _tvm.Schedule(_tvm.IRModule({name: func}))
+    schedule.work_on(name)
+    (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
+    statement = schedule.get(block)
+    places = [dimension.min for dimension in statement.writes[0].region]
+    axes = [iterator.var for iterator in statement.iter_vars]
+    try:
+        schedule.transform_block_layout(block, _tvm.tirx.IndexMap(axes, places, None))
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
+            raise
+        return func  # some packed elements are copies of the same one
+    loops, part = schedule.get_loops(block), 1
+    while loops and part < _PART:
+        part *= int(schedule.get(loops.pop()).extent)
+    if loops:
+        schedule.parallel(schedule.fuse(*loops))
+    return schedule.mod[name]
 
 
 def kernel_name(name: str, packings: Sequence[Packing]) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import IO, Any, NamedTuple
 
 from felixlike.errors import InvalidArtefact, InvalidOption, first_line
-from felixlike.runtime import huge_pages
+from felixlike.hardware import huge_pages
 from felixlike.runtime.constant_layout import ALIGNMENT
 
 META = "meta.json"

@@ -12,8 +12,8 @@ from typing import Any
 from felixlike import _tvm, codegen
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend.constants import LEAST_INFINITE, largest_finite
-from felixlike.measure.packing import Packing, cut, kernel_name
-from felixlike.runtime import huge_pages
+from felixlike.hardware import huge_pages, placement
+from felixlike.measure.packing import Packing, cut, kernel_name, packing_functions
 
 _HALF = "bfloat16"
 
@@ -45,13 +45,13 @@ class _Packer:
     """The packing functions of a module, built together for this machine, with their results."""
 
     def __init__(self, pieces: Pieces) -> None:
-        functions = {
-            f"{name}_pack{i}": packing.function.with_attr("global_symbol", f"{name}_pack{i}")
-            for name, (_, packings) in pieces.items()
-            for i, packing in enumerate(packings)
+        packings = {
+            f"{name}_pack{i}": packing for name, (_, several) in pieces.items() for i, packing in enumerate(several)
         }
-        executable = codegen.compile_primfuncs(_tvm.IRModule(functions), _tvm.Target("llvm"), checks_arguments=False)
-        self._library = executable.jit()
+        target = _tvm.Target("llvm")
+        functions = packing_functions(packings, target)
+        self._library = codegen.compile_primfuncs(functions, target, checks_arguments=False).jit()
+        placement.pin_threads()
         self._done: dict[tuple[str, int | None], Any] = {}
 
     def packed(self, name: str, number: int, packing: Packing, constant: Any) -> Any:

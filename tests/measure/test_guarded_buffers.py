@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,22 @@ def test_buffers_are_aligned_and_hold_their_contents(dtype: str, shape: tuple[in
     assert buffer.bytes.ctypes.data % 64 == 0
     np.testing.assert_array_equal(buffers.numbers(tensor), array)
     assert buffers.damage() == ""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16"])
+@pytest.mark.parametrize("shape", [(), (0, 4), (1000, 3)])
+def test_files_are_mapped_and_writing_does_not_change_them(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """A bfloat16 constant, which the file has as float32, is copied."""
+    array = np.arange(np.prod(shape)).reshape(shape).astype("float32" if dtype == "bfloat16" else dtype)
+    np.save(tmp_path / "input.npy", array)
+    buffers = Buffers(_tvm.runtime.cpu(), fenced=True)
+    tensor = buffers.mapped(tmp_path / "input.npy", dtype, "W")
+    assert (tuple(tensor.shape), str(tensor.dtype)) == (shape, dtype)
+    rounded = _tvm.runtime.empty(shape, dtype).copyfrom(array).numpy()
+    np.testing.assert_array_equal(tensor.numpy(), rounded)
+    tensor.copyfrom(np.ones_like(array))
+    np.testing.assert_array_equal(tensor.numpy(), np.ones_like(array))
+    np.testing.assert_array_equal(np.load(tmp_path / "input.npy"), array)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from felixlike.frontend.constants import PACKING
 from felixlike.hardware import resolve_target
 from felixlike.measure import MeasurePool, Status
 from felixlike.measure.child.trial_process import _compile
-from felixlike.measure.packing import cut
+from felixlike.measure.packing import Packing, cut, packing_functions
 from felixlike.symbolic import sketches
 
 
@@ -126,6 +126,34 @@ def test_a_wrong_packing_is_detected(pool: MeasurePool) -> None:
     )
     measurement = pool.measure(task, [Given(broken)])[0]
     assert measurement.status is Status.WRONG
+
+
+def _copying(rows: int, columns: int, split: int = 1) -> Any:
+    """Return a schedule of y[…] = x[i, j] with the elements of 16 rows next to each other."""
+    x = _tvm.te.placeholder((rows, columns), name="x")
+    func = _tvm.te.create_prim_func([x, _tvm.te.compute(x.shape, lambda i, j: x[i, j], name="y")])
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
+    block = schedule.get_sblock("y")
+    schedule.transform_layout(block, ("write", 0), lambda i, j: (i // 16, j, i % 16))
+    schedule.split(schedule.get_loops(block)[0], [None, split])
+    return schedule
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "split", "parallel"), [(512, 515, 1, True), (512, 515, 5, False), (512, 511, 1, False)]
+)
+def test_large_constants_are_packed_in_order_on_all_cores(rows: int, columns: int, split: int, parallel: bool) -> None:
+    """Those of fewer than 2¹⁸ elements and those with other loops are copied as scheduled."""
+    func = _copying(rows, columns, split).mod["main"]
+    shape = (rows // 16, columns, 16)
+    target = _tvm.Target("llvm")
+    module = packing_functions({"pack": Packing(0, shape, "float32", func)}, target)
+    loops = _tvm.found(module["pack"].body, _tvm.tirx.For)
+    assert any(loop.kind == _tvm.tirx.ForKind.PARALLEL for loop in loops) is parallel
+    constant = np.random.default_rng(0).standard_normal((rows, columns)).astype("float32")
+    packed = _tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
+    codegen.compile_primfuncs(module, target).jit()["pack"](_tvm.runtime.tensor(constant), packed)
+    np.testing.assert_array_equal(packed.numpy(), constant.reshape(-1, 16, columns).transpose(0, 2, 1))
 
 
 def test_packing_something_other_than_a_parameter_is_invalid() -> None:

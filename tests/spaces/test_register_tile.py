@@ -41,6 +41,7 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "conv2d_strided": (lambda: op.conv2d(4, 9, 16, stride=2), (1,)),
     "conv2d_dilated": (lambda: op.conv2d(4, 9, 16, dilation=2, padding=2), (1,)),
     "conv2d_1x1": (lambda: op.conv2d(8, 7, 32, 1, relu=True), (1,)),
+    "conv2d_1x1_padded": (lambda: op.conv2d(144, 32, 17, 1, relu=True), (1,)),
     "conv2d_nhwc": (lambda: op.conv2d_nhwc(4, 8, 16), (1,)),
     "conv2d_nhwc_first": (lambda: op.conv2d_nhwc(1, 16, 6), (1,)),
     "conv3d": (lambda: op.conv3d(2, 4, 8, 16), (1,)),
@@ -83,7 +84,7 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
 
 EXACT = [
     *("dense", "dense_anew", "dense_tail", "dense_long", "matmul", "matmul_odd", "batch_matmul"),
-    *("conv1d", "conv2d", "conv2d_nhwc_first", "depthwise", "scaled_residual"),
+    *("conv1d", "conv2d", "conv2d_1x1_padded", "conv2d_nhwc_first", "depthwise", "scaled_residual"),
 ]
 
 
@@ -93,7 +94,7 @@ def test_formulas_equal_brute_force_counts(name: str) -> None:
     assert equal_counts(sketch, sketch.sample(2, seed=5)) > 50
 
 
-@pytest.mark.parametrize("name", ["dense", "dense_long", "batch_matmul", "conv2d", "conv3d", "depthwise"])
+@pytest.mark.parametrize("name", ["dense", "dense_long", "batch_matmul", "conv2d", "conv2d_1x1_padded", "conv3d", "depthwise"])
 def test_views_equal_tvms_features(name: str) -> None:
     sketch = _sketch(name)
     points = sketch.sample(4, seed=7)

@@ -17,11 +17,13 @@ import ctypes
 import mmap
 from collections.abc import Sequence
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from felixlike import _tvm
+from felixlike.hardware import huge_pages
 
 ZONE = 2**16
 """Size of a zone on this machine, bytes: several rows of a tile. Chosen by hand."""
@@ -141,6 +143,17 @@ class Buffers:
         self._known.append((name, buffer, contents if constant else None))
         return buffer.tensor
 
+    def mapped(self, path: Path, dtype: str, name: str) -> Any:
+        """Return a tensor with the contents of a file, for functions that pack it before the call.
+
+        On this machine's CPU the file is mapped, since copying a large constant takes longer than a call. Writing to
+        the tensor does not change the file.
+        """
+        contents = np.load(path, mmap_mode="c")
+        if self._near and contents.size and contents.dtype == dtype and contents.flags.c_contiguous:
+            return _tvm.runtime.from_dlpack(contents)
+        return self.filled(contents.astype(dtype, copy=False), dtype, name, constant=True)
+
     def copied(self, tensor: Any, name: str, *, constant: bool = False) -> Any:
         """Return a copy of a TVM tensor on this machine's CPU; the call must not change it if it is `constant`."""
         buffer = GuardedBuffer(
@@ -173,9 +186,12 @@ class Buffers:
 
 
 def _fenced(size: int) -> Any:
-    """Return zeros that fill at least `size` bytes to the end of a page. What is behind cannot be accessed."""
+    """Return zeros that fill at least `size` bytes to the end of a page. What is behind cannot be accessed.
+
+    They are in huge pages, as a model's constants are.
+    """
     pages = -(-size // _PAGE) * _PAGE
-    memory = np.frombuffer(mmap.mmap(-1, pages + _FENCE), np.uint8)
+    memory = np.frombuffer(huge_pages.memory(pages + _FENCE), np.uint8)
     if _mprotect(memory.ctypes.data + pages, _FENCE, _NO_ACCESS):
         raise OSError(ctypes.get_errno(), "mprotect failed")
     return memory[:pages]

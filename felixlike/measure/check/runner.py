@@ -158,7 +158,10 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
     """
     built.require_fitting(request["arguments"])
     buffers = Buffers(device, fenced=True)
-    tensors = [_tensor(argument, buffers) for argument in request["arguments"]]
+    packed = {parameter for parameter, _, _ in built.packed}
+    tensors = [
+        _tensor(argument, buffers, packed=place in packed) for place, argument in enumerate(request["arguments"])
+    ]
     call_arguments = built.arguments(tensors, buffers)
     built.library[built.name](*call_arguments)
     error: float | None = None
@@ -201,9 +204,11 @@ def _numbers(buffers: Buffers, tensor: Any) -> Any:
     return array.astype(np.float32) if str(tensor.dtype) == "bfloat16" else array
 
 
-def _tensor(argument: Message, buffers: Buffers) -> Any:
-    """Return a new TVM tensor with an argument's initial contents."""
+def _tensor(argument: Message, buffers: Buffers, *, packed: bool) -> Any:
+    """Return a new TVM tensor with an argument's initial contents; only the packing reads it if it is `packed`."""
     constant = argument["file"] is not None and not argument["written"]
+    if constant and packed:
+        return buffers.mapped(Path(argument["file"]), argument["dtype"], argument["name"])
     if argument["file"] is not None:
         contents = np.load(argument["file"], mmap_mode="r").astype(argument["dtype"], copy=False)
     elif argument["reference"] is not None:

@@ -25,7 +25,7 @@ from felixlike.measure.check.runner import Built, Parameters, failure, packed_fi
 from felixlike.measure.child import rpc_session_process
 from felixlike.measure.child.confine import confine, limit_memory
 from felixlike.measure.measurement import Status
-from felixlike.measure.packing import Packing, cut, kernel_name
+from felixlike.measure.packing import Packing, cut, kernel_name, packing_functions
 
 _PACK = "pack"
 """Prefix of the names of functions that pack constants, followed by a number; see `Built`."""
@@ -186,9 +186,7 @@ def _compile(
 
 def _packing_functions(packings: Sequence[Packing], target: Any) -> Any:
     """Return an IRModule with the functions that pack constants."""
-    plain = {f"{_PACK}{i}": packing.function for i, packing in enumerate(packings)}
-    functions = _tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in plain.items()})
-    return codegen.default_schedules(functions, target)
+    return packing_functions({f"{_PACK}{i}": packing for i, packing in enumerate(packings)}, target)
 
 
 def _descriptions(packings: Sequence[Packing]) -> list[tuple[int, Sequence[int], str]]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.expr.expression import Expr, const, mul
+from felixlike.symbolic.expr.expression import Expr, ceildiv, const, mul
 from felixlike.symbolic.expr.polynomial import expand
 from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Store
 
@@ -91,36 +91,46 @@ def _is(buffer: Buffer, name: str) -> bool:
 def _packed(access: Access, path: tuple[Loop, ...]) -> Access:
     """Return an access in the new layout."""
     moving_loops = [loop for loop in path if access.uses(loop.variable)]
+    extents: dict[str, Expr] = {}
     for index, extent in zip(access.indices, access.buffer.shape, strict=True):
-        _check_digits(access.buffer, index, extent, [loop for loop in moving_loops if loop.variable in index.variables])
+        digits = [loop for loop in moving_loops if loop.variable in index.variables]
+        extents |= _extents_of_digits(access.buffer, index, extent, digits)
     if sum(len(index.variables) for index in access.indices) != len(moving_loops):
         raise UnsupportedSketch(f"a loop variable indexes two dimensions of {access.buffer.name}", where="layout")
-    strides = [mul(loop.extent for loop in moving_loops[place + 1 :]) for place in range(len(moving_loops))]
+    shape = [extents[loop.variable] for loop in moving_loops]
+    strides = [mul(shape[place + 1 :]) for place in range(len(shape))]
     index = Index(const(0), tuple((loop.variable, step) for loop, step in zip(moving_loops, strides, strict=True)))
-    buffer = replace(
-        access.buffer,
-        name=f"{access.buffer.name}_global",
-        shape=(mul(loop.extent for loop in moving_loops),),
-        origin=access.buffer,
-    )
+    buffer = replace(access.buffer, name=f"{access.buffer.name}_global", shape=(mul(shape),), origin=access.buffer)
     return Access(buffer, (index,), access.indices)
 
 
-def _check_digits(buffer: Buffer, index: Index, extent: Expr, loops: list[Loop]) -> None:
-    """Raise UnsupportedSketch unless the loops, outermost first, are the digits of the index.
+def _extents_of_digits(buffer: Buffer, index: Index, extent: Expr, loops: list[Loop]) -> dict[str, Expr]:
+    """Return the extent of the new dimension of each loop, by its variable.
 
-    The index must take all values below the extent once.
+    The loops, outermost first, must be the digits of the index, which takes each value below the extent once. It may
+    take larger ones, whose elements are not read; the new dimension has no place for those beyond the last digit.
+
+    Raises:
+        UnsupportedSketch: If they are not.
     """
     covered: Expr = const(1)
     is_mixed_radix = index.lookup is None and not index.floors and expand(index.offset) is const(0)
+    extents: dict[str, Expr] = {}
     for loop in reversed(loops):
         is_mixed_radix = is_mixed_radix and expand(index.stride(loop.variable) - covered) is const(0)
-        covered = covered * loop.extent
-    if not is_mixed_radix or expand(covered - extent) is not const(0):
+        extents[loop.variable] = loop.extent
+        inner, covered = covered, covered * loop.extent
+    beyond = expand(covered - extent)
+    if loops and beyond.is_const and beyond.value > 0:
+        extents[loops[0].variable] = ceildiv(extent, inner)
+    elif beyond is not const(0):
+        is_mixed_radix = False
+    if not is_mixed_radix:
         raise UnsupportedSketch(
             f"{buffer.name} has a free layout, but its loops do not traverse its dimensions one after the other",
             where="layout",
         )
+    return extents
 
 
 def _rebuild(node: Loop | Store, change: Callable[[Store], Store], stores: dict[Store, Store]) -> Loop | Store:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import felixlike as fx
-from felixlike.runtime import huge_pages
+from felixlike.hardware import huge_pages
 
 _MEGABYTE = 1 << 20
 
