@@ -128,23 +128,25 @@ def test_a_wrong_packing_is_detected(pool: MeasurePool) -> None:
     assert measurement.status is Status.WRONG
 
 
-def _copying(rows: int, columns: int, split: int = 1) -> Any:
-    """Return a schedule of y[…] = x[i, j] with the elements of 16 rows next to each other."""
+def _copying(rows: int, columns: int, *, nested: bool) -> Any:
+    """Return y[i // 16, j, i % 16] = x[i, j], with one loop for each axis, or one more if it is `nested`."""
     x = _tvm.te.placeholder((rows, columns), name="x")
     func = _tvm.te.create_prim_func([x, _tvm.te.compute(x.shape, lambda i, j: x[i, j], name="y")])
     schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     block = schedule.get_sblock("y")
     schedule.transform_layout(block, ("write", 0), lambda i, j: (i // 16, j, i % 16))
-    schedule.split(schedule.get_loops(block)[0], [None, split])
-    return schedule
+    if nested:
+        schedule.split(schedule.get_loops(block)[0], [None, 5])
+    return schedule.mod["main"]
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "split", "parallel"), [(512, 515, 1, True), (512, 515, 5, False), (512, 511, 1, False)]
+    ("columns", "nested", "parallel"), [(515, False, True), (515, True, False), (511, False, False)]
 )
-def test_large_constants_are_packed_in_order_on_all_cores(rows: int, columns: int, split: int, parallel: bool) -> None:
+def test_large_constants_are_packed_in_order_on_all_cores(columns: int, nested: bool, parallel: bool) -> None:
     """Those of fewer than 2¹⁸ elements and those with other loops are copied as scheduled."""
-    func = _copying(rows, columns, split).mod["main"]
+    rows = 512
+    func = _copying(rows, columns, nested=nested)
     shape = (rows // 16, columns, 16)
     target = _tvm.Target("llvm")
     module = packing_functions({"pack": Packing(0, shape, "float32", func)}, target)

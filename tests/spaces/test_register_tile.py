@@ -94,7 +94,9 @@ def test_formulas_equal_brute_force_counts(name: str) -> None:
     assert equal_counts(sketch, sketch.sample(2, seed=5)) > 50
 
 
-@pytest.mark.parametrize("name", ["dense", "dense_long", "batch_matmul", "conv2d", "conv2d_1x1_padded", "conv3d", "depthwise"])
+@pytest.mark.parametrize(
+    "name", ["dense", "dense_long", "batch_matmul", "conv2d", "conv2d_1x1_padded", "conv3d", "depthwise"]
+)
 def test_views_equal_tvms_features(name: str) -> None:
     sketch = _sketch(name)
     points = sketch.sample(4, seed=7)

@@ -37,6 +37,8 @@ def _bilinear(node: Any, importer: Any) -> Any:
     aligned, factors = node.args[2], (node.args[3] if len(node.args) > 3 else None) or (None, None)
     steps = [_step(before[axis], after[axis], factors[axis - 2], aligned=aligned) for axis in (2, 3)]
     axes = [axis for axis in ((3, 2) if before[2] <= after[2] else (2, 3)) if steps[axis - 2] != (1, 0, 1)]
+    if steps == [(1, 0, 1)] * 2 and before[2:] == after[2:]:
+        return importer.env[node.args[0]]
     if None in steps or not axes or node.meta["val"].dtype.itemsize < _FLOAT_BYTES:
         return importer._upsample_bilinear2d(node)
     data = importer.env[node.args[0]]

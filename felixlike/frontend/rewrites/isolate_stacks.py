@@ -1,4 +1,4 @@
-"""Keep the operator that stacks many tensors in a kernel of its own.
+"""Keep the operator that stacks many tensors in a kernel of its own, and transposed tensors out of all that stack.
 
     stack([h_1, …, h_15, sigmoid(g) · tanh(c)])      h_16 = sigmoid(g) · tanh(c), written once;
                                               →      stack([h_1, …, h_16]), a copy
@@ -6,15 +6,30 @@
 TVM fuses the last step of a recurrent layer into the stack of all its steps, because nothing else reads it there. The
 stack selects the source of an element by a chain of tests. Each is evaluated for every element, including what was
 fused into it. For 16 steps of 8 × 512 numbers that took 180 µs, a third of the whole layer.
+
+A large tensor that is transposed before it is joined to others would be read element by element across its rows. A
+kernel of its own transposes it in registers.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import INJECTIVE, OPAQUE, pattern_of
+from felixlike.frontend.rewrites.isolate_broadcast_gates import opaque
+from felixlike.frontend.rewrites.rewriting import (
+    INJECTIVE,
+    OPAQUE,
+    Bindings,
+    Rewriter,
+    elements,
+    kernel_of,
+    pattern_of,
+    reached,
+    rewritten,
+)
 
 _MANY = 5
 """Minimum number of input tensors for which an operator without reductions is a stack.
@@ -26,8 +41,12 @@ _FEW = 2048
 """Number of output elements up to which another kernel would take longer. Chosen by hand."""
 
 
+_LARGE = 2**15
+"""Number of elements from which a tensor is transposed before it is joined to others. Chosen by hand."""
+
+
 def with_stacks_apart(module: Any) -> Any:
-    """Mark stacks as opaque, so that nothing is fused into them.
+    """Mark stacks as opaque, so that nothing is fused into them, and end fusion behind transposed parts of others.
 
     Args:
         module: Relax IRModule of annotated PrimFuncs that are not fused yet.
@@ -35,7 +54,8 @@ def with_stacks_apart(module: Any) -> Any:
     Returns:
         The rewritten module.
     """
-    return _tvm.map_functions(module, lambda f: f.with_attr("op_pattern", OPAQUE) if _is_stack(f) else f)
+    module = _tvm.map_functions(module, lambda f: f.with_attr("op_pattern", OPAQUE) if _is_stack(f) else f)
+    return rewritten(module, partial(_parts_apart, module))
 
 
 def _is_stack(function: Any) -> bool:
@@ -47,3 +67,46 @@ def _is_stack(function: Any) -> bool:
         return False
     sizes = [int(size) if isinstance(size, _tvm.tirx.IntImm) else _FEW + 1 for size in shapes[-1]]
     return math.prod(sizes) > _FEW
+
+
+def _parts_apart(module: Any, expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Insert an opaque reshape before each large transposed operand of a call that joins tensors."""
+    kernel = kernel_of(module, expression)
+    if kernel is None or pattern_of(kernel) != INJECTIVE or len(expression.args[1].fields) < 2:
+        return None
+    callee, operands, *rest = expression.args
+    parts = [(elements(operand.ty) or 0) >= _LARGE and _is_moved(module, known, operand) for operand in operands.fields]
+    if not any(parts):
+        return None
+    arguments = []
+    for operand, part in zip(operands.fields, parts, strict=True):
+        new = rewriter.new(operand)
+        arguments.append(rewriter.builder.emit(opaque(rewriter, new)) if part else new)
+    tuple_ = _tvm.relax.Tuple(arguments)
+    return _tvm.relax.Call(expression.op, [callee, tuple_, *rest], expression.attrs, expression.ty_args)
+
+
+def _is_moved(module: Any, known: Bindings, expression: Any) -> bool:
+    """Return whether a function that would be fused into the reader of an expression transposes rows."""
+
+    def operands(variable: Any) -> list[Any]:
+        value = known.value(variable)
+        kernel = kernel_of(module, value)
+        if kernel is None or pattern_of(kernel) > INJECTIVE:
+            return []
+        size = elements(value.ty)
+        return [operand for operand in value.args[1].fields if elements(operand.ty) == size]
+
+    kernels = (kernel_of(module, known.value(variable)) for variable in reached(expression, operands))
+    return any(kernel is not None and pattern_of(kernel) == INJECTIVE and _moves_rows(kernel) for kernel in kernels)
+
+
+def _moves_rows(kernel: Any) -> bool:
+    """Return whether a PrimFunc reads the elements of its output's rows from different rows."""
+    stores = _tvm.found(kernel.body, _tvm.tirx.BufferStore)
+    loads = _tvm.found(kernel.body, _tvm.ir.TensorLoad)
+    if len(stores) != 1 or len(loads) != 1 or not stores[0].indices:
+        return False
+    (store,), (load,) = stores, loads
+    variables = [index for index in load.indices if isinstance(index, _tvm.tirx.Var)]
+    return len(variables) == len(load.indices) and not load.indices[-1].same_as(store.indices[-1])
