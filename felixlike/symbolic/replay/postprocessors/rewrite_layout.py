@@ -91,7 +91,7 @@ def _is(buffer: Buffer, name: str) -> bool:
 def _packed(access: Access, path: tuple[Loop, ...]) -> Access:
     """Return an access in the new layout."""
     moving_loops = [loop for loop in path if access.uses(loop.variable)]
-    extents: dict[str, Expr] = {}
+    extents: dict[Expr, Expr] = {}
     for index, extent in zip(access.indices, access.buffer.shape, strict=True):
         digits = [loop for loop in moving_loops if loop.variable in index.variables]
         extents |= _extents_of_digits(access.buffer, index, extent, digits)
@@ -104,7 +104,7 @@ def _packed(access: Access, path: tuple[Loop, ...]) -> Access:
     return Access(buffer, (index,), access.indices)
 
 
-def _extents_of_digits(buffer: Buffer, index: Index, extent: Expr, loops: list[Loop]) -> dict[str, Expr]:
+def _extents_of_digits(buffer: Buffer, index: Index, extent: Expr, loops: list[Loop]) -> dict[Expr, Expr]:
     """Return the extent of the new dimension of each loop, by its variable.
 
     The loops, outermost first, must be the digits of the index, which takes each value below the extent once. It may
@@ -115,7 +115,7 @@ def _extents_of_digits(buffer: Buffer, index: Index, extent: Expr, loops: list[L
     """
     covered: Expr = const(1)
     is_mixed_radix = index.lookup is None and not index.floors and expand(index.offset) is const(0)
-    extents: dict[str, Expr] = {}
+    extents: dict[Expr, Expr] = {}
     for loop in reversed(loops):
         is_mixed_radix = is_mixed_radix and expand(index.stride(loop.variable) - covered) is const(0)
         extents[loop.variable] = loop.extent
