@@ -12,6 +12,9 @@ pairs (`even_channels.py`) save, which only channels-last convolutions have.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from operator import mul
 from typing import Any
 
 from felixlike import _tvm
@@ -93,9 +96,12 @@ def _counted_from_the_front(expression: Any, known: Bindings, rewriter: Rewriter
 def _sunk(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Move permutations behind elementwise operators, so that they meet their inverses. TVM's pass misses some cases.
 
-    Permutations of constants are evaluated. A permutation that moves only dimensions of size 1 becomes a reshape.
+    Permutations of constants are evaluated. A permutation that moves only dimensions of size 1 becomes a reshape. So do
+    two permutations with a reshape between them that leave all elements in order, as where tokens become an image.
     """
     name = operator(expression)
+    if name in UNARY and operator(known.value(expression.args[0])) == "reshape":
+        return _before_reshape(expression, known, rewriter)
     if name in UNARY | BINARY:
         return _behind(expression, known, rewriter)
     if name in TRANSPOSED_LAYOUTS:
@@ -107,6 +113,10 @@ def _sunk(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     if not _moves(expression):
         return _tvm.relax.op.reshape(rewriter.new(expression.args[0]), shape(expression))
     first = known.value(expression.args[0])
+    if operator(first) == "reshape":
+        inner = known.value(first.args[0])
+        if operator(inner) == "permute_dims" and _in_order(inner, first, expression):
+            return _tvm.relax.op.reshape(rewriter.new(inner.args[0]), shape(expression))
     if operator(first) != "permute_dims":
         return None
     source, axes = rewriter.new(first.args[0]), axes_of(first)
@@ -135,6 +145,16 @@ def _with_channels_first(call: Any, rewriter: Rewriter) -> Any:
     return _tvm.relax.op.permute_dims(convolved, [0, *range(2, rank), 1])
 
 
+def _before_reshape(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Reshape an elementwise operator's result instead of its operand if that is a permutation."""
+    reshaped = known.value(expression.args[0])
+    if operator(known.value(reshaped.args[0])) != "permute_dims":
+        return None
+    arguments = [rewriter.new(argument) for argument in (reshaped.args[0], *expression.args[1:])]
+    call = _tvm.relax.Call(expression.op, arguments, expression.attrs)
+    return _tvm.relax.op.reshape(rewriter.builder.emit(call), shape(expression))
+
+
 def _behind(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Permute an elementwise operator's result instead of each of its operands. Constants are permuted now."""
     arguments = [(a, known.value(a)) for a in expression.args]
@@ -154,6 +174,29 @@ def _behind(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
 
     call = _tvm.relax.Call(expression.op, [operand(a, v) for a, v in arguments], expression.attrs)
     return _tvm.relax.op.permute_dims(rewriter.builder.emit(call), axes)
+
+
+def _in_order(first: Any, reshaped: Any, last: Any) -> bool:
+    """Return whether a permutation of a reshape of a permutation leaves all elements in order.
+
+    Both shapes of the reshape are written as products of the same factors. Each dimension of one or the other consists
+    of some of them, and the permutations move these.
+    """
+    before, after = shape(first), shape(reshaped)
+    ends = sorted({*accumulate(before, mul), *accumulate(after, mul)})
+    if 0 in ends or any(high % low for low, high in pairwise([1, *ends])):
+        return False
+    moved = [list[int]()] * len(before)
+    for axis, factors in zip(axes_of(first), _factors(before, ends), strict=True):
+        moved[axis] = factors
+    split = _factors(after, ends)
+    return [n for factors in moved for n in factors] == [n for axis in axes_of(last) for n in split[axis]]
+
+
+def _factors(sizes: Sequence[int], ends: Sequence[int]) -> list[list[int]]:
+    """Return the numbers of the factors that each dimension consists of. `ends` are the products up to each factor."""
+    products = [1, *accumulate(sizes, mul)]
+    return [[n for n, end in enumerate(ends) if low < end <= high] for low, high in pairwise(products)]
 
 
 def _moves(permutation: Any) -> bool:

@@ -69,6 +69,40 @@ def test_a_permutation_by_negative_dimensions() -> None:
         torch.testing.assert_close(compile_model(import_model(model, (x,)))(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+class _Tokens(nn.Module):
+    """Pixels as rows of features, which become an image for a depthwise convolution, as in SegFormer.
+
+    The image's sides may be exchanged, or its columns may be taken in groups.
+    """
+
+    def __init__(self, *, turned: bool = False, grouped: bool = False) -> None:
+        super().__init__()
+        self.turned, self.grouped = turned, grouped
+        self.first, self.last = nn.Linear(12, 24), nn.Linear(24, 12)
+        self.depthwise = nn.Conv2d(24, 24, 3, padding=1, groups=24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.first(x).transpose(1, 2)
+        if self.grouped:
+            image = rows.reshape(-1, 24, 8, 2, 8).transpose(2, 3).reshape(-1, 24, 16, 8)
+        else:
+            image = rows.reshape(-1, 24, 8, 16)
+        image = self.depthwise(image.transpose(2, 3) if self.turned else image)
+        return self.last(nn.functional.gelu(image.flatten(2).transpose(1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("model", "moved"), [(_Tokens(), False), (_Tokens(turned=True), True), (_Tokens(grouped=True), True)]
+)
+def test_rows_of_features_become_an_image_without_a_copy(model: nn.Module, moved: bool) -> None:
+    torch.manual_seed(0)
+    model, x = model.eval(), torch.randn(2, 128, 12)
+    imported = import_model(model, (x,))
+    assert any("transpose" in task.name for task in imported.tasks) is moved, [t.name for t in imported.tasks]
+    with torch.inference_mode():
+        torch.testing.assert_close(compile_model(imported)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
 def test_a_single_convolution_is_not_changed() -> None:
     x = torch.randn(1, 16, 14, 14)
     assert _layouts(nn.Conv2d(16, 16, 3, padding=1), x) == [(1, 16, 14, 14)]
