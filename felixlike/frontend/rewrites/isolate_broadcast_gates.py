@@ -11,6 +11,7 @@ runtime it is a view and costs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -53,16 +54,21 @@ def _apart(module: Any, expression: Any, known: Bindings, rewriter: Rewriter) ->
     count = elements(expression.ty)
     if kernel is None or pattern_of(kernel) > BROADCAST or count is None:
         return None
-    callee, operands, *rest = expression.args
-    gates = [_is_small(operand, count) and _is_sum(module, known, operand) for operand in operands.fields]
-    if not any(gates):
+    operands = expression.args[1].fields
+    gates = [_is_small(operand, count) and _is_sum(module, known, operand) for operand in operands]
+    return behind_opaque(expression, gates, rewriter)
+
+
+def behind_opaque(call: Any, apart: Sequence[bool], rewriter: Rewriter) -> Any:
+    """Return a kernel's call with an opaque reshape before each marked operand, None if none is marked."""
+    if not any(apart):
         return None
+    callee, operands, *rest = call.args
     arguments = []
-    for operand, gate in zip(operands.fields, gates, strict=True):
+    for operand, marked in zip(operands.fields, apart, strict=True):
         new = rewriter.new(operand)
-        arguments.append(rewriter.builder.emit(opaque(rewriter, new)) if gate else new)
-    tuple_ = _tvm.relax.Tuple(arguments)
-    return _tvm.relax.Call(expression.op, [callee, tuple_, *rest], expression.attrs, expression.ty_args)
+        arguments.append(rewriter.builder.emit(opaque(rewriter, new)) if marked else new)
+    return _tvm.relax.Call(call.op, [callee, _tvm.relax.Tuple(arguments), *rest], call.attrs, call.ty_args)
 
 
 def opaque(rewriter: Rewriter, value: Any) -> Any:
@@ -78,14 +84,21 @@ def _is_small(operand: Any, count: int) -> bool:
 
 def _is_sum(module: Any, known: Bindings, expression: Any) -> bool:
     """Return whether a function fused behind an expression would be fused behind a reduction."""
+    return any(pattern_of(kernel) == OUT_FUSIBLE for kernel in kernels_before(module, known, expression, BROADCAST))
+
+
+def kernels_before(module: Any, known: Bindings, expression: Any, most: int) -> Iterator[Any]:
+    """Yield the kernel of an expression, and before kernels of kinds up to `most` those of operands of equal size."""
 
     def operands(variable: Any) -> list[Any]:
         value = known.value(variable)
         kernel = kernel_of(module, value)
-        if kernel is None or pattern_of(kernel) > BROADCAST:
+        if kernel is None or pattern_of(kernel) > most:
             return []
         size = elements(value.ty)
         return [operand for operand in value.args[1].fields if elements(operand.ty) == size]
 
-    kernels = (kernel_of(module, known.value(variable)) for variable in reached(expression, operands))
-    return any(kernel is not None and pattern_of(kernel) == OUT_FUSIBLE for kernel in kernels)
+    for variable in reached(expression, operands):
+        kernel = kernel_of(module, known.value(variable))
+        if kernel is not None:
+            yield kernel

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.isolate_broadcast_gates import opaque
+from felixlike.frontend.rewrites.isolate_broadcast_gates import behind_opaque, kernels_before
 from felixlike.frontend.rewrites.rewriting import (
     INJECTIVE,
     OPAQUE,
@@ -27,7 +27,6 @@ from felixlike.frontend.rewrites.rewriting import (
     elements,
     kernel_of,
     pattern_of,
-    reached,
     rewritten,
 )
 
@@ -74,31 +73,17 @@ def _parts_apart(module: Any, expression: Any, known: Bindings, rewriter: Rewrit
     kernel = kernel_of(module, expression)
     if kernel is None or pattern_of(kernel) != INJECTIVE or len(expression.args[1].fields) < 2:
         return None
-    callee, operands, *rest = expression.args
-    parts = [(elements(operand.ty) or 0) >= _LARGE and _is_moved(module, known, operand) for operand in operands.fields]
-    if not any(parts):
-        return None
-    arguments = []
-    for operand, part in zip(operands.fields, parts, strict=True):
-        new = rewriter.new(operand)
-        arguments.append(rewriter.builder.emit(opaque(rewriter, new)) if part else new)
-    tuple_ = _tvm.relax.Tuple(arguments)
-    return _tvm.relax.Call(expression.op, [callee, tuple_, *rest], expression.attrs, expression.ty_args)
+    parts = [
+        (elements(operand.ty) or 0) >= _LARGE and _is_moved(module, known, operand)
+        for operand in expression.args[1].fields
+    ]
+    return behind_opaque(expression, parts, rewriter)
 
 
 def _is_moved(module: Any, known: Bindings, expression: Any) -> bool:
     """Return whether a function that would be fused into the reader of an expression transposes rows."""
-
-    def operands(variable: Any) -> list[Any]:
-        value = known.value(variable)
-        kernel = kernel_of(module, value)
-        if kernel is None or pattern_of(kernel) > INJECTIVE:
-            return []
-        size = elements(value.ty)
-        return [operand for operand in value.args[1].fields if elements(operand.ty) == size]
-
-    kernels = (kernel_of(module, known.value(variable)) for variable in reached(expression, operands))
-    return any(kernel is not None and pattern_of(kernel) == INJECTIVE and _moves_rows(kernel) for kernel in kernels)
+    kernels = kernels_before(module, known, expression, INJECTIVE)
+    return any(pattern_of(kernel) == INJECTIVE and _moves_rows(kernel) for kernel in kernels)
 
 
 def _moves_rows(kernel: Any) -> bool:
