@@ -84,6 +84,17 @@ def seconds_reserved(limit: float | None, tasks: int) -> float:
     return needed if limit is not None and needed <= CONTEXT.budget * limit < math.inf else 0.0
 
 
+def affordable(compiling: float, left: float) -> int:
+    """Return how many further schedules of each task can be timed in the model.
+
+    Args:
+        compiling: Seconds that one build of the model took.
+        left: Seconds that there are for it. The last build is that of the choice.
+    """
+    builds = left / (compiling + 2 * CONTEXT.seconds)
+    return CONTEXT.others if builds >= CONTEXT.others + 1 else max(0, int(builds) - 1)
+
+
 def is_small(imported: Imported) -> bool:
     """Return whether copies of a model's constants fit beside it."""
     found: dict[int | None, int] = {}
@@ -133,6 +144,7 @@ class InContext:
         *,
         compiled: Callable[[Mapping[str, Any]], Compiled],
         finish: Callable[[Sequence[Choice]], Build],
+        others: int = CONTEXT.others,
     ) -> Build:
         """Return the build whose calls take the least time, and remember its schedules.
 
@@ -140,6 +152,7 @@ class InContext:
             base: The model compiled with `choices`.
             compiled: Compiles it with scheduled modules by the tasks' keys.
             finish: Compiles it with a choice for each task, and replaces schedules that fail.
+            others: Maximum number of further schedules of each task that are timed.
 
         Returns:
             `base`, or a build whose calls are faster.
@@ -150,7 +163,7 @@ class InContext:
 
         best = base
         with torch.random.fork_rng(devices=[]):  # for models that draw random numbers
-            places = self._fastest(base, compiled)
+            places = self._fastest(base, compiled, others)
             if any(places) and self._is_faster(build := finish(self._at(places)), base):
                 best = build
         cache.store(_KIND, self._entry, places if best is not base else [0] * len(places))
@@ -173,10 +186,10 @@ class InContext:
             for choices, place in zip(self._ranked, places, strict=True)
         ]
 
-    def _fastest(self, base: Build, compiled: Callable[[Mapping[str, Any]], Compiled]) -> list[int]:
+    def _fastest(self, base: Build, compiled: Callable[[Mapping[str, Any]], Compiled], others: int) -> list[int]:
         """Return the place of each task's schedule that takes the least time inside the model."""
         places, best = [0] * len(self._ranked), [1 - CONTEXT.gain] * len(self._ranked)
-        for rank in range(1, max(map(len, self._ranked))):
+        for rank in range(1, min(others + 1, max(map(len, self._ranked)))):
             with contextlib.suppress(Exception):  # of a schedule that cannot be made or compiled: it is not chosen
                 for index, ratio in enumerate(self._ratios(rank, base, compiled)):
                     if ratio < best[index]:

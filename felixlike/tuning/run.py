@@ -43,7 +43,7 @@ from felixlike.tuning.choice import Choice, check_ahead, choose_safely
 from felixlike.tuning.compiling import Build, compile_chosen
 from felixlike.tuning.config import RunConfig
 from felixlike.tuning.finished import Entry, may_reuse, reused_note, reused_report
-from felixlike.tuning.in_context import InContext, is_small, seconds_needed, seconds_reserved
+from felixlike.tuning.in_context import InContext, affordable, is_small, seconds_reserved
 from felixlike.tuning.predictions import Predictions
 from felixlike.tuning.reporting import Reporter, Searched, call_fields, spent_fields, verification_note, versions
 from felixlike.tuning.session import OVERTIME, Event, Session
@@ -317,22 +317,23 @@ class Run:
 
         finish = partial(self.finished, chosen, compiled)
 
-        def improve(context: InContext, base: Build) -> Build:
+        def improve(context: InContext, base: Build, others: int) -> Build:
             try:
-                return context.improved(base, compiled=compiled, finish=finish)
+                return context.improved(base, compiled=compiled, finish=finish, others=others)
             except Exception as error:  # of a schedule in the model
                 note(f"timing schedules in the model failed: {first_line(error)}")
                 return base
 
         context = InContext(imported, session.states, chosen.choices) if whole and self._in_context(imported) else None
+        started = time.monotonic()
         with on("compiling"):
             build = finish(context.choices() if context else chosen.choices)
         # Choosing and compiling have taken some of the time that was kept for it.
-        enough = self.budget.seconds_left() + OVERTIME.afterwards >= seconds_needed(len(session.states))
-        if context and context.undecided and enough:
+        others = affordable(time.monotonic() - started, self.budget.seconds_left() + OVERTIME.afterwards)
+        if context and context.undecided and others:
             self.progress.say("timing the best schedules in the model")
             with on("timing in the model"):
-                build = self.interrupts.attempt(partial(improve, context, build), lambda: build)
+                build = self.interrupts.attempt(partial(improve, context, build, others), lambda: build)
         bare = replace(imported, module=None)  # the build has its own weights
         return build, Reporter(self.config, bare, session, self.budget, chosen.searched, build, self.interrupts, note)
 

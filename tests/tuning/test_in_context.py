@@ -21,7 +21,7 @@ from felixlike.runtime.kernel_times import kernel_times
 from felixlike.search import Candidate
 from felixlike.tuning import in_context
 from felixlike.tuning.choice import at_hand
-from felixlike.tuning.in_context import seconds_needed, seconds_reserved
+from felixlike.tuning.in_context import affordable, seconds_needed, seconds_reserved
 from felixlike.tuning.state import TaskState
 
 TRIALS = 12
@@ -174,3 +174,11 @@ def test_kernels_are_timed_in_calls(model: nn.Module, x: Tensor) -> None:
     assert kernels <= set(times)
     assert all(0 < times[name] < 1 for name in kernels)
     torch.testing.assert_close(x, before, rtol=0, atol=0)
+
+
+def test_no_more_is_timed_than_there_are_seconds_for() -> None:
+    """Each further schedule takes a build of the model and its timing, and so does the choice."""
+    build = 7.0 + 2 * in_context.CONTEXT.seconds
+    assert affordable(7.0, math.inf) == in_context.CONTEXT.others
+    assert affordable(7.0, (in_context.CONTEXT.others + 1) * build) == in_context.CONTEXT.others
+    assert [affordable(7.0, builds * build) for builds in (2.5, 1.9, 0.5, -3.0)] == [1, 0, 0, 0]
