@@ -13,6 +13,7 @@ import numpy as np
 
 from felixlike import _tvm
 from felixlike.errors import UnsupportedOperator
+from felixlike.frontend.interpolation import Interpolation, interpolated
 from felixlike.frontend.rewrites.rewriting import OPAQUE
 
 _FLOAT_BYTES = 4
@@ -39,20 +40,13 @@ def _bilinear(node: Any, importer: Any) -> Any:
     axes = [axis for axis in ((3, 2) if before[2] <= after[2] else (2, 3)) if steps[axis - 2] != (1, 0, 1)]
     if steps == [(1, 0, 1)] * 2 and before[2:] == after[2:]:
         return importer.env[node.args[0]]
-    if None in steps or not axes or node.meta["val"].dtype.itemsize < _FLOAT_BYTES:
+    known = [step for step in steps if step is not None]
+    if len(known) < len(steps) or not axes or node.meta["val"].dtype.itemsize < _FLOAT_BYTES:
         return importer._upsample_bilinear2d(node)
     data = importer.env[node.args[0]]
     for axis in axes:
-        attributes = {"op_pattern": OPAQUE} if axis != axes[-1] else None
-        data = importer.block_builder.emit_te(
-            _interpolated,
-            data,
-            axis,
-            int(after[axis]),
-            steps[axis - 2],
-            primfunc_name_hint="interpolate",
-            primfunc_attrs=attributes,
-        )
+        how = Interpolation(axis, int(after[axis]), known[axis - 2], OPAQUE if axis != axes[-1] else None)
+        data = interpolated(importer.block_builder, data, how)
     return data
 
 
@@ -73,23 +67,6 @@ def _step(before: Any, after: Any, factor: float | None, *, aligned: bool) -> tu
     common = lcm(step.denominator, first.denominator)
     a, b = int(step * common), int(first * common)
     return (a, b, common) if a * after + abs(b) + common < _INT32 else None
-
-
-def _interpolated(data: Any, axis: int, size: int, step: tuple[int, int, int]) -> Any:
-    """Interpolate linearly along a dimension. `step` is the result of `_step`."""
-    tirx, (a, b, c), last, dtype = _tvm.tirx, step, int(data.shape[axis]) - 1, str(data.dtype)
-
-    def element(*place: Any) -> Any:
-        # int32: processors have vectors of its quotients.
-        at = tirx.max(place[axis].astype("int32") * a + b, 0)
-        low, rest = tirx.min(tirx.floordiv(at, c), last), tirx.floormod(at, c)
-        weight = rest.astype(dtype) * tirx.const(1 / c, dtype)
-        left, right = (
-            data(*place[:axis], index.astype("int64"), *place[axis + 1 :]) for index in (low, tirx.min(low + 1, last))
-        )
-        return left * (tirx.const(1, dtype) - weight) + right * weight
-
-    return _tvm.te.compute((*data.shape[:axis], size, *data.shape[axis + 1 :]), element, name="interpolate")
 
 
 def _by_taps(node: Any, importer: Any, *, cubic: bool = False, smoothed: bool = False) -> Any:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from operator import mul
 from typing import Any
 
 from felixlike import _tvm
+from felixlike.frontend.interpolation import Interpolation, interpolated
 from felixlike.frontend.rewrites.even_channels import saved_by_pairs
 from felixlike.frontend.rewrites.rewriting import (
     Bindings,
@@ -25,6 +27,7 @@ from felixlike.frontend.rewrites.rewriting import (
     axes_of,
     constant,
     is_constant,
+    kernel_of,
     operator,
     rewritten,
     settled,
@@ -94,10 +97,9 @@ def _counted_from_the_front(expression: Any, known: Bindings, rewriter: Rewriter
 
 
 def _sunk(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
-    """Move permutations behind elementwise operators, so that they meet their inverses. TVM's pass misses some cases.
+    """Move permutations behind operators that do not depend on the layout, so that they meet their inverses.
 
-    Permutations of constants are evaluated. A permutation that moves only dimensions of size 1 becomes a reshape. So do
-    two permutations with a reshape between them that leave all elements in order, as where tokens become an image.
+    TVM's pass misses some cases.
     """
     name = operator(expression)
     if name in UNARY and operator(known.value(expression.args[0])) == "reshape":
@@ -106,21 +108,29 @@ def _sunk(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
         return _behind(expression, known, rewriter)
     if name in TRANSPOSED_LAYOUTS:
         return _with_channels_first(expression, rewriter)
-    if name != "permute_dims":
-        return None
-    if is_constant(expression.args[0]):
-        return constant(expression.args[0].value.numpy().transpose(axes_of(expression)).copy())
-    if not _moves(expression):
-        return _tvm.relax.op.reshape(rewriter.new(expression.args[0]), shape(expression))
-    first = known.value(expression.args[0])
-    if operator(first) == "reshape":
-        inner = known.value(first.args[0])
-        if operator(inner) == "permute_dims" and _in_order(inner, first, expression):
-            return _tvm.relax.op.reshape(rewriter.new(inner.args[0]), shape(expression))
+    rule = {"call_tir": _interpolation_behind, "concat": _joined_behind, "permute_dims": _simplified}.get(name)
+    return None if rule is None else rule(expression, known, rewriter)
+
+
+def _simplified(permutation: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Return a simpler form of a permutation, or None.
+
+    That of a constant is evaluated. One that moves only dimensions of size 1 becomes a reshape, and so do two with a
+    reshape between them that leave all elements in order, as where tokens become an image.
+    """
+    if is_constant(permutation.args[0]):
+        return constant(permutation.args[0].value.numpy().transpose(axes_of(permutation)).copy())
+    if not _moves(permutation):
+        return _tvm.relax.op.reshape(rewriter.new(permutation.args[0]), shape(permutation))
+    first = known.value(permutation.args[0])
+    if operator(first) == "reshape" and (later := _permuted_later(first, known)) is not None:
+        source, _, axes = later
+        joined = [axes[axis] for axis in axes_of(permutation)]
+        return _tvm.relax.op.reshape(rewriter.new(source), shape(permutation)) if joined == sorted(joined) else None
     if operator(first) != "permute_dims":
         return None
     source, axes = rewriter.new(first.args[0]), axes_of(first)
-    joined = [axes[axis] for axis in axes_of(expression)]
+    joined = [axes[axis] for axis in axes_of(permutation)]
     return source if joined == sorted(joined) else _tvm.relax.op.permute_dims(source, joined)
 
 
@@ -143,6 +153,64 @@ def _with_channels_first(call: Any, rewriter: Rewriter) -> Any:
         with_attributes(call, [rewriter.builder.emit(data), rewriter.new(call.args[1])], **attributes)
     )
     return _tvm.relax.op.permute_dims(convolved, [0, *range(2, rank), 1])
+
+
+def _interpolation_behind(call: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Permute the result of an interpolation, which may be larger, instead of its operand if it is permuted again."""
+    how = Interpolation.of(kernel_of(rewriter.module, call))
+    if how is None or not _is_permuted_again(call, known, rewriter.module):
+        return None
+    (operand,) = call.args[1].fields
+    axes = _axes_of(operand, known)
+    if axes is None:
+        return None
+    data = _before_permutation(operand, known, rewriter)
+    return _tvm.relax.op.permute_dims(interpolated(rewriter.builder, data, replace(how, axis=axes[how.axis])), axes)
+
+
+def _is_permuted_again(value: Any, known: Bindings, module: Any) -> bool:
+    """Return whether a permutation reads a value, directly or behind operators that do not depend on the layout."""
+    behind = UNARY | BINARY | {"concat"}
+    return any(
+        operator(reader) == "permute_dims"
+        or (
+            (operator(reader) in behind or Interpolation.of(kernel_of(module, reader)) is not None)
+            and _is_permuted_again(reader, known, module)
+        )
+        for reader in known.readers(known.variable(value))
+    )
+
+
+def _joined_behind(call: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Permute joined tensors instead of each of them."""
+    parts = known.value(call.args[0])
+    if not isinstance(parts, _tvm.relax.Tuple) or call.attrs.axis is None:
+        return None
+    axes, *others = (_axes_of(part, known) for part in parts.fields)
+    if axes is None or any(other != axes for other in others):
+        return None
+    joined = [_before_permutation(part, known, rewriter) for part in parts.fields]
+    joined = _tvm.relax.op.concat(joined, axes[int(call.attrs.axis) % len(axes)])
+    return _tvm.relax.op.permute_dims(rewriter.builder.emit(joined), axes)
+
+
+def _axes_of(operand: Any, known: Bindings) -> list[int] | None:
+    """Return the axes of the permutation, or of the reshaped one, that an operand is; None for others."""
+    value = known.value(operand)
+    if operator(value) == "permute_dims":
+        return axes_of(value)
+    later = _permuted_later(value, known) if operator(value) == "reshape" else None
+    return later[2] if later is not None and later[2] != sorted(later[2]) else None
+
+
+def _before_permutation(operand: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Return what the permutation of `_axes_of` permutes."""
+    value = known.value(operand)
+    later = _permuted_later(value, known) if operator(value) == "reshape" else None
+    if later is None:
+        return rewriter.new(value.args[0])
+    source, sizes, _ = later
+    return rewriter.builder.emit(_tvm.relax.op.reshape(rewriter.new(source), sizes))
 
 
 def _before_reshape(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
@@ -176,21 +244,34 @@ def _behind(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     return _tvm.relax.op.permute_dims(rewriter.builder.emit(call), axes)
 
 
-def _in_order(first: Any, reshaped: Any, last: Any) -> bool:
-    """Return whether a permutation of a reshape of a permutation leaves all elements in order.
+def _permuted_later(reshaped: Any, known: Bindings) -> tuple[Any, list[int], list[int]] | None:
+    """Return a reshape of a permutation as a permutation of a reshape.
 
     Both shapes of the reshape are written as products of the same factors. Each dimension of one or the other consists
-    of some of them, and the permutations move these.
+    of some of them, which must be neighbours before the permutation, too.
+
+    Returns:
+        What is reshaped, the sizes, and the axes of the permutation; None if there are no such.
     """
+    first = known.value(reshaped.args[0])
+    if operator(first) != "permute_dims":
+        return None
     before, after = shape(first), shape(reshaped)
+    sizes: Sequence[Any] = (*before, *after)
+    if not all(isinstance(size, int) and size for size in sizes):
+        return None
     ends = sorted({*accumulate(before, mul), *accumulate(after, mul)})
-    if 0 in ends or any(high % low for low, high in pairwise([1, *ends])):
-        return False
-    moved = [list[int]()] * len(before)
+    if any(high % low for low, high in pairwise([1, *ends])):
+        return None
+    moved: list[list[int]] = [[]] * len(before)
     for axis, factors in zip(axes_of(first), _factors(before, ends), strict=True):
         moved[axis] = factors
+    order = [n for factors in moved for n in factors]
     split = _factors(after, ends)
-    return [n for factors in moved for n in factors] == [n for axis in axes_of(last) for n in split[axis]]
+    dimensions = sorted(range(len(after)), key=lambda place: order.index(split[place][0]) if split[place] else -1)
+    if [n for place in dimensions for n in split[place]] != order:
+        return None
+    return first.args[0], [after[place] for place in dimensions], [dimensions.index(d) for d in range(len(after))]
 
 
 def _factors(sizes: Sequence[int], ends: Sequence[int]) -> list[list[int]]:

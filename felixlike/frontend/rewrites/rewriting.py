@@ -68,12 +68,14 @@ class Rewriter:
     """Build the new function in a rule.
 
     Attributes:
+        module: The module that is rewritten.
         builder: TVM's block builder of the new function. Its variables get the span of the one that is rewritten.
         new: Maps an expression of the old function to the new one.
     """
 
     def __init__(self, visitor: Any, variable: Any) -> None:
         span = None if variable is None else variable.span
+        self.module = visitor.module
         self.builder = visitor.builder_ if span is None else _Spanning(visitor.builder_, span)
         self.new = visitor.visit_expr
 
@@ -116,6 +118,7 @@ def _visitor() -> Any:
     class Visitor(relax.PyExprMutator):  # type: ignore[misc,name-defined]
         def __init__(self, module: Any, rule: Rule) -> None:
             super().__init__(module)
+            self.module = module
             self.rule = rule
             self.bindings: Bindings | None = None
 

@@ -88,7 +88,8 @@ class _Tokens(nn.Module):
         else:
             image = rows.reshape(-1, 24, 8, 16)
         image = self.depthwise(image.transpose(2, 3) if self.turned else image)
-        return self.last(nn.functional.gelu(image.flatten(2).transpose(1, 2)))
+        result: torch.Tensor = self.last(nn.functional.gelu(image.flatten(2).transpose(1, 2)))
+        return result
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,64 @@ def test_rows_of_features_become_an_image_without_a_copy(model: nn.Module, moved
     model, x = model.eval(), torch.randn(2, 128, 12)
     imported = import_model(model, (x,))
     assert any("transpose" in task.name for task in imported.tasks) is moved, [t.name for t in imported.tasks]
+    with torch.inference_mode():
+        torch.testing.assert_close(compile_model(imported)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+class _Decoder(nn.Module):
+    """Rows of features become images of one size, which are joined, as SegFormer's decoder does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.ModuleList([nn.Linear(8, 16) for _ in range(3)])
+        self.join, self.last = nn.Conv2d(48, 16, 1), nn.Conv2d(16, 5, 1)
+
+    def forward(self, *features: torch.Tensor) -> torch.Tensor:
+        images = []
+        for layer, rows in zip(self.first, features, strict=True):
+            image = layer(rows).transpose(1, 2).unflatten(2, (-1, int(rows.shape[1] ** 0.5)))
+            images.append(nn.functional.interpolate(image, size=(16, 16), mode="bilinear"))
+        classes: torch.Tensor = self.last(self.join(torch.cat(images, 1)).relu())
+        return classes
+
+
+def test_interpolations_of_rows_of_features_keep_channels_last() -> None:
+    torch.manual_seed(0)
+    model, features = _Decoder().eval(), tuple(torch.randn(2, n, 8) for n in (256, 64, 16))
+    imported = import_model(model, features)
+    names = [task.name for task in imported.tasks]
+    assert sum("interpolate" in name for name in names) == 3  # columns twice, and all rows with what joins them
+    assert not any("transpose" in name for name in names), names
+    with torch.inference_mode():
+        torch.testing.assert_close(compile_model(imported)(*features), model(*features), rtol=1e-4, atol=1e-5)
+
+
+class _Upsampling(nn.Module):
+    """A U-Net of two levels, whose classes are enlarged in the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, 2, padding=1)
+        self.same, self.join = nn.Conv2d(32, 32, 3, padding=1), nn.Conv2d(48, 16, 3, padding=1)
+        self.last = nn.Conv2d(16, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = self.wide(x).relu()
+        narrow = nn.functional.interpolate(self.same(self.narrow(wide).relu()), scale_factor=2.0, mode="bilinear")
+        classes = self.last(self.join(torch.cat([wide, narrow], 1)).relu())
+        return nn.functional.interpolate(classes, scale_factor=4.0, mode="bilinear")
+
+
+def test_interpolations_between_convolutions_keep_channels_last_and_the_last_one_does_not() -> None:
+    torch.manual_seed(0)
+    model, x = _Upsampling().eval(), torch.randn(1, 3, 24, 20)
+    imported = import_model(model, (x,))
+    moved = [
+        tuple(int(size) for size in task.module["main"].params[-1].shape)
+        for task in imported.tasks
+        if "transpose" in task.name
+    ]
+    assert sorted(moved) == [(1, 4, 24, 20), (1, 24, 20, 3)]
     with torch.inference_mode():
         torch.testing.assert_close(compile_model(imported)(x), model(x), rtol=1e-4, atol=1e-5)
 
