@@ -14,6 +14,7 @@ from typing import Any
 from felixlike import _tvm, codegen
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend.constants import PACKING, packing_blocks
+from felixlike.hardware import kind_of
 
 _PACKED = "_prepacked"
 """End of the names of kernels that take packed constants."""
@@ -83,7 +84,7 @@ def packing_functions(packings: Mapping[str, Packing], target: Any) -> Any:
     a vector's elements come from stay in the L1 cache for the next vectors.
     """
     functions = {name: packing.function.with_attr("global_symbol", name) for name, packing in packings.items()}
-    if _tvm.device_of(target).type == "cpu":
+    if kind_of(target).on_host:
         large = {name for name, packing in packings.items() if math.prod(packing.shape) >= _LARGE}
         functions = {name: _in_order(func) if name in large else func for name, func in functions.items()}
     return codegen.default_schedules(_tvm.IRModule(functions), target)
@@ -93,9 +94,7 @@ def _in_order(func: Any) -> Any:
     """Return a function that copies elements of a buffer, scheduled in the order of the copies."""
     if not _tvm.found(func.body, _tvm.s_tir.SBlock):  # the packing of a uKernel, which is in this order
         return func
-    name = str(func.attrs["global_symbol"])
-    schedule = _tvm.Schedule(_tvm.IRModule({name: func}))
-    schedule.work_on(name)
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
     statement = schedule.get(block)
     places = [dimension.min for dimension in statement.writes[0].region]
@@ -111,7 +110,7 @@ def _in_order(func: Any) -> Any:
         part *= int(schedule.get(loops.pop()).extent)
     if loops:
         schedule.parallel(schedule.fuse(*loops))
-    return schedule.mod[name]
+    return schedule.mod["main"]
 
 
 def kernel_name(name: str, packings: Sequence[Packing]) -> str:

@@ -92,7 +92,7 @@ def affordable(compiling: float, left: float) -> int:
         left: Seconds that there are for it. The last build is that of the choice.
     """
     builds = left / (compiling + 2 * CONTEXT.seconds)
-    return CONTEXT.others if builds >= CONTEXT.others + 1 else max(0, int(builds) - 1)
+    return max(0, int(min(builds, CONTEXT.others + 1)) - 1)
 
 
 def is_small(imported: Imported) -> bool:
@@ -144,7 +144,7 @@ class InContext:
         *,
         compiled: Callable[[Mapping[str, Any]], Compiled],
         finish: Callable[[Sequence[Choice]], Build],
-        others: int = CONTEXT.others,
+        others: int,
     ) -> Build:
         """Return the build whose calls take the least time, and remember its schedules.
 

@@ -38,7 +38,7 @@ def _bilinear(node: Any, importer: Any) -> Any:
     aligned, factors = node.args[2], (node.args[3] if len(node.args) > 3 else None) or (None, None)
     steps = [_step(before[axis], after[axis], factors[axis - 2], aligned=aligned) for axis in (2, 3)]
     axes = [axis for axis in ((3, 2) if before[2] <= after[2] else (2, 3)) if steps[axis - 2] != (1, 0, 1)]
-    if steps == [(1, 0, 1)] * 2 and before[2:] == after[2:]:
+    if not axes and before[2:] == after[2:]:
         return importer.env[node.args[0]]
     known = [step for step in steps if step is not None]
     if len(known) < len(steps) or not axes or node.meta["val"].dtype.itemsize < _FLOAT_BYTES:

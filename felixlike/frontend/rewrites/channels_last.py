@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from operator import mul
 from typing import Any
@@ -29,6 +29,7 @@ from felixlike.frontend.rewrites.rewriting import (
     is_constant,
     kernel_of,
     operator,
+    reached,
     rewritten,
     settled,
     shape,
@@ -122,16 +123,14 @@ def _simplified(permutation: Any, known: Bindings, rewriter: Rewriter) -> Any:
         return constant(permutation.args[0].value.numpy().transpose(axes_of(permutation)).copy())
     if not _moves(permutation):
         return _tvm.relax.op.reshape(rewriter.new(permutation.args[0]), shape(permutation))
-    first = known.value(permutation.args[0])
-    if operator(first) == "reshape" and (later := _permuted_later(first, known)) is not None:
-        source, _, axes = later
-        joined = [axes[axis] for axis in axes_of(permutation)]
-        return _tvm.relax.op.reshape(rewriter.new(source), shape(permutation)) if joined == sorted(joined) else None
-    if operator(first) != "permute_dims":
+    inner = _permutation(permutation.args[0], known)
+    if inner is None:
         return None
-    source, axes = rewriter.new(first.args[0]), axes_of(first)
-    joined = [axes[axis] for axis in axes_of(permutation)]
-    return source if joined == sorted(joined) else _tvm.relax.op.permute_dims(source, joined)
+    joined = [inner.axes[axis] for axis in axes_of(permutation)]
+    if joined == sorted(joined):
+        source = rewriter.new(inner.source)
+        return source if inner.sizes is None else _tvm.relax.op.reshape(source, shape(permutation))
+    return _tvm.relax.op.permute_dims(rewriter.new(inner.source), joined) if inner.sizes is None else None
 
 
 def _with_channels_first(call: Any, rewriter: Rewriter) -> Any:
@@ -161,24 +160,22 @@ def _interpolation_behind(call: Any, known: Bindings, rewriter: Rewriter) -> Any
     if how is None or not _is_permuted_again(call, known, rewriter.module):
         return None
     (operand,) = call.args[1].fields
-    axes = _axes_of(operand, known)
-    if axes is None:
+    inner = _permutation(operand, known)
+    if inner is None:
         return None
-    data = _before_permutation(operand, known, rewriter)
-    return _tvm.relax.op.permute_dims(interpolated(rewriter.builder, data, replace(how, axis=axes[how.axis])), axes)
+    how = replace(how, axis=inner.axes[how.axis])
+    return _tvm.relax.op.permute_dims(interpolated(rewriter.builder, inner.permuted(rewriter), how), inner.axes)
 
 
-def _is_permuted_again(value: Any, known: Bindings, module: Any) -> bool:
-    """Return whether a permutation reads a value, directly or behind operators that do not depend on the layout."""
+def _is_permuted_again(call: Any, known: Bindings, module: Any) -> bool:
+    """Return whether a permutation reads an interpolation, directly or behind operators that keep the layout."""
     behind = UNARY | BINARY | {"concat"}
-    return any(
-        operator(reader) == "permute_dims"
-        or (
-            (operator(reader) in behind or Interpolation.of(kernel_of(module, reader)) is not None)
-            and _is_permuted_again(reader, known, module)
-        )
-        for reader in known.readers(known.variable(value))
-    )
+
+    def readers(value: Any) -> list[Any]:
+        keeps = operator(value) in behind or Interpolation.of(kernel_of(module, value)) is not None
+        return known.readers(known.variable(value)) if keeps else []
+
+    return any(operator(value) == "permute_dims" for value in reached(call, readers))
 
 
 def _joined_behind(call: Any, known: Bindings, rewriter: Rewriter) -> Any:
@@ -186,31 +183,12 @@ def _joined_behind(call: Any, known: Bindings, rewriter: Rewriter) -> Any:
     parts = known.value(call.args[0])
     if not isinstance(parts, _tvm.relax.Tuple) or call.attrs.axis is None:
         return None
-    axes, *others = (_axes_of(part, known) for part in parts.fields)
-    if axes is None or any(other != axes for other in others):
+    inner = [one for one in (_permutation(part, known) for part in parts.fields) if one is not None]
+    if len(inner) < len(parts.fields) or any(one.axes != inner[0].axes for one in inner):
         return None
-    joined = [_before_permutation(part, known, rewriter) for part in parts.fields]
-    joined = _tvm.relax.op.concat(joined, axes[int(call.attrs.axis) % len(axes)])
+    axes = inner[0].axes
+    joined = _tvm.relax.op.concat([one.permuted(rewriter) for one in inner], axes[int(call.attrs.axis) % len(axes)])
     return _tvm.relax.op.permute_dims(rewriter.builder.emit(joined), axes)
-
-
-def _axes_of(operand: Any, known: Bindings) -> list[int] | None:
-    """Return the axes of the permutation, or of the reshaped one, that an operand is; None for others."""
-    value = known.value(operand)
-    if operator(value) == "permute_dims":
-        return axes_of(value)
-    later = _permuted_later(value, known) if operator(value) == "reshape" else None
-    return later[2] if later is not None and later[2] != sorted(later[2]) else None
-
-
-def _before_permutation(operand: Any, known: Bindings, rewriter: Rewriter) -> Any:
-    """Return what the permutation of `_axes_of` permutes."""
-    value = known.value(operand)
-    later = _permuted_later(value, known) if operator(value) == "reshape" else None
-    if later is None:
-        return rewriter.new(value.args[0])
-    source, sizes, _ = later
-    return rewriter.builder.emit(_tvm.relax.op.reshape(rewriter.new(source), sizes))
 
 
 def _before_reshape(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
@@ -244,15 +222,37 @@ def _behind(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     return _tvm.relax.op.permute_dims(rewriter.builder.emit(call), axes)
 
 
-def _permuted_later(reshaped: Any, known: Bindings) -> tuple[Any, list[int], list[int]] | None:
-    """Return a reshape of a permutation as a permutation of a reshape.
+@dataclass(frozen=True, slots=True)
+class _Permutation:
+    """A permutation, or a reshape of one as a permutation of a reshape.
 
-    Both shapes of the reshape are written as products of the same factors. Each dimension of one or the other consists
-    of some of them, which must be neighbours before the permutation, too.
-
-    Returns:
-        What is reshaped, the sizes, and the axes of the permutation; None if there are no such.
+    Attributes:
+        source: What is permuted or reshaped.
+        sizes: The sizes that it is reshaped to before, None if it is only permuted.
+        axes: The axes.
     """
+
+    source: Any
+    sizes: list[int] | None
+    axes: list[int]
+
+    def permuted(self, rewriter: Rewriter) -> Any:
+        """Return what is permuted in the new function."""
+        source = rewriter.new(self.source)
+        return source if self.sizes is None else rewriter.builder.emit(_tvm.relax.op.reshape(source, self.sizes))
+
+
+def _permutation(operand: Any, known: Bindings) -> _Permutation | None:
+    """Return the permutation that an operand is, or a reshape of one; None for others.
+
+    Both shapes of a reshape are written as products of the same factors. Each dimension of one or the other consists
+    of some of them, which must be neighbours before the permutation, too.
+    """
+    reshaped = known.value(operand)
+    if operator(reshaped) == "permute_dims":
+        return _Permutation(reshaped.args[0], None, axes_of(reshaped))
+    if operator(reshaped) != "reshape":
+        return None
     first = known.value(reshaped.args[0])
     if operator(first) != "permute_dims":
         return None
@@ -271,7 +271,10 @@ def _permuted_later(reshaped: Any, known: Bindings) -> tuple[Any, list[int], lis
     dimensions = sorted(range(len(after)), key=lambda place: order.index(split[place][0]) if split[place] else -1)
     if [n for place in dimensions for n in split[place]] != order:
         return None
-    return first.args[0], [after[place] for place in dimensions], [dimensions.index(d) for d in range(len(after))]
+    axes = [dimensions.index(place) for place in range(len(after))]
+    if axes == sorted(axes):
+        return None
+    return _Permutation(first.args[0], [after[place] for place in dimensions], axes)
 
 
 def _factors(sizes: Sequence[int], ends: Sequence[int]) -> list[list[int]]:

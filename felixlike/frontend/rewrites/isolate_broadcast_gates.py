@@ -12,7 +12,6 @@ runtime it is a view and costs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from felixlike import _tvm
@@ -45,17 +44,17 @@ def with_gates_apart(module: Any) -> Any:
     Returns:
         The rewritten module.
     """
-    return rewritten(module, partial(_apart, module))
+    return rewritten(module, _apart)
 
 
-def _apart(module: Any, expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+def _apart(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Insert an opaque reshape before each operand of an elementwise call that is a small reduction."""
-    kernel = kernel_of(module, expression)
+    kernel = kernel_of(rewriter.module, expression)
     count = elements(expression.ty)
     if kernel is None or pattern_of(kernel) > BROADCAST or count is None:
         return None
     operands = expression.args[1].fields
-    gates = [_is_small(operand, count) and _is_sum(module, known, operand) for operand in operands]
+    gates = [_is_small(operand, count) and _is_sum(rewriter.module, known, operand) for operand in operands]
     return behind_opaque(expression, gates, rewriter)
 
 

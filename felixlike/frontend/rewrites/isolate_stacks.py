@@ -14,7 +14,6 @@ kernel of its own transposes it in registers.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 from felixlike import _tvm
@@ -39,7 +38,6 @@ No other TVM operator reads that many.
 _FEW = 2048
 """Number of output elements up to which another kernel would take longer. Chosen by hand."""
 
-
 _LARGE = 2**15
 """Number of elements from which a tensor is transposed before it is joined to others. Chosen by hand."""
 
@@ -54,7 +52,7 @@ def with_stacks_apart(module: Any) -> Any:
         The rewritten module.
     """
     module = _tvm.map_functions(module, lambda f: f.with_attr("op_pattern", OPAQUE) if _is_stack(f) else f)
-    return rewritten(module, partial(_parts_apart, module))
+    return rewritten(module, _parts_apart)
 
 
 def _is_stack(function: Any) -> bool:
@@ -68,13 +66,13 @@ def _is_stack(function: Any) -> bool:
     return math.prod(sizes) > _FEW
 
 
-def _parts_apart(module: Any, expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+def _parts_apart(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Insert an opaque reshape before each large transposed operand of a call that joins tensors."""
-    kernel = kernel_of(module, expression)
+    kernel = kernel_of(rewriter.module, expression)
     if kernel is None or pattern_of(kernel) != INJECTIVE or len(expression.args[1].fields) < 2:
         return None
     parts = [
-        (elements(operand.ty) or 0) >= _LARGE and _is_moved(module, known, operand)
+        (elements(operand.ty) or 0) >= _LARGE and _is_moved(rewriter.module, known, operand)
         for operand in expression.args[1].fields
     ]
     return behind_opaque(expression, parts, rewriter)

@@ -30,21 +30,21 @@ def with_limited_recomputation(module: Any) -> Any:
     Returns:
         The rewritten module.
     """
-    return rewritten(module, partial(_separated, module, {}))
+    return rewritten(module, partial(_separated, {}))
 
 
-def _separated(module: Any, loads: dict[int | None, int], call: Any, known: Bindings, rewriter: Rewriter) -> Any:
+def _separated(loads: dict[int | None, int], call: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Write the result of a call to memory if its expression is long and read more than once.
 
     loads: the loads in the expression of an element of each variable so far, by its identity. 1 for those not in it.
     """
-    kernel = kernel_of(module, call)
+    kernel = kernel_of(rewriter.module, call)
     variable = known.variable(call)
     if kernel is None or variable is None or pattern_of(kernel) > INJECTIVE:
         return None
     operands = call.args[1].fields
     total = sum(n * loads.get(_tvm.identity(o), 1) for n, o in zip(_reads(kernel, call), operands, strict=True))
-    if total <= _MOST or _times_read(module, variable, known) < 2:
+    if total <= _MOST or _times_read(rewriter.module, variable, known) < 2:
         loads[_tvm.identity(variable)] = total
         return None
     callee, _, *rest = call.args
