@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from benchmarks.results import FOLDER, geometric_mean
 from felixlike.report.curves import Series, quality, times_to
@@ -18,6 +20,9 @@ STOCK = "stock tune_tir"
 
 LOOKS = (16, 32, 64, 128)
 SHARES = (0.90, 0.95, 0.99)
+
+_DEFAULT, _FEWEST, _BOOTSTRAP = "gradient", 5, 10_000
+"""Strategy that others are compared with, fewest subgraphs for an interval, and number of samples drawn for it."""
 
 _BY_MODEL = ("gradient", "evolutionary", "felix", "ansor")
 """First words of the strategies whose scores are logarithms of speeds."""
@@ -55,13 +60,23 @@ class Run:
         """Return the measurements as a curve."""
         return Series(self.elapsed, self.seconds)
 
+    @property
+    def comparable(self) -> Run:
+        """Return the run with latencies as in the joint timing of all winners, unchanged without it.
+
+        The speed of a machine differs by several percent between runs, more than the shares that are compared.
+        """
+        best = self.series.best
+        factor = self.again / best if math.isfinite(self.again) and math.isfinite(best) else 1.0
+        return replace(self, seconds=[factor * seconds for seconds in self.seconds])
+
 
 def text(runs: Sequence[Run]) -> str:
     """Return, for each space, the distance to the best known latency, the speed of convergence, and the winners."""
     parts = []
     stocks = [run for run in runs if run.strategy == STOCK and run.seconds]
     for space in dict.fromkeys(run.space for run in runs):
-        members = [run for run in runs if run.space == space and run.seconds and run.strategy != STOCK]
+        members = [run.comparable for run in runs if run.space == space and run.seconds and run.strategy != STOCK]
         parts.append(f"## space: {space}\n\n" + _space_text(members, stocks))
     return "\n\n".join(parts)
 
@@ -73,7 +88,8 @@ def _space_text(runs: Sequence[Run], stocks: Sequence[Run]) -> str:
     checkpoints = [checkpoint for checkpoint in LOOKS if checkpoint <= longest] or [longest]
     lines = [
         f"{len(known)} subgraphs, {len({run.seed for run in runs})} seeds, up to {longest} candidates. "
-        "Best known ÷ best found after so many candidates, geometric means; "
+        "Latencies of a run are multiplied by its winner's in the joint timing of all winners ÷ in the run, since the "
+        "machine's speed differs between runs. Best known ÷ best found after so many candidates, geometric means; "
         "of candidates and seconds until within a share of the best "
         "known: geometric means, runs that never were count as twice their length; first: subgraphs whose mean over "
         "seeds, after so many candidates, is the best or within 3 % of it.",
@@ -115,8 +131,52 @@ def _space_text(runs: Sequence[Run], stocks: Sequence[Run]) -> str:
             times = [r.again for r in runs if r.task == task and r.strategy == strategy and math.isfinite(r.again)]
             cells.append(microseconds(geometric_mean(times)) if times else "–")
         lines.append(f"| {task} | " + " | ".join(cells) + " |")
+    lines += _ratio_lines(runs, known)
     lines += _origin_lines(runs, known)
     return "\n".join([*lines, *(_stock_lines(runs, stocks, strategies) if stocks else ())])
+
+
+def _ratio_lines(runs: Sequence[Run], known: dict[str, float]) -> list[str]:
+    """Compare every strategy with the default one, with confidence intervals; empty without the default."""
+    by_strategy: dict[str, dict[tuple[str, int], Run]] = {}
+    for run in runs:
+        by_strategy.setdefault(run.strategy, {})[run.task, run.seed] = run
+    default = by_strategy.pop(_DEFAULT, {})
+    lines = []
+    for strategy, others in by_strategy.items():
+        both = [key for key in default if key in others]
+        if len({task for task, _ in both}) < _FEWEST:
+            continue
+        cells = []
+        for what in (0, 1):
+            for share in SHARES:
+                ratios: dict[str, list[float]] = {}
+                for key in both:
+                    ours, theirs = (_until(side[key], share, known)[what] for side in (default, others))
+                    ratios.setdefault(key[0], []).append(math.log(theirs / ours))
+                low, middle, high = _interval([statistics.fmean(of_task) for of_task in ratios.values()])
+                cells.append(f"{middle:.2f} [{low:.2f}, {high:.2f}]")
+        lines.append(f"| {strategy} | {len(both)} | " + " | ".join(cells) + " |")
+    if not lines:
+        return []
+    return [
+        "",
+        f"Candidates and seconds of a strategy ÷ those of {_DEFAULT}, geometric means over subgraphs of the runs that "
+        "both have [95 % confidence interval, bootstrap over subgraphs]; above 1, the default needs fewer.",
+        "",
+        "| strategy | runs | "
+        + " | ".join(f"{what} to {share:.0%}" for what in ("candidates", "s") for share in SHARES)
+        + " |",
+        "| --- |" + " --- |" * (1 + 2 * len(SHARES)),
+        *lines,
+    ]
+
+
+def _interval(logs: Sequence[float]) -> tuple[float, float, float]:
+    """Return the geometric mean of numbers between the ends of its interval, from their logarithms."""
+    drawn = np.random.default_rng(0).choice(logs, (_BOOTSTRAP, len(logs))).mean(axis=1)
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return math.exp(low), math.exp(statistics.fmean(logs)), math.exp(high)
 
 
 def _origin_lines(runs: Sequence[Run], known: dict[str, float]) -> list[str]:
@@ -151,8 +211,8 @@ def _stock_lines(runs: Sequence[Run], stocks: Sequence[Run], strategies: Sequenc
     lines = [
         "",
         f"Stock `tune_tir`, {most} candidates: its seconds to a share of its own best ÷ a strategy's to the same "
-        "latency, geometric means over subgraphs (runs that never were count as twice their length); and its best ÷ "
-        "ours, each by its own timing.",
+        "latency, geometric means over subgraphs (runs that never were count as twice their length); and its best, by "
+        "its own timing, ÷ ours.",
         "",
         "| strategy | " + " | ".join(f"to {share:.0%}" for share in SHARES) + " | best ÷ best |",
         "| --- |" + " --- |" * (len(SHARES) + 1),
@@ -215,7 +275,7 @@ def plot(runs: Sequence[Run], name: str) -> None:
         return
     figure, axes = plt.subplots(1, len(spaces), figsize=(6 * len(spaces), 4), squeeze=False)
     for axis, space in zip(axes[0], spaces, strict=True):
-        members = [run for run in runs if run.space == space and run.seconds]
+        members = [run.comparable for run in runs if run.space == space and run.seconds]
         known = {task: _best_known(members, task) for task in {run.task for run in members}}
         longest_run = max(len(run.seconds) for run in members)
         for strategy in dict.fromkeys(run.strategy for run in members):

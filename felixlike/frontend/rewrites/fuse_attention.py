@@ -88,7 +88,7 @@ def with_fused_attention(module: Any, device: Device) -> Any:
         The rewritten module.
     """
     halves = has_half_factors(module["main"])
-    return rewritten(module, partial(_fused, module, device, ConstantMasks(module), halves))
+    return rewritten(module, partial(_fused, device, ConstantMasks(module), halves))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +115,7 @@ class _Attention:
 
 
 def _fused(
-    module: Any,
-    device: Device,
-    constants: ConstantMasks,
-    halves: bool,
-    expression: Any,
-    known: Bindings,
-    rewriter: Rewriter,
+    device: Device, constants: ConstantMasks, halves: bool, expression: Any, known: Bindings, rewriter: Rewriter
 ) -> Any:
     """Replace the last permutation of an attention's result by a call that computes it, or return None.
 
@@ -132,7 +126,7 @@ def _fused(
     product = known.value(view(expression, known).source)
     if operator(product) != "matmul" or not _last_permutation(product, known).same_as(expression):
         return None
-    attention = _attention(module, constants, product, known)
+    attention = _attention(rewriter.module, constants, product, known)
     pairs = device.multiplies_pairs or (device.has_pairs and halves)
     kernel = None if attention is None else _kernel(attention, expression, known, device, pairs=pairs)
     if attention is None or kernel is None:

@@ -17,7 +17,6 @@ import ctypes
 import mmap
 from collections.abc import Sequence
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,16 +142,14 @@ class Buffers:
         self._known.append((name, buffer, contents if constant else None))
         return buffer.tensor
 
-    def mapped(self, path: Path, dtype: str, name: str) -> Any:
-        """Return a tensor with the contents of a file, for functions that pack it before the call.
+    def mapped(self, contents: Any, dtype: str, name: str) -> Any:
+        """Return a tensor with the contents of a mapped file, for functions that pack it before the call.
 
-        On this machine's CPU the file is mapped, since copying a large constant takes longer than a call. Writing to
-        the tensor does not change the file.
+        On this machine's CPU it is the mapping itself, since copying a large constant takes longer than a call.
         """
-        contents = np.load(path, mmap_mode="c")
         if self._near and contents.size and contents.dtype == dtype and contents.flags.c_contiguous:
             return _tvm.runtime.from_dlpack(contents)
-        return self.filled(contents.astype(dtype, copy=False), dtype, name, constant=True)
+        return self.filled(contents, dtype, name, constant=True)
 
     def copied(self, tensor: Any, name: str, *, constant: bool = False) -> Any:
         """Return a copy of a TVM tensor on this machine's CPU; the call must not change it if it is `constant`."""
