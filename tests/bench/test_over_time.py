@@ -307,6 +307,14 @@ def test_networks_on_which_neither_arrives_have_no_ratio() -> None:
     assert "| felix ÷ gradient | 40.00 (6.00) | 40.00 (6.00) | 40.00 (6.00) | 1.5 |" in page.splitlines()
 
 
+def test_networks_on_which_fewer_than_half_of_the_runs_arrive_have_no_ratio() -> None:
+    """The median of the others would be that of twice their lengths."""
+    best = [(1, 2.0, 0, 1e-3), (5, 5.0, 1, 1e-4)]
+    rows = [_row("felix", SLOW, seed) for seed in range(3)] + [_row("gradient", FAST, seed) for seed in range(2)]
+    page = curves_page.text([*rows, _row("gradient", best, 2)], [], [], {})
+    assert "| felix ÷ gradient | – | – | – | 1.5 |" in page.splitlines()
+
+
 def test_a_band_is_drawn_for_each_strategy(tmp_path: Path) -> None:
     rows = [_row("felix", FAST, seed) for seed in range(3)]
     rows += [{**row, "batch": 1} for row in rows] + [_row("random", SLOW)]
