@@ -4,7 +4,8 @@ The variants of the paper's ablation (docs/strategies.md) search operators and w
 results do not depend on the load of the machine: seconds are the CPU seconds of the search plus the predicted seconds
 of builds and calls. Figure 3 uses the times of micro-batches that the stores in data/ hold. Each finished run is saved
 in a folder, so the same command resumes after an interruption or after its minutes ended, and --page only writes the
-page. It needs xgboost. The benchmark writes docs/results/adatune.json, .md and pictures.
+page. It needs xgboost. The benchmark writes docs/results/adatune.json, .md and pictures, or adatune_networks.json if
+`--operators` names none.
 """
 
 from __future__ import annotations
@@ -98,10 +99,11 @@ def main() -> None:
         parser.error(f"--network-candidates: fewer than a round of {least} leave tasks without a schedule")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     runs = comparable(measured(list(_jobs(arguments)), arguments.folder, 0.0 if arguments.page else arguments.minutes))
-    batches = _batches(arguments.folder / "variation.json")
-    names = draw(runs, batches)
+    name = "adatune" if arguments.operators else "adatune_networks"
+    batches = _batches(arguments.folder / "variation.json") if arguments.operators else []
+    names = draw(runs, batches, name)
     data = {"runs": [run.brief() for run in runs], "variation": batches}
-    write("adatune", data, text(runs, batches, names), command=_command(arguments))
+    write(name, data, text(runs, batches, names), command=_command(arguments))
 
 
 def _command(arguments: argparse.Namespace) -> str:
@@ -111,7 +113,8 @@ def _command(arguments: argparse.Namespace) -> str:
         names += ["network_seeds", "network_candidates"]
     options = [f"--{name.replace('_', '-')} {getattr(arguments, name)}" for name in names]
     networks = ["--networks", *arguments.networks] if arguments.networks != list(MODELS) else []
-    return " ".join(["adatune", *options, *networks])
+    operators = [] if arguments.operators else ["--operators"]
+    return " ".join(["adatune", *options, *operators, *networks])
 
 
 def _jobs(arguments: argparse.Namespace) -> Iterator[Job]:

@@ -353,24 +353,24 @@ def _cell(values: Sequence[float], form: str) -> str:
     return median if one.low == one.high else f"{median} [{one.low:{form}}, {one.high:{form}}]"
 
 
-def draw(runs: Sequence[Run], batches: Sequence[dict[str, Any]]) -> list[str]:
-    """Draw the figures into docs/results. Return the names of the files."""
+def draw(runs: Sequence[Run], batches: Sequence[dict[str, Any]], page: str = "adatune") -> list[str]:
+    """Draw the figures of a page into docs/results. Return the names of the files."""
     operators = workloads([run for run in runs if not run.is_network])
     networks = workloads([run for run in runs if run.is_network])
     names = []
     if operators:
         epsilons = {"ε = 0": "ε = 0", BASELINE: "ε = 0.05", "ε = 0.5": "ε = 0.5"}
-        names.append(_curves("adatune-4.svg", operators, epsilons, seconds=False))
-        names.append(_curves("adatune-6.svg", operators, {BASELINE: "AutoTVM", ADATUNE: "AdaTune"}, seconds=True))
+        names.append(_curves(f"{page}-4.svg", operators, epsilons, seconds=False))
+        names.append(_curves(f"{page}-6.svg", operators, {BASELINE: "AutoTVM", ADATUNE: "AdaTune"}, seconds=True))
         every = {variant: variant for variant in VARIANTS}
-        names.append(_curves("adatune-10.svg", operators, every, seconds=False))
-        names.append(_curves("adatune-11.svg", operators, every, seconds=True))
+        names.append(_curves(f"{page}-10.svg", operators, every, seconds=False))
+        names.append(_curves(f"{page}-11.svg", operators, every, seconds=True))
     if networks:
-        names.append(_bars("adatune-2-9.svg", networks, "seconds", _PARTS))
-        names.append(_bars("adatune-7.svg", networks, "ms per call", {"latency": lambda run: run.series.best * 1e3}))
-        names.append(_bars("adatune-8.svg", networks, "seconds", {"in all": lambda run: run.series.seconds}))
+        names.append(_bars(f"{page}-2-9.svg", networks, "seconds", _PARTS))
+        names.append(_bars(f"{page}-7.svg", networks, "ms per call", {"latency": lambda run: run.series.best * 1e3}))
+        names.append(_bars(f"{page}-8.svg", networks, "seconds", {"in all": lambda run: run.series.seconds}))
     if batches:
-        names.append(_draw_variation("adatune-3.svg", batches))
+        names.append(_draw_variation(f"{page}-3.svg", batches))
     return names
 
 

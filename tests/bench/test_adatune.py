@@ -69,6 +69,8 @@ def test_tables_and_figures_show_every_variant(tmp_path: Path, monkeypatch: pyte
     assert f"| {OPERATOR} | 15 |" + " 1.00 |" * 7 in lines
     assert f"| resnet18 | {BASELINE} | 4 | 10 | 10 | 20 | 50% | 0.01 |" in lines
     assert "![adatune-3.svg](adatune-3.svg)" in lines
+    networks = [run for run in runs if run.is_network]
+    assert draw(networks, [], "adatune_networks") == [f"adatune_networks-{figure}.svg" for figure in ("2-9", "7", "8")]
 
 
 def test_tasks_without_a_schedule_in_any_run_do_not_count() -> None:
