@@ -149,7 +149,7 @@ class Buffers:
         """
         if self._near and contents.size and contents.dtype == dtype and contents.flags.c_contiguous:
             return _tvm.runtime.from_dlpack(contents)
-        return self.filled(contents, dtype, name, constant=True)
+        return self.filled(contents.astype(dtype, copy=False), dtype, name, constant=True)
 
     def copied(self, tensor: Any, name: str, *, constant: bool = False) -> Any:
         """Return a copy of a TVM tensor on this machine's CPU; the call must not change it if it is `constant`."""

@@ -208,9 +208,10 @@ def _tensor(argument: Message, buffers: Buffers, *, packed: bool) -> Any:
     """Return a new TVM tensor with an argument's initial contents; only the packing reads it if it is `packed`."""
     constant = argument["file"] is not None and not argument["written"]
     if argument["file"] is not None:  # mapped copy-on-write, so that writing to a tensor does not change the file
-        contents = np.load(argument["file"], mmap_mode="c").astype(argument["dtype"], copy=False)
+        contents = np.load(argument["file"], mmap_mode="c")
         if constant and packed:
             return buffers.mapped(contents, argument["dtype"], argument["name"])
+        contents = contents.astype(argument["dtype"], copy=False)
     elif argument["reference"] is not None:
         contents = poison(np.load(argument["reference"], mmap_mode="r"), argument["dtype"])
     else:
