@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.results import FOLDER, geometric_mean
 from felixlike.report.curves import Series, quality, times_to
@@ -144,18 +145,11 @@ def _ratio_lines(runs: Sequence[Run], known: dict[str, float]) -> list[str]:
     default = by_strategy.pop(_DEFAULT, {})
     lines = []
     for strategy, others in by_strategy.items():
-        both = [key for key in default if key in others]
-        if len({task for task, _ in both}) < _FEWEST:
+        both = [(others[key], default[key]) for key in default if key in others]
+        if len({run.task for run, _ in both}) < _FEWEST:
             continue
-        cells = []
-        for what in (0, 1):
-            for share in SHARES:
-                ratios: dict[str, list[float]] = {}
-                for key in both:
-                    ours, theirs = (_until(side[key], share, known)[what] for side in (default, others))
-                    ratios.setdefault(key[0], []).append(math.log(theirs / ours))
-                low, middle, high = _interval([statistics.fmean(of_task) for of_task in ratios.values()])
-                cells.append(f"{middle:.2f} [{low:.2f}, {high:.2f}]")
+        by_share = [_log_ratios(both, share, known) for share in SHARES]
+        cells = [_interval(logs[:, what]) for what in (0, 1) for logs in by_share]
         lines.append(f"| {strategy} | {len(both)} | " + " | ".join(cells) + " |")
     if not lines:
         return []
@@ -172,11 +166,20 @@ def _ratio_lines(runs: Sequence[Run], known: dict[str, float]) -> list[str]:
     ]
 
 
-def _interval(logs: Sequence[float]) -> tuple[float, float, float]:
-    """Return the geometric mean of numbers between the ends of its interval, from their logarithms."""
+def _log_ratios(pairs: Sequence[tuple[Run, Run]], share: float, known: dict[str, float]) -> npt.NDArray[np.float64]:
+    """Return float64[subgraphs, 2], means of ln(candidates ÷ the other run's) and of the same of seconds."""
+    by_task: dict[str, list[npt.NDArray[np.float64]]] = {}
+    for run, other in pairs:
+        ratio = np.divide(_until(run, share, known), _until(other, share, known))
+        by_task.setdefault(run.task, []).append(np.log(ratio))
+    return np.array([np.mean(logs, axis=0) for logs in by_task.values()])
+
+
+def _interval(logs: npt.NDArray[np.float64]) -> str:
+    """Return the geometric mean of numbers with its confidence interval, from their logarithms."""
     drawn = np.random.default_rng(0).choice(logs, (_BOOTSTRAP, len(logs))).mean(axis=1)
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return math.exp(low), math.exp(statistics.fmean(logs)), math.exp(high)
+    low, middle, high = np.exp([np.quantile(drawn, 0.025), logs.mean(), np.quantile(drawn, 0.975)])
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _origin_lines(runs: Sequence[Run], known: dict[str, float]) -> list[str]:
