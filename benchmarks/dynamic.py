@@ -265,7 +265,7 @@ def _of_pool(name: str, kernel: DynamicKernel, sizes: Sequence[int]) -> dict[str
     assert operator is not None
     published = kernel_of(name, "ftuner")
     pools = [Pool(k.tiles, device.unit.lanes(operator.item_bits)) for k in (kernel, published)]
-    bench = TileBench(operator, resolve_target("cpu"), pools, cores=device.cores)
+    bench = TileBench(operator, resolve_target("cpu"), pools, described=device)
     programs = [(0, Program(rows, 0, vectors)) for rows, vectors in kernel.tiles]
     ratios: dict[str, dict[str, float]] = {"of pool": {}, "FTuner of pool": {}}
     for t in sizes:

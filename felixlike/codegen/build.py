@@ -97,6 +97,16 @@ def seq(*statements: Stmt) -> Stmt:
     return _tvm.tirx.stmt_seq(*statements)
 
 
+_L2_LOCALITY = 2
+"""LLVM's locality of a prefetch into the L2 cache."""
+
+
+def prefetched(element: TirExpr) -> Stmt:
+    """Return an instruction that prefetches an element. It reads nothing, so the element may be past the end."""
+    address = _tvm.tirx.address_of(element)
+    return _tvm.tirx.Evaluate(_tvm.tirx.call_intrin("void", "tirx.prefetch", address, 0, _L2_LOCALITY, 1))
+
+
 def named(name: str, value: TirExpr) -> tuple[Any, Stmt]:
     """Return a new variable, and the statement that binds it to a value."""
     variable = _tvm.tirx.Var(name, value.ty)

@@ -9,22 +9,23 @@
 Input: an `Operator`, a `Pool` of tiles, and a function that returns the cover of the rows. Output: a PrimFunc of plain
 loops, and the packing of a constant operand. Tiles have no bounds tests: rows are covered exactly (FTuner §V-A), and
 columns beyond the end are computed (DietCode's local padding) but not written. The last columns get narrower tiles if
-the pool has them.
+the pool has them. While the first tiles of a packed panel are computed, the next panel is prefetched.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Func, Stmt
-from felixlike.codegen.build import Builder, ceil_div, function, seq
+from felixlike.codegen.build import Builder, ceil_div, function, prefetched, seq
 from felixlike.dynamic.operator import Axis, Operator
 from felixlike.dynamic.panel import Panel, Places
 from felixlike.dynamic.rounded_rows import RoundedRows
+from felixlike.hardware import Device
 from felixlike.hardware.vectors import IN_FLIGHT
 from felixlike.measure.packing import Packing
 from felixlike.spaces.cpu.bfloat16_pairs import MARK, PAIR
@@ -74,10 +75,10 @@ Chooser = Callable[[Any], tuple[list[Stmt], Cover]]
 
 
 def emit(
-    operator: Operator, pool: Pool, choose: Chooser, *, cores: int, more: Sequence[Buffer] = ()
+    operator: Operator, pool: Pool, choose: Chooser, *, device: Device, more: Sequence[Buffer] = ()
 ) -> tuple[Func, tuple[Packing, ...]]:
     """Return the kernel and its packings, none or one. more: Extra parameters that `choose` reads."""
-    return _Emitter(operator, pool, cores).kernel(choose, more)
+    return _Emitter(operator, pool, device).kernel(choose, more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,14 @@ class _Share:
         panel: Index of the panel.
         column: First column of the panel.
         vectors: Width of its tiles in vectors.
+        ahead: For each vector of a tile, the columns from what is read to what is prefetched. None prefetches nothing.
     """
 
     at: Places
     panel: Any
     column: Any
     vectors: Any
+    ahead: tuple[Any, ...] = ()
 
 
 def narrow_widths(tiles: Sequence[tuple[int, int]]) -> list[int]:
@@ -115,8 +118,8 @@ def computed_columns(columns: int, vectors: int, pool: Pool) -> int:
 class _Emitter:
     """Generates one kernel."""
 
-    def __init__(self, operator: Operator, pool: Pool, cores: int) -> None:
-        self.operator, self.pool, self.cores = operator, pool, cores
+    def __init__(self, operator: Operator, pool: Pool, device: Device) -> None:
+        self.operator, self.pool, self.device = operator, pool, device
         axes = (*operator.spatial, *operator.reduced)
         self.build = Builder(max((str(axis.variable.ty.dtype) for axis in axes), key=_tvm.bits), pool.lanes)
         extent = operator.along.extent
@@ -143,7 +146,7 @@ class _Emitter:
         tiles = build.cell("tiles", cover.many + cover.few, top)
         outer = math.prod((axis.extent for axis in operator.others), start=panels)
         # An axis may have size 0, as that of T - 1 at T = 1.
-        wanted_chunks = ceil_div(build.const(_TASKS_A_CORE * self.cores), tirx.max(build.const(1), outer))
+        wanted_chunks = ceil_div(build.const(_TASKS_A_CORE * self.device.cores), tirx.max(build.const(1), outer))
         chunks = build.cell("chunks", tirx.max(build.const(1), tirx.min(tiles, wanted_chunks)), top)
 
         def share(number: Any) -> Stmt:
@@ -166,10 +169,17 @@ class _Emitter:
             current = _Share(at, panel, column, named("vectors", self.needed(cover.vectors, column)))
             statements += self.panel.fill(at, current.column, width)
             statements += map(tirx.AllocBuffer, [*self.sums.values(), self.kept])
-            statements.append(build.loop("tile", stop - first, lambda t: self.any_tile(first + t, cover, current)))
+            count = named("count", stop - first)
+
+            def tile(t: Any) -> Stmt:
+                inner: list[Stmt] = []
+                ahead = self.ahead(t, count, inner)
+                return seq(*inner, self.any_tile(first + t, cover, replace(current, ahead=ahead)))
+
+            statements.append(build.loop("tile", count, tile))
             return seq(*statements)
 
-        rounded = self.rows.fill(self.cores, _TASKS_A_CORE) if self.rows is not None else []
+        rounded = self.rows.fill(self.device.cores, _TASKS_A_CORE) if self.rows is not None else []
         body = seq(*top, *rounded, build.loop("share", outer * chunks, share, "PARALLEL"))
         params = list(operator.func.params)
         packings: tuple[Packing, ...] = ()
@@ -187,6 +197,32 @@ class _Emitter:
             is_enough = _tvm.tirx.And(remaining <= width * self.pool.lanes, vectors > width)
             vectors = _tvm.tirx.if_then_else(is_enough, self.build.const(width), vectors)
         return vectors
+
+    def ahead(self, tile: Any, count: Any, statements: list[Stmt]) -> tuple[Any, ...]:
+        """Return for each vector of a tile how many columns lie between what it reads and what it prefetches.
+
+        The first tiles of a share prefetch the next panel: each tile one vector of a step if there are enough tiles.
+        Other prefetches have a distance of 0: they meet the L1 cache and cost less than a branch. Nothing is prefetched
+        if the constant fits the L2 cache, or if two panels do not, so that one would evict the other.
+
+        Args:
+            tile: Number of the tile in its share.
+            count: Number of the share's tiles.
+            statements: Statements that compute the result are appended.
+        """
+        panel, near = self.panel, self.device.l2_bytes
+        if panel.packed is None or panel.panels * panel.panel_bytes <= near or 2 * panel.panel_bytes > near:
+            return ()
+        build, tirx = self.build, _tvm.tirx
+        vectors = self.pool.columns // self.pool.lanes
+        passes = build.cell("passes", tirx.min(count, build.const(vectors)), statements)
+
+        def distance(v: int) -> Any:
+            here = tirx.floormod(build.const(v), passes) == tile
+            value = tirx.if_then_else(here, build.const(panel.stride), build.const(0))
+            return build.cell(f"ahead_{v}", value, statements)
+
+        return tuple(map(distance, range(vectors)))
 
     def any_tile(self, number: Any, cover: Cover, share: _Share) -> Stmt:
         """Return the code of a tile by its index, with one branch per uKernel."""
@@ -269,10 +305,23 @@ class _Emitter:
 
         def body(k: Any) -> Stmt:
             numbers = [k * steps + s if steps > 1 else k for s in range(steps)]
-            return seq(*(add(r, s, number) for s, number in enumerate(numbers) for r in range(len(sums))))
+            here = {**share.at, **places}
+            return seq(
+                *(fetch for number in numbers for fetch in self.fetches({**here, first.variable: number}, share)),
+                *(add(r, s, number) for s, number in enumerate(numbers) for r in range(len(sums))),
+            )
 
         count = self.steps(first)
         return self.build.loop(name, count // steps if steps > 1 else count, body)
+
+    def fetches(self, place: Places, share: _Share) -> list[Stmt]:
+        """Return the prefetches of a step. place: Values of the reduction axes, and of those outside the tile."""
+        step = None if self.rows is None else (place[self.operator.reduced[-1].variable], self.build.const(0))
+        elements = (
+            self.panel.element(place, share.panel, v * self.pool.lanes + ahead, step)
+            for v, ahead in enumerate(share.ahead)
+        )
+        return [prefetched(element) for element in elements]
 
     def steps(self, axis: Axis) -> Any:
         """Return the steps of the last reduction axis, which are those of pairs if products are computed in pairs."""

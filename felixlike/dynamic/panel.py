@@ -12,6 +12,7 @@ panel[⌊k / 2⌋, j, k mod 2]. An odd axis is padded with a zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -89,6 +90,22 @@ class Panel:
             self.copied = _tvm.tirx.decl_buffer(sizes, dtype, "panel")
             if pairs and self._turns() and not is_half(operand.source):
                 self.turned = _tvm.tirx.decl_buffer([*held, _SQUARE], operand.source.dtype, "turned")
+
+    @property
+    def stride(self) -> int:
+        """Columns from a vector of a packed panel to the same vector of the next panel."""
+        inner = [int(size) for size in self.packed.shape][len(self.apart) + 1 :]
+        return math.prod(inner[:-1] if self.pairs else inner)
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of a packed panel."""
+        return self.stride * (PAIR if self.pairs else 1) * _tvm.bits(self.packed.dtype) // 8
+
+    @property
+    def panels(self) -> int:
+        """Number of packed panels."""
+        return math.prod(int(size) for size in self.packed.shape[: len(self.apart) + 1])
 
     def element(self, place: Places, number: Any, column: Any, step: Step | None = None) -> Any:
         """Return the element of the operand at a place, None if it is read in place.

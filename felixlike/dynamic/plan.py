@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from felixlike import _tvm, codegen
 from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import shown
@@ -33,7 +31,7 @@ from felixlike.dynamic.planner import DietCode, FTuner, Planner, Timed, check_ta
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.search import Found, Search
 from felixlike.dynamic.selection import CPU, TILES
-from felixlike.dynamic.sia import Sia, tile_scores
+from felixlike.dynamic.sia import tile_scores
 from felixlike.dynamic.stages import STAGES, Stage, compile_stage
 from felixlike.dynamic.timing import TileBench
 from felixlike.dynamic.ukernel import UKernels, Workload
@@ -279,9 +277,9 @@ def plan_operator(
         analysed, _ = workloads_of(operator, dims, CPU.analysed)
         kernels, stages = compile_stage(analysed, device, stages=STAGES[device.kind])
         workloads, sizes = workloads_of(operator, dims, CPU.instances)
-        pools = pools_of(operator, kernels, planner.sia, analysed, device)
+        pools = pools_of(operator, kernels, analysed, device)
         search = Search(operator, pools, workloads, sizes, device, tile_scores(kernels, planner.sia))
-        bench = TileBench(operator, target, pools, cores=device.cores, timings=timings, name=where)
+        bench = TileBench(operator, target, pools, described=device, timings=timings, name=where)
         choice = search.measured(bench) if measure else search.predicted()
         ragged = not isinstance(operator.along.extent, int)
         tiles = needed(pools[choice.pool], choice.tree, ragged=ragged)
@@ -289,7 +287,7 @@ def plan_operator(
         operator,
         tiles,
         lambda rows: statements(choice.tree, operator.symbols, rows, highest_of(tiles)),
-        cores=device.cores,
+        device=device,
     )
     report = Report(
         stages=stages,
@@ -397,33 +395,27 @@ def _buffers(func: Any, names: Sequence[str], *, where: str) -> tuple[Buffer, ..
     return tuple(buffers)
 
 
-def pools_of(operator: Operator, kernels: UKernels, sia: Sia, workloads: list[Workload], device: Device) -> list[Pool]:
+def pools_of(operator: Operator, kernels: UKernels, workloads: list[Workload], device: Device) -> list[Pool]:
     """Return the pools of register tiles among which timings decide.
 
     A constant operand gives one pool per width, since it is packed for one width. Other operators get one pool with
-    several widths. The widths are the best by SIA. Each pool has all heights, so that every size can be covered. Where
-    factors may be rounded, pools that multiply pairs come after those in float32.
+    several widths. The widths are the fastest by estimate: SIA's scores of widths differ by less than a thousandth
+    where all divide the columns. Each pool has all heights, so that every size can be covered. Where factors may be
+    rounded, pools that multiply pairs come after those in float32.
     """
     lanes = device.unit.lanes(operator.item_bits)
-    weights = np.asarray([w.weight for w in workloads])
-    scores = tile_scores(kernels, sia)
-    by_width: dict[int, float] = {}
-    for (_, columns), row in scores.items():
-        width = columns // lanes
-        score = float(np.where(np.isfinite(row), row, 0.0) @ weights)
-        by_width[width] = max(by_width.get(width, 0.0), score)
     most_rows = max(w.i for w in workloads)
     registers = device.unit.registers
 
-    def tiles(width: int) -> list[tuple[int, int]]:
+    def tiles(width: int) -> Pool:
         heights = [rows for rows in range(1, min(most_rows, TILE.rows) + 1) if fits_registers(rows, width, registers)]
-        return [(rows, width) for rows in heights or [1]]
+        return Pool(tuple((rows, width) for rows in heights or [1]), lanes)
 
-    widths = sorted(sorted(set(by_width) & set(TILES.widths), key=lambda width: -by_width[width])[: TILES.widths_timed])
-    widths = widths or sorted(by_width)[:1]
-    if not widths:
+    widths = {columns // lanes for columns in kernels.reg[:, 1].tolist()}
+    alone = [tiles(width) for width in sorted(widths & set(TILES.widths)) or sorted(widths)[:1]]
+    if not alone:
         raise NoUKernels("no register tile fits", where=device.name, remedy="describe a device with more registers")
-    groups = [tiles(width) for width in widths]
+    pools = [alone[n] for n in Search(operator, alone, workloads, [], device, {}).fastest(TILES.widths_timed)]
     if operator.constant is None:
-        groups = [sorted(tile for group in groups for tile in group)]
-    return [Pool(tuple(group), lanes, pairs) for pairs in in_pairs(operator, device) for group in groups]
+        pools = [Pool(tuple(sorted(tile for pool in pools for tile in pool.tiles)), lanes)]
+    return [replace(pool, pairs=pairs) for pairs in in_pairs(operator, device) for pool in pools]

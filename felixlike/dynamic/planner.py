@@ -34,8 +34,8 @@ class Timed(_Measuring):
     """Timings decide: DietCode's model predicts, the best programs and some of FTuner's score are timed.
 
     Attributes:
-        sia: Weights of FTuner's score, which chooses the widths and some of the programs that are timed: a `Sia` or
-            three numbers of at least 0.
+        sia: Weights of FTuner's score, which chooses some of the programs that are timed: a `Sia` or three numbers of
+            at least 0.
 
     Raises:
         InvalidOption: The weights are invalid.

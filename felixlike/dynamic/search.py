@@ -71,17 +71,21 @@ class Search:
     scores: Mapping[tuple[int, int], Floats]
 
     def predicted(self) -> Found:
-        """Choose without timings: costs of uKernels are instruction counts."""
+        """Choose without timings: costs of uKernels are estimated."""
         best: tuple[float, Found] | None = None
         for number, pool in enumerate(self.pools):
-            lines = {tile: self._counted(pool, *tile) for tile in pool.tiles}
-            programs, seconds = self._ranked(pool, lines, {v: self._waves(pool, v) for _, v in pool.tiles})
+            programs, seconds = self._estimated(pool)
             tree = self._tree(seconds, programs)
-            total = float(np.log(seconds.min(axis=0)) @ self._weights())
+            total = self._mean(seconds)
             if best is None or total < best[0]:
                 best = total, Found(number, tree, len(programs))
         assert best is not None
         return best[1]
+
+    def fastest(self, count: int) -> list[int]:
+        """Return the indices of the `count` fastest pools by estimate, ascending."""
+        totals = [self._mean(self._estimated(pool)[1]) for pool in self.pools]
+        return sorted(sorted(range(len(totals)), key=totals.__getitem__)[:count])
 
     def measured(self, bench: TileBench) -> Found:
         """Choose with timings: each uKernel is timed twice, and the best programs at a few sizes."""
@@ -91,7 +95,7 @@ class Search:
             waves = {v: self._waves(pool, v, base) for _, v in pool.tiles}
             programs, predicted = self._ranked(pool, self._lines(bench, number, pool, waves), waves)
             corrected, agreement = self._corrected(bench, number, pool, programs, predicted)
-            total = float(np.log(corrected.seconds().min(axis=0)) @ self._weights())
+            total = self._mean(corrected.seconds())
             if best is None or total < best[0]:
                 best = total, number, programs, corrected, agreement
         assert best is not None
@@ -102,18 +106,27 @@ class Search:
     def _weights(self) -> Floats:
         return np.asarray([w.weight for w in self.workloads])
 
+    def _mean(self, seconds: Floats) -> float:
+        """Return the mean logarithm of the fastest program's seconds. seconds: float64[programs, instances]."""
+        return float(np.log(seconds.min(axis=0)) @ self._weights())
+
+    def _estimated(self, pool: Pool) -> tuple[list[Program], Floats]:
+        """Return the programs worth ranking, and their estimated seconds."""
+        lines = {tile: self._counted(pool, *tile) for tile in pool.tiles}
+        return self._ranked(pool, lines, {v: self._waves(pool, v) for _, v in pool.tiles})
+
     def _waves(self, pool: Pool, vectors: int, base: float = 0.0) -> Waves:
         """Return how the output is divided for tiles of a width."""
         narrow = (width * pool.lanes for width in narrow_widths(pool.tiles) if width < vectors)
         return Waves(vectors * pool.lanes, self.device.cores, base, tuple(narrow))
 
     def _counted(self, pool: Pool, rows: int, vectors: int) -> Line:
-        """Return the cost of a tile by its instructions: two products or two loads a cycle, without stalls.
+        """Return the cost of a tile by its instructions: two products or two loads a cycle, and part of late loads.
 
         With pairs, an instruction computes two steps, and a vector holds the operand of both.
         """
         steps = PAIR if pool.pairs else 1
-        cycles, item_bytes = estimate.busy(rows, vectors) / 2 / steps, self.device.vector_bits / 8 / steps
+        cycles, item_bytes = estimate.tile(rows, vectors) / 2 / steps, self.device.vector_bits / 8 / steps
         return Line(vectors * item_bytes / self.device.memory_bandwidth, cycles / self.device.clock_hz)
 
     def _ranked(

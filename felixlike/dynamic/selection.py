@@ -42,13 +42,13 @@ class TileCandidates:
 
     Attributes:
         widths: Widths of register tiles, in vectors: 1 allows many rows, 4 leaves few.
-        widths_timed: Widths that are measured; all uKernels of each are compiled.
+        widths_timed: Widths that are measured, the fastest by estimate; all uKernels of each are compiled.
         waves: N of DietCode: tiles per share in the second timing of each uKernel.
         pairs: Programs of two heights that are ranked per width, the best by prediction.
     """
 
-    widths: tuple[int, ...] = (1, 2, 4)
-    widths_timed: int = 2
+    widths: tuple[int, ...] = (1, 2, 3, 4)
+    widths_timed: int = 3
     waves: int = 6
     pairs: int = 24
 

@@ -21,7 +21,7 @@ from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.ukernel import Floats
 from felixlike.frontend import Task
-from felixlike.hardware import device_name
+from felixlike.hardware import Device, device_name
 from felixlike.hardware.placement import pin_threads
 from felixlike.measure import Measurement, Status, Timing
 from felixlike.measure.local.in_turns import in_turns
@@ -45,7 +45,7 @@ class TileBench(Bench[PooledProgram]):
         operator: The operator.
         target: The TVM target.
         pools: The pools of register tiles. All are compiled in one module when a program is timed.
-        cores: Number of cores.
+        described: The hardware description.
         timings: The timings of the run.
         name: Name of the operator in the store.
     """
@@ -56,12 +56,12 @@ class TileBench(Bench[PooledProgram]):
         target: Any,
         pools: Sequence[Pool],
         *,
-        cores: int,
+        described: Device,
         timings: Timings | None = None,
         name: str = "operator",
     ) -> None:
         super().__init__(operator, target, timings, name=name)
-        self._pools, self._cores = pools, cores
+        self._pools, self._described = pools, described
         self._runs: list[Any] = []
         self._packs: list[Any] = []
         self._packings: list[Packing] = []
@@ -116,7 +116,7 @@ class TileBench(Bench[PooledProgram]):
             def choose(rows: Any, pool: Pool = pool, code: Any = code) -> Any:
                 return decoded(code[_tvm.tirx.const(0, "int64")], rows, highest_of(pool))
 
-            kernel, packings = emit(self.operator, pool, choose, cores=self._cores, more=[code])
+            kernel, packings = emit(self.operator, pool, choose, device=self._described, more=[code])
             functions[f"run{number}"] = kernel.with_attr("global_symbol", f"run{number}")
             for packing in packings:
                 functions[f"pack{number}"] = packing.function.with_attr("global_symbol", f"pack{number}")

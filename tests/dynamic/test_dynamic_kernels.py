@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from felixlike.dynamic.emit import Pool, computed_columns, emit, narrow_widths
 from felixlike.dynamic.operator import read_operator
 from felixlike.dynamic.plan import needed
 from felixlike.dynamic.program import Program
+from felixlike.dynamic.selection import TILES
 from felixlike.errors import (
     InputMismatch,
     InvalidDevice,
@@ -28,7 +30,7 @@ from felixlike.errors import (
     NoGradientWarning,
     UnknownTarget,
 )
-from felixlike.hardware import resolve_target
+from felixlike.hardware import Device, host_device, resolve_target
 
 _GUARD = 256
 """Elements after the output that must stay as they are."""
@@ -42,14 +44,25 @@ def _tree(vectors: int, highest: int) -> Tree[Program]:
     return Branch(0, 9, Leaf(Program(highest, 0, vectors)), Branch(0, 30, Leaf(pair), Leaf(Program(2, 2, vectors))))
 
 
-def _compiled(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree[Program], *, pairs: bool = False) -> Run:
+def _compiled(
+    func: Any,
+    tiles: list[tuple[int, int]],
+    lanes: int,
+    tree: Tree[Program],
+    *,
+    pairs: bool = False,
+    device: Device | None = None,
+) -> Run:
     """Compile a function of the inputs and the output's shape that checks that no memory after the output changes."""
     operator = read_operator(func)
     assert operator is not None
     assert operator.has_pairs or not pairs
     pool = Pool(tuple(tiles), lanes, pairs)
     kernel, packings = emit(
-        operator, pool, lambda rows: statements(tree, operator.symbols, rows, highest_of(pool)), cores=2
+        operator,
+        pool,
+        lambda rows: statements(tree, operator.symbols, rows, highest_of(pool)),
+        device=device or host_device(),
     )
     functions = {"main": kernel.with_attr("global_symbol", "main")}
     for packing in packings:
@@ -175,6 +188,26 @@ def test_infinities_and_nan_of_pairs_are_those_of_pytorch() -> None:
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.parametrize("pairs", [False, True])
+def test_the_next_panel_is_prefetched_where_it_pays(pairs: bool) -> None:
+    """Two panels have to fit the L2 cache, and all five not. Tiles of 1, 2 and 3 rows take 4, 2 and 1 steps at once."""
+    func = operators.dense(24, 130)
+    operator = read_operator(func)
+    assert operator is not None
+    pool, panel = Pool(((1, 2), (2, 2), (3, 2)), 16, pairs), 24 * 32 * (2 if pairs else 4)
+    cover = partial(statements, _tree(2, 3), operator.symbols, highest=highest_of(pool))
+    for near, count in ((2 * panel - 1, 0), (2 * panel, 2 * (4 + 2 + 1)), (5 * panel, 0)):
+        device = replace(host_device(), l2_bytes=near)
+        kernel, _ = emit(operator, pool, cover, device=device)
+        assert str(kernel).count("prefetch(") == count, near
+    call = _compiled(func, list(pool.tiles), 16, _tree(2, 3), pairs=pairs, device=replace(device, l2_bytes=2 * panel))
+    w, b = torch.randn(130, 24), torch.randn(130)
+    for t in (1, 2, 3, 13, 40):
+        x = torch.randn(t, 24)
+        expected = _factor(x, pairs=pairs).double() @ _factor(w, pairs=pairs).double().T + b
+        assert _close(call(x, w, b, shape=(t, 130)), expected), t
+
+
 def test_factors_in_bfloat16_are_read_in_place() -> None:
     """Nothing is copied before the product if pairs of the first factor are neighbours."""
     for k, copies in ((24, 0), (23, 1)):
@@ -183,7 +216,7 @@ def test_factors_in_bfloat16_are_read_in_place() -> None:
         assert operator.has_half_factors
         pool = Pool(((1, 1), (2, 1)), 16, pairs=True)
         cover = partial(statements, _tree(1, 2), operator.symbols, highest=highest_of(pool))
-        kernel, _ = emit(operator, pool, cover, cores=2)
+        kernel, _ = emit(operator, pool, cover, device=host_device())
         allocated = [a.buffer for a in _tvm.found(kernel.body, _tvm.tirx.AllocBuffer)]
         assert sum(buffer.name == "rounded" for buffer in allocated) == copies
         w, b = torch.randn(32, k).bfloat16(), torch.randn(32).bfloat16()
@@ -288,7 +321,7 @@ def test_a_kernel_accepts_listed_sizes_and_sizes_between_them(kernel: dynamic.Dy
     for b, t in [(1, 1), (2, 53), (3, 17), (4, 64)]:
         x, r = torch.randn(b, t, 16), torch.randn(b, t, 40)
         assert _close(kernel(x, w, r), x.double() @ w.double().T + r)
-    assert kernel.program(B=3, T=17).vectors in (1, 2, 4)
+    assert kernel.program(B=3, T=17).vectors in TILES.widths
     assert "v" in kernel.explain()
     assert kernel.report.measured > 0
     assert kernel.report.stages[0].name == "HardwareAlign"

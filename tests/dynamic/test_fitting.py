@@ -20,7 +20,7 @@ from felixlike.dynamic.program import Program
 from felixlike.dynamic.sia import Sia
 from felixlike.dynamic.timing import TileBench
 from felixlike.errors import InvalidOption, StoreError
-from felixlike.hardware import device_name, resolve_target
+from felixlike.hardware import device_name, host_device, resolve_target
 from felixlike.measure import Measurement, Status
 
 _SIZES = ((8,), (16,), (53,), (64,))
@@ -33,7 +33,9 @@ def _filled(path: Path, seconds_of: dict[Program, float]) -> None:
     assert operator is not None
     target = resolve_target("cpu")
     with records.open(path) as store:
-        bench = TileBench(operator, target, [Pool((), 16)], cores=1, timings=Timings(store), name="dense")
+        bench = TileBench(
+            operator, target, [Pool((), 16)], described=host_device(), timings=Timings(store), name="dense"
+        )
         for size in _SIZES:
             timed = [program for program in seconds_of if program.at(size[0])]
 

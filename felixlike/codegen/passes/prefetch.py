@@ -19,8 +19,9 @@ import math
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._tvm.typing import Buffer, Func, Loop, Module, Stmt, TirExpr
+from felixlike._tvm.typing import Func, Loop, Module, Stmt, TirExpr
 from felixlike.codegen.annotations import Narrow, Pairs, Prefetch
+from felixlike.codegen.build import prefetched
 from felixlike.codegen.passes.loop_tools import Change, number_of, unmarked, with_marked_loops
 from felixlike.codegen.passes.memory_places import bytes_of, place_of, same_element
 
@@ -36,9 +37,6 @@ of the time; 2048 bytes are as good. float32 weights are slower with than withou
 
 STACK = 1024
 """Bytes from which TVM no longer keeps a buffer on the stack."""
-
-_L2_LOCALITY = 2
-"""LLVM's locality of a prefetch into the L2 cache."""
 
 
 def prefetch(module: Module) -> Module:
@@ -130,7 +128,8 @@ def _fetches(loop: Loop, outer_loops: list[Any], load: TirExpr) -> list[Any]:
     share = -(-step_elements // math.prod(int(f.extent) for f in passes))
     distance = _DISTANCE // size if once else block
     start = first + (distance + pass_number * (steps * share) + loop.loop_var * share)
-    return [_fetch(buffer, start + n * line) for n in range(-(-share // line))]
+    zeros = [0] * (len(buffer.shape) - 1)
+    return [prefetched(buffer[(*zeros, start + n * line)]) for n in range(-(-share // line))]
 
 
 def _passes(outer_loops: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
@@ -149,10 +148,3 @@ def _passes(outer_loops: list[Any], first: Any, block: int) -> tuple[list[Any], 
         elif int(loop.extent) > 1:
             repeating.insert(0, loop)
     return repeating, block
-
-
-def _fetch(buffer: Buffer, place: TirExpr) -> Stmt:
-    """Return a prefetch instruction."""
-    zeros = [0] * (len(buffer.shape) - 1)
-    address = _tvm.tirx.address_of(buffer[(*zeros, place)])
-    return _tvm.tirx.Evaluate(_tvm.tirx.call_intrin("void", "tirx.prefetch", address, 0, _L2_LOCALITY, 1))
