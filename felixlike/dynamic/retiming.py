@@ -49,7 +49,7 @@ def timed_again(
         lost: dict[tuple[int, ...], P] = {}
         for place in places:
             chosen = programs.index(choose(tree, sizes[place]))
-            order = np.argsort(seconds[:, place], kind="stable")[: selection.timed]
+            order = np.argsort(seconds[:, place], kind="stable")[: selection.again]
             candidates = [chosen, *(int(p) for p in order if np.isfinite(seconds[p, place]) and int(p) != chosen)]
             measured = seconds_of([(programs[p], sizes[place]) for p in candidates])
             for program, each in zip(candidates, measured, strict=True):

@@ -6,6 +6,7 @@ of sizes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -88,13 +89,19 @@ class Search:
         return sorted(sorted(range(len(totals)), key=totals.__getitem__)[:count])
 
     def measured(self, bench: TileBench) -> Found:
-        """Choose with timings: each uKernel is timed twice, and the best programs at a few sizes."""
-        best: tuple[float, int, list[Program], Corrected, tuple[float, float]] | None = None
+        """Choose with timings: each uKernel is timed twice, and the best programs of the best pools at a few sizes."""
+        ranked = []
         for number, pool in enumerate(self.pools):
             base = self._base(bench, number, pool)
             waves = {v: self._waves(pool, v, base) for _, v in pool.tiles}
             programs, predicted = self._ranked(pool, self._lines(bench, number, pool, waves), waves)
-            corrected, agreement = self._corrected(bench, number, pool, programs, predicted)
+            ranked.append((self._mean(predicted), number, programs, predicted))
+        near = min(total for total, *_ in ranked) + math.log(CPU.near)
+        best: tuple[float, int, list[Program], Corrected, tuple[float, float]] | None = None
+        for total, number, programs, predicted in ranked:
+            if total > near:
+                continue
+            corrected, agreement = self._corrected(bench, number, self.pools[number], programs, predicted)
             total = self._mean(corrected.seconds())
             if best is None or total < best[0]:
                 best = total, number, programs, corrected, agreement

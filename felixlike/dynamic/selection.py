@@ -13,9 +13,11 @@ class Selection:
         instances: Sizes for which programs are ranked; the tree covers those between.
         analysed: Sizes by which uKernels are filtered.
         places: Sizes at which programs are timed first; the tree is then timed between them.
+        near: Pools are dropped that are predicted to take longer than the best one by this factor.
         timed: Programs that are timed at a size because they are the best by prediction.
         timed_by_sia: Programs that are timed at a size because FTuner's score ranks them best.
         rounds: Upper limit on rounds of timing the tree.
+        again: Programs that are timed in a round because they are the best by prediction, besides the tree's.
         lost: The tree is changed where another program is faster by this factor.
         few: Rounds end when the tree loses at no more than this fraction of the timed sizes.
     """
@@ -23,16 +25,18 @@ class Selection:
     instances: int = 128
     analysed: int = 32
     places: int = 12
+    near: float = 1.1
     timed: int = 6
     timed_by_sia: int = 2
     rounds: int = 3
+    again: int = 3
     lost: float = 1.05
-    few: float = 0.05
+    few: float = 0.1
 
 
 CPU = Selection()
 
-GPU = Selection(timed=4, timed_by_sia=1, rounds=1)
+GPU = Selection(timed=4, timed_by_sia=1, rounds=1, again=4)
 """Fewer timings, since each program is built, verified and run in a separate process."""
 
 
