@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 from support import dynamic_operators as operators
+from support.assembly import count, innermost_loops, spilled
 
 import felixlike as fx
 from felixlike import _tvm, codegen, dynamic
+from felixlike.dynamic.bounds import fits_registers
 from felixlike.dynamic.dispatch import Branch, Leaf, Tree, highest_of, statements
 from felixlike.dynamic.emit import Pool, computed_columns, emit, narrow_widths
 from felixlike.dynamic.operator import read_operator
@@ -188,6 +190,25 @@ def test_infinities_and_nan_of_pairs_are_those_of_pytorch() -> None:
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.parametrize(("vectors", "columns"), [(2, 4096), (3, 4096), (4, 4096)], ids=["2", "3, ragged", "4"])
+def test_sums_stay_in_registers(vectors: int, columns: int) -> None:
+    """LLVM kept some on the stack where the columns are whole panels, and kernels took up to 3.5 times as long."""
+    target = _tvm.Target({"kind": "llvm", "num-cores": 2, "mcpu": "icelake-server"})
+    operator = read_operator(operators.dense(1024, columns))
+    assert operator is not None
+    heights = [rows for rows in range(1, 15) if fits_registers(rows, vectors, 32)]
+    pool = Pool(tuple((rows, vectors) for rows in heights), 16)
+    cover = partial(statements, _tree(vectors, heights[-1]), operator.symbols, highest=highest_of(pool))
+    kernel, _ = emit(operator, pool, cover, device=host_device())
+    module = _tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
+    assembly = str(codegen.compile_primfuncs(module, target).mod.inspect_source("asm"))
+    products = {count(loop, r"vfmadd\S*\s.*%zmm"): loop for loop in innermost_loops(assembly)}
+    for rows in heights:
+        loops = [loop for number, loop in products.items() if number and number % (rows * vectors) == 0]
+        assert loops, rows
+        assert not any(map(spilled, loops)), rows
+
+
 @pytest.mark.parametrize("pairs", [False, True])
 def test_the_next_panel_is_prefetched_where_it_pays(pairs: bool) -> None:
     """Two panels have to fit the L2 cache, and all five not. Tiles of 1, 2 and 3 rows take 4, 2 and 1 steps at once."""
@@ -196,10 +217,10 @@ def test_the_next_panel_is_prefetched_where_it_pays(pairs: bool) -> None:
     assert operator is not None
     pool, panel = Pool(((1, 2), (2, 2), (3, 2)), 16, pairs), 24 * 32 * (2 if pairs else 4)
     cover = partial(statements, _tree(2, 3), operator.symbols, highest=highest_of(pool))
-    for near, count in ((2 * panel - 1, 0), (2 * panel, 2 * (4 + 2 + 1)), (5 * panel, 0)):
+    for near, fetches in ((2 * panel - 1, 0), (2 * panel, 2 * (4 + 2 + 1)), (5 * panel, 0)):
         device = replace(host_device(), l2_bytes=near)
         kernel, _ = emit(operator, pool, cover, device=device)
-        assert str(kernel).count("prefetch(") == count, near
+        assert str(kernel).count("prefetch(") == fetches, near
     call = _compiled(func, list(pool.tiles), 16, _tree(2, 3), pairs=pairs, device=replace(device, l2_bytes=2 * panel))
     w, b = torch.randn(130, 24), torch.randn(130)
     for t in (1, 2, 3, 13, 40):

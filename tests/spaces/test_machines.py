@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 from support import operators as op
+from support.assembly import count, innermost_loops, spilled
 
 from felixlike import _tvm, codegen
 from felixlike.frontend.task import make_task
@@ -23,25 +23,9 @@ TARGETS: dict[str, tuple[dict[str, Any], VectorUnit, str]] = {
 }
 """Target, its vector unit, and a pattern for its multiply-adds in assembly."""
 
-_SPILL = re.compile(r"\(%rsp|\[sp")
-
 
 def _target(name: str) -> Any:
     return _tvm.Target({"kind": "llvm", "num-cores": 2, **TARGETS[name][0]})
-
-
-def _hot_loop(assembly: str, multiply: str) -> list[str]:
-    """Return the innermost loop with most multiply-adds, from its label to the jump back, without other labels."""
-    lines = assembly.splitlines()
-    best: list[str] = []
-    label, start = "", 0
-    for number, line in enumerate(lines):
-        if match := re.match(r"(\.?\w+):", line):
-            label, start = match[1], number
-        elif label and re.search(rf"\s(?:b|j)\S*\s.*{re.escape(label)}\b", line):
-            loop = lines[start : number + 1]
-            best = max(best, loop, key=lambda lines: sum(bool(re.search(multiply, line)) for line in lines))
-    return best
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -61,9 +45,10 @@ def test_accumulators_stay_in_registers(name: str, operator: str) -> None:
     for point in sketch.sample(4, seed=2).tolist():
         kernel, _ = cut(sketch.schedule(point).mod["main"])
         built = codegen.compile_primfuncs(_tvm.IRModule({"main": kernel}), task.target)
-        hot = _hot_loop(built.mod.inspect_source("asm"), TARGETS[name][2])
-        assert sum(bool(re.search(TARGETS[name][2], line)) for line in hot) >= 4
-        assert not [line for line in hot if _SPILL.search(line)], point
+        multiply = TARGETS[name][2]
+        hot = max(innermost_loops(built.mod.inspect_source("asm")), key=lambda loop: count(loop, multiply))
+        assert count(hot, multiply) >= 4
+        assert not spilled(hot), point
 
 
 def test_avx2_code_runs_and_is_correct() -> None:
