@@ -18,10 +18,13 @@ from support.tvm_view import tvm_view
 from felixlike import _tvm
 from felixlike.features import formulas
 from felixlike.frontend.task import Task, make_task
-from felixlike.hardware import resolve_target
+from felixlike.hardware import resolve_target, target_device
 from felixlike.measure import MeasurePool, Status
 from felixlike.search import Candidate
 from felixlike.spaces import noted_bounds
+from felixlike.spaces.blocks import blocks_of
+from felixlike.spaces.contraction import read_contraction
+from felixlike.spaces.roles import choose_roles
 from felixlike.symbolic import Sketch, sketches
 
 AVX512 = _tvm.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
@@ -43,6 +46,7 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "conv2d_1x1": (lambda: op.conv2d(8, 7, 32, 1, relu=True), (1,)),
     "conv2d_1x1_padded": (lambda: op.conv2d(144, 32, 17, 1, relu=True), (1,)),
     "conv2d_nhwc": (lambda: op.conv2d_nhwc(4, 8, 16), (1,)),
+    "conv2d_nhwc_batch": (lambda: op.conv2d_nhwc(4, 4, 16, batch=8), (1,)),
     "conv2d_nhwc_first": (lambda: op.conv2d_nhwc(1, 16, 6), (1,)),
     "conv3d": (lambda: op.conv3d(2, 4, 8, 16), (1,)),
     "grouped": (lambda: op.grouped(8, 8, 32, 2), (1,)),
@@ -84,7 +88,15 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
 
 EXACT = [
     *("dense", "dense_anew", "dense_tail", "dense_long", "matmul", "matmul_odd", "batch_matmul"),
-    *("conv1d", "conv2d", "conv2d_1x1_padded", "conv2d_nhwc_first", "depthwise", "scaled_residual"),
+    *(
+        "conv1d",
+        "conv2d",
+        "conv2d_1x1_padded",
+        "conv2d_nhwc_batch",
+        "conv2d_nhwc_first",
+        "depthwise",
+        "scaled_residual",
+    ),
 ]
 
 
@@ -95,7 +107,8 @@ def test_formulas_equal_brute_force_counts(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["dense", "dense_long", "batch_matmul", "conv2d", "conv2d_1x1_padded", "conv3d", "depthwise"]
+    "name",
+    ["dense", "dense_long", "batch_matmul", "conv2d", "conv2d_1x1_padded", "conv2d_nhwc_batch", "conv3d", "depthwise"],
 )
 def test_views_equal_tvms_features(name: str) -> None:
     sketch = _sketch(name)
@@ -144,6 +157,19 @@ def test_the_operand_that_is_packed_once_is_vectorized() -> None:
     blocks = {str(b.name_hint) for b in _tvm.found(schedule.mod["main"].body, _tvm.s_tir.SBlock)}
     assert "W_pad_global" in blocks
     assert not any(name.startswith("X") for name in blocks)
+
+
+def test_rows_of_small_images_lie_along_the_batch() -> None:
+    for size, batch, rows in ((4, 8, 8), (4, 1, 4), (7, 8, 7)):
+        task = make_task(op.conv2d_nhwc(4, size, 16, batch=batch), AVX512, name="main", constants=(1,))
+        schedule = _tvm.s_tir.Schedule(task.module)
+        (block,) = [b for b in blocks_of(schedule) if read_contraction(schedule, b) is not None]
+        contraction = read_contraction(schedule, block)
+        assert contraction is not None
+        roles = choose_roles(contraction, target_device(AVX512))
+        assert roles is not None
+        assert roles.rows is not None
+        assert roles.rows.extent == rows
 
 
 def test_narrow_outputs_are_padded_to_a_vector() -> None:

@@ -65,9 +65,9 @@ def conv2d(
     return _func(x, w, topi.nn.relu(y) if relu else y)
 
 
-def conv2d_nhwc(channels: int, size: int, filters: int, kernel: int = 3, *, stride: int = 1) -> Any:
+def conv2d_nhwc(channels: int, size: int, filters: int, kernel: int = 3, *, stride: int = 1, batch: int = 1) -> Any:
     """Two-dimensional convolution, NHWC."""
-    x, w = _input(1, size, size, channels), _input(kernel, kernel, channels, filters, name="W")
+    x, w = _input(batch, size, size, channels), _input(kernel, kernel, channels, filters, name="W")
     return _func(x, w, topi.nn.conv2d_nhwc(x, w, stride, kernel // 2, 1))
 
 
