@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from felixlike.hardware import Device, estimate
-from felixlike.hardware.vectors import widths
+from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.contraction import Axis, Contraction, Operand, slides
 from felixlike.spaces.padding import whole_vectors
 
@@ -21,8 +21,12 @@ _VECTORS_PER_CORE = 4
 """Vectors for each core from which all rows can share a copied operand: two tiles of two vectors. Chosen by hand."""
 
 _FEWEST_ROWS = 6
-"""Rows from which the innermost axis suffices. On Ice Lake, a transposed convolution of 16 images, 1024×4×4 → 512×8×8,
-takes 0.68 of the time with rows along the batch. Chosen by hand."""
+"""Rows from which the innermost axis suffices. On Ice Lake, with rows along a batch of 16 images, a transposed
+convolution 1024×4×4 → 512×8×8 takes 0.68 of the time, and a 3×3 convolution 512×2×2 0.23, but a 1×1 convolution
+256×4×4, whose weights stay in the cache, three times as long. Chosen by hand."""
+
+SHARED_VECTORS = TILE.vectors // 2
+"""Vectors of a row of a tile in estimates of what fits into a cache, before the row's length is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def choose_roles(contraction: Contraction, device: Device, *, padded: bool = Fal
         strided = [o for o in holding if not o.constant and not o.contiguous(axis)]
         if strided and len(holding) > 1:
             continue  # both operands would need a new layout
-        rows = _rows_axis(contraction, axis, holding)
+        rows = _rows_axis(contraction, axis, holding, shared_bytes(contraction, width) > device.tile_bytes)
         panel = holding[0] if len(holding) == 1 and _wants_panel(contraction, holding[0], rows, bool(strided)) else None
         if strided and (panel is None or rows is None):
             continue  # the copy would be used only once
@@ -96,17 +100,22 @@ def _cost(contraction: Contraction, roles: Roles, extent: int, strided: list[Ope
     )
 
 
-def _rows_axis(contraction: Contraction, vector: Axis, holding: list[Operand]) -> Axis | None:
+def shared_bytes(contraction: Contraction, lanes: int) -> int:
+    """Return the bytes of an operand's vectors that the tiles of a row share in the whole reduction."""
+    return math.prod(a.extent for a in contraction.reduction) * SHARED_VECTORS * lanes * contraction.item_bits // 8
+
+
+def _rows_axis(contraction: Contraction, vector: Axis, holding: list[Operand], far: bool) -> Axis | None:
     """Return the axis along which one of the operands is reused: the innermost one, or the longest if that is short.
 
-    Tiles of few rows load their vectors too often: with images of 4×4, rows of a batch of 16 are faster. An operand
-    that is not a constant is copied into panels by the innermost axis.
+    Tiles of few rows load vectors too often that do not stay in the L2 cache in between (`far`): with images of 4×4,
+    rows of a batch of 16 are faster. An operand that is no constant is copied into panels, along the innermost axis.
     """
     others = [a for a in contraction.spatial if a is not vector and a.extent > 1]
     if len(holding) == 1:
         independent = [a for a in others if a.place not in holding[0].axes]
         if independent:
-            few = holding[0].constant and independent[-1].extent < _FEWEST_ROWS
+            few = far and holding[0].constant and independent[-1].extent < _FEWEST_ROWS
             return max(reversed(independent), key=lambda a: a.extent) if few else independent[-1]
     reusing = [a for a in others if _reuses(contraction, a)]
     return reusing[-1] if reusing else None

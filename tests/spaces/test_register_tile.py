@@ -46,7 +46,7 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "conv2d_1x1": (lambda: op.conv2d(8, 7, 32, 1, relu=True), (1,)),
     "conv2d_1x1_padded": (lambda: op.conv2d(144, 32, 17, 1, relu=True), (1,)),
     "conv2d_nhwc": (lambda: op.conv2d_nhwc(4, 8, 16), (1,)),
-    "conv2d_nhwc_batch": (lambda: op.conv2d_nhwc(4, 4, 16, batch=8), (1,)),
+    "conv2d_nhwc_batch": (lambda: op.conv2d_nhwc(232, 2, 16, batch=8), (1,)),
     "conv2d_nhwc_first": (lambda: op.conv2d_nhwc(1, 16, 6), (1,)),
     "conv3d": (lambda: op.conv3d(2, 4, 8, 16), (1,)),
     "grouped": (lambda: op.grouped(8, 8, 32, 2), (1,)),
@@ -160,8 +160,8 @@ def test_the_operand_that_is_packed_once_is_vectorized() -> None:
 
 
 def test_rows_of_small_images_lie_along_the_batch() -> None:
-    for size, batch, rows in ((4, 8, 8), (4, 1, 4), (7, 8, 7)):
-        task = make_task(op.conv2d_nhwc(4, size, 16, batch=batch), AVX512, name="main", constants=(1,))
+    for channels, size, batch, rows in ((256, 4, 8, 8), (256, 4, 1, 4), (256, 7, 8, 7), (64, 4, 8, 4)):
+        task = make_task(op.conv2d_nhwc(channels, size, 16, batch=batch), AVX512, name="main", constants=(1,))
         schedule = _tvm.s_tir.Schedule(task.module)
         (block,) = [b for b in blocks_of(schedule) if read_contraction(schedule, b) is not None]
         contraction = read_contraction(schedule, block)

@@ -52,16 +52,13 @@ from felixlike.spaces.contraction import (
 from felixlike.spaces.cpu import bfloat16_pairs, narrow_weights
 from felixlike.spaces.cpu.register_bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled
-from felixlike.spaces.roles import Roles, choose_roles
+from felixlike.spaces.roles import SHARED_VECTORS, Roles, choose_roles, shared_bytes
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
 
 _LONGEST_BLOCK = 128
 """Steps of a block of the reduction, or down to a quarter of that. An accumulator is then stored and loaded once in 128
 (32) products, and a panel of `TILE.vectors` vectors of 64 bytes has 64 KiB, a small part of any L2 cache. Longer blocks
 were measured to be slower as soon as other code uses the cache. No benchmark repeats that."""
-
-_SHARED_VECTORS = TILE.vectors // 2
-"""Vectors of a row of a tile in estimates of what fits into a cache, before the row's length is chosen."""
 
 
 def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
@@ -354,15 +351,13 @@ def _outgrows_cache(contraction: Contraction, roles: Roles, device: Device) -> b
     if roles.rows is None or roles.rows.extent <= TILE.rows or len(contraction.reduction) != 1:
         return False
     shared = [operand for operand in contraction.operands if roles.vector.place in operand.axes]
-    (axis,) = contraction.reduction
-    size = axis.extent * _SHARED_VECTORS * roles.lanes * contraction.item_bits // 8
-    return len(shared) == 1 and shared[0].constant and size > device.tile_bytes
+    return len(shared) == 1 and shared[0].constant and shared_bytes(contraction, roles.lanes) > device.tile_bytes
 
 
 def _rows_fit(contraction: Contraction, roles: Roles, steps: int, device: Device) -> bool:
     """Return whether the sums of all rows and the elements of a block that they read stay in the L2 cache."""
     rows = 1 if roles.rows is None else roles.rows.extent
-    row = _SHARED_VECTORS * roles.lanes + steps
+    row = SHARED_VECTORS * roles.lanes + steps
     return rows * row * contraction.item_bits // 8 <= device.tile_bytes
 
 
