@@ -24,6 +24,7 @@ from torch import nn
 
 import felixlike as fx
 from felixlike import _tvm
+from felixlike.api import Optimized
 from felixlike.errors import InvalidArtefact, InvalidOption
 from felixlike.frontend import import_model
 from felixlike.runtime import Compiled, compile_model, constant_layout, export_library, load, save, save_again
@@ -168,7 +169,7 @@ def test_loaded_models_are_saved_copied_and_pickled(
     mapped: bool, saved: Path, compiled: Compiled, x: torch.Tensor, tmp_path: Path
 ) -> None:
     again, _ = load(saved, mmap=mapped)
-    optimized = fx.api.Optimized(again, fx.optimize(nn.ReLU(), (3,), 0, progress=False).report)
+    optimized = Optimized(again, fx.optimize(nn.ReLU(), (3,), 0, progress=False).report)
     optimized.save(tmp_path / "again.flx")
     others = (
         fx.load(tmp_path / "again.flx", mmap=mapped),
