@@ -49,6 +49,7 @@ from felixlike._tvm.processors import cpu_features as cpu_features
 from felixlike._tvm.processors import device_of as device_of
 from felixlike._tvm.processors import host_cpu as host_cpu
 from felixlike._tvm.processors import host_features as host_features
+from felixlike._tvm.processors import known_cpus as known_cpus
 from felixlike._tvm.processors import knows_cpu as knows_cpu
 from felixlike._tvm.processors import launch_threads as launch_threads
 from felixlike._tvm.processors import llvm_version as llvm_version

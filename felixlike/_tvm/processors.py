@@ -18,7 +18,7 @@ def llvm_version() -> str:
 
 
 def host_cpu() -> str:
-    """Return LLVM's name of the host's processor."""
+    """Return LLVM's name of the host's processor. It follows from the model number, which a hypervisor may change."""
     return str(tvm.target.codegen.llvm_get_system_cpu())
 
 
@@ -43,6 +43,11 @@ def cpu_features(target: Any) -> frozenset[str]:
 def knows_cpu(name: str, triple: str) -> bool:
     """Return whether LLVM knows a processor's name. For unknown names, LLVM prints to stderr and uses a generic one."""
     return bool(tvm.target.codegen.llvm_is_valid_cpu(name, triple))
+
+
+def known_cpus() -> list[str]:
+    """Return LLVM's names of the processors of the host's architecture."""
+    return [str(name) for name in tvm.get_global_func("target.llvm_get_cpu_archlist")(Target({"kind": "llvm"}))]
 
 
 def host_features() -> frozenset[str]:

@@ -3,7 +3,7 @@
 from felixlike.hardware.compiler import COMPILERS, c_compiler
 from felixlike.hardware.device import Device, check_device
 from felixlike.hardware.gpu import gpu_at_hand
-from felixlike.hardware.instructions import instruction_sets
+from felixlike.hardware.instructions import host_cpu, instruction_sets
 from felixlike.hardware.kinds import KINDS, Kind, kind_of
 from felixlike.hardware.precision import (
     BFLOAT16,
@@ -67,6 +67,7 @@ __all__ = [
     "gpus",
     "has_pair_instruction",
     "has_pairs",
+    "host_cpu",
     "host_device",
     "host_target",
     "imitated_target",

@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Iterable
+from functools import cache
+
+from felixlike import _tvm
 
 _INSTRUCTIONS = re.compile(r"(sse|ssse|avx|fma|f16c|amx|bmi|neon|sve|dotprod|i8mm|bf16|fullfp16)")
 
@@ -18,3 +21,23 @@ def instruction_sets(features: Iterable[str]) -> frozenset[str]:
         features: LLVM's names of features.
     """
     return frozenset(feature for feature in features if _INSTRUCTIONS.match(feature))
+
+
+@cache
+def host_cpu() -> str:
+    """Return LLVM's name of a processor that has the host's instruction sets.
+
+    That is LLVM's name of the host unless the host has more instruction sets than LLVM knows of that processor. A
+    hypervisor may give a newer processor the model number of an older one. The name is then the one with the most
+    instruction sets among the processors all of whose sets the host has.
+    """
+    detected, present = _tvm.host_cpu(), instruction_sets(_tvm.host_features())
+
+    def sets(name: str) -> frozenset[str]:
+        return instruction_sets(_tvm.cpu_features(_tvm.Target({"kind": "llvm", "mcpu": name})))
+
+    if present <= sets(detected):
+        return detected
+    suitable = [name for name in _tvm.known_cpus() if "_" not in name and sets(name) <= present]
+    fullest = max(suitable, key=lambda name: (len(sets(name)), name), default=detected)
+    return fullest if sets(detected) < sets(fullest) else detected

@@ -17,7 +17,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._util import option_checks
 from felixlike.errors import InvalidOption, UnknownTarget
-from felixlike.hardware.instructions import PAIRS
+from felixlike.hardware.instructions import PAIRS, host_cpu
 from felixlike.hardware.kinds import kind_of
 from felixlike.hardware.presets import machines
 from felixlike.hardware.simulated import simulated
@@ -157,7 +157,7 @@ def has_pair_instruction(target: Any) -> bool:
     Args:
         target: A TVM target of a CPU.
     """
-    is_host = str(target.attrs.get("mcpu", "")) == _tvm.host_cpu()  # a hypervisor may hide some of its instructions
+    is_host = str(target.attrs.get("mcpu", "")) == host_cpu()  # a hypervisor may hide some of its instructions
     return PAIRS in _tvm.cpu_features(target) and not (is_host and PAIRS not in _tvm.host_features())
 
 

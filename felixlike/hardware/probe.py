@@ -11,6 +11,7 @@ from pathlib import Path
 from felixlike import _tvm
 from felixlike.hardware import cgroups
 from felixlike.hardware.device import Device
+from felixlike.hardware.instructions import host_cpu
 from felixlike.hardware.presets import imitated
 from felixlike.hardware.vectors import vector_unit
 
@@ -47,7 +48,7 @@ def _probed() -> Device:
     return Device(
         kind="cpu",
         name=info.get("model name", "unknown CPU"),
-        mcpu=_tvm.host_cpu(),
+        mcpu=host_cpu(),
         cores=usable_cores(),
         vector_bits=unit.bits,
         register_bytes=unit.registers * unit.bits // 8,

@@ -8,7 +8,7 @@ from felixlike._util.wording import advice, choose_from, shown
 from felixlike.errors import UnknownTarget
 from felixlike.hardware.device import Device
 from felixlike.hardware.gpu import MODEL, gpu_at_hand, gpu_device, require_gpu
-from felixlike.hardware.instructions import instruction_sets
+from felixlike.hardware.instructions import host_cpu, instruction_sets
 from felixlike.hardware.kinds import kind_of
 from felixlike.hardware.precision import PAIRS_PRECISION, checked_precision, has_pairs, precision_of
 from felixlike.hardware.presets import described, gpus, imitated, machines, with_processor
@@ -95,7 +95,7 @@ def _simulated_target(device: Simulated) -> Target:
     model = PREFIX + device.name
     if device.kind == "cuda":
         return _cuda_target(device.machine, **{MODEL: model})
-    return _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": 1, MODEL: model})
+    return _tvm.Target({"kind": "llvm", "mcpu": host_cpu(), "num-cores": 1, MODEL: model})
 
 
 def _check_cpu(target: Target) -> None:
@@ -105,7 +105,7 @@ def _check_cpu(target: Target) -> None:
         raise UnknownTarget(
             f"LLVM {_tvm.llvm_version()} does not know a processor {name!r}",
             where="target",
-            remedy=f'use LLVM\'s name of the processor, or "cpu" for this one ({_tvm.host_cpu()})',
+            remedy=f'use LLVM\'s name of the processor, or "cpu" for this one ({host_cpu()})',
         )
     if cores < 1:
         raise UnknownTarget(
@@ -175,7 +175,7 @@ def imitated_target(name: str, *, cores: int | None = None) -> Target:
         raise UnknownTarget(
             f"{name} is a GPU, which a CPU cannot imitate", where="machine", remedy=f'use target "{name}"'
         )
-    return _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": device.cores, MODEL: name})
+    return _tvm.Target({"kind": "llvm", "mcpu": host_cpu(), "num-cores": device.cores, MODEL: name})
 
 
 def target_device(target: Target) -> Device:

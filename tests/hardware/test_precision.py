@@ -94,7 +94,7 @@ def test_cpus_round_to_bfloat16(machine: str, times: int, rounded: int) -> None:
 def test_instructions_that_a_hypervisor_hides_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """LLVM lists the instructions of a processor's name. The host may have fewer."""
     target = _tvm.Target({"kind": "llvm", "mcpu": "znver5", "num-cores": 1})
-    monkeypatch.setattr(_tvm, "host_cpu", lambda: "znver5")
+    monkeypatch.setattr("felixlike.hardware.precision.host_cpu", lambda: "znver5")
     for features in ({"avx512f", "avx512bf16"}, {"avx512f"}):
         monkeypatch.setattr(_tvm, "host_features", lambda features=features: frozenset(features))
         assert has_pairs(target) == ("avx512bf16" in features)

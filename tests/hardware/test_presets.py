@@ -14,6 +14,7 @@ from felixlike.hardware import (
     described_target,
     gpus,
     has_pairs,
+    host_cpu,
     host_device,
     host_target,
     imitated_target,
@@ -117,7 +118,7 @@ def test_a_target_without_a_processor_has_the_caches_of_the_host() -> None:
 def test_an_imitated_target_has_another_device_and_the_same_instructions(name: str) -> None:
     target = imitated_target(name, cores=8)
     assert target_device(target) == replace(described(name, cores=8), has_pairs=has_pairs(target))
-    host = _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu()})
+    host = _tvm.Target({"kind": "llvm", "mcpu": host_cpu()})
     assert _tvm.cpu_features(target) == _tvm.cpu_features(host)
     assert target_device(_tvm.Target(str(target))) == target_device(target)
 

@@ -11,6 +11,7 @@ from felixlike.hardware import (
     SIMULATED_NAMES,
     described,
     device_name,
+    host_cpu,
     host_device,
     host_target,
     is_simulated_device,
@@ -40,7 +41,7 @@ def test_simulated_targets_have_the_device_of_their_machine() -> None:
     assert device.cores == 1
     assert target_device(resolve_target("simulated:h100")) == target_device(resolve_target("sm_90"))
     assert str(resolve_target("simulated:cpu")) == str(resolve_target("simulated:zen5"))
-    assert resolve_target("simulated:cpu").attrs["mcpu"] == _tvm.host_cpu()
+    assert resolve_target("simulated:cpu").attrs["mcpu"] == host_cpu()
 
 
 def test_real_targets_are_not_simulated() -> None:
