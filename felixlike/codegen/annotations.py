@@ -192,6 +192,13 @@ class Pairs(LoopAnnotation):
 
 
 @dataclass(frozen=True, slots=True)
+class Matrix(LoopAnnotation):
+    """Mark the loop over the rows of a product of two matrices, with `Pairs` in it, that one instruction computes."""
+
+    key = "felixlike.matrix"
+
+
+@dataclass(frozen=True, slots=True)
 class Tile(LoopAnnotation):
     """Mark a reduction loop of a tile. Rules do not use it: `first_and_last` marks loops for later passes."""
 

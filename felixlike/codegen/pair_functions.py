@@ -17,7 +17,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Func, Module
-from felixlike.hardware import has_pair_instruction
+from felixlike.hardware import PAIRS, has_instruction
 
 LANES = (4, 8, 16)
 """Lanes of the vectors for which there is a function."""
@@ -100,7 +100,7 @@ def with_pair_functions(module: Module, target: Any) -> Module:
     functions = [func for func in module.functions.values() if isinstance(func, _tvm.PrimFunc)]
     if not any(_called(func) or _rounds(func) for func in functions):
         return module
-    template = _INSTRUCTION if has_pair_instruction(target) else _PLAIN
+    template = _INSTRUCTION if has_instruction(PAIRS, target) else _PLAIN
 
     def with_definitions(func: Func) -> Func:
         texts = [

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from felixlike._tvm.typing import Module
+from felixlike import _tvm
+from felixlike._tvm.typing import Func, Loop, Module
 from felixlike.codegen import plain_loops
 from felixlike.codegen.annotations import (
     Asynchronous,
@@ -21,6 +22,7 @@ from felixlike.codegen.annotations import (
     Guard,
     Keys,
     LoopAnnotation,
+    Matrix,
     Narrow,
     Pairs,
     Peel,
@@ -32,6 +34,7 @@ from felixlike.codegen.annotations import (
     Tile,
     Transpose,
 )
+from felixlike.codegen.matrix_functions import with_matrix_functions
 from felixlike.codegen.pair_functions import with_pair_functions
 from felixlike.codegen.passes import (
     choose_lazily,
@@ -61,7 +64,8 @@ from felixlike.codegen.passes import (
     wrap_integers_on_gpus,
     write_out_halves,
 )
-from felixlike.hardware import kind_of
+from felixlike.codegen.passes.loop_tools import without_mark
+from felixlike.hardware import TILES, has_instruction, kind_of
 
 
 class Invariant(Enum):
@@ -144,7 +148,13 @@ CPU_PASSES = (
         ends=(Invariant.WHOLE_TILES,),
     ),
     Pass(prefetch, (Prefetch, Narrow), takes=(Prefetch, Narrow), needs=(Invariant.DIMENSIONS, Invariant.ROWS)),
-    _of(multiply_pairs, Pairs, needs=(Invariant.NAMELESS,), ends=(Invariant.DIMENSIONS,)),
+    Pass(
+        multiply_pairs,
+        (Pairs, Matrix),
+        takes=(Pairs, Matrix),
+        needs=(Invariant.NAMELESS,),
+        ends=(Invariant.DIMENSIONS,),
+    ),
     _of(peel_tails, Peel, ends=(Invariant.DIMENSIONS,)),
     _of(peel_columns, Columns, ends=(Invariant.DIMENSIONS,)),
     _of(rows_in_vectors, Row, needs=(Invariant.EXTREMES,), ends=(Invariant.DIMENSIONS,)),
@@ -181,9 +191,22 @@ def lower(module: Module, target: Any) -> Module:
     """Run a target kind's passes over the PrimFuncs of an IRModule. Relax functions are not changed."""
     module = plain_loops.without_scopes(module)
     kind = kind_of(target)
+    if kind.on_host and not has_instruction(TILES, target):
+        module = _tvm.map_functions(module, _without_matrices)
     for one in PASSES[kind.name]:
         module = one.run(module)
-    return with_pair_functions(only_with_instructions(module, target), target) if kind.on_host else module
+    if not kind.on_host:
+        return module
+    return with_matrix_functions(with_pair_functions(only_with_instructions(module, target), target))
+
+
+def _without_matrices(func: Func) -> Func:
+    """Return a function whose matrices are multiplied in pairs."""
+
+    def change(loop: Loop) -> Loop:
+        return without_mark(loop, Matrix) if Matrix.on(loop) else loop
+
+    return _tvm.structural_map(func, (_tvm.tirx.For, change))
 
 
 def out_of_order(passes: Sequence[Pass]) -> Iterator[str]:

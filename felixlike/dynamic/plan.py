@@ -308,7 +308,8 @@ def in_pairs(operator: Operator, device: Device) -> tuple[bool, ...]:
 
     Pairs of factors that are bfloat16 round nothing. Others are rounded only if the device's precision allows it.
     """
-    if not device.has_pairs or not operator.has_pairs or device.unit.lanes(operator.item_bits) not in LANES:
+    has_instruction = device.has_pairs or (device.has_tiles and operator.has_half_factors)
+    if not has_instruction or not operator.has_pairs or device.unit.lanes(operator.item_bits) not in LANES:
         return (False,)
     if operator.has_half_factors:
         return (True,)

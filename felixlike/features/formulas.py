@@ -141,7 +141,9 @@ def _views(program: Program, memo: Memo) -> list[StoreView]:
     """Return a view of each store of a program, in program order."""
     views: list[StoreView] = []
     for store, path in program.stores():
-        loops = tuple(loop for loop in _run(path) if not (_is_single(loop) or loop.variable is store.word))
+        loops = tuple(
+            loop for loop in _run(path) if not (_is_single(loop) or loop.variable in (store.word, store.rows))
+        )
         views.append(StoreView(program, store, loops, path, tuple(views), memo))
     return views
 

@@ -5,7 +5,8 @@ construction (`symbolic.expr.node.Group`), so the width of a fully covered dimen
 
 An instruction for pairs of bfloat16 numbers does in one execution what a multiply-add does for one step of a reduction.
 The loop over the pair is therefore no loop of the view: an execution touches both elements, as one word if they are
-neighbours.
+neighbours. Nor is the loop over the rows of a matrix: the instruction that multiplies matrices takes as many cycles as
+one row of the first, of 16 pairs, would take. An execution touches the words of all rows.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class StoreView:
     Attributes:
         program: The program.
         store: The store.
-        loops: The loops around the store, outermost first, without those of constant extent 1 and that over a pair.
+        loops: The loops around the store, outermost first, without those of extent 1 and those of an instruction.
         path: All loops around the store.
         earlier: The views of the stores before it, in program order.
         memo: The cache shared with other stores.
@@ -78,23 +79,28 @@ class StoreView:
         """Return the loop over the pair that an execution touches, if any."""
         return tuple(loop for loop in self.path if loop.variable is self.store.word)
 
+    @cached_property
+    def _rows(self) -> tuple[Loop, ...]:
+        """Return the loop over the rows that an execution touches, if any."""
+        return tuple(loop for loop in self.path if loop.variable is self.store.rows)
+
     def item_bytes(self, buffer: Buffer) -> int:
-        """Return the bytes that an execution touches: those of an element, or of a pair of them."""
-        return buffer.item_bytes * self._pairs(buffer)
+        """Return the bytes that an execution touches: those of an element, or of a pair of them, in each row."""
+        return buffer.item_bytes * self._touched_by(self._pair, buffer) * self._touched_by(self._rows, buffer)
 
     def words(self, buffer: Buffer) -> int:
-        """Return the words that an execution touches: 2 if the elements of a pair are no neighbours, else 1."""
-        return self._pairs(buffer) // self._word(buffer)
+        """Return the words of a row that an execution touches: 2 if a pair's elements are no neighbours, else 1."""
+        return self._touched_by(self._pair, buffer) // self._word(buffer)
 
-    def _pairs(self, buffer: Buffer) -> int:
-        """Return the elements that an execution touches: 2 if the loop over a pair moves an access, else 1."""
-        paired = [loop for loop in self._pair if any(a.uses(loop.variable) for a in self.accesses(buffer))]
-        return int(paired[0].extent.value) if paired else 1
+    def _touched_by(self, loops: tuple[Loop, ...], buffer: Buffer) -> int:
+        """Return the elements that an execution touches along a loop, if it moves an access, else 1."""
+        moving = [loop for loop in loops if any(a.uses(loop.variable) for a in self.accesses(buffer))]
+        return int(moving[0].extent.value) if moving else 1
 
     def _word(self, buffer: Buffer) -> int:
         """Return the elements that an execution touches as one word."""
         steps = [self._flat(a, loop) for loop in self._pair for a in self.accesses(buffer) if a.uses(loop.variable)]
-        return self._pairs(buffer) if all(step is const(1) for step in steps) else 1
+        return self._touched_by(self._pair, buffer) if all(step is const(1) for step in steps) else 1
 
     def _flat(self, access: Access, loop: Loop) -> Expr:
         """Return the average number of elements by which a step of a loop moves an access."""
@@ -105,8 +111,8 @@ class StoreView:
 
     @cached_property
     def _ranges(self) -> tuple[tuple[Expr, Expr], ...]:
-        """Return the variable and the extent of each loop, with that over a pair."""
-        return tuple((loop.variable, loop.extent) for loop in (*self.loops, *self._pair))
+        """Return the variable and the extent of each loop, with those over rows and over a pair."""
+        return tuple((loop.variable, loop.extent) for loop in (*self.loops, *self._rows, *self._pair))
 
     @cached_property
     def extents(self) -> tuple[Expr, ...]:

@@ -3,7 +3,7 @@
 from felixlike.hardware.compiler import COMPILERS, c_compiler
 from felixlike.hardware.device import Device, check_device
 from felixlike.hardware.gpu import gpu_at_hand
-from felixlike.hardware.instructions import host_cpu, instruction_sets
+from felixlike.hardware.instructions import PAIRS, TILES, host_cpu, instruction_sets
 from felixlike.hardware.kinds import KINDS, Kind, kind_of
 from felixlike.hardware.precision import (
     BFLOAT16,
@@ -13,9 +13,11 @@ from felixlike.hardware.precision import (
     Form,
     Precision,
     check_precision,
-    has_pair_instruction,
+    has_instruction,
     has_pairs,
+    has_tiles,
     precision_of,
+    precision_of_halves,
     require_float32,
     with_precision,
     without_precision,
@@ -47,10 +49,12 @@ __all__ = [
     "COMPILERS",
     "FLOAT32",
     "KINDS",
+    "PAIRS",
     "PAIRS_PRECISION",
     "PRECISIONS",
     "SIMULATED",
     "SIMULATED_NAMES",
+    "TILES",
     "Device",
     "Form",
     "Kind",
@@ -65,8 +69,9 @@ __all__ = [
     "device_name",
     "gpu_at_hand",
     "gpus",
-    "has_pair_instruction",
+    "has_instruction",
     "has_pairs",
+    "has_tiles",
     "host_cpu",
     "host_device",
     "host_target",
@@ -76,6 +81,7 @@ __all__ = [
     "kind_of",
     "machines",
     "precision_of",
+    "precision_of_halves",
     "quickly_compiled",
     "read_description",
     "require_float32",

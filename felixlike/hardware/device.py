@@ -28,6 +28,8 @@ class Device:
         multiplies_pairs: Whether a CPU may round factors to bfloat16 to multiply pairs of them: the precision allows
             it, and `has_pairs`.
         has_pairs: Whether schedules for a CPU may use the instruction for pairs (`instructions.PAIRS`).
+        multiplies_tiles: Whether a CPU may round factors to bfloat16 to multiply matrices of them.
+        has_tiles: Whether schedules for a CPU may use the instruction for matrices (`instructions.TILES`).
     """
 
     kind: str
@@ -46,6 +48,8 @@ class Device:
     precision: str = "float32"
     multiplies_pairs: bool = False
     has_pairs: bool = False
+    multiplies_tiles: bool = False
+    has_tiles: bool = False
 
     @property
     def unit(self) -> VectorUnit:

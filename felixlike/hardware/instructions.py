@@ -11,7 +11,12 @@ _INSTRUCTIONS = re.compile(r"(sse|ssse|avx|fma|f16c|amx|bmi|neon|sve|dotprod|i8m
 PAIRS = "avx512bf16"
 """LLVM's name of AVX512_BF16. `vdpbf16ps` adds the products of two pairs of bfloat16 numbers to a float32 sum, in each
 32 bits of a vector: twice the products of a float32 multiply-add, at the same rate (Zen 4 and 5; Cooper Lake, Sapphire
-Rapids and later)."""
+Rapids and later). The latter begin one in two cycles, half as many products as in float32, and have `TILES`."""
+
+TILES = "amx-bf16"
+"""LLVM's name of AMX's instruction for bfloat16 numbers. `tdpbf16ps` adds the product of two matrices of up to 16 rows
+of 16 pairs to 16 × 16 float32 sums in 16 cycles: 16 times the products of float32 multiply-adds (Sapphire, Emerald and
+Granite Rapids)."""
 
 
 def instruction_sets(features: Iterable[str]) -> frozenset[str]:

@@ -1,7 +1,8 @@
 """Select the precision of products of float32 numbers: exact, or with factors that are rounded first.
 
-A GPU's tensor cores round both factors, and so do CPUs that multiply pairs of bfloat16 numbers (`instructions.PAIRS`).
-Other CPUs round constant weights to bfloat16, which halves the bytes to load.
+A GPU's tensor cores round both factors, and so do CPUs that multiply pairs of bfloat16 numbers (`instructions.PAIRS`)
+or matrices of them (`instructions.TILES`). Other CPUs round constant weights to bfloat16, which halves the bytes to
+load.
 
 Input: a TVM target and a precision's name. Output: a target with the precision as an attribute. Keys of tasks, records
 and saved models contain the target, so those of different precisions are never mixed up.
@@ -17,7 +18,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._util import option_checks
 from felixlike.errors import InvalidOption, UnknownTarget
-from felixlike.hardware.instructions import PAIRS, host_cpu
+from felixlike.hardware.instructions import PAIRS, TILES, host_cpu
 from felixlike.hardware.kinds import kind_of
 from felixlike.hardware.presets import machines
 from felixlike.hardware.simulated import simulated
@@ -90,6 +91,10 @@ BFLOAT16 = Precision("bfloat16", 2.0**-7, 16)
 PAIRS_PRECISION = Precision(BFLOAT16.name, 2.0**-7, 2, growth=1.25)
 """The same precision on CPUs that multiply pairs."""
 
+TILES_PRECISION = Precision(BFLOAT16.name, 2.0**-7, 8, growth=1.25)
+"""The same precision on CPUs that multiply matrices: at 16 times the rate, of which rows and channels that do not fill
+matrices leave about half."""
+
 _WEIGHTS = Precision(BFLOAT16.name, 2.0**-8, 1, growth=2.5)
 """The same precision on other CPUs, where only constant weights are rounded."""
 
@@ -130,35 +135,66 @@ def precision_of(target: Any) -> Precision:
     precision = check_precision(str(target.attrs.get(_ATTRIBUTE, FLOAT32.name)))
     if precision is not BFLOAT16 or not kind_of(target).on_host:
         return precision
-    return PAIRS_PRECISION if has_pairs(target) else _WEIGHTS
+    halves = precision_of_halves(target)
+    return halves if halves.is_reduced else _WEIGHTS
+
+
+def precision_of_halves(target: Any) -> Precision:
+    """Return the precision in which a CPU multiplies tensors that are bfloat16: FLOAT32 if it has no instruction.
+
+    Args:
+        target: A TVM target of a CPU.
+    """
+    if has_tiles(target):
+        return TILES_PRECISION
+    return PAIRS_PRECISION if has_pairs(target) else FLOAT32
 
 
 def has_pairs(target: Any) -> bool:
     """Return whether schedules for a CPU's target may use products of pairs of bfloat16 numbers.
 
     A target that imitates a described machine has that machine's instructions. Code for a processor without them
-    computes the same with others (`codegen/pair_functions.py`).
+    computes the same with others (`codegen/pair_functions.py`). Pairs are slower than float32 on processors that
+    multiply matrices.
 
     Args:
         target: A TVM target of a CPU.
     """
+    return _schedules_have(PAIRS, target) and not has_tiles(target)
+
+
+def has_tiles(target: Any) -> bool:
+    """Return whether schedules for a CPU's target may use products of matrices of bfloat16 numbers.
+
+    A target that imitates a described machine has that machine's instructions. Code for a processor without them
+    multiplies pairs.
+
+    Args:
+        target: A TVM target of a CPU.
+    """
+    return _schedules_have(TILES, target)
+
+
+def _schedules_have(instruction: str, target: Any) -> bool:
+    """Return whether schedules for a CPU's target may use an instruction set."""
     imitated = simulated(target)
     name = str(target.attrs.get("model", "")) if imitated is None else imitated.machine
     if name in machines():
         machine = machines()[name]
         target = _tvm.Target({"kind": "llvm", "mtriple": machine.triple, "mcpu": machine.mcpu})
-        return PAIRS in _tvm.cpu_features(target)
-    return has_pair_instruction(target)
+        return instruction in _tvm.cpu_features(target)
+    return has_instruction(instruction, target)
 
 
-def has_pair_instruction(target: Any) -> bool:
-    """Return whether code for a CPU's target may use the instruction that multiplies pairs of bfloat16 numbers.
+def has_instruction(instruction: str, target: Any) -> bool:
+    """Return whether code for a CPU's target may use an instruction set.
 
     Args:
+        instruction: LLVM's name of the instruction set.
         target: A TVM target of a CPU.
     """
     is_host = str(target.attrs.get("mcpu", "")) == host_cpu()  # a hypervisor may hide some of its instructions
-    return PAIRS in _tvm.cpu_features(target) and not (is_host and PAIRS not in _tvm.host_features())
+    return instruction in _tvm.cpu_features(target) and not (is_host and instruction not in _tvm.host_features())
 
 
 def with_precision(target: Any, name: Any) -> Any:

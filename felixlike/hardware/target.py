@@ -10,7 +10,14 @@ from felixlike.hardware.device import Device
 from felixlike.hardware.gpu import MODEL, gpu_at_hand, gpu_device, require_gpu
 from felixlike.hardware.instructions import host_cpu, instruction_sets
 from felixlike.hardware.kinds import kind_of
-from felixlike.hardware.precision import PAIRS_PRECISION, checked_precision, has_pairs, precision_of
+from felixlike.hardware.precision import (
+    PAIRS_PRECISION,
+    TILES_PRECISION,
+    checked_precision,
+    has_pairs,
+    has_tiles,
+    precision_of,
+)
 from felixlike.hardware.presets import described, gpus, imitated, machines, with_processor
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import PREFIX, SIMULATED_NAMES, Simulated, simulated, simulated_by_name
@@ -216,6 +223,8 @@ def _as_in(target: Target, device: Device) -> Device:
         precision=precision.name,
         multiplies_pairs=precision is PAIRS_PRECISION,
         has_pairs=has_pairs(target),
+        multiplies_tiles=precision is TILES_PRECISION,
+        has_tiles=has_tiles(target),
     )
 
 

@@ -21,15 +21,16 @@ from felixlike._version import __version__
 from felixlike.errors import InvalidArtefact, NoGPU, UnknownTarget, WrongArchitecture, first_line
 from felixlike.frontend import NONE, InputSpec, Mutations, OutputSpec, Signature, Sizes, Structure
 from felixlike.hardware import (
+    PAIRS,
+    TILES,
     device_name,
-    has_pair_instruction,
+    has_instruction,
     host_target,
     instruction_sets,
     kind_of,
     require_runnable,
     resolve_target,
 )
-from felixlike.hardware.instructions import PAIRS
 from felixlike.runtime import constant_layout
 from felixlike.runtime.artefact_file import NO_CONSTANTS, Constants
 
@@ -323,7 +324,8 @@ def _check_machine(meta: Mapping[str, Any], where: str) -> None:
 def _instructions(target: Any) -> frozenset[str]:
     """Return the instruction sets that code for a CPU's target may use."""
     sets = instruction_sets(_tvm.cpu_features(target))
-    return sets if has_pair_instruction(target) else sets - {PAIRS}
+    hidden = {name for name in (PAIRS, TILES) if not has_instruction(name, target)}
+    return sets - hidden
 
 
 def _target(meta: Mapping[str, Any], where: str) -> Any:

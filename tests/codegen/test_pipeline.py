@@ -75,7 +75,7 @@ def test_every_annotation_has_a_pass_and_a_unique_key() -> None:
         if isinstance(kind, type) and issubclass(kind, LoopAnnotation) and kind is not LoopAnnotation
     ]
     assert {annotation for each_pass in (*CPU_PASSES, *GPU_PASSES) for annotation in each_pass.marks} == set(kinds)
-    assert len({kind.key for kind in kinds}) == len(kinds) == 15
+    assert len({kind.key for kind in kinds}) == len(kinds) == 16
     assert all(kind.key == f"felixlike.{kind.__name__.lower()}" for kind in kinds)
 
 

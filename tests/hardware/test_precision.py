@@ -76,14 +76,15 @@ def test_targets_with_a_bad_attribute_are_refused(attributes: dict[str, str], wo
 
 
 @pytest.mark.parametrize(
-    ("machine", "times", "rounded"), [("zen3", 1, 1), ("graviton2", 1, 1), ("zen4", 2, 2), ("emerald-rapids", 2, 2)]
+    ("machine", "times", "rounded"), [("zen3", 1, 1), ("graviton2", 1, 1), ("zen4", 2, 2), ("emerald-rapids", 8, 2)]
 )
 def test_cpus_round_to_bfloat16(machine: str, times: int, rounded: int) -> None:
-    """CPUs without products of pairs round only weights: the error is half as large, and no product is faster."""
+    """CPUs without products of pairs, or matrices, round only weights: the error is half as large."""
     for exact in (described_target(machine), imitated_target(machine)):
         target = with_precision(exact, "bfloat16")
         assert target_device(target).precision == "bfloat16"
-        assert target_device(target).multiplies_pairs == (rounded == 2)
+        assert target_device(target).multiplies_pairs == (times == 2)
+        assert target_device(target).multiplies_tiles == (times == 8)
         precision = precision_of(resolve_target(_tvm.Target(str(target))))
         assert (precision.name, precision.times) == ("bfloat16", times)
         assert precision.unit == check_precision("bfloat16").unit * rounded / 2

@@ -14,6 +14,7 @@ from felixlike.hardware import (
     described_target,
     gpus,
     has_pairs,
+    has_tiles,
     host_cpu,
     host_device,
     host_target,
@@ -39,11 +40,11 @@ def strange_host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_described_target_has_the_device_of_its_preset(name: str) -> None:
     device, target = described(name), described_target(name)
     assert vector_unit(_tvm.cpu_features(target)) == device.unit
-    assert target_device(target) == replace(device, has_pairs=has_pairs(target))
+    assert target_device(target) == replace(device, has_pairs=has_pairs(target), has_tiles=has_tiles(target))
     assert described(name, cores=64) == replace(device, cores=64)
     assert target_device(described_target(name, cores=64)) == replace(target_device(target), cores=64)
     named = _tvm.Target({"kind": "llvm", "mcpu": device.mcpu, "mtriple": device.triple, "num-cores": 5})
-    assert target_device(named) == replace(device, cores=5, has_pairs=has_pairs(named))
+    assert target_device(named) == replace(device, cores=5, has_pairs=has_pairs(named), has_tiles=has_tiles(named))
 
 
 def test_presets_differ_in_vectors_and_caches() -> None:
@@ -105,7 +106,7 @@ def test_other_processors_take_no_values_of_the_host(changed: dict[str, list[str
 def test_the_host_target_has_the_host_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(IMITATED, raising=False)
     target = host_target()
-    assert target_device(target) == replace(host_device(), has_pairs=has_pairs(target))
+    assert target_device(target) == replace(host_device(), has_pairs=has_pairs(target), has_tiles=has_tiles(target))
 
 
 @pytest.mark.usefixtures("strange_host")
@@ -117,7 +118,9 @@ def test_a_target_without_a_processor_has_the_caches_of_the_host() -> None:
 @pytest.mark.parametrize("name", machines())
 def test_an_imitated_target_has_another_device_and_the_same_instructions(name: str) -> None:
     target = imitated_target(name, cores=8)
-    assert target_device(target) == replace(described(name, cores=8), has_pairs=has_pairs(target))
+    assert target_device(target) == replace(
+        described(name, cores=8), has_pairs=has_pairs(target), has_tiles=has_tiles(target)
+    )
     host = _tvm.Target({"kind": "llvm", "mcpu": host_cpu()})
     assert _tvm.cpu_features(target) == _tvm.cpu_features(host)
     assert target_device(_tvm.Target(str(target))) == target_device(target)

@@ -52,11 +52,17 @@ def with_integers(func: Func, rounded: _Rounded | None = None) -> Func:
         stored = new(node.buffer)
         return node if stored is None else _tvm.tirx.AllocBuffer(stored)
 
+    def pointer(call: TirExpr) -> TirExpr:
+        is_pointer = str(getattr(call.op, "name", "")) == "tirx.buffer_data"
+        stored = new(call.args[0]) if is_pointer else None
+        return call if stored is None else stored.data
+
     changes = (
         (_tvm.ir.TensorLoad, load),
         (_tvm.tirx.BufferStore, store),
         (_tvm.tirx.AllocBuffer, alloc),
         (_tvm.ir.Call, _reinterpreted_once),
+        (_tvm.ir.Call, pointer),
     )
     body = func.body
     for change in changes if replaced else ():

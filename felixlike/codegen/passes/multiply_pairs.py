@@ -23,6 +23,7 @@ from felixlike.codegen.annotations import Pairs
 from felixlike.codegen.pair_functions import LANES, name_of
 from felixlike.codegen.passes.convert_bfloat16 import bits_of, is_half, with_integers
 from felixlike.codegen.passes.loop_tools import step_along
+from felixlike.codegen.passes.multiply_matrices import with_matrices
 from felixlike.codegen.passes.round_halves import half, operand, word
 from felixlike.errors import CompilationFailed
 
@@ -54,6 +55,12 @@ def _changed(func: Func) -> Func:
     marked = [loop for loop in _tvm.found(func.body, _tvm.tirx.For) if Pairs.on(loop)]
     stored = [store.buffer for loop in marked for store in _tvm.found(loop.body, _tvm.tirx.BufferStore)]
     words = [(b, _tvm.tirx.decl_buffer(_words_of(b), _WORD, name=b.name)) for b in stored if is_half(b)]
+
+    def pointer(buffer: Buffer) -> Any:
+        replacement = _new(buffer, words)
+        return (buffer if replacement is None else replacement).data
+
+    func = with_matrices(func, pointer)
     errors: list[CompilationFailed] = []
 
     def change(loop: Loop) -> Stmt:

@@ -20,7 +20,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Func, Loop, Module, Stmt, TirExpr
-from felixlike.codegen.annotations import Narrow, Pairs, Prefetch
+from felixlike.codegen.annotations import Matrix, Narrow, Pairs, Prefetch
 from felixlike.codegen.build import prefetched
 from felixlike.codegen.passes.loop_tools import Change, number_of, unmarked, with_marked_loops
 from felixlike.codegen.passes.memory_places import bytes_of, place_of, same_element
@@ -50,7 +50,8 @@ def _ahead(func: Func) -> Change:
 
     def ahead(loop: Loop) -> Stmt:
         outer_loops = [other for other in loops if _contains(other, loop)]  # innermost first
-        loads = _once(_packed(loop, func.params)) if _on_stack(loop) else []
+        kept = _in_matrices(loop) or _on_stack(loop)
+        loads = _once(_packed(loop, func.params)) if kept else []
         fetches = [fetch for load in loads for fetch in _fetches(loop, outer_loops, load)]
         return unmarked(loop, _tvm.tirx.stmt_seq(*fetches, loop.body))
 
@@ -61,6 +62,11 @@ def _contains(outer: Any, inner: Any) -> bool:
     """Return whether a loop contains another."""
     below = _tvm.found(outer.body, _tvm.tirx.For)
     return any(loop.loop_var.same_as(inner.loop_var) for loop in below)
+
+
+def _in_matrices(loop: Loop) -> bool:
+    """Return whether a loop's sums are in tile registers, which prefetches do not change."""
+    return any(map(Matrix.on, _tvm.found(loop.body, _tvm.tirx.For)))
 
 
 def _on_stack(loop: Loop) -> bool:

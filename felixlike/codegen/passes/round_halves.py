@@ -18,7 +18,7 @@ from felixlike import _tvm
 from felixlike._tvm.typing import Module, TirExpr
 from felixlike.codegen.pair_functions import HALF, LANES, WORD, half_name, word_name
 from felixlike.codegen.passes.convert_bfloat16 import rounded_bits
-from felixlike.hardware import has_pair_instruction
+from felixlike.hardware import PAIRS, has_instruction
 
 _BITS = {HALF: "uint16", WORD: "int32"}
 """The type of each operator."""
@@ -43,7 +43,7 @@ def operand(bits: TirExpr) -> TirExpr | None:
 
 def only_with_instructions(module: Module, target: object) -> Module:
     """Return the IRModule with arithmetic in place of the operators, unless a target has their instructions."""
-    if has_pair_instruction(target):
+    if has_instruction(PAIRS, target):
         return module
 
     def replaced(call: TirExpr) -> TirExpr:

@@ -48,7 +48,7 @@ from felixlike.frontend.rewrites import (
 from felixlike.frontend.rewrites.constant_kernels import prepare_folding
 from felixlike.frontend.rewrites.layers import layers_of
 from felixlike.frontend.rewrites.simplify_indices import with_simple_indices
-from felixlike.hardware import FLOAT32, PAIRS_PRECISION, has_pairs, kind_of, precision_of, target_device
+from felixlike.hardware import kind_of, precision_of, precision_of_halves, target_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ _CPU = ("llvm",)
 
 def _products(target: Any) -> list[Any]:
     """Return the precisions of a CPU's products: of float32 tensors, and of tensors that are bfloat16."""
-    return [precision_of(target), PAIRS_PRECISION if has_pairs(target) else FLOAT32]
+    return [precision_of(target), precision_of_halves(target)]
 
 
 REWRITES = [

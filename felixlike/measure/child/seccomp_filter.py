@@ -23,6 +23,7 @@ _X32 = 0x40000000
 
 _CALLS: dict[str, tuple[int | None, int | None]] = {
     "access": (21, None),
+    "arch_prctl": (158, None),
     "brk": (12, 214),
     "clock_getres": (229, 114),
     "clock_gettime": (228, 113),
@@ -120,6 +121,9 @@ class _Condition:
     mask: int = 0xFFFFFFFF
 
 
+_ARCH_REQ_XCOMP_PERM, _XTILEDATA = 0x1023, 18
+"""The request to use tile registers (arch/x86/include/uapi/asm/prctl.h and asm/fpu/types.h), and their number."""
+
 _FAST_OPEN = 0x20000000
 """MSG_FASTOPEN of linux/socket.h, which connects while sending; early versions of Landlock did not check it."""
 
@@ -130,6 +134,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 def _conditions() -> dict[str, tuple[_Condition, ...]]:
     """Return the conditions on the arguments of some system calls."""
     return {
+        "arch_prctl": (_Condition(0, (_ARCH_REQ_XCOMP_PERM,)), _Condition(2, (_XTILEDATA,))),
         "open": (_Condition(2, (0,), _WRITING),),
         "openat": (_Condition(4, (0,), _WRITING),),
         "socket": (_Condition(0, (socket.AF_INET, socket.AF_INET6)), _Condition(2, (socket.SOCK_STREAM,), 0xF)),

@@ -18,7 +18,7 @@ from felixlike.errors import NoSpaceLeft, ReferenceFailed
 from felixlike.frontend.constants import has_half_factors
 from felixlike.frontend.signature.arguments import Argument, arguments
 from felixlike.frontend.task import Task
-from felixlike.hardware import PAIRS_PRECISION, has_pairs, precision_of
+from felixlike.hardware import FLOAT32, precision_of, precision_of_halves
 from felixlike.measure.check.answer_check import ROUNDING, magnification, tolerance
 from felixlike.measure.check.inputs import contents
 from felixlike.measure.check.reduction import reduction_length
@@ -149,8 +149,8 @@ def _inputs(task: Task, directory: Path, *, positive: bool) -> ReferenceData:
         files.append(None if array is None else directory / f"input{index}.npy")
         if array is not None:
             _save(task, directory / f"input{index}.npy", array)
-    halves = has_half_factors(task.module["main"]) and has_pairs(task.target)
-    precision = PAIRS_PRECISION if halves else precision_of(task.target)
+    given = precision_of_halves(task.target) if has_half_factors(task.module["main"]) else FLOAT32
+    precision = given if given.is_reduced else precision_of(task.target)
     products = precision.tolerance if terms > 1 else 0.0
     rounded = coarsest(task.module["main"])
     answers, magnified = (None,) * len(parameters), (0.0,) * len(parameters)

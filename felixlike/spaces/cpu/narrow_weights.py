@@ -19,6 +19,7 @@ from felixlike.frontend.constants import EXACT, layout_free_parameters, packing_
 from felixlike.hardware import BFLOAT16, FLOAT32, PRECISIONS, Device, Form, estimate
 from felixlike.spaces.contraction import Contraction, Operand, elements
 from felixlike.spaces.cpu import bfloat16_pairs
+from felixlike.spaces.cpu.matrix_tiles import matrix_tile
 from felixlike.spaces.roles import Roles
 
 ITEM_BYTES = 2
@@ -67,9 +68,12 @@ def _times(
         rows = 1 if roles.rows is None else roles.rows.extent
         shifts = 2 * weights * estimate.COSTS.unpacked * -(-rows // (device.unit.registers * 3 // 8))
         times[Form.WEIGHTS] = max(products + shifts, narrow)
-    if device.multiplies_pairs and bfloat16_pairs.roles_in_pairs(contraction, roles, padded=True) is not None:
+    in_pairs = bfloat16_pairs.roles_in_pairs(contraction, roles, padded=True)
+    matrix = None if in_pairs is None else matrix_tile(contraction, in_pairs, device, padded=True)
+    if in_pairs is not None and (device.multiplies_pairs or (device.multiplies_tiles and matrix is not None)):
         conversions = sum(_conversion(schedule, block, contraction, o) for o in contraction.operands if not o.constant)
-        times[Form.PAIRS] = max(products / bfloat16_pairs.PAIR + conversions, narrow)
+        rate = bfloat16_pairs.PAIR if matrix is None else matrix.times
+        times[Form.PAIRS] = max(products / rate + conversions, narrow)
     return times
 
 

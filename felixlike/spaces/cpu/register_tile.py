@@ -36,6 +36,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, Schedule, TirExpr
 from felixlike.codegen.annotations import Blocks, Guard, Prefetch, Skip, Transpose
+from felixlike.codegen.matrix_functions import REGISTERS
 from felixlike.codegen.padding import padded
 from felixlike.hardware import BFLOAT16, Device, Form
 from felixlike.hardware.vectors import TILE, widths
@@ -50,6 +51,8 @@ from felixlike.spaces.contraction import (
     without_points,
 )
 from felixlike.spaces.cpu import bfloat16_pairs, narrow_weights
+from felixlike.spaces.cpu.matrix_tiles import MARK as MATRIX
+from felixlike.spaces.cpu.matrix_tiles import MOST, MatrixTile, matrix_tile
 from felixlike.spaces.cpu.register_bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled
 from felixlike.spaces.roles import SHARED_VECTORS, Roles, choose_roles, shared_bytes
@@ -60,6 +63,9 @@ _LONGEST_BLOCK = 128
 (32) products, and a panel of `TILE.vectors` vectors of 64 bytes has 64 KiB, a small part of any L2 cache. Longer blocks
 were measured to be slower as soon as other code uses the cache. No benchmark repeats that."""
 
+_LONGEST_BLOCK_OF_MATRICES = 32
+"""Steps of a block of the reduction in matrices of 16 pairs. Chosen by hand: no benchmark compares others."""
+
 
 def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
     """Return the schedule, changed, with the block tiled for registers, or [] if the rule does not apply.
@@ -68,7 +74,7 @@ def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[
     Where products may be rounded, a second schedule multiplies pairs of bfloat16 numbers, or keeps weights in bfloat16,
     if that is estimated to be faster. Factors that are bfloat16 are multiplied in pairs where the device can.
     """
-    if device.has_pairs and bfloat16_pairs.are_given(schedule, block):
+    if (device.has_pairs or device.has_tiles) and bfloat16_pairs.are_given(schedule, block):
         exact = schedule.copy()
         if _tiled(exact, exact.get_sblock(str(schedule.get(block).name_hint)), device, pairs=True) is not None:
             return [exact]
@@ -104,11 +110,12 @@ def _tiled(
         roles = bfloat16_pairs.roles_in_pairs(contraction, roles)
     if roles is None:
         return None
+    matrix = matrix_tile(contraction, roles, device) if pairs else None
     adjacent = settle_surroundings(schedule, block, stored=pairs)
     if adjacent is None:
         return None
     adjacent = _packed(schedule, block, contraction, roles, adjacent, pairs=pairs)
-    _tile(schedule, block, contraction, roles, adjacent, device, pairs=pairs)
+    _tile(schedule, block, contraction, roles, adjacent, device, pairs=pairs, matrix=matrix)
     return contraction, roles
 
 
@@ -122,6 +129,11 @@ def _padded(
     padding = multiples(contraction, roles.vector, roles.rows, roles.lanes, device.unit.registers)
     if pairs and roles.summed is not None and roles.summed.extent % bfloat16_pairs.PAIR:
         padding[roles.summed.place] = bfloat16_pairs.PAIR
+    in_pairs = bfloat16_pairs.roles_in_pairs(contraction, roles, padded=True) if pairs else None
+    matrix = None if in_pairs is None else matrix_tile(contraction, in_pairs, device, padded=True)
+    if matrix is not None and roles.rows is not None and in_pairs is not None and in_pairs.summed is not None:
+        padding[roles.rows.place] = matrix.padded_rows
+        padding[in_pairs.summed.place] = matrix.padded_steps
     if max(padding) == 1:
         return contraction
     without_points(schedule, block)
@@ -178,6 +190,7 @@ def _tile(
     device: Device,
     *,
     pairs: bool,
+    matrix: MatrixTile | None,
 ) -> None:
     """Apply the tile's primitives to a contraction."""
     last = adjacent.epilogue if adjacent.epilogue is not None else schedule.cache_write(block, 0, "global")
@@ -203,7 +216,7 @@ def _tile(
             schedule.transform_layout(panel, ("write", 0), bfloat16_pairs.in_pairs(moved, both))
         elif not roles.panel.contiguous(roles.vector):
             schedule.transform_layout(panel, ("write", 0), _moved_last(places, roles.vector))
-    padding = _padding_of_rows(schedule, block, contraction, roles, copies)
+    padding = [] if matrix is not None else _padding_of_rows(schedule, block, contraction, roles, copies)
     for copy in padding:
         schedule.compute_inline(copy)
     copies = tuple(c for c in copies if not any(c is copy for copy in padding))
@@ -215,14 +228,24 @@ def _tile(
 
     loops = schedule.get_loops(block)
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
-    extents = _extents(contraction, roles)
+    extents = _extents(contraction, roles, matrix)
     length = 0 if roles.summed is None else roles.summed.extent // (bfloat16_pairs.PAIR if pairs else 1)
     steps = _steps_of_block(length) if panel is not None or _outgrows_cache(contraction, roles, device) else 0
+    if matrix is not None:
+        steps = _steps_of_block(length // matrix.words, _LONGEST_BLOCK_OF_MATRICES) if panel is not None else 0
     v_parallel, v_outer, v_tile = sampled(schedule, vectors, 3, extents.most_vectors)
     sliding = roles.window is not None and slides(contraction, roles.window)
     one_panel = panel is not None or (steps > 0 and _rows_fit(contraction, roles, steps, device))
     shared_rows = sliding or (one_panel and _enough_without_rows(extents, device))
-    rows = [] if roles.rows is None else sampled(schedule, loops[roles.rows.place], 3 - shared_rows, TILE.rows)
+    within_matrix: list[Any] = []
+    if roles.rows is None:
+        rows = []
+    elif matrix is None:
+        rows = sampled(schedule, loops[roles.rows.place], 3 - shared_rows, TILE.rows)
+    else:
+        *matrices, row = schedule.split(loops[roles.rows.place], [None, matrix.rows][extents.rows == 1 :])
+        rows = sampled(schedule, matrices[0], 3 - shared_rows, extents.most_rows) if matrices else []
+        within_matrix.append(row)
     window = [] if roles.window is None else sampled(schedule, loops[roles.window.place], 2, roles.window.extent)
     taken = (roles.vector, roles.rows, roles.window)
     batch = [loops[a.place] for a in contraction.spatial if a not in taken]
@@ -233,8 +256,11 @@ def _tile(
     if pairs:
         *summed, both = schedule.split(summed[0], [None, bfloat16_pairs.PAIR])
         pair.append(both)
+    if matrix is not None:
+        *summed, words = schedule.split(summed[0], [None, matrix.words])
+        within_matrix.append(words)
     parallel = [*batch, *window[:1], *rows[:-2], v_parallel]
-    tile = [*rows[-1:], v_tile, lane]
+    tile = [*rows[-1:], v_tile, *within_matrix, lane]
     within = [*window[1:], *rows[-2:-1]]
     blocks: list[Any] = []
     if steps:
@@ -252,9 +278,9 @@ def _tile(
         schedule.compute_at(copy, shared, preserve_unit_loops=True)
     schedule.parallel(shared)
     schedule.vectorize(lane)
-    for loop in tile[:-1]:
+    for loop in (*rows[-1:], v_tile):
         schedule.unroll(loop)
-    unrolled = bool(taps) and 1 < taps[-1].extent <= TILE.unrolled_taps
+    unrolled = matrix is None and bool(taps) and 1 < taps[-1].extent <= TILE.unrolled_taps
     if unrolled:
         schedule.unroll(inner_tap[0])
     for loop in blocks:
@@ -262,9 +288,12 @@ def _tile(
     for tap, axis in zip(outer_taps, taps[:-1], strict=True):
         if axis.extent > 1:
             Skip().put(schedule, tap)
+    if matrix is not None:
+        MATRIX.put(schedule, within_matrix[0])
     if summed and any(o.constant and roles.vector.place in o.axes for o in contraction.operands):
         Prefetch().put(schedule, summed[0])
-    bounds = reachable_bounds(extents, registers=device.unit.registers, unrolled=unrolled, cores=device.cores)
+    registers = device.unit.registers if matrix is None else REGISTERS
+    bounds = reachable_bounds(extents, registers=registers, unrolled=unrolled, cores=device.cores)
     note_bounds(schedule, block, bounds)
     for loop in pair:
         bfloat16_pairs.mark(schedule, loop)
@@ -275,7 +304,7 @@ def _tile(
         vectorize(schedule, panel, lane_place, roles.lanes, pair_place)
     if contraction.written[-1] == roles.vector.place and in_step(schedule, last, block):
         vectorize(schedule, last, 1, roles.lanes)
-        for loop in schedule.get_loops(last)[2 + len(home) : -1] if home else []:
+        for loop in schedule.get_loops(last)[2 + len(home) : -1] if home and matrix is None else []:
             schedule.unroll(loop)
     elif contraction.written[-1] != roles.vector.place:
         _mark_transposed(schedule, last, block, roles.lanes)
@@ -339,11 +368,11 @@ def _adds_zeros(value: TirExpr, rows: list[Any]) -> bool:
     return bounded and isinstance(element, _tvm.ir.TensorLoad)
 
 
-def _steps_of_block(extent: int) -> int:
+def _steps_of_block(extent: int, longest: int = _LONGEST_BLOCK) -> int:
     """Return the steps of a block, 0 if the reduction is not split: it is short, or has no long enough divisor."""
-    if extent <= _LONGEST_BLOCK:
+    if extent <= longest:
         return 0
-    return max((d for d in range(_LONGEST_BLOCK // 4, _LONGEST_BLOCK + 1) if extent % d == 0), default=0)
+    return max((d for d in range(longest // 4, longest + 1) if extent % d == 0), default=0)
 
 
 def _outgrows_cache(contraction: Contraction, roles: Roles, device: Device) -> bool:
@@ -366,10 +395,13 @@ def _enough_without_rows(extents: Extents, device: Device) -> bool:
     return extents.others * extents.vectors >= 2 * TILE.vectors * device.cores
 
 
-def _extents(contraction: Contraction, roles: Roles) -> Extents:
-    """Return the extents that the tile is cut from."""
+def _extents(contraction: Contraction, roles: Roles, matrix: MatrixTile | None) -> Extents:
+    """Return the extents that the tile is cut from, in vectors and rows, or in matrices."""
     rows = 1 if roles.rows is None else roles.rows.extent
     spatial = math.prod(axis.extent for axis in contraction.spatial)
+    if matrix is not None:
+        matrices, others = rows // matrix.rows, spatial // (roles.vector.extent * rows)
+        return Extents(roles.vector.extent // roles.lanes, MOST, matrices, MOST, others)
     return Extents(
         vectors=roles.vector.extent // roles.lanes,
         most_vectors=TILE.vectors if roles.rows is not None else 2 * TILE.vectors,  # longer contiguous accesses

@@ -45,6 +45,7 @@ class Store:
         text: The value as TVM prints it.
         at_once: How many executions take the time of one, on tensor cores; else 1.
         word: The variable of the loop over a pair that an instruction loads and multiplies as one word, or None.
+        rows: The variable of the loop over a matrix's rows that an instruction multiplies at once, or None.
         initial: The loops around the store of a reduction's initial value, if the trace itself has decomposed it.
     """
 
@@ -60,6 +61,7 @@ class Store:
     text: str
     at_once: int = 1
     word: Expr | None = None
+    rows: Expr | None = None
     initial: frozenset[Expr] | None = None
 
     @property

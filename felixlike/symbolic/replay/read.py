@@ -13,7 +13,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Block, BlockRealize, Stmt, TirExpr
-from felixlike.codegen.annotations import Pairs, TensorCores
+from felixlike.codegen.annotations import Matrix, Pairs, TensorCores
 from felixlike.errors import UnsupportedSketch, WrongSketch
 from felixlike.frontend.constants import packing_blocks
 from felixlike.hardware import PRECISIONS
@@ -86,6 +86,8 @@ class Reader:
         """Number of executions of the current statement that take the time of one."""
         self._word: Expr | None = None
         """The loop over the pair that the current statement multiplies."""
+        self._rows: Expr | None = None
+        """The loop over the rows of a matrix that the current statement multiplies."""
         self._names: Counter[str] = Counter()
         self._blocks: Counter[str] = Counter()
         self._buffers: dict[Any, Buffer] = {}
@@ -159,12 +161,14 @@ class Reader:
         thread = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
         if any(loop.loop_var.same_as(v) for v in self._pipeline):
             thread = PIPELINE
-        outer_at_once, outer_word = self._at_once, self._word
+        outer = self._at_once, self._word, self._rows
         self._around.append(variable)
         if TensorCores.on(loop):
             self._at_once = PRECISIONS[TensorCores.of(loop).precision].times
         if Pairs.on(loop):
             self._word = variable
+        if Matrix.on(loop) and any(map(Pairs.on, _tvm.found(loop.body, _tvm.tirx.For))):
+            self._rows = variable
         if any(loop.loop_var.same_as(v) for v in self._replay.uneven):
             self._uneven.add(variable)
             body = self._visit(loop.body)
@@ -173,7 +177,7 @@ class Reader:
             body = self._visit(loop.body)
             self._chain.pop()
         self._around.pop()
-        self._at_once, self._word = outer_at_once, outer_word
+        self._at_once, self._word, self._rows = outer
         kind = next((kind for v, kind in self._kinds if loop.loop_var.same_as(v)), "")
         return Loop(
             variable,
@@ -305,6 +309,7 @@ class Reader:
             text=str(body.value),
             at_once=self._at_once,
             word=self._word,
+            rows=self._rows,
             initial=self._initial.get(name),
         )
 

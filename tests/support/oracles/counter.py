@@ -88,13 +88,13 @@ class Counter:
         return steps[::-1]
 
     def item(self, buffer: Any) -> int:
-        """Return the bytes that an execution touches: those of an element, or of a pair of them."""
-        return item(buffer) * self.store.pairs[buffer]
+        """Return the bytes that an execution touches: those of an element, or of a pair of them, in each row."""
+        return item(buffer) * self.store.pairs[buffer] * self.store.rows[buffer]
 
     def word(self, buffer: Any) -> int:
         """Return the elements that an execution touches as one: a pair of neighbours, or one."""
         pairs = self.store.pairs[buffer]
-        first, *others = ([int(array[0]) for array in arrays] for arrays in self.accesses(buffer))
+        first, *others = ([int(array[0]) for array in arrays] for arrays in self.accesses(buffer)[:pairs])
         steps = self.between(buffer)
         distances = [sum((b - a) * s for a, b, s in zip(first, other, steps, strict=True)) for other in others]
         return pairs if pairs > 1 and distances == [1] else 1

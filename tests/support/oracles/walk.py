@@ -6,6 +6,7 @@ numerically as TVM wrote them, without algebra.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import _tvm
-from felixlike.codegen.annotations import Pairs, TensorCores
+from felixlike.codegen.annotations import Matrix, Pairs, TensorCores
 from felixlike.frontend.constants import PACKING
 from felixlike.symbolic.program import WITHIN_BLOCK
 from felixlike.symbolic.program.nest import by_store, told_apart
@@ -35,13 +36,15 @@ class Loop:
         variable: TVM's loop variable.
         thread: the thread axis it is bound to, or "".
         on_tensor_cores: whether it is annotated for tensor cores.
-        over_pair: whether it is annotated as the steps of a pair, which one execution computes."""
+        over_pair: whether it is annotated as the steps of a pair, which one execution computes.
+        over_rows: whether it is annotated as the rows of a matrix of such pairs."""
 
     variable: Any
     extent: int
     thread: str = ""
     on_tensor_cores: bool = False
     over_pair: bool = False
+    over_rows: bool = False
 
 
 @dataclass(eq=False)
@@ -50,7 +53,8 @@ class Store:
 
     Attributes:
         elements: buffer → the index arrays of its accesses, one array over all iterations for each dimension.
-        pairs: buffer → the elements that an execution touches.
+        pairs: buffer → the elements of a row that an execution touches.
+        rows: buffer → the rows of which an execution touches elements.
         looked_up: (buffer, dimension) pairs with a loaded index; its array holds positions in the index buffer."""
 
     block: str
@@ -60,6 +64,7 @@ class Store:
     elements: dict[Any, list[list[Ints]]]
     looked_up: set[tuple[Any, int]]
     pairs: dict[Any, int]
+    rows: dict[Any, int]
 
 
 class _Packed:
@@ -89,6 +94,7 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
                 loop = Loop(stmt.loop_var, int(stmt.extent))
                 loop.thread = str(stmt.thread_binding.thread_tag) if stmt.thread_binding is not None else ""
                 loop.on_tensor_cores, loop.over_pair = TensorCores.on(stmt), Pairs.on(stmt)
+                loop.over_rows = Matrix.on(stmt) and any(map(Pairs.on, _tvm.found(stmt.body, _tvm.tirx.For)))
                 visit(stmt.body, [*path, loop] if loop.extent > 1 else path)
             case "SeqStmt":
                 for part in stmt.seq:
@@ -116,11 +122,11 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
         loads = _loads(block.body.value)
         accesses = [(block.body.buffer, block.body.indices), *((x.source, x.indices) for x in loads)]
         looked_up = {(buffer, d) for buffer, indices in accesses for d, i in enumerate(indices) if _loads(i)}
-        elements, pairs = _elements(realize, path, accesses, packed)
-        path = [loop for loop in path if not loop.over_pair]
+        elements, pairs, rows = _elements(realize, path, accesses, packed)
+        path = [loop for loop in path if not (loop.over_pair or loop.over_rows)]
         name = told_apart(str(block.name_hint).removesuffix("_update"), names)
         loaded = [packed.get(x.source, x.source) for x in loads]
-        stores.append(Store(name, path, block.body.buffer, loaded, elements, looked_up, pairs))
+        stores.append(Store(name, path, block.body.buffer, loaded, elements, looked_up, pairs, rows))
 
     visit(func.body, [])
     return stores, homes
@@ -128,14 +134,20 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
 
 def _elements(
     realize: Any, path: list[Loop], accesses: list[tuple[Any, Any]], packed: dict[Any, _Packed]
-) -> tuple[dict[Any, list[list[Ints]]], dict[Any, int]]:
-    """Return `Store.elements` and `Store.pairs`. A step of a pair is a further access of the same execution."""
+) -> tuple[dict[Any, list[list[Ints]]], dict[Any, int], dict[Any, int]]:
+    """Return `Store.elements`, `Store.pairs` and `Store.rows`.
+
+    A step of a pair, and a row, is a further access of the same execution."""
     elements: dict[Any, list[list[Ints]]] = {}
     pairs: dict[Any, int] = {}
-    over = [loop for loop in path if loop.over_pair]
-    for step in range(over[0].extent if over else 1):
-        values = _iterations([loop for loop in path if not loop.over_pair])
-        values.update({loop.variable: np.full(values.length, step, dtype=np.int64) for loop in over})
+    rows: dict[Any, int] = {}
+    over_rows, over_pair = [loop for loop in path if loop.over_rows], [loop for loop in path if loop.over_pair]
+    over = [*over_rows, *over_pair]
+    steps = [range(loops[0].extent if loops else 1) for loops in (over_rows, over_pair)]
+    for row, step in itertools.product(*steps):
+        values = _iterations([loop for loop in path if loop not in over])
+        for loops, number in ((over_rows, row), (over_pair, step)):
+            values.update({loop.variable: np.full(values.length, number, dtype=np.int64) for loop in loops})
         for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
             values[iterator.var] = _value(value, values)
         for buffer, indices in accesses:
@@ -143,10 +155,11 @@ def _elements(
             if buffer in packed:
                 arrays = [_flat(arrays, [int(e) for e in buffer.shape])]
             known = elements.setdefault(packed.get(buffer, buffer), [])
-            if not step or not any(map(np.array_equal, [arrays] * len(known), known)):
+            if row == step == 0 or not any(map(np.array_equal, [arrays] * len(known), known)):
                 known.append(arrays)
                 pairs[packed.get(buffer, buffer)] = step + 1
-    return elements, pairs
+                rows[packed.get(buffer, buffer)] = row + 1
+    return elements, pairs, rows
 
 
 def aligned(func: Any) -> dict[Any, Aligns]:

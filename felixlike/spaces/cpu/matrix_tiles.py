@@ -1,0 +1,92 @@
+"""Multiply matrices of bfloat16 numbers by an instruction: rows of pairs by columns of pairs, with sums in float32.
+
+    unroll r, v: for i, k in 16: vector j: for p in 2: Y[r, i, v, j] += X[…, 2·k + p] · W[2·k + p, …]
+
+Input: a contraction and its roles in a tile of pairs (`bfloat16_pairs.py`). Output: the size of the matrices, if its
+products can be computed so, and the annotation of the loop over rows, `i`. `codegen/multiply_matrices.py` replaces that
+loop by an instruction. Sums stay in the processor's tile registers while the reduction runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from felixlike.codegen.annotations import Matrix
+from felixlike.hardware import Device
+from felixlike.spaces.contraction import Contraction
+from felixlike.spaces.cpu import bfloat16_pairs
+from felixlike.spaces.padding import is_plain
+from felixlike.spaces.roles import Roles
+
+ROWS = 16
+"""Rows of a tile register, each of 64 bytes. The instruction's time does not depend on how many of them are used: with
+loads, 1 to 16 rows of 16 pairs were measured to take 17 ns for a tile of 2 × 2 on a core of Granite Rapids."""
+
+MOST = 4
+"""Largest factor of a tile of sums in matrices: no tile of more leaves registers for its factors (`Bounds.fits`)."""
+
+_LEAST = 2.0
+"""Ratio of products per second to float32 from which matrices are used. Chosen by hand."""
+
+_PADS = 1.1
+"""Ratio of matrices from which rows are padded. Chosen by hand: padded rows are copied and computed, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixTile:
+    """The size of the matrices that an instruction multiplies.
+
+    Attributes:
+        rows: Rows of the first factor, and of the sums.
+        words: Pairs in such a row, which are rows of the second factor.
+        padded_rows: The multiple that the rows axis must be padded to, 1 for none.
+        padded_steps: The same for the summed axis.
+    """
+
+    rows: int
+    words: int
+    padded_rows: int = 1
+    padded_steps: int = 1
+
+    @property
+    def times(self) -> float:
+        """Return the ratio of products per second to float32: 16 if matrices are full."""
+        return self.rows * self.words / ROWS
+
+
+def matrix_tile(contraction: Contraction, roles: Roles, device: Device, *, padded: bool = False) -> MatrixTile | None:
+    """Return the size of a contraction's matrices, or None if its products cannot be computed in them.
+
+    Its roles are those in pairs. Vectors have 16 elements and lie along the output's last dimension. The operand
+    without vectors is copied. `padded` says whether plain products may still be padded.
+    """
+    rows, summed = roles.rows, roles.summed
+    if not device.has_tiles or rows is None or summed is None or roles.lanes != ROWS:
+        return None
+    operand = bfloat16_pairs.broadcast(contraction, roles)
+    if operand.constant or rows.place not in operand.axes or contraction.written[-1] != roles.vector.place:
+        return None
+    pairs = -(-summed.extent // bfloat16_pairs.PAIR)
+    (height, padded_rows), (words, padded_pairs) = (
+        _cut(n, padded and is_plain(contraction)) for n in (rows.extent, pairs)
+    )
+    odd = bfloat16_pairs.PAIR if summed.extent % bfloat16_pairs.PAIR else 1
+    tile = MatrixTile(height, words, padded_rows, bfloat16_pairs.PAIR * padded_pairs if padded_pairs > 1 else odd)
+    return tile if words > 1 and tile.times >= _LEAST else None
+
+
+def _cut(extent: int, padded: bool) -> tuple[int, int]:
+    """Return the part of an extent that fits into a tile register, and the multiple that it must be padded to.
+
+    The part divides the extent, or its multiple if it is `padded`.
+    """
+    divisor = max(d for d in range(1, ROWS + 1) if extent % d == 0)
+    fewest = -(-extent // ROWS)
+    if not padded or extent <= _PADS * fewest * divisor:
+        return divisor, 1
+    part = -(-extent // fewest)
+    return part, part
+
+
+MARK = Matrix()
+"""The annotation of the loop over a matrix's rows."""

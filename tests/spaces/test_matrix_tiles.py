@@ -1,0 +1,209 @@
+"""Products of matrices of bfloat16 numbers on CPUs: where they are offered, what they round, exact formulas, code.
+
+Schedules are made for a processor with the instruction (Emerald Rapids). Where the processor that runs them has none,
+they multiply pairs instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from schedules import equal_counts
+from support import operators as op
+from support import oracles
+
+import felixlike as fx
+from felixlike import _tvm, codegen
+from felixlike.codegen.annotations import Matrix, Pairs
+from felixlike.codegen.matrix_functions import start, with_matrix_functions
+from felixlike.errors import CompilationFailed
+from felixlike.features import formulas
+from felixlike.features.table import NAMES
+from felixlike.frontend import make_task
+from felixlike.hardware import (
+    PAIRS,
+    TILES,
+    Form,
+    described_target,
+    has_instruction,
+    host_target,
+    imitated_target,
+    with_precision,
+)
+from felixlike.measure.packing import cut, packing_functions
+from felixlike.spaces.cpu import narrow_weights
+from felixlike.symbolic import Sketch, concrete_nest, sketches
+
+RUNS = imitated_target("emerald-rapids", cores=2)
+"""Schedules for a processor with the instruction, and code that runs on any."""
+
+CONSTANT: dict[str, Callable[[], Any]] = {
+    "rows": lambda: op.matmul(64, 64, 96),
+    "weights as PyTorch has them": lambda: op.dense(32, 64, 48),
+    "rows that are padded": lambda: op.matmul(37, 96, 64),
+    "columns that are padded": lambda: op.dense(32, 64, 44),
+    "steps that are padded": lambda: op.matmul(32, 62, 32),
+    "matrices of fewer pairs": lambda: op.matmul(16, 72, 32),
+    "one matrix of rows": lambda: op.matmul(14, 64, 64),
+    "convolution": lambda: op.conv2d_nhwc(32, 14, 64),
+    "convolution with strides": lambda: op.conv2d_nhwc(32, 16, 32, stride=2),
+    "convolution of groups": lambda: op.grouped_nhwc(64, 14, 64, 2),
+}
+
+BOTH: dict[str, Callable[[], Any]] = {
+    "inputs": lambda: op.matmul(32, 64, 32),
+    "inputs in blocks of the reduction": lambda: op.matmul(32, 2048, 32),
+    "inputs, the second transposed": lambda: op.batch_matmul(2, 32, 64, 32),
+    "inputs that are padded": lambda: op.batch_matmul(2, 37, 62, 44),
+}
+"""Products without constants, whose second factor is copied into panels."""
+
+ALL = CONSTANT | BOTH
+
+
+def _offered(func: Any, target: Any = RUNS, *, constant: bool = True) -> dict[str, Sketch]:
+    task = make_task(func, with_precision(target, "bfloat16"), name="main", constants=[1] if constant else [])
+    return {sketch.precision: sketch for sketch in sketches(task, space="own")}
+
+
+def _small(name: str, monkeypatch: pytest.MonkeyPatch) -> Sketch:
+    """Return the sketch of a small operator that rounds, although float32 may be estimated to be as fast."""
+    monkeypatch.setattr(narrow_weights, "faster_form", lambda *_: Form.PAIRS)
+    sketch = _offered(ALL[name](), constant=name in CONSTANT)["bfloat16"]
+    assert Matrix.key in sketch.trace_json()
+    return sketch
+
+
+def _rounded(array: Any) -> Any:
+    return torch.from_numpy(array).bfloat16().float().numpy()
+
+
+def _arrays(func: Any) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal([int(n) for n in p.shape], dtype="float32") for p in func.params[:-1]]
+
+
+def _run(functions: dict[str, Any], target: Any, name: str, *arguments: Any) -> None:
+    module = _tvm.IRModule({symbol: func.with_attr("global_symbol", symbol) for symbol, func in functions.items()})
+    codegen.compile_primfuncs(module, target, checks_arguments=False).jit()[name](*arguments)
+
+
+def _answer(kernel: Any, arrays: list[Any], target: Any) -> Any:
+    shape = [int(n) for n in kernel.params[-1].shape]
+    output = _tvm.runtime.empty(shape, "float32")
+    _run(
+        {"main": kernel},
+        target,
+        "main",
+        *(_tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arrays),
+        output,
+    )
+    return output.numpy()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_programs_and_formulas_are_exact(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch = _small(name, monkeypatch)
+    points = sketch.sample(3, seed=3)
+    if name != "inputs in blocks of the reduction":  # too many steps to count one by one
+        assert equal_counts(sketch, points) > 0
+    names = [variable.name for variable in sketch.variables]
+    for point in points.tolist():
+        nest = oracles.tvm_nest(sketch.schedule(point))
+        assert concrete_nest(sketch.program, dict(zip(names, point, strict=True))) == nest, point
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_both_factors_are_rounded_to_nearest_and_sums_are_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    func, sketch = ALL[name](), _small(name, monkeypatch)
+    arrays = _arrays(func)
+    expected = _answer(func, [_rounded(arrays[0]), _rounded(arrays[1]), *arrays[2:]], RUNS)
+    for point in sketch.sample(2, seed=5).tolist():
+        kernel, packings = cut(sketch.schedule(point).mod["main"])
+        arguments: list[Any] = list(arrays)
+        packers = packing_functions({f"pack{i}": packing for i, packing in enumerate(packings)}, sketch.task.target)
+        for i, packing in enumerate(packings):
+            packed = _tvm.runtime.empty(packing.shape, packing.dtype)
+            parts = {str(variable.name_hint): f for variable, f in packers.functions.items()}
+            _run(parts, sketch.task.target, f"pack{i}", _tvm.runtime.tensor(arrays[packing.parameter]), packed)
+            arguments[packing.parameter] = packed
+        answer = _answer(kernel, arguments, sketch.task.target)
+        assert np.abs(answer - expected).max() <= 1e-5 * np.abs(expected).max(), point
+
+
+def test_matrices_are_offered_where_they_are_faster() -> None:
+    """They are for rows that fill registers, and for no processor that multiplies pairs faster than float32."""
+    assert Matrix.key in _offered(op.dense(128, 768, 768))["bfloat16"].trace_json()
+    assert Matrix.key in _offered(op.conv2d_nhwc(64, 14, 64))["bfloat16"].trace_json()
+    one_row = _offered(op.dense(1, 1024, 4096))
+    assert all(Matrix.key not in sketch.trace_json() for sketch in one_row.values())
+    assert all(Pairs.key not in sketch.trace_json() for sketch in one_row.values())
+    others = _offered(op.dense(128, 768, 768), described_target("zen5"))
+    assert Matrix.key not in others["bfloat16"].trace_json()
+    assert Pairs.key in others["bfloat16"].trace_json()
+
+
+def test_features_are_those_of_a_row() -> None:
+    """The instruction takes as many cycles for 16 rows as products of one row of pairs in float32 take."""
+    of = _offered(op.matmul(128, 768, 768))
+    values = {name: formulas(of[name]).evaluate(of[name].sample(1, seed=0))[0].max(axis=0) for name in of}
+    rows = {name: dict(zip(NAMES, values[name], strict=True)) for name in of}
+    assert rows["bfloat16"]["float_mul"] == rows["float32"]["float_mul"] / 32
+    assert rows["bfloat16"]["vector_extent"] == rows["float32"]["vector_extent"]
+
+
+def test_sums_stay_in_tile_registers() -> None:
+    if not has_instruction(TILES, host_target()):
+        pytest.skip("this processor has no AMX, for which LLVM would have to be told that it has")
+    sketch = _offered(op.matmul(64, 512, 512))["bfloat16"]
+    kernel, _ = cut(sketch.schedule(sketch.sample(1, seed=0)[0].tolist()).mod["main"])
+    module = _tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
+    text = str(codegen.compile_primfuncs(module, sketch.task.target).mod.inspect_source("asm"))
+    assert "tdpbf16ps" in text
+    assert "vdpbf16ps" not in text
+    assert "felixlike_tile_load" not in text  # all calls are inlined
+    assert text.count("tilestored") < text.count("tdpbf16ps")
+
+
+def test_registers_have_the_sizes_of_the_instruction() -> None:
+    """The text has one byte for the palette, then widths in bytes and rows, of sums, of second and of first factors."""
+    func = op.matmul(1, 1, 1)
+    module = with_matrix_functions(
+        _tvm.IRModule({"main": func.with_body(_tvm.tirx.stmt_seq(start(14, 12, 4, 2), func.body))})
+    )
+    texts = [str(a.value.value) for a in _tvm.found(module["main"].body, _tvm.tirx.AttrStmt) if "import" in a.attr_key]
+    assert len(texts) == 1
+    content = bytes.fromhex(texts[0].split('c"')[1].split('"')[0].replace("\\", ""))
+    assert content[:2] == bytes([1, 0])
+    widths = np.frombuffer(content[16:48], dtype="<u2")
+    assert widths.tolist() == [64] * 6 + [48] * 2 + [0] * 8
+    assert list(content[48:]) == [14] * 4 + [12] * 2 + [14] * 2 + [0] * 8
+
+
+def test_loops_of_another_form_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other code would not compute in the time that was estimated."""
+    if not has_instruction(TILES, host_target()):
+        pytest.skip("this processor has no AMX: loops over pairs remain")
+    sketch = _small("rows", monkeypatch)
+    kernel, _ = cut(sketch.schedule(sketch.sample(1, seed=0)[0].tolist()).mod["main"])
+
+    def narrower(loop: Any) -> Any:
+        wide = loop.kind == _tvm.tirx.ForKind.VECTORIZED and any(map(Pairs.on, _tvm.found(loop.body, _tvm.tirx.For)))
+        return _tvm.tirx.For(loop.loop_var, loop.min, 8, loop.kind, loop.body) if wide else loop
+
+    changed = _tvm.structural_map(kernel, (_tvm.tirx.For, narrower)).with_attr("global_symbol", "main")
+    with pytest.raises(CompilationFailed, match="product of two matrices"):
+        codegen.compile_primfuncs(_tvm.IRModule({"main": changed}), sketch.task.target)
+
+
+def test_a_model_is_faster_and_says_what_it_rounds() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()).eval()
+    x = torch.randn(64, 64)
+    tuned = fx.optimize(model, x, trials=0, precision="bfloat16")
+    assert has_instruction(PAIRS, host_target()) == ("bfloat16 factors" in str(tuned.report))
+    expected = model.double()(x.double())
+    assert (tuned(x) - expected).abs().max() <= 2e-2 * expected.abs().max()
