@@ -3,7 +3,7 @@
 from felixlike.hardware.compiler import COMPILERS, c_compiler
 from felixlike.hardware.device import Device, check_device
 from felixlike.hardware.gpu import gpu_at_hand
-from felixlike.hardware.instructions import PAIRS, TILES, host_cpu, instruction_sets
+from felixlike.hardware.instructions import PAIRS, TILES, cpu_with, host_cpu, instruction_sets
 from felixlike.hardware.kinds import KINDS, Kind, kind_of
 from felixlike.hardware.precision import (
     BFLOAT16,
@@ -64,6 +64,7 @@ __all__ = [
     "c_compiler",
     "check_device",
     "check_precision",
+    "cpu_with",
     "described",
     "described_target",
     "device_name",

@@ -30,18 +30,28 @@ def instruction_sets(features: Iterable[str]) -> frozenset[str]:
 
 @cache
 def host_cpu() -> str:
-    """Return LLVM's name of a processor that has the host's instruction sets.
+    """Return LLVM's name of a processor that has the host's instruction sets, see `cpu_with`."""
+    return cpu_with(_tvm.host_cpu(), _tvm.host_features())
 
-    That is LLVM's name of the host unless the host has more instruction sets than LLVM knows of that processor. A
-    hypervisor may give a newer processor the model number of an older one. The name is then the one with the most
-    instruction sets among the processors all of whose sets the host has.
+
+def cpu_with(detected: str, features: Iterable[str]) -> str:
+    """Return LLVM's name of a processor that has a machine's instruction sets.
+
+    That is the name that LLVM detected unless the machine has more instruction sets than LLVM knows of that processor.
+    A hypervisor may give a newer processor the model number of an older one. The name is then the one with the most
+    instruction sets among the processors all of whose sets the machine has. Machines of another architecture than the
+    host's keep their name.
+
+    Args:
+        detected: LLVM's name of the machine, by its model number.
+        features: LLVM's names of features that it detected on the machine.
     """
-    detected, present = _tvm.host_cpu(), instruction_sets(_tvm.host_features())
+    present = instruction_sets(features)
 
     def sets(name: str) -> frozenset[str]:
         return instruction_sets(_tvm.cpu_features(_tvm.Target({"kind": "llvm", "mcpu": name})))
 
-    if present <= sets(detected):
+    if not _tvm.knows_cpu(detected, "") or present <= sets(detected):
         return detected
     suitable = [name for name in _tvm.known_cpus() if "_" not in name and sets(name) <= present]
     fullest = max(suitable, key=lambda name: (len(sets(name)), name), default=detected)

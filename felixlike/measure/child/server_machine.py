@@ -11,7 +11,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._util.wording import counted
-from felixlike.hardware import host_target, instruction_sets, kind_of
+from felixlike.hardware import cpu_with, host_target, instruction_sets, kind_of
 from felixlike.measure.crash_guard import CrashGuard
 
 _PRESENT = re.compile(r'"([^"]+)": T\.bool\(True\)')
@@ -43,8 +43,9 @@ class Machine:
 def look(session: Any, assistant: CrashGuard, target: Any) -> Machine:
     """Return the Machine of a server; raise TVM's errors if its TVM lacks the functions for that."""
     ask = session.get_function
-    mcpu = str(ask("tvm.codegen.llvm.GetHostCPUName")())
     listed_features = str(ask("ffi.ReprPrint")(ask("tvm.codegen.llvm.GetHostCPUFeatures")()))
+    features = frozenset(_PRESENT.findall(listed_features))
+    mcpu = cpu_with(str(ask("tvm.codegen.llvm.GetHostCPUName")()), features)
     name, arch = _processor_name(assistant) or mcpu, ""
     if not kind_of(target).on_host:
         gpu = _tvm.remote_device(session, target)
@@ -53,7 +54,7 @@ def look(session: Any, assistant: CrashGuard, target: Any) -> Machine:
     return Machine(
         name=name,
         mcpu=mcpu,
-        features=frozenset(_PRESENT.findall(listed_features)),
+        features=features,
         threads=int(ask("runtime.NumThreads")()),
         processors=int(ask("s_tir.meta_schedule.cpu_count")(True)),
         arch=arch,
