@@ -59,24 +59,16 @@ start:
 """
 """158 is Linux's arch_prctl on x86-64, 4131 ARCH_REQ_XCOMP_PERM, and 18 the number of the registers' contents."""
 
-_END = """\
-declare void @llvm.x86.tilerelease()
+_ON_REGISTERS = """\
+declare void @llvm.x86.{instruction}({types})
 define linkonce_odr i32 @{name}() #2 {{
-  call void @llvm.x86.tilerelease()
+  call void @llvm.x86.{instruction}({registers})
   ret i32 0
 }}
 """
 
-_ZERO = """\
-declare void @llvm.x86.tilezero(i8 immarg)
-define linkonce_odr i32 @{name}() #2 {{
-  call void @llvm.x86.tilezero(i8 {0})
-  ret i32 0
-}}
-"""
-
-_LOAD = """\
-declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
+_IN_MEMORY = """\
+declare void @llvm.x86.{instruction}({types}, ptr, i64)
 define linkonce_odr i32 @{name}(ptr %buffer, i32 %first, i32 %distance, i32 %bytes) #2 {{
   %size = zext i32 %bytes to i64
   %wide = sext i32 %first to i64
@@ -84,34 +76,19 @@ define linkonce_odr i32 @{name}(ptr %buffer, i32 %first, i32 %distance, i32 %byt
   %place = getelementptr i8, ptr %buffer, i64 %offset
   %rows = zext i32 %distance to i64
   %stride = mul i64 %rows, %size
-  call void @llvm.x86.tileloadd64(i8 {0}, ptr %place, i64 %stride)
+  call void @llvm.x86.{instruction}({registers}, ptr %place, i64 %stride)
   ret i32 0
 }}
 """
 
-_STORE = """\
-declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
-define linkonce_odr i32 @{name}(ptr %buffer, i32 %first, i32 %distance, i32 %bytes) #2 {{
-  %size = zext i32 %bytes to i64
-  %wide = sext i32 %first to i64
-  %offset = mul i64 %wide, %size
-  %place = getelementptr i8, ptr %buffer, i64 %offset
-  %rows = zext i32 %distance to i64
-  %stride = mul i64 %rows, %size
-  call void @llvm.x86.tilestored64(i8 {0}, ptr %place, i64 %stride)
-  ret i32 0
-}}
-"""
-
-_ADD = """\
-declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
-define linkonce_odr i32 @{name}() #2 {{
-  call void @llvm.x86.tdpbf16ps(i8 {0}, i8 {1}, i8 {2})
-  ret i32 0
-}}
-"""
-
-_TEXTS = {"end": _END, "zero": _ZERO, "load": _LOAD, "store": _STORE, "add": _ADD}
+_TEXTS = {
+    "end": ("tilerelease", _ON_REGISTERS),
+    "zero": ("tilezero", _ON_REGISTERS),
+    "load": ("tileloadd64", _IN_MEMORY),
+    "add": ("tdpbf16ps", _ON_REGISTERS),
+    "store": ("tilestored64", _IN_MEMORY),
+}
+"""LLVM's name of each function's instruction, and the text of its definition."""
 
 
 def start(rows: int, words: int, sums: int, seconds: int) -> Stmt:
@@ -186,10 +163,12 @@ def _call(name: str, *arguments: object) -> Stmt:
 def _definition(name: str) -> str:
     """Return a function's definition."""
     kind, *numbers = name.removeprefix(_PREFIX).split("_")
-    if kind != "start":
-        return _TEXTS[kind].format(*numbers, name=name) + _ATTRIBUTES
-    sizes = "".join(f"\\{byte:02x}" for byte in _sizes(*map(int, numbers)))
-    return _START.format(name=name, sizes=sizes) + _ATTRIBUTES
+    if kind == "start":
+        sizes = "".join(f"\\{byte:02x}" for byte in _sizes(*map(int, numbers)))
+        return _START.format(name=name, sizes=sizes) + _ATTRIBUTES
+    instruction, text = _TEXTS[kind]
+    types, registers = (", ".join(form.format(number) for number in numbers) for form in ("i8 immarg", "i8 {}"))
+    return text.format(name=name, instruction=instruction, types=types, registers=registers) + _ATTRIBUTES
 
 
 def _sizes(rows: int, words: int, sums: int, seconds: int) -> bytes:

@@ -142,7 +142,9 @@ def _views(program: Program, memo: Memo) -> list[StoreView]:
     views: list[StoreView] = []
     for store, path in program.stores():
         loops = tuple(
-            loop for loop in _run(path) if not (_is_single(loop) or loop.variable in (store.word, store.rows))
+            loop
+            for loop in _run(path)
+            if not (_is_single(loop) or loop.variable is store.word or loop.variable is store.rows)
         )
         views.append(StoreView(program, store, loops, path, tuple(views), memo))
     return views

@@ -7,20 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-import torch
 from schedules import equal_counts
+from support import kernels, oracles
 from support import operators as op
-from support import oracles
 
-from felixlike import _tvm, codegen
+from felixlike import _tvm
 from felixlike.codegen.annotations import Narrow, Pairs
 from felixlike.features import formulas
 from felixlike.features.table import NAMES
 from felixlike.frontend import make_task
 from felixlike.hardware import Form, described_target, imitated_target, instruction_sets, with_precision
-from felixlike.measure.packing import cut
 from felixlike.spaces.cpu import narrow_weights
 from felixlike.symbolic import Sketch, concrete_nest, sketches
 
@@ -101,10 +98,12 @@ def test_both_factors_are_rounded_to_nearest_and_sums_are_not(name: str, mcpu: s
         pytest.skip(f"this processor cannot run code for {mcpu}: it has no {', '.join(_missing(mcpu))}")
     target = RUNS if mcpu is None else _tvm.Target({**RUNS.export(), "mcpu": mcpu})
     func, sketch = (SMALL | BATCHES)[name](), _small(name, target)
-    left, right, *_ = arrays = _arrays(func)
-    expected = _run(_tvm.IRModule({"main": func}), [_halves(left), _halves(right), *arrays[2:]], target)
+    left, right, *_ = arrays = kernels.arrays(func)
+    expected = kernels.run(
+        _tvm.IRModule({"main": func}), [kernels.halves(left), kernels.halves(right), *arrays[2:]], target
+    )
     for point in sketch.sample(2, seed=5).tolist():
-        answer = _answer(sketch, point, arrays)
+        answer = kernels.answer(sketch, point, arrays)
         assert np.abs(answer - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
@@ -112,18 +111,18 @@ def test_both_factors_are_rounded_to_nearest_and_sums_are_not(name: str, mcpu: s
 def test_infinities_and_nan_are_those_of_pytorch() -> None:
     """Finite numbers above the largest one of bfloat16 become infinite, as they do in PyTorch."""
     func = op.matmul(6, 8, 16)
-    left, right, *rest = _arrays(func)
+    left, right, *rest = kernels.arrays(func)
     left[0, 1], left[1, 2], left[2, 3], left[3, 4] = np.nan, np.inf, -np.inf, 3.4e38
     left[4, 0], left[4, 1] = np.inf, -np.inf
     right[0], right[1] = np.abs(right[0]), np.abs(right[1])
     left[5, 5] = np.frombuffer(np.uint32(0x7F800001).tobytes(), np.float32)[0]  # rounding must not make it infinite
     sketch = _sketches(func, RUNS)["bfloat16"]
     with np.errstate(invalid="ignore"):
-        expected = (_halves(left).astype("float64") @ _halves(right).astype("float64")).astype("float32")
+        expected = (kernels.halves(left).astype("float64") @ kernels.halves(right).astype("float64")).astype("float32")
     assert np.isnan(expected[[0, 4, 5]]).all()
     assert np.isinf(expected[1:4]).all()
     for point in sketch.sample(2, seed=5).tolist():
-        np.testing.assert_array_equal(_answer(sketch, point, [left, right, *rest]), expected)
+        np.testing.assert_array_equal(kernels.answer(sketch, point, [left, right, *rest]), expected)
 
 
 def _missing(mcpu: str) -> list[str]:
@@ -132,49 +131,9 @@ def _missing(mcpu: str) -> list[str]:
     return sorted(sets - _tvm.host_features())
 
 
-def _halves(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return numbers as PyTorch rounds them to bfloat16."""
-    rounded: npt.NDArray[np.float32] = torch.from_numpy(array).bfloat16().float().numpy()
-    return rounded
-
-
-def _arrays(func: Any) -> list[npt.NDArray[np.float32]]:
-    rng = np.random.default_rng(0)
-    return [rng.standard_normal([int(e) for e in p.shape]).astype("float32") for p in func.params]
-
-
-def _answer(sketch: Sketch, point: tuple[int, ...], arrays: list[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-    """Return what the kernel of a point computes of packed constants."""
-    kernel, packings = cut(sketch.schedule(point).mod["main"])
-    arguments: list[Any] = list(arrays)
-    for packing in packings:
-        assert packing.dtype == "bfloat16"
-        packed = _tvm.runtime.empty(packing.shape, packing.dtype)
-        packer = _library({"pack": packing.function}, sketch.task.target)
-        packer["pack"](_tvm.runtime.tensor(arrays[packing.parameter]), packed)
-        arguments[packing.parameter] = packed
-    return _run(_tvm.IRModule({"main": kernel}), arguments, sketch.task.target)
-
-
-def _library(functions: dict[str, Any], target: Any) -> Any:
-    module = _tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in functions.items()})
-    return codegen.compile_primfuncs(module, target, checks_arguments=False).jit()
-
-
-def _run(module: Any, arrays: list[Any], target: Any) -> npt.NDArray[np.float32]:
-    """Return the last parameter after a call."""
-    arguments = [_tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arrays]
-    _library({"main": module["main"]}, target)["main"](*arguments)
-    answer: npt.NDArray[np.float32] = arguments[-1].numpy()
-    return answer
-
-
 def _code(target: Any) -> str:
     """Return the assembly of a product's kernel."""
-    sketch = _sketches(op.matmul(64, 512, 512), target)["bfloat16"]
-    kernel, _ = cut(sketch.schedule(sketch.sample(1, seed=0)[0].tolist()).mod["main"])
-    module = _tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
-    return str(codegen.compile_primfuncs(module, sketch.task.target).mod.inspect_source("asm"))
+    return kernels.assembly(_sketches(op.matmul(64, 512, 512), target)["bfloat16"])
 
 
 def test_the_instruction_is_used_in_vectors_without_spills() -> None:
@@ -262,10 +221,10 @@ def test_features_are_those_of_half_as_many_steps() -> None:
 def test_what_computes_the_rows_is_rounded_once_and_not_recomputed() -> None:
     """An operand that is computed before the product is computed where it is copied."""
     sketch = _sketches(_after_relu(), RUNS)["bfloat16"]
-    left, right, *_ = arrays = _arrays(_after_relu())
-    expected = _halves(np.maximum(left, 0)) @ _halves(right)
+    left, right, *_ = arrays = kernels.arrays(_after_relu())
+    expected = kernels.halves(np.maximum(left, 0)) @ kernels.halves(right)
     for point in sketch.sample(2, seed=1).tolist():
-        assert np.abs(_answer(sketch, point, arrays) - expected).max() <= 1e-5 * np.abs(expected).max()
+        assert np.abs(kernels.answer(sketch, point, arrays) - expected).max() <= 1e-5 * np.abs(expected).max()
     points = sketch.sample(2, seed=1)
     assert equal_counts(sketch, points) > 0
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from schedules import equal_counts
+from support import kernels, oracles
 from support import operators as op
-from support import oracles
 
 import felixlike as fx
 from felixlike import _tvm, codegen
@@ -34,7 +34,7 @@ from felixlike.hardware import (
     imitated_target,
     with_precision,
 )
-from felixlike.measure.packing import cut, packing_functions
+from felixlike.measure.packing import cut
 from felixlike.spaces.cpu import narrow_weights
 from felixlike.symbolic import Sketch, concrete_nest, sketches
 
@@ -78,33 +78,6 @@ def _small(name: str, monkeypatch: pytest.MonkeyPatch) -> Sketch:
     return sketch
 
 
-def _rounded(array: Any) -> Any:
-    return torch.from_numpy(array).bfloat16().float().numpy()
-
-
-def _arrays(func: Any) -> list[Any]:
-    rng = np.random.default_rng(0)
-    return [rng.standard_normal([int(n) for n in p.shape], dtype="float32") for p in func.params[:-1]]
-
-
-def _run(functions: dict[str, Any], target: Any, name: str, *arguments: Any) -> None:
-    module = _tvm.IRModule({symbol: func.with_attr("global_symbol", symbol) for symbol, func in functions.items()})
-    codegen.compile_primfuncs(module, target, checks_arguments=False).jit()[name](*arguments)
-
-
-def _answer(kernel: Any, arrays: list[Any], target: Any) -> Any:
-    shape = [int(n) for n in kernel.params[-1].shape]
-    output = _tvm.runtime.empty(shape, "float32")
-    _run(
-        {"main": kernel},
-        target,
-        "main",
-        *(_tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arrays),
-        output,
-    )
-    return output.numpy()
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_programs_and_formulas_are_exact(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sketch = _small(name, monkeypatch)
@@ -120,18 +93,11 @@ def test_programs_and_formulas_are_exact(name: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("name", ALL)
 def test_both_factors_are_rounded_to_nearest_and_sums_are_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     func, sketch = ALL[name](), _small(name, monkeypatch)
-    arrays = _arrays(func)
-    expected = _answer(func, [_rounded(arrays[0]), _rounded(arrays[1]), *arrays[2:]], RUNS)
+    left, right, *others = arrays = kernels.arrays(func)
+    rounded = [kernels.halves(left), kernels.halves(right), *others]
+    expected = kernels.run(_tvm.IRModule({"main": func}), rounded, RUNS)
     for point in sketch.sample(2, seed=5).tolist():
-        kernel, packings = cut(sketch.schedule(point).mod["main"])
-        arguments: list[Any] = list(arrays)
-        packers = packing_functions({f"pack{i}": packing for i, packing in enumerate(packings)}, sketch.task.target)
-        for i, packing in enumerate(packings):
-            packed = _tvm.runtime.empty(packing.shape, packing.dtype)
-            parts = {str(variable.name_hint): f for variable, f in packers.functions.items()}
-            _run(parts, sketch.task.target, f"pack{i}", _tvm.runtime.tensor(arrays[packing.parameter]), packed)
-            arguments[packing.parameter] = packed
-        answer = _answer(kernel, arguments, sketch.task.target)
+        answer = kernels.answer(sketch, point, arrays)
         assert np.abs(answer - expected).max() <= 1e-5 * np.abs(expected).max(), point
 
 
@@ -160,9 +126,7 @@ def test_sums_stay_in_tile_registers() -> None:
     if not has_instruction(TILES, host_target()):
         pytest.skip("this processor has no AMX, for which LLVM would have to be told that it has")
     sketch = _offered(op.matmul(64, 512, 512))["bfloat16"]
-    kernel, _ = cut(sketch.schedule(sketch.sample(1, seed=0)[0].tolist()).mod["main"])
-    module = _tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
-    text = str(codegen.compile_primfuncs(module, sketch.task.target).mod.inspect_source("asm"))
+    text = kernels.assembly(sketch)
     assert "tdpbf16ps" in text
     assert "vdpbf16ps" not in text
     assert "felixlike_tile_load" not in text  # all calls are inlined

@@ -9,6 +9,7 @@ from felixlike import _tvm
 from felixlike._tvm.typing import Func, Loop, Module, Stmt, TirExpr, Var
 from felixlike.codegen import plain_loops
 from felixlike.codegen.annotations import LoopAnnotation
+from felixlike.errors import CompilationFailed
 
 Change = Callable[[Loop], Stmt]
 """A function from an annotated loop to its replacement."""
@@ -30,6 +31,11 @@ def unmarked(loop: Loop, body: Stmt = None) -> Loop:
     return _tvm.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body if body is None else body)
 
 
+def with_body(loop: Loop, body: Stmt) -> Loop:
+    """Return a loop with another body, and its annotations."""
+    return annotated(unmarked(loop, body), loop.annotations)
+
+
 def annotated(loop: Loop, annotations: Mapping[str, Any]) -> Loop:
     """Return a loop with these annotations instead of its own."""
     return _tvm.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations=dict(annotations))
@@ -43,6 +49,21 @@ def without_mark(loop: Loop, mark: type[LoopAnnotation]) -> Loop:
 def with_mark(loop: Loop, mark: LoopAnnotation) -> Loop:
     """Return a loop with an additional annotation."""
     return annotated(loop, {**loop.annotations, mark.key: mark.value})
+
+
+def unlike(what: str, why: str, where: str) -> CompilationFailed:
+    """Return the error for an annotated loop of another form than its pass expects.
+
+    Args:
+        what: What the loop is annotated as.
+        why: What is different.
+        where: The precision or the instructions.
+    """
+    return CompilationFailed(
+        f"a loop is annotated {what}, but {why}",
+        where=where,
+        remedy='this is a bug in felixlike; report it, and use precision="float32" until it is fixed',
+    )
 
 
 def like(variable: Var, value: int) -> TirExpr:

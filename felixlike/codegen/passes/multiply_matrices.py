@@ -16,7 +16,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Func, Loop, Stmt, TirExpr, Var
 from felixlike.codegen import matrix_functions
 from felixlike.codegen.annotations import Matrix, Pairs
-from felixlike.codegen.passes.loop_tools import step_along
+from felixlike.codegen.passes.loop_tools import step_along, unlike, with_body
 from felixlike.errors import CompilationFailed
 
 _PAIR = 2
@@ -36,7 +36,13 @@ _Pointer: TypeAlias = Callable[[Buffer], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a matrix lies: `distance` elements from row to row, from an element on that other loops determine."""
+    """Where a matrix lies in a flat buffer.
+
+    Attributes:
+        buffer: The buffer.
+        start: The place of its first element, which other loops determine.
+        distance: Elements from one row to the next.
+    """
 
     buffer: Buffer
     start: TirExpr
@@ -102,11 +108,7 @@ def _is_product(loop: Loop) -> bool:
 
 def _unlike(why: str) -> CompilationFailed:
     """Return the error for an annotated loop of another form."""
-    return CompilationFailed(
-        f"a loop is annotated as the product of two matrices, but {why}",
-        where="bfloat16",
-        remedy='this is a bug in felixlike; report it, and use precision="float32" until it is fixed',
-    )
+    return unlike("as the product of two matrices", why, where="bfloat16")
 
 
 def _reductions(root: Stmt) -> list[Var]:
@@ -124,10 +126,8 @@ def _reductions(root: Stmt) -> list[Var]:
     return [loop.loop_var for loop in loops]
 
 
-def _replaced(
-    parts: list[Stmt], reductions: list[Var], pointer: _Pointer, sizes: list[tuple[int, ...]]
-) -> Iterator[Stmt]:
-    """Yield a sequence's statements with the reductions among them replaced."""
+def _replaced(parts: list[Stmt], reductions: list[Var], pointer: _Pointer, sizes: list[tuple[int, ...]]) -> list[Stmt]:
+    """Return a sequence's statements with the reductions among them replaced."""
     kept: list[Stmt] = []
     for part in parts:
         if not isinstance(part, _tvm.tirx.For) or not any(part.loop_var.same_as(v) for v in reductions):
@@ -140,7 +140,7 @@ def _replaced(
         new, size = _reduced(part, product, pointer, cleared=cleared)
         sizes.append(size)
         kept += new
-    yield from kept
+    return kept
 
 
 def _reduced(
@@ -254,24 +254,16 @@ def _clears(statement: Stmt, product: _Product) -> bool:
 
 
 def _between(body: Stmt, begin: Stmt, finish: Stmt) -> Stmt:
-    """Return a statement with others before and after the body of its outermost parallel loops, or of the whole."""
-    found = [f for f in _tvm.found(body, _tvm.tirx.For) if f.kind == _tvm.tirx.ForKind.PARALLEL and _multiplies(f)]
-    if not found:
-        return _tvm.tirx.stmt_seq(begin, body, finish)
+    """Return a statement with others before and after the body of its parallel loops that multiply, or of the whole."""
+
+    def shares(loop: Loop) -> bool:
+        return loop.kind == _tvm.tirx.ForKind.PARALLEL and _multiplies(loop)
 
     def change(loop: Loop) -> Stmt:
-        is_outermost = any(loop.loop_var.same_as(f.loop_var) for f in found)
-        if not is_outermost:
-            return loop
-        return _tvm.tirx.For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            loop.kind,
-            _tvm.tirx.stmt_seq(begin, loop.body, finish),
-            annotations=dict(loop.annotations),
-        )
+        return with_body(loop, _tvm.tirx.stmt_seq(begin, loop.body, finish)) if shares(loop) else loop
 
+    if not any(map(shares, _tvm.found(body, _tvm.tirx.For))):
+        return _tvm.tirx.stmt_seq(begin, body, finish)
     return _tvm.structural_map(body, (_tvm.tirx.For, change))
 
 

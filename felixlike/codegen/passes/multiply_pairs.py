@@ -22,7 +22,7 @@ from felixlike.codegen import plain_loops
 from felixlike.codegen.annotations import Pairs
 from felixlike.codegen.pair_functions import LANES, name_of
 from felixlike.codegen.passes.convert_bfloat16 import bits_of, is_half, with_integers
-from felixlike.codegen.passes.loop_tools import step_along
+from felixlike.codegen.passes.loop_tools import step_along, unlike
 from felixlike.codegen.passes.multiply_matrices import with_matrices
 from felixlike.codegen.passes.round_halves import half, operand, word
 from felixlike.errors import CompilationFailed
@@ -96,11 +96,7 @@ def _marked(func: Func) -> bool:
 
 def _unlike(why: str) -> CompilationFailed:
     """Return the error for an annotated loop of another form."""
-    return CompilationFailed(
-        f"a loop is annotated as the products of a pair, but {why}",
-        where="bfloat16",
-        remedy='this is a bug in felixlike; report it, and use precision="float32" until it is fixed',
-    )
+    return unlike("as the products of a pair", why, where="bfloat16")
 
 
 def _without_zero(total: TirExpr) -> TirExpr:

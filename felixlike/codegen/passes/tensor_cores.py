@@ -29,7 +29,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import Func, Loop, Module, Stmt, TirExpr, Var
 from felixlike.codegen.annotations import TensorCores
-from felixlike.codegen.passes.loop_tools import like, step_along
+from felixlike.codegen.passes.loop_tools import like, step_along, unlike
 from felixlike.errors import CompilationFailed
 from felixlike.hardware import PRECISIONS
 
@@ -90,11 +90,7 @@ def _contains(outer: Loop, inner: Loop) -> bool:
 
 def _unlike(why: str) -> CompilationFailed:
     """Return the error for an annotated loop of another form."""
-    return CompilationFailed(
-        f"a loop is annotated for tensor cores, but {why}",
-        where="tensor cores",
-        remedy='this is a bug in felixlike; report it, and use precision="float32" until it is fixed',
-    )
+    return unlike("for tensor cores", why, where="tensor cores")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,16 @@
     unroll r, v: for i, k in 16: vector j: for p in 2: Y[r, i, v, j] += X[…, 2·k + p] · W[2·k + p, …]
 
 Input: a contraction and its roles in a tile of pairs (`bfloat16_pairs.py`). Output: the size of the matrices, if its
-products can be computed so, and the annotation of the loop over rows, `i`. `codegen/multiply_matrices.py` replaces that
-loop by an instruction. Sums stay in the processor's tile registers while the reduction runs.
+products can be computed so. The loop over rows, `i`, is annotated with `Matrix`, and
+`codegen/passes/multiply_matrices.py` replaces it by an instruction. Sums stay in the processor's tile registers while
+the reduction runs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from felixlike.codegen.annotations import Matrix
+from felixlike.codegen.matrix_functions import COLUMNS
 from felixlike.hardware import Device
 from felixlike.spaces.contraction import Contraction
 from felixlike.spaces.cpu import bfloat16_pairs
@@ -61,7 +62,7 @@ def matrix_tile(contraction: Contraction, roles: Roles, device: Device, *, padde
     without vectors is copied. `padded` says whether plain products may still be padded.
     """
     rows, summed = roles.rows, roles.summed
-    if not device.has_tiles or rows is None or summed is None or roles.lanes != ROWS:
+    if not device.has_tiles or rows is None or summed is None or roles.lanes != COLUMNS:
         return None
     operand = bfloat16_pairs.broadcast(contraction, roles)
     if operand.constant or rows.place not in operand.axes or contraction.written[-1] != roles.vector.place:
@@ -86,7 +87,3 @@ def _cut(extent: int, padded: bool) -> tuple[int, int]:
         return divisor, 1
     part = -(-extent // fewest)
     return part, part
-
-
-MARK = Matrix()
-"""The annotation of the loop over a matrix's rows."""

@@ -35,7 +35,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, Schedule, TirExpr
-from felixlike.codegen.annotations import Blocks, Guard, Prefetch, Skip, Transpose
+from felixlike.codegen.annotations import Blocks, Guard, Matrix, Prefetch, Skip, Transpose
 from felixlike.codegen.matrix_functions import REGISTERS
 from felixlike.codegen.padding import padded
 from felixlike.hardware import BFLOAT16, Device, Form
@@ -51,7 +51,6 @@ from felixlike.spaces.contraction import (
     without_points,
 )
 from felixlike.spaces.cpu import bfloat16_pairs, narrow_weights
-from felixlike.spaces.cpu.matrix_tiles import MARK as MATRIX
 from felixlike.spaces.cpu.matrix_tiles import MOST, MatrixTile, matrix_tile
 from felixlike.spaces.cpu.register_bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled
@@ -229,10 +228,11 @@ def _tile(
     loops = schedule.get_loops(block)
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
     extents = _extents(contraction, roles, matrix)
-    length = 0 if roles.summed is None else roles.summed.extent // (bfloat16_pairs.PAIR if pairs else 1)
-    steps = _steps_of_block(length) if panel is not None or _outgrows_cache(contraction, roles, device) else 0
-    if matrix is not None:
-        steps = _steps_of_block(length // matrix.words, _LONGEST_BLOCK_OF_MATRICES) if panel is not None else 0
+    step = bfloat16_pairs.PAIR * (1 if matrix is None else matrix.words) if pairs else 1
+    length = 0 if roles.summed is None else roles.summed.extent // step
+    far = matrix is None and _outgrows_cache(contraction, roles, device)
+    longest = _LONGEST_BLOCK if matrix is None else _LONGEST_BLOCK_OF_MATRICES
+    steps = _steps_of_block(length, longest) if panel is not None or far else 0
     v_parallel, v_outer, v_tile = sampled(schedule, vectors, 3, extents.most_vectors)
     sliding = roles.window is not None and slides(contraction, roles.window)
     one_panel = panel is not None or (steps > 0 and _rows_fit(contraction, roles, steps, device))
@@ -289,7 +289,7 @@ def _tile(
         if axis.extent > 1:
             Skip().put(schedule, tap)
     if matrix is not None:
-        MATRIX.put(schedule, within_matrix[0])
+        Matrix().put(schedule, within_matrix[0])
     if summed and any(o.constant and roles.vector.place in o.axes for o in contraction.operands):
         Prefetch().put(schedule, summed[0])
     registers = device.unit.registers if matrix is None else REGISTERS
@@ -368,7 +368,7 @@ def _adds_zeros(value: TirExpr, rows: list[Any]) -> bool:
     return bounded and isinstance(element, _tvm.ir.TensorLoad)
 
 
-def _steps_of_block(extent: int, longest: int = _LONGEST_BLOCK) -> int:
+def _steps_of_block(extent: int, longest: int) -> int:
     """Return the steps of a block, 0 if the reduction is not split: it is short, or has no long enough divisor."""
     if extent <= longest:
         return 0
