@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from felixlike import _tvm
-from felixlike.hardware import FLOAT32
+from felixlike.hardware import BFLOAT16, FLOAT32
 
 CONSTANTS = "felixlike.constants"
 """Attribute of a task's function that lists all its constant parameters."""
@@ -42,6 +42,11 @@ PACKING = "meta_schedule.layout_rewrite_preproc"
 def has_half_factors(func: Any) -> bool:
     """Return whether factors of a PrimFunc's float32 products are bfloat16 in the model."""
     return bool(func.attrs and HALF_FACTORS in func.attrs)
+
+
+def has_half_weights(func: Any) -> bool:
+    """Return whether constants of a task's function are bfloat16, as those of products that a rewrite has rounded."""
+    return any(str(func.params[index].dtype) == BFLOAT16.name for index in noted_constants(func))
 
 
 def packing_blocks(statement: Any) -> list[Any]:

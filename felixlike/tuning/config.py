@@ -50,6 +50,7 @@ class RunConfig:
         threads: Number of threads per call of the result; None for the environment's.
         compare: Whether eager PyTorch is timed, too.
         tolerance: Largest error of the model relative to its largest output; None for that of the precision.
+        wide_tensors: Whether tensors between kernels stay float32 in any precision.
         started: Start of the run in seconds, by `time.monotonic`.
     """
 
@@ -70,6 +71,7 @@ class RunConfig:
     threads: int | None = None
     compare: bool = False
     tolerance: float | None = None
+    wide_tensors: bool = False
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -115,6 +117,7 @@ class RunConfig:
             threads=threads,
             compare=compare,
             tolerance=tolerance,
+            wide_tensors=_keeps_tensors(target, tolerance),
             started=started,
             **options,
         )
@@ -170,3 +173,14 @@ def check_threads(count: Any) -> int | None:
     if count is None:
         return None
     return option_checks.whole(count, "threads", least=1, most=MOST_THREADS, otherwise="None")
+
+
+def _keeps_tensors(target: Any, tolerance: float | None) -> bool:
+    """Return whether tensors between kernels stay float32: products are not rounded, or the tolerance is tight.
+
+    With a tolerance below the error of one product, only tasks that go back to float32 alone may reach it.
+    """
+    precision = hardware.precision_of(target)
+    if not (precision.is_reduced and kind_of(target).on_host):
+        return True
+    return tolerance is not None and tolerance < precision.unit

@@ -17,6 +17,7 @@ from felixlike._util.spent import Spent
 from felixlike._version import __version__
 from felixlike.errors import first_line
 from felixlike.frontend import Imported
+from felixlike.frontend.constants import has_half_weights
 from felixlike.hardware import FLOAT32, precision_of
 from felixlike.hardware.probe import usable_cores
 from felixlike.report import Report, TaskReport
@@ -210,13 +211,23 @@ def task_report(state: TaskState, choice: Choice) -> TaskReport:
         sketches=cached.sketches if cached else len(state.space.sketches),
         point=dict(zip(names, candidate.point, strict=True)) if candidate else {},
         sampled=cached.sampled if cached else state.sampled,
-        precision=candidate.sketch.precision if candidate else FLOAT32.name,
-        rounded=candidate.sketch.rounded if candidate else "",
     )
+
+
+def _rounding(state: TaskState, choice: Choice) -> tuple[str, str]:
+    """Return the precision of a task's products, and what is rounded to it."""
+    sketch = choice.candidate.sketch if choice.candidate else None
+    requested = precision_of(state.task.target)
+    if sketch is not None and sketch.precision != FLOAT32.name:
+        return sketch.precision, sketch.rounded
+    if requested.is_reduced and has_half_weights(state.task.module["main"]):
+        return requested.name, "factors"  # by a rewrite
+    return FLOAT32.name, ""
 
 
 def _bare_task(state: TaskState, choice: Choice) -> TaskReport:
     """Return the part of a task's report that does not need its sketches."""
+    precision, rounded = _rounding(state, choice)
     return TaskReport(
         name=state.task.name,
         workload=state.task.key,
@@ -235,5 +246,7 @@ def _bare_task(state: TaskState, choice: Choice) -> TaskReport:
         sampled={},
         predicted=state.history.predicted(),
         layers=state.task.layers,
+        precision=precision,
+        rounded=rounded,
         note="; ".join(filter(None, (choice.note, *(f"a mistake in felixlike: {fault}" for fault in state.faults)))),
     )

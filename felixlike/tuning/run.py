@@ -91,7 +91,15 @@ def tune(model: Any, shapes: Any, example_inputs: Any, config: RunConfig, spent:
     """
     require_eager(model, config)
     with (spent or Spent(config.started)).running():
-        return _tuned(model, shapes, example_inputs, config)
+        result = _tuned(model, shapes, example_inputs, config)
+        if not config.wide_tensors and _exceeds(result.verification, config):
+            result = _tuned(model, shapes, example_inputs, replace(config, wide_tensors=True))
+        return result
+
+
+def _exceeds(verification: Verification, config: RunConfig) -> bool:
+    """Return whether a model's error is larger than the run's tolerance."""
+    return config.tolerance is not None and verification.error > config.tolerance
 
 
 def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> Result:
@@ -122,7 +130,13 @@ def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> R
                 return reused
         with closing(open_pool(), problems) as pool:  # its processes start while the model is imported
             with on("importing"):
-                imported = import_model(model, shapes, config.target, example_inputs=example_inputs)
+                imported = import_model(
+                    model,
+                    shapes,
+                    config.target,
+                    example_inputs=example_inputs,
+                    wide_tensors=config.wide_tensors,
+                )
             budget.with_default(len(imported.tasks), config.effort)
             log.write("start", **start_event(imported.name, imported.tasks, budget, config))
             with set_aside():
@@ -145,7 +159,7 @@ def _tuned(model: Any, shapes: Any, example_inputs: Any, config: RunConfig) -> R
         with on("timing"):
             times = timed(imported, build.compiled, config, verification, interrupts, problems.append)
         report = reporter.report(verification, times)
-        complete = not any(choice.late for choice in chosen.choices)
+        complete = not any(choice.late for choice in chosen.choices) and not _exceeds(verification, config)
         if entry is not None and complete and run.is_clean(session) and verification.verdict is Verdict.RIGHT:
             with on("keeping"):
                 entry.keep(build.compiled, report)
@@ -175,7 +189,7 @@ def _reused(entry: Entry, run: Run) -> Result | None:
         interrupts.attempt(lambda: hand_over(compiled, make), lambda: None)
         products = error_of_precisions(config.target, {task.precision for task in earlier.tasks})
         verification = verified(imported, compiled, products, interrupts)
-    if config.tolerance is not None and verification.error > config.tolerance:
+    if _exceeds(verification, config):
         return None
     run.log.write("start", **start_event(imported.name, (), run.budget, config))
     if config.compare:

@@ -24,7 +24,8 @@ from felixlike.errors import (
     callers_level,
     first_line,
 )
-from felixlike.frontend import Imported
+from felixlike.frontend import Imported, Task
+from felixlike.frontend.constants import has_half_weights
 from felixlike.hardware import precision_of
 from felixlike.report import Report
 from felixlike.runtime import Compiled, Verdict, Verification
@@ -53,7 +54,8 @@ def hand_over(compiled: Compiled, report: Callable[[], Report]) -> None:
 
 def verify(imported: Imported, build: Build, interrupts: Interrupts) -> Verification:
     """Compare the model with the original, if possible and not interrupted."""
-    return verified(imported, build.compiled, product_error(imported.target, build.choices), interrupts)
+    products = product_error(imported.target, build.choices, imported.tasks)
+    return verified(imported, build.compiled, products, interrupts)
 
 
 def verified(imported: Imported, compiled: Compiled, products: float, interrupts: Interrupts) -> Verification:
@@ -67,11 +69,15 @@ def verified(imported: Imported, compiled: Compiled, products: float, interrupts
         return replace(UNVERIFIED, words=f"comparing failed: {first_line(error)}")
 
 
-def product_error(target: Any, choices: Sequence[Choice]) -> float:
-    """Return the error allowed for reduced-precision products; 0 if no schedule of the model uses them."""
-    return error_of_precisions(
-        target, {choice.candidate.sketch.precision for choice in choices if choice.candidate is not None}
-    )
+def product_error(target: Any, choices: Sequence[Choice], tasks: Sequence[Task] = ()) -> float:
+    """Return the error allowed for reduced-precision products; 0 if no schedule and no rewrite of the model uses them.
+
+    Tasks whose factors a rewrite has rounded may have a schedule in float32, or none.
+    """
+    used = {choice.candidate.sketch.precision for choice in choices if choice.candidate is not None}
+    if any(has_half_weights(task.module["main"]) for task in tasks):
+        used.add(precision_of(target).name)
+    return error_of_precisions(target, used)
 
 
 def error_of_precisions(target: Any, used: Collection[str]) -> float:

@@ -58,6 +58,28 @@ def with_bfloat16_factors() -> Any:
     return _graph(lambda x: op.matmul(op.astype(x, "float32"), _weights(8, 4)), (6, 8), dtype="bfloat16")
 
 
+def with_narrow_tensors() -> Any:
+    """A tensor that a product and an addition read."""
+    op = _tvm.relax.op
+
+    def block(x: Any) -> Any:
+        y = op.nn.relu(x)
+        return op.add(op.matmul(y, _weights(8, 8)), y)
+
+    return _graph(block, (16, 8))
+
+
+def with_own_conversions() -> Any:
+    """A bfloat16 tensor that two operators read in float32."""
+    op = _tvm.relax.op
+
+    def block(x: Any) -> Any:
+        y = op.astype(x, "float32")
+        return _tvm.relax.Tuple([op.nn.relu(y), op.exp(y)])
+
+    return _graph(block, (4, 6), dtype="bfloat16")
+
+
 def with_searched_boundaries() -> Any:
     """The bucket of each element between five boundaries."""
     return _graph(lambda x, y: _tvm.relax.op.bucketize(x, y), (4, 8), (5,))
@@ -293,6 +315,8 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_late_reshapes,
         with_fused_attention,
         with_grouped_heads,
+        with_narrow_tensors,
+        with_own_conversions,
         with_bfloat16_factors,
         with_transposed_factors,
         with_room,
@@ -314,6 +338,8 @@ def _rewrite(name: str) -> Callable[[Any], Any]:
         return lambda module: rewrites.with_room(module, _WIDTH)
     if name == "with_even_channels":
         return lambda module: rewrites.with_even_channels(module, PAIRS_PRECISION)
+    if name == "with_narrow_tensors":
+        return lambda module: rewrites.with_narrow_tensors(module, PAIRS_PRECISION, PAIRS_PRECISION)
     if name == "with_bfloat16_factors":
         return lambda module: rewrites.with_bfloat16_factors(module, target_device(described_target("zen5", cores=2)))
     if name == "with_fused_attention":

@@ -49,6 +49,8 @@ def test_a_pipeline_has_the_entries_of_the_tables() -> None:
         "with_fast_convolutions",
         "with_even_channels",
         "with_fused_attention",
+        "with_narrow_tensors",
+        "with_own_conversions",
         "with_bfloat16_factors",
         "with_room",
         "with_pools_by_dimension",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import nn
 
 import felixlike as fx
 from felixlike.errors import FallbackWarning, InvalidOption
-from felixlike.frontend import make_task
+from felixlike.frontend import import_model, make_task
 from felixlike.hardware import described_target, with_precision
 from felixlike.measure import Measurement, Status
 from felixlike.runtime import Verification
@@ -26,6 +26,7 @@ from felixlike.tuning.choice import Choice, How
 from felixlike.tuning.compiling import Build
 from felixlike.tuning.state import TaskState
 from felixlike.tuning.tolerance import alternatives, within
+from felixlike.tuning.verifying import verify
 
 EXACT = 1e-6
 
@@ -179,3 +180,59 @@ def test_classes_are_the_places_of_the_largest_elements() -> None:
 def _with_first_reversed(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor whose first row is reversed."""
     return torch.cat([tensor[:1].flip(1), tensor[1:]])
+
+
+def _three() -> tuple[nn.Module, torch.Tensor]:
+    """Return a model whose products round what other products write."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 32)]
+    return nn.Sequential(*layers).eval(), torch.randn(32, 64)
+
+
+@pytest.mark.parametrize(("tolerance", "rounds"), [(None, True), (0.02, True), (1e-3, False)])
+def test_tensors_between_kernels_are_float32_where_the_tolerance_is_tight(
+    tolerance: float | None, rounds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FELIXLIKE_DEVICE", "zen5")
+    model, x = _three()
+    imported: list[Any] = []
+
+    def keep(*arguments: Any, **options: Any) -> Any:
+        imported.append(import_model(*arguments, **options))
+        return imported[-1]
+
+    monkeypatch.setattr("felixlike.tuning.run.import_model", keep)
+    options: dict[str, Any] = {"effort": "instant", "progress": False, "precision": "bfloat16"}
+    tuned = fx.optimize(model, x, tolerance=tolerance, **options)
+    assert any("_cast" in task.name for task in imported[0].tasks) == rounds
+    assert len(imported) == 1
+    assert tuned.report.error <= (tolerance or 0.02)
+
+
+def test_tensors_between_kernels_go_back_to_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a model whose tensors are rounded exceeds the tolerance, it is optimized again without that."""
+    monkeypatch.setenv("FELIXLIKE_DEVICE", "zen5")
+    model, x = _three()
+
+    def exceeded(imported: Any, *arguments: Any) -> Verification:
+        verification = verify(imported, *arguments)
+        rounds = any("_cast" in task.name for task in imported.tasks)
+        return replace(verification, error=0.5) if rounds else verification
+
+    monkeypatch.setattr("felixlike.tuning.run.verify", exceeded)
+    options: dict[str, Any] = {"effort": "instant", "progress": False, "precision": "bfloat16"}
+    tuned = fx.optimize(model, x, tolerance=0.01, **options)
+    assert not any("_cast" in task.name for task in tuned.report.tasks)
+    assert tuned.report.error <= 0.01
+
+
+@pytest.mark.parametrize("space", ["default", "own"])
+def test_schedules_of_any_space_multiply_rounded_tensors(space: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of MetaSchedule multiply in float32, but what a rewrite has rounded."""
+    monkeypatch.setenv("FELIXLIKE_DEVICE", "zen5")
+    model, x = _three()
+    options: dict[str, Any] = {"effort": "instant", "progress": False, "precision": "bfloat16"}
+    report = fx.optimize(model, x, space=space, **options).report
+    rounded = {task.name for task in report.tasks if (task.precision, task.rounded) == ("bfloat16", "factors")}
+    assert len(rounded) == (2 if space == "default" else 3)  # the first product's factor is the input
+    assert 1e-4 < report.error < 0.02

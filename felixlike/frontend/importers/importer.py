@@ -30,7 +30,13 @@ _KINDS = (
 @default_modes()
 @collecting_later()
 def import_model(
-    model: Any, shapes: Any = None, target: Any = "cpu", *, example_inputs: Any = None, random: bool = False
+    model: Any,
+    shapes: Any = None,
+    target: Any = "cpu",
+    *,
+    example_inputs: Any = None,
+    random: bool = False,
+    wide_tensors: bool = False,
 ) -> Imported:
     """Read a model and split it into tasks.
 
@@ -44,6 +50,7 @@ def import_model(
         example_inputs: Alias of `shapes`. Pass only one of them.
         random: Whether PyTorch runs the operators of a PyTorch model that draw random numbers, in the model's order
             and with PyTorch's generator. Otherwise they are refused.
+        wide_tensors: Whether tensors between kernels stay float32 in any precision.
 
     Returns:
         The fused module with its inputs, outputs and tasks.
@@ -77,7 +84,7 @@ def import_model(
     check_target(source.module, target, source.name)
     try:
         with on("fusing"):
-            module, layers = fuse(source.module, target)
+            module, layers = fuse(source.module, target, wide_tensors=wide_tensors)
     except _tvm.TVM_ERRORS as error:
         if not _tvm.refusal(error):
             raise

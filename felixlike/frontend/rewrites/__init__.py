@@ -16,6 +16,7 @@ from felixlike.frontend.rewrites.limit_recomputation import with_limited_recompu
 from felixlike.frontend.rewrites.merge_projections import with_joint_projections
 from felixlike.frontend.rewrites.moved_constants import with_moved_constants
 from felixlike.frontend.rewrites.nan_aware_sort import with_total_order
+from felixlike.frontend.rewrites.narrow_tensors import with_narrow_tensors, with_own_conversions
 from felixlike.frontend.rewrites.pad_channels_to_vectors import with_room
 from felixlike.frontend.rewrites.pad_pools_with_infinity import with_infinite_padding
 from felixlike.frontend.rewrites.pool_by_dimensions import with_pools_by_dimension
@@ -47,6 +48,8 @@ __all__ = [
     "with_late_reshapes",
     "with_limited_recomputation",
     "with_moved_constants",
+    "with_narrow_tensors",
+    "with_own_conversions",
     "with_pools_by_dimension",
     "with_room",
     "with_row_scatters",

@@ -69,7 +69,7 @@ def _wide_constant(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
 def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Replace both factors of a product by their values in bfloat16."""
     name = operator(expression)
-    if name not in ("matmul", *LAYOUTS) or str(expression.ty.dtype) != WIDE or not _has_pairs(expression):
+    if name not in ("matmul", *LAYOUTS) or str(expression.ty.dtype) != WIDE or not has_pairs(expression):
         return None
     if not has_half_factors(expression, known):
         return None
@@ -79,7 +79,7 @@ def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     return with_attributes(expression, factors, out_dtype=WIDE)
 
 
-def _has_pairs(product: Any) -> bool:
+def has_pairs(product: Any) -> bool:
     """Return whether schedules may multiply the factors of a product in pairs."""
     last: Any = shape(product.args[0])[-1]
     if operator(product) == "matmul":

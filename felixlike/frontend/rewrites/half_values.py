@@ -16,14 +16,14 @@ from felixlike.hardware.vectors import SHORTEST
 
 HALF, WIDE = "bfloat16", "float32"
 
-_VIEWS = {"broadcast_to", "expand_dims", "permute_dims", "reshape", "squeeze"}
+VIEWS = {"broadcast_to", "expand_dims", "permute_dims", "reshape", "squeeze"}
 """Operators that only move or repeat elements."""
 
 
 def is_half(expression: Any, known: Bindings) -> bool:
     """Return whether the values of a float32 tensor are bfloat16 because the model rounds them or has them so."""
     value = known.value(expression)
-    while operator(value) in _VIEWS or _adds_zeros(value):
+    while operator(value) in VIEWS or _adds_zeros(value):
         value = known.value(value.args[0])
     return operator(value) == "astype" and str(value.args[0].ty.dtype) == HALF
 

@@ -32,6 +32,8 @@ from felixlike.frontend.rewrites import (
     with_late_reshapes,
     with_limited_recomputation,
     with_moved_constants,
+    with_narrow_tensors,
+    with_own_conversions,
     with_pools_by_dimension,
     with_room,
     with_row_scatters,
@@ -150,6 +152,9 @@ REWRITES = [
     function_pass(with_fused_attention, *_CPU, of=lambda target: [target_device(target)], static=True),
     # Few queries are multiplied with the keys and values of their group at once, which are not repeated for each.
     function_pass(with_grouped_heads),
+    # Tensors that products round are written in bfloat16.
+    function_pass(with_narrow_tensors, *_CPU, of=_products, static=True),
+    function_pass(with_own_conversions, *_CPU),
     # Products of tensors in bfloat16 read them as they are.
     function_pass(with_bfloat16_factors, *_CPU, of=lambda target: [target_device(target)]),
     # Products read transposed factors in place.
@@ -189,12 +194,15 @@ def rewrites_of(kind: str) -> tuple[Rewrite, ...]:
     return tuple(rewrite for rewrite in REWRITES if not rewrite.kinds or kind in rewrite.kinds)
 
 
-def fuse(module: Any, target: Any) -> tuple[Any, dict[str, tuple[str, ...]]]:
+def fuse(module: Any, target: Any, *, wide_tensors: bool = False) -> tuple[Any, dict[str, tuple[str, ...]]]:
     """Legalise and fuse a Relax module for a target, and annotate weights whose layout is free.
 
-    Returns the fused module, and the layers of each of its functions (`layers.layers_of`).  Raises what TVM raises.
+    `wide_tensors` says whether tensors between kernels stay float32 in any precision.  Returns the fused module, and
+    the layers of each of its functions (`layers.layers_of`).  Raises what TVM raises.
     """
-    module, layers = _fused(module, target, rewrites_of(kind_of(target).name))
+    rewrites = rewrites_of(kind_of(target).name)
+    kept = [r for r in rewrites if not wide_tensors or r.name != with_narrow_tensors.__name__]
+    module, layers = _fused(module, target, kept)
     rounds = kind_of(target).on_host and precision_of(target).is_reduced
     return with_marks(module, rounds=rounds), layers
 

@@ -50,7 +50,9 @@ def test_products_are_computed_in_pairs(name: str, halves: bool) -> None:
     target = ZEN5 if halves else with_precision(ZEN5, "bfloat16")
     task = _convolution(model, x, target)
     assert tuple(int(n) for n in task.module["main"].params[1].shape) == FIRST[name][2]
-    assert {s.precision for s in sketches(task, space="own")} == ({"bfloat16"} if halves else {"bfloat16", "float32"})
+    padded = FIRST[name][2][1] == 4
+    rounded = halves or padded  # the tensor with a channel of zeros is written in bfloat16
+    assert {s.precision for s in sketches(task, space="own")} == ({"bfloat16"} if rounded else {"bfloat16", "float32"})
 
 
 @pytest.mark.parametrize(
