@@ -58,15 +58,22 @@ def with_bfloat16_factors() -> Any:
     return _graph(lambda x: op.matmul(op.astype(x, "float32"), _weights(8, 4)), (6, 8), dtype="bfloat16")
 
 
+def with_flat_convolutions() -> Any:
+    """A convolution of one tap and 7 columns."""
+    op, layouts = _tvm.relax.op, {"data_layout": "NHWC", "kernel_layout": "OIHW", "out_dtype": "float32"}
+    weights = _tvm.relax.const(np.ones((48, 32, 1, 1), "float32"), "bfloat16")
+    return _graph(lambda x: op.nn.conv2d(x, weights, **layouts), (1, 7, 7, 32), dtype="bfloat16")
+
+
 def with_narrow_tensors() -> Any:
     """A tensor that a product and an addition read."""
     op = _tvm.relax.op
 
     def block(x: Any) -> Any:
         y = op.nn.relu(x)
-        return op.add(op.matmul(y, _weights(8, 8)), y)
+        return op.add(op.matmul(y, _weights(16, 16)), y)
 
-    return _graph(block, (16, 8))
+    return _graph(block, (16, 16))
 
 
 def with_own_conversions() -> Any:
@@ -318,6 +325,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_narrow_tensors,
         with_own_conversions,
         with_bfloat16_factors,
+        with_flat_convolutions,
         with_transposed_factors,
         with_room,
         with_pools_by_dimension,
@@ -342,6 +350,9 @@ def _rewrite(name: str) -> Callable[[Any], Any]:
         return lambda module: rewrites.with_narrow_tensors(module, PAIRS_PRECISION, PAIRS_PRECISION)
     if name == "with_bfloat16_factors":
         return lambda module: rewrites.with_bfloat16_factors(module, target_device(described_target("zen5", cores=2)))
+    if name == "with_flat_convolutions":
+        target = described_target("emerald-rapids", cores=2)
+        return lambda module: rewrites.with_flat_convolutions(module, target_device(target))
     if name == "with_fused_attention":
         return lambda module: rewrites.with_fused_attention(module, target_device(_AVX512))
     if name == "with_marks":

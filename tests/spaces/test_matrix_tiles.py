@@ -130,7 +130,7 @@ def test_sums_stay_in_tile_registers() -> None:
     assert "tdpbf16ps" in text
     assert "vdpbf16ps" not in text
     assert "felixlike_tile_load" not in text  # all calls are inlined
-    assert text.count("tilestored") < text.count("tdpbf16ps")
+    assert text.count("tileloadd") < 2 * text.count("tdpbf16ps")  # sums are not loaded in each step
 
 
 def test_registers_have_the_sizes_of_the_instruction() -> None:

@@ -52,6 +52,7 @@ def test_a_pipeline_has_the_entries_of_the_tables() -> None:
         "with_narrow_tensors",
         "with_own_conversions",
         "with_bfloat16_factors",
+        "with_flat_convolutions",
         "with_room",
         "with_pools_by_dimension",
         "with_joined_small_kernels",

@@ -4,6 +4,7 @@ from felixlike.frontend.rewrites.bfloat16_factors import with_bfloat16_factors, 
 from felixlike.frontend.rewrites.channels_last import with_channels_last
 from felixlike.frontend.rewrites.clamp_lookups import with_safe_indices
 from felixlike.frontend.rewrites.even_channels import with_even_channels
+from felixlike.frontend.rewrites.flat_convolutions import with_flat_convolutions
 from felixlike.frontend.rewrites.float64_norms import with_wide_norms
 from felixlike.frontend.rewrites.fold_batch_norm import with_folded_batch_norms
 from felixlike.frontend.rewrites.fold_padding import with_absorbed_pads
@@ -37,6 +38,7 @@ __all__ = [
     "with_channels_last",
     "with_even_channels",
     "with_fast_convolutions",
+    "with_flat_convolutions",
     "with_folded_batch_norms",
     "with_fused_attention",
     "with_gates_apart",

@@ -85,7 +85,8 @@ def has_pairs(product: Any) -> bool:
     if operator(product) == "matmul":
         return not isinstance(last, int) or last > 1
     attrs = product.attrs
-    even = isinstance(last, int) and last % 2 == 0
+    taps = shape(product.args[1])[-1]  # of a convolution whose columns are channels, too
+    even = isinstance(last, int) and (last if last > 1 else taps) % 2 == 0
     layouts = (attrs.data_layout, attrs.kernel_layout)
     return even and layouts == LAYOUTS[operator(product)] and has_paired_channels(product)
 

@@ -2,10 +2,12 @@
 
     conv(x[…, w, 3], 16 taps, stride 16)   →   conv(x[…, w / 16, 48], 1 tap, stride 1)        adjacent columns
     conv(x[…, w, 3], 7 taps, stride 2)     →   conv(pad(x)[…, w, 4], 7 taps, stride 2)        a channel of zeros
+    conv(x[…, w, 4], 7 taps, stride 2)     →   conv(x[…, 4 · w, 1], 28 taps, stride 8)        long rows of matrices
 
 `spaces/cpu/bfloat16_pairs.py` multiplies pairs of neighbouring channels. The stems of networks for images have three.
 Columns that the stride never separates become channels by a reshape, which moves nothing. Other convolutions get one
-more channel, whose weights are zeros too, if pairs save more than it costs.
+more channel, whose weights are zeros too, if pairs save more than it costs. Where the device multiplies matrices, whose
+rows have 16 pairs, few channels become columns: all taps of a line are then neighbours in memory, and one row.
 """
 
 from __future__ import annotations
@@ -30,13 +32,16 @@ from felixlike.frontend.rewrites.rewriting import (
     with_attributes,
 )
 from felixlike.frontend.rewrites.winograd import LAYOUTS
-from felixlike.hardware import FLOAT32, Precision, estimate
+from felixlike.hardware import FLOAT32, PAIRS_PRECISION, Precision, estimate
 
 _GAIN = 0.85
 """Upper limit of the estimated time with a channel of zeros, as a fraction of the time in float32.
 
 Chosen by hand, since the estimate ignores writing the padded tensor.
 """
+
+_FEW = 16
+"""Channels up to which those of all columns of a window become one axis: they fill half of a matrix's row at most."""
 
 
 def with_even_channels(module: Any, precision: Precision = FLOAT32, halves: Precision = FLOAT32) -> Any:
@@ -50,7 +55,8 @@ def with_even_channels(module: Any, precision: Precision = FLOAT32, halves: Prec
     Returns:
         The rewritten module.
     """
-    return rewritten(module, partial(_even, precision=precision, halves=halves))
+    even = rewritten(module, partial(_even, precision=precision, halves=halves))
+    return rewritten(even, partial(_long, precision=precision, halves=halves))
 
 
 def _even(expression: Any, known: Bindings, rewriter: Rewriter, *, precision: Precision, halves: Precision) -> Any:
@@ -61,6 +67,32 @@ def _even(expression: Any, known: Bindings, rewriter: Rewriter, *, precision: Pr
     if saved > 0 and _has_whole_groups(expression):
         return _with_columns_as_channels(expression, rewriter)
     return _with_zeros(expression, rewriter) if saved > (1 - _GAIN) * _products(expression) else None
+
+
+def _long(expression: Any, known: Bindings, rewriter: Rewriter, *, precision: Precision, halves: Precision) -> Any:
+    """Replace a convolution of few input channels by one whose columns are channels, too, or return None.
+
+    Strides and sizes in such columns are multiples of the channels' number. Pairs do not cross it, since it is even.
+    """
+    if not _may_have_pairs(expression) or saved_by_pairs(expression, known, precision, halves) == 0:
+        return None
+    exact = halves.is_reduced and has_half_factors(expression, known)
+    attrs, (*outer, size, channels) = expression.attrs, shape(expression.args[0])
+    taps = shape(expression.args[1])[-1]
+    few = channels % 2 == 0 and channels <= _FEW and taps > 1
+    if not few or int(attrs.groups) > 1 or int(attrs.dilation[-1]) > 1:
+        return None
+    if (halves if exact else precision).times <= PAIRS_PRECISION.times:
+        return None
+    weights = np.moveaxis(expression.args[1].value.numpy(), 1, -1)  # O, I, …, taps → O, …, taps, I
+    weights = weights.reshape(*weights.shape[:-2], taps * channels)[:, None]
+    data = rewriter.builder.emit(_tvm.relax.op.reshape(rewriter.new(expression.args[0]), (*outer, size * channels, 1)))
+    last, padding = len(attrs.padding) // 2 - 1, [int(n) for n in attrs.padding]
+    padding = [n * channels if i in (last, len(padding) - 1) else n for i, n in enumerate(padding)]
+    strides = [*(int(n) for n in attrs.strides[:-1]), int(attrs.strides[-1]) * channels]
+    return with_attributes(
+        expression, [data, constant(np.ascontiguousarray(weights))], strides=strides, padding=padding
+    )
 
 
 def saved_by_pairs(call: Any, known: Bindings, precision: Precision, halves: Precision) -> float:

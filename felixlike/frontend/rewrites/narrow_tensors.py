@@ -74,7 +74,7 @@ def with_own_conversions(module: Any) -> Any:
 def _narrow(expression: Any, known: Bindings, rewriter: Rewriter, *, precision: Precision) -> Any:
     """Round an operator's result, or its constant factor, or both. Return None for no change."""
     product = _rounds(expression, known, precision) and _is_narrow(expression.args[0], known, precision)
-    narrow = _is_narrow(known.variable(expression), known, precision)
+    narrow = operator(expression) not in VIEWS and _is_narrow(known.variable(expression), known, precision)
     if not product and not narrow:
         return None
     if operator(expression) == "concat" and isinstance(known.value(expression.args[0]), _tvm.relax.Tuple):

@@ -21,6 +21,7 @@ from felixlike.frontend.rewrites import (
     with_channels_last,
     with_even_channels,
     with_fast_convolutions,
+    with_flat_convolutions,
     with_folded_batch_norms,
     with_fused_attention,
     with_gates_apart,
@@ -157,6 +158,8 @@ REWRITES = [
     function_pass(with_own_conversions, *_CPU),
     # Products of tensors in bfloat16 read them as they are.
     function_pass(with_bfloat16_factors, *_CPU, of=lambda target: [target_device(target)]),
+    # Convolutions of narrow images become products, whose rows fill matrices.
+    function_pass(with_flat_convolutions, *_CPU, of=lambda target: [target_device(target)], static=True),
     # Products read transposed factors in place.
     function_pass(with_transposed_factors, static=True),
     # Convolutions whose channels or columns do not fill vectors are padded.

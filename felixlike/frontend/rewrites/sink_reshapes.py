@@ -14,7 +14,16 @@ import math
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constant, operator, reached, settled, shape
+from felixlike.frontend.rewrites.rewriting import (
+    Bindings,
+    Rewriter,
+    constant,
+    is_constant,
+    operator,
+    reached,
+    settled,
+    shape,
+)
 
 UNARY = {
     *("astype", "clip", "erf", "exp", "negative", "nn.gelu", "nn.gelu_tanh", "nn.relu", "nn.silu", "sigmoid", "sqrt"),
@@ -61,6 +70,8 @@ def _late(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     def operand(argument: Any) -> Any:
         if argument.same_as(moved):
             return rewriter.new(inner)
+        if _is_row(argument, expression):
+            return constant(argument.value.numpy().reshape(-1))
         new = rewriter.new(argument)
         return rewriter.builder.emit(op.reshape(new, shape(inner))) if _is_whole(argument, expression) else new
 
@@ -86,11 +97,17 @@ def _gated(product: Any, known: Bindings) -> Any:
 def _moves(argument: Any, expression: Any, known: Bindings) -> bool:
     """Return whether an operand that follows a contraction is a reshape, which can move behind the operator.
 
-    Other operands must have the operator's shape or be one number.
+    Other operands must have the operator's shape or be one number, or a constant row if the reshape keeps rows.
     """
+    value = known.value(argument)
+    if operator(value) != "reshape":
+        return False
     others = [a for a in expression.args if not a.same_as(argument) and hasattr(a.ty, "shape")]
-    alike = all(_is_whole(a, expression) or (is_constant(a) and math.prod(shape(a)) == 1) for a in others)
-    return alike and operator(known.value(argument)) == "reshape"
+    rows = shape(value)[-1:] == shape(value.args[0])[-1:]
+    return all(
+        _is_whole(a, expression) or (is_constant(a) and math.prod(shape(a)) == 1) or (rows and _is_row(a, expression))
+        for a in others
+    )
 
 
 def _follows_contraction(argument: Any, known: Bindings) -> bool:
@@ -122,6 +139,11 @@ def _of_contraction(variable: Any, known: Bindings) -> bool:
 def _is_whole(argument: Any, expression: Any) -> bool:
     """Return whether an operand has the operator's shape."""
     return hasattr(argument.ty, "shape") and shape(argument) == shape(expression)
+
+
+def _is_row(argument: Any, expression: Any) -> bool:
+    """Return whether an operand is a constant along the last dimension alone."""
+    return is_constant(argument) and shape(argument)[-1:] == (math.prod(shape(argument)),) == shape(expression)[-1:]
 
 
 def _joined(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:

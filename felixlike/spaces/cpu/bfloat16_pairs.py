@@ -37,10 +37,11 @@ def roles_in_pairs(contraction: Contraction, roles: Roles, *, padded: bool = Fal
 
     One operand has vectors, of a constant or in panels, the other has not. They are different tensors. Both have the
     summed axis, whose extent is even, and pairs along it are or become neighbours in memory. In grouped convolutions,
-    it has the channels of a group. `padded` says whether plain products may still be padded to that.
+    it has the channels of a group, and in those of one channel the taps of a line. `padded` says whether plain products
+    may still be padded to that.
     """
     vectorized = [operand for operand in contraction.operands if roles.vector.place in operand.axes]
-    summed = _channels_of_groups(contraction) if roles.summed is None else roles.summed
+    summed = roles.summed or _channels_of_groups(contraction) or _taps_of_lines(contraction)
     left, right = contraction.operands
     if len(vectorized) != 1 or summed is None or summed.extent < PAIR or left.read == right.read:
         return None
@@ -72,6 +73,18 @@ def _channels_of_groups(contraction: Contraction) -> Axis | None:
 
     channels = [a for a in contraction.reduction if a.extent > 1 and a.extent % SHORTEST == 0]
     return next((axis for axis in channels if within_groups(axis)), None)
+
+
+def _taps_of_lines(contraction: Contraction) -> Axis | None:
+    """Return the innermost reduction axis if windows slide along it over the last dimension, and all others are points.
+
+    Rows of a matrix may overlap, as those of neighbouring windows do.
+    """
+    taps = [axis for axis in contraction.reduction if axis.extent > 1]
+    axis = taps[-1] if taps else None
+    if axis is None or not all(axis.place in o.axes and o.contiguous(axis) for o in contraction.operands):
+        return None
+    return axis
 
 
 def broadcast(contraction: Contraction, roles: Roles) -> Operand:

@@ -42,12 +42,14 @@ class MatrixTile:
         words: Pairs in such a row, which are rows of the second factor.
         padded_rows: The multiple that the rows axis must be padded to, 1 for none.
         padded_steps: The same for the summed axis.
+        lines: Whether tiles have several lines of the window, since one matrix has all rows.
     """
 
     rows: int
     words: int
     padded_rows: int = 1
     padded_steps: int = 1
+    lines: bool = False
 
     @property
     def times(self) -> float:
@@ -72,7 +74,9 @@ def matrix_tile(contraction: Contraction, roles: Roles, device: Device, *, padde
         _cut(n, padded and is_plain(contraction)) for n in (rows.extent, pairs)
     )
     odd = bfloat16_pairs.PAIR if summed.extent % bfloat16_pairs.PAIR else 1
-    tile = MatrixTile(height, words, padded_rows, bfloat16_pairs.PAIR * padded_pairs if padded_pairs > 1 else odd)
+    padded_steps = bfloat16_pairs.PAIR * padded_pairs if padded_pairs > 1 else odd
+    lines = height == rows.extent and padded_rows == 1 and roles.window is not None
+    tile = MatrixTile(height, words, padded_rows, padded_steps, lines)
     return tile if words > 1 and tile.times >= _LEAST else None
 
 

@@ -227,6 +227,7 @@ def _tile(
 
     loops = schedule.get_loops(block)
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
+    lines = roles.window if matrix is not None and matrix.lines else None  # one row of matrices has all rows
     extents = _extents(contraction, roles, matrix)
     step = bfloat16_pairs.PAIR * (1 if matrix is None else matrix.words) if pairs else 1
     length = 0 if roles.summed is None else roles.summed.extent // step
@@ -243,10 +244,13 @@ def _tile(
     elif matrix is None:
         rows = sampled(schedule, loops[roles.rows.place], 3 - shared_rows, TILE.rows)
     else:
-        *matrices, row = schedule.split(loops[roles.rows.place], [None, matrix.rows][extents.rows == 1 :])
+        *matrices, row = schedule.split(
+            loops[roles.rows.place], [None, matrix.rows][roles.rows.extent == matrix.rows :]
+        )
         rows = sampled(schedule, matrices[0], 3 - shared_rows, extents.most_rows) if matrices else []
         within_matrix.append(row)
-    window = [] if roles.window is None else sampled(schedule, loops[roles.window.place], 2, roles.window.extent)
+    parts, longest_part = (2, 0 if roles.window is None else roles.window.extent) if lines is None else (3, MOST)
+    window = [] if roles.window is None else sampled(schedule, loops[roles.window.place], parts, longest_part)
     taken = (roles.vector, roles.rows, roles.window)
     batch = [loops[a.place] for a in contraction.spatial if a not in taken]
     taps = taps_of(contraction, roles)
@@ -260,8 +264,9 @@ def _tile(
         *summed, words = schedule.split(summed[0], [None, matrix.words])
         within_matrix.append(words)
     parallel = [*batch, *window[:1], *rows[:-2], v_parallel]
-    tile = [*rows[-1:], v_tile, *within_matrix, lane]
-    within = [*window[1:], *rows[-2:-1]]
+    tile_rows = window[2:] if lines is not None else rows[-1:]
+    tile = [*tile_rows, v_tile, *within_matrix, lane]
+    within = [*window[1:2], *rows[-2:-1]]
     blocks: list[Any] = []
     if steps:
         block_loop, *summed = schedule.split(summed[0], [None, steps])
@@ -278,7 +283,7 @@ def _tile(
         schedule.compute_at(copy, shared, preserve_unit_loops=True)
     schedule.parallel(shared)
     schedule.vectorize(lane)
-    for loop in (*rows[-1:], v_tile):
+    for loop in (*tile_rows, v_tile):
         schedule.unroll(loop)
     unrolled = matrix is None and bool(taps) and 1 < taps[-1].extent <= TILE.unrolled_taps
     if unrolled:
@@ -401,6 +406,8 @@ def _extents(contraction: Contraction, roles: Roles, matrix: MatrixTile | None) 
     spatial = math.prod(axis.extent for axis in contraction.spatial)
     if matrix is not None:
         matrices, others = rows // matrix.rows, spatial // (roles.vector.extent * rows)
+        if matrix.lines and roles.window is not None:
+            matrices, others = roles.window.extent, others // roles.window.extent
         return Extents(roles.vector.extent // roles.lanes, MOST, matrices, MOST, others)
     return Extents(
         vectors=roles.vector.extent // roles.lanes,
