@@ -23,7 +23,7 @@ from felixlike.frontend.rewrites.bfloat16_factors import has_pairs
 from felixlike.frontend.rewrites.even_channels import saved_by_pairs
 from felixlike.frontend.rewrites.half_values import HALF, VIEWS, WIDE, is_half
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, constant, is_constant, operator, rewritten, shape
-from felixlike.frontend.rewrites.sink_reshapes import BINARY
+from felixlike.frontend.rewrites.sink_reshapes import BINARY, with_late_reshapes
 from felixlike.frontend.rewrites.winograd import LAYOUTS
 from felixlike.hardware import FLOAT32, Precision
 
@@ -54,7 +54,8 @@ def with_narrow_tensors(module: Any, precision: Precision = FLOAT32, halves: Pre
     """
     if not (precision.is_reduced and halves.is_reduced):
         return module
-    return rewritten(module, partial(_narrow, precision=precision))
+    narrow = rewritten(module, partial(_narrow, precision=precision))
+    return module if _tvm.structural_equal(narrow, module) else with_late_reshapes(narrow)
 
 
 def with_own_conversions(module: Any) -> Any:
@@ -111,8 +112,8 @@ def _is_narrow(factor: Any, known: Bindings, precision: Precision) -> bool:
     while operator(value) in VIEWS:
         factor = value.args[0]
         value = known.value(factor)
-    if factor is None or not isinstance(value, _tvm.relax.Call) or not _is_wide(factor) or is_half(factor, known):
-        return False
+    if factor is None or operator(value) in ("", "call_tir") or not _is_wide(factor) or is_half(factor, known):
+        return False  # no rounding is fused behind a kernel that other rewrites have made
     uses = set(_uses(factor, known, precision))
     return _PRODUCT in uses and _OTHER not in uses
 
