@@ -66,14 +66,14 @@ def with_flat_convolutions() -> Any:
 
 
 def with_narrow_tensors() -> Any:
-    """A tensor that a product and an addition read."""
-    op = _tvm.relax.op
+    """A tensor that a convolution and an addition read."""
+    op, layouts = _tvm.relax.op, {"data_layout": "NHWC", "kernel_layout": "OIHW"}
 
     def block(x: Any) -> Any:
         y = op.nn.relu(x)
-        return op.add(op.matmul(y, _weights(16, 16)), y)
+        return op.add(op.nn.conv2d(y, _weights(32, 32, 1, 1), **layouts), y)
 
-    return _graph(block, (16, 16))
+    return _graph(block, (1, 4, 4, 32))
 
 
 def with_own_conversions() -> Any:

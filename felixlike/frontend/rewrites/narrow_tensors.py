@@ -4,9 +4,10 @@
     z = conv'(y, W)                z = conv'(y, float32(bfloat16(W)))
 
 Half as many bytes are moved, and products read their factors in place instead of copying and rounding them
-(`bfloat16_factors.py`, which runs next). A tensor that also operators between two tensors read, as residual additions
-do, is rounded for them, too: they compute in float32. Tensors that norms, softmax or others read, inputs and outputs of
-the model stay float32.
+(`bfloat16_factors.py`, which runs next). A tensor that a convolution and also operators between two tensors read, as
+residual additions do, is rounded for them, too: they compute in float32. In transformers that would triple the error
+and save little: BERT-base was off by 1.1 % instead of 0.4 %. Tensors that norms, softmax or others read, inputs and
+outputs of the model stay float32.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ _POOLS = {f"nn.max_pool{rank}d" for rank in (1, 2, 3)}
 _MOVES = {"concat"}
 """Operators that only move elements of several tensors."""
 
-_PRODUCT, _SUM, _OTHER = range(3)
-"""What reads a tensor: a product that rounds it, an operator between two tensors, or another one."""
+_MATRIX, _IMAGE, _SUM, _OTHER = range(4)
+"""What reads a tensor: a product of matrices or a convolution that rounds it, an operator between two tensors, or
+another one."""
 
 
 def with_narrow_tensors(module: Any, precision: Precision = FLOAT32, halves: Precision = FLOAT32) -> Any:
@@ -115,7 +117,7 @@ def _is_narrow(factor: Any, known: Bindings, precision: Precision) -> bool:
     if factor is None or operator(value) in ("", "call_tir") or not _is_wide(factor) or is_half(factor, known):
         return False  # no rounding is fused behind a kernel that other rewrites have made
     uses = set(_uses(factor, known, precision))
-    return _PRODUCT in uses and _OTHER not in uses
+    return bool(uses) and (uses <= {_MATRIX, _IMAGE} or uses == {_IMAGE, _SUM})
 
 
 def _is_wide(tensor: Any) -> bool:
@@ -134,12 +136,13 @@ def _uses(variable: Any, known: Bindings, precision: Precision) -> Iterator[int]
         elif operator(reader) in VIEWS or isinstance(reader, _tvm.relax.Tuple):
             yield from _uses(result, known, precision)
         elif operator(reader) in _MOVES | _POOLS:
-            yield _PRODUCT if _is_narrow(result, known, precision) else _SUM if operator(reader) in _POOLS else _OTHER
+            narrow = _is_narrow(result, known, precision)
+            yield _IMAGE if narrow else _SUM if operator(reader) in _POOLS else _OTHER
         elif operator(reader) in BINARY:
             yield _SUM
         else:
             factor = _rounds(reader, known, precision) and reader.args[0].same_as(variable)
-            yield _PRODUCT if factor else _OTHER
+            yield (_MATRIX if operator(reader) == "matmul" else _IMAGE) if factor else _OTHER
 
 
 def _rounds(call: Any, known: Bindings, precision: Precision) -> bool:

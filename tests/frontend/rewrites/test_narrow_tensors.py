@@ -34,6 +34,19 @@ class _Residual(nn.Module):
         return y
 
 
+class _Residues(nn.Module):
+    """A block whose input a product and an addition read, as in transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.wide, self.narrow = nn.Linear(32, 64), nn.Linear(64, 128), nn.Linear(128, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).relu()
+        y: torch.Tensor = x + self.narrow(self.wide(x).relu())
+        return y
+
+
 class _Joined(nn.Module):
     """Two tensors that a convolution reads as one, and one of which a pooling reads, too, for an output."""
 
@@ -83,6 +96,7 @@ MODELS: dict[str, tuple[Any, tuple[int, ...], set[str]]] = {
     "perceptron": (_perceptron, (19, 32), {"fused_matmul_add_gelu"}),
     "views": (_with_views, (19, 32), {"fused_matmul_add"}),
     "residual": (_Residual, IMAGE, {"fused_conv2d_add_relu", "fused_conv2d1_add1_relu1"}),
+    "residual of products": (_Residues, (19, 32), {"fused_matmul1_add1_relu1"}),
     "joined": (
         _Joined,
         IMAGE,
