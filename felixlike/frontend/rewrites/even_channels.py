@@ -40,6 +40,9 @@ _GAIN = 0.85
 Chosen by hand, since the estimate ignores writing the padded tensor.
 """
 
+_ROWS = 16
+"""Rows of a matrix, and pairs in a row."""
+
 _FEW = 16
 """Channels up to which those of all columns of a window become one axis: they fill half of a matrix's row at most."""
 
@@ -108,12 +111,25 @@ def saved_by_pairs(call: Any, known: Bindings, precision: Precision, halves: Pre
         return 0.0
     exact = halves.is_reduced and has_half_factors(call, known)
     times = (halves if exact else precision).times
-    if times == 1:
+    if times == 1 or (times > PAIRS_PRECISION.times and not _fills_matrices(call)):
         return 0.0
     data, products = shape(call.args[0]), _products(call)
     conversions = 0.0 if exact else 2 * math.prod(data) * estimate.COSTS.rounded
     padded = 1.0 if _has_whole_groups(call) else (data[-1] + data[-1] % 2) / data[-1]
     return max(0.0, products - padded * (products * _narrowness(call) / times + conversions))
+
+
+def _fills_matrices(call: Any) -> bool:
+    """Return whether a channels-last convolution has matrices that are faster than vectors in float32.
+
+    The rows of one divide a line's pixels, and its pairs the input channels of a group, or all taps of a line if these
+    are few (`spaces/cpu/matrix_tiles.py`).
+    """
+    columns, outputs = shape(call)[-2:]
+    channels, taps = shape(call.args[1])[1], shape(call.args[1])[-1]
+    pairs = -(-channels // 2) * (taps if 1 < channels <= _FEW else 1) if channels > 1 else taps // 2
+    rows, words = (max(d for d in range(1, _ROWS + 1) if size % d == 0) for size in (columns, max(pairs, 1)))
+    return outputs // int(call.attrs.groups) % LANES[-1] == 0 and words > 1 and rows * words >= 2 * _ROWS
 
 
 def _narrowness(call: Any) -> float:

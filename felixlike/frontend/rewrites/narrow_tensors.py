@@ -24,7 +24,7 @@ from felixlike.frontend.rewrites.bfloat16_factors import has_pairs
 from felixlike.frontend.rewrites.even_channels import saved_by_pairs
 from felixlike.frontend.rewrites.half_values import HALF, VIEWS, WIDE, is_half
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, constant, is_constant, operator, rewritten, shape
-from felixlike.frontend.rewrites.sink_reshapes import BINARY, with_late_reshapes
+from felixlike.frontend.rewrites.sink_reshapes import BINARY, UNARY, with_late_reshapes
 from felixlike.frontend.rewrites.winograd import LAYOUTS
 from felixlike.hardware import FLOAT32, Precision
 
@@ -61,9 +61,10 @@ def with_narrow_tensors(module: Any, precision: Precision = FLOAT32, halves: Pre
 
 
 def with_own_conversions(module: Any) -> Any:
-    """Let each operator that reads a float32 copy of a bfloat16 tensor compute its own.
+    """Let operators that read a float32 copy of a bfloat16 tensor compute it themselves.
 
-    TVM would compute a copy that several kernels read in a kernel of its own.
+    TVM would compute a copy that several kernels read in a kernel of its own. Elementwise operators, concatenations and
+    maxima of windows can compute it.
 
     Args:
         module: Relax IRModule with operators.
@@ -160,12 +161,12 @@ def _rounds(call: Any, known: Bindings, precision: Precision) -> bool:
 
 
 def _with_own(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
-    """Return an operator that reads copies of its own, or None if it shares none."""
-    if operator(expression) == "astype" or not isinstance(expression, _tvm.relax.Call):
-        return None
+    """Return an operator that reads copies of its own, or None if it shares none, or computes none itself."""
     is_pool = operator(expression) in _POOLS and expression.attrs.out_layout == expression.attrs.layout
     if is_pool and _is_copy(known.value(expression.args[0])):
         return _pooled(expression, rewriter.new(known.value(expression.args[0]).args[0]), rewriter)
+    if operator(expression) not in (UNARY | BINARY | {"concat"}) - {"astype"}:
+        return None
     changed = False
 
     def own(argument: Any) -> Any:

@@ -116,3 +116,13 @@ def test_tiles_have_several_lines_of_narrow_images() -> None:
     (task,) = [t for t in tasks if tuple(int(n) for n in t.module["main"].params[1].shape) == (64, 32, 3, 3)]
     lines = [v for v in _sketch(task).variables if v.extent == 12]
     assert lines[-1].choices == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(("outputs", "columns"), [(24, 14), (32, 17)])
+def test_convolutions_that_fill_no_matrices_are_not_rounded(outputs: int, columns: int) -> None:
+    """Vectors lie within the channels, and a matrix's rows divide a line's pixels."""
+    model = nn.Sequential(nn.Conv2d(32, 32, 1), nn.ReLU(), nn.Conv2d(32, outputs, 7, 1, 3)).eval()
+    x = torch.randn(1, 32, 14, columns)
+    for target, dtype in ((TILES, "float32"), (PAIRS, "bfloat16")):
+        weights = [t.module["main"].params[1] for t in import_model(model, (x,), target).tasks if "conv" in t.name]
+        assert [str(w.dtype) for w in weights if [int(n) for n in w.shape][2:] == [7, 7]] == [dtype]
