@@ -9,13 +9,15 @@ import pytest
 from expressions import number
 
 from felixlike import _tvm, codegen
-from felixlike.codegen.annotations import Narrow, Prefetch
+from felixlike.codegen.annotations import Matrix, Narrow, Prefetch
 from felixlike.codegen.passes import prefetch
 
 _LANES, _LINE = 16, 16  # elements
 
 
-def _product(rows: int, steps: int, blocks: int, *, marked: bool = True, narrow: bool = False) -> Any:
+def _product(
+    rows: int, steps: int, blocks: int, *, marked: bool = True, narrow: bool = False, matrix: bool = False
+) -> Any:
     """Return y[m, b, l] = Σ_k x[m, k] · w[b, k, l], with w packed in blocks of vectors that are used for all rows."""
     x, w = _tvm.te.placeholder((rows, steps), name="x"), _tvm.te.placeholder((blocks, steps, _LANES), name="w")
     k = _tvm.te.reduce_axis((0, steps), name="k")
@@ -33,6 +35,8 @@ def _product(rows: int, steps: int, blocks: int, *, marked: bool = True, narrow:
         Prefetch().put(schedule, step)
     if narrow:
         Narrow(3).put(schedule, step)
+    if matrix:
+        Matrix().put(schedule, lane)
     schedule.decompose_reduction(block, step)
     return schedule.mod
 
@@ -69,6 +73,17 @@ def test_narrow_weights_that_are_read_once_are_fetched_at_a_distance() -> None:
     assert not loop.annotations
     plain = prefetch(_product(1, 1024, 32))["main"]
     assert not _tvm.found(plain.body, _tvm.tirx.Evaluate)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_matrices_that_are_read_once_or_twice_are_fetched_at_a_distance(rows: int) -> None:
+    """In each pass, all lines of a step; with more passes, lines of the next block."""
+    loops = _tvm.found(prefetch(_product(rows, 1024, 32, matrix=True))["main"].body, _tvm.tirx.For)
+    (loop,) = [f for f in loops if str(f.loop_var.name) == "k" and _tvm.found(f.body, _tvm.tirx.Evaluate)]
+    (call,) = [statement.value for statement in _tvm.found(loop.body, _tvm.tirx.Evaluate)]
+    index, read = call.args[0].args[0].indices[-1], (3 * 1024 + 7) * _LANES
+    last = number(index, {"b": 3, "m": rows - 1, "k": 7})
+    assert (last == read + 2**14 // 4) == (rows < 3)
 
 
 def test_values_are_correct() -> None:
