@@ -76,7 +76,7 @@ def model_and_shapes(kind: str, folder: Path) -> tuple[Any, Any]:
     return builder.get(), None
 
 
-def passes_with_an_error(module: Any, target: Any) -> Any:
+def passes_with_an_error(module: Any, target: Any, **options: Any) -> Any:
     """Run the passes on a module and replace additions by subtractions."""
     tirx = _tvm.tirx
 
@@ -86,7 +86,7 @@ def passes_with_an_error(module: Any, target: Any) -> Any:
     def changed(func: Any) -> Any:
         return func.with_body(_tvm.structural_map(func.body, (tirx.Add, subtract)))
 
-    fused, layers = FUSE(module, target)
+    fused, layers = FUSE(module, target, **options)
     return _tvm.map_functions(fused, changed), layers
 
 

@@ -86,9 +86,10 @@ def _parts_apart(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
 def _views_apart(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Insert an opaque reshape before the reshape of a large tensor that only contractions read."""
     kernel = kernel_of(rewriter.module, expression)
-    if kernel is None or not _tvm.relax.analysis.has_reshape_pattern(kernel):
+    operands = [] if kernel is None else expression.args[1].fields
+    if len(operands) != 1 or not _tvm.relax.analysis.has_reshape_pattern(kernel):
         return None
-    (operand,) = expression.args[1].fields
+    (operand,) = operands
     if (elements(operand.ty) or 0) < _LARGE:
         return None
     readers = [kernel_of(rewriter.module, reader) for reader in known.readers(known.variable(expression))]
