@@ -51,6 +51,14 @@ def decided_anew(sketch: Any, module: Any) -> list[Any]:
     return modules
 
 
+def equal_nests(sketch: Sketch, points: Any) -> None:
+    """Check that the symbolic program is TVM's loop nest at points."""
+    names = [variable.name for variable in sketch.variables]
+    for point in points.tolist():
+        nest = oracles.tvm_nest(sketch.schedule(point))
+        assert concrete_nest(sketch.program, dict(zip(names, point, strict=True))) == nest, point
+
+
 def equal_counts(sketch: Sketch, points: Any) -> int:
     """Check that formulas equal the counts in every buffer store and column, and 0 for inlined stores.
 

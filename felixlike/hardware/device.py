@@ -52,6 +52,11 @@ class Device:
     has_tiles: bool = False
 
     @property
+    def multiplies_halves(self) -> bool:
+        """Return whether schedules for a CPU may multiply tensors that are bfloat16 without converting them."""
+        return self.has_pairs or self.has_tiles
+
+    @property
     def unit(self) -> VectorUnit:
         """Return the vector unit of a CPU's core."""
         return VectorUnit(self.vector_bits, self.register_bytes * 8 // self.vector_bits)

@@ -176,11 +176,11 @@ def check_threads(count: Any) -> int | None:
 
 
 def _keeps_tensors(target: Any, tolerance: float | None) -> bool:
-    """Return whether tensors between kernels stay float32: products are not rounded, or the tolerance is tight.
+    """Return whether tensors between kernels stay float32: no rewrite rounds them, or the tolerance is tight.
 
     With a tolerance below the error of one product, only tasks that go back to float32 alone may reach it.
     """
     precision = hardware.precision_of(target)
-    if not (precision.is_reduced and kind_of(target).on_host):
+    if not (kind_of(target).on_host and precision.is_reduced and hardware.precision_of_halves(target).is_reduced):
         return True
     return tolerance is not None and tolerance < precision.unit

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from schedules import equal_counts
-from support import kernels, oracles
+from schedules import equal_counts, equal_nests
+from support import kernels
 from support import operators as op
 
 from felixlike import _tvm
@@ -19,7 +19,7 @@ from felixlike.features.table import NAMES
 from felixlike.frontend import make_task
 from felixlike.hardware import Form, described_target, imitated_target, instruction_sets, with_precision
 from felixlike.spaces.cpu import narrow_weights
-from felixlike.symbolic import Sketch, concrete_nest, sketches
+from felixlike.symbolic import Sketch, sketches
 
 ZEN5 = described_target("zen5", cores=2)
 RUNS = imitated_target("zen5", cores=2)
@@ -73,10 +73,7 @@ def test_programs_and_formulas_are_exact(name: str) -> None:
     sketch = _small(name)
     points = sketch.sample(4, seed=3)
     assert equal_counts(sketch, points) > 0
-    names = [variable.name for variable in sketch.variables]
-    for point in points.tolist():
-        nest = oracles.tvm_nest(sketch.schedule(point))
-        assert concrete_nest(sketch.program, dict(zip(names, point, strict=True))) == nest, point
+    equal_nests(sketch, points)
     assert sum(buffer.item_bytes == 2 for buffer in sketch.program.buffers) == 2
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from schedules import equal_counts
-from support import kernels, oracles
+from schedules import equal_counts, equal_nests
+from support import kernels
 from support import operators as op
 
 import felixlike as fx
@@ -36,7 +36,7 @@ from felixlike.hardware import (
 )
 from felixlike.measure.packing import cut
 from felixlike.spaces.cpu import narrow_weights
-from felixlike.symbolic import Sketch, concrete_nest, sketches
+from felixlike.symbolic import Sketch, sketches
 
 RUNS = imitated_target("emerald-rapids", cores=2)
 """Schedules for a processor with the instruction, and code that runs on any."""
@@ -84,10 +84,7 @@ def test_programs_and_formulas_are_exact(name: str, monkeypatch: pytest.MonkeyPa
     points = sketch.sample(3, seed=3)
     if name != "inputs in blocks of the reduction":  # too many steps to count one by one
         assert equal_counts(sketch, points) > 0
-    names = [variable.name for variable in sketch.variables]
-    for point in points.tolist():
-        nest = oracles.tvm_nest(sketch.schedule(point))
-        assert concrete_nest(sketch.program, dict(zip(names, point, strict=True))) == nest, point
+    equal_nests(sketch, points)
 
 
 @pytest.mark.parametrize("name", ALL)

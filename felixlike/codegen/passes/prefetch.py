@@ -136,19 +136,22 @@ def _fetches(loop: Loop, outer_loops: list[Any], load: TirExpr) -> list[Any]:
     stride = _tvm.simplify(_tvm.substituted(place, start | {loop.loop_var: 1}) - first)
     dense = isinstance(stride, _tvm.tirx.IntImm) and int(stride) == step_elements
     passes, block = _passes(outer_loops, first, steps * step_elements)
-    distance, in_matrices = block, _in_matrices(loop)
-    once = not passes and Narrow.on(loop)
-    if in_matrices and math.prod(int(f.extent) for f in passes) <= _FEW_PASSES:
-        once, passes, distance = True, [], _DISTANCE_OF_MATRICES // size
-    elif once:
-        distance = _DISTANCE // size
-    if not dense or not (passes or once) or math.prod(shape) * size < _LEAST_BYTES:
+    fixed = _fixed_distance(loop, passes) // size
+    if not dense or not (passes or fixed) or math.prod(shape) * size < _LEAST_BYTES:
         return []
+    distance, passes = (fixed, []) if fixed else (block, passes)
     pass_number, line = number_of(passes), _LINE // size
     share = -(-step_elements // math.prod(int(f.extent) for f in passes))
     start = first + (distance + pass_number * (steps * share) + loop.loop_var * share)
     zeros = [0] * (len(buffer.shape) - 1)
     return [prefetched(buffer[(*zeros, start + n * line)]) for n in range(-(-share // line))]
+
+
+def _fixed_distance(loop: Loop, passes: list[Any]) -> int:
+    """Return the bytes from what is read to what is prefetched if that does not depend on the next block, else 0."""
+    if _in_matrices(loop):
+        return _DISTANCE_OF_MATRICES if math.prod(int(f.extent) for f in passes) <= _FEW_PASSES else 0
+    return _DISTANCE if Narrow.on(loop) and not passes else 0
 
 
 def _passes(outer_loops: list[Any], first: Any, block: int) -> tuple[list[Any], int]:

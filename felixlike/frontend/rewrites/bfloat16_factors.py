@@ -54,7 +54,7 @@ def with_bfloat16_factors(module: Any, device: Device) -> Any:
     Returns:
         The rewritten module.
     """
-    return rewritten(module, _product) if device.has_pairs or device.has_tiles else module
+    return rewritten(module, _product) if device.multiplies_halves else module
 
 
 def _wide_constant(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:

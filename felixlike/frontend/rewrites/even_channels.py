@@ -13,6 +13,7 @@ rows have 16 pairs, few channels become columns: all taps of a line are then nei
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,22 +27,18 @@ from felixlike.frontend.rewrites.rewriting import (
     Rewriter,
     constant,
     is_constant,
-    operator,
     rewritten,
     shape,
     with_attributes,
 )
-from felixlike.frontend.rewrites.winograd import LAYOUTS
-from felixlike.hardware import FLOAT32, PAIRS_PRECISION, Precision, estimate
+from felixlike.frontend.rewrites.winograd import is_channels_last
+from felixlike.hardware import FLOAT32, PAIRS_PRECISION, Precision, estimate, matrices
 
 _GAIN = 0.85
 """Upper limit of the estimated time with a channel of zeros, as a fraction of the time in float32.
 
 Chosen by hand, since the estimate ignores writing the padded tensor.
 """
-
-_ROWS = 16
-"""Rows of a matrix, and pairs in a row."""
 
 _FEW = 16
 """Channels up to which those of all columns of a window become one axis: they fill half of a matrix's row at most."""
@@ -59,7 +56,8 @@ def with_even_channels(module: Any, precision: Precision = FLOAT32, halves: Prec
         The rewritten module.
     """
     even = rewritten(module, partial(_even, precision=precision, halves=halves))
-    return rewritten(even, partial(_long, precision=precision, halves=halves))
+    multiplies_matrices = max(precision.times, halves.times) > PAIRS_PRECISION.times
+    return rewritten(even, partial(_long, precision=precision, halves=halves)) if multiplies_matrices else even
 
 
 def _even(expression: Any, known: Bindings, rewriter: Rewriter, *, precision: Precision, halves: Precision) -> Any:
@@ -80,7 +78,7 @@ def _long(expression: Any, known: Bindings, rewriter: Rewriter, *, precision: Pr
     if not _may_have_pairs(expression) or saved_by_pairs(expression, known, precision, halves) == 0:
         return None
     exact = halves.is_reduced and has_half_factors(expression, known)
-    attrs, (*outer, size, channels) = expression.attrs, shape(expression.args[0])
+    attrs, channels = expression.attrs, shape(expression.args[0])[-1]
     taps = shape(expression.args[1])[-1]
     few = channels % 2 == 0 and channels <= _FEW and taps > 1
     if not few or int(attrs.groups) > 1 or int(attrs.dilation[-1]) > 1:
@@ -89,13 +87,7 @@ def _long(expression: Any, known: Bindings, rewriter: Rewriter, *, precision: Pr
         return None
     weights = np.moveaxis(expression.args[1].value.numpy(), 1, -1)  # O, I, …, taps → O, …, taps, I
     weights = weights.reshape(*weights.shape[:-2], taps * channels)[:, None]
-    data = rewriter.builder.emit(_tvm.relax.op.reshape(rewriter.new(expression.args[0]), (*outer, size * channels, 1)))
-    last, padding = len(attrs.padding) // 2 - 1, [int(n) for n in attrs.padding]
-    padding = [n * channels if i in (last, len(padding) - 1) else n for i, n in enumerate(padding)]
-    strides = [*(int(n) for n in attrs.strides[:-1]), int(attrs.strides[-1]) * channels]
-    return with_attributes(
-        expression, [data, constant(np.ascontiguousarray(weights))], strides=strides, padding=padding
-    )
+    return _with_columns(expression, rewriter, weights, lambda columns: columns * channels)
 
 
 def saved_by_pairs(call: Any, known: Bindings, precision: Precision, halves: Precision) -> float:
@@ -128,8 +120,8 @@ def _fills_matrices(call: Any) -> bool:
     columns, outputs = shape(call)[-2:]
     channels, taps = shape(call.args[1])[1], shape(call.args[1])[-1]
     pairs = -(-channels // 2) * (taps if 1 < channels <= _FEW else 1) if channels > 1 else taps // 2
-    rows, words = (max(d for d in range(1, _ROWS + 1) if size % d == 0) for size in (columns, max(pairs, 1)))
-    return outputs // int(call.attrs.groups) % LANES[-1] == 0 and words > 1 and rows * words >= 2 * _ROWS
+    rows, words = matrices.fitting(columns), matrices.fitting(max(pairs, 1))
+    return outputs // int(call.attrs.groups) % LANES[-1] == 0 and matrices.pay(rows, words)
 
 
 def _narrowness(call: Any) -> float:
@@ -144,12 +136,9 @@ def _narrowness(call: Any) -> float:
 
 def _may_have_pairs(call: Any) -> bool:
     """Return whether an expression is a channels-last float32 convolution with constant weights and paired channels."""
-    name = operator(call)
-    if name not in LAYOUTS or not is_constant(call.args[1]) or str(call.ty.dtype) != WIDE:
+    if not is_channels_last(call) or not is_constant(call.args[1]) or str(call.ty.dtype) != WIDE:
         return False
-    attrs = call.attrs
-    layouts = (attrs.data_layout, attrs.kernel_layout)
-    return layouts == LAYOUTS[name] and attrs.out_layout == attrs.data_layout and has_paired_channels(call)
+    return has_paired_channels(call)
 
 
 def _products(call: Any) -> float:
@@ -169,19 +158,30 @@ def _has_whole_groups(call: Any) -> bool:
 
 def _with_columns_as_channels(call: Any, rewriter: Rewriter) -> Any:
     """Return the convolution whose channels are those of as many columns as its last stride."""
-    attrs, (*outer, size, channels) = call.attrs, shape(call.args[0])
-    stride, padding = int(attrs.strides[-1]), [int(n) for n in attrs.padding]
-    weights = call.args[1].value.numpy()
-    outputs, _, *around, taps = weights.shape
+    stride, weights = int(call.attrs.strides[-1]), call.args[1].value.numpy()
+    outputs, channels, *around, taps = weights.shape
     # O, I, …, groups, columns → O, columns, I, …, groups
     moved = np.moveaxis(weights.reshape(*weights.shape[:-1], taps // stride, stride), -1, 1)
     moved = moved.reshape(outputs, stride * channels, *around, taps // stride)
-    shape_of_groups = (*outer, size // stride, stride * channels)
-    data = rewriter.builder.emit(_tvm.relax.op.reshape(rewriter.new(call.args[0]), shape_of_groups))
+    return _with_columns(call, rewriter, moved, lambda columns: columns // stride)
+
+
+def _with_columns(call: Any, rewriter: Rewriter, weights: Any, scaled: Callable[[int], int]) -> Any:
+    """Return a convolution whose columns and channels are a reshape of the original ones.
+
+    Args:
+        call: The channels-last convolution.
+        rewriter: The rewriter.
+        weights: The new weights, whose input channels are those of the new columns.
+        scaled: Returns the number of new columns for a number of the original ones.
+    """
+    attrs, (*outer, size, _) = call.attrs, shape(call.args[0])
+    padding, channels = [int(n) for n in attrs.padding], weights.shape[1]
+    data = rewriter.builder.emit(_tvm.relax.op.reshape(rewriter.new(call.args[0]), (*outer, scaled(size), channels)))
     last = len(padding) // 2 - 1
-    padding = [n // stride if i in (last, len(padding) - 1) else n for i, n in enumerate(padding)]
-    strides = [*(int(n) for n in attrs.strides[:-1]), 1]
-    return with_attributes(call, [data, constant(np.ascontiguousarray(moved))], strides=strides, padding=padding)
+    padding = [scaled(n) if i in (last, len(padding) - 1) else n for i, n in enumerate(padding)]
+    strides = [*(int(n) for n in attrs.strides[:-1]), scaled(int(attrs.strides[-1]))]
+    return with_attributes(call, [data, constant(np.ascontiguousarray(weights))], strides=strides, padding=padding)
 
 
 def _with_zeros(call: Any, rewriter: Rewriter) -> Any:

@@ -19,13 +19,10 @@ import numpy as np
 
 from felixlike import _tvm
 from felixlike.frontend.rewrites.half_values import HALF
-from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constant, rewritten, shape
 from felixlike.frontend.rewrites.sink_reshapes import with_late_reshapes
-from felixlike.frontend.rewrites.winograd import LAYOUTS
-from felixlike.hardware import Device, estimate
-
-_ROWS = 16
-"""Rows of a matrix."""
+from felixlike.frontend.rewrites.winograd import is_channels_last
+from felixlike.hardware import Device, estimate, matrices
 
 _GAIN = 1.25
 """Ratio of matrices from which a convolution becomes a product. Chosen by hand."""
@@ -59,7 +56,7 @@ def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     (batch, *lines, columns, outputs), (*_, inputs) = shape(expression), shape(data)
     taps = shape(weights)[2:]
     rows, pixels = math.prod((batch, *lines)), math.prod((batch, *lines, columns))
-    now, then = rows * _matrices(columns), -(-pixels // _ROWS)
+    now, then = rows * (columns // matrices.fitting(columns)), -(-pixels // matrices.ROWS)
     if now < _GAIN * then:
         return None
     in_place = math.prod(taps) == 1 and shape(data)[:-1] == shape(expression)[:-1]
@@ -80,19 +77,10 @@ def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
 
 
 def _is_plain(call: Any) -> bool:
-    """Return whether an expression is a channels-last convolution of a bfloat16 tensor with one group."""
-    name = operator(call)
-    if name not in LAYOUTS or not is_constant(call.args[1]) or int(call.attrs.groups) > 1:
+    """Return whether an expression is a channels-last convolution of several bfloat16 channels with one group."""
+    if not is_channels_last(call) or not is_constant(call.args[1]) or int(call.attrs.groups) > 1:
         return False
-    attrs, sizes = call.attrs, (*shape(call), *shape(call.args[0]))
-    layouts = (attrs.data_layout, attrs.kernel_layout) == LAYOUTS[name] and attrs.out_layout == attrs.data_layout
-    halves = all(str(argument.ty.dtype) == HALF for argument in call.args)
-    return layouts and halves and all(isinstance(size, int) for size in sizes) and shape(call.args[0])[-1] > 1
-
-
-def _matrices(columns: int) -> int:
-    """Return the matrices along a line: their rows divide it (`spaces/cpu/matrix_tiles.py`)."""
-    return columns // max(rows for rows in range(1, _ROWS + 1) if columns % rows == 0)
+    return all(str(argument.ty.dtype) == HALF for argument in call.args) and shape(call.args[0])[-1] > 1
 
 
 def _windows(convolution: Any, taps: tuple[int, ...], x: Any) -> Any:

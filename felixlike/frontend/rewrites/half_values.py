@@ -25,7 +25,12 @@ def is_half(expression: Any, known: Bindings) -> bool:
     value = known.value(expression)
     while operator(value) in VIEWS or _adds_zeros(value):
         value = known.value(value.args[0])
-    return operator(value) == "astype" and str(value.args[0].ty.dtype) == HALF
+    return is_widening(value)
+
+
+def is_widening(expression: Any) -> bool:
+    """Return whether an expression converts bfloat16 to another type."""
+    return operator(expression) == "astype" and str(expression.args[0].ty.dtype) == HALF
 
 
 def _adds_zeros(expression: Any) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
+from enum import Enum
 from typing import Any
 
 from felixlike import _tvm
@@ -22,8 +22,8 @@ from felixlike.codegen.pair_functions import LANES
 from felixlike.frontend.constants import LEAST_INFINITE, largest_finite
 from felixlike.frontend.rewrites.bfloat16_factors import has_pairs
 from felixlike.frontend.rewrites.even_channels import saved_by_pairs
-from felixlike.frontend.rewrites.half_values import HALF, VIEWS, WIDE, is_half
-from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, constant, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.half_values import HALF, VIEWS, WIDE, is_half, is_widening
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constant, operator, rewritten, shape
 from felixlike.frontend.rewrites.sink_reshapes import BINARY, UNARY, with_late_reshapes
 from felixlike.frontend.rewrites.winograd import LAYOUTS
 from felixlike.hardware import FLOAT32, Precision
@@ -35,12 +35,14 @@ alone are rounded then. Chosen by hand."""
 _POOLS = {f"nn.max_pool{rank}d" for rank in (1, 2, 3)}
 """Operators whose results are rounded if their operands are."""
 
-_MOVES = {"concat"}
-"""Operators that only move elements of several tensors."""
 
-_MATRIX, _IMAGE, _SUM, _OTHER = range(4)
-"""What reads a tensor: a product of matrices or a convolution that rounds it, an operator between two tensors, or
-another one."""
+class _Use(Enum):
+    """How an operator reads a tensor."""
+
+    PRODUCT = "a product of matrices that rounds it"
+    CONVOLUTION = "a convolution that rounds it, or what passes it on"
+    SUM = "an operator between two tensors, or maxima of windows"
+    OTHER = "all others"
 
 
 def with_narrow_tensors(module: Any, precision: Precision = FLOAT32, halves: Precision = FLOAT32) -> Any:
@@ -56,7 +58,7 @@ def with_narrow_tensors(module: Any, precision: Precision = FLOAT32, halves: Pre
     """
     if not (precision.is_reduced and halves.is_reduced):
         return module
-    narrow = rewritten(module, partial(_narrow, precision=precision))
+    narrow = rewritten(module, _Narrowing(precision))
     return module if _tvm.structural_equal(narrow, module) else with_late_reshapes(narrow)
 
 
@@ -75,23 +77,85 @@ def with_own_conversions(module: Any) -> Any:
     return rewritten(module, _with_own)
 
 
-def _narrow(expression: Any, known: Bindings, rewriter: Rewriter, *, precision: Precision) -> Any:
-    """Round an operator's result, or its constant factor, or both. Return None for no change."""
-    product = _rounds(expression, known, precision) and _is_narrow(expression.args[0], known, precision)
-    narrow = operator(expression) not in VIEWS and _is_narrow(known.variable(expression), known, precision)
-    if not product and not narrow:
-        return None
-    if operator(expression) == "concat" and isinstance(known.value(expression.args[0]), _tvm.relax.Tuple):
-        return _joined(expression, known, rewriter)
-    arguments = [rewriter.new(argument) for argument in expression.args]
-    if product:
-        weights = _tvm.relax.const(expression.args[1].value.numpy(), HALF)
-        arguments[1] = constant(weights.value.numpy().astype(WIDE))
-    call = _tvm.relax.Call(expression.op, arguments, expression.attrs, expression.ty_args)
-    if not narrow:
-        return call
-    half = rewriter.builder.emit(_tvm.relax.op.astype(rewriter.builder.emit(call), HALF))
-    return _tvm.relax.op.astype(half, WIDE)
+class _Narrowing:
+    """A rule that rounds the results of operators, and constant factors. It decides once for each of them."""
+
+    def __init__(self, precision: Precision) -> None:
+        self._precision = precision
+        self._rounded: dict[int | None, bool] = {}
+        self._narrow: dict[int | None, bool] = {}
+
+    def __call__(self, expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+        """Round an operator's result, or its constant factor, or both. Return None for no change."""
+        product = self._rounds(expression, known) and self._is_narrow(expression.args[0], known)
+        narrow = operator(expression) not in VIEWS and self._is_narrow(known.variable(expression), known)
+        if not product and not narrow:
+            return None
+        if operator(expression) == "concat" and isinstance(known.value(expression.args[0]), _tvm.relax.Tuple):
+            return _joined(expression, known, rewriter)
+        arguments = [rewriter.new(argument) for argument in expression.args]
+        if product:
+            weights = _tvm.relax.const(expression.args[1].value.numpy(), HALF)
+            arguments[1] = rewriter.builder.emit(_tvm.relax.op.astype(weights, WIDE))
+        call = _tvm.relax.Call(expression.op, arguments, expression.attrs, expression.ty_args)
+        if not narrow:
+            return call
+        half = rewriter.builder.emit(_tvm.relax.op.astype(rewriter.builder.emit(call), HALF))
+        return _tvm.relax.op.astype(half, WIDE)
+
+    def _is_narrow(self, factor: Any, known: Bindings) -> bool:
+        """Return whether the operator that computes a tensor, before any views, is to round it."""
+        value = known.value(factor)
+        while operator(value) in VIEWS:
+            factor = value.args[0]
+            value = known.value(factor)
+        key = _tvm.identity(factor)
+        if key not in self._narrow:
+            self._narrow[key] = self._gains(factor, value, known)
+        return self._narrow[key]
+
+    def _gains(self, tensor: Any, value: Any, known: Bindings) -> bool:
+        """Return whether a tensor that is the value of an operator is rounded by what reads it, without much harm."""
+        if tensor is None or operator(value) in ("", "call_tir"):
+            return False  # no rounding is fused behind a kernel that other rewrites have made
+        if str(getattr(tensor.ty, "dtype", "")) != WIDE or is_half(tensor, known):
+            return False
+        uses = set(self._uses(tensor, known))
+        return bool(uses) and (uses <= {_Use.PRODUCT, _Use.CONVOLUTION} or uses == {_Use.CONVOLUTION, _Use.SUM})
+
+    def _uses(self, variable: Any, known: Bindings) -> Iterator[_Use]:
+        """Yield what reads a tensor, directly or through views, concatenations and maxima, which may be rounded."""
+        for reader in known.readers(variable):
+            result, name = known.variable(reader), operator(reader)
+            if result is None:  # an output
+                yield _Use.OTHER
+            elif name in VIEWS or isinstance(reader, _tvm.relax.Tuple):
+                yield from self._uses(result, known)
+            elif name in {"concat"} | _POOLS and self._is_narrow(result, known):
+                yield _Use.CONVOLUTION
+            elif name in BINARY | _POOLS:
+                yield _Use.SUM
+            elif self._rounds(reader, known) and reader.args[0].same_as(variable):
+                yield _Use.PRODUCT if name == "matmul" else _Use.CONVOLUTION
+            else:
+                yield _Use.OTHER
+
+    def _rounds(self, call: Any, known: Bindings) -> bool:
+        """Return whether an expression is a product with constant weights that is faster with rounded factors."""
+        name = operator(call)
+        if name not in ("matmul", *LAYOUTS) or str(call.ty.dtype) != WIDE or not is_constant(call.args[1]):
+            return False
+        key = _tvm.identity(call)
+        if key not in self._rounded:
+            saves = _is_large(call) if name == "matmul" else saved_by_pairs(call, known, self._precision, FLOAT32) > 0
+            self._rounded[key] = saves and has_pairs(call) and largest_finite(call.args[1]) < LEAST_INFINITE
+        return self._rounded[key]
+
+
+def _is_large(product: Any) -> bool:
+    """Return whether a product of matrices has enough rows, and columns that fill a vector."""
+    *outer, columns = shape(product)
+    return len(shape(product.args[1])) == 2 and math.prod(outer) >= _LEAST_ROWS and columns >= LANES[-1]
 
 
 def _joined(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
@@ -107,57 +171,6 @@ def _joined(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
         for part, copy in zip(parts, copies, strict=True)
     ]
     return op.astype(builder.emit(op.concat(halves, expression.attrs.axis)), WIDE)
-
-
-def _is_narrow(factor: Any, known: Bindings, precision: Precision) -> bool:
-    """Return whether the operator that computes a tensor, before any views, is to round it."""
-    value = known.value(factor)
-    while operator(value) in VIEWS:
-        factor = value.args[0]
-        value = known.value(factor)
-    if factor is None or operator(value) in ("", "call_tir") or not _is_wide(factor) or is_half(factor, known):
-        return False  # no rounding is fused behind a kernel that other rewrites have made
-    uses = set(_uses(factor, known, precision))
-    return bool(uses) and (uses <= {_MATRIX, _IMAGE} or uses == {_IMAGE, _SUM})
-
-
-def _is_wide(tensor: Any) -> bool:
-    """Return whether an expression is a float32 tensor of known sizes."""
-    if str(getattr(tensor.ty, "dtype", "")) != WIDE or getattr(tensor.ty, "shape", None) is None:
-        return False
-    return all(isinstance(size, int) for size in shape(tensor))
-
-
-def _uses(variable: Any, known: Bindings, precision: Precision) -> Iterator[int]:
-    """Yield what reads a tensor, directly or through views, concatenations and maxima, which may also be rounded."""
-    for reader in known.readers(variable):
-        result = known.variable(reader)
-        if result is None:  # an output
-            yield _OTHER
-        elif operator(reader) in VIEWS or isinstance(reader, _tvm.relax.Tuple):
-            yield from _uses(result, known, precision)
-        elif operator(reader) in _MOVES | _POOLS:
-            narrow = _is_narrow(result, known, precision)
-            yield _IMAGE if narrow else _SUM if operator(reader) in _POOLS else _OTHER
-        elif operator(reader) in BINARY:
-            yield _SUM
-        else:
-            factor = _rounds(reader, known, precision) and reader.args[0].same_as(variable)
-            yield (_MATRIX if operator(reader) == "matmul" else _IMAGE) if factor else _OTHER
-
-
-def _rounds(call: Any, known: Bindings, precision: Precision) -> bool:
-    """Return whether an expression is a float32 product with constant weights that is faster with rounded factors."""
-    name = operator(call)
-    if name not in ("matmul", *LAYOUTS) or str(call.ty.dtype) != WIDE or not is_constant(call.args[1]):
-        return False
-    if not has_pairs(call) or largest_finite(call.args[1]) >= LEAST_INFINITE:
-        return False
-    if name != "matmul":
-        return saved_by_pairs(call, known, precision, FLOAT32) > 0
-    *outer, columns = shape(call)
-    static = len(shape(call.args[1])) == 2 and all(isinstance(size, int) for size in outer)
-    return static and math.prod(outer) >= _LEAST_ROWS and columns >= LANES[-1]
 
 
 def _with_own(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
@@ -210,4 +223,4 @@ def _is_shared_copy(argument: Any, known: Bindings) -> bool:
 
 def _is_copy(value: Any) -> bool:
     """Return whether an expression is the float32 copy of a bfloat16 tensor."""
-    return operator(value) == "astype" and str(value.ty.dtype) == WIDE and str(value.args[0].ty.dtype) == HALF
+    return is_widening(value) and str(value.ty.dtype) == WIDE

@@ -14,6 +14,7 @@ import math
 from typing import Any
 
 from felixlike import _tvm
+from felixlike.frontend.rewrites.half_values import is_widening
 from felixlike.frontend.rewrites.rewriting import (
     Bindings,
     Rewriter,
@@ -78,11 +79,6 @@ def _late(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     arguments = [operand(argument) for argument in expression.args]
     call = _tvm.relax.Call(expression.op, arguments, expression.attrs)
     return op.reshape(rewriter.builder.emit(call), shape(expression))
-
-
-def is_widening(expression: Any) -> bool:
-    """Return whether an expression converts bfloat16 to another type."""
-    return operator(expression) == "astype" and str(expression.args[0].ty.dtype) == "bfloat16"
 
 
 def _gated(product: Any, known: Bindings) -> Any:

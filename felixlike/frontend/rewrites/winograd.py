@@ -243,17 +243,25 @@ def _transformed(
     return computed("output", OUT_FUSIBLE, transformed_output, product)
 
 
+def is_channels_last(call: Any) -> bool:
+    """Return whether an expression is a plain convolution whose input and output have channels last."""
+    if operator(call) not in LAYOUTS:
+        return False
+    attrs = call.attrs
+    layouts = (attrs.data_layout, attrs.kernel_layout)
+    return layouts == LAYOUTS[operator(call)] and attrs.out_layout == attrs.data_layout
+
+
 def plan_of(call: Any, times: int = 1) -> Plan | None:
     """Return the best plan for a call, or None if it is not a suitable convolution or no plan is faster.
 
     times: Ratio of products per second to float32 if the convolution may be rounded. Of two that take the same time,
         the plan is better, since its products are exact.
     """
-    if operator(call) not in LAYOUTS or not is_constant(call.args[1]) or str(call.ty.dtype) != _DTYPE:
+    if not is_channels_last(call) or not is_constant(call.args[1]) or str(call.ty.dtype) != _DTYPE:
         return None
     attrs = call.attrs
-    layouts = (attrs.data_layout, attrs.kernel_layout)
-    if layouts != LAYOUTS[operator(call)] or attrs.out_layout != attrs.data_layout or int(attrs.groups) != 1:
+    if int(attrs.groups) != 1:
         return None
     (batch, *sizes, inputs), (outputs, _, *taps), (_, *reached, _) = (
         shape(call.args[0]),

@@ -13,21 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from felixlike.codegen.matrix_functions import COLUMNS
-from felixlike.hardware import Device
+from felixlike.hardware import Device, matrices
 from felixlike.spaces.contraction import Contraction
 from felixlike.spaces.cpu import bfloat16_pairs
 from felixlike.spaces.padding import is_plain
 from felixlike.spaces.roles import Roles
 
-ROWS = 16
-"""Rows of a tile register, each of 64 bytes. The instruction's time does not depend on how many of them are used: with
-loads, 1 to 16 rows of 16 pairs were measured to take 17 ns for a tile of 2 × 2 on a core of Granite Rapids."""
-
 MOST = 4
 """Largest factor of a tile of sums in matrices: no tile of more leaves registers for its factors (`Bounds.fits`)."""
-
-_LEAST = 2.0
-"""Ratio of products per second to float32 from which matrices are used. Chosen by hand."""
 
 _PADS = 1.1
 """Ratio of matrices from which rows are padded. Chosen by hand: padded rows are copied and computed, too."""
@@ -54,7 +47,7 @@ class MatrixTile:
     @property
     def times(self) -> float:
         """Return the ratio of products per second to float32: 16 if matrices are full."""
-        return self.rows * self.words / ROWS
+        return matrices.times(self.rows, self.words)
 
 
 def matrix_tile(contraction: Contraction, roles: Roles, device: Device, *, padded: bool = False) -> MatrixTile | None:
@@ -76,8 +69,7 @@ def matrix_tile(contraction: Contraction, roles: Roles, device: Device, *, padde
     odd = bfloat16_pairs.PAIR if summed.extent % bfloat16_pairs.PAIR else 1
     padded_steps = bfloat16_pairs.PAIR * padded_pairs if padded_pairs > 1 else odd
     lines = height == rows.extent and padded_rows == 1 and roles.window is not None
-    tile = MatrixTile(height, words, padded_rows, padded_steps, lines)
-    return tile if words > 1 and tile.times >= _LEAST else None
+    return MatrixTile(height, words, padded_rows, padded_steps, lines) if matrices.pay(height, words) else None
 
 
 def _cut(extent: int, padded: bool) -> tuple[int, int]:
@@ -85,8 +77,8 @@ def _cut(extent: int, padded: bool) -> tuple[int, int]:
 
     The part divides the extent, or its multiple if it is `padded`.
     """
-    divisor = max(d for d in range(1, ROWS + 1) if extent % d == 0)
-    fewest = -(-extent // ROWS)
+    divisor = matrices.fitting(extent)
+    fewest = -(-extent // matrices.ROWS)
     if not padded or extent <= _PADS * fewest * divisor:
         return divisor, 1
     part = -(-extent // fewest)

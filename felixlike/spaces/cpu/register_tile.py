@@ -73,7 +73,7 @@ def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[
     Where products may be rounded, a second schedule multiplies pairs of bfloat16 numbers, or keeps weights in bfloat16,
     if that is estimated to be faster. Factors that are bfloat16 are multiplied in pairs where the device can.
     """
-    if (device.has_pairs or device.has_tiles) and bfloat16_pairs.are_given(schedule, block):
+    if device.multiplies_halves and bfloat16_pairs.are_given(schedule, block):
         exact = schedule.copy()
         if _tiled(exact, exact.get_sblock(str(schedule.get(block).name_hint)), device, pairs=True) is not None:
             return [exact]
@@ -227,7 +227,7 @@ def _tile(
 
     loops = schedule.get_loops(block)
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
-    lines = roles.window if matrix is not None and matrix.lines else None  # one row of matrices has all rows
+    in_lines = matrix is not None and matrix.lines  # one row of matrices has all rows
     extents = _extents(contraction, roles, matrix)
     step = bfloat16_pairs.PAIR * (1 if matrix is None else matrix.words) if pairs else 1
     length = 0 if roles.summed is None else roles.summed.extent // step
@@ -249,8 +249,10 @@ def _tile(
         )
         rows = sampled(schedule, matrices[0], 3 - shared_rows, extents.most_rows) if matrices else []
         within_matrix.append(row)
-    parts, longest_part = (2, 0 if roles.window is None else roles.window.extent) if lines is None else (3, MOST)
-    window = [] if roles.window is None else sampled(schedule, loops[roles.window.place], parts, longest_part)
+    window = []
+    if roles.window is not None:
+        parts, most = (3, MOST) if in_lines else (2, roles.window.extent)
+        window = sampled(schedule, loops[roles.window.place], parts, most)
     taken = (roles.vector, roles.rows, roles.window)
     batch = [loops[a.place] for a in contraction.spatial if a not in taken]
     taps = taps_of(contraction, roles)
@@ -264,7 +266,7 @@ def _tile(
         *summed, words = schedule.split(summed[0], [None, matrix.words])
         within_matrix.append(words)
     parallel = [*batch, *window[:1], *rows[:-2], v_parallel]
-    tile_rows = window[2:] if lines is not None else rows[-1:]
+    tile_rows = window[2:] if in_lines else rows[-1:]
     tile = [*tile_rows, v_tile, *within_matrix, lane]
     within = [*window[1:2], *rows[-2:-1]]
     blocks: list[Any] = []

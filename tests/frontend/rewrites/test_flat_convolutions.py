@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from schedules import equal_counts
-from support import oracles
+from schedules import equal_counts, equal_nests
 from torch import nn
 
 from felixlike.codegen.annotations import Matrix
 from felixlike.frontend import Task, import_model
 from felixlike.hardware import imitated_target, with_precision
 from felixlike.runtime import compile_model
-from felixlike.symbolic import Sketch, concrete_nest, sketches
+from felixlike.symbolic import Sketch, sketches
 
 TILES = with_precision(imitated_target("emerald-rapids", cores=2), "bfloat16")
 """A CPU that multiplies matrices. Code for it runs on any."""
@@ -85,10 +84,7 @@ def test_programs_and_formulas_are_exact(name: str) -> None:
     assert Matrix.key in sketch.trace_json()
     points = sketch.sample(2, seed=3)
     assert equal_counts(sketch, points) > 0
-    names = [variable.name for variable in sketch.variables]
-    for point in points.tolist():
-        nest = oracles.tvm_nest(sketch.schedule(point))
-        assert concrete_nest(sketch.program, dict(zip(names, point, strict=True))) == nest, point
+    equal_nests(sketch, points)
 
 
 @pytest.mark.parametrize("name", LAYERS)
