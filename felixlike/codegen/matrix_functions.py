@@ -135,6 +135,11 @@ def add(sums: int, first: int, second: int) -> Stmt:
     return _call(f"add_{sums}_{first}_{second}")
 
 
+def is_start(text: str) -> bool:
+    """Return whether a text is the name of a function that begins to use tile registers."""
+    return text.startswith(f"{_PREFIX}start_")
+
+
 def is_name(text: str) -> bool:
     """Return whether a text is the name of one of these functions."""
     return text.startswith(_PREFIX)

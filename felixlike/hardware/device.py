@@ -56,6 +56,13 @@ class Device:
         """Return whether schedules for a CPU may multiply tensors that are bfloat16 without converting them."""
         return self.has_pairs or self.has_tiles
 
+    def rounds_factors(self, *, given: bool) -> bool:
+        """Return whether products of float32 tensors may be computed in bfloat16.
+
+        given: whether the model rounds their factors itself.
+        """
+        return self.multiplies_pairs or self.multiplies_tiles or (given and self.multiplies_halves)
+
     @property
     def unit(self) -> VectorUnit:
         """Return the vector unit of a CPU's core."""

@@ -6,6 +6,8 @@ another. The instruction takes the same time for smaller ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 ROWS = 16
 """Rows of a tile register, each of 64 bytes. The instruction's time does not depend on how many of them are used: with
 loads, 1 to 16 rows of 16 pairs were measured to take 17 ns for a tile of 2 × 2 on a core of Granite Rapids."""
@@ -17,6 +19,11 @@ _LEAST = 2.0
 def fitting(extent: int) -> int:
     """Return the largest divisor of an extent that fits into a tile register, as rows or as pairs."""
     return max(d for d in range(1, ROWS + 1) if extent % d == 0)
+
+
+def filling(extent: int, cost: Callable[[int], float], step: int = 1) -> int:
+    """Return the least costly of an extent's next multiples of `step` and of larger multiples that fit."""
+    return min((-(-extent // by) * by for by in range(step, ROWS + 1, step)), key=cost)
 
 
 def times(rows: int, words: int) -> float:

@@ -1,4 +1,7 @@
-"""Attention in pairs of bfloat16 numbers: factors are rounded, right for odd sizes and masks, exact formulas."""
+"""Attention in pairs or matrices of bfloat16 numbers: factors are rounded, right for odd sizes and masks, exact.
+
+Schedules for Zen 5 multiply pairs, those for Emerald Rapids matrices.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,19 @@ from felixlike import _tvm, codegen
 from felixlike.codegen.annotations import Keys, Pairs
 from felixlike.codegen.passes import skip_hidden_keys
 from felixlike.frontend import Imported, import_model
-from felixlike.hardware import described_target, imitated_target, with_precision
+from felixlike.hardware import TILES, described_target, has_instruction, host_target, imitated_target, with_precision
 from felixlike.measure.local.reference_data import unverified
 from felixlike.runtime import compile_model
 from felixlike.spaces.cpu import query_tiles
 from felixlike.symbolic import Sketch, sketches
 from felixlike.symbolic.expr.evaluation import evaluate
 
-ZEN5 = with_precision(described_target("zen5", cores=2), "bfloat16")
-RUNS = with_precision(imitated_target("zen5", cores=2), "bfloat16")
+MACHINES = ("zen5", "emerald-rapids")
+ZEN5, EMERALD = (with_precision(described_target(name, cores=2), "bfloat16") for name in MACHINES)
+RUNS, RUNS_MATRICES = (with_precision(imitated_target(name, cores=2), "bfloat16") for name in MACHINES)
 """Schedules for a processor with the instruction, and code that runs on any."""
+
+on_both = pytest.mark.parametrize("target", [RUNS, RUNS_MATRICES], ids=MACHINES)
 
 CASES: dict[str, tuple[int, int, Callable[[Tensor], Tensor] | None]] = {
     "whole": (32, 32, None),
@@ -84,12 +90,13 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always")
+@on_both
 @pytest.mark.parametrize(
     ("name", "mcpu"), [*((name, None) for name in CASES), ("odd", "x86-64-v3"), ("rows without keys", "x86-64-v3")]
 )
-def test_factors_of_both_products_are_rounded_and_nothing_else_is(name: str, mcpu: str | None) -> None:
+def test_factors_of_both_products_are_rounded_and_nothing_else_is(name: str, mcpu: str | None, target: Any) -> None:
     """An exponential that is near the middle of two numbers may be rounded to the other one."""
-    target = RUNS if mcpu is None else _tvm.Target({**RUNS.export(), "mcpu": mcpu})
+    target = target if mcpu is None else _tvm.Target({**target.export(), "mcpu": mcpu})
     imported, own = _imported(name, target)
     expected, (task,) = _expected(name), imported.tasks
     assert sorted(sketch.precision for sketch in own) == ["bfloat16", "bfloat16", "float32", "float32"]
@@ -112,9 +119,10 @@ def test_heads_that_share_an_odd_number_of_keys_stay_float32() -> None:
 
 
 @pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("target", [ZEN5, EMERALD], ids=MACHINES)
 @pytest.mark.parametrize("name", ["whole", "odd", "causal"])
-def test_programs_and_formulas_are_exact(name: str) -> None:
-    for sketch in _imported(name, ZEN5)[1]:
+def test_programs_and_formulas_are_exact(name: str, target: Any) -> None:
+    for sketch in _imported(name, target)[1]:
         assert sketch.is_symbolic, sketch.reason
         assert equal_counts(sketch, sketch.sample(2, seed=5)) > 0
         halves = sum(buffer.item_bytes == 2 for buffer in sketch.program.buffers)
@@ -122,10 +130,11 @@ def test_programs_and_formulas_are_exact(name: str) -> None:
 
 
 @pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("target", [ZEN5, EMERALD], ids=MACHINES)
 @pytest.mark.parametrize("name", ["causal", "sliding window", "odd limits"])
-def test_hidden_keys_are_skipped(name: str) -> None:
-    """Loops over pairs have the pairs with a visible key, others the keys of these pairs."""
-    for sketch in _imported(name, ZEN5)[1]:
+def test_hidden_keys_are_skipped(name: str, target: Any) -> None:
+    """Loops over pairs have the pairs with a visible key, others the keys of these pairs. So it is with matrices."""
+    for sketch in _imported(name, target)[1]:
         point = max(sketch.sample(64, seed=1).tolist(), key=lambda point: point[0])
         module = sketch.schedule(point).mod
         loops = [loop for loop in _tvm.found(module["main"].body, _tvm.tirx.For) if Keys.on(loop)]
@@ -136,8 +145,9 @@ def test_hidden_keys_are_skipped(name: str) -> None:
 
 
 @pytest.mark.usefixtures("always")
+@on_both
 @pytest.mark.parametrize("keys", [40, 41])
-def test_keys_and_values_are_read_from_rows_of_all_heads(keys: int) -> None:
+def test_keys_and_values_are_read_from_rows_of_all_heads(keys: int, target: Any) -> None:
     """An element of a head is then at a place in a row that depends on the head."""
     torch.manual_seed(0)
     inputs = torch.randn(48, 2 * 16), torch.randn(keys, 2 * 16), torch.randn(keys, 2 * 16)
@@ -148,7 +158,7 @@ def test_keys_and_values_are_read_from_rows_of_all_heads(keys: int) -> None:
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return scaled_dot_product_attention(heads(q * 1.5), heads(k * 0.5), heads(v)).transpose(0, 1)
 
-    imported = import_model(Apply(attention), inputs, RUNS)
+    imported = import_model(Apply(attention), inputs, target)
     (task,) = imported.tasks
     own = sketches(task, space="own")
     assert sorted(sketch.precision for sketch in own) == ["bfloat16", "bfloat16", "float32", "float32"]
@@ -161,8 +171,11 @@ def test_keys_and_values_are_read_from_rows_of_all_heads(keys: int) -> None:
 
 
 @pytest.mark.usefixtures("always")
+@on_both
 @pytest.mark.parametrize("name", ["odd", "sliding window"])
-def test_keys_and_values_of_many_tiles_are_rounded_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_and_values_of_many_tiles_are_rounded_once(
+    name: str, target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their copies have parallel loops of their own."""
 
     def schedules(sketch: Sketch) -> list[Any]:
@@ -172,9 +185,9 @@ def test_keys_and_values_of_many_tiles_are_rounded_once(name: str, monkeypatch: 
         loops = _tvm.found(schedule.mod["main"].body, _tvm.tirx.For)
         return sum(loop.kind == _tvm.tirx.ForKind.PARALLEL for loop in loops)
 
-    by_tiles = [sketch for sketch in _imported(name)[1] if sketch.precision == "bfloat16"]
+    by_tiles = [sketch for sketch in _imported(name, target)[1] if sketch.precision == "bfloat16"]
     monkeypatch.setattr(query_tiles, "_SHARED", 0)
-    imported, own = _imported(name)
+    imported, own = _imported(name, target)
     once, expected, (task,) = [s for s in own if s.precision == "bfloat16"], _expected(name), imported.tasks
     for sketch, other in zip(once, by_tiles, strict=True):
         assert equal_counts(sketch, sketch.sample(2, seed=5)) > 0
@@ -207,6 +220,24 @@ def test_tiles_have_several_vectors_of_queries_if_cores_have_enough_of_them(core
         wide = points[points[:, 1].argmax()].tolist()
         assert sketch.accepts(wide)
         assert least == 1 or not sketch.accepts([16, 1, *wide[2:]])
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "width", "padded"),
+    [
+        (197, 197, 64, (224, 198, 64)),  # two matrices of queries, and 18 of 11 keys
+        (100, 100, 64, (112, 100, 64)),  # an eighth matrix would be 28 % more queries
+        (1500, 1500, 64, (1504, 1504, 64)),
+        (64, 77, 33, (64, 78, 33)),
+        (64, 64, 67, (64, 64, 70)),
+    ],
+)
+def test_sizes_fill_matrices(queries: int, keys: int, width: int, padded: tuple[int, int, int]) -> None:
+    inputs = torch.zeros(2, queries, 64), torch.zeros(2, keys, 64), torch.zeros(2, keys, width)
+    (task,) = import_model(Apply(scaled_dot_product_attention), inputs, EMERALD).tasks
+    buffers = {str(b.name): [int(e) for e in b.shape] for b in task.module["main"].body.block.alloc_buffers}
+    (rows, columns), elements = buffers["scores"][-2:], buffers["products"][-2]
+    assert (columns, rows, elements) == padded
 
 
 def test_elements_of_values_are_padded_in_float32_alone() -> None:
@@ -263,6 +294,20 @@ def test_operators_behind_attention_are_kernels_of_their_own(then: Callable[[Ten
     tasks = import_model(model, (x, x, x), ZEN5).tasks
     assert len(tasks) == 2
     assert sketches(next(task for task in tasks if task.name == "attention"), space="own")
+
+
+def test_both_products_have_registers_of_their_own_sizes() -> None:
+    """Sizes are set once for all products of a tile of queries."""
+    if not has_instruction(TILES, host_target()):
+        pytest.skip("this processor has no AMX, for which LLVM would have to be told that it has")
+    x = torch.zeros(2, 197, 64)
+    (task,) = import_model(Apply(scaled_dot_product_attention), (x, x, x), EMERALD).tasks
+    sketch = next(sketch for sketch in sketches(task, space="own") if sketch.precision == "bfloat16")
+    func = sketch.schedule(sketch.sample(1, seed=0)[0].tolist()).mod["main"].with_attr("global_symbol", "main")
+    code = str(codegen.compile_primfuncs(_tvm.IRModule({"main": func}), EMERALD).mod.inspect_source("asm"))
+    lines = code.splitlines()
+    assert sum("ldtilecfg" in line for line in lines) == 2
+    assert sum("tdpbf16ps" in line for line in lines) >= 8
 
 
 def test_the_instruction_is_used_in_vectors() -> None:

@@ -9,9 +9,9 @@
 
 Input: a PrimFunc of plain loops and flat buffers, with such loops over rows annotated with `Matrix`. Output: the same
 function with calls of the functions in `codegen/matrix_functions.py`, between those that begin and end the use of tile
-registers in each iteration of the outermost parallel loop. `multiply_pairs.py` calls this before it changes the types
-of the factors' buffers. An annotated loop of another form is an error, since other code would not compute in the stated
-time.
+registers in each iteration of the outermost parallel loop. If products have registers of several sizes, each sequence
+of equal ones has its own beginning. `multiply_pairs.py` calls this before it changes the types of the factors' buffers.
+An annotated loop of another form is an error, since other code would not compute in the stated time.
 """
 
 from __future__ import annotations
@@ -79,11 +79,10 @@ def with_matrices(func: Func, pointer: _Pointer) -> Func:
         return func
     reductions = _reductions(func.body)
     errors: list[CompilationFailed] = []
-    sizes: list[tuple[int, ...]] = []
 
     def change(sequence: Stmt) -> Stmt:
         try:
-            return _tvm.tirx.stmt_seq(*_replaced(list(sequence.seq), reductions, pointer, sizes))
+            return _tvm.tirx.stmt_seq(*_replaced(list(sequence.seq), reductions, pointer))
         except CompilationFailed as error:  # it would lose its class in TVM
             errors.append(error)
             return sequence
@@ -91,9 +90,9 @@ def with_matrices(func: Func, pointer: _Pointer) -> Func:
     body = _tvm.structural_map(func.body, (_tvm.tirx.SeqStmt, change))
     if errors:
         raise errors[0]
-    if _marked(body) or len(set(sizes)) != 1:
-        raise _unlike("it is in no sequence of statements, or there are several sizes")
-    return func.with_body(_between(body, matrix_functions.start(*sizes[0]), matrix_functions.end()))
+    if _marked(body):
+        raise _unlike("it is in no sequence of statements")
+    return func.with_body(_between(body))
 
 
 def _marked(root: Stmt) -> bool:
@@ -126,27 +125,25 @@ def _reductions(root: Stmt) -> list[Var]:
     return [loop.loop_var for loop in loops]
 
 
-def _replaced(parts: list[Stmt], reductions: list[Var], pointer: _Pointer, sizes: list[tuple[int, ...]]) -> list[Stmt]:
+def _replaced(parts: list[Stmt], reductions: list[Var], pointer: _Pointer) -> list[Stmt]:
     """Return a sequence's statements with the reductions among them replaced."""
     kept: list[Stmt] = []
     for part in parts:
-        if not isinstance(part, _tvm.tirx.For) or not any(part.loop_var.same_as(v) for v in reductions):
+        loop = part.then_case if isinstance(part, _tvm.tirx.IfThenElse) else part
+        if not isinstance(loop, _tvm.tirx.For) or not any(loop.loop_var.same_as(v) for v in reductions):
             kept.append(part)
             continue
-        product = _read(part)
+        product = _read(loop)
         cleared = bool(kept) and _clears(kept[-1], product)
-        if cleared:
+        if cleared and loop is part:
             kept.pop()
-        new, size = _reduced(part, product, pointer, cleared=cleared)
-        sizes.append(size)
-        kept += new
+        new = _reduced(loop, product, pointer, cleared=cleared)
+        kept += new if loop is part else [_tvm.tirx.IfThenElse(part.condition, _tvm.tirx.stmt_seq(*new), None)]
     return kept
 
 
-def _reduced(
-    loop: Loop, product: _Product, pointer: _Pointer, *, cleared: bool
-) -> tuple[list[Stmt], tuple[int, int, int, int]]:
-    """Return the statements that replace a reduction, and the sizes of registers.
+def _reduced(loop: Loop, product: _Product, pointer: _Pointer, *, cleared: bool) -> list[Stmt]:
+    """Return the statements that replace a reduction. The first one begins the use of registers.
 
     cleared: whether its sums are 0 before.
     """
@@ -158,14 +155,14 @@ def _reduced(
     held_seconds = width if len(firsts) > 1 else free - 1
     if count != len(firsts) * width or not 0 < held_seconds < free:
         raise _unlike(f"its {count} sums are not those of {len(firsts)} × {width} matrices that fit into registers")
-    size = (product.rows, product.words, count, held_seconds)
+    start = matrix_functions.start(product.rows, product.words, count, held_seconds)
     written = product.sums.buffer
-    held = [(n, written, written.data, start, product.sums.distance) for n, start in enumerate(sums)]
+    held = [(n, written, written.data, at, product.sums.distance) for n, at in enumerate(sums)]
     begin = [matrix_functions.zero(n) if cleared else matrix_functions.load(n, *where) for n, *where in held]
     steps: list[Stmt] = []
-    for row, start in enumerate(firsts):
+    for row, at in enumerate(firsts):
         first = count + held_seconds + row % (free - held_seconds)
-        steps.append(_load(first, product.first, start, pointer))
+        steps.append(_load(first, product.first, at, pointer))
         for n, place in enumerate(seconds):
             second = count + n % held_seconds
             if row == 0:
@@ -178,7 +175,7 @@ def _reduced(
         return body if one.loop_var.same_as(inner.loop_var) else one
 
     new = _tvm.structural_map(loop, (_tvm.tirx.For, change))
-    return [*begin, new, *(matrix_functions.store(n, *where) for n, *where in held)], size
+    return [start, *begin, new, *(matrix_functions.store(n, *where) for n, *where in held)]
 
 
 def _load(register: int, place: _Place, start: TirExpr, pointer: _Pointer) -> Stmt:
@@ -253,21 +250,53 @@ def _clears(statement: Stmt, product: _Product) -> bool:
     return is_zero and size == int(extent) == len(_numbers(product.tile)) * product.rows * matrix_functions.COLUMNS
 
 
-def _between(body: Stmt, begin: Stmt, finish: Stmt) -> Stmt:
-    """Return a statement with others before and after the body of its parallel loops that multiply, or of the whole."""
+def _between(body: Stmt) -> Stmt:
+    """Return a statement in which the use of registers begins where sizes change, and ends once.
+
+    It ends in each iteration of parallel loops that multiply, or after the whole statement if there are none.
+    """
 
     def shares(loop: Loop) -> bool:
-        return loop.kind == _tvm.tirx.ForKind.PARALLEL and _multiplies(loop)
+        return loop.kind == _tvm.tirx.ForKind.PARALLEL and bool(_starts(loop))
 
     def change(loop: Loop) -> Stmt:
-        return with_body(loop, _tvm.tirx.stmt_seq(begin, loop.body, finish)) if shares(loop) else loop
+        return with_body(loop, _used(loop.body)) if shares(loop) else loop
 
     if not any(map(shares, _tvm.found(body, _tvm.tirx.For))):
-        return _tvm.tirx.stmt_seq(begin, body, finish)
+        return _used(body)
     return _tvm.structural_map(body, (_tvm.tirx.For, change))
 
 
-def _multiplies(root: Stmt) -> bool:
-    """Return whether a statement uses tile registers."""
-    names = (str(text.value) for text in _tvm.found(root, _tvm.ir.StringImm))
-    return any(map(matrix_functions.is_name, names))
+def _used(body: Stmt) -> Stmt:
+    """Return a statement that begins the use of registers as seldom as possible, and ends it."""
+    return _tvm.tirx.stmt_seq(_started(body), matrix_functions.end())
+
+
+def _started(statement: Stmt) -> Stmt:
+    """Return a statement with one begin for all parts in it that begin with the same sizes, before these."""
+    starts = _starts(statement)
+    if len({_name(start) for start in starts}) == 1:
+        return _tvm.tirx.stmt_seq(starts[0], _tvm.structural_map(statement, (_tvm.tirx.SeqStmt, _without_starts)))
+    if isinstance(statement, _tvm.tirx.SeqStmt):
+        return _tvm.tirx.stmt_seq(*map(_started, statement.seq))
+    return with_body(statement, _started(statement.body)) if isinstance(statement, _tvm.tirx.For) else statement
+
+
+def _without_starts(sequence: Stmt) -> Stmt:
+    """Return a sequence without the statements that begin the use of registers."""
+    return _tvm.tirx.stmt_seq(*(part for part in sequence.seq if not _is_start(part)))
+
+
+def _starts(root: Stmt) -> list[Stmt]:
+    """Return the statements that begin the use of registers."""
+    return list(filter(_is_start, _tvm.found(root, _tvm.tirx.Evaluate)))
+
+
+def _is_start(statement: Stmt) -> bool:
+    """Return whether a statement begins the use of registers."""
+    return isinstance(statement, _tvm.tirx.Evaluate) and matrix_functions.is_start(_name(statement))
+
+
+def _name(statement: Stmt) -> str:
+    """Return the name of the function that a statement calls, or ''."""
+    return next((str(text.value) for text in _tvm.found(statement, _tvm.ir.StringImm)), "")

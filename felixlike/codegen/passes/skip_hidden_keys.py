@@ -10,8 +10,9 @@ iterations with an element that the mask does not hide. An annotated loop that i
 such an element. Elements of other buffers that are computed from X[j, i], or that X[j, i] is computed from, are treated
 alike. Either all annotated loops of a function are shortened, or none is: what one skips, others must not read.
 
-Pairs of keys are multiplied by one instruction, which must not read what was not computed. So if elements are copied to
-pairs, Y[j // 2, i, j % 2] = X[j, i], other loops have one more key on either side than those that read pairs.
+Pairs of keys, or matrices of pairs, are multiplied by one instruction, which must not read what was not computed. So if
+elements are copied to pairs, Y[j // 2, i, j % 2] = X[j, i], other loops have one more key on either side than those
+that read pairs, or all but one of those of a matrix.
 
 The conditions are read from the blocks. Loops are shortened afterwards, or TVM could not tell the sizes of buffers.
 """
@@ -26,7 +27,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import Func, Loop, Module, Stmt, TirExpr, Var
 from felixlike.codegen import plain_loops
-from felixlike.codegen.annotations import Keys
+from felixlike.codegen.annotations import Keys, Pairs
 from felixlike.codegen.masking import comparisons
 from felixlike.codegen.passes.loop_tools import like, step_along, without_mark
 
@@ -101,10 +102,10 @@ class _Tests:
             places[variable] = places[variable] + factor * index if variable in places else factor * index
         return [_tvm.substituted(excess, places) for excess in self.excesses]
 
-    def widened(self, place: int) -> _Tests:
-        """Return the tests that hold if those of an element or of its neighbours along a dimension hold."""
+    def widened(self, place: int, count: int) -> _Tests:
+        """Return the tests that hold if those of an element or of `count` neighbours along a dimension hold."""
         steps = [step_along(excess, self.indices[place]) or 0 for excess in self.excesses]
-        excesses = (excess - abs(step) for excess, step in zip(self.excesses, steps, strict=True))
+        excesses = (excess - count * abs(step) for excess, step in zip(self.excesses, steps, strict=True))
         return _Tests(self.indices, tuple(excesses))
 
 
@@ -136,7 +137,7 @@ class _Conditions:
         paired = [store for store in elementwise if not all(isinstance(i, _tvm.tirx.Var) for i in store.indices)]
         for place in {place for store in paired for place in self._places_of_pairs(store)}:
             others = set(self._tests) - {store.buffer for store in paired}
-            self._tests |= {buffer: self._tests[buffer].widened(place) for buffer in others}
+            self._tests |= {buffer: self._tests[buffer].widened(place, _at_once(func) - 1) for buffer in others}
 
     def _places_of_pairs(self, store: Stmt) -> Iterator[int]:
         """Yield the dimension of a tested buffer along which a statement copies pairs."""
@@ -188,6 +189,17 @@ class _Conditions:
         over_keys = any(_tvm.uses(test, variable) for test in tests)
         test = None if over_keys or not condition else _tvm.tirx.all(*condition)
         return _Limit(_tvm.simplify(first), _tvm.simplify(_tvm.tirx.max(first, stop)), test)
+
+
+def _at_once(func: Func) -> int:
+    """Return the keys whose pairs are multiplied in one iteration of a loop over them."""
+    return max(
+        abs(step_along(value, loop.loop_var) or 0)
+        for loop in _annotated(func)
+        for realize in _tvm.found(loop.body, _tvm.s_tir.SBlockRealize)
+        for i, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        if _tvm.is_reduction(i) and any(map(Pairs.on, _tvm.found(loop.body, _tvm.tirx.For)))
+    )
 
 
 def _part(index: TirExpr) -> Any:

@@ -17,11 +17,14 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike.codegen.masking import with_mask
-from felixlike.hardware import estimate
+from felixlike.hardware import estimate, matrices
 from felixlike.hardware.vectors import VectorUnit
 
 Element = Callable[..., Any]
 """(indices of the batch, row, element of the row) → element of queries, keys or values."""
+
+MOST_PADDED = 1.15
+"""Upper limit of queries after padding to vectors, per query. Chosen by hand: the parts pad axes at lower costs."""
 
 _ITEM_BITS = 32
 """Bits of the elements of attention in one kernel."""
@@ -39,6 +42,7 @@ class Sizes:
         width: Elements of a value.
         unit: Vector unit of the target.
         pairs: Whether products may be computed in pairs of bfloat16 numbers.
+        tiles: Whether an instruction then multiplies matrices of them.
     """
 
     batch: tuple[int, ...]
@@ -48,11 +52,15 @@ class Sizes:
     width: int
     unit: VectorUnit
     pairs: bool = False
+    tiles: bool = False
 
     @property
     def vectors(self) -> int:
         """Vectors of queries after padding: one more if that has better tiles, as an odd number has few."""
         count, registers = -(-self.queries // self.unit.lanes(_ITEM_BITS)), self.unit.registers
+        if self.tiles:  # two matrices of keys and two of queries load half as much as others
+            even = count + count % 2
+            return even if even * self.unit.lanes(_ITEM_BITS) <= MOST_PADDED * self.queries else count
         return min((count, count + 1), key=lambda number: estimate.padded_tiles(self.keys, 12, number, 1, registers))
 
     @property
@@ -62,18 +70,33 @@ class Sizes:
 
     @property
     def rows(self) -> int:
-        """Number of keys after padding."""
+        """Number of keys after padding, which are rows of one product, and summed in pairs in the other."""
+        if self.tiles:
+            return matrices.filling(self.keys, _steps_of_keys, 2)
         return self._padded(self.keys, all_rows=False)
 
     @property
     def elements(self) -> int:
         """Elements of a value after padding. In float32, rows of a tile that do not exist are not computed."""
+        if self.tiles:
+            return matrices.filling(self.width, lambda width: width / matrices.fitting(width))
         return self._padded(self.width, all_rows=self.pairs)
+
+    @property
+    def summed(self) -> int:
+        """Number of values that are summed: those of keys that only pad are 0."""
+        return self.rows if self.tiles else self.keys
 
     def _padded(self, extent: int, *, all_rows: bool) -> int:
         """Pad the rows of register tiles. `all_rows` says whether tiles compute the rows that only pad, too."""
         multiple = estimate.multiple_of_rows(extent, self.vectors, 1, self.unit.registers, all_rows=all_rows)
         return -(-extent // multiple) * multiple
+
+
+def _steps_of_keys(keys: int) -> float:
+    """Return the time of attention for some keys. Chosen by hand: the softmax takes 12 times as long as the products
+    with full matrices."""
+    return 3 * keys + 2 * keys / matrices.fitting(keys) + 2 * keys / matrices.fitting(keys // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +125,7 @@ def attention(sizes: Sizes, operands: Operands, *, safe: bool) -> Any:
     """
     stages, columns = _Stages(sizes.batch), sizes.columns
     key = stages.padded("keys", operands.key, (sizes.keys, sizes.depth), (sizes.rows, sizes.depth))
-    value = stages.padded("values", operands.value, (sizes.keys, sizes.width), (sizes.keys, sizes.elements))
+    value = stages.padded("values", operands.value, (sizes.keys, sizes.width), (sizes.summed, sizes.elements))
     query = stages.padded(
         "queries",
         lambda b, d, i: operands.query(b, i, d) * _number(operands.factor),
@@ -124,7 +147,7 @@ def attention(sizes: Sizes, operands: Operands, *, safe: bool) -> Any:
     products = stages.reduced(
         "products",
         (sizes.elements, columns),
-        sizes.keys,
+        sizes.summed,
         _tvm.te.sum,
         lambda b, j, d, i: value(b, j, d) * powers(*b, j, i),
     )

@@ -23,7 +23,14 @@ from typing import Any
 from felixlike import _tvm
 from felixlike.codegen.masking import masked_sum, selected
 from felixlike.frontend.constants import HALF_FACTORS, has_half_factors
-from felixlike.frontend.rewrites.attention_kernel import Operands, Sizes, attention, mask_shape, padded_mask
+from felixlike.frontend.rewrites.attention_kernel import (
+    MOST_PADDED,
+    Operands,
+    Sizes,
+    attention,
+    mask_shape,
+    padded_mask,
+)
 from felixlike.frontend.rewrites.mask_band import Band, ConstantMasks
 from felixlike.frontend.rewrites.rewriting import (
     OPAQUE,
@@ -57,9 +64,6 @@ _VECTORS = 2
 _LEAST = 32
 """Queries and keys from which on attention is one kernel. Chosen by hand: with fewer, transposing the queries and the
 output takes as long as the rest."""
-
-_WASTE = 1.15
-"""Upper limit of queries after padding to vectors, per query. Chosen by hand: the parts pad axes at lower costs."""
 
 _SCATTERED = 256
 """Keys up to which keys and values are read in any layout. More rows that are far apart fall on the same few lines of
@@ -127,7 +131,7 @@ def _fused(
     if operator(product) != "matmul" or not _last_permutation(product, known).same_as(expression):
         return None
     attention = _attention(rewriter.module, constants, product, known)
-    pairs = device.multiplies_pairs or (device.has_pairs and halves)
+    pairs = device.rounds_factors(given=halves)
     kernel = None if attention is None else _kernel(attention, expression, known, device, pairs=pairs)
     if attention is None or kernel is None:
         return None
@@ -249,10 +253,10 @@ def _kernel(attention: _Attention, last: Any, known: Bindings, device: Device, *
         return None
     batch = tuple(extent for place, extent in enumerate(extents) if place not in (row, element))
     depth, width = shape(attention.scores.args[0])[-1], shape(attention.product)[-1]
-    sizes = Sizes(batch, queries, keys, depth, width, device.unit, pairs)
+    sizes = Sizes(batch, queries, keys, depth, width, device.unit, pairs, pairs and device.has_tiles)
     kernel = _Kernel(attention, result, extents, (row, element), sizes, known)
     scratch = 2 * _VECTORS * device.unit.bits // 8 * sizes.rows
-    small = min(queries, keys) < _LEAST or sizes.columns > _WASTE * queries or scratch > device.tile_bytes
+    small = min(queries, keys) < _LEAST or sizes.columns > MOST_PADDED * queries or scratch > device.tile_bytes
     return None if small or not kernel.keeps_rows() else kernel
 
 

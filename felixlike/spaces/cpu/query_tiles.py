@@ -20,7 +20,8 @@ is computed: scores and exponentials, which only fit into the L2 cache, are then
 
 Where products may be rounded, two more sketches compute both products in pairs of bfloat16 numbers. A tile of queries
 copies keys, values, its queries and its exponentials for that. If there are many tiles, keys and values are copied once
-before all tiles. Scores, maxima, exponentials and sums are float32.
+before all tiles. Scores, maxima, exponentials and sums are float32. Where an instruction multiplies matrices, rows of
+these are keys or elements of a value, and columns are queries. Values are then transposed when they are copied.
 """
 
 from __future__ import annotations
@@ -32,16 +33,18 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, LoopRef, Schedule
-from felixlike.codegen.annotations import Guard, Keys, Transpose
+from felixlike.codegen.annotations import Guard, Keys, Matrix, Transpose
 from felixlike.codegen.masking import comparisons
+from felixlike.codegen.matrix_functions import REGISTERS
 from felixlike.codegen.pair_functions import LANES
 from felixlike.frontend.constants import has_half_factors
-from felixlike.hardware import BFLOAT16, FLOAT32, Device, estimate
+from felixlike.hardware import BFLOAT16, FLOAT32, Device, estimate, matrices
 from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction
 from felixlike.spaces.cpu import bfloat16_pairs
-from felixlike.spaces.cpu.register_bounds import Bounds, Extents, have_wide_tiles, note_bounds, reachable_bounds
-from felixlike.spaces.cpu.register_tile import vectorize
+from felixlike.spaces.cpu.matrix_tiles import MOST
+from felixlike.spaces.cpu.register_bounds import Bounds, Extents, have_equal_widths, note_bounds, reachable_bounds
+from felixlike.spaces.cpu.register_tile import moved_last, vectorize
 from felixlike.spaces.stages import Stage, in_plain_nests, stages_of
 
 _ITEM_BITS = 32
@@ -74,9 +77,9 @@ def query_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sch
     if stages is None:
         return []
     types = {str(p.dtype) for p in schedule.mod["main"].params}
-    may_round = device.multiplies_pairs or (device.has_pairs and has_half_factors(schedule.mod["main"]))
+    may_round = device.rounds_factors(given=has_half_factors(schedule.mod["main"]))
     rounds = may_round and types <= {FLOAT32.name, BFLOAT16.name} and _fit_pairs(stages, device)
-    rounds = rounds and _pairs_are_faster(stages, device.unit.lanes(_ITEM_BITS))
+    rounds = rounds and _pairs_are_faster(stages, device)
     schedules = []
     for pairs, together in [(pairs, together) for pairs in (False, True)[: 1 + rounds] for together in (True, False)]:
         new = schedule.copy()
@@ -116,6 +119,11 @@ class _Product:
         if len(using) != 1 or _tvm.uses(_tvm.simplify(operand.indices[using[0]] - axis.variable), axis.variable):
             return -1
         return using[0]
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """The rows of its matrices, and the pairs in a row."""
+        return matrices.fitting(self.row.extent), matrices.fitting(self.summed.extent // bfloat16_pairs.PAIR)
 
     @property
     def summed(self) -> Axis:
@@ -234,18 +242,29 @@ def _fit_pairs(stages: _Stages, device: Device) -> bool:
     ]
     whole = keys.summed.extent % bfloat16_pairs.PAIR == 0 and values.summed.extent >= bfloat16_pairs.PAIR
     contiguous = keys.broadcast.contiguous(keys.summed) and values.broadcast.contiguous(values.row)
-    return device.unit.lanes(_ITEM_BITS) in LANES and -1 not in places and whole and contiguous
+    fit = -1 not in places and whole and contiguous
+    if device.has_tiles:
+        return (
+            fit and device.unit.lanes(_ITEM_BITS) == matrices.ROWS and values.summed.extent % bfloat16_pairs.PAIR == 0
+        )
+    return fit and device.unit.lanes(_ITEM_BITS) in LANES
 
 
-def _pairs_are_faster(stages: _Stages, lanes: int) -> bool:
-    """Return whether pairs are estimated to be faster than float32."""
+def _pairs_are_faster(stages: _Stages, device: Device) -> bool:
+    """Return whether pairs, or matrices of them, are estimated to be faster than float32."""
+    lanes = device.unit.lanes(_ITEM_BITS)
     roundings = 1 if _are_rounded_once(stages, lanes) else _tile_count(stages, lanes)
-    products = rounded = 0.0
+    saved = rounded = 0.0
     for product in (stages.scores, stages.products):
         row, column, summed = product.row.extent, product.column.extent, product.summed.extent
-        products += row * column * summed
+        times = float(bfloat16_pairs.PAIR)
+        if device.has_tiles:
+            times = matrices.times(*product.matrix)
+            if not matrices.pay(*product.matrix):
+                return False
+        saved += row * column * summed * (1 - 1 / times)
         rounded += summed * (column + row * roundings)
-    return products / bfloat16_pairs.PAIR > estimate.COSTS.rounded * rounded
+    return saved > estimate.COSTS.rounded * rounded
 
 
 def _are_rounded_once(stages: _Stages, lanes: int) -> bool:
@@ -271,13 +290,18 @@ class _Tiles:
         schedule: The schedule, which is changed.
         stages: Its stages.
         device: The device.
-        pairs: Whether both products are computed in pairs.
+        pairs: Whether both products are computed in pairs, or in matrices of pairs where an instruction does that.
     """
 
     schedule: Any
     stages: _Stages
     device: Device
     pairs: bool
+
+    @property
+    def matrices(self) -> bool:
+        """Whether an instruction multiplies matrices of pairs."""
+        return self.pairs and self.device.has_tiles
 
     @property
     def lanes(self) -> int:
@@ -350,7 +374,9 @@ class _Tiles:
         schedule = self.schedule
         *batch, rows, columns = schedule.get_loops(block)
         vectors, lane = schedule.split(columns, [None, self.lanes])
-        outer, inner = schedule.split(vectors, schedule.sample_perfect_tile(vectors, 2, TILE.vectors))
+        outer, inner = schedule.split(
+            vectors, schedule.sample_perfect_tile(vectors, 2, MOST if self.matrices else TILE.vectors)
+        )
         schedule.reorder(*batch, outer, rows, inner, lane)
         shared = schedule.fuse(*batch, outer) if batch else outer
         schedule.parallel(shared)
@@ -367,15 +393,24 @@ class _Tiles:
         """
         schedule, block = self.schedule, self.schedule.get_sblock(product.name)
         rows, vectors, lane = tile
-        outer, row = schedule.split(rows, schedule.sample_perfect_tile(rows, 2, TILE.rows))
+        if self.matrices:
+            rows, inner = schedule.split(rows, [None, product.matrix[0]])
+            schedule.reorder(rows, inner, vectors, lane)
+        outer, row = schedule.split(rows, schedule.sample_perfect_tile(rows, 2, self._extents(product).most_rows))
         schedule.compute_at(block, outer, preserve_unit_loops=True)
         *_, own_row, columns, summed = schedule.get_loops(block)
         own_vectors, own_lane = schedule.split(columns, [None, self.lanes])
-        pair = []
+        pair, matrix = [], []
         if self.pairs:
             summed, both = schedule.split(summed, [None, bfloat16_pairs.PAIR])
             pair.append(both)
-        schedule.reorder(summed, own_row, own_vectors, own_lane, *pair)
+        if self.matrices:
+            height, width = product.matrix
+            own_row, first = schedule.split(own_row, [None, height])
+            summed, words = schedule.split(summed, [None, width])
+            Matrix().put(schedule, first)
+            matrix += [first, words]
+        schedule.reorder(summed, own_row, own_vectors, *matrix, own_lane, *pair)
         for loop in (row, vectors, own_row, own_vectors):
             schedule.unroll(loop)
         for loop in (lane, own_lane):
@@ -390,9 +425,11 @@ class _Tiles:
     def _bounds(self, product: _Product) -> Bounds:
         """Return the bounds of a product's tiles."""
         both = [self._extents(each) for each in (self.stages.scores, self.stages.products)]
-        registers = self.device.unit.registers
+        registers = REGISTERS if self.matrices else self.device.unit.registers
         tiles = [(e, reachable_bounds(e, registers=registers, unrolled=False, cores=1)) for e in both]
-        wide = have_wide_tiles(tiles, _PARTS * self.device.cores)
+        if not have_equal_widths(tiles):  # matrices that suit one product are too many for the other
+            tiles = [(e, replace(bounds, least_accumulators=1)) for e, bounds in tiles]
+        wide = have_equal_widths(tiles, least=2, iterations=_PARTS * self.device.cores)
         _, bounds = tiles[product is self.stages.products]
         return replace(bounds, least_vectors=2 if wide else 1)
 
@@ -401,9 +438,9 @@ class _Tiles:
         *batch, _, _ = product.contraction.spatial
         return Extents(
             vectors=product.column.extent // self.lanes,
-            most_vectors=TILE.vectors,
-            rows=product.row.extent,
-            most_rows=TILE.rows,
+            most_vectors=MOST if self.matrices else TILE.vectors,
+            rows=product.row.extent // (product.matrix[0] if self.matrices else 1),
+            most_rows=MOST if self.matrices else TILE.rows,
             others=prod(axis.extent for axis in batch),
         )
 
@@ -423,15 +460,20 @@ class _Tiles:
             copy = pads[0] if pads else schedule.cache_read(tile, operand.read, "global", [tile])
             # Places of dimensions and of loops, counted from the last one.
             moved, paired = (len(operand.indices) - product.dimension(operand, a) for a in (along, product.summed))
+            turned = self.matrices and operand is product.broadcast and paired > 1
             if paired > 1:
                 outermost = len(operand.indices)
-                change = bfloat16_pairs.in_pairs(outermost - moved, outermost - paired)
+                at = outermost - moved, outermost - paired
+                change = moved_last(at[1]) if turned else bfloat16_pairs.in_pairs(*at)
                 schedule.transform_layout(copy, ("write", 0), change)
             once = operand is product.broadcast and _are_rounded_once(self.stages, self.lanes)
             if not once:
                 schedule.compute_at(copy, shared, preserve_unit_loops=True)
             if fused and operand is product.vector:
                 return []
+            if turned:
+                self._turn(copy, moved, paired, once=once)
+                continue
             vector = moved if paired > 1 else paired
             length = int(schedule.get(schedule.get_loops(copy)[-vector]).extent)
             lanes = next(width for width in (*widths(self.lanes), 1) if length % width == 0)
@@ -441,6 +483,23 @@ class _Tiles:
                 schedule.parallel(schedule.fuse(*rows) if len(rows) > 1 else rows[0])
         *_, over_pairs, _, _, _ = schedule.get_loops(copy)
         return [over_pairs]
+
+    def _turn(self, copy: BlockRef, row: int, step: int, *, once: bool) -> None:
+        """Transpose a copy in blocks. Its loops over rows and steps are counted from the innermost one.
+
+        `once` says that no loop of other stages is around it.
+        """
+        schedule = self.schedule
+        loops = list(schedule.get_loops(copy))
+        between = [loop for place, loop in enumerate(loops[::-1], 1) if min(row, step) < place < max(row, step)]
+        length = int(schedule.get(loops[-row]).extent)
+        lanes = next(width for width in (*widths(self.lanes), 1) if length % width == 0)
+        outer, lane = schedule.split(loops[-row], [None, lanes])
+        schedule.reorder(*between, outer, lane, loops[-step])
+        Transpose(lanes).put(schedule, lane)
+        if once:
+            rows = schedule.get_loops(copy)[:-2]
+            schedule.parallel(schedule.fuse(*rows) if len(rows) > 1 else rows[0])
 
     def _powers_once(self) -> None:
         """Sum the exponentials where they are computed, in vectors. So are their pairs, if any."""

@@ -172,18 +172,19 @@ def reachable_bounds(extents: Extents, *, registers: int, unrolled: bool, cores:
     return bounds if any(bounds.holds(*tile) for tile in tiles) else replace(bounds, cores=1)
 
 
-def have_wide_tiles(tiles: Sequence[tuple[Extents, Bounds]], iterations: int) -> bool:
-    """Return whether several tiles with equally many vectors a row, 2 or more, are within their bounds.
+def have_equal_widths(tiles: Sequence[tuple[Extents, Bounds]], *, least: int = 1, iterations: int = 1) -> bool:
+    """Return whether several tiles with equally many vectors a row are within their bounds.
 
     Args:
         tiles: Of each tile, the extents that it is cut from and its bounds.
+        least: Lower limit on vectors of a row, and on rows.
         iterations: Lower limit on the parallel iterations of each.
     """
     widths = [
         {
             vectors
             for vectors, rows in _tiles(extents)
-            if min(vectors, rows) > 1
+            if min(vectors, rows) >= least
             and bounds.holds(vectors * rows, vectors, extents.others * extents.vectors // vectors)
             and extents.others * extents.vectors // vectors >= iterations
         }

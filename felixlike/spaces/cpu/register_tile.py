@@ -194,7 +194,7 @@ def _tile(
     """Apply the tile's primitives to a contraction."""
     last = adjacent.epilogue if adjacent.epilogue is not None else schedule.cache_write(block, 0, "global")
     if contraction.written[-1] != roles.vector.place:
-        schedule.transform_layout(block, ("write", 0), _moved_last(contraction.written, roles.vector))
+        schedule.transform_layout(block, ("write", 0), moved_last(contraction.written.index(roles.vector.place)))
     panel, lane_place, pair_place, copies = None, 1, None, adjacent.copies
     if roles.panel is not None:
         source = schedule.get(block).reads[roles.panel.read].source
@@ -214,7 +214,7 @@ def _tile(
             pair_place = len(places) - both
             schedule.transform_layout(panel, ("write", 0), bfloat16_pairs.in_pairs(moved, both))
         elif not roles.panel.contiguous(roles.vector):
-            schedule.transform_layout(panel, ("write", 0), _moved_last(places, roles.vector))
+            schedule.transform_layout(panel, ("write", 0), moved_last(moved))
     padding = [] if matrix is not None else _padding_of_rows(schedule, block, contraction, roles, copies)
     for copy in padding:
         schedule.compute_inline(copy)
@@ -420,9 +420,8 @@ def _extents(contraction: Contraction, roles: Roles, matrix: MatrixTile | None) 
     )
 
 
-def _moved_last(places: Sequence[int | None], axis: Axis) -> Callable[..., list[Any]]:
-    """Return the map of a buffer's indices that moves an axis last. `places` has the axis of each dimension."""
-    moved = places.index(axis.place)
+def moved_last(moved: int) -> Callable[..., list[Any]]:
+    """Return the map of a buffer's indices that moves a dimension last."""
     return lambda *indices: [*indices[:moved], *indices[moved + 1 :], indices[moved]]
 
 
