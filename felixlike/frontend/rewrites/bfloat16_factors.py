@@ -26,8 +26,12 @@ from felixlike.frontend.rewrites.rewriting import (
     shape,
     with_attributes,
 )
+from felixlike.frontend.rewrites.split_deconvolution import TRANSPOSED_LAYOUTS
 from felixlike.frontend.rewrites.winograd import LAYOUTS
 from felixlike.hardware import Device
+
+_LAYOUTS = LAYOUTS | TRANSPOSED_LAYOUTS
+"""Layouts of data and weights of channels-last convolutions, and of transposed ones."""
 
 
 def with_wide_constants(module: Any) -> Any:
@@ -69,7 +73,7 @@ def _wide_constant(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
 def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Replace both factors of a product by their values in bfloat16."""
     name = operator(expression)
-    if name not in ("matmul", *LAYOUTS) or str(expression.ty.dtype) != WIDE or not has_pairs(expression):
+    if name not in ("matmul", *_LAYOUTS) or str(expression.ty.dtype) != WIDE or not has_pairs(expression):
         return None
     if not has_half_factors(expression, known):
         return None
@@ -88,7 +92,7 @@ def has_pairs(product: Any) -> bool:
     taps = shape(product.args[1])[-1]  # of a convolution whose columns are channels, too
     even = isinstance(last, int) and (last if last > 1 else taps) % 2 == 0
     layouts = (attrs.data_layout, attrs.kernel_layout)
-    return even and layouts == LAYOUTS[operator(product)] and has_paired_channels(product)
+    return even and layouts == _LAYOUTS[operator(product)] and has_paired_channels(product)
 
 
 def _narrow(factor: Any, known: Bindings, rewriter: Rewriter) -> Any:

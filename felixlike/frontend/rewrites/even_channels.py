@@ -31,6 +31,7 @@ from felixlike.frontend.rewrites.rewriting import (
     shape,
     with_attributes,
 )
+from felixlike.frontend.rewrites.split_deconvolution import is_transposed_last
 from felixlike.frontend.rewrites.winograd import is_channels_last
 from felixlike.hardware import FLOAT32, PAIRS_PRECISION, Precision, estimate, matrices
 
@@ -99,7 +100,7 @@ def saved_by_pairs(call: Any, known: Bindings, precision: Precision, halves: Pre
         precision: Precision of products.
         halves: Precision in which products of bfloat16 tensors are computed, without rounding them.
     """
-    if not _may_have_pairs(call):
+    if not (_may_have_pairs(call) or _is_transposed(call)):
         return 0.0
     exact = halves.is_reduced and has_half_factors(call, known)
     times = (halves if exact else precision).times
@@ -107,7 +108,7 @@ def saved_by_pairs(call: Any, known: Bindings, precision: Precision, halves: Pre
         return 0.0
     data, products = shape(call.args[0]), _products(call)
     conversions = 0.0 if exact else 2 * math.prod(data) * estimate.COSTS.rounded
-    padded = 1.0 if _has_whole_groups(call) else (data[-1] + data[-1] % 2) / data[-1]
+    padded = 1.0 if _is_transposed(call) or _has_whole_groups(call) else (data[-1] + data[-1] % 2) / data[-1]
     return max(0.0, products - padded * (products * _narrowness(call) / times + conversions))
 
 
@@ -119,6 +120,8 @@ def _fills_matrices(call: Any) -> bool:
     """
     columns, outputs = shape(call)[-2:]
     channels, taps = shape(call.args[1])[1], shape(call.args[1])[-1]
+    if _is_transposed(call):
+        columns, channels, taps = columns // int(call.attrs.strides[-1]), shape(call.args[1])[0], 1
     pairs = -(-channels // 2) * (taps if 1 < channels <= _FEW else 1) if channels > 1 else taps // 2
     rows, words = matrices.fitting(columns), matrices.fitting(max(pairs, 1))
     return outputs // int(call.attrs.groups) % LANES[-1] == 0 and matrices.pay(rows, words)
@@ -141,9 +144,17 @@ def _may_have_pairs(call: Any) -> bool:
     return has_paired_channels(call)
 
 
+def _is_transposed(call: Any) -> bool:
+    """Return whether an expression is a channels-last float32 transposed convolution of pairs of constant weights."""
+    if not is_transposed_last(call) or not is_constant(call.args[1]) or str(call.ty.dtype) != WIDE:
+        return False
+    return shape(call.args[1])[0] % 2 == 0
+
+
 def _products(call: Any) -> float:
     """Return the floating-point operations of a channels-last convolution."""
-    return 2.0 * math.prod(shape(call)[:-1]) * math.prod(shape(call.args[1]))
+    strides = math.prod(int(s) for s in call.attrs.strides) if _is_transposed(call) else 1
+    return 2.0 * math.prod(shape(call)[:-1]) * math.prod(shape(call.args[1])) / strides
 
 
 def _has_whole_groups(call: Any) -> bool:

@@ -136,8 +136,6 @@ REWRITES = [
     function_pass(with_zero_factors),
     # Convolutions of a chain read and write vectors of channels.
     function_pass(with_channels_last, *_CPU, of=_products, static=True),
-    # Transposed convolutions become the plain ones that their output is interleaved from.
-    function_pass(in_phases),
     # Convolutions with small windows become products of transformed tiles.
     function_pass(with_fast_convolutions, *_CPU, of=_products, static=True),
     # Convolutions in pairs have even channels.
@@ -158,6 +156,8 @@ REWRITES = [
     function_pass(with_own_conversions, *_CPU),
     # Products of tensors in bfloat16 read them as they are.
     function_pass(with_bfloat16_factors, *_CPU, of=lambda target: [target_device(target)]),
+    # Transposed convolutions become the plain ones that their output is interleaved from.
+    function_pass(in_phases),
     # Convolutions of narrow images become products, whose rows fill matrices.
     function_pass(with_flat_convolutions, *_CPU, of=lambda target: [target_device(target)], static=True),
     # Products read transposed factors in place.

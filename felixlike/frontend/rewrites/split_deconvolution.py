@@ -130,6 +130,11 @@ def _phased(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
     )
 
 
+def is_transposed_last(call: Any) -> bool:
+    """Return whether an expression is a transposed convolution of one group with its channels last."""
+    return _channels_last(call) is True and int(call.attrs.groups) == 1
+
+
 def _channels_last(call: Any) -> bool | None:
     """Return whether a transposed convolution has its channels last, None for what is not rewritten."""
     name = operator(call)

@@ -90,6 +90,26 @@ def _with_views() -> nn.Module:
     return nn.Sequential(nn.Linear(32, 64), nn.Unflatten(1, (8, 8)), nn.Flatten(), nn.Linear(64, 48))
 
 
+def _convolutions(*around: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(4, 32, 1), nn.ReLU(), *around, nn.ReLU(), nn.Conv2d(32, 32, 1))
+
+
+def _separable() -> nn.Module:
+    return _convolutions(nn.Conv2d(32, 32, 3, 2, 1, groups=32))
+
+
+def _transposed() -> nn.Module:
+    return _convolutions(nn.ConvTranspose2d(32, 32, 2, 2))
+
+
+def _overlapping() -> nn.Module:
+    return _convolutions(nn.ConvTranspose2d(32, 32, 4, 2, 1))
+
+
+def _transposed_groups() -> nn.Module:
+    return _convolutions(nn.ConvTranspose2d(32, 32, 2, 2, groups=2))
+
+
 IMAGE = (1, 4, 12, 12)
 
 MODELS: dict[str, tuple[Any, tuple[int, ...], set[str]]] = {
@@ -102,6 +122,10 @@ MODELS: dict[str, tuple[Any, tuple[int, ...], set[str]]] = {
         IMAGE,
         {"fused_conv2d_add_relu", "fused_conv2d1_add_relu", "fused_conv2d1_add_tir_sigmoid", "concatenate"},
     ),
+    "separable": (_separable, IMAGE, {"fused_conv2d1_add_relu", "fused_conv2d_add1_relu1"}),
+    "transposed": (_transposed, IMAGE, {"fused_conv2d_add_relu", "fused_conv2d_transpose_add1_relu1"}),
+    "overlapping": (_overlapping, IMAGE, {"fused_conv2d_add_relu", "fused_conv2d_transpose_add1_relu1"}),
+    "transposed groups": (_transposed_groups, IMAGE, {"fused_conv2d_transpose_add1_relu1"}),
     "norm": (_Normed, (19, 32), set()),
     "output": (_both, (19, 32), set()),
     "few rows": (_perceptron, (3, 32), set()),
