@@ -147,7 +147,9 @@ class _Narrowing:
     def _rounds(self, call: Any, known: Bindings) -> bool:
         """Return whether an expression is a product with constant weights that is faster with rounded factors."""
         name = operator(call)
-        if name not in ("matmul", *LAYOUTS, *TRANSPOSED_LAYOUTS) or str(call.ty.dtype) != WIDE or not is_constant(call.args[1]):
+        if name not in ("matmul", *LAYOUTS, *TRANSPOSED_LAYOUTS) or str(call.ty.dtype) != WIDE:
+            return False
+        if not is_constant(call.args[1]):
             return False
         key = _tvm.identity(call)
         if key not in self._rounded:
