@@ -1,6 +1,6 @@
 """Generate the design spaces of a task: MetaSchedule's default space, and a space of felixlike's own schedule rules."""
 
-from felixlike.spaces.cpu.register_bounds import noted_bounds
+from felixlike.spaces.cpu.register_bounds import Bounds, noted_bounds
 from felixlike.spaces.design import (
     FITS_REGISTERS,
     IN_ITS_FORM,
@@ -18,6 +18,7 @@ __all__ = [
     "IN_ITS_FORM",
     "KEEPS_TO_BOUNDS",
     "ROUNDS_FACTORS",
+    "Bounds",
     "DesignSpace",
     "Postprocessor",
     "default_space",

@@ -39,7 +39,7 @@ CASES: dict[str, tuple[int, int, Callable[[Tensor], Tensor] | None]] = {
     "whole": (32, 32, None),
     "odd": (47, 33, None),
     "causal": (96, 96, lambda d: d <= 0),
-    "sliding window": (64, 64, lambda d: (d <= 0) & (d > -9)),
+    "sliding window": (128, 128, lambda d: (d <= 0) & (d > -9)),
     "odd limits": (95, 123, lambda d: d <= 28),
     "rows without keys": (72, 39, lambda d: (d <= -5) & (d > -20)),
 }

@@ -80,14 +80,19 @@ def with_matrices(func: Func, pointer: _Pointer) -> Func:
     reductions = _reductions(func.body)
     errors: list[CompilationFailed] = []
 
-    def change(sequence: Stmt) -> Stmt:
+    def replaced(parts: Sequence[Stmt]) -> Stmt:
         try:
-            return _tvm.tirx.stmt_seq(*_replaced(list(sequence.seq), reductions, pointer))
+            return _tvm.tirx.stmt_seq(*_replaced(parts, reductions, pointer))
         except CompilationFailed as error:  # it would lose its class in TVM
             errors.append(error)
-            return sequence
+            return _tvm.tirx.stmt_seq(*parts)
 
-    body = _tvm.structural_map(func.body, (_tvm.tirx.SeqStmt, change))
+    def in_loop(loop: Loop) -> Stmt:
+        lone = not isinstance(loop.body, _tvm.tirx.SeqStmt) and not any(loop.loop_var.same_as(v) for v in reductions)
+        return with_body(loop, replaced([loop.body])) if lone and _marked(loop.body) else loop
+
+    rules = (_tvm.tirx.SeqStmt, lambda sequence: replaced(sequence.seq)), (_tvm.tirx.For, in_loop)
+    body = _tvm.structural_map(func.body, rules)
     if errors:
         raise errors[0]
     if _marked(body):
@@ -111,7 +116,7 @@ def _unlike(why: str) -> CompilationFailed:
 
 
 def _reductions(root: Stmt) -> list[Var]:
-    """Return the variables of the outermost loops around products that write nothing else to their sums."""
+    """Return the variables of the outermost loops around products with the same sums that write nothing else there."""
     loops: list[Loop] = []
     for loop in filter(_marked, _tvm.found(root, _tvm.tirx.For)[::-1]):  # outer loops first
         rows = list(filter(_is_product, _tvm.found(loop, _tvm.tirx.For)))
@@ -120,12 +125,19 @@ def _reductions(root: Stmt) -> list[Var]:
         outermost = not any(
             outer.loop_var.same_as(loop.loop_var) for f in loops for outer in _tvm.found(f, _tvm.tirx.For)
         )
-        if outermost and len(products) == len(stored) == 1:
+        if outermost and len(products) == len(stored) == 1 and _sums_up(loop, products[0]):
             loops.append(loop)
     return [loop.loop_var for loop in loops]
 
 
-def _replaced(parts: list[Stmt], reductions: list[Var], pointer: _Pointer) -> list[Stmt]:
+def _sums_up(loop: Loop, product: Stmt) -> bool:
+    """Return whether all iterations of a loop, and of those that are not unrolled around the product, have its sums."""
+    around = [one for one in _tvm.found(loop, _tvm.tirx.For) if _marked(one) and not _is_product(one)]
+    outer = [one.loop_var for one in around if one.kind != _tvm.tirx.ForKind.UNROLLED]
+    return not any(_tvm.uses(index, variable) for index in product.indices for variable in outer)
+
+
+def _replaced(parts: Sequence[Stmt], reductions: list[Var], pointer: _Pointer) -> list[Stmt]:
     """Return a sequence's statements with the reductions among them replaced."""
     kept: list[Stmt] = []
     for part in parts:

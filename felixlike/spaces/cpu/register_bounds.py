@@ -120,7 +120,8 @@ def _sizes(schedule: Schedule, reference: BlockRef) -> tuple[int, int, int]:
         if kind in sizes and not any(_tvm.uses(value, statement.loop_var) for value in reductions):
             sizes[kind] *= int(statement.extent)
             unrolled += [int(statement.extent)] if kind == "unrolled" else []
-    return sizes["unrolled"], unrolled[-1] if len(unrolled) > 1 else 1, sizes["parallel"]
+    rows = sizes["unrolled"] // unrolled[-1] if unrolled else 1
+    return sizes["unrolled"], unrolled[-1] if rows > 1 else 1, sizes["parallel"]
 
 
 def _reduction_values(schedule: Schedule, reference: BlockRef) -> list[Any]:
@@ -163,7 +164,7 @@ def reachable_bounds(extents: Extents, *, registers: int, unrolled: bool, cores:
     """
     widest = Bounds(1, registers // 2 if unrolled else registers, registers, cores)
     tiles = [
-        (v * r, v if extents.rows > 1 else 1, extents.others * extents.vectors // v * (extents.rows // r))
+        (v * r, v if r > 1 else 1, extents.others * extents.vectors // v * (extents.rows // r))
         for v, r in _tiles(extents)
     ]
     enough = registers // 4 if extents.vectors == 1 else registers * 3 // 8
@@ -185,7 +186,7 @@ def have_equal_widths(tiles: Sequence[tuple[Extents, Bounds]], *, least: int = 1
             vectors
             for vectors, rows in _tiles(extents)
             if min(vectors, rows) >= least
-            and bounds.holds(vectors * rows, vectors, extents.others * extents.vectors // vectors)
+            and bounds.holds(vectors * rows, vectors if rows > 1 else 1, extents.others * extents.vectors // vectors)
             and extents.others * extents.vectors // vectors >= iterations
         }
         for extents, bounds in tiles

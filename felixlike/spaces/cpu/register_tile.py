@@ -62,7 +62,10 @@ _LONGEST_BLOCK = 128
 (32) products, and a panel of `TILE.vectors` vectors of 64 bytes has 64 KiB, a small part of any L2 cache. Longer blocks
 were measured to be slower as soon as other code uses the cache. No benchmark repeats that."""
 
-_LONGEST_BLOCK_OF_MATRICES = 32
+_HALF_BYTES = 2
+"""Bytes of a bfloat16 number."""
+
+_LONGEST_BLOCK_OF_MATRICES = 48
 """Steps of a block of the reduction in matrices of 16 pairs. Chosen by hand: no benchmark compares others."""
 
 
@@ -231,7 +234,7 @@ def _tile(
     extents = _extents(contraction, roles, matrix)
     step = bfloat16_pairs.PAIR * (1 if matrix is None else matrix.words) if pairs else 1
     length = 0 if roles.summed is None else roles.summed.extent // step
-    far = matrix is None and _outgrows_cache(contraction, roles, device)
+    far = _outgrows_cache(contraction, roles, device, matrix)
     longest = _LONGEST_BLOCK if matrix is None else _LONGEST_BLOCK_OF_MATRICES
     steps = _steps_of_block(length, longest) if panel is not None or far else 0
     v_parallel, v_outer, v_tile = sampled(schedule, vectors, 3, extents.most_vectors)
@@ -273,10 +276,13 @@ def _tile(
     if steps:
         block_loop, *summed = schedule.split(summed[0], [None, steps])
         blocks.append(block_loop)
-    schedule.reorder(*parallel, v_outer, *blocks, *within, *outer_taps, *summed, *inner_tap, *tile, *pair)
+    around = blocks if matrix is not None and far else []  # several panels share the rows of a block
+    nest = [*around, v_outer] if around else [v_outer, *blocks]
+    schedule.reorder(*parallel, *nest, *within, *outer_taps, *summed, *inner_tap, *tile, *pair)
     shared = schedule.fuse(*parallel)
     home = [] if blocks else within
-    schedule.reverse_compute_at(last, home[-1] if home else v_outer, preserve_unit_loops=True)
+    place = shared if around else [v_outer, *home][-1]
+    schedule.reverse_compute_at(last, place, preserve_unit_loops=True)
     if panel is not None:
         schedule.compute_at(panel, blocks[0] if blocks else v_outer, preserve_unit_loops=True)
     if padding:
@@ -290,7 +296,7 @@ def _tile(
     unrolled = matrix is None and bool(taps) and 1 < taps[-1].extent <= TILE.unrolled_taps
     if unrolled:
         schedule.unroll(inner_tap[0])
-    for loop in blocks:
+    for loop in blocks if matrix is None else ():  # an instruction loads and stores the sums of matrices
         Blocks().put(schedule, loop)
     for tap, axis in zip(outer_taps, taps[:-1], strict=True):
         if axis.extent > 1:
@@ -382,12 +388,20 @@ def _steps_of_block(extent: int, longest: int) -> int:
     return max((d for d in range(longest // 4, longest + 1) if extent % d == 0), default=0)
 
 
-def _outgrows_cache(contraction: Contraction, roles: Roles, device: Device) -> bool:
-    """Return whether several tiles share vectors of a constant that do not stay in the L2 cache in between."""
+def _outgrows_cache(contraction: Contraction, roles: Roles, device: Device, matrix: MatrixTile | None) -> bool:
+    """Return whether several tiles share vectors of a constant that do not stay in the L2 cache in between.
+
+    With matrices, the rows of all of them must stay there, too.
+    """
     if roles.rows is None or roles.rows.extent <= TILE.rows or len(contraction.reduction) != 1:
         return False
     shared = [operand for operand in contraction.operands if roles.vector.place in operand.axes]
-    return len(shared) == 1 and shared[0].constant and shared_bytes(contraction, roles.lanes) > device.tile_bytes
+    if len(shared) != 1 or not shared[0].constant:
+        return False
+    if matrix is None:
+        return shared_bytes(contraction, roles.lanes) > device.tile_bytes
+    columns = MOST * roles.lanes + roles.rows.extent
+    return contraction.reduction[0].extent * columns * _HALF_BYTES > device.tile_bytes
 
 
 def _rows_fit(contraction: Contraction, roles: Roles, steps: int, device: Device) -> bool:

@@ -8,10 +8,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from felixlike import _tvm
 from felixlike._util.wording import counted
-from felixlike.spaces import noted_bounds
-from felixlike.symbolic.expr.expression import ceildiv, const, mul
+from felixlike.hardware.vectors import TILE
+from felixlike.spaces import Bounds, noted_bounds
+from felixlike.symbolic.expr.comparison import minimum
+from felixlike.symbolic.expr.expression import Expr, ceildiv, const, mul
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint
 from felixlike.symbolic.replay.state import ReplayState
@@ -31,7 +35,7 @@ def tile_bounds(replay: ReplayState, program: Program) -> tuple[Constraint, ...]
         spatial = [loop for loop in path if loop.variable not in store.reduction]
         unrolled = [loop.extent for loop in spatial if loop.kind == "unrolled"]
         tile = mul(unrolled)
-        loaded_vectors = unrolled[-1:] if len(unrolled) > 1 else []  # a single row uses each vector when it is loaded
+        vectors = _loaded(tile, unrolled, bounds)
         iterations = mul(loop.extent for loop in spatial if loop.kind == "parallel")
         constraints += [
             Constraint(
@@ -39,7 +43,7 @@ def tile_bounds(replay: ReplayState, program: Program) -> tuple[Constraint, ...]
                 f"{name} must fit into {counted(bounds.most_accumulators, 'accumulator')}",
             ),
             Constraint(
-                tile + mul(loaded_vectors) + 1 - bounds.registers,
+                tile + vectors + 1 - bounds.registers,
                 f"{name} must fit into {counted(bounds.registers, 'register')}",
             ),
             Constraint(
@@ -47,9 +51,18 @@ def tile_bounds(replay: ReplayState, program: Program) -> tuple[Constraint, ...]
             ),
         ]
         if bounds.least_vectors > 1:
-            few = bounds.least_vectors - mul([const(1), *loaded_vectors])
+            few = bounds.least_vectors - vectors
             constraints.append(Constraint(few, f"{name} must have {bounds.least_vectors} vectors in a row"))
         if bounds.cores > 1:
             imbalance = 4 * bounds.cores * ceildiv(iterations, bounds.cores) - 5 * iterations
             constraints.append(Constraint(imbalance, f"{counted(bounds.cores, 'core')} must share {name} evenly"))
     return tuple(constraints)
+
+
+def _loaded(tile: Expr, unrolled: Sequence[Expr], bounds: Bounds) -> Expr:
+    """Return the vectors that are loaded for all rows of a tile. A single row uses each vector when it is loaded."""
+    if len(unrolled) < 2:
+        return const(1)
+    if bounds.registers > 2 * TILE.vectors:
+        return unrolled[-1]  # those of a single row fit in any case
+    return minimum(unrolled[-1], tile - unrolled[-1] + 1)
