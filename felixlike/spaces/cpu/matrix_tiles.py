@@ -23,7 +23,8 @@ MOST = 4
 """Largest factor of a tile of sums in matrices: no tile of more leaves registers for its factors (`Bounds.fits`)."""
 
 _PADS = 1.1
-"""Ratio of matrices from which rows are padded. Chosen by hand: padded rows are copied and computed, too."""
+"""Ratio of matrices from which rows are padded, and up to which there is one more for an even number. Chosen by hand:
+padded rows are copied and computed, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +64,25 @@ def matrix_tile(contraction: Contraction, roles: Roles, device: Device, *, padde
     if operand.constant or rows.place not in operand.axes or contraction.written[-1] != roles.vector.place:
         return None
     pairs = -(-summed.extent // bfloat16_pairs.PAIR)
-    (height, padded_rows), (words, padded_pairs) = (
-        _cut(n, padded and is_plain(contraction)) for n in (rows.extent, pairs)
-    )
+    may_pad = padded and is_plain(contraction)
+    height, padded_rows = _cut(rows.extent, may_pad, even=True)
+    words, padded_pairs = _cut(pairs, may_pad)
     odd = bfloat16_pairs.PAIR if summed.extent % bfloat16_pairs.PAIR else 1
     padded_steps = bfloat16_pairs.PAIR * padded_pairs if padded_pairs > 1 else odd
     lines = height == rows.extent and padded_rows == 1 and roles.window is not None
     return MatrixTile(height, words, padded_rows, padded_steps, lines) if matrices.pay(height, words) else None
 
 
-def _cut(extent: int, padded: bool) -> tuple[int, int]:
+def _cut(extent: int, padded: bool, *, even: bool = False) -> tuple[int, int]:
     """Return the part of an extent that fits into a tile register, and the multiple that it must be padded to.
 
-    The part divides the extent, or its multiple if it is `padded`.
+    The part divides the extent, or its multiple if it is `padded`. Parts are preferably `even` in number.
     """
     divisor = matrices.fitting(extent)
     fewest = -(-extent // matrices.ROWS)
     if not padded or extent <= _PADS * fewest * divisor:
         return divisor, 1
-    part = -(-extent // fewest)
+    # Tiles of two matrices in both directions load least: 197×768×3072 took 0.92 of the time with 14 instead of 13.
+    count = fewest + (fewest % 2 if even else 0)
+    part = -(-extent // (count if count <= _PADS * fewest else fewest))
     return part, part
