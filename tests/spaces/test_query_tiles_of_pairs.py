@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import torch
 from schedules import equal_counts
+from support import kernels
 from support.models import Apply
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from felixlike import _tvm, codegen
+from felixlike import _tvm
 from felixlike.codegen.annotations import Keys, Pairs
 from felixlike.codegen.passes import skip_hidden_keys
 from felixlike.frontend import Imported, import_model
@@ -303,9 +304,7 @@ def test_both_products_have_registers_of_their_own_sizes() -> None:
     x = torch.zeros(2, 197, 64)
     (task,) = import_model(Apply(scaled_dot_product_attention), (x, x, x), EMERALD).tasks
     sketch = next(sketch for sketch in sketches(task, space="own") if sketch.precision == "bfloat16")
-    func = sketch.schedule(sketch.sample(1, seed=0)[0].tolist()).mod["main"].with_attr("global_symbol", "main")
-    code = str(codegen.compile_primfuncs(_tvm.IRModule({"main": func}), EMERALD).mod.inspect_source("asm"))
-    lines = code.splitlines()
+    lines = kernels.assembly(sketch).splitlines()
     assert sum("ldtilecfg" in line for line in lines) == 2
     assert sum("tdpbf16ps" in line for line in lines) >= 8
 
@@ -315,6 +314,5 @@ def test_the_instruction_is_used_in_vectors() -> None:
     (task,) = import_model(Apply(scaled_dot_product_attention), (x, x, x), ZEN5).tasks
     sketch = next(sketch for sketch in sketches(task, space="own") if sketch.precision == "bfloat16")
     assert Pairs.key in sketch.trace_json()
-    func = sketch.schedule(sketch.sample(1, seed=0)[0].tolist()).mod["main"].with_attr("global_symbol", "main")
-    code = str(codegen.compile_primfuncs(_tvm.IRModule({"main": func}), ZEN5).mod.inspect_source("asm"))
-    assert sum("vdpbf16ps" in line and "zmm" in line for line in code.splitlines()) >= 8
+    lines = kernels.assembly(sketch).splitlines()
+    assert sum("vdpbf16ps" in line and "zmm" in line for line in lines) >= 8

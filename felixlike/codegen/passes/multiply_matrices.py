@@ -88,8 +88,8 @@ def with_matrices(func: Func, pointer: _Pointer) -> Func:
             return _tvm.tirx.stmt_seq(*parts)
 
     def in_loop(loop: Loop) -> Stmt:
-        lone = not isinstance(loop.body, _tvm.tirx.SeqStmt) and not any(loop.loop_var.same_as(v) for v in reductions)
-        return with_body(loop, replaced([loop.body])) if lone and _marked(loop.body) else loop
+        lone = not isinstance(loop.body, _tvm.tirx.SeqStmt) and _marked(loop.body)
+        return with_body(loop, replaced([loop.body])) if lone else loop
 
     rules = (_tvm.tirx.SeqStmt, lambda sequence: replaced(sequence.seq)), (_tvm.tirx.For, in_loop)
     body = _tvm.structural_map(func.body, rules)

@@ -136,8 +136,8 @@ class _Conditions:
                     self._tests[store.buffer] = _Tests(tuple(store.indices), tuple(tests))
         paired = [store for store in elementwise if not all(isinstance(i, _tvm.tirx.Var) for i in store.indices)]
         for place in {place for store in paired for place in self._places_of_pairs(store)}:
-            others = set(self._tests) - {store.buffer for store in paired}
-            self._tests |= {buffer: self._tests[buffer].widened(place, _at_once(func) - 1) for buffer in others}
+            others, count = set(self._tests) - {store.buffer for store in paired}, _at_once(func) - 1
+            self._tests |= {buffer: self._tests[buffer].widened(place, count) for buffer in others}
 
     def _places_of_pairs(self, store: Stmt) -> Iterator[int]:
         """Yield the dimension of a tested buffer along which a statement copies pairs."""

@@ -26,12 +26,9 @@ from felixlike.frontend.rewrites.rewriting import (
     shape,
     with_attributes,
 )
-from felixlike.frontend.rewrites.split_deconvolution import TRANSPOSED_LAYOUTS
-from felixlike.frontend.rewrites.winograd import LAYOUTS
+from felixlike.frontend.rewrites.split_deconvolution import is_transposed_last
+from felixlike.frontend.rewrites.winograd import is_channels_last
 from felixlike.hardware import Device
-
-_LAYOUTS = LAYOUTS | TRANSPOSED_LAYOUTS
-"""Layouts of data and weights of channels-last convolutions, and of transposed ones."""
 
 
 def with_wide_constants(module: Any) -> Any:
@@ -72,27 +69,27 @@ def _wide_constant(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
 
 def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Replace both factors of a product by their values in bfloat16."""
-    name = operator(expression)
-    if name not in ("matmul", *_LAYOUTS) or str(expression.ty.dtype) != WIDE or not has_pairs(expression):
+    if not has_pairs(expression) or str(expression.ty.dtype) != WIDE:
         return None
     if not has_half_factors(expression, known):
         return None
     factors = [_narrow(factor, known, rewriter) for factor in expression.args]
-    if name == "matmul":
+    if operator(expression) == "matmul":
         return _tvm.relax.op.matmul(*factors, out_dtype=WIDE)
     return with_attributes(expression, factors, out_dtype=WIDE)
 
 
 def has_pairs(product: Any) -> bool:
-    """Return whether schedules may multiply the factors of a product in pairs."""
+    """Return whether an expression is a product whose factors schedules may multiply in pairs."""
+    is_matmul = operator(product) == "matmul"
+    if not (is_matmul or is_channels_last(product) or is_transposed_last(product)):
+        return False
     last: Any = shape(product.args[0])[-1]
-    if operator(product) == "matmul":
+    if is_matmul:
         return not isinstance(last, int) or last > 1
-    attrs = product.attrs
     taps = shape(product.args[1])[-1]  # of a convolution whose columns are channels, too
     even = isinstance(last, int) and (last if last > 1 else taps) % 2 == 0
-    layouts = (attrs.data_layout, attrs.kernel_layout)
-    return even and layouts == _LAYOUTS[operator(product)] and has_paired_channels(product)
+    return even and has_paired_channels(product)
 
 
 def _narrow(factor: Any, known: Bindings, rewriter: Rewriter) -> Any:

@@ -26,8 +26,7 @@ from felixlike.frontend.rewrites.even_channels import saved_by_pairs
 from felixlike.frontend.rewrites.half_values import HALF, VIEWS, WIDE, is_half, is_widening
 from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constant, operator, rewritten, shape
 from felixlike.frontend.rewrites.sink_reshapes import BINARY, UNARY, with_late_reshapes
-from felixlike.frontend.rewrites.split_deconvolution import TRANSPOSED_LAYOUTS
-from felixlike.frontend.rewrites.winograd import LAYOUTS, is_channels_last
+from felixlike.frontend.rewrites.winograd import is_channels_last
 from felixlike.hardware import FLOAT32, Precision
 
 _LEAST_ROWS = 16
@@ -146,15 +145,13 @@ class _Narrowing:
 
     def _rounds(self, call: Any, known: Bindings) -> bool:
         """Return whether an expression is a product with constant weights that is faster with rounded factors."""
-        name = operator(call)
-        if name not in ("matmul", *LAYOUTS, *TRANSPOSED_LAYOUTS) or str(call.ty.dtype) != WIDE:
-            return False
-        if not is_constant(call.args[1]):
+        if not has_pairs(call) or str(call.ty.dtype) != WIDE or not is_constant(call.args[1]):
             return False
         key = _tvm.identity(call)
         if key not in self._rounded:
-            saves = _is_large(call) if name == "matmul" else saved_by_pairs(call, known, self._precision, FLOAT32) > 0
-            self._rounded[key] = saves and has_pairs(call) and largest_finite(call.args[1]) < LEAST_INFINITE
+            plain = operator(call) == "matmul"
+            saves = _is_large(call) if plain else saved_by_pairs(call, known, self._precision, FLOAT32) > 0
+            self._rounded[key] = saves and largest_finite(call.args[1]) < LEAST_INFINITE
         return self._rounded[key]
 
 
@@ -217,9 +214,8 @@ def _pooled(pool: Any, half: Any, rewriter: Rewriter) -> Any:
     attrs, dimensions = pool.attrs, operator(pool)[-2]
 
     def maxima(x: Any) -> Any:
-        wide = _tvm.te.compute(x.shape, lambda *place: x(*place).astype(WIDE), name="wide")
         return getattr(_tvm.topi.nn, f"pool{dimensions}d")(
-            wide,
+            _wide(x),
             kernel=attrs.pool_size,
             stride=attrs.strides,
             dilation=attrs.dilation,
@@ -237,9 +233,8 @@ def _widened(convolution: Any, half: Any, rewriter: Rewriter) -> Any:
     attrs = convolution.attrs
 
     def computed(x: Any, weights: Any) -> Any:
-        wide = _tvm.te.compute(x.shape, lambda *place: x(*place).astype(WIDE), name="wide")
         return _tvm.topi.nn.conv(
-            wide,
+            _wide(x),
             weights,
             stride=[*attrs.strides],
             padding=[*attrs.padding],
@@ -252,6 +247,11 @@ def _widened(convolution: Any, half: Any, rewriter: Rewriter) -> Any:
     return rewriter.builder.call_te(
         computed, half, rewriter.new(convolution.args[1]), primfunc_name_hint=operator(convolution).removeprefix("nn.")
     )
+
+
+def _wide(half: Any) -> Any:
+    """Return a bfloat16 tensor of a PrimFunc in float32."""
+    return _tvm.te.compute(half.shape, lambda *place: half(*place).astype(WIDE), name="wide")
 
 
 def _is_shared_copy(argument: Any, known: Bindings) -> bool:

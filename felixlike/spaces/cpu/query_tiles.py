@@ -300,7 +300,7 @@ class _Tiles:
 
     @property
     def matrices(self) -> bool:
-        """Whether an instruction multiplies matrices of pairs."""
+        """Return whether an instruction multiplies matrices of pairs."""
         return self.pairs and self.device.has_tiles
 
     @property
@@ -471,35 +471,27 @@ class _Tiles:
                 schedule.compute_at(copy, shared, preserve_unit_loops=True)
             if fused and operand is product.vector:
                 return []
-            if turned:
-                self._turn(copy, moved, paired, once=once)
-                continue
             vector = moved if paired > 1 else paired
             length = int(schedule.get(schedule.get_loops(copy)[-vector]).extent)
             lanes = next(width for width in (*widths(self.lanes), 1) if length % width == 0)
-            vectorize(schedule, copy, vector, lanes, paired if paired > 1 else None)
+            if turned:
+                self._turn(copy, moved, paired, lanes)
+            else:
+                vectorize(schedule, copy, vector, lanes, paired if paired > 1 else None)
             if once:
-                rows = schedule.get_loops(copy)[: -3 if paired > 1 else -2]
+                rows = schedule.get_loops(copy)[: -3 if paired > 1 and not turned else -2]
                 schedule.parallel(schedule.fuse(*rows) if len(rows) > 1 else rows[0])
         *_, over_pairs, _, _, _ = schedule.get_loops(copy)
         return [over_pairs]
 
-    def _turn(self, copy: BlockRef, row: int, step: int, *, once: bool) -> None:
-        """Transpose a copy in blocks. Its loops over rows and steps are counted from the innermost one.
-
-        `once` says that no loop of other stages is around it.
-        """
+    def _turn(self, copy: BlockRef, row: int, step: int, lanes: int) -> None:
+        """Transpose a copy in vectors along rows. Its loops over rows and steps are counted from the innermost one."""
         schedule = self.schedule
         loops = list(schedule.get_loops(copy))
         between = [loop for place, loop in enumerate(loops[::-1], 1) if min(row, step) < place < max(row, step)]
-        length = int(schedule.get(loops[-row]).extent)
-        lanes = next(width for width in (*widths(self.lanes), 1) if length % width == 0)
         outer, lane = schedule.split(loops[-row], [None, lanes])
         schedule.reorder(*between, outer, lane, loops[-step])
         Transpose(lanes).put(schedule, lane)
-        if once:
-            rows = schedule.get_loops(copy)[:-2]
-            schedule.parallel(schedule.fuse(*rows) if len(rows) > 1 else rows[0])
 
     def _powers_once(self) -> None:
         """Sum the exponentials where they are computed, in vectors. So are their pairs, if any."""

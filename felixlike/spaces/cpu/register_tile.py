@@ -62,9 +62,6 @@ _LONGEST_BLOCK = 128
 (32) products, and a panel of `TILE.vectors` vectors of 64 bytes has 64 KiB, a small part of any L2 cache. Longer blocks
 were measured to be slower as soon as other code uses the cache. No benchmark repeats that."""
 
-_HALF_BYTES = 2
-"""Bytes of a bfloat16 number."""
-
 _LONGEST_BLOCK_OF_MATRICES = 48
 """Steps of a block of the reduction in matrices of 16 pairs. Chosen by hand: no benchmark compares others."""
 
@@ -401,7 +398,7 @@ def _outgrows_cache(contraction: Contraction, roles: Roles, device: Device, matr
     if matrix is None:
         return shared_bytes(contraction, roles.lanes) > device.tile_bytes
     columns = MOST * roles.lanes + roles.rows.extent
-    return contraction.reduction[0].extent * columns * _HALF_BYTES > device.tile_bytes
+    return contraction.reduction[0].extent * columns * narrow_weights.ITEM_BYTES > device.tile_bytes
 
 
 def _rows_fit(contraction: Contraction, roles: Roles, steps: int, device: Device) -> bool:
