@@ -86,6 +86,22 @@ def test_copies_are_rounded_by_the_instruction_of_the_target() -> None:
         assert "felixlike_" not in code
 
 
+@pytest.mark.parametrize("summed", [True, False])
+def test_only_results_of_reductions_are_rounded_by_the_instruction(summed: bool) -> None:
+    """Kernels that only convert preserve subnormal numbers, which the instruction takes for zero."""
+    for mcpu, instruction in (("znver4", True), ("znver3", False)):
+        code = compile_primfuncs(_converted(summed=summed), _tvm.Target({"kind": "llvm", "mcpu": mcpu}))
+        assert ("vcvtneps2bf16" in code.mod.inspect_source("asm")) == (instruction and summed)
+    result = _tvm.runtime.tensor(np.zeros((4, 16), np.uint16))
+    x = np.full((4, 16), 1e-39, np.float32)
+    compile_primfuncs(_converted(summed=summed), _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu()})).jit()["main"](
+        _tvm.runtime.tensor(x), result
+    )
+    if not summed:
+        expected = torch.from_numpy(x).bfloat16().view(torch.int16)
+        assert torch.equal(torch.from_numpy(result.numpy().view(np.int16)), expected)
+
+
 @pytest.mark.parametrize("mcpu", [None, "znver3"])
 def test_rounding_is_that_of_pytorch(mcpu: str | None) -> None:
     """Ties, infinities and NaN included. Whether subnormal numbers become zero is left to the processor."""
@@ -119,4 +135,19 @@ def _copies() -> Any:
     for name in ("words", "rows"):
         loop = schedule.fuse(*schedule.get_loops(schedule.get_sblock(name)))
         schedule.vectorize(schedule.split(loop, [None, 16])[1])
+    return schedule.mod
+
+
+def _converted(*, summed: bool) -> Any:
+    """Return a function that rounds 64 numbers, or the sums of each and itself, to bfloat16."""
+    te = _tvm.te
+    x = te.placeholder((4, 16), name="x")
+    k = te.reduce_axis((0, 2), name="k")
+    sums = te.compute((4, 16), lambda i, j: te.sum(x[i, j], axis=k), name="sums")
+    halves = te.compute((4, 16), lambda i, j: (sums if summed else x)[i, j].astype("bfloat16"), name="halves")
+    bits = te.compute((4, 16), lambda i, j: _tvm.tirx.reinterpret("uint16", halves[i, j]), name="bits")
+    schedule = _tvm.Schedule(te.create_prim_func([x, bits]))
+    schedule.compute_inline(schedule.get_sblock("halves"))
+    for block in map(schedule.get_sblock, ["sums"] * summed + ["bits"]):
+        schedule.vectorize(schedule.get_loops(block)[1])
     return schedule.mod

@@ -2,6 +2,10 @@
 
 Input: an IRModule of (scheduled) PrimFuncs. Output: the same module without these conversions. Infinities and NaN are
 preserved. TVM's own conversions do not compile if a variable, as felixlike's formulas have them, depends on one.
+
+Kernels that reduce round their results by the processor's instruction, where it has one (`round_halves.py`): arithmetic
+takes eight instructions for a vector, as many as a sum of 16 products in pairs. Subnormal results become zero there, as
+in PyTorch's products. Kernels that only convert, move or combine elements preserve subnormal numbers.
 """
 
 from __future__ import annotations
@@ -13,8 +17,7 @@ from typing import Any, TypeAlias
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Func, Module, Node, Stmt, TirExpr
 from felixlike.codegen import plain_loops
-from felixlike.codegen.passes.bind_repeated_values import Names
-from felixlike.codegen.passes.propagate_nan import is_number
+from felixlike.codegen.passes.round_halves import half, rounded_bits
 
 _HALF, _BITS = "bfloat16", "uint16"
 
@@ -111,44 +114,29 @@ def _with_conversions(func: Func) -> Func:
     blocks = _tvm.found(func.body, _tvm.s_tir.SBlock)
     if any(is_half(buffer) for block in blocks for buffer in block.alloc_buffers):
         func = plain_loops.without_blocks(func)
-    func = with_integers(func)
-    return _tvm.structural_map(func, (_tvm.tirx.Cast, _converted))
+    rounded = half if _reduces(func) else rounded_bits
+
+    def converted(cast: TirExpr) -> TirExpr:
+        before, after = str(cast.value.ty.dtype), str(cast.ty.dtype)
+        if before == _HALF and after != _HALF:
+            return _widened(cast.value).astype(after)
+        if after == _HALF and before != _HALF:
+            return _tvm.tirx.reinterpret(_HALF, rounded(cast.value.astype("float32")))
+        return cast
+
+    return _tvm.structural_map(with_integers(func, rounded), (_tvm.tirx.Cast, converted))
 
 
-def _converted(cast: TirExpr) -> TirExpr:
-    """Replace one cast if it converts from or to bfloat16."""
-    before, after = str(cast.value.ty.dtype), str(cast.ty.dtype)
-    if before == _HALF and after != _HALF:
-        return _widened(cast.value).astype(after)
-    if after == _HALF and before != _HALF:
-        return _rounded(cast.value.astype("float32"))
-    return cast
+def _reduces(func: Func) -> bool:
+    """Return whether a function accumulates into a buffer."""
+    return any(
+        load.source.same_as(store.buffer)
+        for store in _tvm.found(func.body, _tvm.tirx.BufferStore)
+        for load in _tvm.found(store.value, _tvm.ir.TensorLoad)
+    )
 
 
 def _widened(value: TirExpr) -> TirExpr:
     """Convert bfloat16 to float32."""
     bits = bits_of(value).astype("uint32") << _tvm.tirx.const(16, "uint32")
     return _tvm.tirx.reinterpret("float32", bits)
-
-
-def _rounded(value: TirExpr) -> TirExpr:
-    """Convert float32 to bfloat16."""
-    return _tvm.tirx.reinterpret(_HALF, rounded_bits(value))
-
-
-def rounded_bits(value: TirExpr) -> TirExpr:
-    """Return the bits of float32 numbers, one or a vector, in bfloat16: round to nearest, ties to even.
-
-    Half a unit of the result is added, less the lowest bit if the result's last bit is 0.
-    """
-    names, vector = Names(), str(value.ty.dtype).removeprefix("float32")
-
-    def const(bits: int) -> TirExpr:
-        return _tvm.tirx.const(bits, f"uint32{vector}")
-
-    x = names(value)
-    bits = names(_tvm.tirx.reinterpret(f"uint32{vector}", x))
-    upper = names(bits >> const(16))
-    nearest = (bits + const(0x7FFF) + (upper & const(1))) >> const(16)
-    upper_half = _tvm.tirx.Select(is_number(x), nearest, upper | const(0x40))
-    return names.close(upper_half.astype(f"uint16{vector}"))

@@ -1,11 +1,11 @@
-"""Round to bfloat16 by the processor's instruction, in copies whose elements are multiplied in pairs.
+"""Round to bfloat16: by arithmetic on bits, or by the processor's instructions.
 
     half(x)     the bits of x, rounded                      of a vector: vcvtneps2bf16
     word(x, y)  those of x, and those of y above them       of two vectors: vcvtne2ps2bf16, and a shuffle
 
-`multiply_pairs.py` makes calls of these operators. TVM's vectorizer turns them into operators of vectors, and its
-lowering of operators then calls the functions in `codegen/pair_functions.py`. In scalars, and on processors without the
-instructions, they are arithmetic on bits.
+`multiply_pairs.py` and `convert_bfloat16.py` make calls of these operators. TVM's vectorizer turns them into operators
+of vectors, and its lowering of operators then calls the functions in `codegen/pair_functions.py`. In scalars, and on
+processors without the instructions, they are arithmetic on bits.
 
 The instructions take subnormal numbers for zero, as the one that multiplies these pairs does.
 """
@@ -17,7 +17,8 @@ import functools
 from felixlike import _tvm
 from felixlike._tvm.typing import Module, TirExpr
 from felixlike.codegen.pair_functions import HALF, LANES, WORD, half_name, word_name
-from felixlike.codegen.passes.convert_bfloat16 import rounded_bits
+from felixlike.codegen.passes.bind_repeated_values import Names
+from felixlike.codegen.passes.propagate_nan import is_number
 from felixlike.hardware import PAIRS, has_instruction
 
 _BITS = {HALF: "uint16", WORD: "int32"}
@@ -76,3 +77,21 @@ def _arithmetic(call: TirExpr) -> TirExpr:
     wide = str(call.ty.dtype).replace("int", "uint")
     lower, upper = (each.astype(wide) for each in bits)
     return _tvm.tirx.reinterpret(str(call.ty.dtype), lower | (upper << _tvm.tirx.const(16, wide)))
+
+
+def rounded_bits(value: TirExpr) -> TirExpr:
+    """Return the bits of float32 numbers, one or a vector, in bfloat16: round to nearest, ties to even.
+
+    Half a unit of the result is added, less the lowest bit if the result's last bit is 0.
+    """
+    names, vector = Names(), str(value.ty.dtype).removeprefix("float32")
+
+    def const(bits: int) -> TirExpr:
+        return _tvm.tirx.const(bits, f"uint32{vector}")
+
+    x = names(value)
+    bits = names(_tvm.tirx.reinterpret(f"uint32{vector}", x))
+    upper = names(bits >> const(16))
+    nearest = (bits + const(0x7FFF) + (upper & const(1))) >> const(16)
+    upper_half = _tvm.tirx.Select(is_number(x), nearest, upper | const(0x40))
+    return names.close(upper_half.astype(f"uint16{vector}"))
