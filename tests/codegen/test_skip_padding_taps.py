@@ -14,8 +14,10 @@ from felixlike.codegen.annotations import Skip
 from felixlike.codegen.passes import skip_padding
 
 
-def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, annotated: bool = True) -> Any:
-    """Return y[i, k] = Σ_r Σ_c P[i · stride + r, c] · w[r, c, k], with the padded copy computed by rows."""
+def _convolution(
+    length: int, taps: int, *, pad: int, stride: int = 1, annotated: bool = True, copied: bool = True
+) -> Any:
+    """Return y[i, k] = Σ_r Σ_c P[i · stride + r, c] · w[r, c, k], with the padded copy computed by rows, or no copy."""
     out = (length + 2 * pad - taps) // stride + 1
     x, w = _tvm.te.placeholder((length, 3), name="x"), _tvm.te.placeholder((taps, 3, 5), name="w")
     padded = _tvm.te.compute(
@@ -33,18 +35,23 @@ def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, annotated
     i, k, r_loop, c_loop = schedule.get_loops(block)
     outer, inner = schedule.split(i, [None, max(d for d in range(1, 5) if out % d == 0)])
     schedule.reorder(outer, inner, r_loop, c_loop, k)
-    schedule.compute_at(schedule.get_sblock("padded"), outer)
+    copy = schedule.get_sblock("padded")
+    if copied:
+        schedule.compute_at(copy, outer)
+    else:
+        schedule.compute_inline(copy)
     if annotated:
         Skip().put(schedule, r_loop)
     schedule.decompose_reduction(block, r_loop)
     return schedule.mod
 
 
+@pytest.mark.parametrize("copied", [True, False])
 @pytest.mark.parametrize(
     ("length", "taps", "pad", "stride"), [(7, 3, 1, 1), (13, 5, 4, 1), (53, 3, 1, 2), (1, 3, 1, 1)]
 )
-def test_values_are_correct(length: int, taps: int, pad: int, stride: int) -> None:
-    module = _convolution(length, taps, pad=pad, stride=stride)
+def test_values_are_correct(length: int, taps: int, pad: int, stride: int, copied: bool) -> None:
+    module = _convolution(length, taps, pad=pad, stride=stride, copied=copied)
     assert len(_tvm.found(skip_padding(module)["main"].body, _tvm.tirx.IfThenElse)) == 1
     rng = np.random.default_rng(0)
     x, w = (rng.uniform(-1, 1, shape).astype("float32") for shape in ((length, 3), (taps, 3, 5)))
@@ -57,9 +64,11 @@ def test_values_are_correct(length: int, taps: int, pad: int, stride: int) -> No
     np.testing.assert_allclose(y.numpy(), np.array(expected), rtol=1e-5, atol=1e-6)
 
 
-def test_the_condition_equals_that_of_the_copy() -> None:
+@pytest.mark.parametrize("copied", [True, False])
+def test_the_condition_equals_that_of_the_copy(copied: bool) -> None:
     """Of taps 0, 1, 2 at rows 0 … 6, only those remain that read rows 1 … 7."""
-    (test,) = _tvm.found(skip_padding(_convolution(7, 3, pad=1))["main"].body, _tvm.tirx.IfThenElse)
+    module = _convolution(7, 3, pad=1, copied=copied)
+    (test,) = _tvm.found(skip_padding(module)["main"].body, _tvm.tirx.IfThenElse)
     for row, tap in itertools.product(range(7), range(3)):
         assert bool(number(test.condition, {"i_0": row, "i_1": 0, "r": tap})) == (1 <= row + tap < 8)
 

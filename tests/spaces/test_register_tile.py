@@ -51,6 +51,8 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "conv3d": (lambda: op.conv3d(2, 4, 8, 16), (1,)),
     "grouped": (lambda: op.grouped(8, 8, 32, 2), (1,)),
     "depthwise": (lambda: op.depthwise(6, 16), (1,)),
+    "depthwise_nhwc": (lambda: op.depthwise_nhwc(32, 7), (1,)),
+    "depthwise_nhwc_strided": (lambda: op.depthwise_nhwc(32, 8, 2), (1,)),
     "scaled_residual": (lambda: op.scaled_residual(6, 16), (1,)),
 }
 
@@ -95,6 +97,8 @@ EXACT = [
         "conv2d_nhwc_batch",
         "conv2d_nhwc_first",
         "depthwise",
+        "depthwise_nhwc",
+        "depthwise_nhwc_strided",
         "scaled_residual",
     ),
 ]
@@ -108,7 +112,10 @@ def test_formulas_equal_brute_force_counts(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["dense", "dense_long", "batch_matmul", "conv2d", "conv2d_1x1_padded", "conv2d_nhwc_batch", "conv3d", "depthwise"],
+    [
+        *("dense", "dense_long", "batch_matmul", "conv2d", "conv2d_1x1_padded", "conv2d_nhwc_batch", "conv3d"),
+        *("depthwise", "depthwise_nhwc", "depthwise_nhwc_strided"),
+    ],
 )
 def test_views_equal_tvms_features(name: str) -> None:
     sketch = _sketch(name)

@@ -83,6 +83,12 @@ def depthwise(channels: int, size: int, stride: int = 1) -> Any:
     return _func(x, w, topi.nn.depthwise_conv2d_nchw(x, w, stride, 1, 1))
 
 
+def depthwise_nhwc(channels: int, size: int, stride: int = 1) -> Any:
+    """Depthwise convolution, NHWC, 3×3, as Relax legalises it."""
+    x, w = _input(1, size, size, channels), _input(3, 3, 1, channels, name="W")
+    return _func(x, w, topi.nn.conv(x, w, stride, 1, 1, channels, "NHWC", "HWIO"))
+
+
 def scaled_residual(channels: int, size: int) -> Any:
     """ReLU of a depthwise 1×1 convolution plus its input, NCHW."""
     x, w = _input(1, channels, size, size), _input(channels, 1, 1, 1, name="W")
@@ -273,6 +279,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "conv2d_grouped": _sizes(grouped, (64, 28, 64, 4), (4, 6, 8, 2)),
     "depthwise": _sizes(depthwise, (144, 56), (6, 8)),
     "depthwise_strided": _sizes(depthwise, (96, 56, 2), (6, 9, 2)),
+    "depthwise_nhwc": _sizes(depthwise_nhwc, (144, 56), (16, 8)),
     "conv3d": _sizes(conv3d, (16, 8, 28, 32), (2, 4, 6, 4)),
     "conv2d_transposed": _sizes(transposed, (256, 8, 128), (4, 4, 6)),
     "max_pool": _sizes(pool, (64, 112, "max"), (4, 8, "max")),

@@ -216,9 +216,9 @@ def _tile(
         elif not roles.panel.contiguous(roles.vector):
             schedule.transform_layout(panel, ("write", 0), moved_last(moved))
     padding = [] if matrix is not None else _padding_of_rows(schedule, block, contraction, roles, copies)
-    for copy in padding:
+    for copy in (inlined := [*padding, *_padding_of_channels(schedule, block, contraction, roles, copies)]):
         schedule.compute_inline(copy)
-    copies = tuple(c for c in copies if not any(c is copy for copy in padding))
+    copies = tuple(c for c in copies if not any(c is copy for copy in inlined))
     rounded: list[Any] = []
     operand = bfloat16_pairs.broadcast(contraction, roles) if pairs else None
     if operand is not None and not operand.constant and not _is_stored(schedule, block, operand):
@@ -366,6 +366,37 @@ def _padding_of_rows(
                 ]
                 removable += [copy] if _adds_zeros(statement.body.value, rows) else []
     return removable
+
+
+def _padding_of_channels(
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, copies: Sequence[Any]
+) -> list[Any]:
+    """Return the copies that pad images of which each channel is reduced by itself, with channels in vectors.
+
+    Each of their elements is loaded as often as there are taps in its row or column, once for neighbours in a tile, so
+    that the copy takes longer than the tests at the borders, which are the same for all lanes.
+    """
+    if roles.summed is not None:
+        return []
+    removable = []
+    for copy in copies:
+        statement = schedule.get(copy)
+        for operand in contraction.operands:
+            if schedule.get(block).reads[operand.read].source.same_as(statement.writes[0].source):
+                pairs = zip(statement.iter_vars, operand.indices, strict=True)
+                lanes = [i.var for i, index in pairs if _tvm.uses(index, roles.vector.variable)]
+                removable += [copy] if lanes and _adds_borders(statement.body.value, lanes) else []
+    return removable
+
+
+def _adds_borders(value: TirExpr, lanes: list[Any]) -> bool:
+    """Return whether a value is an element, which may be converted, if a test holds for all lanes, else zero."""
+    guarded = padded(value)
+    if guarded is None:
+        return False
+    test, element = guarded
+    element = element.value if isinstance(element, _tvm.tirx.Cast) else element
+    return isinstance(element, _tvm.ir.TensorLoad) and not any(_tvm.uses(test, lane) for lane in lanes)
 
 
 def _adds_zeros(value: TirExpr, rows: list[Any]) -> bool:
