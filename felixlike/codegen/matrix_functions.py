@@ -140,9 +140,10 @@ def is_start(text: str) -> bool:
     return text.startswith(f"{_PREFIX}start_")
 
 
-def is_name(text: str) -> bool:
-    """Return whether a text is the name of one of these functions."""
-    return text.startswith(_PREFIX)
+def called(func: Func) -> set[str]:
+    """Return the names of those of these functions that a function calls."""
+    texts = {str(text.value) for text in _tvm.found(func.body, _tvm.ir.StringImm)}
+    return {text for text in texts if text.startswith(_PREFIX)}
 
 
 def with_matrix_functions(module: Module) -> Module:
@@ -153,8 +154,7 @@ def with_matrix_functions(module: Module) -> Module:
     """
 
     def with_definitions(func: Func) -> Func:
-        names = {str(text.value) for text in _tvm.found(func.body, _tvm.ir.StringImm)}
-        texts = [_definition(name) for name in sorted(names) if is_name(name)]
+        texts = [_definition(name) for name in sorted(called(func))]
         return func.with_body(_tvm.with_llvm_text(func.body, *texts)) if texts else func
 
     return _tvm.map_functions(module, with_definitions)

@@ -18,11 +18,11 @@ from felixlike._util import scratch
 from felixlike.errors import InvalidOption
 from felixlike.frontend import Imported
 from felixlike.hardware import kind_of, placement, simulated
-from felixlike.measure.sides.timing import Timed, summary, timer
+from felixlike.measure.sides.timing import Timed, consecutive, summary
 from felixlike.runtime import Compiled
 from felixlike.tuning.config import RunConfig
 
-_SECONDS, _FEWEST, _MOST = 0.1, 5, 1000
+_SECONDS, _FEWEST, _MOST = 0.1, 3, 1000
 """Seconds of timing a model alone, and the limits on its calls. Chosen by hand."""
 
 _SLOW = 1.0
@@ -104,13 +104,15 @@ def _alone(imported: Imported, compiled: Compiled) -> Timed:
     import torch
 
     args, kwargs = imported.signature.arguments(imported.examples)
-    times = timer(partial(compiled, *args, **kwargs))
+    run = partial(compiled, *args, **kwargs)
     time.sleep(_REST)
     with torch.random.fork_rng(devices=[]):
-        first = times(1)
-        if first[0] > _SLOW:
-            return summary(first)
-        return summary(times(min(_MOST, max(_FEWEST, int(_SECONDS / max(first[0], 1e-7))))))
+        run()  # after the original, whose data is in the caches
+        latencies = consecutive(run, 1)
+        if latencies[0] <= _SLOW:
+            calls = min(_MOST, max(_FEWEST, int(_SECONDS / max(latencies[0], 1e-7))))
+            latencies += consecutive(run, calls - 1)
+        return summary(latencies)
 
 
 def _beside_eager(imported: Imported, compiled: Compiled, threads: int | None) -> CallTimes:

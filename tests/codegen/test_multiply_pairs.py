@@ -11,10 +11,10 @@ import torch
 from test_golden_passes import multiply_pairs as minimal
 
 from felixlike import _tvm
-from felixlike.codegen import compile_primfuncs
+from felixlike.codegen import compile_primfuncs, matrix_functions
 from felixlike.codegen.annotations import Pairs
 from felixlike.codegen.pair_functions import with_pair_functions
-from felixlike.codegen.passes import multiply_pairs, round_halves
+from felixlike.codegen.passes import multiply_pairs, round_halves, write_out_halves
 from felixlike.errors import CompilationFailed
 
 
@@ -100,6 +100,16 @@ def test_only_results_of_reductions_are_rounded_by_the_instruction(summed: bool)
     if not summed:
         expected = torch.from_numpy(x).bfloat16().view(torch.int16)
         assert torch.equal(torch.from_numpy(result.numpy().view(np.int16)), expected)
+
+
+@pytest.mark.parametrize("registers", [True, False])
+def test_results_of_sums_in_tile_registers_are_rounded_by_the_instruction(registers: bool) -> None:
+    """No statement accumulates into a buffer then."""
+    func = _converted(summed=False)["main"]
+    if registers:
+        func = func.with_body(_tvm.tirx.stmt_seq(matrix_functions.zero(0), func.body))
+    calls = _tvm.found(write_out_halves(_tvm.IRModule({"main": func}))["main"].body, _tvm.ir.Call)
+    assert any(round_halves.operand(call) is not None for call in calls) == registers
 
 
 @pytest.mark.parametrize("mcpu", [None, "znver3"])

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Func, Module, Node, Stmt, TirExpr
-from felixlike.codegen import plain_loops
+from felixlike.codegen import matrix_functions, plain_loops
 from felixlike.codegen.passes.round_halves import half, rounded_bits
 
 _HALF, _BITS = "bfloat16", "uint16"
@@ -128,8 +128,8 @@ def _with_conversions(func: Func) -> Func:
 
 
 def _reduces(func: Func) -> bool:
-    """Return whether a function accumulates into a buffer."""
-    return any(
+    """Return whether a function accumulates into a buffer, or into tile registers."""
+    return bool(matrix_functions.called(func)) or any(
         load.source.same_as(store.buffer)
         for store in _tvm.found(func.body, _tvm.tirx.BufferStore)
         for load in _tvm.found(store.value, _tvm.ir.TensorLoad)

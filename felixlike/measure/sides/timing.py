@@ -45,16 +45,21 @@ def timer(run: Callable[[], object]) -> Timer:
 
     def times(calls: int) -> array[float]:
         run()  # other sides have replaced this side's data in the caches
-        latencies = array("d", bytes(8 * calls))
-        before = time.perf_counter()
-        for i in range(calls):
-            run()
-            after = time.perf_counter()
-            latencies[i] = after - before
-            before = after
-        return latencies
+        return consecutive(run, calls)
 
     return times
+
+
+def consecutive(run: Callable[[], object], calls: int) -> array[float]:
+    """Return the seconds of each of consecutive calls in this process."""
+    latencies = array("d", bytes(8 * calls))
+    before = time.perf_counter()
+    for i in range(calls):
+        run()
+        after = time.perf_counter()
+        latencies[i] = after - before
+        before = after
+    return latencies
 
 
 def interleaved(sides: Mapping[str, Timer], *, seconds_a_side: float = 3.0, slot: float = 0.1) -> dict[str, Timed]:

@@ -167,16 +167,14 @@ def _packed(
 ) -> Surroundings:
     """Annotate the block that pads the vectorized constant as one that runs once, and remove it from the copies."""
     for copy in adjacent.copies:
-        written = schedule.get(copy).writes[0].source
-        for operand in contraction.operands:
-            reads_copy = schedule.get(block).reads[operand.read].source.same_as(written)
-            if reads_copy and operand.constant and roles.vector.place in operand.axes:
-                moved, paired = (
-                    next(i for i, e in enumerate(operand.indices) if axis is not None and e.same_as(axis.variable))
-                    for axis in (roles.vector, roles.summed if pairs else roles.vector)
-                )
-                pack_when_compiled(schedule, copy, moved, roles.lanes, paired if pairs else None)
-                return Surroundings(tuple(c for c in adjacent.copies if c is not copy), adjacent.epilogue)
+        operand = _operand_of(schedule, block, contraction, copy)
+        if operand is not None and operand.constant and roles.vector.place in operand.axes:
+            moved, paired = (
+                next(i for i, e in enumerate(operand.indices) if axis is not None and e.same_as(axis.variable))
+                for axis in (roles.vector, roles.summed if pairs else roles.vector)
+            )
+            pack_when_compiled(schedule, copy, moved, roles.lanes, paired if pairs else None)
+            return Surroundings(tuple(c for c in adjacent.copies if c is not copy), adjacent.epilogue)
     return adjacent
 
 
@@ -353,18 +351,13 @@ def _padding_of_rows(
     """Return the copies, one at most, that only add rows of zeros and need not be made."""
     if roles.rows is None or not is_plain(contraction):
         return []
-    read = [schedule.get(block).reads[operand.read].source for operand in contraction.operands]
     removable = []
     for copy in copies:
-        statement = schedule.get(copy)
-        for operand, source in zip(contraction.operands, read, strict=True):
-            if statement.writes[0].source.same_as(source) and roles.vector.place not in operand.axes:
-                rows = [
-                    i.var
-                    for i, e in zip(statement.iter_vars, operand.indices, strict=True)
-                    if e.same_as(roles.rows.variable)
-                ]
-                removable += [copy] if _adds_zeros(statement.body.value, rows) else []
+        statement, operand = schedule.get(copy), _operand_of(schedule, block, contraction, copy)
+        if operand is not None and roles.vector.place not in operand.axes:
+            pairs = zip(statement.iter_vars, operand.indices, strict=True)
+            rows = [i.var for i, index in pairs if index.same_as(roles.rows.variable)]
+            removable += [copy] if _adds_zeros(statement.body.value, rows) else []
     return removable
 
 
@@ -380,23 +373,18 @@ def _padding_of_channels(
         return []
     removable = []
     for copy in copies:
-        statement = schedule.get(copy)
-        for operand in contraction.operands:
-            if schedule.get(block).reads[operand.read].source.same_as(statement.writes[0].source):
-                pairs = zip(statement.iter_vars, operand.indices, strict=True)
-                lanes = [i.var for i, index in pairs if _tvm.uses(index, roles.vector.variable)]
-                removable += [copy] if lanes and _adds_borders(statement.body.value, lanes) else []
+        statement, operand = schedule.get(copy), _operand_of(schedule, block, contraction, copy)
+        if operand is not None and roles.vector.place in operand.axes:
+            pairs = zip(statement.iter_vars, operand.indices, strict=True)
+            lanes = [i.var for i, index in pairs if _tvm.uses(index, roles.vector.variable)]
+            removable += [copy] if _adds_borders(statement.body.value, lanes) else []
     return removable
 
 
-def _adds_borders(value: TirExpr, lanes: list[Any]) -> bool:
-    """Return whether a value is an element, which may be converted, if a test holds for all lanes, else zero."""
-    guarded = padded(value)
-    if guarded is None:
-        return False
-    test, element = guarded
-    element = element.value if isinstance(element, _tvm.tirx.Cast) else element
-    return isinstance(element, _tvm.ir.TensorLoad) and not any(_tvm.uses(test, lane) for lane in lanes)
+def _operand_of(schedule: Schedule, block: BlockRef, contraction: Contraction, copy: Any) -> Operand | None:
+    """Return the operand that a copy computes."""
+    written, reads = schedule.get(copy).writes[0].source, schedule.get(block).reads
+    return next((o for o in contraction.operands if reads[o.read].source.same_as(written)), None)
 
 
 def _adds_zeros(value: TirExpr, rows: list[Any]) -> bool:
@@ -407,6 +395,16 @@ def _adds_zeros(value: TirExpr, rows: list[Any]) -> bool:
     test, element = guarded
     bounded = isinstance(test, _tvm.tirx.LT) and any(test.a.same_as(row) for row in rows)
     return bounded and isinstance(element, _tvm.ir.TensorLoad)
+
+
+def _adds_borders(value: TirExpr, lanes: list[Any]) -> bool:
+    """Return whether a value is an element, which may be converted, if a test holds for all lanes, else zero."""
+    guarded = padded(value)
+    if guarded is None:
+        return False
+    test, element = guarded
+    element = element.value if isinstance(element, _tvm.tirx.Cast) else element
+    return isinstance(element, _tvm.ir.TensorLoad) and not any(_tvm.uses(test, lane) for lane in lanes)
 
 
 def _steps_of_block(extent: int, longest: int) -> int:
