@@ -81,3 +81,15 @@ def test_functions_without_padding_have_no_condition() -> None:
 def test_unannotated_functions_are_unchanged() -> None:
     module = _convolution(7, 3, pad=1, annotated=False)
     assert skip_padding(module)["main"].same_as(module["main"])
+
+
+def test_tests_of_a_part_of_a_factor_remain() -> None:
+    """(x if a test holds, else 0) + 1 is not zero where the test does not hold."""
+
+    def change(product: Any) -> Any:
+        return (product.a + 1.0) * product.b if str(product.ty.dtype) == "float32" else product
+
+    module = _convolution(7, 3, pad=1, copied=False)
+    changed = _tvm.map_functions(module, lambda func: _tvm.structural_map(func, (_tvm.tirx.Mul, change)))
+    assert len(_tvm.found(skip_padding(module)["main"].body, _tvm.tirx.IfThenElse)) == 1
+    assert not _tvm.found(skip_padding(changed)["main"].body, _tvm.tirx.IfThenElse)

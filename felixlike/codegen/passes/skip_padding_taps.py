@@ -52,14 +52,23 @@ def _tests(loop: Loop, copy: Any) -> Iterator[Any]:
 
 
 def _tests_of_loads(loop: Loop) -> Iterator[Any]:
-    """Yield the conditions under which the elements that a loop step loads are not zero, as `_tests` does.
+    """Yield the conditions under which a factor of the products that a loop step sums is not zero, as `_tests` does.
 
-    TVM removes them from the loads, which are in a statement with these conditions then.
+    TVM removes them from the factors, which are in a statement with these conditions then.
     """
-    for call in _tvm.found(loop.body, _tvm.ir.Call):
-        guarded = padded(call)
-        if guarded is not None:
+    stores = _tvm.found(loop.body, _tvm.tirx.BufferStore)
+    if len(stores) == 1:
+        for guarded in filter(None, map(padded, _factors(stores[0]))):
             yield from _of_steps(loop, conjuncts(guarded[0]))
+
+
+def _factors(store: Any) -> list[Any]:
+    """Return the factors of the product that a statement adds to what it stores."""
+    total = store.value
+    if not isinstance(total, _tvm.tirx.Add) or not isinstance(total.b, _tvm.tirx.Mul):
+        return []
+    sums = isinstance(total.a, _tvm.ir.TensorLoad) and total.a.source.same_as(store.buffer)
+    return [total.b.a, total.b.b] if sums else []
 
 
 def _of_steps(loop: Loop, tests: Sequence[Any]) -> Iterator[Any]:
