@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Func, Module, Node, Stmt, TirExpr
 from felixlike.codegen import matrix_functions, plain_loops
+from felixlike.codegen.passes.loop_tools import reads
 from felixlike.codegen.passes.round_halves import half, rounded_bits
 
 _HALF, _BITS = "bfloat16", "uint16"
@@ -29,7 +30,7 @@ def write_out_halves(module: Module) -> Module:
     return _tvm.map_functions(module, _with_conversions)
 
 
-def with_integers(func: Func, rounded: _Rounded | None = None) -> Func:
+def with_integers(func: Func, rounded: _Rounded) -> Func:
     """Return a function of plain loops with 16-bit integers in place of the bfloat16 buffers that it allocates.
 
     TVM would turn these buffers into float32, and numbers that are stored there would not be rounded. `rounded` is that
@@ -85,10 +86,10 @@ def _reinterprets(value: TirExpr) -> bool:
     return str(getattr(getattr(value, "op", None), "name", "")) == "tirx.reinterpret"
 
 
-def bits_of(value: TirExpr, rounded: _Rounded | None = None) -> TirExpr:
+def bits_of(value: TirExpr, rounded: _Rounded = rounded_bits) -> TirExpr:
     """Return the bits of a bfloat16 number. TVM would make a choice between two of them one between float32 numbers.
 
-    `rounded` gives those of a float32 number. If it is None, they are computed by arithmetic.
+    `rounded` gives those of a float32 number.
     """
     if isinstance(value, _tvm.tirx.Select):
         choices = (bits_of(choice, rounded) for choice in (value.true_value, value.false_value))
@@ -100,7 +101,7 @@ def bits_of(value: TirExpr, rounded: _Rounded | None = None) -> TirExpr:
         (word,) = struct.unpack("<I", struct.pack("<f", float(value.value)))
         return _tvm.tirx.const(word >> _tvm.bits(_HALF), _BITS)
     if isinstance(value, _tvm.tirx.Cast) and str(value.value.ty.dtype) == "float32":
-        return (rounded or rounded_bits)(value.value)
+        return rounded(value.value)
     return _tvm.tirx.reinterpret(_BITS, value)
 
 
@@ -129,11 +130,8 @@ def _with_conversions(func: Func) -> Func:
 
 def _reduces(func: Func) -> bool:
     """Return whether a function accumulates into a buffer, or into tile registers."""
-    return bool(matrix_functions.called(func)) or any(
-        load.source.same_as(store.buffer)
-        for store in _tvm.found(func.body, _tvm.tirx.BufferStore)
-        for load in _tvm.found(store.value, _tvm.ir.TensorLoad)
-    )
+    stores = _tvm.found(func.body, _tvm.tirx.BufferStore)
+    return bool(matrix_functions.called(func)) or any(reads(store.value, store.buffer) for store in stores)
 
 
 def _widened(value: TirExpr) -> TirExpr:

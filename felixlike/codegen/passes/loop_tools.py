@@ -1,4 +1,4 @@
-"""Find annotated loops, replace their bodies and variables, count steps and iterations, and know variables' ranges."""
+"""Find annotated loops, replace their bodies and variables, count steps and iterations, read what reductions join."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._tvm.typing import Func, Loop, Module, Stmt, TirExpr, Var
+from felixlike._tvm.typing import Buffer, Func, Loop, Module, Stmt, TirExpr, Var
 from felixlike.codegen import plain_loops
 from felixlike.codegen.annotations import LoopAnnotation
 from felixlike.errors import CompilationFailed
@@ -96,6 +96,24 @@ def step_along(place: TirExpr, variable: Var) -> int | None:
     """Return the stride of a place along a variable, or None if it is not constant."""
     step = _tvm.simplify(_tvm.substituted(place, {variable: variable + 1}) - place)
     return int(step) if isinstance(step, _tvm.tirx.IntImm) else None
+
+
+def reads(value: TirExpr, buffer: Buffer) -> bool:
+    """Return whether a value loads from a buffer."""
+    return any(load.source.same_as(buffer) for load in _tvm.found(value, _tvm.ir.TensorLoad))
+
+
+def added(store: Stmt) -> TirExpr | None:
+    """Return what a reduction joins to its result in each iteration, or None for other statements.
+
+    store: a statement that stores an operation of two values.
+    """
+    for accumulator, other in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
+        same = isinstance(accumulator, _tvm.ir.TensorLoad) and accumulator.source.same_as(store.buffer)
+        if same and _tvm.structural_equal(accumulator.indices, store.indices) and not reads(other, store.buffer):
+            joined: TirExpr = other
+            return joined
+    return None
 
 
 def analyzer_of(func: Func) -> Any:

@@ -20,7 +20,7 @@ from felixlike._tvm.typing import Func, Loop, Module, Stmt
 from felixlike.codegen.annotations import Skip
 from felixlike.codegen.masking import conjuncts
 from felixlike.codegen.padding import padded
-from felixlike.codegen.passes.loop_tools import Change, unmarked, with_marked_loops
+from felixlike.codegen.passes.loop_tools import Change, added, unmarked, with_marked_loops
 
 
 def skip_padding(module: Module) -> Module:
@@ -64,11 +64,8 @@ def _tests_of_loads(loop: Loop) -> Iterator[Any]:
 
 def _factors(store: Any) -> list[Any]:
     """Return the factors of the product that a statement adds to what it stores."""
-    total = store.value
-    if not isinstance(total, _tvm.tirx.Add) or not isinstance(total.b, _tvm.tirx.Mul):
-        return []
-    sums = isinstance(total.a, _tvm.ir.TensorLoad) and total.a.source.same_as(store.buffer)
-    return [total.b.a, total.b.b] if sums else []
+    product = added(store) if isinstance(store.value, _tvm.tirx.Add) else None
+    return [product.a, product.b] if isinstance(product, _tvm.tirx.Mul) else []
 
 
 def _of_steps(loop: Loop, tests: Sequence[Any]) -> Iterator[Any]:

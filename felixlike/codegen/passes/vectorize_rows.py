@@ -23,7 +23,16 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import Buffer, Loop, Module, Node, Stmt, TirExpr
 from felixlike.codegen.annotations import Row
-from felixlike.codegen.passes.loop_tools import anew, like, step_along, unmarked, variable_like, with_marked_loops
+from felixlike.codegen.passes.loop_tools import (
+    added,
+    anew,
+    like,
+    reads,
+    step_along,
+    unmarked,
+    variable_like,
+    with_marked_loops,
+)
 from felixlike.codegen.passes.vectorize_tail import piece
 
 _REDUCED = {"Add": 0.0, "Max": -math.inf, "Min": math.inf}
@@ -45,11 +54,11 @@ def _changed(loop: Loop) -> Stmt:
     if short or not isinstance(store, _tvm.tirx.BufferStore) or not _is_zero(loop.min):
         return plain
     step = _step(store.indices, loop)
-    if step == 1 and _along(store.value, loop) and not _reads(store.value, store.buffer):
+    if step == 1 and _along(store.value, loop) and not reads(store.value, store.buffer):
         return _elements(serial, lanes)
     if step == 0:
         kind = type(store.value).__name__
-        value = _added(store) if kind in _REDUCED and "float" in str(store.buffer.dtype) else None
+        value = added(store) if kind in _REDUCED and "float" in str(store.buffer.dtype) else None
         if value is not None and _along(value, loop):
             return _reduction(serial, lanes, kind, value)
     return plain
@@ -126,21 +135,6 @@ def _along(value: TirExpr, loop: Loop) -> bool:
     loads = _tvm.found(value, _tvm.ir.TensorLoad)
     guarded = any("if_then_else" in str(call.op) for call in _tvm.found(value, _tvm.ir.Call))
     return not guarded and all(_step(load.indices, loop) in (0, 1) for load in loads)
-
-
-def _reads(value: TirExpr, buffer: Buffer) -> bool:
-    """Return whether a value loads from a buffer."""
-    return any(load.source.same_as(buffer) for load in _tvm.found(value, _tvm.ir.TensorLoad))
-
-
-def _added(store: Stmt) -> TirExpr | None:
-    """Return what a reduction joins to its result in each iteration, or None for other statements."""
-    for accumulator, other in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
-        same = isinstance(accumulator, _tvm.ir.TensorLoad) and accumulator.source.same_as(store.buffer)
-        if same and _tvm.structural_equal(accumulator.indices, store.indices) and not _reads(other, store.buffer):
-            added: TirExpr = other
-            return added
-    return None
 
 
 def _is_zero(node: Node) -> bool:
