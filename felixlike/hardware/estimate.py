@@ -68,6 +68,11 @@ def hindrance(rows: int, vectors: int) -> float:
     return busy(rows, vectors) / (rows * vectors)
 
 
+def even(iterations: int, cores: int) -> bool:
+    """Return whether the cores are busy for at least four fifths: 5·iterations ≥ 4·cores·⌈iterations / cores⌉."""
+    return 5 * iterations >= 4 * cores * -(-iterations // cores)
+
+
 def moved(count: float) -> float:
     """Return the floating-point operations in the time that `count` bytes take between memory and cores."""
     return COSTS.balance * count

@@ -25,6 +25,7 @@ from felixlike.spaces.cpu.register_bounds import keeps_to_bounds
 from felixlike.spaces.cpu.register_tile import register_tiles
 from felixlike.spaces.cpu.rows import row_by_row
 from felixlike.spaces.cpu.tile_cases import case_by_case
+from felixlike.spaces.cpu.transformed_tiles import transformed_tiles
 from felixlike.spaces.cpu.transposed_copies import transposed_copies
 from felixlike.spaces.cpu.window_tile import window_tiles
 from felixlike.spaces.gpu.flat_threads import flat_threads
@@ -210,6 +211,11 @@ _CPU_RULES = (
         query_tiles.__name__,
         query_tiles,
         ("DisallowDynamicLoop", "RewriteReductionBlock", KEEPS_TO_BOUNDS, ROUNDS_FACTORS),
+    ),
+    _on_root(
+        transformed_tiles.__name__,
+        transformed_tiles,
+        ("DisallowDynamicLoop", "RewriteReductionBlock", KEEPS_TO_BOUNDS, "RewriteLayout"),
     ),
     Rule(
         register_tiles.__name__,

@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from schedules import as_module
 
 from felixlike import _tvm, codegen
+from felixlike._tvm import topi
 from felixlike.codegen import plain_loops
 from felixlike.codegen.annotations import Prefetch
 from felixlike.codegen.passes import prefetch, tile_rows
+from felixlike.frontend.rewrites.winograd import Plan, Tiled, transformed_input
+from felixlike.spaces.cpu.tile_cases import case_by_case
 
 
 def _product(tile: int, *, vectors: int = 3, annotated: bool = True, unrolled: bool = True) -> Any:
@@ -77,6 +81,30 @@ def test_values_are_correct(tile: int) -> None:
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_unannotated_functions_are_unchanged() -> None:
-    module = _product(8, annotated=False)
+def _transformation() -> Any:
+    """Return a schedule's module that transforms tiles of 6 × 6 places in vectors of 16."""
+    plan = Plan(1, 16, 16, (), (Tiled(size=8, output=8, taps=3, padding=1, tile=4),) * 2)
+    x = _tvm.te.placeholder((1, 8, 8, 16), name="X")
+    (schedule,) = case_by_case(_tvm.Schedule(as_module(_tvm.te.create_prim_func([x, transformed_input(x, plan)]))), 16)
+    return schedule.mod
+
+
+def test_a_tile_of_several_dimensions_has_one_buffer_per_row() -> None:
+    assert 36 * 64 in _allocated_bytes(_transformation())
+    rows = _allocated_bytes(tile_rows(_transformation()))
+    assert rows.count(64) == 36
+    assert 36 * 64 not in rows
+
+
+def test_a_tile_to_which_a_pointer_leads_is_unchanged() -> None:
+    func = plain_loops.without_blocks(_transformation()["main"])
+    (tile,) = (a.buffer for a in _tvm.found(func.body, _tvm.tirx.AllocBuffer) if math.prod(a.buffer.shape) == 36 * 16)
+    pointer = _tvm.tirx.Evaluate(_tvm.tirx.address_of(tile[(0,) * len(tile.shape)]))
+    module = _tvm.IRModule({"main": func.with_body(_tvm.tirx.stmt_seq(pointer, func.body))})
+    assert 36 * 64 in _allocated_bytes(tile_rows(module))
+
+
+def test_functions_without_unrolled_loops_are_unchanged() -> None:
+    x = _tvm.te.placeholder((8, 8), name="x")
+    module = as_module(_tvm.te.create_prim_func([x, topi.sum(topi.exp(x), 1)]))
     assert tile_rows(module)["main"].same_as(module["main"])

@@ -59,7 +59,7 @@ def test_convolutions_with_folded_batch_norms_name_both() -> None:
 
 
 def test_kernels_of_one_fast_convolution_name_it() -> None:
-    found = import_model(Block(64).eval(), ((1, 64, 56, 56),))
+    found = import_model(Block(64).eval(), ((1, 64, 28, 28),))
     products = [task for task in found.tasks if "fast_product" in task.name]
     assert [task.layers for task in products] == [("conv1 + bn1", "conv2 + bn2")]
     assert products[0].title == "conv1 + bn1 (and 1 other)"

@@ -34,6 +34,7 @@ def test_a_pipeline_has_the_entries_of_the_tables() -> None:
     assert [rule.name for rule in cpu.rules] == [
         "recurrent_forms",
         "query_tiles",
+        "transformed_tiles",
         "register_tiles",
         "row_by_row",
         "window_tiles",

@@ -137,7 +137,12 @@ REWRITES = [
     # Convolutions of a chain read and write vectors of channels.
     function_pass(with_channels_last, *_CPU, of=_products, static=True),
     # Convolutions with small windows become products of transformed tiles.
-    function_pass(with_fast_convolutions, *_CPU, of=_products, static=True),
+    function_pass(
+        with_fast_convolutions,
+        *_CPU,
+        of=lambda target: [*_products(target), target_device(target)],
+        static=True,
+    ),
     # Convolutions in pairs have even channels.
     function_pass(with_even_channels, *_CPU, of=_products, static=True),
     # Group norms become reductions of rows, or of channels, that schedule rules support.

@@ -9,6 +9,8 @@ summed before Aᵀ and A are applied, so each of the (m + r − 1)² points is a
     M[i, j, tile, k] = Σ_c V[i, j, tile, c] · U[i, j, c, k]      a contraction; U is computed when the model is imported
     Y[…, m·y + i, m·x + j, k] = Aᵀ M A     one PrimFunc, with the convolution's epilogue fused to it
 
+All three are one PrimFunc (`spaces/cpu/transformed_tiles.py`) if each core has enough tiles, and its cache holds them.
+
 The last two dimensions are transformed. A convolution in three sums over the taps of the first directly. Source: A.
 Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks (2016), section 4.
 
@@ -39,13 +41,16 @@ from felixlike.frontend.rewrites.rewriting import (
     rewritten,
     shape,
 )
-from felixlike.hardware import FLOAT32, Precision, estimate
+from felixlike.hardware import FLOAT32, Device, Precision, estimate
 
 LAYOUTS = {"nn.conv1d": ("NWC", "OIW"), "nn.conv2d": ("NHWC", "OIHW"), "nn.conv3d": ("NDHWC", "OIDHW")}
 """Layouts of data and weights of channels-last convolutions, by operator."""
 
 _DTYPE = "float32"
 """Element type that is transformed. Differences within a tile would lose too much precision in shorter types."""
+
+_ITEM_BITS = 32
+"""Bits of its elements."""
 
 _TAPS = range(3, 6)
 """Numbers of taps of a dimension that can be transformed."""
@@ -55,6 +60,15 @@ _OUTPUT = 0.5
 
 Chosen by hand.
 """
+
+_LEAST_TILES = 8
+"""Tiles of a core from which it computes all steps by itself. Each core then loads the transformed weights, which serve
+all its tiles. Chosen by hand: no benchmark compares other values."""
+
+_BUSY = 0.95
+"""Part of the time for which rows of tiles must keep all cores busy then. The 7 rows of 28 × 28 places keep two cores
+busy for seven eighths, and 128 channels take 1.11 times as long as in three kernels on two cores of Zen 4. No benchmark
+repeats that."""
 
 LEAST_SPEEDUP = 1.2
 """Minimum estimated speed-up.
@@ -163,6 +177,17 @@ class Plan:
         """
         return [self.batch, *slices, self.tiles] if slices else [self.batch * self.tiles]
 
+    def stays_in_cache(self, device: Device | None) -> bool:
+        """Return whether each core should compute all steps for rows of tiles, of which its cache holds enough."""
+        if device is None or self.windows or len(self.tiled) < len(("rows", "columns")):
+            return False
+        if self.outputs % device.unit.lanes(_ITEM_BITS):
+            return False
+        rows, tiles = self.batch * self.tiled[0].count, self.batch * self.tiles
+        tile = _ITEM_BITS // 8 * self.points * (self.inputs + self.outputs)
+        cached = min(tiles // device.cores, device.tile_bytes // tile)
+        return cached >= _LEAST_TILES and _BUSY * -(-rows // device.cores) * device.cores <= rows
+
     @property
     def cost(self) -> float:
         """Estimated cost in floating-point operations."""
@@ -202,22 +227,31 @@ class Plan:
         return products + loaded if times == 1 else max(products, loaded)
 
 
-def with_fast_convolutions(module: Any, precision: Precision = FLOAT32, halves: Precision = FLOAT32) -> Any:
+def with_fast_convolutions(
+    module: Any, precision: Precision = FLOAT32, halves: Precision = FLOAT32, device: Device | None = None
+) -> Any:
     """Transform the float32 convolutions with constant weights that become faster.
 
     Args:
         module: Relax IRModule with operators.
         precision: Precision of products.
         halves: Precision in which products of bfloat16 tensors are computed, without rounding them.
+        device: The device, for which all steps may be one function; None if they may not.
 
     Returns:
         The rewritten module.
     """
-    return rewritten(module, partial(_transformed, precision=precision, halves=halves))
+    return rewritten(module, partial(_transformed, precision=precision, halves=halves, device=device))
 
 
 def _transformed(
-    expression: Any, known: Bindings, rewriter: Rewriter, *, precision: Precision, halves: Precision
+    expression: Any,
+    known: Bindings,
+    rewriter: Rewriter,
+    *,
+    precision: Precision,
+    halves: Precision,
+    device: Device | None,
 ) -> Any:
     """Replace a convolution by transformations of input and output around a product."""
     exact = halves.is_reduced and operator(expression) in LAYOUTS and has_half_factors(expression, known)
@@ -233,12 +267,16 @@ def _transformed(
         return builder.call_te(call, *arguments, primfunc_name_hint=f"{name}_{kind}", primfunc_attrs=attributes)
 
     data = unrounded(expression.args[0], known) if exact else expression.args[0]
+    points = [t.points for t in plan.tiled]
+    if plan.stays_in_cache(device):
+        weights = transformed_weights(expression.args[1].value.numpy(), plan)
+        constant = _tvm.relax.const(weights.reshape(*points, plan.inputs, plan.outputs))
+        return computed("kernel", OUT_FUSIBLE, in_one_function, rewriter.new(data), constant)
     transformed = builder.emit(computed("input", OPAQUE, transformed_input, rewriter.new(data)))
     rows = plan.rows([w.padded for w in plan.windows])
     transformed = builder.emit(reshape(transformed, (plan.points, *rows, plan.inputs)))
     weights = _tvm.relax.const(transformed_weights(expression.args[1].value.numpy(), plan))
     product = builder.emit(computed("product", OPAQUE, products, transformed, weights))
-    points = [t.points for t in plan.tiled]
     product = builder.emit(reshape(product, (*points, *plan.around([w.output for w in plan.windows]), plan.outputs)))
     return computed("output", OUT_FUSIBLE, transformed_output, product)
 
@@ -348,6 +386,20 @@ def products(taken: Any, weights: Any, plan: Plan) -> Any:
 
     rows = plan.rows([w.output for w in plan.windows])
     return _tvm.te.compute([plan.points, *rows, plan.outputs], value, name="product")
+
+
+def in_one_function(data: Any, weights: Any, plan: Plan) -> Any:
+    """Compute Y[batch, places, channel] of X[batch, places, channel] and U[points, input channel, output channel]."""
+    taken = transformed_input(data, plan)
+    channel = _tvm.te.reduce_axis((0, plan.inputs), name="c")
+    points = [t.points for t in plan.tiled]
+
+    def value(*indices: Any) -> Any:
+        *tile, k = indices
+        return _tvm.te.sum(taken(*tile, channel) * weights(*tile[: len(points)], channel, k), axis=channel)
+
+    product = _tvm.te.compute([*points, *plan.around([]), plan.outputs], value, name="product")
+    return transformed_output(product, plan)
 
 
 def transformed_output(product: Any, plan: Plan) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Block, BlockRef, Schedule
+from felixlike.hardware import estimate
 from felixlike.spaces.blocks import bound, realize_of
 
 _PREFIX = "felixlike."
@@ -49,17 +50,12 @@ class Bounds:
             self.fits(accumulators, vectors)
             and accumulators >= self.least_accumulators
             and vectors >= self.least_vectors
-            and even(iterations, self.cores)
+            and estimate.even(iterations, self.cores)
         )
 
     def fits(self, accumulators: int, vectors: int) -> bool:
         """Return whether a tile leaves enough registers."""
         return accumulators <= self.most_accumulators and accumulators + vectors < self.registers
-
-
-def even(iterations: int, cores: int) -> bool:
-    """Return whether the cores are busy for at least four fifths: 5·iterations ≥ 4·cores·⌈iterations / cores⌉."""
-    return 5 * iterations >= 4 * cores * -(-iterations // cores)
 
 
 def note_bounds(schedule: Schedule, block: BlockRef, bounds: Bounds) -> None:

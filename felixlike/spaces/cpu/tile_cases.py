@@ -20,7 +20,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, LoopRef, Schedule
-from felixlike.spaces.blocks import blocks_of, costs, elementwise
+from felixlike.spaces.blocks import blocks_of, costs, elementwise, sampled
 
 _MOST_TILES = 64
 """Upper limit on tiles of a parallel iteration along one dimension, when sampling. They share a copy of the padded
@@ -37,36 +37,56 @@ def case_by_case(schedule: Schedule, lanes: int) -> list[Schedule]:
     vector.
     """
     blocks = blocks_of(schedule)
-    if not all(elementwise(schedule, b) for b in blocks) or not any(_cases(schedule, b) for b in blocks):
+    if not all(elementwise(schedule, b) for b in blocks) or not any(cases(schedule, b) for b in blocks):
         return []
-    for block in blocks[:-1]:
-        if not _cases(schedule, block) and not costs(schedule, block):
-            schedule.compute_inline(block)
+    inline_stages(schedule)
     *stages, last = blocks_of(schedule)
-    # Stages after one with cases read its tile, perhaps twice (x · sigmoid(x)), and therefore run at the same loop.
-    cased = list(accumulate((bool(_cases(schedule, stage)) for stage in stages), or_))
-    outer, inner = _loops(schedule, last, _tile_dimensions(schedule, (*stages, last)))
+    outer, inner = loops_of_tile(schedule, (*stages, last), schedule.get_loops(last))
     *outer, channel = outer
     if not outer:
         return []
-    tiles = schedule.split(outer[-1], schedule.sample_perfect_tile(outer[-1], 2, _MOST_TILES))
-    vectors, lane = _vectors(schedule, channel, lanes)
+    tiles = sampled(schedule, outer[-1], 2, _MOST_TILES)
+    vectors, lane = split_vectors(schedule, channel, lanes)
     schedule.reorder(*outer[:-1], *tiles, vectors, *inner, lane)
     shared = schedule.fuse(*outer[:-1], tiles[0])
     schedule.parallel(shared)
-    for stage, at_tile in zip(reversed(stages), reversed(cased), strict=True):
-        schedule.compute_at(stage, vectors if at_tile else shared, preserve_unit_loops=True)
-    outer_count = len(("shared", "tile", "vectors"))
-    for stage, at_tile in zip(stages, cased, strict=True):
-        *within, lane_of_stage = schedule.get_loops(stage)[outer_count if at_tile else 1 :]
-        if not at_tile:
-            _, lane_of_stage = _vectors(schedule, lane_of_stage, lanes)
-        _write(schedule, within if at_tile else [], lane_of_stage)
-    _write(schedule, inner, lane)
+    compute_stages(schedule, stages, shared, (tiles[1], vectors), lanes)
+    write(schedule, inner, lane)
     return [schedule]
 
 
-def _cases(schedule: Schedule, block: BlockRef) -> list[Any]:
+def inline_stages(schedule: Schedule) -> None:
+    """Inline all stages but the last that have neither cases nor calls."""
+    for block in blocks_of(schedule)[:-1]:
+        if elementwise(schedule, block) and not cases(schedule, block) and not costs(schedule, block):
+            schedule.compute_inline(block)
+
+
+def compute_stages(
+    schedule: Schedule, stages: Sequence[BlockRef], shared: LoopRef, tile: Sequence[LoopRef], lanes: int
+) -> None:
+    """Compute stages before they are read.
+
+    Stages after one with cases read its tile, perhaps twice (x · sigmoid(x)), and therefore run at the same loop.
+
+    Args:
+        schedule: The schedule.
+        stages: The stages, in order.
+        shared: The parallel loop, where those before the first one with cases run.
+        tile: The loops below it around a tile. The others run in the innermost one.
+        lanes: Elements of a vector.
+    """
+    cased = list(accumulate((bool(cases(schedule, stage)) for stage in stages), or_))
+    for stage, at_tile in zip(reversed(stages), reversed(cased), strict=True):
+        schedule.compute_at(stage, tile[-1] if at_tile else shared, preserve_unit_loops=True)
+    for stage, at_tile in zip(stages, cased, strict=True):
+        *within, lane = schedule.get_loops(stage)[1 + len(tile) if at_tile else 1 :]
+        if not at_tile:
+            _, lane = split_vectors(schedule, lane, lanes)
+        write(schedule, within if at_tile else [], lane)
+
+
+def cases(schedule: Schedule, block: BlockRef) -> list[Any]:
     """Return the variables of a block whose values select what it computes."""
     statement = schedule.get(block)
     conditions = [select.condition for select in _tvm.found(statement.body, _tvm.tirx.Select)]
@@ -85,7 +105,7 @@ def _tile_dimensions(schedule: Schedule, blocks: Sequence[BlockRef]) -> _Tile:
         statement = schedule.get(block)
         for load in _reads(schedule, block, dimensions):
             dimensions[load.source] |= {d for d, i in enumerate(load.indices) if isinstance(i, _tvm.tirx.IntImm)}
-        inner = [*_cases(schedule, block), *(v for v, _ in _tile_axes(schedule, block, dimensions))]
+        inner = [*cases(schedule, block), *(v for v, _ in _tile_axes(schedule, block, dimensions))]
         for dimension, region in enumerate(statement.writes[0].region):
             if any(region.min.same_as(variable) for variable in inner):
                 dimensions[statement.writes[0].source].add(dimension)
@@ -112,11 +132,20 @@ def _reads(schedule: Schedule, block: BlockRef, buffers: _Tile) -> list[Any]:
     return [load for load in loads if load.source in buffers and not load.source.same_as(written)]
 
 
-def _loops(schedule: Schedule, block: BlockRef, tile: _Tile) -> tuple[list[Any], list[Any]]:
-    """Return the last block's loops over tiles, in order and channels last, and its loops within a tile."""
-    inner_variables = [(v, 0) for v in _cases(schedule, block)] + _tile_axes(schedule, block, tile)
+def loops_of_tile(
+    schedule: Schedule, stages: Sequence[BlockRef], loops: Sequence[LoopRef]
+) -> tuple[list[Any], list[Any]]:
+    """Return the last stage's loops over tiles, in order and channels last, and its loops within a tile.
+
+    Args:
+        schedule: The schedule.
+        stages: The stages, in order.
+        loops: The last stage's loops, one for each of its variables.
+    """
+    block, tile = stages[-1], _tile_dimensions(schedule, stages)
+    inner_variables = [(v, 0) for v in cases(schedule, block)] + _tile_axes(schedule, block, tile)
     outer, inner = [], []
-    for iterator, loop in zip(schedule.get(block).iter_vars, schedule.get_loops(block), strict=True):
+    for iterator, loop in zip(schedule.get(block).iter_vars, loops, strict=True):
         size = next((size for v, size in inner_variables if v.same_as(iterator.var)), None)
         if size is None:
             outer.append(loop)
@@ -129,14 +158,14 @@ def _loops(schedule: Schedule, block: BlockRef, tile: _Tile) -> tuple[list[Any],
     return outer, inner
 
 
-def _vectors(schedule: Schedule, loop: LoopRef, lanes: int) -> tuple[Any, Any]:
+def split_vectors(schedule: Schedule, loop: LoopRef, lanes: int) -> tuple[Any, Any]:
     """Split vectors off a loop, of fewer elements if no full vector divides it."""
     extent = int(schedule.get(loop).extent)
     first, second = schedule.split(loop, [None, min(lanes, extent & -extent)])
     return first, second
 
 
-def _write(schedule: Schedule, inner: Sequence[LoopRef], lane: LoopRef) -> None:
+def write(schedule: Schedule, inner: Sequence[LoopRef], lane: LoopRef) -> None:
     """Unroll the inner loops and vectorize the lane."""
     for loop in inner:
         schedule.unroll(loop)

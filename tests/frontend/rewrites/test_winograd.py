@@ -61,7 +61,17 @@ def test_outputs_match_pytorch_s(case: str) -> None:
 
 
 @pytest.mark.usefixtures("everywhere")
-def test_epilogues_are_fused_with_the_output_transformation() -> None:
+@pytest.mark.parametrize(
+    ("size", "names"),
+    [
+        (6, {"conv2d_fast_input": 2, "conv2d_fast_product": 2, "fused_conv2d_fast_output_add_add1_relu": 2}),
+        (8, {"fused_conv2d_fast_kernel_add_add1_relu": 2}),
+    ],
+    ids=["three rows of tiles", "four rows of tiles"],
+)
+def test_epilogues_are_fused_with_the_output_transformation(size: int, names: dict[str, int]) -> None:
+    """Two cores share four rows of tiles evenly, each with all steps of its rows."""
+
     class Residual(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -70,9 +80,9 @@ def test_epilogues_are_fused_with_the_output_transformation() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.relu(x + self.norm(self.convolution(x)))
 
-    model, x = nn.Sequential(nn.Conv2d(16, 16, 1), Residual(), Residual()).eval(), torch.randn(1, 16, 8, 8)
-    names = {t.name: t.weight for t in fx.extract_tasks(model, (x,)) if "fast" in t.name}
-    assert names == {"conv2d_fast_input": 2, "conv2d_fast_product": 2, "fused_conv2d_fast_output_add_add1_relu": 2}
+    model, x = nn.Sequential(nn.Conv2d(16, 16, 1), Residual(), Residual()).eval(), torch.randn(1, 16, size, size)
+    tasks = fx.extract_tasks(model, (x,), target=described_target("zen5"))
+    assert {t.name: t.weight for t in tasks if "fast" in t.name} == names
 
 
 @pytest.mark.parametrize("tile", [2, 4])
@@ -115,11 +125,33 @@ def test_fast_convolution_is_used_where_it_is_faster() -> None:
 def test_tiles_are_larger_if_weights_are_few() -> None:
     """For 256 channels at 14 × 14 positions, tiles of 4 quadruple 2.4 MB of weights and tiles of 2 double them."""
     sizes: dict[int, tuple[int, ...]] = {}
-    for channels, size in ((64, 56), (256, 14)):
-        tasks = fx.extract_tasks(nn.Conv2d(channels, channels, 3, padding=1), (torch.zeros(1, channels, size, size),))
-        (product,) = (t for t in tasks if t.name.endswith("product"))
-        sizes[channels] = tuple(int(n) for n in product.module["main"].params[0].shape)
-    assert sizes == {64: (36, 196, 64), 256: (16, 49, 256)}
+    for channels, size, name in ((64, 56, "fast_kernel"), (256, 14, "fast_product")):
+        layer, x = nn.Conv2d(channels, channels, 3, padding=1), torch.zeros(1, channels, size, size)
+        tasks = fx.extract_tasks(layer, (x,), target=described_target("zen5"))
+        (task,) = (t for t in tasks if name in t.name)
+        sizes[channels] = tuple(int(n) for n in task.module["main"].params[1].shape)
+    assert sizes == {64: (6, 6, 64, 64), 256: (16, 256, 256)}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "size", "cores", "is_one"),
+    [
+        (64, 64, 56, 2, True),
+        (64, 64, 56, 8, False),  # 14 rows of tiles keep 8 cores busy for seven eighths of the time
+        (64, 64, 28, 2, False),
+        (64, 60, 56, 2, False),  # no whole vectors
+        (256, 256, 32, 2, False),  # the cache holds 7 tiles
+        (256, 128, 32, 2, True),
+    ],
+)
+def test_all_steps_are_one_kernel_if_each_core_has_enough_tiles(
+    inputs: int, outputs: int, size: int, cores: int, is_one: bool
+) -> None:
+    target = described_target("zen5", cores=cores)
+    x = torch.zeros(1, inputs, size, size)
+    names = {t.name for t in fx.extract_tasks(nn.Conv2d(inputs, outputs, 3, padding=1), (x,), target=target)}
+    assert any("fast_kernel" in name for name in names) == is_one
+    assert any("fast_product" in name for name in names) != is_one
 
 
 def test_products_of_transformed_tiles_are_not_rounded() -> None:
