@@ -40,15 +40,12 @@ from felixlike.codegen.pair_functions import LANES
 from felixlike.frontend.constants import has_half_factors
 from felixlike.hardware import BFLOAT16, FLOAT32, Device, estimate, matrices
 from felixlike.hardware.vectors import TILE, widths
-from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction
 from felixlike.spaces.cpu import bfloat16_pairs
+from felixlike.spaces.cpu.attention_stages import ITEM_BITS, AttentionStages, Product, products_of, read_attention
 from felixlike.spaces.cpu.matrix_tiles import MOST
 from felixlike.spaces.cpu.register_bounds import Bounds, Extents, have_equal_widths, note_bounds, reachable_bounds
 from felixlike.spaces.cpu.register_tile import moved_last, vectorize
-from felixlike.spaces.stages import Stage, in_plain_nests, stages_of
-
-_ITEM_BITS = 32
-"""Bits of the elements of attention that this rule is for."""
+from felixlike.spaces.stages import in_plain_nests, stages_of
 
 _QUERIES = 4
 """Vectors of a tile of queries, in estimates."""
@@ -73,7 +70,7 @@ def query_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sch
     """
     if schedule.get_sref(block).parent is not None or not in_plain_nests(schedule):
         return []
-    stages = _stages(stages_of(schedule), _products(schedule, device))
+    stages = read_attention(stages_of(schedule), products_of(schedule, device))
     if stages is None:
         return []
     types = {str(p.dtype) for p in schedule.mod["main"].params}
@@ -93,145 +90,7 @@ def query_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sch
     return schedules
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """A contraction with vectors along its last spatial axis.
-
-    Attributes:
-        name: Name of the block.
-        contraction: Its axes: the batch, rows, columns and the sum.
-        vector: The operand in vectors.
-        broadcast: The operand without vectors.
-        shared: Buffer of the operand in vectors.
-        single: Buffer of the operand without vectors.
-    """
-
-    name: str
-    contraction: Contraction
-    vector: Operand
-    broadcast: Operand
-    shared: Any
-    single: Any
-
-    def dimension(self, operand: Operand, axis: Axis) -> int:
-        """Return the dimension of an operand along which an axis leads to the next element, -1 without one."""
-        using = [d for d, index in enumerate(operand.indices) if _tvm.uses(index, axis.variable)]
-        if len(using) != 1 or _tvm.uses(_tvm.simplify(operand.indices[using[0]] - axis.variable), axis.variable):
-            return -1
-        return using[0]
-
-    @property
-    def matrix(self) -> tuple[int, int]:
-        """The rows of its matrices, and the pairs in a row."""
-        return matrices.fitting(self.row.extent), matrices.fitting(self.summed.extent // bfloat16_pairs.PAIR)
-
-    @property
-    def summed(self) -> Axis:
-        """The reduction axis."""
-        return self.contraction.reduction[0]
-
-    @property
-    def row(self) -> Axis:
-        """The axis of the tile's rows."""
-        return self.contraction.spatial[-2]
-
-    @property
-    def column(self) -> Axis:
-        """The axis of the vectors."""
-        return self.contraction.spatial[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Stages:
-    """The stages of attention.
-
-    Attributes:
-        padding: Names of the blocks that pad keys and values, None for those without.
-        queries: Name of the block that transposes the queries.
-        scores: Contraction of keys and queries.
-        masked: Name of the elementwise block that alone reads the scores, if there is one.
-        before: Names of the blocks that the powers depend on, after the scores.
-        powers: Name of the block of the exponentials.
-        after: Names of the blocks of the sums and their reciprocals.
-        products: Contraction of values and powers.
-        weighted: Name of the elementwise block that alone reads the products.
-        output: Name of the block that transposes the products.
-    """
-
-    padding: tuple[str | None, str | None]
-    queries: str
-    scores: _Product
-    masked: str | None
-    before: tuple[str, ...]
-    powers: str
-    after: tuple[str, ...]
-    products: _Product
-    weighted: str
-    output: str
-
-
-def _products(schedule: Schedule, device: Device) -> list[_Product]:
-    """Return the contractions of a function that have full vectors along their last spatial axis, in one operand."""
-    found = []
-    probe = schedule.copy()
-    for stage in stages_of(probe):
-        block = probe.get_sblock(stage.name)
-        contraction = read_contraction(probe, block) if stage.reduced else None
-        if contraction is None or len(contraction.reduction) != 1 or len(contraction.spatial) < 2:
-            continue
-        column = contraction.spatial[-1]
-        by_column = {column.place in operand.axes: operand for operand in contraction.operands}
-        plain = contraction.written == tuple(range(len(contraction.spatial)))
-        lanes = device.unit.lanes(_ITEM_BITS)
-        if plain and contraction.item_bits == _ITEM_BITS and column.extent % lanes == 0 and len(by_column) == 2:
-            operands = [by_column[has] for has in (True, False)]
-            buffers = [probe.get(block).reads[operand.read].source for operand in operands]
-            found.append(_Product(stage.name, contraction, *operands, *buffers))
-    return found
-
-
-def _stages(stages: Sequence[Stage], products: Sequence[_Product]) -> _Stages | None:
-    """Return the stages of attention, or None for other functions."""
-    writer = {buffer: stage for stage in stages for buffer, _ in stage.writes}
-
-    def readers(stage: Stage) -> list[Stage]:
-        return [s for s in stages if any(r.same_as(w) for r, _ in s.reads for w, _ in stage.writes)]
-
-    if len(products) != 2:
-        return None
-    scores, values = products
-    by_name = {stage.name: stage for stage in stages}
-    queries, powers = writer.get(scores.shared), writer.get(values.shared)
-    results = readers(by_name[values.name])
-    outputs = readers(results[0]) if len(results) == 1 else []
-    if queries is None or powers is None or len(outputs) != 1 or not outputs[0].output:
-        return None
-    padding = [writer.get(product.single) for product in products]
-    combined = readers(by_name[scores.name])
-    masked = combined[0] if len(combined) == 1 and not combined[0].reduced else None
-    named = [queries, powers, results[0], outputs[0], *(s for s in (masked, *padding) if s is not None)]
-    names = {s.name for s in named} | {scores.name, values.name}
-    others = [stage for stage in stages if stage.name not in names]
-    before = tuple(s.name for s in others if any(r.name == powers.name for r in readers(s)))
-    after = tuple(s.name for s in others if s.name not in before)
-    elementwise = not any(stage.reduced for stage in named)
-    if not elementwise or len(names) != len(named) + 2 or len(before) != 1 or len(after) != 2:
-        return None
-    return _Stages(
-        (_name(padding[0]), _name(padding[1])),
-        queries.name,
-        scores,
-        _name(masked),
-        before,
-        powers.name,
-        after,
-        values,
-        results[0].name,
-        outputs[0].name,
-    )
-
-
-def _fit_pairs(stages: _Stages, device: Device) -> bool:
+def _fit_pairs(stages: AttentionStages, device: Device) -> bool:
     """Return whether both products can be computed in pairs: rows of keys and of values are contiguous."""
     keys, values = stages.scores, stages.products
     places = [
@@ -244,15 +103,13 @@ def _fit_pairs(stages: _Stages, device: Device) -> bool:
     contiguous = keys.broadcast.contiguous(keys.summed) and values.broadcast.contiguous(values.row)
     fit = -1 not in places and whole and contiguous
     if device.has_tiles:
-        return (
-            fit and device.unit.lanes(_ITEM_BITS) == matrices.ROWS and values.summed.extent % bfloat16_pairs.PAIR == 0
-        )
-    return fit and device.unit.lanes(_ITEM_BITS) in LANES
+        return fit and device.unit.lanes(ITEM_BITS) == matrices.ROWS and values.summed.extent % bfloat16_pairs.PAIR == 0
+    return fit and device.unit.lanes(ITEM_BITS) in LANES
 
 
-def _pairs_are_faster(stages: _Stages, device: Device) -> bool:
+def _pairs_are_faster(stages: AttentionStages, device: Device) -> bool:
     """Return whether pairs, or matrices of them, are estimated to be faster than float32."""
-    lanes = device.unit.lanes(_ITEM_BITS)
+    lanes = device.unit.lanes(ITEM_BITS)
     roundings = 1 if _are_rounded_once(stages, lanes) else _tile_count(stages, lanes)
     saved = rounded = 0.0
     for product in (stages.scores, stages.products):
@@ -267,19 +124,14 @@ def _pairs_are_faster(stages: _Stages, device: Device) -> bool:
     return saved > estimate.COSTS.rounded * rounded
 
 
-def _are_rounded_once(stages: _Stages, lanes: int) -> bool:
+def _are_rounded_once(stages: AttentionStages, lanes: int) -> bool:
     """Return whether keys and values are rounded once, before the tiles of queries, and not by each tile."""
     return _tile_count(stages, lanes) > _SHARED
 
 
-def _tile_count(stages: _Stages, lanes: int) -> int:
+def _tile_count(stages: AttentionStages, lanes: int) -> int:
     """Return the estimated number of tiles of queries in a head."""
     return -(-stages.scores.column.extent // (_QUERIES * lanes))
-
-
-def _name(stage: Stage | None) -> str | None:
-    """Return the name of a stage, if there is one."""
-    return None if stage is None else stage.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +146,7 @@ class _Tiles:
     """
 
     schedule: Any
-    stages: _Stages
+    stages: AttentionStages
     device: Device
     pairs: bool
 
@@ -306,7 +158,7 @@ class _Tiles:
     @property
     def lanes(self) -> int:
         """Elements of a vector."""
-        return self.device.unit.lanes(_ITEM_BITS)
+        return self.device.unit.lanes(ITEM_BITS)
 
     def apply(self, *, together: bool) -> None:
         """Tile all stages, in one parallel loop or in three."""
@@ -383,7 +235,7 @@ class _Tiles:
         return [shared, rows, inner, lane]
 
     def _register_tile(
-        self, product: _Product, tile: Sequence[LoopRef], shared: LoopRef, *, guarded: bool, fused: bool = False
+        self, product: Product, tile: Sequence[LoopRef], shared: LoopRef, *, guarded: bool, fused: bool = False
     ) -> list[LoopRef]:
         """Compute a product in register tiles at the loops over rows, vectors and lanes of the block that reads it.
 
@@ -422,7 +274,7 @@ class _Tiles:
             bfloat16_pairs.mark(schedule, loop)
         return [outer, summed, *(self._round(product, shared, fused=fused) if self.pairs else [])]
 
-    def _bounds(self, product: _Product) -> Bounds:
+    def _bounds(self, product: Product) -> Bounds:
         """Return the bounds of a product's tiles."""
         both = [self._extents(each) for each in (self.stages.scores, self.stages.products)]
         registers = REGISTERS if self.matrices else self.device.unit.registers
@@ -433,7 +285,7 @@ class _Tiles:
         _, bounds = tiles[product is self.stages.products]
         return replace(bounds, least_vectors=2 if wide else 1)
 
-    def _extents(self, product: _Product) -> Extents:
+    def _extents(self, product: Product) -> Extents:
         """Return the extents that a product's tiles are cut from."""
         *batch, _, _ = product.contraction.spatial
         return Extents(
@@ -444,7 +296,7 @@ class _Tiles:
             others=prod(axis.extent for axis in batch),
         )
 
-    def _round(self, product: _Product, shared: LoopRef, *, fused: bool) -> list[LoopRef]:
+    def _round(self, product: Product, shared: LoopRef, *, fused: bool) -> list[LoopRef]:
         """Copy the operands of a product, in pairs along its sum, at a parallel loop. Blocks that pad are such copies.
 
         `fused` says that the copy of the operand in vectors moves to where that is computed.
