@@ -82,9 +82,9 @@ def test_values_are_correct(tile: int) -> None:
 
 
 def _transformation() -> Any:
-    """Return a schedule's module that transforms tiles of 6 × 6 places in vectors of 16."""
-    plan = Plan(1, 16, 16, (), (Tiled(size=8, output=8, taps=3, padding=1, tile=4),) * 2)
-    x = _tvm.te.placeholder((1, 8, 8, 16), name="X")
+    """Return a schedule's module that transforms tiles of 6 × 6 places in vectors of 16, half of the channels."""
+    plan = Plan(1, 32, 32, (), (Tiled(size=8, output=8, taps=3, padding=1, tile=4),) * 2)
+    x = _tvm.te.placeholder((1, 8, 8, 32), name="X")
     (schedule,) = case_by_case(_tvm.Schedule(as_module(_tvm.te.create_prim_func([x, transformed_input(x, plan)]))), 16)
     return schedule.mod
 
