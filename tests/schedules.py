@@ -11,6 +11,7 @@ from support.tvm_view import tvm_view
 from felixlike import _tvm, codegen
 from felixlike.features import NAMES, formulas
 from felixlike.hardware import quickly_compiled
+from felixlike.measure.check.reference import double_precision
 from felixlike.symbolic import Sketch, concrete_nest
 
 QUICK = quickly_compiled(_tvm.Target("llvm"))
@@ -49,6 +50,18 @@ def decided_anew(sketch: Any, module: Any) -> list[Any]:
         _tvm.Trace(sketch.trace.insts, {}).apply_to_schedule(replayed, remove_postproc=False)
         modules.append(replayed.mod)
     return modules
+
+
+def equal_results(schedule: Any, module: Any) -> None:
+    """Check that a schedule's trace comes back, and that other decisions compute what the module does in float64."""
+    comes_back(schedule, module)
+    rng = np.random.default_rng(0)
+    shapes = [[int(extent) for extent in parameter.shape] for parameter in module["main"].params]
+    arguments = [*(rng.uniform(-1, 1, shape) for shape in shapes[:-1]), np.full(shapes[-1], np.nan)]
+    *_, truth = run(double_precision(module), arguments)
+    for variant in decided_anew(schedule, module):
+        *_, got = run(variant, [argument.astype("float32") for argument in arguments])
+        np.testing.assert_allclose(got, truth, rtol=1e-5, atol=1e-5 * np.abs(truth).max())
 
 
 def equal_nests(sketch: Sketch, points: Any) -> None:

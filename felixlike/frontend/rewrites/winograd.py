@@ -373,33 +373,29 @@ def _input_along(place: int, read: Any, plan: Plan) -> Any:
 
 
 def products(taken: Any, weights: Any, plan: Plan) -> Any:
-    """Compute M[point, tiles, output channel] = Σ V · U. Tiles are those of all images, or batch, windows and tiles."""
+    """Compute M[points, tiles, output channel] = Σ V · U, of U[points, taps, input channel, output channel].
+
+    Tiles are those of all images, or batch, windows and tiles. Points are one dimension, or one for each of a tile.
+    """
     channel = _tvm.te.reduce_axis((0, plan.inputs), name="c")
     taps = [_tvm.te.reduce_axis((0, w.taps), name=f"r{i}") for i, w in enumerate(plan.windows)]
+    count = len(weights.shape) - len((*taps, "inputs", "outputs"))
 
-    def value(p: Any, *indices: Any) -> Any:
-        *tiles, k = indices
+    def value(*indices: Any) -> Any:
+        point, (*tiles, k) = indices[:count], indices[count:]
         if plan.windows:
             moved = zip(tiles[1:-1], plan.windows, taps, strict=True)
             tiles = [tiles[0], *(d * w.stride + r * w.dilation for d, w, r in moved), tiles[-1]]
-        return _tvm.te.sum(taken(p, *tiles, channel) * weights(p, *taps, channel, k), axis=[channel, *taps])
+        return _tvm.te.sum(taken(*point, *tiles, channel) * weights(*point, *taps, channel, k), axis=[channel, *taps])
 
-    rows = plan.rows([w.output for w in plan.windows])
-    return _tvm.te.compute([plan.points, *rows, plan.outputs], value, name="product")
+    *extents, _ = (int(extent) for extent in taken.shape)
+    rows = plan.rows([w.output for w in plan.windows]) if plan.windows else extents[count:]
+    return _tvm.te.compute([*extents[:count], *rows, plan.outputs], value, name="product")
 
 
 def in_one_function(data: Any, weights: Any, plan: Plan) -> Any:
     """Compute Y[batch, places, channel] of X[batch, places, channel] and U[points, input channel, output channel]."""
-    taken = transformed_input(data, plan)
-    channel = _tvm.te.reduce_axis((0, plan.inputs), name="c")
-    points = [t.points for t in plan.tiled]
-
-    def value(*indices: Any) -> Any:
-        *tile, k = indices
-        return _tvm.te.sum(taken(*tile, channel) * weights(*tile[: len(points)], channel, k), axis=channel)
-
-    product = _tvm.te.compute([*points, *plan.around([]), plan.outputs], value, name="product")
-    return transformed_output(product, plan)
+    return transformed_output(products(transformed_input(data, plan), weights, plan), plan)
 
 
 def transformed_output(product: Any, plan: Plan) -> Any:
