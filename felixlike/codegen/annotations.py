@@ -154,6 +154,21 @@ class Keys(LoopAnnotation):
 
 
 @dataclass(frozen=True, slots=True)
+class Softmax(LoopAnnotation):
+    """Mark a vectorized loop of a softmax: over its maxima, or over its exponentials, whose arguments are at most 0.
+
+    A NaN among the scores makes the sum NaN, and so may get lost in the maximum.
+
+    Attributes:
+        precision: Position in `hardware.PRECISIONS` of the type that exponentials are rounded to. Formulas replay loop
+            annotations that are numbers.
+    """
+
+    key = "felixlike.softmax"
+    precision: int
+
+
+@dataclass(frozen=True, slots=True)
 class Steps(LoopAnnotation):
     """Mark a loop that contains only a parallel loop, each iteration of which reads what all of the last step wrote."""
 

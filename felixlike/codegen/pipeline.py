@@ -29,6 +29,7 @@ from felixlike.codegen.annotations import (
     Prefetch,
     Row,
     Skip,
+    Softmax,
     Steps,
     TensorCores,
     Tile,
@@ -162,10 +163,11 @@ CPU_PASSES = (
     Pass(copies_in_vectors),
     Pass(share_reciprocals, needs=(Invariant.DIVISIONS,)),
     Pass(write_out_halves, needs=(Invariant.NAMELESS,), ends=(Invariant.NAMELESS,)),
-    Pass(keep_nan, needs=(Invariant.EXTREMES,), ends=(Invariant.EXTREMES, Invariant.NAMELESS)),
+    Pass(keep_nan, (Softmax,), needs=(Invariant.EXTREMES,), ends=(Invariant.EXTREMES, Invariant.NAMELESS)),
     # Its formulas have names, comparisons and divisions by values that are computed anew for each element.
-    Pass(
+    _of(
         vectorise_math,
+        Softmax,
         needs=(Invariant.CALLS,),
         ends=(Invariant.CALLS, Invariant.DIVISIONS, Invariant.NAMELESS, Invariant.EXTREMES),
     ),

@@ -22,6 +22,7 @@ from felixlike.codegen.annotations import (
     Prefetch,
     Row,
     Skip,
+    Softmax,
     Steps,
     TensorCores,
     Tile,
@@ -75,7 +76,7 @@ def test_every_annotation_has_a_pass_and_a_unique_key() -> None:
         if isinstance(kind, type) and issubclass(kind, LoopAnnotation) and kind is not LoopAnnotation
     ]
     assert {annotation for each_pass in (*CPU_PASSES, *GPU_PASSES) for annotation in each_pass.marks} == set(kinds)
-    assert len({kind.key for kind in kinds}) == len(kinds) == 16
+    assert len({kind.key for kind in kinds}) == len(kinds) == 17
     assert all(kind.key == f"felixlike.{kind.__name__.lower()}" for kind in kinds)
 
 
@@ -93,6 +94,7 @@ def test_every_annotation_has_a_pass_and_a_unique_key() -> None:
         (TensorCores(2), 2),
         (Narrow(3), 3),
         (Pairs(3), 3),
+        (Softmax(3), 3),
         (Columns(113, 16), [113, 16]),
         (Peel(197, 16), [197, 16]),
         (Peel(197, 16, (32, 96)), [197, 16, 32, 96]),

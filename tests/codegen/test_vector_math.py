@@ -10,7 +10,9 @@ import pytest
 
 from felixlike import _tvm, codegen
 from felixlike._tvm import te, tirx
+from felixlike.codegen.annotations import LoopAnnotation, Softmax
 from felixlike.codegen.passes import FUNCTIONS, vectorise_math
+from felixlike.hardware import BFLOAT16, FLOAT32, PRECISIONS, Precision
 
 _INF, _NAN = math.inf, math.nan
 _ERF = np.vectorize(math.erf)
@@ -35,21 +37,27 @@ _ULP |= {"rsqrt": 1.5, "nearbyint": 0, "sin": 2.0, "cos": 2.0, "tan": 3.5, "atan
 _TRIGONOMETRIC, _HYPERBOLIC = ("sin", "cos", "tan"), ("sinh", "cosh")
 
 
-def _module(name: str, length: int, dtype: str = "float32", *, vector: int = 16) -> Any:
+def _module(
+    name: str, length: int, dtype: str = "float32", *, vector: int = 16, mark: LoopAnnotation | None = None
+) -> Any:
     """Return y[i] = f(x[i]) as a scheduled function.
 
     Args:
         name: the function.
         length: number of elements.
         dtype: their type.
-        vector: number of lanes; 1 for loops without vectors."""
+        vector: number of lanes; 1 for loops without vectors.
+        mark: annotation of the loop over lanes."""
     x = te.placeholder((length,), dtype, name="x")
     y = te.compute((length,), lambda i: getattr(tirx, name)(x[i]), name="y")
     func = te.create_prim_func([x, y]).with_attr("global_symbol", "main")
     schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     if vector > 1:
         (loop,) = schedule.get_loops(schedule.get_sblock("y"))
-        schedule.vectorize(schedule.split(loop, [None, vector])[1])
+        _, lane = schedule.split(loop, [None, vector])
+        schedule.vectorize(lane)
+        if mark is not None:
+            mark.put(schedule, lane)
     return schedule.mod
 
 
@@ -57,9 +65,9 @@ def _target(cpu: str | None = None) -> Any:
     return _tvm.Target({"kind": "llvm", "mcpu": cpu or _tvm.host_cpu(), "num-cores": 1})
 
 
-def _apply(name: str, x: Any, *, vector: int = 16, cpu: str | None = None) -> Any:
+def _apply(name: str, x: Any, *, vector: int = 16, cpu: str | None = None, mark: LoopAnnotation | None = None) -> Any:
     padded = np.resize(x.astype("float32"), -(-x.size // vector) * vector)
-    executable = codegen.compile_primfuncs(_module(name, padded.size, vector=vector), _target(cpu))
+    executable = codegen.compile_primfuncs(_module(name, padded.size, vector=vector, mark=mark), _target(cpu))
     y = _tvm.runtime.tensor(np.zeros_like(padded))
     executable.jit()["main"](_tvm.runtime.tensor(padded), y)
     return y.numpy()[: x.size]
@@ -128,9 +136,28 @@ def test_values_at_the_limits_are_exact(name: str, x: list[float], y: list[float
 @pytest.mark.parametrize("name", sorted(_TRUTH))
 def test_nan_gives_nan(name: str) -> None:
     """NaN of every payload gives NaN, although the payload takes part in integer arithmetic."""
+    assert np.isnan(_apply(name, _nan())).all()
+
+
+def _nan() -> Any:
+    """Return NaN of many payloads and both signs."""
     bits = np.arange(0x7F800001, 0x80000000, 8191, dtype=np.uint32)
-    x = np.concatenate([bits, bits | 0x80000000]).view("float32")
-    assert np.isnan(_apply(name, x)).all()
+    return np.concatenate([bits, bits | 0x80000000]).view("float32")
+
+
+@pytest.mark.parametrize("cpu", [None, "x86-64-v2"])
+@pytest.mark.parametrize(("precision", "error"), [(FLOAT32, 1.2e-7), (BFLOAT16, 1e-5)], ids=["float32", "bfloat16"])
+def test_exponentials_of_a_softmax(precision: Precision, error: float, cpu: str | None) -> None:
+    """They have fewer digits where they are rounded to bfloat16. Arguments are at most 0."""
+    if cpu and not _tvm.host_features() >= {"sse4.2"}:
+        pytest.skip("not an x86-64 processor")
+    mark = Softmax(PRECISIONS.index(precision))
+    x = -np.abs(_points("exp"))
+    x = np.concatenate([x[x >= -87.33], np.zeros(1, "float32")])
+    np.testing.assert_allclose(_apply("exp", x, mark=mark, cpu=cpu), np.exp(x.astype("float64")), rtol=error)
+    limits = np.array([-_INF, -88.0, -104.0, -1e30, -3e38])
+    np.testing.assert_array_equal(_apply("exp", limits, mark=mark, cpu=cpu), np.zeros(5))
+    assert np.isnan(_apply("exp", _nan(), mark=mark, cpu=cpu)).all()
 
 
 def test_largest_and_smallest_exponentials_are_accurate() -> None:

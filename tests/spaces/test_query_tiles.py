@@ -13,7 +13,7 @@ from schedules import as_module, comes_back, decided_anew, equal_counts, equal_t
 
 from felixlike import _tvm
 from felixlike._tvm import te
-from felixlike.codegen.annotations import Keys
+from felixlike.codegen.annotations import Keys, Softmax
 from felixlike.codegen.masking import with_mask
 from felixlike.frontend.rewrites.attention_kernel import Operands, Sizes, attention
 from felixlike.frontend.task import make_task
@@ -96,6 +96,27 @@ def test_loops_over_keys_are_annotated_where_positions_hide_keys() -> None:
         schedules = _schedules(as_module(_attention("padded", **options)))
         loops = [_tvm.found(one.mod["main"].body, _tvm.tirx.For) for one in schedules]
         assert [sum(map(Keys.on, each)) for each in loops] == counts
+
+
+@pytest.mark.parametrize("safe", [False, True])
+def test_loops_of_a_softmax_are_annotated_where_its_maxima_are_subtracted(safe: bool) -> None:
+    """Both loops are: over maxima and over exponentials. Arguments of other exponentials may be above 0."""
+    func = _attention("padded", masked=True, safe=safe)
+    tirx = _tvm.tirx
+
+    def of_minima(node: Any) -> Any:
+        return tirx.Min(node.a, node.b)
+
+    def negative(node: Any) -> Any:
+        return node if isinstance(node.b, tirx.IntImm) else node.b - node.a
+
+    def loops(func: Any) -> list[int]:
+        found = [_tvm.found(one.mod["main"].body, tirx.For) for one in _schedules(as_module(func))]
+        return [sum(map(Softmax.on, each)) for each in found]
+
+    assert loops(func) == [2, 2]
+    assert loops(_tvm.structural_map(func, (tirx.Max, of_minima))) == [0, 0]
+    assert loops(_tvm.structural_map(func, (tirx.Sub, negative))) == [0, 0]
 
 
 def test_causal_tiles_of_queries() -> None:

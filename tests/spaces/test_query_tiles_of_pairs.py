@@ -96,17 +96,32 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "mcpu"), [*((name, None) for name in CASES), ("odd", "x86-64-v3"), ("rows without keys", "x86-64-v3")]
 )
 def test_factors_of_both_products_are_rounded_and_nothing_else_is(name: str, mcpu: str | None, target: Any) -> None:
-    """An exponential that is near the middle of two numbers may be rounded to the other one."""
+    """An exponential that is near the middle of two numbers may be rounded to the other one, as it has 5 digits."""
     target = target if mcpu is None else _tvm.Target({**target.export(), "mcpu": mcpu})
     imported, own = _imported(name, target)
     expected, (task,) = _expected(name), imported.tasks
     assert sorted(sketch.precision for sketch in own) == ["bfloat16", "bfloat16", "float32", "float32"]
     for sketch in own:
-        error = 3e-4 if sketch.precision == "bfloat16" else 2e-2
+        error = 5e-4 if sketch.precision == "bfloat16" else 2e-2
         count = 2 if name.startswith("odd") and sketch.precision == "bfloat16" else 1
         for point in sketch.sample(count, seed=1).tolist():
             answer = compile_model(imported, {task.key: sketch.schedule(point)})(*_inputs(name))
             assert (answer - expected).abs().max() <= error * expected.abs().max()
+
+
+@pytest.mark.usefixtures("always")
+@on_both
+def test_nan_among_large_scores(target: Any) -> None:
+    """Maxima may lose a NaN, and are then smaller than scores before it. It still reaches all elements of the query."""
+    imported, own = _imported("odd", target)
+    (task,) = imported.tasks
+    q, k, v = (100 * x for x in _inputs("odd"))
+    q[0, 2, 1] = k[1, 20, 3] = math.nan
+    nan = torch.zeros(q.shape, dtype=torch.bool)
+    nan[0, 2] = nan[1] = True
+    for sketch in own:
+        answer = compile_model(imported, {task.key: sketch.schedule(sketch.sample(1, seed=1)[0].tolist())})(q, k, v)
+        assert torch.equal(answer.isnan(), nan)
 
 
 @pytest.mark.usefixtures("always")

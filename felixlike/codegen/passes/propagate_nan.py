@@ -8,7 +8,8 @@ runs before the compiler.
 
 If one side is a constant, as in ReLU, the order of the operands suffices (x86's maxps returns the second operand if one
 is NaN), at no cost. A maximum of two unknowns takes one more comparison and blend. The operand that a reduction adds is
-the one compared with itself, so the dependence from step to step is longer by only one blend.
+the one compared with itself, so the dependence from step to step is longer by only one blend. The maxima of a softmax
+may lose a NaN, which its sum propagates.
 """
 
 import itertools
@@ -16,7 +17,8 @@ import math
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._tvm.typing import Buffer, Func, Module, Node, Stmt, TirExpr
+from felixlike._tvm.typing import Buffer, Func, Loop, Module, Node, Stmt, TirExpr
+from felixlike.codegen.annotations import Softmax
 from felixlike.codegen.passes.bind_repeated_values import Names
 
 _SIGNS = {"Max": -1, "Min": 1}
@@ -65,7 +67,11 @@ def keep_nan(module: Module) -> Module:
         (tirx.NE, _unequal),
         (tirx.Not, _negated),
     )
-    return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, changes))
+
+    def changed(func: Func) -> Func:
+        return _tvm.structural_map(_tvm.structural_map(func, (tirx.For, _in_softmax)), changes)
+
+    return _tvm.map_functions(module, changed)
 
 
 def is_limit(value: TirExpr, kind: str) -> bool:
@@ -122,6 +128,17 @@ def _extreme(node: Node) -> TirExpr:
         return names.close(_tvm.tirx.Select(beyond(first, second), first, second))
     nearer = _tvm.tirx.Select(beyond(second, first), second, first)
     return names.close(_tvm.tirx.Select(is_number(second), nearer, second))
+
+
+def _in_softmax(loop: Loop) -> Loop:
+    """Replace the maxima in a loop that is annotated with `Softmax` by choices. Other loops are not changed."""
+    if not Softmax.on(loop):
+        return loop
+
+    def chosen(node: Node) -> TirExpr:
+        return _tvm.tirx.Select(_tvm.tirx.GT(node.a, node.b), node.a, node.b)
+
+    return _tvm.structural_map(loop, (_tvm.tirx.Max, chosen))
 
 
 def _of_itself(node: Node) -> TirExpr:

@@ -2,7 +2,8 @@
 
 Input: an IRModule of (scheduled) PrimFuncs. Output: the same module with the calls of FUNCTIONS replaced. TVM turns
 each of them into one call of the C library for each vector lane. Workloads, traces and records keep the calls: the pass
-runs before the compiler. float64, in which references are computed, is not changed.
+runs before the compiler. float64, in which references are computed, is not changed. Exponentials in loops that are
+annotated with `Softmax` take less arithmetic: their arguments are at most 0, and they may be rounded afterwards.
 
 All functions follow the usual plan (W. J. Cody, W. Waite, Software Manual for the Elementary Functions, 1980): reduce
 the argument, evaluate a polynomial, restore exponent or sign. The polynomials minimize the largest relative error over
@@ -17,8 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._tvm.typing import Module, TirExpr
+from felixlike._tvm.typing import Func, Loop, Module, TirExpr
+from felixlike.codegen.annotations import Softmax
 from felixlike.codegen.passes.bind_repeated_values import Names
+from felixlike.codegen.passes.loop_tools import without_mark
 from felixlike.codegen.remainder_function import (
     LANES,
     QUOTIENT_BITS,
@@ -28,6 +31,7 @@ from felixlike.codegen.remainder_function import (
     name_of,
     with_remainder_functions,
 )
+from felixlike.hardware import BFLOAT16, PRECISIONS
 
 _MANTISSA = 23
 """Bits of a float32's mantissa."""
@@ -71,6 +75,8 @@ _LOG2 = (0.3407286601563151, 0.41167278330730506, 0.5770835842473921, 0.96179667
 """Coefficients of p in `_wide_log2`."""
 _EXP2 = (1.5353362e-4, 1.3398875e-3, 9.6184369e-3, 5.5503324e-2, 2.4022648e-1, 6.9314718e-1)
 """Coefficients of the polynomial in `_exp2`."""
+_EXP2_ROUNDED = (9.5701022e-3, 5.5917859e-2, 2.4024744e-1, 6.9312179e-1, 9.9999928e-1)
+"""Coefficients of the polynomial in `_rounded_exp`."""
 
 _PI = (3.141592651605606, 1.9841871479187034e-09, 1.1442377452219664e-17)
 """π in three parts. The first two have 27 bits, so that their products with numbers of 26 bits are exact."""
@@ -86,14 +92,37 @@ def vectorise_math(module: Module) -> Module:
     """Return the IRModule with FUNCTIONS, remainders and small integer powers of float32 replaced by arithmetic."""
     _register()
     rules = (_tvm.ir.Call, _as_arithmetic), (_tvm.tirx.Mod, _as_exact_remainder)
-    return _tvm.map_functions(module, lambda func: with_remainder_functions(_tvm.structural_map(func, rules)))
+
+    def changed(func: Func) -> Func:
+        func = _tvm.structural_map(func, (_tvm.tirx.For, _in_softmax))
+        return with_remainder_functions(_tvm.structural_map(func, rules))
+
+    return _tvm.map_functions(module, changed)
+
+
+def _in_softmax(loop: Loop) -> Loop:
+    """Replace the exponentials in a loop that is annotated with `Softmax`. Other loops are not changed."""
+    if not Softmax.on(loop):
+        return loop
+    rounds = Softmax.of(loop).precision == PRECISIONS.index(BFLOAT16)
+    function = _rounded_exp if rounds else _exp_up_to_1
+
+    def replaced(call: TirExpr) -> TirExpr:
+        return _applied(function, call) if getattr(call.op, "name", "") == "tirx.exp" else call
+
+    return without_mark(_tvm.structural_map(loop, (_tvm.ir.Call, replaced)), Softmax)
 
 
 def _as_arithmetic(call: TirExpr) -> TirExpr:
     """Replace one call."""
     name = getattr(call.op, "name", "")
     function = (_known_power(call) if name == "tirx.pow" else None) or FUNCTIONS.get(name)
-    if function is None or str(call.args[0].ty.dtype) != "float32":
+    return call if function is None else _applied(function, call)
+
+
+def _applied(function: Callable[..., Any], call: TirExpr) -> TirExpr:
+    """Return a function of a call's arguments, or the call if these are not float32."""
+    if str(call.args[0].ty.dtype) != "float32":
         return call
     let = Names()
     return let.close(function(*map(let, call.args), let))
@@ -146,13 +175,38 @@ def exp(x: TirExpr, let: Names) -> TirExpr:
 def _normal_exp(x: TirExpr, let: Names) -> TirExpr:
     """Return e^x = 2^n e^r, n = round(x / ln 2), if it is a normal number. Other results are unspecified.
 
-    e^r = 1 + r + r² q(r), as in Cephes' expf.c (S. L. Moshier). n is added to the exponent's bits.
+    e^r = 1 + r + r² q(r), as in Cephes' expf.c (S. L. Moshier).
     """
     shifted = let(x * _f(1 / math.log(2)) + _f(_ROUND))
     n = let(shifted - _f(_ROUND))
     r = let(x - n * _f(_LN2_HIGH) - n * _f(_LN2_LOW))
-    power = _polynomial(r, _EXP) * (r * r) + r + _f(1)
-    return _float(_bits(power) + (_bits(shifted) << _i(_MANTISSA)))
+    return _scaled(_polynomial(r, _EXP) * (r * r) + r + _f(1), shifted)
+
+
+def _scaled(value: TirExpr, shifted: TirExpr) -> TirExpr:
+    """Return value 2^n, given n + _ROUND. n is added to the exponent's bits."""
+    return _float(_bits(value) + (_bits(shifted) << _i(_MANTISSA)))
+
+
+def _exp_up_to_1(x: TirExpr, let: Names) -> TirExpr:
+    """Return e^x of x <= 0, at most 1.1 ulp off. Results below 2^-126 are flushed to 0."""
+    return _unless_tiny(_normal_exp(x, let), x)
+
+
+def _rounded_exp(x: TirExpr, let: Names) -> TirExpr:
+    """Return e^x = 2^n 2^r of x <= 0 for results that are rounded to bfloat16, at most 1e-5 of it off.
+
+    Results below 2^-126 are flushed to 0.
+    """
+    shifted = let(x * _f(1 / math.log(2)) + _f(_ROUND))
+    r = let(x * _f(1 / math.log(2)) - let(shifted - _f(_ROUND)))
+    return _unless_tiny(_scaled(_polynomial(r, _EXP2_ROUNDED), shifted), x)
+
+
+def _unless_tiny(power: TirExpr, x: TirExpr) -> TirExpr:
+    """Return e^x, which is given where it is a normal number, of x <= 0 or NaN."""
+    # Comparisons with NaN are false, so NaN takes the last branch.
+    return _select(x >= _f(_EXP_MIN), power, _select(x < _f(0), _f(0), x))
 
 
 def sigmoid(x: TirExpr, let: Names) -> TirExpr:

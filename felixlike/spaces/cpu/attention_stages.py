@@ -6,12 +6,13 @@ used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._tvm.typing import Schedule
+from felixlike._tvm.typing import Block, Schedule
 from felixlike.hardware import Device, matrices
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction
 from felixlike.spaces.cpu import bfloat16_pairs
@@ -157,6 +158,55 @@ def read_attention(stages: Sequence[Stage], products: Sequence[Product]) -> Atte
         results[0].name,
         outputs[0].name,
     )
+
+
+def subtracts_maxima(schedule: Schedule, stages: AttentionStages) -> bool:
+    """Return whether the powers are exp(X − M), M the maxima of X along an axis: then X − M is at most 0, or NaN.
+
+    M may be replaced by 0 where it is -inf.
+    """
+    power, maximum = (schedule.get(schedule.get_sblock(name)) for name in (stages.powers, stages.before[0]))
+    tirx, load = _tvm.tirx, _tvm.ir.TensorLoad
+    value, largest = power.body.value, maximum.body.value
+    if getattr(getattr(value, "op", None), "name", "") != "tirx.exp" or not isinstance(largest, tirx.Max):
+        return False
+    difference, source = value.args[0], largest.b
+    if not isinstance(difference, tirx.Sub):
+        return False
+    score, most = difference.a, difference.b
+    if isinstance(most, tirx.Select):
+        none = tirx.EQ(most.false_value, _number(-math.inf))
+        if not _tvm.structural_equal(most, tirx.Select(none, _number(0.0), most.false_value)):
+            return False
+        most = most.false_value
+    if not all(isinstance(each, load) for each in (score, source, most)):
+        return False
+    written = maximum.body.buffer
+    if not score.source.same_as(source.source) or not most.source.same_as(written):
+        return False
+    return _is_maximum(maximum, source, score.indices, most.indices)
+
+
+def _is_maximum(maximum: Block, source: Any, of: Sequence[Any], at: Sequence[Any]) -> bool:
+    """Return whether a block's result at some indices is the maximum of a row with the element of the other indices.
+
+    `source` is the element that the block compares.
+    """
+    store = maximum.body
+    reduced = [iterator for iterator in maximum.iter_vars if _tvm.is_reduction(iterator)]
+    places = [p for p, i in enumerate(source.indices) for iterator in reduced if i.same_as(iterator.var)]
+    if len(reduced) != 1 or len(places) != 1 or not all(isinstance(i, _tvm.tirx.Var) for i in store.indices):
+        return False
+    (place,) = places
+    values = {**dict(zip(store.indices, at, strict=True)), reduced[0].var: of[place]}
+    same = all(_tvm.structural_equal(_tvm.substituted(i, values), j) for i, j in zip(source.indices, of, strict=True))
+    whole = _tvm.simplify(reduced[0].dom.extent - source.source.shape[place])
+    return same and _tvm.structural_equal(whole, _tvm.tirx.const(0, str(whole.ty.dtype)))
+
+
+def _number(value: float) -> Any:
+    """Return a float32 constant."""
+    return _tvm.tirx.const(value, "float32")
 
 
 def _name(stage: Stage | None) -> str | None:

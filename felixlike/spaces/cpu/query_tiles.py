@@ -33,15 +33,22 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import BlockRef, LoopRef, Schedule
-from felixlike.codegen.annotations import Guard, Keys, Matrix, Transpose
+from felixlike.codegen.annotations import Guard, Keys, Matrix, Softmax, Transpose
 from felixlike.codegen.masking import comparisons
 from felixlike.codegen.matrix_functions import REGISTERS
 from felixlike.codegen.pair_functions import LANES
 from felixlike.frontend.constants import has_half_factors
-from felixlike.hardware import BFLOAT16, FLOAT32, Device, estimate, matrices
+from felixlike.hardware import BFLOAT16, FLOAT32, PRECISIONS, Device, estimate, matrices
 from felixlike.hardware.vectors import TILE, widths
 from felixlike.spaces.cpu import bfloat16_pairs
-from felixlike.spaces.cpu.attention_stages import ITEM_BITS, AttentionStages, Product, products_of, read_attention
+from felixlike.spaces.cpu.attention_stages import (
+    ITEM_BITS,
+    AttentionStages,
+    Product,
+    products_of,
+    read_attention,
+    subtracts_maxima,
+)
 from felixlike.spaces.cpu.matrix_tiles import MOST
 from felixlike.spaces.cpu.register_bounds import Bounds, Extents, have_equal_widths, note_bounds, reachable_bounds
 from felixlike.spaces.cpu.register_tile import moved_last, vectorize
@@ -78,10 +85,11 @@ def query_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sch
     rounds = may_round and types <= {FLOAT32.name, BFLOAT16.name} and _fit_pairs(stages, device)
     rounds = rounds and _pairs_are_faster(stages, device)
     schedules = []
+    bounded = subtracts_maxima(schedule, stages)
     for pairs, together in [(pairs, together) for pairs in (False, True)[: 1 + rounds] for together in (True, False)]:
         new = schedule.copy()
         try:
-            _Tiles(new, stages, device, pairs=pairs).apply(together=together)
+            _Tiles(new, stages, device, pairs, bounded).apply(together=together)
         except _tvm.TVM_ERRORS as error:  # it cannot pad the sum over an odd number of keys where heads share values
             if not pairs or not _tvm.refusal(error):
                 raise
@@ -143,12 +151,14 @@ class _Tiles:
         stages: Its stages.
         device: The device.
         pairs: Whether both products are computed in pairs, or in matrices of pairs where an instruction does that.
+        bounded: Whether arguments of exponentials are at most 0.
     """
 
     schedule: Any
     stages: AttentionStages
     device: Device
     pairs: bool
+    bounded: bool
 
     @property
     def matrices(self) -> bool:
@@ -207,9 +217,10 @@ class _Tiles:
             schedule.decompose_reduction(block(stages.scores.name), terms)
         names = (*stages.before, *stages.after)
         summed = [loop for name in names for loop in self._vectors(block(name), unrolled=fused)]
+        self._mark_softmax()
         # The loops of one parallel loop have the same queries. Otherwise, all scores must be -inf or a number.
-        bounded = [tiles, schedule.get_loops(block(stages.powers))[-3]] if together else [terms]
-        for loop in (*over_keys, *summed, *bounded) if hides else ():
+        hidden = [tiles, schedule.get_loops(block(stages.powers))[-3]] if together else [terms]
+        for loop in (*over_keys, *summed, *hidden) if hides else ():
             Keys().put(schedule, loop)
         self._transposed()
 
@@ -380,6 +391,13 @@ class _Tiles:
         schedule.unroll(vectors)
         schedule.vectorize(lane)
         return summed
+
+    def _mark_softmax(self) -> None:
+        """Annotate the loops over lanes of maxima and of exponentials, if the maxima are subtracted."""
+        precision = BFLOAT16 if self.pairs else FLOAT32
+        for name in (*self.stages.before, self.stages.powers) if self.bounded else ():
+            *_, lane = self.schedule.get_loops(self.schedule.get_sblock(name))
+            Softmax(PRECISIONS.index(precision)).put(self.schedule, lane)
 
     def _transposed(self) -> None:
         """Annotate the loops that transpose queries and outputs."""
