@@ -50,6 +50,7 @@ from felixlike.codegen.passes import (
     only_with_instructions,
     peel_columns,
     peel_tails,
+    plain_conditions,
     prefetch,
     rows_in_vectors,
     share_reciprocals,
@@ -132,6 +133,7 @@ def _of(run: Callable[[Module], Module], mark: type[LoopAnnotation], **others: A
 
 
 CPU_PASSES = (
+    Pass(plain_conditions),
     Pass(choose_lazily, needs=(Invariant.BLOCKS,)),
     Pass(keep_rounding),
     Pass(wrap_integers),
@@ -177,6 +179,7 @@ CPU_PASSES = (
 
 
 GPU_PASSES = (
+    Pass(plain_conditions),
     Pass(choose_lazily, needs=(Invariant.BLOCKS,)),
     Pass(keep_rounding),
     Pass(wrap_integers_on_gpus),

@@ -56,6 +56,15 @@ def _elements(value: Callable[[Any], Any], *, dtype: str = "float32") -> Any:
     return _schedule(x, _tvm.te.compute((8,), lambda i: value(x[i]), name="y"))
 
 
+def plain_conditions() -> Any:
+    """A choice by a condition that TVM's `where` compares with 0."""
+    x, z = (_tvm.te.placeholder((8,), "int64", name=name) for name in "xz")
+    less = _tvm.te.compute((8,), lambda i: x[i] < z[i], name="less")
+    schedule = _schedule(x, z, _tvm.topi.where(less, x, z))
+    schedule.compute_inline(schedule.get_sblock("less"))
+    return schedule
+
+
 def keep_rounding() -> Any:
     """A difference that is one of its terms, for real numbers."""
     x, z = _inputs(x=(8,), z=(8,))
@@ -333,6 +342,7 @@ def unaligned_parameters() -> Any:
 MINIMAL: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
+        plain_conditions,
         choose_lazily,
         keep_rounding,
         wrap_integers,

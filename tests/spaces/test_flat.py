@@ -121,6 +121,18 @@ def test_loops_are_split_where_parts_meet(name: str, n: int, seam: int) -> None:
     assert Peel.of(loop).seams == (seam,)
 
 
+@pytest.mark.parametrize("columns", [1, 4])
+def test_comparisons_of_data_are_computed_in_vectors(columns: int) -> None:
+    """Every lane chooses for itself, so loops are fused as if nothing was compared."""
+    x = te.placeholder((24, columns), "int64", name="x")
+    y = te.compute(x.shape, lambda i, j: tirx.Select(x[i, j] < 3, x[i, j] + 7, x[i, j]), name="y")
+    module = as_module(te.create_prim_func([x, y]))
+    (schedule,) = flat(_tvm.Schedule(module), _LANES)
+    assert _vectors(schedule.mod) == {_LANES}
+    data = np.arange(24 * columns).reshape(24, columns) % 7
+    np.testing.assert_array_equal(run(schedule.mod, [data, data])[-1], np.where(data < 3, data + 7, data))
+
+
 def test_the_original_schedule_is_unchanged() -> None:
     schedule = _tvm.Schedule(as_module(_CASES["used twice"](16)))
     before = str(schedule.mod)

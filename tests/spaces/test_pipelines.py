@@ -62,7 +62,8 @@ def test_a_pipeline_has_the_entries_of_the_tables() -> None:
     assert str(gpu).startswith("cuda, on cuda\ngraph: ConvertToDataflow, with_total_order, ")
     assert str(gpu).endswith(
         "\nrules: thread_tiles, row_threads, flat_threads"
-        "\ncode: choose_lazily, keep_rounding, wrap_integers_on_gpus, only_marked_are_asynchronous, tensor_cores"
+        "\ncode: plain_conditions, choose_lazily, keep_rounding, wrap_integers_on_gpus, "
+        "only_marked_are_asynchronous, tensor_cores"
     )
 
 

@@ -5,6 +5,7 @@ from felixlike.codegen.passes.choose_lazily import choose_lazily
 from felixlike.codegen.passes.convert_bfloat16 import write_out_halves
 from felixlike.codegen.passes.multiply_pairs import multiply_pairs
 from felixlike.codegen.passes.peel_reduction_blocks import first_and_last
+from felixlike.codegen.passes.plain_conditions import plain_conditions
 from felixlike.codegen.passes.prefetch import prefetch
 from felixlike.codegen.passes.propagate_nan import from_infinity, keep_nan, keep_rounding
 from felixlike.codegen.passes.remove_guards import guard
@@ -39,6 +40,7 @@ __all__ = [
     "only_with_instructions",
     "peel_columns",
     "peel_tails",
+    "plain_conditions",
     "prefetch",
     "rows_in_vectors",
     "share_reciprocals",

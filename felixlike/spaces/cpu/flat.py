@@ -148,11 +148,13 @@ def _seams(body: Node, along: dict[Any, int]) -> list[int] | None:
     """Return the positions along some fused loops where a condition changes or an index restarts, or None if unknown.
 
     `along` maps variables to extents. Parts of a concatenation, for example, meet at a seam. No vector may cross a
-    seam. Returns None if a condition depends on some of the loops in another way, or there are too many seams.
+    seam. Returns None if a condition depends on some of the loops in another way, or there are too many seams. Lanes
+    may differ in comparisons of data.
     """
     place, stride = _tvm.tirx.const(0, "int64"), 1
     for variable, extent in reversed(along.items()):
         place, stride = place + variable.astype("int64") * stride, stride * extent
+    branches = _tvm.calls(body, "prim.if_then_else")  # which TVM does not vectorize if they depend on data
     positions: set[int] = set()
     for kind, after in ((_tvm.tirx.LT, 0), (_tvm.tirx.LE, 1)):
         for test in _tvm.found(body, kind):
@@ -162,7 +164,7 @@ def _seams(body: Node, along: dict[Any, int]) -> list[int] | None:
                     shift = _shift(moving, place)
                     if shift is not None:
                         positions.add(int(fixed.value) + beyond - shift)
-                    elif any(_tvm.uses(moving, variable) for variable in along):
+                    elif any(_tvm.uses(moving, v) for v in along) and (branches or not _reads(moving)):
                         return None
     for remainder in _tvm.found(body, _tvm.tirx.FloorMod):
         shift = _shift(remainder.a, place) if isinstance(remainder.b, _tvm.tirx.IntImm) else None
@@ -170,6 +172,11 @@ def _seams(body: Node, along: dict[Any, int]) -> list[int] | None:
             positions.update(range(-shift % int(remainder.b.value), stride, int(remainder.b.value)))
     seams = sorted(seam for seam in positions if 0 < seam < stride)
     return seams if len(seams) <= _LIMITS.seams else None
+
+
+def _reads(expression: TirExpr) -> bool:
+    """Return whether an expression is computed from elements of buffers."""
+    return bool(_tvm.found(expression, _tvm.ir.TensorLoad))
 
 
 def _is_truth(expression: TirExpr) -> bool:
