@@ -119,6 +119,9 @@ def _is_close(result: Any, expected: Any) -> bool:
 _INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 """Types whose arithmetic wraps in every operator."""
 
+_compiled: dict[str, Any] = {}
+"""Text of a program → the callable."""
+
 
 @st.composite
 def _integers(draw: st.DrawFn, depth: int) -> str:
@@ -154,15 +157,16 @@ def test_integers_wrap_as_the_interpreters_do(expression: str, operator: str, se
     except TCError as error:
         _check_error(error)
         return
+    if text not in _compiled:  # the same one is drawn with several seeds; LLVM takes up to 20 s for one
+        _compiled[text] = runtime.compile_model(imported(made, resolve_target("cpu")))
     random = np.random.default_rng(seed)
     arrays = {}
     for dtype in _INTEGERS:
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
         special = [0, 1, low, high, high - 1, *random.integers(low, high, 3, dtype, endpoint=True)]
         arrays[f"T_{dtype}"] = random.permutation(np.array(special, dtype))
-    compiled = runtime.compile_model(imported(made, resolve_target("cpu")))
     (output,) = interpret(program, made.sizes, made.ranges, arrays).values()
-    result = compiled(*map(torch.from_numpy, arrays.values())).numpy()
+    result = _compiled[text](*map(torch.from_numpy, arrays.values())).numpy()
     assert _is_close(result, output), f"{text}\n{arrays}\n{result}\nnot {output}"
 
 
