@@ -15,8 +15,6 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import Module, Node, TirExpr
 
-_COMPARISONS = (_tvm.tirx.LT, _tvm.tirx.LE, _tvm.tirx.GT, _tvm.tirx.GE, _tvm.tirx.EQ, _tvm.tirx.NE)
-
 
 def plain_conditions(module: Module) -> Module:
     """Return the IRModule with conditions in place of their comparisons with 0 as numbers."""
@@ -38,4 +36,6 @@ def _condition(comparison: Node, *, zero: TirExpr, number: Any) -> TirExpr:
 
 def _compares_floats(condition: TirExpr) -> bool:
     """Return whether floats are compared below a condition."""
-    return any("float" in str(test.a.ty.dtype) for kind in _COMPARISONS for test in _tvm.found(condition, kind))
+    tirx = _tvm.tirx
+    kinds = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
+    return any("float" in str(test.a.ty.dtype) for kind in kinds for test in _tvm.found(condition, kind))
