@@ -52,6 +52,7 @@ class Loop:
             loops with the same binding are fused.
         kind: The kind that the trace itself states ("parallel", "vector", "unrolled"), else empty.
         share: How the loop and its neighbours of the same share are fused and split.
+        annotated: Whether the trace annotates the loop. TVM then keeps it even if it runs once.
     """
 
     variable: Expr
@@ -63,6 +64,7 @@ class Loop:
     thread: str = ""
     kind: str = ""
     share: PredicatedSplit | None = None
+    annotated: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

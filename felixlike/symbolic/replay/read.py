@@ -188,6 +188,7 @@ class Reader:
             thread=thread,
             kind=kind,
             share=self._share(loop.loop_var),
+            annotated=bool(loop.annotations),
         )
 
     def _settled(self, extent: Expr, theirs: Any) -> Expr:

@@ -130,7 +130,8 @@ class Loops:
         Postprocessors create no parallel or vector loop of extent 1; a loop whose kind the trace sets remains."""
         extent = math.prod(self.value(member.extent) for member in members)
         serial = kind == PIPELINE or (extent == 1 and not members[0].kind)
-        loop = self._loop("serial" if serial else kind, members, extent, set_by_trace=bool(members[0].kind))
+        set_by_trace = bool(members[0].kind) or any(member.annotated for member in members)
+        loop = self._loop("serial" if serial else kind, members, extent, set_by_trace=set_by_trace)
         self._unfuse(members, loop.variable, nest)
         return loop
 
