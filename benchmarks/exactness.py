@@ -36,7 +36,7 @@ from support.tvm_view import View, explained_view
 
 from benchmarks.results import keep, kept, write
 from felixlike import extract_tasks
-from felixlike.errors import InvalidSchedule, UnsupportedSketch
+from felixlike.errors import InvalidSchedule, UnsupportedSketch, first_line
 from felixlike.features import NAMES, formulas
 from felixlike.frontend import Task, make_task
 from felixlike.hardware import resolve_target
@@ -268,7 +268,7 @@ def _compare_nests(row: Row, sketch: Sketch, points: int) -> None:
         try:
             theirs = oracles.tvm_features(sketch, schedule)
         except RuntimeError as error:
-            kind = f"all entries of a point: TVM's extractor fails ({str(error).strip().splitlines()[0]})"
+            kind = f"all entries of a point: TVM's extractor fails ({first_line(error)})"
             row.left_out[kind] = row.left_out.get(kind, 0) + 1
             continue
         _compare_views(row, sketch, point, view, theirs)

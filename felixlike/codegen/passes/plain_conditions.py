@@ -14,6 +14,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Module, Node, TirExpr
+from felixlike.codegen.passes.propagate_nan import compares_floats
 
 
 def plain_conditions(module: Module) -> Module:
@@ -31,11 +32,4 @@ def _condition(comparison: Node, *, zero: TirExpr, number: Any) -> TirExpr:
     """Return the condition that a comparison with 0 tests, or the comparison if it is of another form."""
     is_zero = isinstance(zero, _tvm.tirx.IntImm) and int(zero.value) == 0
     is_truth = isinstance(number, _tvm.tirx.Cast) and str(number.value.ty.dtype) == "bool"
-    return number.value if is_zero and is_truth and not _compares_floats(number.value) else comparison
-
-
-def _compares_floats(condition: TirExpr) -> bool:
-    """Return whether floats are compared below a condition."""
-    tirx = _tvm.tirx
-    kinds = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
-    return any("float" in str(test.a.ty.dtype) for kind in kinds for test in _tvm.found(condition, kind))
+    return number.value if is_zero and is_truth and not compares_floats(number.value) else comparison

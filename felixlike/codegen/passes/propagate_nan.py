@@ -210,9 +210,14 @@ def _unequal(node: Node) -> TirExpr:
 
 def _negated(node: Node) -> TirExpr:
     """Replace a `not` of comparisons: TVM's simplifier would turn it into the opposite one, which is false for NaN."""
-    kinds = (_tvm.tirx.EQ, _tvm.tirx.LT, _tvm.tirx.LE, _tvm.tirx.GT, _tvm.tirx.GE)
-    compared = [side for kind in kinds for side in _tvm.found(node.a, kind)]
-    return _negation(node.a) if any(_is_float(side.a) for side in compared) else node
+    return _negation(node.a) if compares_floats(node.a) else node
+
+
+def compares_floats(condition: TirExpr) -> bool:
+    """Return whether floats are compared below a condition."""
+    tirx = _tvm.tirx
+    kinds = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+    return any(_is_float(test.a) for kind in kinds for test in _tvm.found(condition, kind))
 
 
 def _negation(condition: TirExpr) -> TirExpr:

@@ -166,47 +166,34 @@ def subtracts_maxima(schedule: Schedule, stages: AttentionStages) -> bool:
     M may be replaced by 0 where it is -inf.
     """
     power, maximum = (schedule.get(schedule.get_sblock(name)) for name in (stages.powers, stages.before[0]))
-    tirx, load = _tvm.tirx, _tvm.ir.TensorLoad
-    value, largest = power.body.value, maximum.body.value
-    if getattr(getattr(value, "op", None), "name", "") != "tirx.exp" or not isinstance(largest, tirx.Max):
+    loads = {load.source: load for load in _tvm.found(power.body.value, _tvm.ir.TensorLoad)}
+    most = loads.pop(maximum.body.buffer, None)
+    if most is None or [str(load.ty.dtype) for load in (most, *loads.values())] != ["float32", "float32"]:
         return False
-    difference, source = value.args[0], largest.b
-    if not isinstance(difference, tirx.Sub):
-        return False
-    score, most = difference.a, difference.b
-    if isinstance(most, tirx.Select):
-        none = tirx.EQ(most.false_value, _number(-math.inf))
-        if not _tvm.structural_equal(most, tirx.Select(none, _number(0.0), most.false_value)):
-            return False
-        most = most.false_value
-    if not all(isinstance(each, load) for each in (score, source, most)):
-        return False
-    written = maximum.body.buffer
-    if not score.source.same_as(source.source) or not most.source.same_as(written):
-        return False
-    return _is_maximum(maximum, source, score.indices, most.indices)
+    (score,) = loads.values()
+    lowest, zero = (_tvm.tirx.const(value, "float32") for value in (-math.inf, 0.0))
+    unless_lowest = _tvm.tirx.Select(_tvm.tirx.EQ(most, lowest), zero, most)
+    differences = (_tvm.tirx.Sub(score, subtracted) for subtracted in (most, unless_lowest))
+    subtracts = any(_tvm.structural_equal(power.body.value, _tvm.tirx.exp(each)) for each in differences)
+    return subtracts and _is_maximum(maximum, score, most.indices)
 
 
-def _is_maximum(maximum: Block, source: Any, of: Sequence[Any], at: Sequence[Any]) -> bool:
-    """Return whether a block's result at some indices is the maximum of a row with the element of the other indices.
-
-    `source` is the element that the block compares.
-    """
+def _is_maximum(maximum: Block, score: Any, at: Sequence[Any]) -> bool:
+    """Return whether a block's result at some indices is the maximum of a row that contains a score."""
     store = maximum.body
+    compared = store.value.b if isinstance(store.value, _tvm.tirx.Max) else None
     reduced = [iterator for iterator in maximum.iter_vars if _tvm.is_reduction(iterator)]
-    places = [p for p, i in enumerate(source.indices) for iterator in reduced if i.same_as(iterator.var)]
-    if len(reduced) != 1 or len(places) != 1 or not all(isinstance(i, _tvm.tirx.Var) for i in store.indices):
+    if not isinstance(compared, _tvm.ir.TensorLoad) or not compared.source.same_as(score.source) or len(reduced) != 1:
+        return False
+    (row,) = reduced
+    places = [place for place, index in enumerate(compared.indices) if index.same_as(row.var)]
+    if len(places) != 1 or not all(isinstance(index, _tvm.tirx.Var) for index in store.indices):
         return False
     (place,) = places
-    values = {**dict(zip(store.indices, at, strict=True)), reduced[0].var: of[place]}
-    same = all(_tvm.structural_equal(_tvm.substituted(i, values), j) for i, j in zip(source.indices, of, strict=True))
-    whole = _tvm.simplify(reduced[0].dom.extent - source.source.shape[place])
+    values = {**dict(zip(store.indices, at, strict=True)), row.var: score.indices[place]}
+    whole = _tvm.simplify(row.dom.extent - score.source.shape[place])
+    same = bool(_tvm.structural_equal(_tvm.substituted(compared, values), score))
     return same and _tvm.structural_equal(whole, _tvm.tirx.const(0, str(whole.ty.dtype)))
-
-
-def _number(value: float) -> Any:
-    """Return a float32 constant."""
-    return _tvm.tirx.const(value, "float32")
 
 
 def _name(stage: Stage | None) -> str | None:
