@@ -15,12 +15,14 @@ import numpy.typing as npt
 
 from benchmarks.results import FOLDER, geometric_mean
 from felixlike.report.curves import Series, quality, times_to
-from felixlike.tuning.budget import TRIALS_PER_ROUND
 
 STOCK = "stock tune_tir"
 
 LOOKS = (16, 32, 64, 128)
 SHARES = (0.90, 0.95, 0.99)
+
+_FIRST = 16
+"""Candidates of a first round, or more: their predicted scores have an arbitrary constant."""
 
 _DEFAULT, _FEWEST, _BOOTSTRAP = "gradient", 5, 10_000
 """Strategy that others are compared with, fewest subgraphs for an interval, and number of samples drawn for it."""
@@ -187,14 +189,14 @@ def _origin_lines(runs: Sequence[Run], known: dict[str, float]) -> list[str]:
     pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for run in (run for run in runs if run.strategy.startswith(_BY_MODEL)):
         rows = list(zip(run.seconds, run.predicted, run.origins, strict=False))
-        for latency, score, origin in rows[TRIALS_PER_ROUND:]:  # the first scores have an arbitrary constant
+        for latency, score, origin in rows[_FIRST:]:
             if math.isfinite(latency) and math.isfinite(score):
                 pairs.setdefault((run.strategy, origin), []).append((score, math.log(known[run.task] / latency)))
     if not pairs:
         return []
     lines = [
         "",
-        "Candidates after the first round by what proposed them: means of the predicted and of the measured "
+        f"Candidates after the first {_FIRST} by what proposed them: means of the predicted and of the measured "
         "ln(best known ÷ latency), their difference, and the share within 10 % of the best known.",
         "",
         "| strategy | proposed by | candidates | predicted | measured | too optimistic by | within 10 % |",

@@ -268,13 +268,13 @@ def optimize(
             larger in float32, too, a FallbackWarning is issued. With None, no task goes back (docs/bfloat16.md).
 
     Args: How long
-        rounds: Maximum number of rounds; one round measures up to 16 candidates of one task, or the strategy's
+        rounds: Maximum number of rounds; one round measures up to 8 candidates of one task, or the strategy's
             `trials_per_round`. The run ends at the first limit reached. Without any limit, `effort` decides. Every task
             gets a verified schedule regardless of the limits.
         trials: Maximum number of measured candidates.
         seconds: Maximum time in seconds.
         effort: What a run without limits measures: "instant" nothing (schedules are chosen by prediction and verified),
-            "quick" one round per task, "normal" up to four, "thorough" sixteen.
+            "quick" two rounds per task, "normal" up to eight, "thorough" 32.
         store: Path of a file that keeps every measurement. Limits are then totals over all runs of the model with this
             file: a run whose limits are used up returns at once, and larger limits resume the search.
 

@@ -105,6 +105,8 @@ class Limits:
 
     Attributes:
         build_seconds: Wall time for building, s.
+        slow_build: A build is given up if it takes more than this factor times the median of those of its stream, and
+            more than half a second; inf for never.
         run_seconds: Wall time for running, checking and timing, s.
         reference_seconds: Wall time for the unscheduled float64 reference, s.
         memory_bytes: Memory above that of a fresh process, bytes. Four times the task's own buffers are added to it.
@@ -115,6 +117,7 @@ class Limits:
     """
 
     build_seconds: float = 10.0
+    slow_build: float = 5.0
     run_seconds: float = 10.0
     reference_seconds: float = 120.0
     memory_bytes: int = field(default_factory=lambda: min(_MEMORY, memory_bytes() // 2))

@@ -153,8 +153,8 @@ def expected_gain(task: Progress, options: Scheduling | None = None, similar: Se
 def worthwhile(tasks: Sequence[Progress], least: float) -> list[int]:
     """Return the indices of the tasks for which another round is worth it.
 
-    Gains fall from round to round, so it is not if the latest round has saved less than a share of a call's time. A
-    task that has had one round may become twice as fast at most.
+    Gains fall from round to round, so it is not if the latest two rounds have saved less than a share of a call's time.
+    A task that has had one or two may become twice as fast at most.
 
     Args:
         tasks: The history of each task.
@@ -165,7 +165,7 @@ def worthwhile(tasks: Sequence[Progress], least: float) -> list[int]:
     def expected(task: Progress) -> float:
         if not task.best or not math.isfinite(task.best[-1]):
             return math.inf
-        return task.weight * (task.best[-2] - task.best[-1] if len(task.best) > 1 else task.best[-1] / 2)
+        return task.weight * (task.best[-3] - task.best[-1] if len(task.best) > 2 else task.best[-1] / 2)
 
     return [index for index, task in enumerate(tasks) if not task.exhausted and expected(task) >= enough]
 

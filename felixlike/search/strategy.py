@@ -67,7 +67,7 @@ class Strategy:
     Both are reported in a warning, and measurements are kept.
 
     Attributes:
-        trials_per_round: Maximum number of candidates of a round; None for the default of 16.
+        trials_per_round: Maximum number of candidates of a round; None for the default of 8.
         scheduling: How the task of a round is chosen.
         timing: How the pool that a run opens times candidates; None for the defaults of `Timing`.
 

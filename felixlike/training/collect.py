@@ -88,7 +88,7 @@ def open_pool(target: Any, *, workers: int | None = None) -> MeasurePool:
         target: Target of the tasks, a name or a TVM target.
         workers: Number of candidates that are built at a time; None for the default of `MeasurePool`.
     """
-    return MeasurePool(target, limits=Limits(timing=_TIMING), workers=workers, waiting=_BATCH)
+    return MeasurePool(target, limits=Limits(timing=_TIMING, slow_build=math.inf), workers=workers, waiting=_BATCH)
 
 
 @default_modes()

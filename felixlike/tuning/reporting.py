@@ -137,7 +137,7 @@ class Reporter:
         if self.session.interrupted:
             return "interrupted"
         if self.session.settled:
-            return f"the latest round of every task saved less than {budget.least_gain:.1%} of a call"
+            return f"the latest two rounds of every task saved less than {budget.least_gain:.1%} of a call"
         if budget.rounds is not None and budget.spent_rounds >= budget.rounds:
             return "the rounds were used up"
         if budget.trials is not None and budget.spent_trials >= budget.trials:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from support.faulty import candidates, kill_a_worker, matmul, task_of, tiled
 
 from felixlike.measure import Limits, Measurement, Status, messages
 from felixlike.measure.limits import Timing
+from felixlike.measure.local.build_limit import BuildLimit
 from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.local_pool import Local
 from felixlike.measure.messages import Message
@@ -43,15 +45,19 @@ class Scripted:
 
     until: candidate number → the event ("build" or "build again", and another candidate's number) that must happen
     before its run ends.  failing: candidates whose build fails.  dies: the candidate during whose first run the server
-    and all its processes are lost."""
+    and all its processes are lost.  stuck: the candidate whose build lasts until its process is ended."""
 
     def __init__(
-        self, until: dict[int, tuple[str, int]], failing: frozenset[int] = frozenset(), dies: int | None = None
+        self,
+        until: dict[int, tuple[str, int]],
+        failing: frozenset[int] = frozenset(),
+        dies: int | None = None,
+        stuck: int | None = None,
     ) -> None:
         self.generation = 1
         self.events: list[tuple[str, int]] = []
         self.late: list[int] = []
-        self._until, self._failing, self._dies = until, failing, dies
+        self._until, self._failing, self._dies, self._stuck = until, failing, dies, stuck
         self._built = 0
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -86,7 +92,8 @@ class Scripted:
             with self._changed:
                 self._changed.wait_for(lambda: self._built >= number, _TIMEOUT_SECONDS)
                 self._record("build" if ("build", number) not in self.events else "build again", number)
-                messages.send(channel, built)
+                if number != self._stuck:
+                    messages.send(channel, built)
                 self._built = max(self._built, number + 1)
             if number in self._failing:
                 return
@@ -105,9 +112,11 @@ class Scripted:
 
 
 @contextlib.contextmanager
-def scripted(server: Scripted, *, workers: int, waiting: int, ahead: bool) -> Iterator[BuilderPool]:
+def scripted(
+    server: Scripted, *, workers: int, waiting: int, ahead: bool, slow_build: float = math.inf
+) -> Iterator[BuilderPool]:
     """Open a pool whose fork server is `server`."""
-    limits = Limits(run_seconds=2 * _TIMEOUT_SECONDS, timing=Timing(turns=0))
+    limits = Limits(run_seconds=2 * _TIMEOUT_SECONDS, timing=Timing(turns=0), slow_build=slow_build)
     builder = Builder(TASK.target, limits=limits, workers=workers)
     with builder.reference_for(TASK, verify=False):
         pass  # creates the files of the reference
@@ -165,6 +174,31 @@ def test_build_failures_are_reported_and_free_their_slots() -> None:
         measurements = measured(pool, 7)
     assert [m.status is Status.OK for m in measurements] == [False, False, False, True, True, False, True]
     assert measurements[0].message == "no"
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_build_that_takes_far_longer_than_the_others_is_given_up(ahead: bool) -> None:
+    server = Scripted({}, stuck=1)
+    with scripted(server, workers=2, waiting=8, ahead=ahead, slow_build=0.1) as pool:
+        measurements = measured(pool, 8)
+    assert [m.status for m in measurements] == [Status.OK, Status.TIMEOUT, *[Status.OK] * 6]
+    assert 0.5 <= measurements[1].build_seconds < Limits().build_seconds
+    assert "others were built in 0.1 s" in measurements[1].message
+
+
+def test_the_limit_of_builds_is_relative_to_their_median() -> None:
+    limit = BuildLimit(Limits(build_seconds=10.0, slow_build=5.0))
+    for seconds in (0.3, 0.3, 0.3, 0.2, 4.0):
+        limit.add(seconds)
+        assert limit.seconds == 10.0  # too few to tell
+    limit.add(0.3)
+    assert limit.seconds == pytest.approx(1.5)
+    for _ in range(20):
+        limit.add(0.01)
+    assert limit.seconds == 0.5
+    for _ in range(50):
+        limit.add(9.0)
+    assert limit.seconds == 10.0
 
 
 def test_candidates_lost_with_the_server_are_built_again() -> None:

@@ -332,7 +332,7 @@ def test_the_expected_gain_is_per_second() -> None:
     assert expected_gain(dear) == pytest.approx(expected_gain(full) / 3)
 
 
-def test_tasks_whose_latest_round_gained_nothing_are_not_worth_another() -> None:
+def test_tasks_whose_latest_two_rounds_gained_nothing_are_not_worth_another() -> None:
     main, small, over = Progress(2.0), Progress(1.0), Progress(1.0)
     assert worthwhile([main], 0.001) == [0]  # not measured
     main.add(2e-3, 16)
@@ -345,6 +345,8 @@ def test_tasks_whose_latest_round_gained_nothing_are_not_worth_another() -> None
     main.add(1e-3, 16)
     assert worthwhile(tasks, 0.001) == [0]
     main.add(0.9995e-3, 16)
+    assert worthwhile(tasks, 0.001) == [0]
+    main.add(0.9993e-3, 16)
     assert worthwhile(tasks, 0.001) == []
     assert next_task(tasks, among=[]) is None
     assert next_task(tasks, among=[1]) == 1

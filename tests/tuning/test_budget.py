@@ -30,32 +30,32 @@ def test_bad_limits_are_refused(limits: dict[str, Any], words: str) -> None:
 
 
 def test_the_limit_reached_first_ends_the_run() -> None:
-    budget = Budget(rounds=2, trials=20)
-    assert budget.next_batch() == 16
-    budget.spent_rounds, budget.spent_trials = 1, 16
+    budget = Budget(rounds=2, trials=12)
+    assert budget.next_batch() == 8
+    budget.spent_rounds, budget.spent_trials = 1, 8
     assert budget.next_batch() == 4
     budget.spent_rounds = 2
     assert budget.next_batch() == 0
     assert Budget(rounds=5, trials=0).next_batch() == 0
     assert Budget(seconds=10, started=time.monotonic() - 11).next_batch() == 0
-    assert Budget(seconds=10).next_batch() == 16
+    assert Budget(seconds=10).next_batch() == 8
 
 
 def test_spending_of_earlier_runs_counts() -> None:
-    budget = Budget(rounds=5, trials=50, seconds=100.0)
+    budget = Budget(rounds=5, trials=46, seconds=100.0)
     budget.find(rounds=2, trials=30)
     budget.find(trials=10, seconds=40.0)
-    assert budget.next_batch() == 10
+    assert budget.next_batch() == 6
     assert (budget.found_rounds, budget.found_trials, budget.spent_rounds) == (2, 40, 2)
     assert budget.seconds_left() == pytest.approx(60.0, abs=5.0)
     budget.find(seconds=60.0)
     assert budget.next_batch() == 0
 
 
-def test_the_default_is_four_rounds_a_task() -> None:
-    assert Budget().with_default(7).rounds == 28
+def test_the_default_is_eight_rounds_a_task() -> None:
+    assert Budget().with_default(7).rounds == 56
     assert [Budget().with_default(7, effort).least_gain > 0 for effort in Effort] == [False, False, True, False]
     assert Budget(rounds=3).with_default(7).least_gain == 0
-    assert [Budget().with_default(7, effort).rounds for effort in Effort] == [0, 7, 28, 112]
+    assert [Budget().with_default(7, effort).rounds for effort in Effort] == [0, 14, 56, 224]
     assert Budget(trials=3).with_default(7, Effort.INSTANT).rounds is None
     assert Budget(rounds=0).with_default(7).rounds == 0

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable
 
 from felixlike._util.deadline import OutOfTime
 from felixlike.measure.candidate import Schedulable
+from felixlike.measure.local.build_limit import BuildLimit
 from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.steps import answers, watch
 from felixlike.measure.local.trial import Trial, in_time
@@ -46,7 +47,9 @@ class Builds:
         """Candidates of this batch and those that are built ahead, by index."""
         self._begun = self._taken = 0  # of this batch
         self._selector = selectors.DefaultSelector()
-        self._building: set[Trial] = set()
+        self._limit = BuildLimit(builder.limits)
+        self._building: dict[Trial, float] = {}
+        """Candidates that are being built, and the limit of each, s."""
         self._built: deque[Trial] = deque()
         self._failed: deque[tuple[int, Measurement]] = deque()
 
@@ -73,7 +76,7 @@ class Builds:
                 return self._built.popleft()
             if not self._building:
                 return None
-            for trial, answer in answers(self._selector):
+            for trial, answer in self._answers():
                 self._take(trial, answer)
         return None
 
@@ -96,13 +99,20 @@ class Builds:
         while True:
             self._begin(max(1, self._builder.workers - 1))
             awaited_answer = None
-            for one, answer in answers(self._selector):
+            for one, answer in self._answers():
                 if one is trial:
                     awaited_answer = answer
                 else:
                     self._take(one, answer)
             if awaited_answer is not None:
                 return awaited_answer
+
+    def _answers(self) -> list[tuple[Trial, Message]]:
+        """Wait for answers; builds have the limit of now."""
+        for trial in self._building:
+            self._building[trial] = self._limit.seconds
+            watch(self._selector, trial, self._builder.deadline.limit(self._building[trial]))
+        return answers(self._selector)
 
     def again(self, trial: Trial) -> None:
         """Build a candidate of the current batch once more."""
@@ -122,8 +132,7 @@ class Builds:
             if isinstance(trial, Measurement):
                 self._failed.append((index, trial))
                 continue
-            watch(self._selector, trial, self._builder.deadline.limit(self._builder.limits.build_seconds))
-            self._building.add(trial)
+            self._building[trial] = self._builder.limits.build_seconds
 
     def _has_room(self) -> bool:
         """Return whether another build may start.
@@ -133,15 +142,17 @@ class Builds:
 
     def _take(self, trial: Trial, answer: Message) -> None:
         """Handle the answer to a build."""
-        self._building.remove(trial)
+        limit = self._building.pop(trial)
         try:
-            trial.build_seconds = in_time(answer, self._builder.limits.build_seconds)["elapsed"]
+            trial.build_seconds = in_time(answer, limit)["elapsed"]
         except OutOfTime:
             self.late = True
             return
         if answer["status"] is Status.OK:
             trial.code, trial.kernels = answer["code"], answer["kernels"]
             self._built.append(trial)
+            self._limit.add(trial.build_seconds)
             return
         self._builder.processes.end(trial)
+        answer = self._limit.explained(answer)
         self._failed.append((trial.index, measurement(answer, build_seconds=trial.build_seconds, run_seconds=0.0)))

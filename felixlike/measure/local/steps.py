@@ -67,8 +67,9 @@ def together(jobs: Iterable[tuple[int, Steps[_T]]], *, most: int) -> Generator[t
 
 
 def watch(selector: selectors.BaseSelector, trial: Trial, seconds: float) -> None:
-    """Register a trial with `answers`; its answer may take `seconds`."""
-    selector.register(trial.channel, selectors.EVENT_READ, (trial, seconds))
+    """Register a trial with `answers`, or change its limit; its answer may take `seconds`."""
+    known = trial.channel in selector.get_map()
+    (selector.modify if known else selector.register)(trial.channel, selectors.EVENT_READ, (trial, seconds))
 
 
 def answers(selector: selectors.BaseSelector) -> list[tuple[Trial, Message]]:

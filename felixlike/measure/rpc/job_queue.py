@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from felixlike.measure.local.build_limit import BuildLimit
 from felixlike.measure.local.trial import Trial
 from felixlike.measure.rpc.server_pool import as_text
 from felixlike.measure.rpc.tracker import Address, Request
@@ -42,8 +43,10 @@ class JobQueue:
         idle: Time for which there was work and no server, s.
         fruitless: Number of consecutive sessions that failed before their candidate ran.
         complaint: Last failure.
+        build_limit: Time limit of builds.
     """
 
+    build_limit: BuildLimit
     building: dict[Trial, Job] = field(default_factory=dict)
     ready: deque[Job] = field(default_factory=deque)
     asked: list[Request] = field(default_factory=list)

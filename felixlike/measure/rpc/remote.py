@@ -17,6 +17,7 @@ from felixlike.frontend.task import Task
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.evaluator import better
 from felixlike.measure.interface import Results
+from felixlike.measure.local.build_limit import BuildLimit
 from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.trial import Trial
 from felixlike.measure.measurement import Measurement, Status
@@ -68,7 +69,7 @@ class Remote:
         with (
             self._builder.claimed(),
             self._builder.reference_for(task, verify=verify) as reference_data,
-            contextlib.closing(JobQueue()) as job_queue,
+            contextlib.closing(JobQueue(BuildLimit(self._builder.limits))) as job_queue,
         ):
             source = enumerate(candidates)
             more = True
@@ -118,7 +119,7 @@ class Remote:
 
     def _wait(self, job_queue: JobQueue) -> set[Trial | Request]:
         """Wait for processes and requests and return the readable ones; raise WorkerFailed if servers are missing."""
-        builds = [self._builder.limits.build_seconds - trial.elapsed for trial in job_queue.building]
+        builds = [job_queue.build_limit.seconds - trial.elapsed for trial in job_queue.building]
         runs = [self._sessions.seconds - trial.elapsed for trial in job_queue.running]
         started = time.monotonic()
         answered = job_queue.wait(min([*builds, *runs, SERVER_LIMITS.retry_seconds]))
@@ -137,15 +138,16 @@ class Remote:
 
         `context` is the task's key and whether outputs are verified."""
         for trial in tuple(job_queue.building):
-            if trial not in answered and trial.elapsed < self._builder.limits.build_seconds:
+            if trial not in answered and trial.elapsed < job_queue.build_limit.seconds:
                 continue
             job = job_queue.finish(trial)
-            answer = trial.answer() if trial in answered else trial.expire()
+            answer = trial.answer() if trial in answered else job_queue.build_limit.explained(trial.expire())
             self._processes.end(trial)
             job.build_seconds = answer["elapsed"]
             if answer["status"] is not Status.OK:
                 yield self._done(job, measurement(answer, build_seconds=job.build_seconds, run_seconds=0.0))
                 continue
+            job_queue.build_limit.add(job.build_seconds)
             job.code = answer["code"]
             earlier = self._builder.code_cache.find((*context, job.code))
             if earlier is None:
