@@ -48,8 +48,8 @@ class Builds:
         self._begun = self._taken = 0  # of this batch
         self._selector = selectors.DefaultSelector()
         self._limit = BuildLimit(builder.limits)
-        self._building: dict[Trial, float] = {}
-        """Candidates that are being built, and the limit of each, s."""
+        self._allowed = builder.limits.build_seconds  # of all builds during the latest wait, s
+        self._building: set[Trial] = set()
         self._built: deque[Trial] = deque()
         self._failed: deque[tuple[int, Measurement]] = deque()
 
@@ -108,10 +108,10 @@ class Builds:
                 return awaited_answer
 
     def _answers(self) -> list[tuple[Trial, Message]]:
-        """Wait for answers; builds have the limit of now."""
+        """Wait for answers, with the limit that the finished builds give those under way."""
+        self._allowed = self._limit.seconds
         for trial in self._building:
-            self._building[trial] = self._limit.seconds
-            watch(self._selector, trial, self._builder.deadline.limit(self._building[trial]))
+            watch(self._selector, trial, self._builder.deadline.limit(self._allowed))
         return answers(self._selector)
 
     def again(self, trial: Trial) -> None:
@@ -132,7 +132,7 @@ class Builds:
             if isinstance(trial, Measurement):
                 self._failed.append((index, trial))
                 continue
-            self._building[trial] = self._builder.limits.build_seconds
+            self._building.add(trial)
 
     def _has_room(self) -> bool:
         """Return whether another build may start.
@@ -142,9 +142,9 @@ class Builds:
 
     def _take(self, trial: Trial, answer: Message) -> None:
         """Handle the answer to a build."""
-        limit = self._building.pop(trial)
+        self._building.remove(trial)
         try:
-            trial.build_seconds = in_time(answer, limit)["elapsed"]
+            trial.build_seconds = in_time(answer, self._allowed)["elapsed"]
         except OutOfTime:
             self.late = True
             return
