@@ -156,7 +156,7 @@ def test_limits_and_options_of_dynamic_models() -> None:
     assert limited.report.trials == EVEN
     assert "left out" in limited.report.stopped
     rounds = fx.optimize(model(), ((T, 16),), rounds=1, progress=False)
-    assert rounds.report.trials == 16
+    assert rounds.report.trials == 8
     with pytest.warns(FelixlikeWarning, match=r"strategy, space has no effect"):
         fx.optimize(model(), ((T, 16),), trials=0, strategy="random", space="all", progress=False)
     for tracker, where in ((None, "key"), ("localhost:1", "tracker")):

@@ -111,8 +111,12 @@ class Builds:
         """Wait for answers, with the limit that the finished builds give those under way."""
         self._allowed = self._limit.seconds
         for trial in self._building:
-            watch(self._selector, trial, self._builder.deadline.limit(self._allowed))
+            self._watch(trial)
         return answers(self._selector)
+
+    def _watch(self, trial: Trial) -> None:
+        """Wait for a build's answer, or change its limit. Answers come in the order of the first calls."""
+        watch(self._selector, trial, self._builder.deadline.limit(self._allowed))
 
     def again(self, trial: Trial) -> None:
         """Build a candidate of the current batch once more."""
@@ -132,6 +136,7 @@ class Builds:
             if isinstance(trial, Measurement):
                 self._failed.append((index, trial))
                 continue
+            self._watch(trial)
             self._building.add(trial)
 
     def _has_room(self) -> bool:
