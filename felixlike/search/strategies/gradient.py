@@ -3,8 +3,8 @@
 Inputs: a space, a cost model and observations. Output: candidates. The steps of a round are:
 
 1. Take seeds: the best of many random valid points by the exact formulas, and the best measured points.
-2. Descend, round the points recorded along the trajectories (every fifth step by default) to exact factors, check
-   constraints, and score by the exact formulas.
+2. Descend, round the points recorded along the trajectories to exact factors, check constraints, and score by the
+   exact formulas.
 3. Explore neighbours of the best points over a few generations, for effects without a slope such as steps of trees.
 4. Select a diverse batch of unmeasured points. A share of it may be random, and non-symbolic sketches are sampled.
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -55,9 +55,33 @@ class Selection:
 
 _SELECTION = Selection()
 
-_ON_CPUS = Descent(steps=20, learning_rate=0.2)
-"""Chosen by the mean predicted score of first batches of the ten subgraphs: on a CPU as good as 40 steps of half the
-rate (0.000), on a GPU lower by 0.02 to 0.04."""
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """How much a round computes; attributes as for `Gradient`.
+
+    The values for CPUs are those of several with which seven subgraphs reached 90, 95 and 99 % of their best in the
+    fewest seconds: a round of eight candidates is built and timed in one to two seconds there. More points have better
+    predicted scores, by 0.03 in log units, but the candidates are not faster. On a GPU, where building takes longer,
+    descents of 20 steps lower predicted scores by 0.02 to 0.04.
+    """
+
+    structures: int
+    seeds: int
+    neighbours: int
+    generations: int
+    descent: Descent
+
+
+_ON_CPUS = Amounts(
+    structures=3,
+    seeds=16,
+    neighbours=256,
+    generations=3,
+    descent=Descent(steps=12, learning_rate=0.3, keep_every=3),
+)
+
+_ON_GPUS = Amounts(structures=5, seeds=32, neighbours=1024, generations=4, descent=Descent())
 
 _DESCENDED = ("gradient", "gradient's neighbour")
 """Origins of the points of a descent, and of those that were found among their neighbours."""
@@ -67,17 +91,20 @@ _DESCENDED = ("gradient", "gradient's neighbour")
 class Gradient(ModelGuided):
     """Propose points found by following the cost model's gradient.
 
+    Where the default is None, the amount depends on the target's kind, see `Amounts`.
+
     Args:
         pool: Number of random points that are scored before the descent.
         paths: Combinations of compute locations drawn per sketch in the first round.
         fresh: New combinations in each later round.
-        structures: Maximum number of (sketch, compute locations) in use, and among the seeds.
+        structures: Maximum number of (sketch, compute locations) in use, and among the seeds; by default 3 on a CPU and
+            5 on a GPU.
         keep_structures: Whether the structures with the best scores stay in use in later rounds. Without, the points of
             each round are drawn anew from all sketches, and `fresh` has no effect.
         neighbours: Neighbours in each generation: points that differ from one of the best in one group of variables, or
-            combine two of them.
-        generations: Generations of neighbours per round.
-        seeds: Number of starting points of the descent.
+            combine two of them; by default 256 on a CPU and 1024 on a GPU.
+        generations: Generations of neighbours per round; by default 3 on a CPU and 4 on a GPU.
+        seeds: Number of starting points of the descent; by default 16 on a CPU and 32 on a GPU.
         elite: Number of best measured points among the seeds.
         noise: Standard deviation of the noise added to the elite's starting points, in log units.
         explore: Share of a batch that is drawn at random, 0 to 1. Of 27 such candidates in MetaSchedule's space, none
@@ -86,7 +113,7 @@ class Gradient(ModelGuided):
         apart: Number of standard deviations added when a batch is selected. There the standard deviation decreases for
             candidates that resemble a selected one.
         diversify: Whether a batch is selected one by one, with `apart`. Without, it has the best scores.
-        descent: Options of the descent; None for those of the target's kind: 20 steps on a CPU, 40 on a GPU.
+        descent: Options of the descent; by default 12 steps on a CPU and 40 on a GPU.
         trees: As for `ModelGuided`.
         correction: As for `ModelGuided`.
         trials_per_round: As for `Strategy`.
@@ -103,10 +130,10 @@ class Gradient(ModelGuided):
     pool: int = 1024
     paths: int = 3
     fresh: int = 2
-    structures: int = 5
-    neighbours: int = 1024
-    generations: int = 4
-    seeds: int = 32
+    structures: int | None = None
+    neighbours: int | None = None
+    generations: int | None = None
+    seeds: int | None = None
     elite: int = 8
     noise: float = 0.3
     explore: float = 0.0
@@ -119,15 +146,13 @@ class Gradient(ModelGuided):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        amounts = {"structures": 1, "seeds": 1, "neighbours": 0, "generations": 0}
         checked(
             self,
             pool=1,
             paths=1,
             fresh=0,
-            seeds=1,
-            structures=1,
-            neighbours=0,
-            generations=0,
+            **{name: least for name, least in amounts.items() if getattr(self, name) is not None},
             elite=0,
             noise=0.0,
             explore=(0.0, 1.0),
@@ -143,6 +168,12 @@ class Gradient(ModelGuided):
         """Start a run; see `Strategy.begin`."""
         super().begin(model)
         self._structures.clear()
+
+    def amounts(self, space: Space) -> Amounts:
+        """Return how much a round computes for a task: the options that are given, and the defaults of its target."""
+        defaults = _ON_CPUS if kind_of(space.task.target).on_host else _ON_GPUS
+        given = {amount.name: getattr(self, amount.name) for amount in fields(Amounts)}
+        return replace(defaults, **{name: value for name, value in given.items() if value is not None})
 
     def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """Return candidates; see `Strategy.propose`. Without a trained model, or for few points, they are random."""
@@ -193,7 +224,8 @@ class Gradient(ModelGuided):
                 candidates += self.scored(space, model, sketch, points, "random", optimism=self.optimism)
             return sorted(candidates, key=lambda c: -c.score)
         structures = self._structures.setdefault(space.task.key, Structures())
-        drawn = structures.draw(space, self.pool, rng, first=self.paths, fresh=self.fresh, live=self.structures)
+        live = self.amounts(space).structures
+        drawn = structures.draw(space, self.pool, rng, first=self.paths, fresh=self.fresh, live=live)
         for sketch, points in drawn:
             candidates += self.scored(space, model, sketch, points, "random", optimism=self.optimism)
         usable = {sketch.key for sketch in space.symbolic}
@@ -210,7 +242,8 @@ class Gradient(ModelGuided):
         rng: np.random.Generator,
     ) -> list[Candidate]:
         """Return neighbours of the best points, measured ones included, over a few generations."""
-        if not self.neighbours or not self.generations:
+        amounts = self.amounts(space)
+        if not amounts.neighbours or not amounts.generations:
             return []
         variations = Variations(space)
         population = [
@@ -218,10 +251,10 @@ class Gradient(ModelGuided):
             *self._elite(space, model, known),
         ]
         every: list[Candidate] = []
-        for _ in range(self.generations if population else 0):
+        for _ in range(amounts.generations if population else 0):
             scores = np.array([c.score for c in population])
             odds = np.exp(scores - scores.max())
-            parents = rng.choice(len(population), size=self.neighbours, p=odds / odds.sum())
+            parents = rng.choice(len(population), size=amounts.neighbours, p=odds / odds.sum())
             children: list[Candidate] = []
             for sketch, places in by_sketch([population[i] for i in parents]):
                 ones = np.array([population[parents[i]].point for i in places], dtype=np.int64)
@@ -256,8 +289,9 @@ class Gradient(ModelGuided):
         self, space: Space, model: CostModel, pool: Sequence[Candidate], known: Observations, rng: np.random.Generator
     ) -> list[Candidate]:
         """Descend from the seeds; return the rounded valid points, best first."""
+        amounts = self.amounts(space)
         starts = []
-        for sketch, seeds, noisy in self._starts(pool, known):
+        for sketch, seeds, noisy in self._starts(pool, known, amounts):
             space.deadline.check()
             noise = rng.normal(0.0, self.noise, size=seeds.shape) * noisy[:, None]
             start = Start(space.relaxed(sketch), seeds, noise)
@@ -267,23 +301,25 @@ class Gradient(ModelGuided):
                 continue  # its points are still sampled and scored by exact formulas
             starts.append(start)
         candidates: list[Candidate] = []
-        options = self.descent or (_ON_CPUS if kind_of(space.task.target).on_host else Descent())
-        for start, passed in zip(starts, descend(starts, model, options, self.corrected_task(space)), strict=True):
+        every = descend(starts, model, amounts.descent, self.corrected_task(space))
+        for start, passed in zip(starts, every, strict=True):
             points = np.unique(round_points(start.sketch, passed), axis=0)
             points = points[start.sketch.valid(points)]
             candidates += self.scored(space, model, start.sketch, points, "gradient", optimism=self.optimism)
         return sorted(candidates, key=lambda c: -c.score)
 
-    def _starts(self, pool: Sequence[Candidate], known: Observations) -> list[tuple[Sketch, Points, Points]]:
+    def _starts(
+        self, pool: Sequence[Candidate], known: Observations, amounts: Amounts
+    ) -> list[tuple[Sketch, Points, Points]]:
         """Return (sketch, seeds, noise flags) per structure: the best measured points, then the best of the pool."""
         elite = [c for _, c in known.best[: self.elite] if c.sketch.is_symbolic]
         starts: dict[Structure, list[tuple[Candidate, bool]]] = {}
         total = 0
         for candidate, noisy in [*((c, True) for c in elite), *((c, False) for c in pool)]:
             key = structure_of(candidate)
-            if key not in starts and len(starts) >= self.structures:
+            if key not in starts and len(starts) >= amounts.structures:
                 continue
-            if total >= self.seeds:
+            if total >= amounts.seeds:
                 break
             starts.setdefault(key, []).append((candidate, noisy))
             total += 1

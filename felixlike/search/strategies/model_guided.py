@@ -20,8 +20,9 @@ from felixlike.search.space import Space
 from felixlike.search.strategy import Configurable, Measured, by_sketch
 from felixlike.symbolic import Points, Sketch
 
-_ENOUGH = 8
-"""Number of new measurements of other tasks after which the model is trained again. Chosen by hand."""
+_ENOUGH = 32
+"""Number of new measurements of other tasks after which the model is trained again: four rounds. A training takes as
+long as building two candidates. Chosen by hand."""
 
 
 @dataclass(eq=False, kw_only=True)
