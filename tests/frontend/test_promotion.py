@@ -96,6 +96,20 @@ def test_boolean_operands_are_promoted(name: str) -> None:
     _assert_matches_pytorch(_OF_BOOLEANS[name], torch.arange(21).reshape(3, 7) % 3 > 0)
 
 
+def test_empty_tensors_are_left_out_of_concatenations() -> None:
+    """Rotary embeddings concatenate the part of a head that they leave out, which most models do not have."""
+    x = torch.linspace(-2, 2, 24).reshape(2, 6, 2)
+    for function in (
+        lambda x: torch.cat([x * 2, x[..., 2:]], -1),
+        lambda x: torch.cat([x[:, 6:].int(), x[:, :1] + 1, x], 1),
+        lambda x: torch.cat([x[:0], x[:0] + 1]),
+    ):
+        _assert_matches_pytorch(function, x)
+    imported = import_model(Apply(lambda x: torch.cat([x * 2, x[..., 2:]], -1)), (x,))
+    for task in imported.tasks:
+        assert "T.int64(0))" not in task.module.script()
+
+
 def test_more_operators() -> None:
     x, at = torch.linspace(-2, 2, 24).reshape(2, 6, 2), torch.tensor([[[0, 1]], [[4, 0]]])
     _assert_matches_pytorch(lambda x: torch.hypot(x, x + 1), x)

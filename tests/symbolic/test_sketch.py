@@ -17,6 +17,7 @@ from felixlike._util.wording import kind_of, shown
 from felixlike.errors import InvalidModel, InvalidOption, InvalidPoint, InvalidSchedule, UnsupportedSketch
 from felixlike.frontend import import_model
 from felixlike.symbolic import Kind, Sketch, sketches
+from felixlike.symbolic.replay.sampling import Sampler
 
 
 def test_points_that_tvm_draws_are_valid() -> None:
@@ -78,6 +79,21 @@ def test_a_location_that_tvm_would_move_is_not_valid(convolution: Sketch) -> Non
     with pytest.raises(InvalidSchedule, match=other_point) as caught:
         convolution.schedule(point)
     assert caught.value.where == repr(convolution)
+
+
+def test_blocks_stay_at_the_root_where_no_location_has_a_symbolic_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM may offer many combinations of locations, and comparing all of them would not end."""
+    sketch = sketches(workloads.conv2d())[1]
+    compared: list[tuple[int, ...]] = []
+
+    def differs(self: Sampler, locations: tuple[int, ...]) -> bool:
+        compared.append(locations)
+        return False
+
+    monkeypatch.setattr(Sampler, "_holds", differs)
+    for seed in range(40):
+        assert (sketch.sample(2, seed=seed)[:, sketch.location_columns] == -1).all()
+    assert 0 < len(compared) <= 32
 
 
 def test_a_location_deeper_than_the_nest_is_not_valid(convolution: Sketch) -> None:

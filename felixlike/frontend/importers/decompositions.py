@@ -228,10 +228,16 @@ def _median_of_all(x: Any) -> Any:
 
 
 def _cat(tensors: Sequence[Any], dim: int = 0) -> Any:
-    """Decompose aten.cat of tensors some of which are empty and have one dimension. PyTorch skips these."""
+    """Decompose aten.cat of tensors some of which are empty.
+
+    PyTorch skips those of one dimension. Others, such as the part of a head that rotary embeddings leave out, have no
+    element either, and TVM would keep a kernel's stage for each.
+    """
     import torch
 
     kept = [tensor for tensor in tensors if tensor.shape != (0,)]
+    filled = [tensor for tensor in kept if not (isinstance(tensor.shape[dim], int) and tensor.shape[dim] == 0)]
+    kept = filled or kept
     if len(kept) == len(tensors) or not kept:
         return NotImplemented
     dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))

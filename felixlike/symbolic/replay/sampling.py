@@ -33,12 +33,15 @@ class _Limits:
         long: Number of points without a valid one of short source after which long source is allowed.
         attempts: Number of draws in a row that TVM may refuse before sampling gives up, for a sketch without a symbolic
             program. TVM takes about 10 ms to accept or refuse a point.
+        dead_ends: Number of combinations of compute locations in a row without a symbolic program after which all
+            blocks stay at the root. If an early location is to blame, no combination of the later ones has one.
     """
 
     batch: int = 100_000
     hopeless: int = 3_000_000
     long: int = 10_000
     attempts: int = 64
+    dead_ends: int = 32
 
 
 _LIMITS = _Limits()
@@ -57,6 +60,7 @@ class Sampler:
         self._scheduler = structures.scheduler
         self._variables = structures.scheduler.variables
         self._verdicts: dict[tuple[int, ...], bool] = {}
+        self._dead_ends = 0  # in a row
 
     def sample(self, count: int, rng: np.random.Generator, *, paths: int) -> Points:
         """Implement `Sketch.sample` for checked options."""
@@ -121,23 +125,30 @@ class Sampler:
 
     def _path(self, row: Points, rng: np.random.Generator) -> tuple[int, ...]:
         """Return compute locations that TVM could draw for these tiles."""
-        return next(self._paths((), values_of(row[None, :], self._variables), rng))
+        if self._dead_ends < _LIMITS.dead_ends:
+            for path in self._paths((), values_of(row[None, :], self._variables), rng):
+                self._dead_ends = 0 if path is not None else self._dead_ends + 1
+                if path is not None:
+                    return path
+                if self._dead_ends >= _LIMITS.dead_ends:
+                    break
+        return self._structures.root
 
     def _paths(
         self, chosen: tuple[int, ...], values: dict[str, npt.NDArray[np.float64]], rng: np.random.Generator
-    ) -> Iterator[tuple[int, ...]]:
-        """Yield completions of the locations chosen so far, in random order.
+    ) -> Iterator[tuple[int, ...] | None]:
+        """Yield completions of the locations chosen so far, in random order, and None for each dead end.
 
         Only complete programs are compared with TVM, since the comparison is slow and partial choices do not determine
         where blocks end up.
         """
         depth, count = len(chosen), len(self._structures.columns)
         if depth == count:
-            if self._holds(chosen):
-                yield chosen
+            yield chosen if self._holds(chosen) else None
             return
         structure = self._structures.unprobed((*chosen, *[-1] * (count - depth)))
         if isinstance(structure, UnsupportedSketch):
+            yield None
             return
         candidates = structure.offered[depth].candidates
         gates = Graph([gate for _, gate in candidates]).evaluate(values, 1)[0]
