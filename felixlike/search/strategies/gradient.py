@@ -58,7 +58,7 @@ _SELECTION = Selection()
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """How much a round computes; attributes as for `Gradient`.
+    """Options of `Gradient` whose defaults depend on the target's kind. All values are chosen by hand.
 
     The values for CPUs are those of several with which seven subgraphs reached 90, 95 and 99 % of their best in the
     fewest seconds: a round of eight candidates is built and timed in one to two seconds there. More points have better
@@ -146,13 +146,13 @@ class Gradient(ModelGuided):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        amounts = {"structures": 1, "seeds": 1, "neighbours": 0, "generations": 0}
+        least = {"structures": 1, "seeds": 1, "neighbours": 0, "generations": 0}
         checked(
             self,
             pool=1,
             paths=1,
             fresh=0,
-            **{name: least for name, least in amounts.items() if getattr(self, name) is not None},
+            **{name: limit for name, limit in least.items() if getattr(self, name) is not None},
             elite=0,
             noise=0.0,
             explore=(0.0, 1.0),
@@ -169,7 +169,7 @@ class Gradient(ModelGuided):
         super().begin(model)
         self._structures.clear()
 
-    def amounts(self, space: Space) -> Amounts:
+    def _amounts(self, space: Space) -> Amounts:
         """Return how much a round computes for a task: the options that are given, and the defaults of its target."""
         defaults = _ON_CPUS if kind_of(space.task.target).on_host else _ON_GPUS
         given = {amount.name: getattr(self, amount.name) for amount in fields(Amounts)}
@@ -224,7 +224,7 @@ class Gradient(ModelGuided):
                 candidates += self.scored(space, model, sketch, points, "random", optimism=self.optimism)
             return sorted(candidates, key=lambda c: -c.score)
         structures = self._structures.setdefault(space.task.key, Structures())
-        live = self.amounts(space).structures
+        live = self._amounts(space).structures
         drawn = structures.draw(space, self.pool, rng, first=self.paths, fresh=self.fresh, live=live)
         for sketch, points in drawn:
             candidates += self.scored(space, model, sketch, points, "random", optimism=self.optimism)
@@ -242,7 +242,7 @@ class Gradient(ModelGuided):
         rng: np.random.Generator,
     ) -> list[Candidate]:
         """Return neighbours of the best points, measured ones included, over a few generations."""
-        amounts = self.amounts(space)
+        amounts = self._amounts(space)
         if not amounts.neighbours or not amounts.generations:
             return []
         variations = Variations(space)
@@ -289,7 +289,7 @@ class Gradient(ModelGuided):
         self, space: Space, model: CostModel, pool: Sequence[Candidate], known: Observations, rng: np.random.Generator
     ) -> list[Candidate]:
         """Descend from the seeds; return the rounded valid points, best first."""
-        amounts = self.amounts(space)
+        amounts = self._amounts(space)
         starts = []
         for sketch, seeds, noisy in self._starts(pool, known, amounts):
             space.deadline.check()

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -125,13 +126,12 @@ class Sampler:
 
     def _path(self, row: Points, rng: np.random.Generator) -> tuple[int, ...]:
         """Return compute locations that TVM could draw for these tiles."""
-        if self._dead_ends < _LIMITS.dead_ends:
-            for path in self._paths((), values_of(row[None, :], self._variables), rng):
-                self._dead_ends = 0 if path is not None else self._dead_ends + 1
-                if path is not None:
-                    return path
-                if self._dead_ends >= _LIMITS.dead_ends:
-                    break
+        paths = self._paths((), values_of(row[None, :], self._variables), rng)
+        for path in islice(paths, _LIMITS.dead_ends - self._dead_ends):
+            if path is not None:
+                self._dead_ends = 0
+                return path
+            self._dead_ends += 1
         return self._structures.root
 
     def _paths(
