@@ -17,6 +17,7 @@ from felixlike._util.torch_modes import default_modes
 from felixlike.dynamic.joint import Instances, checked
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
 from felixlike.dynamic.planner import Planner, make_planner
+from felixlike.dynamic.slices import optimize_fixed
 from felixlike.errors import InvalidOption
 from felixlike.frontend import Task, import_model
 from felixlike.hardware import FLOAT32
@@ -24,7 +25,6 @@ from felixlike.report import Report
 from felixlike.search import Strategy
 from felixlike.symbolic import SpaceName
 from felixlike.tuning.config import RunConfig, check_threads
-from felixlike.tuning.run import tune
 from felixlike.tuning.verifying import tell
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ def optimize(
         option = "planner" if joint is None else "instances"
         raise InvalidOption("no size is a Dim", where=option, remedy="leave it out, or give Dims in `shapes`")
     else:
-        result = tune(model, shapes, example_inputs, config, spent)
+        result = optimize_fixed(model, shapes, example_inputs, config, spent)
     optimized = Optimized(result.compiled, result.report)
     optimized.threads = config.threads
     reduced = result.report.precision != FLOAT32.name and any(t.precision != FLOAT32.name for t in result.report.tasks)

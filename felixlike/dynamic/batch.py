@@ -96,7 +96,7 @@ def batch_of(model: Any, source: Source, dims: Mapping[str, Dim]) -> Batch | Non
     if cut is None or dim.most < 2 or dim.most > runtime.MOST_BATCH:
         return None
     batch = Batch(model, source, dim, cut, _sizes(dim))
-    return batch if _independent(batch) else None
+    return batch if is_independent(batch) else None
 
 
 def in_parts(batch: Batch, parts: Mapping[int, runtime.Compiled], *, measure: bool) -> Chunked:
@@ -104,7 +104,7 @@ def in_parts(batch: Batch, parts: Mapping[int, runtime.Compiled], *, measure: bo
 
     measure: Whether parts are timed. If False, time is assumed to grow with size**0.8.
     """
-    seconds = _timed(batch, parts) if measure else {size: float(size) ** _DIVISION.power for size in parts}
+    seconds = seconds_of_parts(batch, parts) if measure else {size: float(size) ** _DIVISION.power for size in parts}
     return Chunked(parts, seconds, (batch.dim.name, batch.dim.least, batch.dim.most))
 
 
@@ -151,7 +151,7 @@ def _is_batch(kind: Any, symbol: str) -> bool | None:
     return True if first and all(fixed[1:]) else None
 
 
-def _independent(batch: Batch) -> bool:
+def is_independent(batch: Batch) -> bool:
     """Return whether a batch of random samples gives the same outputs as the first of them alone and the others."""
     import torch
 
@@ -204,7 +204,7 @@ def _whole(signature: Signature, compiled: runtime.Compiled, given: Sequence[Any
         torch.cuda.synchronize(compiled.device)
 
 
-def _timed(batch: Batch, compiled: Mapping[int, runtime.Compiled]) -> dict[int, float]:
+def seconds_of_parts(batch: Batch, compiled: Mapping[int, runtime.Compiled]) -> dict[int, float]:
     """Return the median seconds of a call of each part; the parts are timed in turns."""
     signature = batch.source.signature
     calls = [

@@ -78,6 +78,8 @@ def save_again(saved: str | os.PathLike[str], path: str | os.PathLike[str], *, r
 def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
     """Write only the shared library, which TVM's runtime loads without felixlike, Python or torch.
 
+    That of a model in slices of its batch computes the whole batch at once.
+
     Args:
         compiled: The model.
         path: The file, which is written whole or not at all.
@@ -89,6 +91,8 @@ def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
         InvalidModel: The class of the outputs cannot be named in a file.
     """
     check_writable(path)
+    if isinstance(compiled, Chunked) and compiled.whole is not None:
+        compiled = compiled.whole
     if isinstance(compiled, Chunked):
         raise CompilationFailed(
             f"the model has one library per batch size: {', '.join(map(str, compiled.parts))}",

@@ -25,7 +25,7 @@ class Chunked(Compiled):
 
     Inputs whose first dimension is the batch are split along it; other inputs are passed to every part. Outputs must
     have the batch as their first dimension, and are concatenated. A batch of a compiled size is one call, without a
-    copy.
+    copy, unless smaller parts take less time.
 
     Args:
         parts: The compiled model for each batch size.
@@ -65,9 +65,15 @@ class Chunked(Compiled):
             name=first.name,
             key=key,
             parallel=any(part.parallel for part in self.parts.values()),
-            sizes=Sizes((dim,), places),
+            sizes=Sizes((dim,), places) if least < most else None,
             unaligned=all(part.unaligned for part in self.parts.values()),
         )
+
+    @property
+    def whole(self) -> Compiled | None:
+        """The part for the whole batch of a model that has one batch size; None for other models."""
+        _, least, most = self.dim
+        return self.parts.get(most) if least == most else None
 
     def steps(self, size: int) -> list[int]:
         """Return the sizes of the parts that a batch is split into, largest first."""
