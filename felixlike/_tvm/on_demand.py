@@ -34,13 +34,13 @@ _BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda"}
 """TVM's folder of a target kind."""
 
 
-def with_last_pass(change: Callable[[Any], Any]) -> str:
-    """Register TVM's pipeline with one more pass over host functions, after all others, and return its name.
+def with_last_pass(name: str, change: Callable[[Any], Any]) -> str:
+    """Register TVM's pipeline with one more pass over host functions, after all others, and return TVM's name of it.
 
     change: Maps a lowered IRModule to one that LLVM's code generator takes.
     """
     pipelines = import_module("tvm.tirx.compilation_pipeline")
-    name = f"felixlike.{change.__name__}"
+    name = f"felixlike.{name}"
 
     def with_one_more() -> Any:
         lower, host, device = pipelines.get_tir_pipeline("s_tir")

@@ -13,6 +13,7 @@ from felixlike.codegen.lone_output import lone_output
 from felixlike.codegen.names_in_buffers import names_in_buffers
 from felixlike.codegen.passes import asynchronous_copies
 from felixlike.codegen.pipeline import lower
+from felixlike.codegen.stream_outputs import most_bytes, stream_outputs
 from felixlike.hardware import kind_of
 from felixlike.hardware.occupancy import Kernel
 
@@ -42,7 +43,7 @@ def compile_primfuncs(
     if kind_of(target).on_host:
         _tvm.prepare_launch()
         with nullcontext() if checks_arguments else _without_argument_checks(module):
-            return _tvm.tvm.compile(module, target=target, tir_pipeline=_tvm.with_last_pass(_finished))
+            return _tvm.tvm.compile(module, target=target, tir_pipeline=_last_pass(target))
     target = _tvm.with_host(target)
     with target, cuda_compiler(target, kernels), asynchronous_copies(module):
         return _tvm.tvm.compile(module, target=target)
@@ -122,13 +123,20 @@ def compile_lowered(lowered: Any, target: Any) -> Any:
     with target, nullcontext() if kind.on_host else cuda_compiler(target):
         ready = lower(lowered, target)
         with asynchronous_copies(ready):
-            last = _tvm.with_last_pass(_finished)
+            last = _last_pass(target)
             return _tvm.tvm.compile(ready, target=target, relax_pipeline=None, tir_pipeline=last)
 
 
-def _finished(module: Any) -> Any:
-    """Change what TVM has lowered, before LLVM gets it."""
-    return hidden_masks(names_in_buffers(module))
+def _last_pass(target: Any) -> str:
+    """Register TVM's pipeline with what changes between it and LLVM, and return its name."""
+    most = most_bytes(target) if kind_of(target).on_host else None
+
+    def finished(module: Any) -> Any:
+        if most is not None:
+            module = stream_outputs(module, most)
+        return hidden_masks(names_in_buffers(module))
+
+    return _tvm.with_last_pass(f"finished_{most}", finished)
 
 
 def _without_argument_checks(module: Any) -> AbstractContextManager[Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,9 +73,11 @@ def optimize_fixed(model: Any, shapes: Any, example_inputs: Any, config: RunConf
     Raises:
         FelixlikeError: As for `felixlike.tuning.run.tune`.
     """
-    if _may_slice(model, config):
+    if _may_slice(model, config) and max(_first_sizes((shapes, example_inputs)), default=1) >= _LIMITS.batch:
         with spent.running(), on("importing"):
-            imported = import_model(model, shapes, config.target, example_inputs=example_inputs)
+            imported = import_model(
+                model, shapes, config.target, example_inputs=example_inputs, wide_tensors=config.wide_tensors
+            )
             batch = _batch(model, imported)
         imported = replace(imported, module=None)  # frees the weights
         if batch is not None:
@@ -95,6 +97,18 @@ def _may_slice(model: Any, config: RunConfig) -> bool:
     if not (here and has_time and config.measures and isinstance(model, torch.nn.Module)):
         return False
     return _bytes_of_weights(model) < target_device(config.target).l3_bytes
+
+
+def _first_sizes(given: Any) -> Iterator[int]:
+    """Yield the first size of each tensor, or of its sizes, in nested inputs."""
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    sizes = getattr(given, "shape", given)
+    if isinstance(sizes, Sequence) and sizes and isinstance(sizes[0], int):
+        yield sizes[0]
+    elif isinstance(given, list | tuple):
+        for part in given:
+            yield from _first_sizes(part)
 
 
 def _bytes_of_weights(model: Any) -> int:

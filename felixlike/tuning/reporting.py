@@ -142,7 +142,10 @@ class Reporter:
             return "the rounds were used up"
         if budget.trials is not None and budget.spent_trials >= budget.trials:
             return "the trials were used up"
-        if budget.seconds_left() <= 0:
+        is_exhausted = all(task.exhausted for task in self.session.progress)
+        if budget.seconds_left() <= 0 or (
+            budget.seconds is not None and not is_exhausted
+        ):  # the rest is kept for later
             return "the time was used up"
         return "nothing was left to try"
 

@@ -114,6 +114,11 @@ def test_slices_have_the_most_samples_that_fit_into_the_cache(cache: int, want: 
     assert slices._slice(imported, _BATCH, 2_000, device) == want
 
 
+def test_the_first_sizes_of_nested_inputs_are_found() -> None:
+    given = {"a": (torch.zeros(3, 2), [(5, 1), torch.tensor(1.0)]), "b": (7, 8)}
+    assert sorted(slices._first_sizes((given, None, 2.0, "x"))) == [3, 5, 7]
+
+
 def test_slices_are_not_tried_where_the_arithmetic_takes_most_of_the_time() -> None:
     imported = import_model(_net(), _inputs())
     device = replace(target_device(imported.target), l3_bytes=80 * 1024, memory_bandwidth=1e15)
