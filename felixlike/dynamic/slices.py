@@ -42,7 +42,7 @@ class _Limits:
     Attributes:
         batch: Minimum batch size.
         seconds: Minimum time limit of the run. Compiling a MobileNet for a whole batch takes about 20 s.
-        passes: Bytes moved for each byte of a tensor that exceeds the cache: a store loads the line first.
+        passes: Bytes moved for each byte of a tensor that exceeds the cache: an ordinary store loads the line first.
         gain: Minimum time of moving these tensors, relative to that of the arithmetic.
         faster: Maximum time of all slices, relative to that of the whole batch, for slices to be used.
     """
@@ -96,6 +96,8 @@ def _may_slice(model: Any, config: RunConfig) -> bool:
     has_time = config.seconds is None or config.seconds >= _LIMITS.seconds
     if not (here and has_time and config.measures and isinstance(model, torch.nn.Module)):
         return False
+    if any(map(torch.nn.parameter.is_lazy, _weights(model))):  # their sizes are not known
+        return False
     return _bytes_of_weights(model) < target_device(config.target).l3_bytes
 
 
@@ -111,9 +113,14 @@ def _first_sizes(given: Any) -> Iterator[int]:
             yield from _first_sizes(part)
 
 
+def _weights(model: Any) -> list[Any]:
+    """Return a module's parameters and buffers."""
+    return [*model.parameters(), *model.buffers()]
+
+
 def _bytes_of_weights(model: Any) -> int:
     """Return the bytes of a module's parameters and buffers."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
+    return sum(tensor.numel() * tensor.element_size() for tensor in _weights(model))
 
 
 def _batch(model: Any, imported: Imported) -> Batch | None:

@@ -13,8 +13,9 @@ import felixlike as fx
 from felixlike.dynamic import slices
 from felixlike.errors import InputMismatch
 from felixlike.frontend import import_model
-from felixlike.hardware import target_device
+from felixlike.hardware import host_target, target_device
 from felixlike.runtime import Chunked
+from felixlike.tuning.config import RunConfig
 
 _BATCH = 8
 
@@ -112,6 +113,14 @@ def test_slices_have_the_most_samples_that_fit_into_the_cache(cache: int, want: 
     imported = import_model(_net(), _inputs())
     device = replace(target_device(imported.target), l3_bytes=cache * 1024, memory_bandwidth=1e8)
     assert slices._slice(imported, _BATCH, 2_000, device) == want
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_slices_are_not_tried_for_weights_of_unknown_sizes() -> None:
+    config = RunConfig(host_target(), "", trials=2)
+    assert slices._may_slice(_net(), config)
+    assert not slices._may_slice(nn.Sequential(nn.LazyConv2d(4, 1)), config)
+    assert not slices._may_slice(_net(), replace(config, trials=0))
 
 
 def test_the_first_sizes_of_nested_inputs_are_found() -> None:
