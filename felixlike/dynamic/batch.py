@@ -104,7 +104,7 @@ def in_parts(batch: Batch, parts: Mapping[int, runtime.Compiled], *, measure: bo
 
     measure: Whether parts are timed. If False, time is assumed to grow with size**0.8.
     """
-    seconds = seconds_of_parts(batch, parts) if measure else {size: float(size) ** _DIVISION.power for size in parts}
+    seconds = _timed(batch, parts) if measure else {size: float(size) ** _DIVISION.power for size in parts}
     return Chunked(parts, seconds, (batch.dim.name, batch.dim.least, batch.dim.most))
 
 
@@ -204,7 +204,7 @@ def _whole(signature: Signature, compiled: runtime.Compiled, given: Sequence[Any
         torch.cuda.synchronize(compiled.device)
 
 
-def seconds_of_parts(batch: Batch, compiled: Mapping[int, runtime.Compiled]) -> dict[int, float]:
+def _timed(batch: Batch, compiled: Mapping[int, runtime.Compiled]) -> dict[int, float]:
     """Return the median seconds of a call of each part; the parts are timed in turns."""
     signature = batch.source.signature
     calls = [

@@ -47,7 +47,7 @@ from felixlike.report.report_data import TaskReport
 from felixlike.runtime.verification import Verdict, Verification, max_relative_error
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.config import RunConfig
-from felixlike.tuning.reporting import call_fields, spent_fields, verification_note, versions
+from felixlike.tuning.reporting import call_fields, spent_fields, verification_fields, verification_note, versions
 from felixlike.tuning.run import Result, Run, closing, start_event, timed, tune
 from felixlike.tuning.verifying import UNVERIFIED, error_of_precisions, hand_over, product_error, verification_warnings
 
@@ -351,10 +351,7 @@ def _merged(
         rounds=sum(report.rounds for report in reports.values()),
         seconds=sum(report.seconds for report in reports.values()),
         total_seconds=time.monotonic() - started,
-        error=verification.error,
-        reference=verification.reference,
-        changed=verification.changed,
-        rows=verification.rows,
+        **verification_fields(verification),
         stopped=f"{first.stopped}; {parts}",
         recalled=sum(report.recalled for report in reports.values()),
         note=" ".join(filter(None, dict.fromkeys(notes))),
@@ -390,10 +387,7 @@ def _report(
         rounds=0,
         seconds=network.seconds,
         total_seconds=time.monotonic() - config.started,
-        error=verification.error,
-        reference=verification.reference,
-        changed=verification.changed,
-        rows=verification.rows,
+        **verification_fields(verification),
         precision=precision_of(network.compiled.target).name,
         stopped=f"one module for {', '.join(map(str, dict.fromkeys(network.dims.values())))}" + _left_out(timings),
         device=device_name(network.compiled.target),

@@ -20,17 +20,17 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._util.interrupts import Interrupts, joined
 from felixlike._util.spent import Spent, on
-from felixlike.dynamic.batch import Batch, is_independent, seconds_of_parts
+from felixlike.dynamic.batch import Batch, in_parts, is_independent
 from felixlike.dynamic.dims import Dim
 from felixlike.errors import FallbackWarning
 from felixlike.frontend import Imported, import_model
 from felixlike.frontend.imported import Source
 from felixlike.frontend.importers.relax import leaves
 from felixlike.frontend.independent_samples import batch_size, has_independent_samples
-from felixlike.hardware import Device, kind_of, simulated, target_device
-from felixlike.runtime import Chunked, Verdict
+from felixlike.hardware import Device, target_device
+from felixlike.runtime import Verdict
 from felixlike.tuning.config import RunConfig
-from felixlike.tuning.reporting import call_fields, spent_fields, verification_note
+from felixlike.tuning.reporting import call_fields, spent_fields, verification_fields, verification_note
 from felixlike.tuning.run import Result, timed, tune
 from felixlike.tuning.verifying import UNVERIFIED, before_comparing, error_of_precisions, hand_over, verified
 
@@ -92,9 +92,8 @@ def _may_slice(model: Any, config: RunConfig) -> bool:
     """Return whether a run may use slices: a PyTorch module with small weights is measured on this machine's CPU."""
     import torch
 
-    here = kind_of(config.target).on_host and config.tracker is None and simulated(config.target) is None
     has_time = config.seconds is None or config.seconds >= _LIMITS.seconds
-    if not (here and has_time and config.measures and isinstance(model, torch.nn.Module)):
+    if not (config.is_here and has_time and config.measures and isinstance(model, torch.nn.Module)):
         return False
     if any(map(torch.nn.parameter.is_lazy, _weights(model))):  # their sizes are not known
         return False
@@ -180,10 +179,10 @@ def _in_slices(
             if interrupts.ended or interrupts.hurried:
                 return parts[whole]
     with spent.running(), on("timing"):
-        seconds = seconds_of_parts(batch, {n: part.compiled for n, part in parts.items()})
+        compiled = in_parts(batch, {n: part.compiled for n, part in parts.items()}, measure=True)
+    seconds = compiled.seconds
     if seconds[size] * (whole // size) > _LIMITS.faster * seconds[whole]:
         return None if config.seconds is None or config.compare else parts[whole]
-    compiled = Chunked({n: part.compiled for n, part in parts.items()}, seconds, (batch.dim.name, whole, whole))
     compiled.threads = config.threads or 0
     words = f"{part.report.stopped}; the batch of {whole} is computed in slices of {size}"
     tasks = tuple(replace(task, weight=task.weight * (whole // size)) for task in part.report.tasks)
@@ -200,10 +199,7 @@ def _in_slices(
             times = timed(imported, compiled, config, verification, interrupts, problems.append)
     finished = replace(
         report,
-        error=verification.error,
-        reference=verification.reference,
-        changed=verification.changed,
-        rows=verification.rows,
+        **verification_fields(verification),
         total_seconds=time.monotonic() - config.started,
         note=" ".join(filter(None, (imported.note, verification_note(verification), times.words))),
         **call_fields(times),

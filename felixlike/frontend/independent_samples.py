@@ -31,7 +31,7 @@ def has_independent_samples(module: Any, batch: int) -> bool:
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     if not all(isinstance(b, _tvm.relax.VarBinding) and proof.holds(b.var, b.value) for b in bindings):
         return False
-    return proof.is_batched(main.body.body) and all(_first_size(kind) == batch for kind in leaves(main.ret_ty))
+    return proof.is_batched(main.body.body) and batch_size(module) == batch
 
 
 def batch_size(module: Any) -> int | None:

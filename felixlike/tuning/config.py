@@ -128,6 +128,11 @@ class RunConfig:
         unlimited = self.rounds is None and self.trials is None and self.seconds is None
         return 0 not in (self.rounds, self.trials) and not (unlimited and self.effort is Effort.INSTANT)
 
+    @property
+    def is_here(self) -> bool:
+        """Return whether the run measures and compiles for this machine's CPU."""
+        return kind_of(self.target).on_host and self.tracker is None and simulated(self.target) is None
+
     def budget(self) -> Budget:
         """Return the run's limits, with nothing spent."""
         return Budget(self.rounds, self.trials, self.seconds, started=self.started)

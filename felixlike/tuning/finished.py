@@ -25,7 +25,7 @@ from felixlike.frontend.examples import drawn
 from felixlike.frontend.fingerprint import fingerprint
 from felixlike.frontend.imported import Source
 from felixlike.frontend.importers.torch import Exported
-from felixlike.hardware import kind_of, placement, simulated, target_device
+from felixlike.hardware import placement, target_device
 from felixlike.records import Store
 from felixlike.report import Report, TaskReport
 from felixlike.runtime import Compiled
@@ -41,8 +41,7 @@ _NOTE = "The compiled model is that of an earlier run, from the cache folder."
 
 def may_reuse(config: RunConfig) -> bool:
     """Return whether a run may reuse a model: it measures nothing, has no time limit, and compiles for this CPU."""
-    here = kind_of(config.target).on_host and config.tracker is None and simulated(config.target) is None
-    return here and not config.measures and config.seconds is None
+    return config.is_here and not config.measures and config.seconds is None
 
 
 @dataclass(frozen=True, slots=True)

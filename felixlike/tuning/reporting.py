@@ -90,10 +90,7 @@ class Reporter:
             rounds=self.budget.spent_rounds - self.budget.found_rounds,
             seconds=self.searched.seconds,
             total_seconds=time.monotonic() - self.config.started,
-            error=verification.error,
-            reference=verification.reference,
-            changed=verification.changed,
-            rows=verification.rows,
+            **verification_fields(verification),
             stopped="",
             device=self.searched.devices,
             target=str(self.imported.target),
@@ -143,9 +140,8 @@ class Reporter:
         if budget.trials is not None and budget.spent_trials >= budget.trials:
             return "the trials were used up"
         is_exhausted = all(task.exhausted for task in self.session.progress)
-        if budget.seconds_left() <= 0 or (
-            budget.seconds is not None and not is_exhausted
-        ):  # the rest is kept for later
+        # The search ends before the limit, to leave time for what follows it.
+        if budget.seconds_left() <= 0 or (budget.seconds is not None and not is_exhausted):
             return "the time was used up"
         return "nothing was left to try"
 
@@ -178,6 +174,11 @@ def call_fields(times: CallTimes) -> dict[str, Any]:
         if timed is not None:
             fields |= {name: timed.seconds, f"{name}_low": timed.low, f"{name}_high": timed.high}
     return fields
+
+
+def verification_fields(verification: Verification) -> dict[str, Any]:
+    """Return the report's fields on the comparison with the original."""
+    return {name: getattr(verification, name) for name in ("error", "reference", "changed", "rows")}
 
 
 def verification_note(verification: Verification) -> str:

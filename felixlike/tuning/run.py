@@ -32,7 +32,7 @@ from felixlike.errors import (
 )
 from felixlike.frontend import Imported, Task, export_model, import_model
 from felixlike.frontend.imported import warnings_of
-from felixlike.hardware import kind_of, simulated, target_device
+from felixlike.hardware import kind_of, target_device
 from felixlike.measure import Pool
 from felixlike.report import Report, RunLog, make_progress
 from felixlike.report.progress import Reporter as ProgressDisplay
@@ -45,7 +45,15 @@ from felixlike.tuning.config import RunConfig
 from felixlike.tuning.finished import Entry, may_reuse, reused_note, reused_report
 from felixlike.tuning.in_context import InContext, affordable, is_small, seconds_reserved
 from felixlike.tuning.predictions import Predictions
-from felixlike.tuning.reporting import Reporter, Searched, call_fields, spent_fields, verification_note, versions
+from felixlike.tuning.reporting import (
+    Reporter,
+    Searched,
+    call_fields,
+    spent_fields,
+    verification_fields,
+    verification_note,
+    versions,
+)
 from felixlike.tuning.session import OVERTIME, Event, Session
 from felixlike.tuning.state import TaskState
 from felixlike.tuning.threads import one_thread
@@ -198,11 +206,8 @@ def _reused(entry: Entry, run: Run) -> Result | None:
         times = timed(imported, compiled, config, verification, interrupts, run.problems.append)
     note = reused_note(earlier, verification_note(verification), times.words)
     report = make(
-        error=verification.error,
-        reference=verification.reference,
-        changed=verification.changed,
-        rows=verification.rows,
         note=note,
+        **verification_fields(verification),
         **call_fields(times),
     )
     run.problems.extend(run.log.end(report))
@@ -358,8 +363,7 @@ class Run:
     def _in_context(self, imported: Imported) -> bool:
         """Return whether schedules may be timed in the model: on this machine, where calls leave no traces."""
         config = self.config
-        here = kind_of(config.target).on_host and config.tracker is None and simulated(config.target) is None
-        return config.measures and here and not imported.mutations and is_small(imported)
+        return config.measures and config.is_here and not imported.mutations and is_small(imported)
 
 
 def search(session: Session, budget: Budget, pool: Pool, interrupts: Interrupts) -> Searched:

@@ -17,7 +17,7 @@ from felixlike import runtime
 from felixlike._util import scratch
 from felixlike.errors import InvalidOption
 from felixlike.frontend import Imported
-from felixlike.hardware import kind_of, placement, simulated
+from felixlike.hardware import kind_of, placement
 from felixlike.measure.sides.timing import Timed, consecutive, summary
 from felixlike.runtime import Compiled
 from felixlike.tuning.config import RunConfig
@@ -95,8 +95,7 @@ def call_times(imported: Imported, compiled: Compiled, config: RunConfig) -> Cal
         return CallTimes(words=words)
     if config.compare:
         return _beside_eager(imported, compiled, config.threads)
-    here = kind_of(config.target).on_host and config.tracker is None and simulated(config.target) is None
-    return CallTimes(_alone(imported, compiled)) if here else CallTimes()
+    return CallTimes(_alone(imported, compiled)) if config.is_here else CallTimes()
 
 
 def _alone(imported: Imported, compiled: Compiled) -> Timed:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import felixlike as fx
+from felixlike.dynamic import batch as batch_parts
 from felixlike.dynamic import slices
 from felixlike.errors import InputMismatch
 from felixlike.frontend import import_model
@@ -99,7 +100,7 @@ def test_a_model_whose_samples_depend_on_each_other_stays_whole() -> None:
 @pytest.mark.parametrize("seconds", [None, 100.0])
 def test_slices_that_are_slower_are_not_used(seconds: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a time limit, the whole is tuned then. With one, it has predicted schedules."""
-    monkeypatch.setattr(slices, "seconds_of_parts", lambda batch, parts: {2: 1.0, _BATCH: 4.0})
+    monkeypatch.setattr(batch_parts, "_timed", lambda batch, parts: {2: 1.0, _BATCH: 4.0})
     optimized = _optimized(_net(), seconds=seconds)
     assert not isinstance(optimized._compiled, Chunked)
     assert (optimized.report.trials > 0) == (seconds is None)
