@@ -65,6 +65,18 @@ def with_flat_convolutions() -> Any:
     return _graph(lambda x: op.nn.conv2d(x, weights, **layouts), (1, 7, 7, 32), dtype="bfloat16")
 
 
+def without_equal_expressions() -> Any:
+    """A product with a large constant, twice."""
+    op, weights = _tvm.relax.op, _weights(64, 64)
+    return _graph(lambda x: op.add(op.matmul(x, weights), op.matmul(x, weights)), (4, 64))
+
+
+def with_computed_constants() -> Any:
+    """A sum of constants that an operator of the input reads."""
+    op = _tvm.relax.op
+    return _graph(lambda x: op.multiply(x, op.add(_weights(4), _weights(4))), (3, 4))
+
+
 def with_narrow_tensors() -> Any:
     """A tensor that a convolution and an addition read."""
     op, layouts = _tvm.relax.op, {"data_layout": "NHWC", "kernel_layout": "OIHW"}
@@ -311,8 +323,10 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_absorbed_pads,
         with_folded_batch_norms,
         in_phases,
+        without_equal_expressions,
         with_shared_factors,
         with_moved_constants,
+        with_computed_constants,
         with_zero_factors,
         with_channels_last,
         with_fast_convolutions,

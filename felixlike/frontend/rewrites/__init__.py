@@ -3,6 +3,7 @@
 from felixlike.frontend.rewrites.bfloat16_factors import with_bfloat16_factors, with_wide_constants
 from felixlike.frontend.rewrites.channels_last import with_channels_last
 from felixlike.frontend.rewrites.clamp_lookups import with_safe_indices
+from felixlike.frontend.rewrites.constants_aside import with_computed_constants, without_equal_expressions
 from felixlike.frontend.rewrites.even_channels import with_even_channels
 from felixlike.frontend.rewrites.flat_convolutions import with_flat_convolutions
 from felixlike.frontend.rewrites.float64_norms import with_wide_norms
@@ -36,6 +37,7 @@ __all__ = [
     "with_absorbed_pads",
     "with_bfloat16_factors",
     "with_channels_last",
+    "with_computed_constants",
     "with_even_channels",
     "with_fast_convolutions",
     "with_flat_convolutions",
@@ -64,4 +66,5 @@ __all__ = [
     "with_wide_constants",
     "with_wide_norms",
     "with_zero_factors",
+    "without_equal_expressions",
 ]

@@ -49,6 +49,7 @@ from felixlike.frontend.rewrites import (
     with_zero_factors,
 )
 from felixlike.frontend.rewrites.constant_kernels import prepare_folding
+from felixlike.frontend.rewrites.constants_aside import with_computed_constants, without_equal_expressions
 from felixlike.frontend.rewrites.layers import layers_of
 from felixlike.frontend.rewrites.simplify_indices import with_simple_indices
 from felixlike.hardware import kind_of, precision_of, precision_of_halves, target_device
@@ -126,12 +127,12 @@ REWRITES = [
     relax_pass("DecomposeOpsForInference"),
     # Copies of variables and unused tuples hide equal expressions and constants from the next two passes.
     relax_pass("CanonicalizeBindings"),
-    relax_pass("EliminateCommonSubexpr"),
+    function_pass(without_equal_expressions),
     # A matrix that multiplies a whole batch stays one.
     function_pass(with_shared_factors),
     # Compute folded batch norms and transposed weights now instead of in every call, most of them without a compiler.
     function_pass(with_moved_constants),
-    relax_pass("FoldConstant"),
+    function_pass(with_computed_constants),
     # Some of these constants are the number 0.
     function_pass(with_zero_factors),
     # Convolutions of a chain read and write vectors of channels.
@@ -175,7 +176,7 @@ REWRITES = [
     relax_pass("LegalizeOps"),
     # Max pooling pads with -inf.
     function_pass(with_infinite_padding),
-    relax_pass("FoldConstant"),
+    function_pass(with_computed_constants),
     # Patterns (elementwise, injective, reduction, out-fusable …) tell FuseOps which functions may be fused.
     relax_pass("AnnotateTIROpPattern"),
     # The stack of all steps is not fused with the computation of the last step.
