@@ -9,11 +9,11 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from felixlike import _tvm, codegen
+from felixlike import _tvm
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend.constants import LEAST_INFINITE, largest_finite
 from felixlike.hardware import huge_pages, placement
-from felixlike.measure.packing import Packing, cut, kernel_name, packing_functions
+from felixlike.measure.packing import Packing, compiled_packings, cut, kernel_name
 
 _HALF = "bfloat16"
 
@@ -48,9 +48,7 @@ class _Packer:
         packings = {
             f"{name}_pack{i}": packing for name, (_, several) in pieces.items() for i, packing in enumerate(several)
         }
-        target = _tvm.Target("llvm")
-        functions = packing_functions(packings, target)
-        self._library = codegen.compile_primfuncs(functions, target, checks_arguments=False).jit()
+        self._library = compiled_packings(packings).jit()
         placement.pin_threads()
         self._done: dict[tuple[str, int | None], Any] = {}
 

@@ -9,6 +9,7 @@ loaded. The outputs are new tensors and carry no gradients.
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -130,6 +131,8 @@ def _library() -> Any:
     library.define("run(str model, Tensor[] inputs) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
     library.impl("run", _compute, "CompositeExplicitAutograd")
     library.impl("run", _without_gradients, "Autograd")
+    # PyTorch asks where the registration stands. Without this entry, inspect looks at the files of all loaded modules.
+    inspect.modulesbyfile[inspect.getabsfile(_pretend)] = __name__
     torch.library.register_fake("felixlike::run", _pretend, lib=library)
     torch.library.register_vmap("felixlike::run", _one_by_one, lib=library)
     return library

@@ -3,7 +3,8 @@
 The input is the Arguments of a function, the output numpy arrays.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,10 @@ _SEED = 20
 """Seed of all inputs."""
 _SMALL = 8
 """Integers that are not indices are less than this number; chosen by hand."""
+_PERIOD = 1_048_583
+"""Most numbers that are drawn for an argument: larger ones repeat them, since drawing the weights of a large language
+model takes seconds. A prime number, so that no dimension or tile of a layout is a multiple of it; chosen by hand.
+"""
 _BFLOAT16 = 0xFFFF0000
 """Mask of the bits that a float32 shares with a bfloat16."""
 
@@ -55,10 +60,18 @@ def _draw(random: np.random.Generator, argument: Argument, *, positive: bool, de
         return (wide.view(np.uint32) & np.uint32(_BFLOAT16)).view(np.float32)
     dtype = np.dtype(argument.dtype)
     if dtype.kind == "b":
-        return random.integers(0, 2, argument.shape).astype(dtype)
+        return _filled(argument.shape, lambda size: random.integers(0, 2, size).astype(dtype))
     if dtype.kind in "iu":
         low, high = (0, argument.below) if argument.below is not None else (int(positive), _SMALL)
-        return random.integers(low, min(high, np.iinfo(dtype).max), argument.shape).astype(dtype)
+        most = min(high, np.iinfo(dtype).max)
+        return _filled(argument.shape, lambda size: random.integers(low, most, size).astype(dtype))
     if positive:
-        return (random.random(argument.shape, np.float32) + np.float32(0.5)).astype(dtype)
-    return (np.float32(deviation) * random.standard_normal(argument.shape, np.float32)).astype(dtype)
+        return _filled(argument.shape, lambda size: (random.random(size, np.float32) + np.float32(0.5)).astype(dtype))
+    scale = np.float32(deviation)
+    return _filled(argument.shape, lambda size: (scale * random.standard_normal(size, np.float32)).astype(dtype))
+
+
+def _filled(shape: tuple[int, ...], draw: Callable[[int], Array]) -> Array:
+    """Return an array of the first `_PERIOD` numbers that `draw` returns, repeated."""
+    size = math.prod(shape)
+    return np.resize(draw(min(size, _PERIOD)), shape)

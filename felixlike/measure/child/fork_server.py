@@ -1,8 +1,8 @@
 """Run the fork server: import TVM once, fork a process for each candidate, and report how each ended.
 
 The input is requests on a control socket, one JSON datagram each; "fork" has the new process's channel attached. The
-output is one reply to each, except to "drop", which kills a process without waiting for its end. The server compiles
-and runs no kernel itself, since pools of threads do not survive a fork.
+output is one reply to each, except to "drop", which kills a process without waiting for its end. The server runs
+no kernel itself, since pools of threads do not survive a fork.
 """
 
 import contextlib
@@ -36,6 +36,7 @@ def main(control_fd: int, directory: str) -> None:
 
     _tvm.load()
     nvrtc.library()
+    trial_process.prepare()
     gc.collect()
     gc.freeze()  # keeps the children's garbage collector from copying shared pages
     control = socket.socket(fileno=control_fd)
