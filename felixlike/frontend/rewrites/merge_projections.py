@@ -12,10 +12,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, constant, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import (
+    Bindings,
+    Rewriter,
+    constant_of,
+    is_constant,
+    operator,
+    rewritten,
+    shape,
+    tensor_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +111,10 @@ def _alike(one: Projection, other: Projection) -> bool:
 
 def _joined(projections: list[Projection], rewriter: Rewriter) -> Any:
     """Emit the merged product and return its variable."""
+    import torch
 
     def side_by_side(constants: list[Any]) -> Any:
-        return constant(np.concatenate([c.value.numpy() for c in constants], axis=-1))
+        return constant_of(torch.cat([tensor_of(c) for c in constants], -1))
 
     first = projections[0].product
     weights = side_by_side([p.product.args[1] for p in projections])

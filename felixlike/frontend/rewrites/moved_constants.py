@@ -2,23 +2,23 @@
 
     permute_dims(constant)   →   constant
 
-TVM's FoldConstant compiles a function for each of them, which takes 0.03 to 0.05 s of CPU time for each weight. The
-result is the only copy: numpy's arrays would have to be copied once more, since kernels need aligned data.
+TVM's FoldConstant compiles a function for each of them, which takes 0.03 to 0.05 s of CPU time for each weight.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from felixlike import _tvm
 from felixlike.frontend.rewrites.rewriting import (
     Bindings,
     Rewriter,
     axes_of,
+    constant_of,
     is_constant,
     operator,
     rewritten,
     shape,
+    tensor_of,
 )
 
 _TYPES = ("float16", "bfloat16", "float32", "float64")
@@ -42,16 +42,14 @@ def with_moved_constants(module: Any) -> Any:
 def _moved(expression: Any, known: Bindings, _: Rewriter) -> Any:
     """Return the constant that a chain of transpositions and reshapes computes."""
     tensor = None if is_constant(expression) else _tensor(expression, known)
-    return None if tensor is None else _tvm.relax.const(_tvm.runtime.from_dlpack(tensor.contiguous()))
+    return None if tensor is None else constant_of(tensor)
 
 
 def _tensor(expression: Any, known: Bindings) -> Any:
     """Return the torch.Tensor of a moved constant, or None for other expressions."""
-    from torch.utils.dlpack import from_dlpack
-
     value = known.value(expression)
     if is_constant(value):
-        return from_dlpack(value.value) if str(value.ty.dtype) in _TYPES else None
+        return tensor_of(value) if str(value.ty.dtype) in _TYPES else None
     name = operator(value)
     if name != "permute_dims" and name not in _RESHAPES:
         return None

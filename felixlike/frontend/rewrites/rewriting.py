@@ -6,10 +6,13 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from felixlike import _tvm
 from felixlike.frontend.constants import OWN_ROUNDINGS
+
+if TYPE_CHECKING:
+    import torch
 
 Rule = Callable[[Any, "Bindings", "Rewriter"], Any]
 """(call or tuple element, bindings of its function, rewriter) → replacement, or None for no change."""
@@ -208,6 +211,21 @@ def constant(array: Any) -> Any:
     Without a dtype, TVM converts float64 to float32 and int64 to int32.
     """
     return _tvm.relax.const(array, str(array.dtype))
+
+
+def tensor_of(constant: Any) -> torch.Tensor:
+    """Return the torch.Tensor of a constant, whose memory it shares."""
+    from torch.utils.dlpack import from_dlpack
+
+    return from_dlpack(constant.value)
+
+
+def constant_of(tensor: torch.Tensor) -> Any:
+    """Return a constant of a torch.Tensor.
+
+    It is copied only if it is not contiguous. A constant of a numpy array is a copy, since kernels need aligned data.
+    """
+    return _tvm.relax.const(_tvm.runtime.from_dlpack(tensor.contiguous()))
 
 
 def with_attributes(call: Any, arguments: list[Any], **changed: Any) -> Any:

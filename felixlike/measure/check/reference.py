@@ -36,6 +36,7 @@ class Sizes:
 
     Attributes:
         reordered: Iterations of a block from which its loops are reordered.
+        vectorized: Iterations of a block from which LLVM vectorizes its loops.
         strided: Fewest elements of a buffer whose elements should be read in the order in which they lie in memory.
         columns: Most columns of a tile of a matrix product, so that reused data stays in L2.
         terms: Most terms of a tile of a matrix product, for the same reason.
@@ -45,6 +46,7 @@ class Sizes:
     """
 
     reordered: int = 2**22
+    vectorized: int = 2**26
     strided: int = 2**16
     columns: int = 512
     terms: int = 64
@@ -64,8 +66,8 @@ def in_threads(module: Any, target: Any) -> Any | None:
     Returns:
         The module; None if a CPU is as fast or TVM cannot schedule it.
     """
-    blocks = [block for block in _tvm.found(module["main"].body, _tvm.s_tir.SBlock) if block.iter_vars]
-    steps = [math.prod(int(i.dom.extent) for i in block.iter_vars) for block in blocks]
+    blocks = _blocks(module)
+    steps = list(map(_iterations, blocks))
     outputs = [math.prod(int(i.dom.extent) for i in block.iter_vars if _tvm.is_spatial(i)) for block in blocks]
     few = any(s > n and s >= _SIZES.reordered and n < _SIZES.threads for s, n in zip(steps, outputs, strict=True))
     if few or sum(steps) < _SIZES.on_gpu:
@@ -79,6 +81,21 @@ def in_threads(module: Any, target: Any) -> Any | None:
         if not _tvm.refusal(error):
             raise
         return None
+
+
+def is_large(module: Any) -> bool:
+    """Return whether a function computes for so long that LLVM should vectorize its loops."""
+    return max(map(_iterations, _blocks(module)), default=0) >= _SIZES.vectorized
+
+
+def _blocks(module: Any) -> list[Any]:
+    """Return the blocks of a function that have iterators."""
+    return [block for block in _tvm.found(module["main"].body, _tvm.s_tir.SBlock) if block.iter_vars]
+
+
+def _iterations(block: Any) -> int:
+    """Return the number of iterations of a block."""
+    return math.prod(int(iterator.dom.extent) for iterator in block.iter_vars)
 
 
 @on("references")

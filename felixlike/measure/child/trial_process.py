@@ -189,7 +189,8 @@ def _compile(
     """Compile an IRModule, with separate functions that pack constants.
 
     Returns the executable and (parameter, shape, dtype) of each packed constant."""
-    kernel, packings = cut(module["main"])
+    names = [str(variable.name_hint) for variable in module.get_global_vars()]
+    kernel, packings = cut(module["main"]) if "main" in names else (module, ())  # servers get other functions, too
     if not packings:
         return codegen.compile_primfuncs(module, target, kernels=kernels), []
     functions = packing_functions(_by_name(packings), target)

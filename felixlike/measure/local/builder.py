@@ -22,7 +22,7 @@ from felixlike.frontend.task import Task
 from felixlike.hardware import c_compiler, gpu_at_hand, host_target, kind_of, quickly_compiled, resolve_target
 from felixlike.hardware.probe import usable_cores
 from felixlike.measure.candidate import Schedulable, schedulable
-from felixlike.measure.check.reference import in_quick_order, in_threads
+from felixlike.measure.check.reference import in_quick_order, in_threads, is_large
 from felixlike.measure.limits import Limits
 from felixlike.measure.local.code_cache import CodeCache
 from felixlike.measure.local.processes import Processes
@@ -76,7 +76,7 @@ class Builder:
         self.workers = workers or min(cores, usable_cores())  # builds run on this machine, also for other targets
         self.code_cache = CodeCache(reuse=reuse)
         self._has_gpu = not self.kind.on_host and (gpu_at_hand() or ("", ""))[1] == str(target.attrs["arch"])
-        self._plain = str(quickly_compiled(target if self.kind.on_host else host_target()))
+        self._host = target if self.kind.on_host else host_target()
         self._objects = objects if self.kind.on_host and c_compiler() is not None else None
         self._object_numbers = itertools.count()
         self._busy = False
@@ -196,7 +196,8 @@ class Builder:
             answer = yield from self._run_alone(scheduled, self.target, memory, request)
             if answer["status"] is Status.OK:
                 return answer
-        return (yield from self._run_alone(in_quick_order(module), self._plain, memory, request))
+        plain = quickly_compiled(self._host, vectorized=is_large(module))
+        return (yield from self._run_alone(in_quick_order(module), str(plain), memory, request))
 
     def _run_alone(self, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
         """Return steps that build and run a module under the reference's time limit, and return its last answer.

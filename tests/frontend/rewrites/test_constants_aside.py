@@ -26,7 +26,7 @@ def _masked(x: Any) -> Any:
 
 
 _table = torch.randn(96, 48)
-_MODELS = {
+_MODELS: dict[str, Callable[[], Any]] = {
     **OPERATORS,
     "mask": lambda: (Apply(_masked), (4, 8, 8)),
     "one_table_in_two_products": lambda: (Apply(lambda x: (x @ _table) * (x @ _table).relu()), (4, 96)),
