@@ -11,13 +11,12 @@ expressions are found, and FoldConstant sees only the operators of constants.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Func, Module
-from felixlike.frontend.rewrites.rewriting import is_constant, operator
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constant, operator, rewritten
 
 _LARGE = 2**12
 """Elements from which a constant is a parameter while equal expressions are found. Chosen by hand."""
@@ -71,17 +70,20 @@ def _lifted(function: Func, constants: dict[int | None, Any]) -> Func:
 
 def with_computed_constants(module: Module) -> Module:
     """Return the IRModule with operators of constants computed, and variables that are constants replaced by them."""
-    fold, canonicalize = _tvm.relax.transform.FoldConstant(), _tvm.relax.transform.CanonicalizeBindings()
-    functions = _functions(module)
-    if any(_folds_shapes(function) for _, function in functions):
+    passes = _tvm.relax.transform
+    fold, canonicalize = passes.FoldConstant(), passes.CanonicalizeBindings()
+    functions = [function for _, function in _functions(module)]
+    if any(map(_folds_shapes, functions)):
         return fold(module)
-    visitor = _visitor()(module)
-    for variable, function in functions:
-        # Elements of a tuple of constants are constants only in the canonical form.
-        visitor.constants = _constants(module, function, _tvm.transform.Sequential([fold, canonicalize, fold]))
-        if visitor.constants:
-            visitor.builder_.update_func(variable, visitor.visit_expr(function))
-    return _tvm.relax.transform.DeadCodeElimination()(visitor.builder_.get())
+    # Elements of a tuple of constants are constants only in the canonical form.
+    fold_all = _tvm.transform.Sequential([fold, canonicalize, fold])
+    computed = {key: value for function in functions for key, value in _computed(module, function, fold_all).items()}
+
+    def rule(value: Any, bindings: Bindings, _: Rewriter) -> Any:
+        return computed.get(_tvm.identity(bindings.variable(value)))
+
+    # The canonical form has constants in place of variables.
+    return passes.DeadCodeElimination()(canonicalize(rewritten(module, rule) if computed else module))
 
 
 def _folds_shapes(function: Func) -> bool:
@@ -90,8 +92,8 @@ def _folds_shapes(function: Func) -> bool:
     return any(isinstance(value, _tvm.relax.ShapeExpr) or operator(value) in _OF_SHAPES for value in values)
 
 
-def _constants(module: Module, function: Func, fold: Any) -> dict[int | None, Any]:
-    """Return the variables of a function that are constants, with these."""
+def _computed(module: Module, function: Func, fold: Any) -> dict[int | None, Any]:
+    """Return the constants that operators of constants compute, by the variables that are bound to these operators."""
     relax = _tvm.relax
     constants: dict[int | None, Any] = {}
     operators: dict[int | None, Any] = {}
@@ -109,7 +111,7 @@ def _constants(module: Module, function: Func, fold: Any) -> dict[int | None, An
                     operators[key] = binding
                     read |= used
     if not operators:
-        return constants
+        return {}
     known = [relax.VarBinding(read[key], constant) for key, constant in constants.items() if key in read]
     results = relax.Tuple([binding.var for binding in operators.values()])
     output = relax.Var("constants", results.ty)
@@ -118,25 +120,4 @@ def _constants(module: Module, function: Func, fold: Any) -> dict[int | None, An
     alone = relax.Function([], relax.SeqExpr([block], output), results.ty).with_attr("global_symbol", "main")
     folded = fold(_tvm.IRModule({**kernels, "main": alone}))["main"]
     values = zip(operators, folded.body.blocks[-1].bindings[-1].value.fields, strict=True)
-    return constants | {key: value for key, value in values if is_constant(value)}
-
-
-@functools.cache
-def _visitor() -> Any:
-    """Return the class of TVM's object that puts constants in the places of variables. TVM never frees such classes."""
-    relax = _tvm.relax
-
-    class Visitor(relax.PyExprMutator):  # type: ignore[misc,name-defined]
-        def __init__(self, module: Any) -> None:
-            super().__init__(module)
-            self.constants: dict[int | None, Any] = {}
-
-        def visit_var_(self, variable: Any) -> Any:
-            constant = self.constants.get(_tvm.identity(variable))
-            return super().visit_var_(variable) if constant is None else constant
-
-        def visit_dataflow_var_(self, variable: Any) -> Any:
-            constant = self.constants.get(_tvm.identity(variable))
-            return super().visit_dataflow_var_(variable) if constant is None else constant
-
-    return relax.expr_functor.mutator(Visitor)
+    return {key: value for key, value in values if is_constant(value)}
