@@ -141,7 +141,7 @@ def test_measured_candidates_pack_on_the_gpu(name: str) -> None:
     """The constant is packed once, by a separate kernel that is correct when its threads run serially."""
     sketch = _sketches(name)[0]
     scheduled = sketch.schedule(sketch.sample(1, seed=4)[0]).mod
-    executable, packed = trial_process._compile(str(_tvm.ir.save_json(scheduled)), SM_90)
+    executable, packed = trial_process._compile(scheduled, SM_90)
     assert packed == [(1, PACKED[name], "float32")]
     kernels = kernels_of(codegen.compile_source(cuda_source(executable), "sm_90"), "sm_90")
     assert sorted(kernel.name for kernel in kernels) == ["main_kernel", "pack0_kernel"]
