@@ -11,12 +11,20 @@ expressions are found, and FoldConstant sees only the operators of constants.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Func, Module
-from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constant, operator, rewritten
+from felixlike.frontend.rewrites.rewriting import (
+    Bindings,
+    Rewriter,
+    elements,
+    functions_of,
+    is_constant,
+    operator,
+    rewritten,
+)
 
 _LARGE = 2**12
 """Elements from which a constant is a parameter while equal expressions are found. Chosen by hand."""
@@ -29,7 +37,7 @@ def without_equal_expressions(module: Module) -> Module:
     """Return the IRModule with equal expressions computed once.
 
     Large constants are equal if they are the same object, as those of one parameter are."""
-    constants = {variable: _large(function) for variable, function in _functions(module)}
+    constants = {variable: _large(function) for variable, function in functions_of(module)}
     lifted = {variable: _lifted(module[variable], found) for variable, found in constants.items()}
     module = _tvm.relax.transform.EliminateCommonSubexpr()(_with_functions(module, lifted))
     bound = {}
@@ -37,11 +45,6 @@ def without_equal_expressions(module: Module) -> Module:
         params = list(module[variable].params)[len(module[variable].params) - len(found) :]
         bound[variable] = module[variable].bind_params(dict(zip(params, found.values(), strict=True)))
     return _with_functions(module, bound)
-
-
-def _functions(module: Module) -> list[tuple[Any, Func]]:
-    """Return the Relax functions of a module, with their variables."""
-    return [(v, f) for v, f in module.functions.items() if isinstance(f, _tvm.relax.Function)]
 
 
 def _with_functions(module: Module, functions: dict[Any, Func]) -> Module:
@@ -52,7 +55,7 @@ def _with_functions(module: Module, functions: dict[Any, Func]) -> Module:
 def _large(function: Func) -> dict[int | None, Any]:
     """Return the large constants of a function, each once, in order."""
     found = _tvm.found(function.body, _tvm.ir.GenericConst)
-    return {_tvm.identity(one): one for one in found if math.prod(map(int, one.value.shape)) >= _LARGE}
+    return {_tvm.identity(one): one for one in found if (elements(one.ty) or 0) >= _LARGE}
 
 
 def _lifted(function: Func, constants: dict[int | None, Any]) -> Func:
@@ -71,19 +74,16 @@ def _lifted(function: Func, constants: dict[int | None, Any]) -> Func:
 def with_computed_constants(module: Module) -> Module:
     """Return the IRModule with operators of constants computed, and variables that are constants replaced by them."""
     passes = _tvm.relax.transform
-    fold, canonicalize = passes.FoldConstant(), passes.CanonicalizeBindings()
-    functions = [function for _, function in _functions(module)]
+    functions = [function for _, function in functions_of(module)]
     if any(map(_folds_shapes, functions)):
-        return fold(module)
-    # Elements of a tuple of constants are constants only in the canonical form.
-    fold_all = _tvm.transform.Sequential([fold, canonicalize, fold])
-    computed = {key: value for function in functions for key, value in _computed(module, function, fold_all).items()}
+        return passes.FoldConstant()(module)
+    computed = {key: value for function in functions for key, value in _computed(module, function).items()}
 
     def rule(value: Any, bindings: Bindings, _: Rewriter) -> Any:
         return computed.get(_tvm.identity(bindings.variable(value)))
 
     # The canonical form has constants in place of variables.
-    return passes.DeadCodeElimination()(canonicalize(rewritten(module, rule) if computed else module))
+    return passes.DeadCodeElimination()(passes.CanonicalizeBindings()(rewritten(module, rule) if computed else module))
 
 
 def _folds_shapes(function: Func) -> bool:
@@ -92,7 +92,7 @@ def _folds_shapes(function: Func) -> bool:
     return any(isinstance(value, _tvm.relax.ShapeExpr) or operator(value) in _OF_SHAPES for value in values)
 
 
-def _computed(module: Module, function: Func, fold: Any) -> dict[int | None, Any]:
+def _computed(module: Module, function: Func) -> dict[int | None, Any]:
     """Return the constants that operators of constants compute, by the variables that are bound to these operators."""
     relax = _tvm.relax
     constants: dict[int | None, Any] = {}
@@ -114,10 +114,26 @@ def _computed(module: Module, function: Func, fold: Any) -> dict[int | None, Any
         return {}
     known = [relax.VarBinding(read[key], constant) for key, constant in constants.items() if key in read]
     results = relax.Tuple([binding.var for binding in operators.values()])
-    output = relax.Var("constants", results.ty)
-    block = relax.DataflowBlock([*known, *operators.values(), relax.VarBinding(output, results)])
-    kernels = {v: f for v, f in module.functions.items() if not isinstance(f, relax.Function)}
-    alone = relax.Function([], relax.SeqExpr([block], output), results.ty).with_attr("global_symbol", "main")
-    folded = fold(_tvm.IRModule({**kernels, "main": alone}))["main"]
-    values = zip(operators, folded.body.blocks[-1].bindings[-1].value.fields, strict=True)
+    # Elements of a tuple of constants are constants only in the canonical form.
+    passes = "FoldConstant", "CanonicalizeBindings", "FoldConstant"
+    values = zip(operators, evaluated(module, [*known, *operators.values()], results, passes).fields, strict=True)
     return {key: value for key, value in values if is_constant(value)}
+
+
+def evaluated(module: Module, bindings: Sequence[Any], expression: Any, passes: Sequence[str]) -> Any:
+    """Return an expression of constants after passes of Relax.
+
+    Args:
+        module: The module with the PrimFuncs that are called.
+        bindings: Bindings of all variables that the expression is computed with, in order.
+        expression: The expression.
+        passes: Names of the passes, which see nothing else.
+    """
+    relax = _tvm.relax
+    output = relax.Var("output", expression.ty)
+    block = relax.DataflowBlock([*bindings, relax.VarBinding(output, expression)])
+    function = relax.Function([], relax.SeqExpr([block], output), expression.ty)
+    kernels = {v: f for v, f in module.functions.items() if isinstance(f, _tvm.PrimFunc)}
+    alone = _tvm.IRModule({**kernels, "main": function.with_attr("global_symbol", "main")})
+    result = _tvm.transform.Sequential([getattr(relax.transform, name)() for name in passes])(alone)["main"]
+    return Bindings(result).value(result.body.body)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import INJECTIVE, Bindings, kernel_of, pattern_of
+from felixlike.frontend.rewrites.rewriting import INJECTIVE, Bindings, functions_of, kernel_of, pattern_of
 
 Labels = dict[str, None]
 """Labels in the order of computation, each once. Their first lines are the texts that users see."""
@@ -55,7 +55,7 @@ class Recorder:
         """
         visitor = _visitor()(module)
         labels = {number: label for number, (_, label) in self._variables.items()}
-        for variable, function in [(v, f) for v, f in module.functions.items() if isinstance(f, _tvm.relax.Function)]:
+        for variable, function in functions_of(module):
             bindings = Bindings(function)
             for bound, _ in reversed([*_bindings(function)]):
                 number, readers = _tvm.identity(bound), map(bindings.variable, bindings.readers(bound))

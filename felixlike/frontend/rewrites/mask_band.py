@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import _tvm
+from felixlike.frontend.rewrites.constants_aside import evaluated
 from felixlike.frontend.rewrites.rewriting import Bindings, is_constant, shape
 
 
@@ -85,7 +86,7 @@ class ConstantMasks:
     """
 
     def __init__(self, module: Any) -> None:
-        self._functions = {v: f for v, f in module.functions.items() if isinstance(f, _tvm.PrimFunc)}
+        self._module = module
         self._bands: dict[int | None, tuple[Any, Band | None]] = {}
 
     def band(self, mask: Any, known: Bindings) -> Band | None:
@@ -98,20 +99,14 @@ class ConstantMasks:
 
     def _value(self, expression: Any, known: Bindings) -> npt.NDArray[Any] | None:
         """Compute a mask that depends on constants alone, with TVM's own kernels. Return None for others."""
-        relax = _tvm.relax
         if is_constant(expression):
             return np.asarray(expression.value.numpy())
         bindings = _origins(expression, known)
         if bindings is None:
             return None
-        output = relax.Var("output", expression.ty)
-        block = relax.DataflowBlock([*bindings, relax.VarBinding(output, expression)])
-        function = relax.Function([], relax.SeqExpr([block], output), expression.ty)
-        module = _tvm.IRModule({**self._functions, "main": function.with_attr("global_symbol", "main")})
         # Legalised lookups read elements of tuples, which only the canonical form replaces by the elements.
-        names = ("LegalizeOps", "CanonicalizeBindings", "FoldConstant", "CanonicalizeBindings")
-        passes = [getattr(relax.transform, name)() for name in names]
-        result = _tvm.transform.Sequential(passes)(module)["main"].body.body
+        passes = "LegalizeOps", "CanonicalizeBindings", "FoldConstant", "CanonicalizeBindings"
+        result = evaluated(self._module, bindings, expression, passes)
         return np.asarray(result.value.numpy()) if is_constant(result) else None
 
 

@@ -19,6 +19,7 @@ from felixlike.frontend.rewrites import (
     with_absorbed_pads,
     with_bfloat16_factors,
     with_channels_last,
+    with_computed_constants,
     with_even_channels,
     with_fast_convolutions,
     with_flat_convolutions,
@@ -47,9 +48,9 @@ from felixlike.frontend.rewrites import (
     with_wide_constants,
     with_wide_norms,
     with_zero_factors,
+    without_equal_expressions,
 )
 from felixlike.frontend.rewrites.constant_kernels import prepare_folding
-from felixlike.frontend.rewrites.constants_aside import with_computed_constants, without_equal_expressions
 from felixlike.frontend.rewrites.layers import layers_of
 from felixlike.frontend.rewrites.simplify_indices import with_simple_indices
 from felixlike.hardware import kind_of, precision_of, precision_of_halves, target_device

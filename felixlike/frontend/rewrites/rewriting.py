@@ -106,11 +106,15 @@ def rewritten(module: Any, rule: Rule) -> Any:
     """Apply a rule to every call and tuple element in a module's Relax functions, and remove dead code."""
     relax = _tvm.relax
     visitor = _visitor()(module, rule)
-    functions = [(v, f) for v, f in module.functions.items() if isinstance(f, relax.Function)]
-    for variable, function in functions:
+    for variable, function in functions_of(module):
         visitor.bindings = Bindings(function)
         visitor.builder_.update_func(variable, visitor.visit_expr(function))
     return relax.transform.DeadCodeElimination()(visitor.builder_.get())
+
+
+def functions_of(module: Any) -> list[tuple[Any, Any]]:
+    """Return the Relax functions of a module, with their variables."""
+    return [(v, f) for v, f in module.functions.items() if isinstance(f, _tvm.relax.Function)]
 
 
 @functools.cache

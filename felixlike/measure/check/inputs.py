@@ -4,7 +4,7 @@ The input is the Arguments of a function, the output numpy arrays.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -59,19 +59,15 @@ def _draw(random: np.random.Generator, argument: Argument, *, positive: bool, de
         wide = _draw(random, replace(argument, dtype="float32"), positive=positive, deviation=deviation)
         return (wide.view(np.uint32) & np.uint32(_BFLOAT16)).view(np.float32)
     dtype = np.dtype(argument.dtype)
+    size = min(math.prod(argument.shape), _PERIOD)
+    numbers: Array
     if dtype.kind == "b":
-        return _filled(argument.shape, lambda size: random.integers(0, 2, size).astype(dtype))
-    if dtype.kind in "iu":
+        numbers = random.integers(0, 2, size)
+    elif dtype.kind in "iu":
         low, high = (0, argument.below) if argument.below is not None else (int(positive), _SMALL)
-        most = min(high, np.iinfo(dtype).max)
-        return _filled(argument.shape, lambda size: random.integers(low, most, size).astype(dtype))
-    if positive:
-        return _filled(argument.shape, lambda size: (random.random(size, np.float32) + np.float32(0.5)).astype(dtype))
-    scale = np.float32(deviation)
-    return _filled(argument.shape, lambda size: (scale * random.standard_normal(size, np.float32)).astype(dtype))
-
-
-def _filled(shape: tuple[int, ...], draw: Callable[[int], Array]) -> Array:
-    """Return an array of the first `_PERIOD` numbers that `draw` returns, repeated."""
-    size = math.prod(shape)
-    return np.resize(draw(min(size, _PERIOD)), shape)
+        numbers = random.integers(low, min(high, np.iinfo(dtype).max), size)
+    elif positive:
+        numbers = random.random(size, np.float32) + np.float32(0.5)
+    else:
+        numbers = np.float32(deviation) * random.standard_normal(size, np.float32)
+    return np.resize(numbers.astype(dtype), argument.shape)

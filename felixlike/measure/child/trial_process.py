@@ -12,7 +12,8 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -108,19 +109,15 @@ def build(module: str, target: Any, kernels: list[Kernel] | None = None) -> tupl
         The library and the digest of its code.
     """
     loaded = _tvm.load_graph(module)
-    parameters = _parameters(loaded["main"])
-    packer, packing_code = None, ""
     if kind_of(target).on_host:
-        kernel, packings = cut(loaded["main"])
-        packed = _descriptions(packings)
-        packer, packing_code = _packer(packings)
-        functions = loaded if not packings else _tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
-        executable = codegen.compile_primfuncs(functions, target, checks_arguments=parameters is None)
+        executable, code, built = _compile_apart(loaded["main"], target, "main")
     else:
         executable, packed = _compile(loaded, target, kernels)
-    library = executable.jit()
-    library["main"]
-    return Built(library, packed, parameters, packer=packer), codegen.code_digest(executable) + packing_code
+        code = codegen.code_digest(executable)
+        built = partial(Built, packed=packed, parameters=_parameters(loaded["main"]))
+    result = built(executable.jit())
+    result.library[result.name]
+    return result, code
 
 
 def build_object(module: str, target: Any, *, path: str, name: str, compiler: str) -> tuple[Built, str]:
@@ -137,21 +134,15 @@ def build_object(module: str, target: Any, *, path: str, name: str, compiler: st
         name: Name of the module's function in the model.
         compiler: Any C compiler.
     """
-    main = _tvm.load_graph(module)["main"]
-    parameters = _parameters(main)
-    kernel, packings = cut(main)
-    name = kernel_name(name, packings)
-    functions = _tvm.IRModule({name: kernel.with_attr("global_symbol", name)})
-    executable = codegen.compile_primfuncs(functions, target, checks_arguments=parameters is None)
-    packer, packing_code = _packer(packings)
+    executable, code, built = _compile_apart(_tvm.load_graph(module)["main"], target, name)
     codegen.write_object(executable, Path(path))
     try:
         library = codegen.open_object(Path(path), compiler)
     except (*_tvm.TVM_ERRORS, OSError, subprocess.CalledProcessError):  # a compiler without these options
         library = executable.jit()
-    library[name]
-    code = codegen.code_digest(executable) + packing_code
-    return Built(library, _descriptions(packings), parameters, name, packer), code
+    result = built(library)
+    result.library[result.name]
+    return result, code
 
 
 def export(module: str, target: Any, *, path: str, compiler: str) -> str:
@@ -183,6 +174,23 @@ def _parameters(func: Any) -> Parameters | None:
     return parameters
 
 
+def _compile_apart(func: Any, target: Any, name: str) -> tuple[Any, str, Callable[[Any], Built]]:
+    """Compile a function for this machine's CPU, and apart from it the functions that pack its constants.
+
+    Returns the kernel's executable, the digest of all code, and what makes a Built of the kernel's library."""
+    parameters = _parameters(func)
+    kernel, packings = cut(func)
+    name = kernel_name(name, packings)
+    functions = _tvm.IRModule({name: kernel.with_attr("global_symbol", name)})
+    executable = codegen.compile_primfuncs(functions, target, checks_arguments=parameters is None)
+    code, packer = codegen.code_digest(executable), None
+    if packings:
+        packing = compiled_packings(_by_name(packings))
+        code, packer = code + codegen.code_digest(packing), packing.jit()
+    packed = _descriptions(packings)
+    return executable, code, partial(Built, packed=packed, parameters=parameters, name=name, packer=packer)
+
+
 def _compile(
     module: Any, target: Any, kernels: list[Kernel] | None = None
 ) -> tuple[Any, list[tuple[int, Sequence[int], str]]]:
@@ -199,14 +207,6 @@ def _compile(
     if kernels is not None:
         kernels[:] = [kernel for kernel in kernels if not kernel.name.startswith(_PACK)]
     return executable, _descriptions(packings)
-
-
-def _packer(packings: Sequence[Packing]) -> tuple[Any | None, str]:
-    """Return the library that packs constants on this machine and the digest of its code; (None, "") without any."""
-    if not packings:
-        return None, ""
-    executable = compiled_packings(_by_name(packings))
-    return executable.jit(), codegen.code_digest(executable)
 
 
 def _by_name(packings: Sequence[Packing]) -> dict[str, Packing]:
